@@ -1,4 +1,7 @@
-"""The whole check of `build/test`: lint, types, import contracts and all tests; every step runs even if one fails."""
+"""The whole check of `build/test`: lint, types, import contracts and all tests; every step runs even if one fails.
+
+mypy, which takes longer than the other checkers together, runs beside the tests.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,11 +21,12 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
+TYPES = "mypy --strict"
 CHECKS = {
     "ruff check": ("ruff", "check", "--no-cache", "."),
     "ruff format": ("ruff", "format", "--no-cache", "--check", "."),
     "import contracts": ("lint-imports", "--no-logo", "--no-cache"),
-    "mypy --strict": ("mypy",),
+    TYPES: ("mypy",),
 }
 SINGLE_PROCESS = {"-s", "--capture=no", "--pdb", "--trace", "--collect-only", "--co"}
 """pytest options that need the tests in one process."""
@@ -39,17 +43,56 @@ class StepResult:
     output: str = ""
 
 
+class Checks:
+    """Checkers that run in the background, two at a time, as soon as this object exists.
+
+    Args:
+        names: checkers to run.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        pool = ThreadPoolExecutor(max_workers=2)
+        longest_first = sorted(names, key=lambda name: name != TYPES)
+        self._running: dict[str, Future[StepResult]] = {name: pool.submit(run_check, name) for name in longest_first}
+        pool.shutdown(wait=False)
+        self.steps: list[StepResult] = []
+        """Results that were printed."""
+
+    def show(self, *names: str, write: Callable[[str], None] = print) -> None:
+        """Print the results of these checkers, of failed ones with their output; wait for those that still run."""
+        for name in names:
+            if result := self._running.pop(name, None):
+                step = result.result()
+                write(f"{step.name}: {'passed' if step.ok else 'FAILED'} in {step.seconds:.1f} s")
+                if not step.ok:
+                    write(step.output)
+                self.steps.append(step)
+        sys.stdout.flush()  # pytest writes to a copy of it
+
+    def failed(self) -> list[str]:
+        """Return the checkers that failed and were not printed yet."""
+        return [name for name, result in self._running.items() if result.done() and not result.result().ok]
+
+
 class Summary:
     """A pytest plugin that prints a table of all steps above pytest's closing line."""
 
-    def __init__(self, steps: Sequence[StepResult], left_out: Sequence[str], jobs: int) -> None:
-        self.steps, self.left_out, self.jobs = steps, left_out, jobs
+    def __init__(self, checks: Checks, left_out: Sequence[str], jobs: int) -> None:
+        self.checks, self.left_out, self.jobs = checks, left_out, jobs
         self.seconds: dict[str, float] = defaultdict(float)
         self.failed: set[str] = set()
         self.shown = False
+        self.terminal: pytest.TerminalReporter | None = None
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Keep pytest's way to the terminal."""
+        self.terminal = session.config.pluginmanager.get_plugin("terminalreporter")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add the time of a test to its folder."""
+        """Add the time of a test to its folder, and print a checker that failed meanwhile."""
+        if self.terminal and (failed := self.checks.failed()):
+            self.terminal.write_line("")  # after the dots
+            self.checks.show(*failed, write=self.terminal.write_line)
         folder = self._folder(report.nodeid)
         self.seconds[folder] += report.duration
         if report.failed:
@@ -71,11 +114,12 @@ class Summary:
         if self.shown:
             return
         self.shown = True
+        self.checks.show(*CHECKS)
         table = Table("step", "result", "time")
         table.columns[2].justify = "right"
         names = sorted({*self.seconds, *self.failed}, reverse=True)
         tests = [StepResult(name=name, ok=name not in self.failed, seconds=self.seconds[name]) for name in names]
-        for step in [*self.steps, *tests]:
+        for step in [*self.checks.steps, *tests]:
             table.add_row(step.name, "passed" if step.ok else "[bold red]FAILED", f"{step.seconds:.1f} s")
         Console().print(table)
         if self.jobs > 1:
@@ -113,18 +157,6 @@ def run_check(name: str) -> StepResult:
     return StepResult(name=name, ok=done.returncode == 0, seconds=time.monotonic() - started, output=done.stdout)
 
 
-def run_checks() -> list[StepResult]:
-    """Run all checkers, two at a time, and print each result with the output of those that failed."""
-    steps = []
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        for step in pool.map(run_check, CHECKS):
-            print(f"{step.name}: {'passed' if step.ok else 'FAILED'} in {step.seconds:.1f} s", flush=True)
-            if not step.ok:
-                print(step.output, flush=True)
-            steps.append(step)
-    return steps
-
-
 def list_everything(settings: Sequence[str]) -> int:
     """Print the checks, the test files, and how to run one test."""
     for name, argv in CHECKS.items():
@@ -154,10 +186,13 @@ def main(argv: Sequence[str]) -> int:
         left_out.append(f"tests/integration: because of {'--fast' if options.fast else '--unit'}")
     if options.unit:
         left_out.append(f"{', '.join(CHECKS)}: because of --unit")
-    steps = [] if options.unit else run_checks()
+    checks = Checks(() if options.unit else tuple(CHECKS))
+    checks.show(*(name for name in CHECKS if name != TYPES))
 
     chosen = [] if any("::" in word or word.endswith((".py", "/")) for word in rest) else [ROOT / "tests"]
-    jobs = len(os.sched_getaffinity(0)) if options.jobs is None else options.jobs
+    strict = os.environ.get("CI", "").lower() in ("1", "true")
+    # Tests wait a fifth of their time, for disks and for each other's processes; heavy tests keep all cores busy.
+    jobs = len(os.sched_getaffinity(0)) + (not strict) if options.jobs is None else options.jobs
     if options.jobs is None and (not chosen or not SINGLE_PROCESS.isdisjoint(rest)):
         jobs = 0  # output and debuggers work in this process only
     if chosen and left_out:
@@ -168,11 +203,10 @@ def main(argv: Sequence[str]) -> int:
     # Hundreds of processes import the same modules, so bytecode is cached.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
-    summary = Summary(steps, left_out, jobs)
+    summary = Summary(checks, left_out, jobs)
     status = pytest.main([*settings, *map(str, chosen), *rest], plugins=[summary])
     summary.show()
-    strict = os.environ.get("CI", "").lower() in ("1", "true")
-    return int(status != 0 or not all(step.ok for step in steps) or (strict and bool(left_out)))
+    return int(status != 0 or not all(step.ok for step in checks.steps) or (strict and bool(left_out)))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from packaging.utils import parse_wheel_filename
 from platformdirs import user_cache_path
 
 from tests.support.left_out import HEAVY, OFFLINE, STRICT, LeftOut
+from tests.support.passed_elsewhere import PassedElsewhere
 from tests.support.signing_key import SIGNING_KEY, signing_key
 
 # A busy machine is not a failure.
@@ -58,6 +59,11 @@ class RealWheel:
     python: str = ""
 
 
+@cache
+def _is_side_effect(event: str) -> bool:
+    return SIDE_EFFECTS.fullmatch(event) is not None
+
+
 class SideEffectError(BaseException):
     """A refused side effect; a BaseException, so that the tested code cannot swallow it by accident."""
 
@@ -70,7 +76,7 @@ class _Guard:
         self.seen: list[str] = []
 
     def __call__(self, event: str, args: tuple[object, ...]) -> None:
-        if self.armed and SIDE_EFFECTS.fullmatch(event):
+        if self.armed and _is_side_effect(event):
             what = f"{event}{args!r}"[:300]
             self.seen.append(what)
             raise SideEffectError(f"a unit test may not start processes or use the network, but this one did: {what}")
@@ -241,11 +247,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the collector of omissions."""
+    """Register the collector of omissions and CI's filter of tests that passed on a bare machine."""
     # A background job of a shell ignores SIGINT, and so would all processes that tests start and interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(LeftOut(config), "left-out")
+    config.pluginmanager.register(PassedElsewhere(config), "passed-elsewhere")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,14 +13,29 @@ import jax
 import jax.numpy as jnp
 import jaxlib
 import pytest
-from jax_aiter import BackendError, ChoiceTableError, ModuleLoadError, _bench, _loader, _measured, _native, info
+from jax_aiter import (
+    BackendError,
+    ChoiceTableError,
+    ModuleLoadError,
+    _bench,
+    _bench_cases,
+    _loader,
+    _measured,
+    _native,
+    info,
+)
 from jax_aiter._choice import decide
 from jax_aiter._evidence import Problem
 from jax_aiter._loader import Loader
 from jax_aiter._measured import Row
+from jax_aiter._table import OPERATIONS
+from jax_aiter.activation import swiglu
 from jax_aiter.flatmm_fp8 import flatmm_fp8
 from jax_aiter.gemm import gemm
 from jax_aiter.gemm_i8 import gemm_i8
+from jax_aiter.mha import flash_attn_func
+from jax_aiter.moe import fused_moe, topk_softmax
+from jax_aiter.rmsnorm import rms_norm
 
 from tests.jax_aiter.check_lowering import FP8, INT8, calls, lowered, total
 from tests.jax_aiter.kernels import FakeDevice, Kernels
@@ -197,7 +213,9 @@ def check_bench_writes_the_table_that_is_read(
     on_cpu: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["--shape=64,128,128", "--shape=4,63,128", "--operation=gemm", "--operation=gemm_i8"]
-    few = {name: tuple(replace(case, splits=(1, 2)) for case in _bench.CASES[name]) for name in ("gemm", "gemm_i8")}
+    few = {
+        name: tuple(replace(case, splits=(1, 2)) for case in _bench_cases.CASES[name]) for name in ("gemm", "gemm_i8")
+    }
     monkeypatch.setattr(_bench, "CASES", few)
     assert _bench.main(arguments) == 0
     said = capsys.readouterr().out
@@ -224,7 +242,7 @@ def check_bench_chooses_a_kernel_only_if_it_is_clearly_faster(
 ) -> None:
     times = iter([xla, *[kernel + 1] * 3, kernel, *[kernel + 1] * 30])
     monkeypatch.setattr(_bench, "timed", lambda *_: [one * part for one in [next(times)] for part in SPREAD])
-    (case, _) = _bench.CASES["gemm"]
+    (case, _) = _bench_cases.CASES["gemm"]
     row, notes = _bench.measure("gemm", case, (64, 128, 128), "gfx942", 80)
     assert (row.backend, notes) == (backend, [])
     assert row.microseconds == {"xla": xla, "aiter": kernel}
@@ -232,13 +250,13 @@ def check_bench_chooses_a_kernel_only_if_it_is_clearly_faster(
 
 
 def check_bench_refuses_kernels_with_wrong_results(on_cpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = _bench.CASES["gemm"][1]
+    case = _bench_cases.CASES["gemm"][1]
 
     def wrong(choice: Any, *operands: Any) -> Any:
         out = case.run(choice, *operands)
         return out * 1.1 if choice.kernel == "small_32x64" else out
 
-    changed = _bench._Case(case.operands, wrong, (1, 2), "float32")
+    changed = replace(case, run=wrong, splits=(1, 2))
     monkeypatch.setattr(_bench, "timed", lambda *_: [1.0, 1.0, 1.0])
     _, notes = _bench.measure("gemm", changed, (64, 128, 128), "gfx942", 80)
     assert [note.split(":")[:2] for note in notes] == [["  wrong", f" small_32x64, splitk={split}"] for split in (1, 2)]
@@ -247,9 +265,10 @@ def check_bench_refuses_kernels_with_wrong_results(on_cpu: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--shape=1,2"], "--shape=1,2 is not three positive numbers M,N,K"),
+        (["--shape=1,x,3"], "--shape=1,x,3 is not 2, 3, 4, 5, 6, 7 positive numbers, such as M,N,K"),
+        (["--shape=64,64", "--operation=gemm"], "No --shape has the sizes of gemm: M,N,K"),
         (["--shape=64,64,64", "--operation=gemm_fp4"], "no kernels of gemm_fp4 for gfx942"),
-        (["--shape=4,63,128"], "No product was measured, so no choice table was written"),
+        (["--shape=4,63,128"], "Nothing was measured, so no choice table was written"),
     ],
 )
 def check_bench_without_a_result_writes_nothing(
@@ -258,6 +277,121 @@ def check_bench_without_a_result_writes_nothing(
     assert _bench.main(arguments) == 2
     assert said in capsys.readouterr().err
     assert not on_cpu.exists()
+
+
+def check_bench_covers_every_operation() -> None:
+    """A number of sizes names one kind of sizes, except of operations that have to be named."""
+    cases = _bench_cases.CASES
+    assert set(cases) == set(OPERATIONS)
+    kinds = {case.sizes for name in set(cases) - _bench_cases.NAMED for case in cases[name]}
+    assert len({len(kind) for kind in kinds}) == len(kinds)
+
+
+@pytest.mark.parametrize(
+    ("operation", "shape", "rows", "said"),
+    [
+        ("paged_attention", "2,40,4,2,128", 1, "sequences=2, tokens=40, heads=4, key_heads=2, depth=128: aiter"),
+        ("mla_decode", "2,1,40,16,16,576,3", 1, "tokens=40, heads=16, page=16, D=576, pages=3: aiter"),
+        ("mla_decode", "2,2,40,128,16,576,3", 1, "heads=128, page=16, D=576, pages=3: aiter"),
+        ("topk_softmax", "5,128,6", 1, "topk_softmax tokens=5, experts=128, topk=6: aiter (aiter 5.0 us, xla 10.0 us)"),
+        ("fused_moe", "2,512,512,2,1", 8, "tokens=2, D=512, I=512, experts=2, topk=1, int8, preshuffled: aiter (aiter"),
+    ],
+)
+def check_bench_measures_decoding_and_experts(
+    on_cpu: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any, operation: str, shape: str, rows: int, said: str
+) -> None:
+    times = iter([10.0, 5.0] * rows)
+    monkeypatch.setattr(_bench, "timed", lambda *_: [next(times)] * 3)
+    assert _bench.main([f"--operation={operation}", f"--shape={shape}"]) == 0
+    out = capsys.readouterr().out
+    assert said in out
+    assert f"{rows} rows written to {on_cpu}." in out
+    assert [line for line in out.splitlines() if line.startswith("  ")] == []  # neither refused nor wrong
+
+
+def check_measurements_decide_about_experts(mi308: Path) -> None:
+    def choices(tokens: int) -> list[dict[str, Any]]:
+        def layer(x: Any, router: Any, w1: Any, w2: Any) -> Any:
+            weights, ids = topk_softmax(x @ router, 8, renormalize=True)
+            return fused_moe(x, w1, w2, weights, ids, preshuffled=True)
+
+        shapes = ((tokens, 512), (512, 128), (128, 512, 512), (128, 512, 512))
+        found: list[dict[str, Any]] = info(layer, *(S(shape, BF16) for shape in shapes))["choices"]
+        return found
+
+    router, experts = choices(8)
+    assert (router["backend"], experts["backend"]) == ("aiter", "aiter")
+    assert router["product"] == "M=8, N=128, K=8, bfloat16 renormalize=True"
+    text = "bfloat16 silu experts=128 topk=8 up=False preshuffled=True"
+    assert experts["product"] == f"M=8, N=512, K=512, {text}"
+    fields = _fields(ROW) | {"kernel": "", "splitk": 0, "backend": "xla", "m": 8}
+    _measured.write(mi308, "1.2.3", [
+        Row(**fields | {"operation": "topk_softmax", "n": 128, "k": 8, "out": "bfloat16 renormalize=True"}),
+        Row(**fields | {"operation": "fused_moe", "n": 512, "k": 512, "out": text}),
+    ])  # fmt: skip
+    for tokens, backend in ((8, "xla"), (5, "xla"), (9, "aiter")):
+        jax.clear_caches()
+        assert [one["backend"] for one in choices(tokens)] == [backend] * 2
+
+
+def check_bench_goes_on_after_sizes_that_an_operation_refuses(
+    on_cpu: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(_bench, "timed", lambda *_: [1.0] * 3)
+    assert _bench.main(["--operation=topk_softmax", "--shape=5,128,129", "--shape=5,128,6"]) == 0
+    out = capsys.readouterr().out
+    assert "topk_softmax tokens=5, experts=128, topk=129: skipped, topk_softmax: topk is 129; it has to be from" in out
+    assert "1 rows written" in out
+
+
+ROWS = ("rms_norm", "rms_norm_with_add", "silu_and_mul", "swiglu")
+
+
+@pytest.mark.releases
+def check_bench_compares_the_backends_of_other_operations(
+    on_cpu: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_float32(case: Any) -> Any:
+        return replace(case, operands=lambda *sizes: tuple(part.astype(F32) for part in case.operands(*sizes)))
+
+    # The handlers of the checks compute these in float32.
+    some = {name: tuple(map(in_float32, _bench_cases.CASES[name])) for name in (*ROWS, "rope")}
+    some |= {name: _bench_cases.CASES[name] for name in ("flash_attn", "flash_attn_bwd")}
+    monkeypatch.setattr(_bench, "CASES", some)
+    slow = iter([*[10.0, 5.0] * 5, *[5.0, 10.0] * 4])
+    monkeypatch.setattr(_bench, "timed", lambda *_: [next(slow)] * 3)
+    assert _bench.main(["--shape=64,40", "--shape=2,9,2,8", "--shape=1,256,256,2,1,128"]) == 0
+    said = capsys.readouterr().out
+    assert "rms_norm rows=64, n=40: portable (portable 5.0 us, xla 10.0 us)" in said
+    assert "rope batch=2, S=9, H=2, D=8: portable" in said
+    assert "flash_attn batch=1, queries=256, keys=256, heads=2, key_heads=1, depth=128: xla" in said
+    assert f"9 rows written to {on_cpu}." in said
+    assert "JAX_AITER_BACKEND_RMS_NORM" not in os.environ
+    x, gamma = S((64, 40), F32), S((40,), F32)
+    (found,) = info(rms_norm, x, gamma)["choices"]
+    assert (found["backend"], found["product"]) == ("portable", "M=64, N=40, float32")
+    assert found["why"].endswith("measured here: portable 5.0 us, xla 10.0 us")
+    heads = [S((1, 256, 2, 128), BF16), *[S((1, 256, 1, 128), BF16)] * 2]
+    forward, backward = info(lambda *a: jax.vjp(flash_attn_func, *a)[1](a[0]), *heads)["choices"]
+    assert {one["backend"] for one in (forward, backward)} == {"xla"}
+    assert all("measured here: aiter 10.0 us, xla 5.0 us" in one["why"] for one in (forward, backward))
+    # Other sizes and masks have no row.
+    (other,) = info(partial(flash_attn_func, window_size=(3, 0)), *heads)["choices"]
+    assert "measured" not in other["why"]
+
+
+def check_a_measured_backend_goes_before_a_better_one(mi308: Path) -> None:
+    row = Row(**{**_fields(ROW), "operation": "swiglu", "m": 64, "n": 40, "k": 0, "out": "float32", "backend": "xla",
+                 "kernel": "", "splitk": 0, "microseconds": {"portable": 2.0, "xla": 1.0}})  # fmt: skip
+    _measured.write(mi308, "1.2.3", [row])
+    (found,) = info(swiglu, *[S((64, 40), F32)] * 2)["choices"]
+    assert (found["backend"], found["why"]) == (
+        "xla",
+        "there is no AITER kernel for swiglu; measured here: portable 2.0 us, xla 1.0 us",
+    )
+    # M is rounded up to a measured one, and the gradient has no row.
+    forward, backward = info(jax.grad(total(swiglu)), *[S((60, 40), F32)] * 2)["choices"]
+    assert (forward["backend"], backward["backend"]) == ("xla", "portable")
 
 
 def check_bench_needs_one_kind_of_gpu(on_cpu: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:

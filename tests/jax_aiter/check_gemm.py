@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
-from jax_aiter import NotDifferentiableError, compat, flatmm_fp8, gemm_fp4, gemm_fp8, gemm_i8, layouts
+from jax_aiter import NotDifferentiableError, _blockscale, compat, flatmm_fp8, gemm_fp4, gemm_fp8, gemm_i8, layouts
 from jax_aiter.gemm import gemm
 
 from tests.jax_aiter.common import compare, compare_gradients, made, mesh, wide, with_gradients
@@ -183,6 +184,61 @@ def check_fp4_is_e2m1_with_e8m0(m: int, n: int, k: int) -> None:
         shuffled = [operands[0], layouts.shuffle_weight(operands[1], gemm_fp4.LAYOUT)]
         shuffled += [layouts.shuffle_scale(part) for part in operands[2:]]
         compare(gemm_fp4.gemm_fp4(*shuffled, preshuffled=True), wanted)
+
+
+S = jax.ShapeDtypeStruct
+_BLOCKS = [S((4, 64), jnp.float32), S((4, 2), jnp.float32)]
+FALLBACKS: dict[str, tuple[Any, list[Any], list[str]]] = {
+    "gemm_i8": (gemm_i8.gemm_i8, [
+        S((64, 512), jnp.int8), S((256, 512), jnp.int8), S((64, 1), jnp.float32), S((1, 256), jnp.float32),
+        S((256,), jnp.float32)], ["i8", "i8", "i32"]),
+    "gemm_fp8_mi350": (gemm_fp8.gemm_fp8_mi350, [S((64, 512), E4M3), S((256, 512), E4M3), *_BLOCKS], [
+        "f8E4M3FN", "f8E4M3FN", "f32"]),
+    "flatmm_fp8": (flatmm_fp8.flatmm_fp8, [S((64, 512), FNUZ), S((256, 512), FNUZ), *_BLOCKS], [
+        "f8E4M3FNUZ", "f8E4M3FNUZ", "f32"]),
+    "gemm_fp4": (gemm_fp4.gemm_fp4, [
+        S((64, 256), jnp.uint8), S((256, 256), jnp.uint8), S((64, 16), jnp.uint8), S((256, 16), jnp.uint8)], [
+        "bf16", "bf16", "f32"]),
+}  # fmt: skip
+"""Operation -> its function, operands, and dtypes of XLA's product: factors and result."""
+
+
+@pytest.mark.releases
+@pytest.mark.parametrize("name", FALLBACKS)
+def check_xla_multiplies_quantised_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_AITER_BACKEND", "xla")
+    function, operands, dtypes = FALLBACKS[name]
+    text = jax.jit(function).trace(*operands).lower(lowering_platforms=("rocm",)).as_text()
+    products = re.findall(r"dot_general .* : \(tensor<([^>]*)>, tensor<([^>]*)>\) -> tensor<([^>]*)>", text)
+    assert [[part.split("x")[-1] for part in one] for one in products] == [dtypes]
+    assert "HIGHEST" not in text
+    if name == "gemm_fp4" and hasattr(jax.lax, "scaled_dot"):
+        assert re.search(r'composite "xla.scaled_dot" .*f4E2M1FN.*f8E8M0FNU', text)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "sums"), [(5, 128, 1024, 1 << 24), (5, 256, 768, 2 * 5 * 256), (3, 128, 512, 1)]
+)
+def check_few_sums_of_blocks_are_kept_at_a_time(
+    m: int, n: int, k: int, sums: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_blockscale, "_SUMS", sums)
+    operands = blocks(m, n, k, E4M3)
+    text = jax.jit(lambda *a: _blockscale.product(*a)).trace(*operands).lower().as_text()
+    assert ("stablehlo.while" in text) == (k // 128 * m * n > sums)
+    compare(jax.jit(lambda *a: _blockscale.product(*a))(*operands), dequantised(*operands), 1e-6)
+
+
+@pytest.mark.releases
+def check_scaled_product_of_xla_equals_the_plain_one() -> None:
+    rng = np.random.default_rng(1)
+    a, b = (jnp.asarray(rng.integers(0, 256, (rows, 64), np.uint8)) for rows in (5, 7))
+    scales = [jnp.asarray(rng.integers(100, 150, (rows, 4), np.uint8)) for rows in (5, 7)]
+    # 255 is NaN, and the smallest scale is no zero.
+    assert np.isnan(wide(gemm_fp4.plain(a, b, scales[0].at[:].set(255), scales[1]))).all()
+    if hasattr(jax.lax, "scaled_dot"):  # jax 0.8 has no such product
+        compare(jax.jit(gemm_fp4.scaled)(a, b, *scales), jax.jit(gemm_fp4.plain)(a, b, *scales), 1e-6)
+        assert np.isnan(wide(gemm_fp4.scaled(a, b, scales[0].at[:].set(255), scales[1]))).all()
 
 
 def quantised_calls() -> dict[str, tuple[Any, tuple[Any, ...]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,8 @@ import jax
 from jax_aiter._table import AITER, TARGETS
 
 SOURCE = Path(__file__).with_name("handlers.c")
+LIBRARIES = "CHECKS_LIBRARIES"
+"""Variable with the folder of compiled libraries, which all runs of checks in a session share."""
 AITER_GFX = ["gfx942", "gfx950"]
 PORTABLE_GFX = ["gfx90a", "gfx942", "gfx9-4-generic", "gfx11-generic"]
 MODULES: Mapping[str, tuple[str, Sequence[str], Sequence[str]]] = {
@@ -24,8 +27,12 @@ MODULES: Mapping[str, tuple[str, Sequence[str], Sequence[str]]] = {
     "gemm_fp8_mi350": ("co-launcher", ["gfx950"], ["jax_aiter_gemm_fp8_mi350"]),
     "gemm_fp4": ("co-launcher", ["gfx950"], ["jax_aiter_gemm_fp4"]),
     "flatmm_fp8": ("co-launcher", ["gfx942"], ["jax_aiter_flatmm_fp8"]),
+    "topk_softmax": ("co-launcher", ["gfx942"], ["jax_aiter_topk_softmax"]),
+    "fmoe": ("co-launcher", AITER_GFX, ["jax_aiter_fmoe"]),
     "mha_fwd_asm": ("co-launcher", AITER_GFX, ["jax_aiter_mha_fwd_asm"]),
     "mha_bwd_asm": ("co-launcher", AITER_GFX, ["jax_aiter_mha_bwd_asm"]),
+    "paged_attention": ("co-launcher", AITER_GFX, ["jax_aiter_paged_attention"]),
+    "mla_decode": ("co-launcher", AITER_GFX, ["jax_aiter_mla_decode"]),
     "mha_fwd": ("ffi-shim", ["gfx950"], ["jax_aiter_mha_fwd"]),
     "mha_bwd": ("ffi-shim", ["gfx950"], ["jax_aiter_mha_bwd"]),
     "rmsnorm_fwd": ("ffi-shim", ["gfx90a"], ["jax_aiter_ck_rms_norm"]),
@@ -33,6 +40,12 @@ MODULES: Mapping[str, tuple[str, Sequence[str], Sequence[str]]] = {
         "portable",
         PORTABLE_GFX,
         ["jax_aiter_rms_norm", "jax_aiter_rms_norm_with_add", "jax_aiter_rms_norm_bwd"],
+    ),
+    "rope": ("portable", PORTABLE_GFX, ["jax_aiter_rope"]),
+    "silu_and_mul": (
+        "portable",
+        PORTABLE_GFX,
+        ["jax_aiter_silu_and_mul", "jax_aiter_silu_and_mul_bwd", "jax_aiter_swiglu", "jax_aiter_swiglu_bwd"],
     ),
 }
 TABLES: Mapping[str, Mapping[str, str]] = {
@@ -73,10 +86,18 @@ def compiled(module: str, *defines: str) -> bytes:
     """Return a library of handlers.c for a module."""
     argv = ["cc", "-std=c11", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", f"-I{jax.ffi.include_dir()}"]
     argv += [f'-DMODULE="{module}"', *(f"-D{define}" for define in defines), str(SOURCE), "-lm", "-o"]
-    with tempfile.TemporaryDirectory() as folder:
+    # The path of the source differs between runs, its content does not.
+    about = [word for word in argv if word != str(SOURCE)]
+    with tempfile.TemporaryDirectory(dir=os.environ.get(LIBRARIES)) as folder:
+        kept = Path(folder).parent / f"checks-{hashlib.sha256(repr(about).encode()).hexdigest()}.so"
+        if LIBRARIES in os.environ and kept.exists():
+            return kept.read_bytes()
         out = Path(folder) / "library.so"
         subprocess.run([*argv, str(out)], check=True)
-        return out.read_bytes()
+        library = out.read_bytes()
+        if LIBRARIES in os.environ:
+            out.replace(kept)
+    return library
 
 
 def sha256(path: Path) -> str:

@@ -94,7 +94,23 @@ FILES: Mapping[str, BadFile] = {
     "leave_process": _among_good(
         "passed", "def test_leave():\n    subprocess.Popen(['sleep', '600'], start_new_session=True)"
     ),
-    "exit_early": _among_good("crashed", "def test_exit():\n    os._exit(0)", "os._exit"),
+    "kill_itself": _among_good(
+        "crashed", "def test_kill():\n    os.kill(os.getpid(), signal.SIGKILL)", "was killed with SIGKILL"
+    ),
+    # As by an operator or the out-of-memory killer: the test itself is good.
+    "killed_once": _among_good(
+        "passed",
+        "def test_killed():\n    if not MARK.exists():\n        MARK.touch()\n        os.kill(os.getpid(), 9)",
+        head="MARK = Path(__file__).with_suffix('.mark')",
+    ),
+    "skip_alone": _among_good(
+        "skipped",
+        "def test_skip():\n    if MARK.exists():\n        pytest.skip('needs a neighbour')\n"
+        "    MARK.touch()\n    raise AssertionError('not alone')",
+        "needs a neighbour",
+        "MARK = Path(__file__).with_suffix('.mark')",
+    ),
+    "exit_early": _among_good("crashed", "def test_exit():\n    os._exit(0)", "status 0: it called os._exit"),
     "sys_exit": _among_good("failed", "def test_exit():\n    sys.exit(0)", "SystemExit"),
     "pytest_exit": _among_good(
         "failed", "def test_exit():\n    pytest.exit('done', returncode=0)", "tried to end pytest"

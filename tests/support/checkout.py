@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
+import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 from promotion.evidence.signing import Signer
+from promotion.storage.bucket import sha256_of
 from tests.support.signing_key import signing_key
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,6 +48,25 @@ def policy_of_fork() -> str:
     rest = text[end:].replace('settings = { installers = "all" }', 'settings = { installers = "newest" }')
     assert rest != text[end:]
     return text[:start] + section + rest
+
+
+def shared_venv() -> Mapping[str, str]:
+    """Return variables with which the launchers of a checkout use the `.venv` of these tests instead of another one.
+
+    They are empty if that `.venv` belongs to other locks or another Python, which the launchers would replace.
+    `test_launchers.py` and the bare containers cover the set-up.
+    """
+    venv = Path(sys.prefix)
+    try:
+        digests = json.loads((venv / "stamp.json").read_text())["locks"]
+    except (OSError, ValueError, KeyError):
+        return {}
+    names = ("requirements.lock", "requirements-dev.lock")
+    same = all(digests.get(name) == sha256_of(ROOT / "build" / name) for name in names)
+    argv = ["python3", "-c", "import sys; print(*sys.version_info[:2])"]
+    version = subprocess.run(argv, capture_output=True, text=True, check=False).stdout.split()
+    same = same and version == [str(number) for number in sys.version_info[:2]]
+    return {"JAX_ROCM_RELEASE_VENV": str(venv.parent)} if same else {}
 
 
 def fork(folder: Path) -> Path:

@@ -13,16 +13,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ci_build.cluster.client import Cluster
 from ci_build.cluster.request import ClusterRequest
+from core.report import NoProgress
 from core.tasks import Task, TaskResult
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-class Lines:
+class Lines(NoProgress):
     """Receiver of progress that keeps all lines."""
 
     def __init__(self) -> None:
@@ -31,8 +32,11 @@ class Lines:
     def step(self, text: str) -> None:
         self.lines.append(text)
 
-    def advance(self, done: int, total: int) -> None:
-        pass
+    @contextmanager
+    def task(self, label: str, *, transient: bool = False) -> Iterator[Self]:
+        self.lines.append(f"{label} begins")
+        yield self
+        self.lines.append(f"{label} ends")
 
     @property
     def text(self) -> str:
@@ -60,7 +64,7 @@ class ClusterProcesses:
         self.folder, self.tls = folder, dict(tls or {})
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.address = ""
-        self.notes, self.work = folder / "notes", folder / "work"
+        self.notes, self.work, self.store = folder / "notes", folder / "work", str(folder / "store")
         self.notes.mkdir()
         self.work.mkdir()
 
@@ -103,7 +107,7 @@ class ClusterProcesses:
 
     def request(self) -> ClusterRequest:
         tls = {name: str(path) for name, path in self.tls.items()}
-        return ClusterRequest(address=self.address, store=str(self.folder / "store"), slurm=None, **tls)
+        return ClusterRequest(address=self.address, store=self.store, slurm=None, **tls)
 
     def task(self, kind: str, name: str, **more: Any) -> Task:
         """Return a task whose runs leave notes."""

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from core.process import HostRunner
 from promotion.gates.device.lease import GIB, Allotment, GpuDevice, JaxPlatform, leases
-from promotion.gates.device.sessions.harness import Harness, RunPlan
+from promotion.gates.device.sessions.harness import Harness
 from promotion.gates.device.sessions.passes import Pass, Suite
+from promotion.gates.device.sessions.plan import RunPlan
 from promotion.gates.device.sessions.session import SessionLimits
 
 LIMITS = SessionLimits(test=3.0, collect=30.0, grace=1.0, session=200.0, crashes=60)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ci_build.build.adopt import adopt
-from core.model import Finding, RocmVersion, Severity
+from core.model import Finding, Severity
 from core.process import Runner
 from promotion.gates.common.gate import GateContext
 from promotion.stage import read_staged, stage
@@ -17,9 +17,6 @@ from promotion.storage.keys import StagedSet
 from tests.support.silent import Silent
 from tests.support.wheel_sets import SetWheel, make_set, write_set
 
-ROCM_OF_JAX = {"0.10.2": "7.2.0", "0.12.0": "7.14.0"}
-"""Version of jax -> ROCm of its published wheels."""
-
 
 def stage_wheels(folder: Path, wheels: Sequence[SetWheel], **changes: Any) -> tuple[DirBucket, StagedSet]:
     """Write a set of wheels and stage it below a folder; `changes` are passed to `make_set`."""
@@ -27,10 +24,9 @@ def stage_wheels(folder: Path, wheels: Sequence[SetWheel], **changes: Any) -> tu
     return bucket, stage(bucket, write_set(folder / "set", wheels, make_set(wheels, **changes)))
 
 
-def stage_published(folder: Path, wheels: Iterable[Path], rocm: str | None = None) -> tuple[DirBucket, StagedSet]:
-    """Adopt published wheels and stage them below a folder."""
-    version = RocmVersion(text=rocm) if rocm else None
-    adopt([str(wheel) for wheel in wheels], out=folder / "set", rocm=version, progress=Silent())
+def stage_published(folder: Path, wheels: Iterable[Path]) -> tuple[DirBucket, StagedSet]:
+    """Adopt published wheels with the ROCm that they prove, and stage them below a folder."""
+    adopt([str(wheel) for wheel in wheels], out=folder / "set", rocm=None, progress=Silent())
     bucket = DirBucket(folder / "bucket")
     staged = stage(bucket, folder / "set")
     shutil.rmtree(folder / "set")

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import zstandard
 
-from tests.support.made_wheel import GLIBC, MACHS, library, with_sections
-from tests.support.tiny_elf import TinySymbol, tiny_elf
+from tests.support.made_wheel import GLIBC, library, with_sections
+from tests.support.tiny_elf import TinySymbol
+from tests.support.whole_code import whole_code
+from wheelkit.elf import constants
+from wheelkit.elf.reader import ElfImage
 from wheelkit.gpu import bundle
 from wheelkit.gpu.bundle_reader import find_bundles
 
@@ -21,21 +24,19 @@ _OPCODE_IN_OFFSET = b"\x48\x8d\x35\x00\x00\x00\xe8"
 """lea rsi, [rip + x], where x contains the opcode of a call."""
 
 
-def kernel_code(folder: Path, target: str, *names: str) -> bytes:
-    """Return a code object with kernels."""
-    symbols = [TinySymbol(f"{name}.kd", defined=True) for name in names]
-    data = bytearray(
-        tiny_elf(folder / "code.o", symbols=symbols or [TinySymbol("no_kernel")], machine=224).read_bytes()
-    )
-    data[7:9] = b"\x40\x03"  # HSA, code object version 5
-    struct.pack_into("<I", data, 48, MACHS[target])
-    return bytes(data)
+def kernel_bundle(
+    kernels: Mapping[str, Sequence[str]], variables: Mapping[str, Mapping[str, int]] | None = None
+) -> bytes:
+    """Return a bundle with kernels by target.
 
-
-def kernel_bundle(folder: Path, kernels: Mapping[str, Sequence[str]]) -> bytes:
-    """Return a bundle with kernels by target."""
+    Args:
+        variables: target -> variable -> size in bytes.
+    """
+    held = variables or {}
     parts = [("host-x86_64-unknown-linux--", b"")]
-    parts += [(f"hipv4-amdgcn-amd-amdhsa--{t}", kernel_code(folder, t, *names)) for t, names in kernels.items()]
+    parts += [
+        (f"hipv4-amdgcn-amd-amdhsa--{t}", whole_code(t, names, variables=held.get(t))) for t, names in kernels.items()
+    ]
     packed = bundle.pack(bundle.build(parts))
     return packed + bytes(-len(packed) % 4096)
 
@@ -70,7 +71,7 @@ class HostCode:
 
     def library(self, folder: Path, fatbins: Sequence[bytes]) -> bytes:
         """Return the library; every address in it is a file offset."""
-        elf = library(GLIBC, FAT_BINARY, FUNCTION, fatbins=fatbins)
+        elf = library(GLIBC, FAT_BINARY, FUNCTION, fatbins=fatbins, spare=2)
         (folder / "bundles.so").write_bytes(elf)
         bundles = [found.address for found in find_bundles(folder / "bundles.so")]
         start = len(elf) + -len(elf) % 4096
@@ -99,7 +100,12 @@ class HostCode:
                 (".text", 1, 6, bytes(self._text)),
             )
         )
-        struct.pack_into("<Q", data, 64 + 32, len(data))  # the first segment loads the whole file
+        struct.pack_into("<QQ", data, 64 + 32, len(data), len(data))  # the first segment loads the whole file
+        table = ElfImage.parse(bytes(data), "library").dynamic()
+        spare = next(entry for entry in table if entry.tag == constants.DT_NULL)
+        struct.pack_into(
+            "<4Q", data, spare.offset, constants.DT_INIT_ARRAY, init, constants.DT_INIT_ARRAYSZ, 8 * len(constructors)
+        )
         return bytes(data)
 
     def _strings(self) -> tuple[bytes, dict[str, int]]:

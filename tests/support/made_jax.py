@@ -10,11 +10,12 @@ build/build.py, build/tools/utils.py, jaxlib/jax.bzl.)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from pjrt import recipe as pjrt_recipe
 from plugin import recipe as plugin_recipe
-from tests.support.made_wheel import GLIBC, MACHS, fat_binary, library
+from tests.support.made_wheel import GLIBC, MACHS, fat_binary, hip_library, library
 from tests.support.tiny_elf import TinySymbol
 
 RELEASE, XLA = "0.10.2", "5a9e73cbd92530cac2ac36f4736a774b2412afe2"
@@ -105,12 +106,12 @@ def make_jax(folder: Path, targets: Sequence[str] = ("gfx942",)) -> Path:
         "prebuilt/jaxlib/jaxlib/_jax.so": library(GLIBC, entry=[TinySymbol("PyInit__jax", defined=True)]),
     }
     for path in pjrt_recipe.members(7):
-        files[f"prebuilt/jax-rocm-pjrt/{path}"] = library(fatbins=[fat_binary(targets)], runpath=room)
+        files[f"prebuilt/jax-rocm-pjrt/{path}"] = hip_library(fatbins=[fat_binary(targets)], runpath=room)
     device = plugin_recipe.device_members(7)
     for path in plugin_recipe.members(7):
         module = TinySymbol(f"PyInit_{Path(path).stem}", defined=True)
-        code = [fat_binary(targets)] if path in device else []
-        files[f"prebuilt/jax-rocm-plugin/{path}"] = library(GLIBC, entry=[module], fatbins=code, runpath=room)
+        made = partial(hip_library, fatbins=[fat_binary(targets)]) if path in device else library
+        files[f"prebuilt/jax-rocm-plugin/{path}"] = made(GLIBC, entry=[module], runpath=room)
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)

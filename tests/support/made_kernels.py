@@ -10,6 +10,7 @@ from typing import Any
 from tests.support.made_code import made_code
 from tests.support.made_wheel import MACHS, MadeWheel, library
 from tests.support.tiny_elf import TinySymbol
+from tests.support.whole_code import whole_code
 
 ROOT = "jax_aiter/_kernels"
 MANIFEST = f"{ROOT}/manifest.json"
@@ -66,8 +67,8 @@ def clean_kernels() -> MadeWheel:
     made.files = {
         "jax_aiter/__init__.py": b"",
         LIBRARY: library(entry=[TinySymbol("JaxAiterGemm", defined=True)]),
-        OBJECT: code("gfx942"),
-        OTHER: code("gfx950"),
+        OBJECT: whole_code("gfx942", ("a",)),
+        OTHER: whole_code("gfx950", ("a",)),
     }
     tell(made)
     made.info = {"licenses/LICENSE.txt": b"Apache License\n"}

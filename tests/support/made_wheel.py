@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
+import itertools
 import struct
 import tempfile
 import zipfile
@@ -14,7 +16,11 @@ from typing import Any
 
 from core.model import GfxTarget
 from tests.support.tiny_elf import TinySymbol, tiny_elf
+from tests.support.whole_code import whole_code
+from wheelkit.elf import constants
+from wheelkit.elf.reader import ElfImage
 from wheelkit.gpu import bundle
+from wheelkit.gpu.registration import WRAPPER_MAGIC, WRAPPER_VERSION
 from wheelkit.inspect.inspect import Expectations, inspect_wheel
 from wheelkit.inspect.model import WheelReport
 
@@ -35,9 +41,13 @@ def code_object(mach: int, size: int = 512) -> bytes:
 
 def fat_binary(targets: Sequence[str] = ("gfx942", "gfx950"), machs: dict[str, int] | None = None) -> bytes:
     """Return a compressed bundle with code for each target, padded to a page as the linker does."""
-    numbers = {**MACHS, **(machs or {})}
+    return _fat_binary(tuple(targets), tuple((machs or {}).items()))
+
+
+@functools.cache
+def _fat_binary(targets: Sequence[str], machs: Sequence[tuple[str, int]]) -> bytes:
     parts = [("host-x86_64-unknown-linux--", b"")]
-    parts += [(f"hipv4-amdgcn-amd-amdhsa--{t}", code_object(numbers[t.split(":")[0]])) for t in targets]
+    parts += [(f"hipv4-amdgcn-amd-amdhsa--{t}", whole_code(t, mach=dict(machs).get(t))) for t in targets]
     packed = bundle.pack(bundle.build(parts))
     return packed + bytes(-len(packed) % 4096)
 
@@ -70,9 +80,31 @@ def library(
     *symbols: TinySymbol, fatbins: Sequence[bytes] = (), entry: Sequence[TinySymbol] = (PJRT,), **more: Any
 ) -> bytes:
     """Return a library with device code and an entry point; the other arguments are those of `tiny_elf`."""
-    with tempfile.TemporaryDirectory() as folder:
-        elf = tiny_elf(Path(folder) / "lib.so", symbols=(*(symbols or (GLIBC,)), *entry), **more).read_bytes()
+    fixed = {name: tuple(value) if isinstance(value, list) else value for name, value in more.items()}
+    elf = _elf((*(symbols or (GLIBC,)), *entry), **fixed)
     return with_sections(elf, (".hip_fatbin", 1, 2, b"".join(fatbins))) if fatbins else elf
+
+
+@functools.cache
+def _elf(symbols: Sequence[TinySymbol], **more: Any) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return tiny_elf(Path(folder) / "lib.so", symbols=symbols, **more).read_bytes()
+
+
+def hip_library(*symbols: TinySymbol, fatbins: Sequence[bytes], **more: Any) -> bytes:
+    """Return a library whose host code has a wrapper for each bundle and runs a constructor when it is loaded."""
+    data = library(*symbols, fatbins=fatbins, spare=2, **more)
+    image = ElfImage.parse(data, "library")
+    section = image.section(".hip_fatbin")
+    assert section is not None
+    starts = itertools.accumulate(map(len, fatbins[:-1]), initial=section.address)
+    wrappers = b"".join(struct.pack("<IIQQ", WRAPPER_MAGIC, WRAPPER_VERSION, start, 0) for start in starts)
+    out = bytearray(with_sections(data, (".hipFatBinSegment", 1, 3, wrappers), (".init_array", 14, 3, bytes(8))))
+    init = ElfImage.parse(bytes(out), "library").section(".init_array")
+    spare = next(entry for entry in image.dynamic() if entry.tag == constants.DT_NULL)
+    assert init is not None
+    struct.pack_into("<4Q", out, spare.offset, constants.DT_INIT_ARRAY, init.address, constants.DT_INIT_ARRAYSZ, 8)
+    return bytes(out)
 
 
 @dataclass

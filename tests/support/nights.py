@@ -46,7 +46,10 @@ def publish_wheels(folder: Path, comment: str = "") -> None:
     if comment:
         made.metadata.append(f"Keywords: {comment}")
     jaxlib = plain("jaxlib", JAX, tag="cp312-cp312-manylinux_2_28_x86_64")
-    for wheel in (pjrt(JAX), made, jaxlib, plain("jax", JAX, tag="py3-none-any")):
+    library_wheel = pjrt(JAX)
+    for wheel in (library_wheel, made):
+        wheel.replace("Summary", "JAX on some ROCm")  # the nights choose among several
+    for wheel in (library_wheel, made, jaxlib, plain("jax", JAX, tag="py3-none-any")):
         wheel.write(folder)
 
 

@@ -155,10 +155,10 @@ def check_forward(machine: Machine, case: Case, *, add: bool) -> float:
     for row in range(rows):
         part = total[row * n : (row + 1) * n]
         wanted = 1 / math.sqrt(math.fsum(v * v for v in part) / n + epsilon)
-        worst = max(worst, _error(F32, rstd[row], wanted, wanted))
+        worst = max(worst, error(F32, rstd[row], wanted, wanted))
         for column, value in enumerate(part):
             exact = value * wanted * gamma[column]
-            worst = max(worst, _error(dtype, y[row * n + column], exact, abs(exact)))
+            worst = max(worst, error(dtype, y[row * n + column], exact, abs(exact)))
     machine.clear()
     return worst
 
@@ -192,17 +192,17 @@ def check_backward(machine: Machine, case: Case) -> float:
         for i in range(n):
             exact = (slopes[i] - normed[i] * mean) * rstd[row]
             magnitude = (abs(slopes[i]) + abs(normed[i]) * size) * rstd[row]
-            worst = max(worst, _error(dtype, dx[first + i], exact, magnitude))
+            worst = max(worst, error(dtype, dx[first + i], exact, magnitude))
             at_partial = row % partials * n + i
             sums[at_partial] += dy[first + i] * normed[i]
             sizes[at_partial] += abs(dy[first + i] * normed[i])
     for found, exact, magnitude in zip(dgamma, sums, sizes, strict=True):
-        worst = max(worst, _error(F32, found, exact, magnitude * max(1, rows / partials)))
+        worst = max(worst, error(F32, found, exact, magnitude * max(1, rows / partials)))
     machine.clear()
     return worst
 
 
-def _error(dtype: Dtype, found: float, exact: float, magnitude: float) -> float:
+def error(dtype: Dtype, found: float, exact: float, magnitude: float) -> float:
     """Return the error relative to the allowed one: half a unit, and 16 float32 roundings of the summands."""
     allowed = abs(exact) * 2.0**-dtype.bits + magnitude * 16 * _SINGLE + 2.0 ** (dtype.lowest - 1)
     error = abs(found - exact)

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Self
 
 from core.process import ProcessResult
+from core.report import NoProgress
 
 
-class Silent:
+class Silent(NoProgress):
     """Progress without output."""
-
-    def step(self, text: str) -> None: ...
-
-    def advance(self, done: int, total: int) -> None: ...
 
 
 class Steps(Silent):
-    """Progress that records its steps."""
+    """Progress that records its steps and tasks."""
 
     def __init__(self) -> None:
         self.steps: list[str] = []
 
     def step(self, text: str) -> None:
         self.steps.append(text)
+
+    @contextmanager
+    def task(self, label: str, *, transient: bool = False) -> Iterator[Self]:
+        if not transient:
+            self.steps.append(label)
+        yield self
 
 
 class NoProcesses:

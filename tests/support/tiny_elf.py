@@ -57,7 +57,7 @@ def tiny_elf(
         spare: number of unused entries at the end of the dynamic table.
         isa_needed: bits of GNU_PROPERTY_X86_ISA_1_NEEDED; 0 writes no such note.
     """
-    strings, base = _Strings(), 0x40 + 3 * 56
+    strings, base = _Strings(), 0x40 + 5 * 56
     libraries = list(dict.fromkeys(s.library for s in symbols if s.library))
     versions = list(dict.fromkeys((s.library, s.version) for s in symbols if s.library))
     own = list(dict.fromkeys(s.version for s in symbols if s.defined and s.version))
@@ -152,10 +152,14 @@ def _assemble(body: bytes, base: int, rows: list[tuple[str, int, int, int, int, 
     segments = [(1, 6, 0, end), (2, 6, dynamic[2], dynamic[3])]
     notes = [row for row in rows if row[1] == 7]
     segments += [(4, 4, row[2], row[3]) for row in notes]
-    program = b"".join(struct.pack("<IIQQQQQQ", kind, flags, at, at, at, n, n, 8) for kind, flags, at, n in segments)
+    segments += [(0x6474E551, 6, 0, 0), (0x6474E552, 4, dynamic[2], dynamic[3])]  # stack and RELRO
+    program = b"".join(
+        struct.pack("<IIQQQQQQ", kind, flags, at, at, at, n, n, 4096 if kind == 1 else 8)
+        for kind, flags, at, n in segments
+    )
     ident = b"\x7fELF\x02\x01\x01" + bytes(9)
     count = headers.__len__() // 64
     header = ident + struct.pack(
         "<HHIQQQIHHHHHH", 3, machine, 1, 0, 64, end, 0, 64, 56, len(segments), 64, count, count - 1
     )
-    return header + program.ljust(3 * 56, b"\0") + body + bytes(headers)
+    return header + program.ljust(5 * 56, b"\0") + body + bytes(headers)

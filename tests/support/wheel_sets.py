@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from core.model import Evidence, MemberInfo, Outcome, Wheel, WheelSet
 from core.wheels_json import dump_wheel_set
 from promotion.policy.policy import Policy, load_policy
-from tests.support.made_wheel import GLIBC, MadeWheel, clean_pjrt, clean_plugin, fat_binary, library
+from tests.support.made_wheel import GLIBC, MadeWheel, clean_pjrt, clean_plugin, fat_binary, hip_library
 from tests.support.tiny_elf import TinySymbol
 
 TARGETS = ("gfx942", "gfx950")
@@ -60,7 +61,7 @@ class SetWheel:
 
 @functools.cache
 def _module(name: str, targets: Sequence[str]) -> bytes:
-    return library(GLIBC, TinySymbol(f"PyInit_{name}", defined=True), fatbins=[fat_binary(targets)])
+    return hip_library(GLIBC, TinySymbol(f"PyInit_{name}", defined=True), fatbins=[fat_binary(targets)])
 
 
 def set_wheel(made: MadeWheel, folder: Path, targets: Mapping[str, Sequence[str]] | None = None) -> SetWheel:
@@ -116,7 +117,7 @@ def pjrt(version: str = VERSION, *, targets: Sequence[str] = TARGETS, loader: st
     made = _versioned(clean_pjrt(), version)
     made.files = {path: data for path, data in made.files.items() if not path.endswith(".so")}
     made.files["jax_plugins/xla_rocm7/__init__.py"] = loader.format(version=version).encode()
-    made.files[PJRT_LIBRARY] = library(fatbins=[fat_binary(targets)])
+    made.files[PJRT_LIBRARY] = hip_library(fatbins=[fat_binary(targets)])
     made.replace("Requires-Dist", "jaxlib<=0.10.2,>=0.10.2")
     return made
 
@@ -180,15 +181,25 @@ def make_wheels(
         major: ROCm major version, which must match `version`.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    wheels = _made_wheels(version, tuple(pythons), major)
+    for wheel in wheels:
+        (folder / wheel.wheel.filename).write_bytes(wheel.data)
+    return [*wheels]
+
+
+@functools.cache
+def _made_wheels(version: str, pythons: Sequence[str], major: int) -> tuple[SetWheel, ...]:
     library_of_pjrt = PJRT_LIBRARY.replace("rocm7", f"rocm{major}")
     libraries = [path.replace("rocm7", f"rocm{major}") for path in PLUGIN_LIBRARIES]
-    wheels = [set_wheel(of_major(pjrt(version), major), folder, {library_of_pjrt: TARGETS})]
-    for python in pythons:
-        tag = f"cp{python.replace('.', '')}"
-        made = of_major(plugin(version, python=python), major)
-        wheels.append(set_wheel(made, folder, dict.fromkeys(libraries, TARGETS)))
-        wheels.append(set_wheel(plain("jaxlib", "0.10.2", tag=f"{tag}-{tag}-manylinux_2_28_x86_64"), folder))
-    return wheels
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        wheels = [set_wheel(of_major(pjrt(version), major), folder, {library_of_pjrt: TARGETS})]
+        for python in pythons:
+            tag = f"cp{python.replace('.', '')}"
+            made = of_major(plugin(version, python=python), major)
+            wheels.append(set_wheel(made, folder, dict.fromkeys(libraries, TARGETS)))
+            wheels.append(set_wheel(plain("jaxlib", "0.10.2", tag=f"{tag}-{tag}-manylinux_2_28_x86_64"), folder))
+    return tuple(wheels)
 
 
 def padded_wheels(folder: Path, size: int) -> list[SetWheel]:

@@ -29,6 +29,7 @@ _CLONE_NEWNET = 0x40000000
 _CONNECTION = re.compile(r"Starting new HTTPS? connection \(\d+\): (\S+):(\d+)")
 """Log line of urllib3, which pip prints with -vvv."""
 _CORES = "0,1"
+_SHARED_MEMORY = "--tmpfs=/dev/shm:rw,exec,nosuid,nodev,size=2g,mode=1777"
 _SECONDS = 5400
 """Seconds after which a container ends by itself, in case the test was killed."""
 
@@ -76,7 +77,8 @@ class Bare:
     def must(self, *words: str, cwd: str = "/", stdin: bytes = b"") -> str:
         """Run a command that must succeed, and return its output."""
         done = self.run(*words, cwd=cwd, stdin=stdin)
-        assert done.returncode == 0, f"{words}: {done.stdout}"
+        summary = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        assert done.returncode == 0, "\n".join((f"{words} ended with {done.returncode}", *summary, done.stdout))
         return done.stdout
 
 
@@ -133,7 +135,8 @@ def running(
     """
     name = runner_image(engine) if runner else image(engine, suite)
     addresses = {name: f"127.77.0.{number}" for number, (name, _) in enumerate(index.hosts, 1)}
-    argv = ["run", "--detach", "--rm", "--init", "--network=none", f"--cpuset-cpus={_CORES}"]
+    # On a machine, /dev/shm has half of the memory and runs programs; Docker gives 64 MB and forbids programs.
+    argv = ["run", "--detach", "--rm", "--init", "--network=none", f"--cpuset-cpus={_CORES}", _SHARED_MEMORY]
     argv += [f"--add-host={name}:{address}" for name, address in addresses.items()]
     bound = {path: path for path in mounts}
     bound |= {index.settings["cert"]: _CERTIFICATES} if "cert" in index.settings else {}

@@ -4,7 +4,26 @@ from __future__ import annotations
 
 from tests.support.faults import injections as make
 from tests.support.faults import patches
+from tests.support.faults.code_objects import CODE_FAULTS, CodeFault
 from tests.support.faults.model import PRNG, PROGRAM, Fault, caught
+
+
+def code_fault(fault: CodeFault) -> Fault:
+    """Return a row of the matrix for a fault of gfx942's code object in `_prng.so`."""
+
+    def change(held: dict[str, bytes]) -> None:
+        code = bytearray(held["gfx942"])
+        fault.edit(code)
+        held["gfx942"] = bytes(code)
+
+    return Fault(
+        name=fault.name,
+        how=f"gfx942's code object in `_prng.so`: {fault.how}",
+        inject=make.library("_prng.so", patches.device_code(change)),
+        catches=caught("coverage", fault.code, PRNG, "Build"),
+        heavy=True,
+    )
+
 
 FAULTS = (
     Fault(
@@ -17,7 +36,7 @@ FAULTS = (
         name="damaged code object with a right checksum",
         how="the second half of gfx942's code in `_prng.so` filled with zeros, packed again",
         inject=make.library("_prng.so", patches.device_code(patches.cut_code)),
-        catches=caught("coverage", "code-object-wrong", PRNG, "Build it again"),
+        catches=caught("coverage", "code-object-damaged", PRNG, "Build or download it again"),
     ),
     Fault(
         name="wrong gfx in e_flags",
@@ -25,11 +44,43 @@ FAULTS = (
         inject=make.library("_prng.so", patches.device_code(patches.other_processor)),
         catches=caught("coverage", "code-object-wrong", PRNG, "Build it again"),
     ),
+    *map(code_fault, CODE_FAULTS),
+    Fault(
+        name="code of another offload kind",
+        how="gfx942's entry in a bundle of `_prng.so` named openmp instead of hipv4",
+        inject=make.library("_prng.so", patches.other_kind),
+        catches=caught("inspection coverage", "bundle-entry-unknown", PRNG, "-x hip"),
+    ),
+    Fault(
+        name="no constructor runs",
+        how="DT_INIT_ARRAYSZ of `_prng.so` is 0",
+        inject=make.library("_prng.so", patches.no_constructors),
+        catches=caught("coverage load", "registration-missing", PRNG, "Link it again"),
+    ),
+    Fault(
+        name="wrapper with another magic",
+        how="HIPX instead of HIPF in `_prng.so`",
+        inject=make.library("_prng.so", patches.wrapper(0, 0x58495046)),
+        catches=caught("coverage", "registration-missing", PRNG, "Link it again"),
+    ),
+    Fault(
+        name="wrapper of another version",
+        how="2 in `_prng.so`",
+        inject=make.library("_prng.so", patches.wrapper(4, 2)),
+        catches=caught("coverage", "registration-missing", PRNG, "Link it again"),
+    ),
     Fault(
         name="kernel missing",
         how="gfx942's kernels in `_prng.so` renamed, unlike the registered ones",
         inject=make.library("_prng.so", patches.device_code(patches.other_kernel)),
         catches=caught("coverage", "kernel-missing", PRNG, "Build the library again for gfx942"),
+    ),
+    Fault(
+        name="registered variable renamed",
+        how="`kInfinity` renamed in the host code of XLA's plugin, unlike the device code",
+        inject=make.xla(patches.word(b"9kInfinityI12hip_bfloat16EE\0", b"9kInfinitYI12hip_bfloat16EE\0", ".rodata")),
+        catches=caught("load", "variable-missing", "kInfinitY", "Build it again from one source"),
+        wheel="pjrt",
     ),
     Fault(
         name="target dropped",

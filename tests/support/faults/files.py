@@ -6,6 +6,9 @@ from tests.support.faults import injections as make
 from tests.support.faults.injections import PACKAGE
 from tests.support.faults.model import RNN, TRITON, Fault, caught
 
+LOADER = "jax_plugins/xla_rocm7"
+"""Package of pjrt."""
+
 FAULTS = (
     Fault(
         name="missing version.py",
@@ -146,6 +149,87 @@ FAULTS = (
         catches=caught("inspection", "bytecode-included", f"{PACKAGE}/__init__.pyc", "Leave them out"),
     ),
     Fault(
+        name="file of installers",
+        how="direct_url.json in the .dist-info of the plugin",
+        inject=make.added("plugin", "{info}/direct_url.json", b"{}"),
+        catches=caught("inspection", "metadata-invalid", "direct_url.json", "Correct it"),
+    ),
+    Fault(
+        name="program among the entry points",
+        how="pip as a console script of pjrt",
+        inject=make.text(
+            "pjrt",
+            "{info}/entry_points.txt",
+            "[jax_plugins]",
+            "[console_scripts]\npip = jax_plugins.xla_rocm7:initialize\n[jax_plugins]",
+        ),
+        catches=caught("inspection", "entry-point-unexpected", "console_scripts", "jax_plugins"),
+        wheel="pjrt",
+    ),
+    Fault(
+        name="requirement on another project",
+        how="the plugin requires numpy<1",
+        inject=make.text(
+            "plugin", "{info}/METADATA", "Requires-Dist: jaxlib", "Requires-Dist: numpy<1\nRequires-Dist: jaxlib"
+        ),
+        catches=caught("inspection", "requirement-unexpected", "numpy", "Require jax, jaxlib"),
+    ),
+    Fault(
+        name="requirement from a URL",
+        how="the plugin requires pjrt from a file",
+        inject=make.text(
+            "plugin",
+            "{info}/METADATA",
+            "jax-rocm7-pjrt==0.10.2+rocm7.2.0.gfx942.gfx950",
+            "jax-rocm7-pjrt @ https://example.org/jax_rocm7_pjrt-0.10.2-py3-none-any.whl",
+        ),
+        catches=caught("inspection", "requirement-direct", "jax-rocm7-pjrt", "indexes refuse URLs"),
+    ),
+    Fault(
+        name="pin that a marker excludes",
+        how='`; python_version < "3"` after the pin of pjrt',
+        inject=make.text(
+            "plugin",
+            "{info}/METADATA",
+            "0.10.2+rocm7.2.0.gfx942.gfx950\nRequires-Dist: jaxlib",
+            '0.10.2+rocm7.2.0.gfx942.gfx950; python_version < "3"\nRequires-Dist: jaxlib',
+        ),
+        catches=caught("inspection", "pin-stale", "which a marker can exclude", "Rewrite the pin"),
+    ),
+    Fault(
+        name="Requires-Python above the wheel's Python",
+        how=">=3.13 in the METADATA of the wheel for 3.12",
+        inject=make.text("plugin", "{info}/METADATA", "Requires-Python: >=3.11", "Requires-Python: >=3.13"),
+        catches=caught("inspection", "requires-python-wrong", ">=3.13", "Write the Pythons"),
+    ),
+    Fault(
+        name="WHEEL of an unknown version",
+        how="Wheel-Version: 2.0 in the plugin",
+        inject=make.text("plugin", "{info}/WHEEL", "Wheel-Version: 1.0", "Wheel-Version: 2.0"),
+        catches=caught("inspection", "metadata-invalid", "Wheel-Version 2.0", "Correct it"),
+    ),
+    Fault(
+        name="false pin in wheels.json",
+        how="jaxlib 0.12.0 in the record of a set for 0.10.2",
+        inject=make.recorded(pins={"jax": "0.10.2", "jaxlib": "0.12.0"}),
+        catches=caught("inspection", "wheels-json-untrue", "jaxlib is 0.12.0", "Build and stage the set again"),
+        wheel="",
+    ),
+    Fault(
+        name="no pin of jax in wheels.json",
+        how="only jaxlib is pinned",
+        inject=make.recorded(pins={"jaxlib": "0.10.2"}),
+        catches=caught("inspection", "wheels-json-untrue", "jax, which the gates install", "Build and stage the set"),
+        wheel="",
+    ),
+    Fault(
+        name="set in the index of another family",
+        how="the index of gfx942 and gfx950 is recorded as gfx110X-all",
+        inject=make.recorded(index="gfx110X-all"),
+        catches=caught("inspection", "wheels-json-untrue", "it is gfx110X-all", "Build and stage the set again"),
+        wheel="",
+    ),
+    Fault(
         name="two versions in METADATA",
         how="Version twice in the plugin's METADATA",
         inject=make.text("plugin", "{info}/METADATA", "Summary:", "Version: 1.0\nSummary:"),
@@ -157,5 +241,73 @@ FAULTS = (
         inject=make.added("pjrt", "jax_plugins/xla_rocm7/extra.py", b"type Shape = tuple[int, ...]\n"),
         catches=caught("inspection", "python-invalid", "extra.py", "lowest Python"),
         wheel="pjrt",
+    ),
+    Fault(
+        name="invalid escape sequence",
+        how="`'\\d'` in a module of pjrt",
+        inject=make.added("pjrt", "jax_plugins/xla_rocm7/extra.py", b"DIGITS = '\\d'\n"),
+        catches=caught("inspection", "python-warns", "extra.py", "Correct it", warns=True),
+        wheel="pjrt",
+    ),
+    Fault(
+        name="loader that fails with a GPU",
+        how="AttributeError in a line of pjrt's `_diagnose.py` that only a machine with a GPU runs",
+        inject=make.text("pjrt", f"{LOADER}/_diagnose.py", 'names = ", ".join(', 'names = ", ".joined('),
+        catches=caught("load", "loader-wrong", "with one gfx942, jax should start ROCm", "Fix the loader"),
+        wheel="pjrt",
+    ),
+    Fault(
+        name="plugin that fails with a GPU",
+        how="NameError in a line of the plugin's `__init__.py` that only a machine with a GPU runs",
+        inject=make.text("plugin", f"{PACKAGE}/__init__.py", "origin = Path(", "origin = Paths("),
+        catches=caught("load", "loader-wrong", "name 'Paths' is not defined", "Fix the loader"),
+        wheel="",
+    ),
+    Fault(
+        name="ROCm below the CPU",
+        how="the priority of the platform in pjrt's `_register.py` is -1",
+        inject=make.text("pjrt", f"{LOADER}/_register.py", "PRIORITY = 500", "PRIORITY = -1"),
+        catches=caught("load", "loader-wrong", "jax should prefer ROCm", "Fix the loader"),
+        wheel="pjrt",
+    ),
+    Fault(
+        name="handlers for CUDA",
+        how="pjrt's `_register.py` registers the plugin's custom calls for CUDA",
+        inject=make.text(
+            "pjrt",
+            f"{LOADER}/_register.py",
+            'register_custom_call_handler("ROCM"',
+            'register_custom_call_handler("CUDA"',
+        ),
+        catches=caught("load", "loader-wrong", "registers some for CUDA", "Fix the loader"),
+        wheel="pjrt",
+    ),
+    Fault(
+        name="plugin without __init__.py",
+        how="removed; Python imports the folder as a namespace package",
+        inject=make.without("plugin", f"{PACKAGE}/__init__.py"),
+        catches=caught("load", "package-broken", f"{PACKAGE}/__init__.py is missing", "Build the wheel with this file"),
+        wheel="",
+    ),
+    Fault(
+        name="range of jaxlib in build_info.json",
+        how="another range than in METADATA, with which the loader refuses ROCm wherever there is a GPU",
+        inject=make.text("pjrt", f"{LOADER}/build_info.json", ">=0.10.2,<0.10.3", ">=0.12.0,<0.12.1"),
+        catches=caught("load", "value-untrue", "requires_jaxlib", "Build the wheel again"),
+        wheel="pjrt",
+    ),
+    Fault(
+        name="version overwritten",
+        how="`_release_version` assigned twice in the plugin's version.py",
+        inject=make.text(
+            "plugin", f"{PACKAGE}/version.py", "__version__ =", "_release_version = '0.10.1'\n__version__ ="
+        ),
+        catches=caught("load", "value-untrue", "version.py __version__", "Build the wheel again"),
+    ),
+    Fault(
+        name="module that prints",
+        how="print() in the plugin's build_info.py, which every import of jax runs",
+        inject=make.text("plugin", f"{PACKAGE}/build_info.py", "import json\n", "import json\n\nprint('hello')\n"),
+        catches=caught("load", "import-prints", f"{PACKAGE} prints when it is imported: hello", "Remove the output"),
     ),
 )

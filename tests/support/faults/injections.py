@@ -65,6 +65,11 @@ def renamed(soname: str) -> Callable[[RocmLibrary], RocmLibrary]:
     return lambda row: replace(row, soname=soname, path=f"lib/{soname}")
 
 
+def without_manifest(inject: Inject) -> Inject:
+    """Leave the manifest of the ROCm out of a set."""
+    return lambda bench: replace(inject(bench), manifest=None)
+
+
 # Libraries
 
 

@@ -7,6 +7,47 @@ from tests.support.faults import patches
 from tests.support.faults.bench import XLA
 from tests.support.faults.injections import HIP, HIPSPARSE
 from tests.support.faults.model import HYBRID, PRNG, RNN, SOLVER, SPARSE, TRITON, Fault, caught
+from tests.support.whole_code import Edit, dynamic_entry, segment
+from wheelkit.elf import constants
+
+_RENAMED = (b"\0hipGetErrorString\0", b"\0hipGetErrorStrinX\0")
+_STACK, _RELRO, _CODE = constants.PT_GNU_STACK, constants.PT_GNU_RELRO, constants.PF_R | constants.PF_X
+
+
+def loading(name: str, how: str, edit: Edit, code: str, remedy: str) -> Fault:
+    """Return a fault of the program headers or of the dynamic table of `_prng.so`."""
+    inject = make.library("_prng.so", patches.edited(edit))
+    return Fault(name=name, how=f"{how} in `_prng.so`", inject=inject, catches=caught("inspection", code, PRNG, remedy))
+
+
+LOADING = (
+    loading("executable stack", "PT_GNU_STACK is RWX", segment(_STACK, 4, "I", 7), "stack-executable", "noexecstack"),
+    loading("stack not declared", "no PT_GNU_STACK", segment(_STACK, 0, "I", 0), "stack-executable", "noexecstack"),
+    loading("code writable", "RWX segment of .text", segment(1, 4, "I", 7, flags=_CODE), "code-writable", "-fPIC"),
+    loading("text relocations", "DT_TEXTREL added", dynamic_entry(constants.DT_TEXTREL, 0), "code-writable", "-fPIC"),
+    loading(
+        "exceptions that end the process", "no PT_GNU_EH_FRAME", segment(constants.PT_GNU_EH_FRAME, 0, "I", 0),
+        "unwind-table-wrong", "eh-frame-hdr",
+    ),
+    loading("no RELRO", "no PT_GNU_RELRO", segment(_RELRO, 0, "I", 0), "relro-missing", "relro"),
+    loading("segment misaligned", "p_align is 16", segment(1, 48, "Q", 16), "segment-unmappable", "Link it again"),
+    loading(
+        "segment at another offset", "p_align is 64 kB", segment(1, 48, "Q", 1 << 16, flags=_CODE),
+        "segment-unmappable", "Link it again",
+    ),
+    loading(
+        "library that cannot be opened", "DF_1_NOOPEN added", dynamic_entry(constants.DT_FLAGS_1, 0x40),
+        "load-flags-wrong", "Link without",
+    ),
+    loading(
+        "static memory for threads", "DF_STATIC_TLS added", dynamic_entry(constants.DT_FLAGS, constants.DF_STATIC_TLS),
+        "load-flags-wrong", "Link without",
+    ),
+    loading(
+        "symbols of another library first", "DT_AUXILIARY added", dynamic_entry(constants.DT_AUXILIARY, 1),
+        "load-flags-wrong", "Link without",
+    ),
+)  # fmt: skip
 
 FAULTS = (
     # Exports of a ROCm.
@@ -15,7 +56,7 @@ FAULTS = (
         how=f"`hipGetErrorString` removed from {HIP} in the manifest",
         inject=make.rocm(HIP, make.without_symbol("hipGetErrorString")),
         catches=caught("abi", "symbol-missing", HYBRID, "Build the library against ROCm")
-        + caught("load", "load-failed", HYBRID, "Build the wheel with the ROCm that it will run with"),
+        + caught("load", "load-failed", HYBRID, "Build or adopt the wheel with the --rocm-version"),
     ),
     Fault(
         name="ROCm lacks a symbol version",
@@ -27,8 +68,21 @@ FAULTS = (
         name="a library of ROCm with another soname",
         how=f"{HIPSPARSE} is libhipsparse.so.5 in the manifest, and in the stubs of it",
         inject=make.rocm(HIPSPARSE, make.renamed("libhipsparse.so.5")),
-        catches=caught("abi", "needed-unresolved", SPARSE, "Build against this ROCm")
-        + caught("load", "load-failed", SPARSE, "Build the wheel with the ROCm that it will run with"),
+        catches=caught("abi", "needed-unresolved", SPARSE, "Choose --rocm-version")
+        + caught("load", "load-failed", SPARSE, "Build or adopt the wheel with the --rocm-version"),
+    ),
+    Fault(
+        name="symbol that the ROCm lacks",
+        how="`hipGetErrorString` renamed in `_hybrid.so`, in a set without a manifest of its ROCm",
+        inject=make.without_manifest(make.library("_hybrid.so", patches.word(*_RENAMED, ".dynstr"))),
+        catches=caught("abi", "symbol-missing", HYBRID, "Build the library against ROCm"),
+    ),
+    Fault(
+        name="exports of the ROCm unknown",
+        how="a set for ROCm 7.3.0 without a manifest",
+        inject=make.without_manifest(make.recorded(rocm_version="7.3.0")),
+        catches=caught("abi", "rocm-unknown", "none is shipped for its ROCm", "rocm manifest"),
+        wheel="",
     ),
     # Libraries.
     Fault(
@@ -36,6 +90,19 @@ FAULTS = (
         how="/home/builder/… prepended to the RUNPATH of `_sparse.so`",
         inject=make.library("_sparse.so", patches.runpath),
         catches=caught("inspection abi", "runpath-build-leftover", SPARSE, "Rewrite RUNPATH"),
+    ),
+    Fault(
+        name="RUNPATH above site-packages",
+        how="$ORIGIN/../../../../../../tmp/x prepended to the RUNPATH of `_sparse.so`",
+        inject=make.library("_sparse.so", patches.outside_runpath),
+        catches=caught("inspection abi", "runpath-outside", SPARSE, "Remove the entry"),
+    ),
+    *LOADING,
+    Fault(
+        name="soname of HIP",
+        how="libamdhip64.so.7 as the soname of `_prng.so`",
+        inject=make.library("_prng.so", patches.edited(patches.soname(b"libamdhip64.so.7"))),
+        catches=caught("abi", "soname-taken", PRNG, "another soname"),
     ),
     Fault(
         name="leaked NEEDED",
@@ -80,6 +147,12 @@ FAULTS = (
         inject=make.without("plugin", RNN),
         catches=caught("load", "golden-differs", "_rnn.so", "--update-golden"),
         wheel="",
+    ),
+    Fault(
+        name="compiled with another ROCm",
+        how="the clang of ROCm 7.1.0 instead of 7.2.0 in `.comment` of `_prng.so`",
+        inject=make.library("_prng.so", patches.word(b"roc-7.2.0", b"roc-7.1.0", ".comment")),
+        catches=caught("inspection", "wheels-json-untrue", PRNG, "Build and stage the set again"),
     ),
     Fault(
         name="unregistered FFI handler",

@@ -36,6 +36,7 @@ class Fault:
         how: description of the fault.
         inject: function that creates the broken set.
         wheel: kind of the wheel that each message names; empty if no wheel causes the fault.
+        heavy: whether only CI injects the fault into a set, since a unit test injects it too.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Fault:
     inject: Inject
     catches: tuple[Catch, ...]
     wheel: str = "plugin"
+    heavy: bool = False
 
 
 def caught(gates: str, code: str, names: str, remedy: str, *, warns: bool = False) -> tuple[Catch, ...]:

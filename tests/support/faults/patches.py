@@ -8,6 +8,7 @@ from pathlib import Path
 
 from core.targets import machs
 from tests.support.host_code import unpacked_bundle
+from tests.support.whole_code import Edit
 from wheelkit.elf import constants, reader
 from wheelkit.gpu import bundle
 from wheelkit.gpu.bundle_reader import find_bundles
@@ -27,6 +28,26 @@ def runpath(file: Path) -> Patches:
     return [(place, new[: len(old)])]
 
 
+def outside_runpath(file: Path) -> Patches:
+    """Prepend a folder above site-packages to the RUNPATH."""
+    with reader.open_image(file) as image:
+        place, old = _runpath(image)
+    return [(place, (b"$ORIGIN/../../../../../../tmp/x:" + old)[: len(old)])]
+
+
+def edited(edit: Edit) -> Callable[[Path], Patches]:
+    """Edit a library; the patches are the changed blocks of 64 bytes."""
+
+    def find(file: Path) -> Patches:
+        old = file.read_bytes()
+        new = bytearray(old)
+        edit(new)
+        blocks = (slice(at, at + 64) for at in range(0, len(old), 64))
+        return [(block.start, bytes(new[block])) for block in blocks if new[block] != old[block]]
+
+    return find
+
+
 def leaked_needed(name: str) -> Callable[[Path], Patches]:
     """Add a NEEDED entry: the name is written after the RUNPATH, and the entry replaces an optional one."""
 
@@ -42,6 +63,20 @@ def leaked_needed(name: str) -> Callable[[Path], Patches]:
         return [(place + len(old), data), (entry.offset, constants.DYNAMIC.pack(constants.DT_NEEDED, at))]
 
     return find
+
+
+def soname(name: bytes) -> Edit:
+    """Set the soname to a name in .dynstr, in place of an optional entry of the dynamic table."""
+
+    def edit(data: bytearray) -> None:
+        image = reader.ElfImage.parse(bytes(data), "library")
+        strings = image.section(".dynstr")
+        assert strings is not None
+        entry = next(entry for entry in image.dynamic() if entry.tag == _RELACOUNT)
+        at = image.contents(strings).index(name + b"\0")
+        constants.DYNAMIC.pack_into(data, entry.offset, constants.DT_SONAME, at)
+
+    return edit
 
 
 def no_symbols(file: Path) -> Patches:
@@ -140,6 +175,40 @@ def device_code(change: Callable[[dict[str, bytes]], None]) -> Callable[[Path], 
         packed = bundle.pack(bundle.build(parts))
         assert len(packed) <= first.capacity
         return [(first.offset, packed + bytes(max(0, first.size - len(packed))))]
+
+    return find
+
+
+def other_kind(file: Path) -> Patches:
+    """Rename gfx942's entry to one of OpenMP, which HIP never loads."""
+    first = find_bundles(file)[0]
+    plain = unpacked_bundle(file.read_bytes()[first.offset : first.offset + first.size])
+    entries = bundle.parse_entries(plain, len(plain))
+    parts = [
+        (entry.id.replace("hipv4-amdgcn-amd-amdhsa--gfx942", "openmp-amdgcn-amd-amdhsa--gfx942"),
+         plain[entry.offset : entry.offset + entry.size])
+        for entry in entries
+    ]  # fmt: skip
+    packed = bundle.pack(bundle.build(parts))
+    assert len(packed) <= first.capacity
+    return [(first.offset, packed + bytes(max(0, first.size - len(packed))))]
+
+
+def no_constructors(file: Path) -> Patches:
+    """Set the size of the array of constructors to 0 in the dynamic table."""
+    with reader.open_image(file) as image:
+        entry = next(entry for entry in image.dynamic() if entry.tag == constants.DT_INIT_ARRAYSZ)
+    return [(entry.offset, constants.DYNAMIC.pack(constants.DT_INIT_ARRAYSZ, 0))]
+
+
+def wrapper(at: int, value: int) -> Callable[[Path], Patches]:
+    """Change a number in the first wrapper of a bundle."""
+
+    def find(file: Path) -> Patches:
+        with reader.open_image(file) as image:
+            section = image.section(".hipFatBinSegment")
+            assert section is not None
+            return [(section.offset + at, struct.pack("<I", value))]
 
     return find
 

@@ -80,6 +80,7 @@ def opcodes(architecture: str) -> dict[str, dict[int, str]]:
     return found
 
 
+_CONSTANT = ("_setreg_imm32_b32", "_fmamk_f32", "_fmaak_f32")
 # First opcodes of VOP2 and VOP1 in VOP3 (CDNA3 13.3.4, RDNA3 15.3.4).
 # Each is for CDNA and RDNA.
 _IN_VOP3 = (256, 320, 448), (256, 384, 512)
@@ -105,7 +106,9 @@ class Decoder:
         word = int.from_bytes(self._code[place : place + 4], "little")
         more = int.from_bytes(self._code[place + 4 : place + 8], "little")
         made = self._decode(place, word, more)
-        if LITERAL in made.sources or "_setreg_imm32" in made.name or (made.other and LITERAL in made.other.sources):
+        both = (made, made.other) if made.other else (made,)
+        # The constant of V_FMAMK and V_FMAAK is a literal (CDNA3 12.7, RDNA3 16.7).
+        if any(LITERAL in one.sources or one.name.endswith(_CONSTANT) for one in both):
             end = place + made.size
             made.literal = int.from_bytes(self._code[end : end + 4], "little")
             made.size += 4
@@ -218,19 +221,23 @@ class Decoder:
         name = self._mnemonic("VOP3P", bits(word, 22, 16), place)
         made = Instruction(name, place, 8, VGPR + bits(word, 7, 0))
         sources = [bits(more, 8, 0), bits(more, 17, 9), bits(more, 26, 18)]
-        if name.startswith(("v_mfma", "v_accvgpr")):  # VOP3P-MAI
+        if name.startswith("v_accvgpr"):
+            # One operand is an accumulation register, whatever ACC is: assemblers set it in both (CDNA3 12.10:
+            # V_ACCVGPR_READ_B32, V_ACCVGPR_WRITE_B32; LLVM, mai-gfx908.s and mai-gfx90a.s).
+            if name == "v_accvgpr_write_b32":
+                made.to += ACC - VGPR
+            else:
+                sources[0] += ACC - VGPR
+            sources = sources[:1]
+        elif name.startswith("v_mfma"):  # VOP3P-MAI
             for which in (0, 1):
                 if more >> 27 + which & 1 and sources[which] >= VGPR:
                     sources[which] += ACC - VGPR
-            if word >> 15 & 1 and name.startswith("v_mfma"):
+            if word >> 15 & 1:
                 made.to += ACC - VGPR
                 if sources[2] >= VGPR:
                     sources[2] += ACC - VGPR
-            if name == "v_accvgpr_write_b32":
-                made.to += ACC - VGPR
             made.flags = {"cbsz": bits(word, 10, 8), "abid": bits(word, 14, 11), "blgp": bits(more, 31, 29)}
-            if name.startswith("v_accvgpr"):
-                sources = sources[:1]
         else:
             made.select, made.select_high = bits(word, 13, 11), bits(more, 28, 27) | (word >> 14 & 1) << 2
             made.negative, made.negative_high = bits(more, 31, 29), bits(word, 10, 8)

@@ -25,6 +25,7 @@ class GpuMachine:
         ordered: whether shared memory is accessed in the order in which waves issue.
         lockstep: execute one instruction of each wavefront in turn, and complete memory operations after 40. Otherwise
             both happen in random order.
+        apart: with `lockstep`, run workgroups one after another instead of side by side; without it, they always do.
     """
 
     def __init__(
@@ -36,11 +37,12 @@ class GpuMachine:
         races: bool = True,
         ordered: bool = False,
         lockstep: bool = False,
+        apart: bool = False,
     ) -> None:
         self._object = code if isinstance(code, CodeObject) else CodeObject(code)
         self._random = np.random.default_rng(seed)
         self.memory, self._races, self._lockstep = memory or Memory(), races, lockstep
-        self._ordered = ordered
+        self._ordered, self._together = ordered, lockstep and not apart
         self.put, self.get, self.clear = self.memory.put, self.memory.get, self.memory.clear
 
     def launch(self, kernel: str, arguments: bytes, blocks: int, threads: int) -> None:
@@ -52,16 +54,21 @@ class GpuMachine:
         found = self._object.kernels[kernel]
         at = self.put(arguments)
         blocks = [(x, y, z) for z in range(grid[2]) for y in range(grid[1]) for x in range(grid[0])]
+        order = [blocks[number] for number in self._random.permutation(len(blocks))]
         with np.errstate(all="ignore"):
-            for number in self._random.permutation(len(blocks)):
-                self._workgroup(found, at, blocks[number], threads)
+            for together in [order] if self._together else [[block] for block in order]:
+                self._execute([self._workgroup(found, at, block, threads) for block in together])
 
-    def _workgroup(self, kernel: Kernel, arguments: int, block: tuple[int, int, int], threads: int) -> None:
+    def _workgroup(self, kernel: Kernel, arguments: int, block: tuple[int, int, int], threads: int) -> list[Wave]:
         share = Share(kernel.share, self._random, races=self._races, ordered=self._ordered)
         waves = [self._wave(kernel, arguments, block, threads, at) for at in range(-(-threads // kernel.lanes))]
         for wave in waves:
             wave.share = share
-        while running := [one for one in waves if not one.ended and not one.waiting]:
+        return waves
+
+    def _execute(self, workgroups: list[list[Wave]]) -> None:
+        """Run workgroups side by side until they end."""
+        while running := [one for waves in workgroups for one in waves if not one.ended and not one.waiting]:
             if not self._lockstep:
                 self._advance(running[self._random.integers(len(running))])
             else:
@@ -69,9 +76,10 @@ class GpuMachine:
                     self._advance(one, 1)
                     one.settle()
             # A barrier waits for the waves that have not ended (CDNA3 12.5, RDNA3 16.5: S_BARRIER).
-            if all(one.ended or one.waiting for one in waves):
-                for one in waves:
-                    one.waiting, one.epoch = False, one.epoch + 1
+            for waves in workgroups:
+                if all(one.ended or one.waiting for one in waves):
+                    for one in waves:
+                        one.waiting, one.epoch = False, one.epoch + 1
 
     def _wave(self, kernel: Kernel, arguments: int, block: tuple[int, int, int], threads: int, number: int) -> Wave:
         lanes, rdna = kernel.lanes, self._object.architecture == "rdna3"

@@ -12,10 +12,9 @@ import numpy as np
 
 from tests.support.isa import floats
 from tests.support.isa.encodings import NULL, VGPR, Instruction
-from tests.support.isa.wave import Array, Wave
+from tests.support.isa.wave import M0, Array, Wave
 
 Execute = Callable[[Wave, Instruction], None]
-_M0 = 124
 
 
 def _rows(w: Wave, first: int, count: int, lanes: Array) -> Array:
@@ -211,7 +210,7 @@ def _buffer_load(count: int) -> Execute:
         lanes = w.active.copy()
         addresses, inside = _buffer(w, i, count)
         inside &= lanes[:, None]
-        start, to_share = w.read(_M0) & 0xFFFF, i.flags["lds"]
+        start, to_share = w.read(M0) & 0xFFFF, i.flags["lds"]
 
         def complete() -> None:
             data = np.zeros((w.lanes, count, 4), np.uint8)

@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.support.isa import floats
 from tests.support.isa.encodings import VCC, VGPR, Instruction
-from tests.support.isa.wave import EXEC, Array, Wave
+from tests.support.isa.wave import EXEC, M0, Array, Wave
 
 Execute = Callable[[Wave, Instruction], None]
 
@@ -19,6 +19,10 @@ def _u(value: int) -> Array:
 
 def _low24(value: Array, *, signed: bool) -> Array:
     return (value << _u(8)).view(np.int32) >> np.int32(8) if signed else value & _u(0xFF_FFFF)
+
+
+def _signed24(value: Array) -> Array:
+    return np.asarray(_low24(value, signed=True), np.int64)
 
 
 def _bfe(value: Array, at: Array, width: Array) -> Array:
@@ -75,9 +79,11 @@ _PLAIN: dict[str, tuple[str, str, Callable[..., Array]]] = {
     "v_cvt_f32_u32": ("f32", "u32", lambda a: np.asarray(a).astype(np.float32)),
     "v_cvt_f32_i32": ("f32", "i32", lambda a: np.asarray(a).astype(np.float32)),
     "v_cvt_u32_f32": ("u32", "f32", floats.to_u32),
+    "v_cvt_i32_f32": ("i32", "f32", floats.to_i32),
     "v_add_u32": ("u32", "u32 u32", lambda a, b: a + b),
     "v_add_nc_u32": ("u32", "u32 u32", lambda a, b: a + b),
     "v_sub_u32": ("u32", "u32 u32", lambda a, b: a - b),
+    "v_sub_nc_u32": ("u32", "u32 u32", lambda a, b: a - b),
     "v_subrev_u32": ("u32", "u32 u32", lambda a, b: b - a),
     "v_add_i32": ("u32", "u32 u32", lambda a, b: a + b),
     "v_sub_i32": ("u32", "u32 u32", lambda a, b: a - b),
@@ -89,6 +95,7 @@ _PLAIN: dict[str, tuple[str, str, Callable[..., Array]]] = {
     "v_mul_lo_u32": ("u32", "u32 u32", lambda a, b: a * b),
     "v_mul_hi_u32": ("u32", "u32 u32", lambda a, b: (_wide(a) * _wide(b) >> np.uint64(32)).astype(np.uint32)),
     "v_mul_i32_i24": ("i32", "u32 u32", lambda a, b: _low24(a, signed=True) * _low24(b, signed=True)),
+    "v_mul_hi_i32_i24": ("i32", "u32 u32", lambda a, b: (_signed24(a) * _signed24(b) >> 32).astype(np.int32)),
     "v_mul_u32_u24": ("u32", "u32 u32", lambda a, b: _low24(a, signed=False) * _low24(b, signed=False)),
     "v_mad_u32_u24": ("u32", "u32 u32 u32", lambda a, b, c: _low24(a, signed=False) * _low24(b, signed=False) + c),
     "v_and_b32": ("u32", "u32 u32", lambda a, b: a & b),
@@ -103,6 +110,7 @@ _PLAIN: dict[str, tuple[str, str, Callable[..., Array]]] = {
     "v_ashrrev_i32": ("i32", "u32 i32", lambda a, b: b >> _shift(a, 31).view(np.int32)),
     "v_lshlrev_b64": ("u64", "u32 u64", lambda a, b: b << _wide(_shift(a, 63))),
     "v_lshl_add_u32": ("u32", "u32 u32 u32", lambda a, b, c: (a << _shift(b, 31)) + c),
+    "v_add_lshl_u32": ("u32", "u32 u32 u32", lambda a, b, c: a + b << _shift(c, 31)),
     "v_lshl_or_b32": ("u32", "u32 u32 u32", lambda a, b, c: a << _shift(b, 31) | c),
     "v_lshl_add_u64": ("u64", "u64 u32 u64", lambda a, b, c: (a << _wide(_shift(b, 7))) + c),
     "v_bfe_u32": ("u32", "u32 u32 u32", _bfe),
@@ -152,7 +160,7 @@ def _approximate(name: str) -> Execute:
 _COMPARE: dict[str, Callable[[Array, Array], Array]] = {
     "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "gt": lambda a, b: a > b,
     "ge": lambda a, b: a >= b, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
-    "u": lambda a, b: np.isnan(a) | np.isnan(b),
+    "u": lambda a, b: np.isnan(a) | np.isnan(b), "ngt": lambda a, b: ~(a > b),
 }  # fmt: skip
 
 
@@ -180,6 +188,12 @@ def _cndmask(w: Wave, i: Instruction) -> None:
 def _fmac(w: Wave, i: Instruction) -> None:
     old = w.vector[i.to - VGPR].view(np.float32)
     w.result(i, floats.fma(w.operand(i, 0, "f32"), w.operand(i, 1, "f32"), old), "f32")
+
+
+def _fma_constant(w: Wave, i: Instruction) -> None:
+    """Multiply by the literal, or add it (CDNA3 12.7, RDNA3 16.7: V_FMAMK_F32, V_FMAAK_F32)."""
+    a, b, constant = w.operand(i, 0, "f32"), w.operand(i, 1, "f32"), _u(i.literal).view(np.float32)
+    w.result(i, floats.fma(a, constant, b) if i.name == "v_fmamk_f32" else floats.fma(a, b, constant), "f32")
 
 
 def _div_scale(w: Wave, i: Instruction) -> None:
@@ -229,6 +243,19 @@ def _lane(w: Wave, i: Instruction) -> None:
     w.write(i.to - VGPR, int(value[w.read(i.sources[1]) % w.lanes]))
 
 
+def _write_lane(w: Wave, i: Instruction) -> None:
+    """Write a lane, active or not (CDNA3 12.11: V_WRITELANE_B32); M0 may move the register (VDST_REL)."""
+    relative = w.read(M0) & 0xFF if w.indexed and w.read(M0) >> 15 & 1 else 0
+    w.vector[i.to - VGPR + relative][w.read(i.sources[1]) % w.lanes] = w.read(i.sources[0], i.literal)
+
+
+def _packed_fp8(w: Wave, i: Instruction) -> None:
+    """Convert two numbers to fp8 E4M3, rounded to nearest even (CDNA3 12.11: V_CVT_PK_FP8_F32)."""
+    low, high = (floats.fp8(w.operand(i, which, "f32")) for which in (0, 1))
+    shift, old = _u(16 * (i.select >> 3 & 1)), w.vector[i.to - VGPR]
+    w.store(i.to - VGPR, old & ~(_u(0xFFFF) << shift) | (low | high << _u(8)) << shift)
+
+
 def _packed_bf16(w: Wave, i: Instruction) -> None:
     """Convert two numbers to bfloat16, rounded to nearest even (CDNA4 12.11: V_CVT_PK_BF16_F32)."""
     low, high = (floats.bf16(w.operand(i, which, "f32")) for which in (0, 1))
@@ -246,12 +273,14 @@ VECTOR: dict[str, Execute] = {
         f"{start}_{how}_{kind}": _compare(f"{start}_{how}_{kind}")
         for start in ("v_cmp", "v_cmpx")
         for how in _COMPARE
-        for kind in ("f32", "i32", "u32", "u64")
+        for kind in ("f16", "f32", "i32", "u32", "u64")
     },
     "v_cmp_class_f32": _compare_class,
     "v_cndmask_b32": _cndmask,
     "v_cndmask_b16": _cndmask,
     "v_fmac_f32": _fmac,
+    "v_fmamk_f32": _fma_constant,
+    "v_fmaak_f32": _fma_constant,
     "v_div_scale_f32": _div_scale,
     "v_div_fmas_f32": _div_fmas,
     "v_mad_u64_u32": _mad_wide,
@@ -261,6 +290,8 @@ VECTOR: dict[str, Execute] = {
     "v_mbcnt_hi_u32_b32": _mbcnt,
     "v_readfirstlane_b32": _first_lane,
     "v_readlane_b32": _lane,
+    "v_writelane_b32": _write_lane,
+    "v_cvt_pk_fp8_f32": _packed_fp8,
     "v_cvt_pk_bf16_f32": _packed_bf16,
     "v_accvgpr_read_b32": _accumulator,
     "v_accvgpr_write_b32": _accumulator,

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.isa.dpp import sources
 from tests.support.isa.encodings import LITERAL, NULL, VCC, VGPR, Instruction, bits
 
 Array = Any
 """A numpy array or scalar, whose dtype depends on the instruction."""
 
-EXEC = 126
+M0, EXEC = 124, 126
 _SHARED_BASE, _APERTURE = 235, 1 << 48
 """Address of shared memory in the flat address space; its low 32 bits are 0 (CDNA3 5.2: SRC_SHARED_BASE)."""
 _FLOATS = (0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 4.0, -4.0)
@@ -51,6 +52,7 @@ class Wave:
         steps: executed instructions.
         pending: outstanding memory operations in order of issue.
         epoch: number of barriers passed.
+        indexed: whether M0 changes register numbers; only `operand` and V_WRITELANE_B32 know that.
     """
 
     number: int
@@ -69,6 +71,7 @@ class Wave:
     ended: bool = False
     waiting: bool = False
     epoch: int = 0
+    indexed: bool = False
     latency: int = 0
     steps: int = 0
     pending: list[Pending] = field(default_factory=list)
@@ -130,13 +133,16 @@ class Wave:
 
     # Vector operands
 
-    def raw(self, number: int, literal: int = 0) -> Array:
+    def raw(self, number: int, literal: int = 0, *, indexed: bool = False) -> Array:
         """Return a 32-bit operand of a vector instruction: one number per lane, or one for all."""
+        assert indexed or not self.indexed, "indexed registers are not known here"
         return self.vector[number - VGPR] if number >= VGPR else np.uint32(self.read(number, literal))
 
     def operand(self, i: Instruction, which: int, kind: str) -> Array:
         """Return a source of an instruction as a type: u32, i32, f32, u16, f16 or u64."""
         number = i.sources[which]
+        if self.indexed and number >= VGPR and self.read(M0) >> 12 + which & 1:
+            number += self.read(M0) & 0xFF  # CDNA3 12.4: S_SET_GPR_IDX_ON, SRC0_REL to SRC2_REL
         dtype, size = _TYPES[kind]
         if size == 8:
             if number < VGPR:
@@ -145,7 +151,7 @@ class Wave:
                 low, high = self.vector[number - VGPR], self.vector[number - VGPR + 1]
                 value = low.astype(np.uint64) | high.astype(np.uint64) << np.uint64(32)
         elif size == 4:
-            value = self._lanes(i, which, self.raw(number, i.literal)).view(dtype)
+            value = self._lanes(i, which, self.raw(number, i.literal, indexed=True)).view(dtype)
         else:
             value = self._half(i, which, number).view(dtype)
         return self._modified(i, which, value, kind) if kind in ("f32", "f16") else value
@@ -159,25 +165,15 @@ class Wave:
 
     def _permuted(self, i: Instruction, value: Array) -> Array:
         """Permute lanes by DPP (CDNA3 6.8 and 13.3.9: "DPP"); a lane without a source reads 0 or is not written."""
-        control, lane = bits(i.lanes, 16, 8), np.arange(self.lanes)
-        row, column = lane & ~15, lane & 15
-        if control < 0x100:
-            source = lane & ~3 | control >> 2 * (lane & 3) & 3  # quad_perm
-        elif 0x101 <= control <= 0x10F:
-            source = np.where(column + (control & 15) < 16, lane + (control & 15), -1)  # row_shl
-        elif 0x111 <= control <= 0x11F:
-            source = np.where(column >= control & 15, lane - (control & 15), -1)  # row_shr
-        elif 0x121 <= control <= 0x12F:
-            source = row | column - (control & 15) & 15  # row_ror
-        elif control in (0x140, 0x141):
-            source = lane ^ (15 if control == 0x140 else 7)  # row_mirror, row_half_mirror
-        else:
-            assert 0x150 <= control <= 0x15F, f"DPP control {control:#x} is not known"
-            source = row | control & 15  # row_newbcast
-        valid = (source >= 0) & self.active[source]
         assert i.lanes >> 24 == 0xFF, f"masks of rows and banks in {i} are not known"
-        assert i.lanes >> 19 & 1 or valid[self.active].all(), f"lanes that {i} does not write are not known"
-        return np.where(valid, value[source], np.uint32(0))
+        valid = self._has_source(i)
+        known = i.lanes >> 19 & 1 or i.to or valid[self.active].all()
+        assert known, f"lanes that the comparison {i} does not write are not known"
+        return np.where(valid, value[sources(bits(i.lanes, 16, 8), self.lanes)], np.uint32(0))
+
+    def _has_source(self, i: Instruction) -> Array:
+        from_lane = sources(bits(i.lanes, 16, 8), self.lanes)
+        return (from_lane >= 0) & self.active[from_lane]
 
     def _half(self, i: Instruction, which: int, number: int) -> Array:
         """Return 16 bits of an operand (RDNA3 7.2.4 "16-bit math and VGPRs"; CDNA3: OPSEL of VOP3, SDWA)."""
@@ -205,6 +201,8 @@ class Wave:
         else:
             assert not i.clamp, f"saturation of {i.name} is not known"
         register = i.to - VGPR
+        if i.lanes and not i.sdwa and kind in ("u64", "f16", "u16"):
+            assert i.lanes >> 19 & 1 or self._has_source(i)[self.active].all(), f"{i} leaves unknown lanes"
         if kind == "u64":
             value = np.asarray(value, np.uint64)
             self.store(register, (value & np.uint64(0xFFFF_FFFF)).astype(np.uint32))
@@ -214,7 +212,10 @@ class Wave:
         elif i.sdwa:
             self.store(register, self._placed(i, register, np.asarray(value).view(np.uint32)))
         else:
-            self.store(register, np.asarray(value).view(np.uint32))
+            words = np.asarray(value).view(np.uint32)
+            if i.lanes and not i.lanes >> 19 & 1:  # BOUND_CTRL: 0 instead of lanes without a source
+                words = np.where(self._has_source(i), words, self.vector[register])
+            self.store(register, words)
 
     def _output(self, i: Instruction, value: Array, kind: str) -> Array:
         dtype = np.float32 if kind == "f32" else np.float16
@@ -252,6 +253,7 @@ class Wave:
 
     def store(self, register: int, value: Array) -> None:
         """Write 32 bits of the active lanes to a row of `vector`."""
+        assert not self.indexed or not self.read(M0) >> 15 & 1, "indexed registers are not known here"
         if self.full:
             self.vector[register] = value
         else:

@@ -91,6 +91,11 @@ class _Parser:
         return self.block() if self._take("{") else [self._statement()]
 
 
+def parse(text: str) -> list[Statement]:
+    """Return the statements of a C++ function, from the text behind its opening brace."""
+    return _Parser(text).block()
+
+
 @cache
 def _source(hsa: Path, gfx: str) -> str:
     text = (hsa.parent / "csrc" / "include" / "mha_bwd.h").read_text(encoding="utf-8")
@@ -106,7 +111,7 @@ def _function(hsa: Path, gfx: str, name: str, templates: int) -> list[Statement]
         if len((match[2] or "").split(",")) * bool(match[1]) == templates:
             found = match
     assert found is not None, f"{name} is not there"
-    return _Parser(_source(hsa, gfx)[found.end() :]).block()
+    return parse(_source(hsa, gfx)[found.end() :])
 
 
 def _python(text: str) -> str:
@@ -148,9 +153,9 @@ def _key(parameters: str) -> tuple[str, ...]:
     return tuple(words.get(part.strip(), part.strip()) for part in parameters.split(","))[:-1]
 
 
-def _packed(hsa: Path, gfx: str, name: str, values: Mapping[str, int | float]) -> bytes:
-    """Return the bytes of a packed structure with these fields; the others are 0."""
-    match = re.search(rf"struct __attribute__\(\(packed\)\) {name}\s*{{(.*?)}};", _source(hsa, gfx), re.DOTALL)
+def pack(source: str, name: str, values: Mapping[str, int | float]) -> bytes:
+    """Return the bytes of a packed structure of a C++ source with these fields; the others are 0."""
+    match = re.search(rf"struct __attribute__\(\(packed\)\) {name}\s*{{(.*?)}};", source, re.DOTALL)
     assert match is not None
     data, left = bytearray(), dict(values)
     for kind, field in re.findall(r"([\w ]+?\s*\*?)\s*(\w+);", match[1]):
@@ -199,7 +204,7 @@ def launch(hsa: Path, gfx: str, traits: Mapping[str, Any], values: Mapping[str, 
     return Launch(
         file=_table(hsa, gfx, "Buf")[key],
         symbol=f"_ZN5aiter{len(name)}{name}E",
-        arguments=_packed(hsa, gfx, structure, env["args"]),
+        arguments=pack(_source(hsa, gfx), structure, env["args"]),
         grid=grid,
     )
 

@@ -117,12 +117,15 @@ def bf16_options(table: Sequence[Row], m: int, n: int, k: int, units: int, split
 
 
 def i8_options(table: Sequence[Row], m: int, n: int, k: int, units: int, splitk: int) -> list[tuple[Row, int]]:
-    """Return the options: non-empty parts of multiples of 128; without `splitk`, at most 8 that fill the GPU."""
+    """Return the options: non-empty parts of multiples of 128 that run at once; without `splitk`, at most 8."""
     found = []
     for row in table:
-        fill = min(units // (ceil(m, row.tile_m) * ceil(n, row.tile_n)), 8)
+        most = units // (ceil(m, row.tile_m) * ceil(n, row.tile_n))
+        fill = min(most, 8)
         wanted = [splitk] if splitk else [split for split in range(fill, 1, -1) if whole_parts(k, split)][:1] or [1]
-        if k % 128 == 0 and n % row.tile_n == 0 and wanted[0] <= 16 and whole_parts(k, wanted[0]):
+        if k % 128 or n % row.tile_n or wanted[0] > max(1, min(most, 16)):
+            continue
+        if whole_parts(k, wanted[0]):
             found.append((row, wanted[0]))
     return [(row, split) for row, split in found if split == 1 or row.splits]
 

@@ -40,6 +40,7 @@ def call(
     gpu: tuple[str, int] = ("gfx942", 304),
     seed: int = 0,
     lockstep: bool = False,
+    apart: bool = False,
     margin: int = 0,
 ) -> list[Array]:
     """Call a handler and run the kernel that it launches.
@@ -52,6 +53,7 @@ def call(
         seed: see GpuMachine.
         margin: bytes after each argument that the kernel may read.
         lockstep: see GpuMachine; also permits races in shared memory.
+        apart: see GpuMachine.
     """
     memory = Memory()
     made = [Tensor(dtype, value.shape, memory.put(value.tobytes(), margin=margin)) for dtype, value in args]
@@ -68,7 +70,7 @@ def call(
         memory.fill(record.to, record.value, record.size)
     path = next(one for one in (tree.hsa / gpu[0]).rglob("*.co") if golden.digest(one) == launch.sha256)
     x, y, z = launch.grid
-    GpuMachine(path, seed, memory, races=not lockstep, lockstep=lockstep).run(
+    GpuMachine(path, seed, memory, races=not lockstep, lockstep=lockstep, apart=apart).run(
         launch.kernel, launch.arguments, (x, y, z), launch.block[0]
     )
     return [

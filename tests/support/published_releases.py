@@ -1,0 +1,216 @@
+"""Published wheels of every JAX release: made with their default ROCm, and judged by the gates without a GPU.
+
+`python -m tests.support.published_releases` does this for every release on the package index since 0.7.1, newest first,
+and records the results in tests/data/published_releases.json and in the table of docs/published-releases.md.
+`--only 0.11.1` limits it to some releases, `--rocm-version` gives the ROCm of `dist_wheels`, and `--render` only writes
+the table. One release takes 1 GB of disk and about two minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+from core.rocm_releases import AMD_CLANG, rocm_of_compiler
+from core.versions import package_name
+from promotion.gates.load.golden import golden_file
+from tests.support.silent import Silent
+from wheelkit.inspect.inspect import Expectations, inspect_wheel
+from wheelkit.inspect.manylinux import ROCM_SONAME
+from wheelkit.inspect.model import WheelReport
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORD = ROOT / "tests/data/published_releases.json"
+PAGE = ROOT / "docs/published-releases.md"
+FIRST = Version("0.7.1")
+TARGETS = "gfx942,gfx1100"
+PYTHON = "3.12"
+GATES = ("inspection", "abi", "load", "coverage", "install")
+_MARKS = ("<!-- results -->", "<!-- end of results -->")
+
+Row = dict[str, Any]
+
+
+def pip(*words: str) -> str:
+    """Run pip for Python 3.12 and return its output; CalledProcessError if it fails."""
+    argv = [sys.executable, "-m", "pip", "--disable-pip-version-check", *words]
+    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+
+
+def releases(major: int) -> list[str]:
+    """Return the published versions of a ROCm major since 0.7.1, newest first."""
+    text = pip("index", "versions", package_name("pjrt", major), f"--python-version={PYTHON}", "--only-binary=:all:")
+    found = re.search(r"^Available versions: (.*)$", text, re.MULTILINE)
+    versions = [Version(word) for word in found[1].split(", ")] if found else []
+    return [str(version) for version in sorted(versions, reverse=True) if version >= FIRST]
+
+
+def ci_build(*words: str, cache: Path) -> subprocess.CompletedProcess[str]:
+    """Run ci_build with a separate cache."""
+    env = {**os.environ, "CI_BUILD_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT)}
+    argv = [sys.executable, "-m", "ci_build.cli", *words]
+    return subprocess.run(argv, check=False, capture_output=True, text=True, env=env, cwd=cache.parent)
+
+
+def try_release(major: int, release: str, given: str, folder: Path) -> Row:
+    """Make and judge the set of a release, and return its row."""
+    wheels, out, cache = folder / "wheels", folder / "dist", folder / "cache"
+    names = [f"{package_name(kind, major)}=={release}" for kind in ("pjrt", "plugin")]
+    pip("download", "--quiet", "--no-deps", "--only-binary=:all:", f"--python-version={PYTHON}", f"--dest={wheels}",
+        *names)  # fmt: skip
+    reports = [inspect_wheel(path, Expectations(verify=False), progress=Silent()) for path in sorted(wheels.iterdir())]
+    row: Row = {
+        "rocm_major": major, "release": release, "given": given, "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "wheels": {report.filename: report.sha256 for report in reports}, **evidence(reports),
+    }  # fmt: skip
+    cache.mkdir()
+    options = [f"--rocm-version={given}"] if given else []
+    done = ci_build(
+        "dist_wheels", "--payload=published", f"--jax-version={release}", f"--python-versions={PYTHON}",
+        f"--targets={TARGETS}", f"--find-links={wheels}", f"--out={out}", *options, cache=cache,
+    )  # fmt: skip
+    if done.returncode:
+        row["refused"] = _last_error(done.stderr, folder)
+        adopted = ci_build("adopt", str(wheels), f"--out={out}", *options, cache=cache)
+        if adopted.returncode:
+            return {**row, "adopt_refused": _last_error(adopted.stderr, folder)}
+    made = json.loads((out / "wheels.json").read_text())
+    row |= {"rocm": made["rocm_version"], "version": _version(made["wheels"])}
+    gates: Sequence[str] = GATES
+    if "refused" in row:
+        # A refused release still has golden lists: a build from source of the same release is compared with them.
+        gates = () if _golden(release).exists() else ("load",)
+    return {**row, "gates": {name: judge(name, out, cache) for name in gates}}
+
+
+def _golden(release: str) -> Path:
+    return golden_file(ROOT, "plugin", Version(release).base_version)
+
+
+def evidence(reports: Sequence[WheelReport]) -> Row:
+    """Return the marks of the published wheels."""
+    clangs = {text for report in reports for elf in report.elfs for text in elf.compilers if AMD_CLANG.match(text)}
+    needed = {name for report in reports for elf in report.elfs for name in elf.needed}
+    return {
+        "requires": sorted({pin for report in reports if report.metadata for pin in report.metadata.requires_dist}),
+        "summaries": sorted({report.metadata.summary for report in reports if report.metadata}),
+        "compilers": sorted(clangs),
+        "rocm_of_compilers": sorted({(rocm_of_compiler(text) or ("unknown",))[0] for text in clangs}),
+        "needed": sorted(name for name in needed if ROCM_SONAME.fullmatch(name)),
+    }
+
+
+def judge(gate: str, out: Path, cache: Path) -> str:
+    """Return the outcome of a gate: passed, or the codes of its errors; record missing golden lists."""
+    release = json.loads((out / "wheels.json").read_text())["jax_version"]
+    options = [f"--targets={TARGETS}"] if gate == "coverage" else []
+    if gate == "load" and not _golden(release).exists():
+        options.append("--update-golden")
+    done = ci_build("gate", gate, str(out), f"--bucket={cache.parent / 'bucket'}", "--json", *options, cache=cache)
+    try:
+        found = json.loads(done.stdout)
+    except ValueError:
+        return f"no evidence: {_last_error(done.stderr, cache.parent)}"
+    errors = sorted({item["code"] for one in found for item in one["findings"] if item["severity"] == "error"})
+    unchecked = sorted({one["outcome"] for one in found} - {"passed"})
+    return ", ".join(errors or unchecked) or "passed"
+
+
+def _version(wheels: Iterable[Mapping[str, Any]]) -> str:
+    return next(str(wheel["version"]) for wheel in wheels if wheel["name"].endswith("-pjrt"))
+
+
+def _last_error(text: str, folder: Path) -> str:
+    """Return the last error of a command in one line, without the name of the temporary folder."""
+    return " ".join(text.replace(f"{folder}/", "").rpartition("error: ")[2].split())
+
+
+def reasons(refusal: str) -> str:
+    """Return the reasons of a refusal without its hint: code and need of a library, else the first sentence."""
+    found = re.findall(r"\[([\w-]+)\]: (the library needs .*?)(?:: _Z|, which|\. )", refusal)
+    return "; ".join(f"`{code}`: {what}" for code, what in dict.fromkeys(found)) or re.split(r"\. [A-Z]", refusal)[0]
+
+
+def rendered(rows: Sequence[Row]) -> str:
+    """Return the table of the page."""
+    lines = [
+        "| wheels | Summary | compiler | made as | inspection, abi, load, coverage, install | date |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        name = f"jax-rocm{row['rocm_major']} {row['release']}" + (
+            f", `--rocm-version={row['given']}`" if row["given"] else ""
+        )
+        summary = ", ".join(dict.fromkeys(re.sub(r".*\((.*)\)", r"\1", text) for text in row["summaries"]))
+        clangs = ", ".join(
+            f"{short(text)} = {(rocm_of_compiler(text) or ('unknown',))[0]}" for text in row["compilers"]
+        )
+        failed = [f"{gate}: {outcome}" for gate, outcome in row.get("gates", {}).items() if outcome != "passed"]
+        made, result = f"`{row.get('version')}`", "; ".join(failed) or "passed"
+        if "refused" in row:
+            made, result = f"refused: {reasons(row['refused'])}", "-"
+            if "conflicting dependencies" in made:
+                made += f" (the plugin requires {', '.join(row['requires'])})"
+        lines.append(f"| {name} | {summary} | {clangs} | {made} | {result} | {row['date']} |")
+    return "\n".join(lines)
+
+
+def short(compiler: str) -> str:
+    """Return the commit or the release in the name of ROCm's clang."""
+    release, commit = re.search(r"roc-[\d.]+", compiler), re.search(r"[0-9a-f]{40}", compiler)
+    return release[0] if release else commit[0][:8] if commit else compiler
+
+
+def with_table(page: str, rows: Sequence[Row]) -> str:
+    """Return the page with the table of these rows."""
+    before, _, rest = page.partition(_MARKS[0])
+    _, _, after = rest.partition(_MARKS[1])
+    return f"{before}{_MARKS[0]}\n{rendered(rows)}\n{_MARKS[1]}{after}"
+
+
+def recorded() -> list[Row]:
+    """Return the recorded rows, newest release first."""
+    return list(json.loads(RECORD.read_text())) if RECORD.exists() else []
+
+
+def record(rows: Iterable[Row]) -> None:
+    """Write rows and table."""
+    ordered = sorted(
+        rows, key=lambda row: (-row["rocm_major"], Version(row["release"]), not row["given"]), reverse=True
+    )
+    RECORD.write_text(json.dumps(ordered, indent=1) + "\n")
+    PAGE.write_text(with_table(PAGE.read_text(), ordered))
+
+
+def main() -> None:
+    """Try releases, and record each result at once."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", action="append", default=[], metavar="RELEASE", help="limit the run to this release")
+    parser.add_argument("--rocm-major", type=int, default=7, metavar="N", help="ROCm major in the names of the wheels")
+    parser.add_argument("--rocm-version", default="", metavar="X.Y.Z", help="ROCm given to dist_wheels")
+    parser.add_argument("--render", action="store_true", help="only write the table again")
+    given = parser.parse_args()
+    for release in () if given.render else given.only or releases(given.rocm_major):
+        with tempfile.TemporaryDirectory(prefix="release-") as folder:
+            row = try_release(given.rocm_major, release, given.rocm_version, Path(folder))
+        key = (given.rocm_major, release, given.rocm_version)
+        record([*(r for r in recorded() if (r["rocm_major"], r["release"], r["given"]) != key), row])
+        sys.stdout.write(f"{release}: {row.get('refused') or row['gates']}\n")
+        sys.stdout.flush()
+    if given.render:
+        record(recorded())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""A program on a real pseudo-terminal, whose output a terminal emulator shows."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import termios
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyte
+
+ROOT = Path(__file__).resolve().parents[2]
+_CI = ("CI", "GITHUB_ACTIONS", "GITLAB_CI", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE")
+
+
+@dataclass
+class Shown:
+    """What a terminal showed.
+
+    Attributes:
+        frames: contents of the screen during the run.
+        lines: all lines after the run, with those that left the screen at the top.
+        raw: bytes that the program wrote.
+        out: standard output, if it was no terminal.
+    """
+
+    frames: list[list[str]] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    raw: bytes = b""
+    out: str = ""
+    code: int = 0
+    cursor: bool = True
+
+    def seen(self, *texts: str) -> bool:
+        """Return whether one frame shows all texts, each on another line."""
+        return any(
+            len({number for text in texts for number, line in enumerate(frame) if text in line}) >= len(texts)
+            and all(any(text in line for line in frame) for text in texts)
+            for frame in self.frames
+        )
+
+
+def show(
+    argv: Sequence[str],
+    *,
+    columns: int = 80,
+    lines: int = 24,
+    env: Mapping[str, str] | None = None,
+    pipe: bool = False,
+    during: Callable[[subprocess.Popen[bytes], list[str]], None] = lambda _process, _frame: None,
+) -> Shown:
+    """Run a program on a pseudo-terminal of the given size.
+
+    Args:
+        pipe: whether standard output is a pipe instead of the terminal.
+        during: called with the process and the content of the screen after each output.
+    """
+    screen = pyte.HistoryScreen(columns, lines, history=10_000, ratio=0.5)
+    stream, shown = pyte.ByteStream(screen), Shown()
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    inherited = {name: value for name, value in os.environ.items() if name not in _CI}
+    environment = {**inherited, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **(env or {})}
+    out = subprocess.PIPE if pipe else theirs
+    process = subprocess.Popen(
+        argv, stdin=theirs, stdout=out, stderr=theirs, env=environment, cwd=ROOT, start_new_session=True
+    )
+    os.close(theirs)
+    try:
+        while data := _read(ours):
+            shown.raw += data
+            stream.feed(data)
+            shown.frames.append([line.rstrip() for line in screen.display])
+            during(process, shown.frames[-1])
+        shown.out = process.communicate(timeout=30)[0].decode() if pipe else ""
+        shown.code = process.wait(30)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    above = ["".join(row[column].data for column in range(columns)) for row in screen.history.top]
+    shown.lines = [line.rstrip() for line in [*above, *screen.display]]
+    shown.cursor = not screen.cursor.hidden
+    return shown
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError as error:  # Linux reports the end of the last program like this
+        if error.errno != errno.EIO:
+            raise
+        return b""

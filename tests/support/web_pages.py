@@ -1,0 +1,180 @@
+"""Pages for people with many sets, and with hostile text in every field."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from core.model import Evidence, Finding, Outcome, Severity, WheelSet
+from core.targets import load_table
+from promotion.compatibility.evidence import CheckOutcome, EvidenceChecks
+from promotion.evidence.test_results import TestResult, TestVerdict
+from promotion.index.json_types import ListedIndex
+from promotion.index.ledger import LedgerEntry
+from promotion.index.ledger_state import EntryKind, IndexState
+from promotion.index.listing import listing_page
+from promotion.index.status import overview_of, render_overview
+from promotion.index.summary import ModuleTest, SetSummary
+from promotion.set_report import report_page
+from promotion.storage.keys import ReleasedIndex, StagedSet
+from tests.support.sets import evidence, ledger_wheel, promoted_set, promotion_entry, wheel, wheel_set
+
+INDEX = ReleasedIndex(index="multi-arch")
+HOSTILE = (
+    "<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">'\"\u202egnp.\u2066 " + "w" * 300
+)
+"""Text that would run, break out of an attribute, reverse its surroundings, and overflow, if it could."""
+DEVICE, COMPILED, STRUCTURE = "device", "compiled", "structure"
+TARGETS = tuple(name for name, info in load_table().targets.items() if len(info.covers) == 1)
+_GATES = {"inspection": 12.0, "install": 95.0, "load": 31.0, "compile": 420.0, "coverage": 60.0, "device": 2900.0}
+
+
+def entry_of_set(number: int, last: int, targets: tuple[str, ...] = TARGETS, text: str = "") -> LedgerEntry:
+    """Return the promotion of a set with wheels for three Pythons; `text` replaces its free texts."""
+    rocm = text or f"7.{number // 10}.{number % 10}"
+    version = f"0.10.2+rocm7.{number}"
+    names = [f"jax_rocm7_pjrt-{version}-py3-none-manylinux_2_28_x86_64.whl"]
+    names += [
+        f"jax_rocm7_plugin-{version}-{tag}-{tag}-manylinux_2_28_x86_64.whl" for tag in ("cp311", "cp312", "cp313")
+    ]
+    wheels = [
+        ledger_wheel(
+            name.split("-")[0].replace("_", "-"),
+            version,
+            filename=name,
+            size=150_000_000 + number * 10**6,
+            requires_dist=(f"jax-rocm7-pjrt=={version}",) if "plugin" in name else (),
+        )
+        for name in names
+    ]
+    tiers = {target: (STRUCTURE, COMPILED, DEVICE)[position % 3] for position, target in enumerate(targets)}
+    files = [
+        "wheels.json", "pylock.toml", "sbom.cdx.json", "constraints.txt", "SHA256SUMS", "summary-0123456789abcdef.json",
+        "report-0123456789abcdef.html", "requirements-3.11.txt", "requirements-3.12.txt", "requirements-3.13.txt",
+        *(f"evidence/compile/{target}/{number:016}.json" for target in targets),
+    ]  # fmt: skip
+    policy: dict[str, Any] = {"channel": text or "release", "stale_days": 14}
+    if text:
+        policy |= {"bypasses": [text], "waivers": [text], "attested": {text: [text]}}
+    made = promoted_set(
+        *wheels,
+        set_digest=f"{number:064x}",
+        rocm_version=rocm,
+        jax_version=text or "0.10.2",
+        python_versions=("3.11", "3.12", "3.13"),
+        tier=STRUCTURE,
+        tiers={**tiers, **({text: text} if text else {})},
+        policy=policy,
+        files=dict.fromkeys([*files, *([text] if text else [])], "0" * 64),
+    )
+    numbers = tuple(range(1, last + 1))
+    state = IndexState(held=numbers, offered=numbers)
+    time = f"2026-02-{number % 28 + 1:02}T03:04:05Z"
+    return promotion_entry(number, made, actor=text or "releases", state=state, time=time)
+
+
+def summary_of_set(entry: LedgerEntry, text: str = "") -> SetSummary:
+    """Return numbers that grow with the number of the set."""
+    assert entry.promoted is not None
+    number, tiers = entry.number, entry.promoted.tiers
+    modules = (
+        ModuleTest(name="jax.numpy", description="Arrays", works=dict.fromkeys([*tiers][:6], COMPILED), unsupported=()),
+        ModuleTest(name=text or "jax.lax.linalg", description=text or "Linear algebra", works={}, unsupported=(text,)),
+    )
+    return SetSummary(
+        wheels={one.filename: tuple(tiers) for one in entry.promoted.wheels},
+        code={target: 30_000_000 + 900_000 * (number + place) for place, target in enumerate([*tiers][:9])},
+        tests={"passed": 21_000 + number * 13, "failed": number % 4 * 40, "flaky": number % 5 * 25, "known": 61},
+        gates={**{gate: seconds + number for gate, seconds in _GATES.items()}, **({text: 1.0} if text else {})},
+        modules=modules,
+    )
+
+
+def index_page(sets: int = 12, targets: tuple[str, ...] = TARGETS, text: str = "", **state: Any) -> bytes:
+    """Return the page of an index with some sets; `state` are fields of its last state."""
+    entries = [entry_of_set(number, sets, targets, text) for number in range(1, sets + 1)]
+    last = LedgerEntry(
+        number=sets + 1, previous="", time="2026-03-01T00:00:00Z", kind=EntryKind.PIN,
+        state=replace(entries[-1].state, **state), actor=text or "operator", reason=text or "tested by users",
+        sets=(sets,), index=INDEX.index,
+    )  # fmt: skip
+    entries.append(last)
+
+    def entry_of(number: int) -> LedgerEntry:
+        return entries[number - 1]
+
+    def summary_of(entry: LedgerEntry) -> SetSummary:
+        return summary_of_set(entry, text)
+
+    shown = overview_of(last.state, last.number, entry_of, summary_of)
+    return render_overview(INDEX, shown, last, entry_of, summary_of)
+
+
+def hostile_index_page() -> bytes:
+    """Return the page of an index with hostile text in every field that takes text."""
+    marks = {"yanked": {2: HOSTILE}, "quarantined": {3: HOSTILE}, "pinned": {4: HOSTILE}}
+    return index_page(5, TARGETS[:3], HOSTILE, **marks)
+
+
+def failing_evidence(text: str = "") -> EvidenceChecks:
+    """Return a run on a GPU with a passed, a failed, a flaky, and a known failing test."""
+    results = tuple(
+        TestResult(id=f"tests/{word}_test.py::{text or 'T'}::test_{word}", verdict=verdict, message=text or f"E {word}")
+        for word, verdict in (
+            ("good", TestVerdict.PASSED), ("bad", TestVerdict.FAILED), ("shaky", TestVerdict.FLAKY),
+        )
+    )  # fmt: skip
+    found: Evidence = evidence(
+        gate="device",
+        target=text or "gfx942",
+        outcome=Outcome.FAILED,
+        machine=text or "mi300x",
+        counts={"passed": 1, "failed": 1},
+        findings=(
+            Finding(
+                code=text or "test-failed", severity=Severity.ERROR, message=text or "A test failed.",
+                remedy=text or "Repair it.", member=text,
+            ),
+        ),
+    )  # fmt: skip
+    known = CheckOutcome(name=text or "tests/x_test.py::known", outcome="known", reason=text or "upstream issue")
+    return EvidenceChecks(evidence=found, checks=(known,), results=results)
+
+
+def set_page(text: str = "") -> bytes:
+    """Return the report of a set."""
+    made: WheelSet = wheel_set(
+        index="multi-arch",
+        jax_version=text or "0.10.2",
+        rocm_version=text or "7.2.0",
+        wheels=(wheel(f"{text or 'x'}.whl", text or "x", "1"), *wheel_set().wheels),
+        files=dict.fromkeys(("pylock.toml", *([text] if text else [])), "0" * 64),
+    )
+    passed = evidence(counts={"passed": 40})
+    checks = {
+        "compile.json": EvidenceChecks(evidence=passed, checks=()),
+        "device.json": failing_evidence(text),
+    }
+    entry = entry_of_set(1, 1, TARGETS[:3], text)
+    numbers = summary_of_set(entry, text)
+    summary = replace(numbers, wheels={one.filename: ("gfx942", text) for one in made.wheels})
+    policy = {"bypasses": [text or "a bypass"], "waivers": [text or "a waiver"]}
+    return report_page(
+        StagedSet(index="multi-arch", digest="ab" * 32),
+        made,
+        {text or "gfx942": text or DEVICE},
+        policy,
+        checks,
+        summary,
+        (),
+    )
+
+
+def indexes_page(text: str = "") -> bytes:
+    """Return the list of indexes; names of indexes cannot be hostile."""
+    families = ("gfx94X-dcgpu", "gfx110X-all", "multi-arch", "n" * 300)
+    rows: list[ListedIndex] = [
+        {"index": name, "channel": text or "release", "targets": [*TARGETS[: 4 * place], *([text] if text else [])]}
+        for place, name in enumerate(families, 1)
+    ]
+    return listing_page(rows)
