@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from benchmarks.cluster import Row, gate_results
-from benchmarks.measure import Goal
+from benchmarks.cluster import gate_results
 from promotion.gates.common.gate import Check
 from promotion.gates.common.runs import check_record
 
@@ -17,9 +16,3 @@ def test_gate_results_contain_outcome_and_code_of_each_program() -> None:
         ("gfx942", "compiler", "passed", "None"),
         ("gfx942", "fft.c2c", "passed", "ab"),
     ]
-
-
-def test_row_has_value_counterpart_ratio_and_goal() -> None:
-    goal = Goal(what="overhead", value=8.0, unit=" ms", limit=20.0)
-    row = Row(what="overhead", ours=8.0, stock=4.0, ratio=2.0, goal=goal)
-    assert row.cells == ("overhead", 8.0, 4.0, 2.0, "<= 20 ms")

@@ -20,7 +20,7 @@ def image_builder(tmp_path: Path) -> ImageBuilder:
         pins=load_pins(),
         cache=tmp_path,
         host=HostRunner({}),
-        progress=Reporter(terminal=False, groups=False),
+        progress=Reporter(terminal=False),
         connect=lambda: pytest.fail("nothing is downloaded"),
         arch="x86_64",
     )

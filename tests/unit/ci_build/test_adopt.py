@@ -85,7 +85,7 @@ def test_adopt_same_wheels_give_same_digest(tmp_path: Path) -> None:
     first = adopted(words, tmp_path / "a")
     assert adopted([str(tmp_path / "w")], tmp_path / "b").digest == first.digest
     assert adopted([*reversed(words), words[0]], tmp_path / "a").digest == first.digest, "in place of the set before"
-    assert adopted(words, tmp_path / "c", RocmVersion(text="7.3.0")).digest != first.digest
+    assert adopted(words, tmp_path / "c", RocmVersion(text="7.2.0rc1")).digest != first.digest
 
 
 def test_adopt_names_both_wheels_for_same_python(tmp_path: Path) -> None:
@@ -187,9 +187,18 @@ def test_adopt_refuses_other_files(tmp_path: Path) -> None:
 
 
 def test_adopt_refuses_unknown_rocm(tmp_path: Path) -> None:
-    words = written(tmp_path / "w", pjrt(), plugin())
-    message = refused(words, tmp_path / "set", rocm=None)
-    assert message == "The libraries in the wheels have no ROCm version. Give --rocm-version=7.x.y."
+    made = (pjrt(), plugin())
+    assert adopted(written(tmp_path / "w", *made), tmp_path / "named", None).rocm_version == "7.2.0", "by Summary"
+    for wheel in made:
+        wheel.replace("Summary", "JAX (ROCm:unknown)")
+    message = refused(written(tmp_path / "unknown", *made), tmp_path / "set", rocm=None)
+    assert message.startswith("Neither the compilers nor Summary of jax_rocm7_pjrt-0.10.2")
+    assert "Give --rocm-version=7.x.y." in message
+
+
+def test_adopt_refuses_rocm_that_wheels_contradict(tmp_path: Path) -> None:
+    message = refused(written(tmp_path / "w", pjrt(), plugin()), tmp_path / "set", rocm=RocmVersion(text="7.2.1"))
+    assert message.startswith("The wheels are not proven to be for ROCm 7.2.1: Summary of jax_rocm7_pjrt-0.10.2")
 
 
 def test_adopt_keeps_folder_with_other_files(tmp_path: Path) -> None:

@@ -6,16 +6,18 @@ import sys
 from pathlib import Path
 
 import click
+import cloup
 import pytest
 from click.testing import CliRunner
 
+from ci_build.cli import run
 from ci_build.cli.options.cluster import cluster_options, cluster_request, parse_resources
 from ci_build.cluster.dask import dask_module
 from ci_build.cluster.request import ClusterRequest
 from core.errors import MachineError, RequestError
 
 
-@click.command()
+@cloup.command()
 @cluster_options
 def command(**given: object) -> None:
     click.echo(repr(cluster_request(given)))
@@ -105,3 +107,26 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         "A cluster needs packages that are not installed: distributed."
         " Run `.venv/bin/python -m pip install --require-hashes -r build/requirements-cluster.lock`."
     )
+
+
+def test_build_sends_only_kernels_to_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = (f"--cache-dir={tmp_path / 'cache'}", f"--out={tmp_path / 'out'}")
+    words = ("dist_wheels", "--payload=published", "--targets=gfx942", "--dry-run", *folders)
+    cluster = ("--cluster=tcp://head:8786", f"--cluster-store={tmp_path / 'store'}")
+    assert run([*words, *cluster]) == RequestError.exit_code
+    assert "--cluster has no effect without kernels. Give --kernels" in capsys.readouterr().err
+    assert run([*words, *cluster, "--kernels"]) == 0
+    line = f"    compile on the workers of tcp://head:8786, with files in {tmp_path / 'store'}; link here"
+    assert line in capsys.readouterr().out.splitlines()
+    assert run([*words, "--kernels"]) == 0
+    assert "workers" not in capsys.readouterr().out
+
+
+def test_environment_may_name_a_cluster_that_a_build_does_not_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CI_BUILD_CLUSTER", "tcp://head:8786")
+    monkeypatch.setenv("CI_BUILD_CLUSTER_STORE", str(tmp_path / "store"))
+    words = ("dist_wheels", "--payload=published", "--targets=gfx942", "--dry-run", f"--out={tmp_path / 'out'}")
+    assert run([*words, f"--cache-dir={tmp_path / 'cache'}"]) == 0
+    assert "workers" not in capsys.readouterr().out

@@ -14,7 +14,7 @@ import pytest
 from ci_build.cluster import kinds, worker
 from ci_build.cluster.identity import identity_of, own_identity
 from ci_build.cluster.messages import Answer, Order, load_answer, load_order, new_order
-from ci_build.cluster.store import ClusterStore
+from ci_build.cluster.store import ClusterStore, Try
 from ci_build.cluster.worker import WorkerSetup, WorkerState, answer_order
 from core.errors import InputError, KernelError, MachineError
 from core.tasks import Task, TaskContext, TaskInput, WorkerUnfitError
@@ -43,7 +43,7 @@ class Bench:
         task = Task(kind="test", label="t", arguments={"a": 1}, inputs=inputs)
         for given in inputs.values():
             self.store.send(given)
-        return new_order(task, identity=PROGRAM, store=str(self.folder / "store"), name="run/t.1", earlier=[])
+        return new_order(task, identity=PROGRAM, store=str(self.folder / "store"), name="run/t", earlier=[])
 
     def answer(self, order: Order, state: WorkerState | None = None) -> Answer:
         text = answer_order(load_order(order.dump()), state or self.state, "tcp://w:1", lambda: True).dump()
@@ -81,7 +81,7 @@ def failing(error: Exception) -> Callable[[Any, TaskContext], Any]:
 def test_failure_of_task_is_not_one_of_the_machine(bench: Bench) -> None:
     answer = bench.answer(bench.order(failing(KernelError("No compiler output.", hint="Look."))))
     assert (answer.error, answer.machine, answer.refused) == ("No compiler output. Look.", "", "")
-    answer = bench.answer(replace(bench.order(failing(ZeroDivisionError())), name="run/u.1"))
+    answer = bench.answer(replace(bench.order(failing(ZeroDivisionError())), name="run/u"))
     assert answer.error.startswith("Internal error in test: Traceback")
     assert bench.state.unfit == ""
 
@@ -97,7 +97,7 @@ def test_failure_of_task_is_not_one_of_the_machine(bench: Bench) -> None:
 def test_failure_of_machine_ends_the_worker(bench: Bench, error: Exception) -> None:
     order = bench.order(failing(error))
     assert str(error.args[-1]).rstrip(".") in bench.answer(order).machine
-    assert bench.answer(replace(order, name="run/u.1")).refused == bench.state.unfit != ""
+    assert bench.answer(replace(order, name="run/u")).refused == bench.state.unfit != ""
 
 
 def test_error_because_of_full_disk_blames_the_machine(bench: Bench) -> None:
@@ -121,21 +121,40 @@ def test_refusals_are_no_tries(bench: Bench) -> None:
     assert (answer.refused, answer.machine) == ("its toolchain rocm is a, the client's is b.", "")
 
 
-def test_third_lost_try_is_the_last_and_names_workers(bench: Bench) -> None:
+def test_third_lost_worker_is_the_last_and_is_named(bench: Bench) -> None:
     ran: list[str] = []
 
     def function(_: Any, __: TaskContext) -> Any:
         ran.append("x")
 
     order = bench.order(function)
-    states = [bench.worker(name) for name in ("a", "b", "c", "d")]
-    answers = [bench.answer(order, state) for state in states]
-    assert [answer.lost for answer in answers] == [(), (), (), ("a", "b", "c")]
-    assert bench.store.tries(order.name) == ("a", "b", "c")
-    assert len(ran) == 3
-    # Tries of earlier submissions count too.
-    again = replace(order, name="run/t.2", earlier=["x (full)", "y"])
-    assert [bench.answer(again, state).lost for state in states[:2]] == [(), ("x (full)", "y", "a")]
+    # Killed workers begin a task and never end it.
+    for name in ("a", "b", "c"):
+        assert isinstance(bench.store.begin_try(order.name, (), name), Try)
+    assert bench.answer(order).lost == bench.store.tries(order.name) == ("a", "b", "c")
+    # Workers whose machines failed, which only the client knows, count too.
+    again = replace(order, name="run/u", earlier=["x (full)", "y"])
+    bench.store.begin_try(again.name, again.earlier, "a")
+    assert bench.answer(again).lost == ("x (full)", "y", "a")
+    assert ran == []
+
+
+def test_only_lost_workers_count_as_tries(bench: Bench) -> None:
+    """An answer may be lost, and the scheduler may restart, without the task being the cause."""
+    functions = [lambda _, __: 1, failing(KernelError("The compiler failed.")), failing(MachineError("Full."))]
+    for function in functions:
+        order, states = bench.order(function), [bench.worker(f"{function}-{n}") for n in range(4)]
+        answers = [bench.answer(order, state) for state in states]
+        assert {answer.lost for answer in answers} == {()}
+        assert bench.store.tries(order.name) == ()
+    first, second = (bench.store.begin_try("run/v", (), name) for name in ("a", "b"))
+    assert isinstance(first, Try)
+    bench.store.end_try(first)
+    # The place of a try that ended is free for another worker, and the other record stays.
+    assert bench.store.tries("run/v") == ("b",)
+    bench.store.begin_try("run/v", (), "c")
+    assert (bench.store.tries("run/v"), bench.store.begin_try("run/v", ["d"], "e")) == (("c", "b"), ("d", "c", "b"))
+    assert isinstance(second, Try)
 
 
 def test_damaged_input_is_refused(bench: Bench, tmp_path: Path) -> None:

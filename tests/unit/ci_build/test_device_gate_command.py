@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from ci_build.release import device_gate
+from ci_build.release import device_gate, gating
 from ci_build.release.device_gate import check_options, device_counts, failure_lines
 from core.errors import RequestError
 from core.model import Outcome
@@ -19,8 +19,10 @@ from core.report import Reporter
 from promotion.evidence.signing import Signer
 from promotion.evidence.test_results import SuiteRun, TestVerdict
 from promotion.evidence.test_runs import record
+from promotion.gates.common.gate import Check, warning
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.request import DeviceRequest
+from promotion.gates.device.run import NOTE
 from promotion.gates.device.shards import Shard, ShardResult, digest_of_tests, upload_shard
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
@@ -47,6 +49,10 @@ V = TestVerdict
         ({"platform": "cpu", "jax_tests": "x", "size": "small", "tests": ("a",)}, "--size contradicts"),
         ({"platform": "cpu", "shard": "1/2", "tests": ("a",)}, "--shard contradicts"),
         ({"family": "gfx942", "workers_per_device": "many"}, "--workers-per-device is invalid"),
+        ({"platform": "cpu", "suite_env": ("A=1",)}, "--suite-env requires --jax-tests"),
+        ({"platform": "cpu", "jax_tests": "x", "suite_env": ("A",)}, "--suite-env is invalid: 'A'"),
+        ({"platform": "cpu", "offline": True}, "--offline and --wheelhouse need each other"),
+        ({"platform": "cpu", "wheelhouse": Path("x")}, "--offline and --wheelhouse need each other"),
         ({"family": "gfx942", "image": "name:latest"}, "has no digest"),
         ({"platform": "cuda", "image": "name@sha256:" + "0" * 64}, "--image does not support the platform cuda"),
     ],
@@ -77,11 +83,35 @@ def test_failure_lines_show_first_failures() -> None:
     lines = list(failure_lines([judged(checks_of(many))]))
     assert "--- tests/a_test.py::bad" in lines
     assert any("apples" in line for line in lines)
-    assert "... and 4 more in the evidence." in lines
+    assert [line for line in lines if line.startswith("--- tests/a_test.py::bad")] == [
+        "--- tests/a_test.py::bad",
+        *(f"--- tests/a_test.py::bad{n}" for n in range(5)),
+    ]
     # Each failure has its command; machine failures follow.
     at = lines.index("  tests/a_test.py::bad failed: AssertionError: apples.")
     assert lines[at + 1] == "  Run `run tests/a_test.py::bad`."
     assert lines[-2:] == ["--- tests/a_test.py::wet", "  environment: hipErrorNoDevice"]
+
+
+def test_failure_lines_name_causes_instead_of_tests() -> None:
+    causes = ("E   AttributeError: gone", "E   ValueError: odd", *(f"E   rare {n}" for n in range(40)))
+    many = [result(f"t{n}", V.FAILED, causes[0] if n < 282 else causes[1]) for n in range(300)]
+    many += [result(f"u{n}", V.FAILED, text) for n, text in enumerate(causes[2:])]
+    lines = list(failure_lines([judged(checks_of(tuple(many)))]))
+    assert lines[0] == "--- 282 x AttributeError: gone"
+    assert "--- 18 x ValueError: odd" in lines
+    assert lines[-1] == "... and 19 more in the evidence."
+    assert len([line for line in lines if line.startswith("---")]) == device_gate.SHOWN_FAILURES + 20
+
+
+def test_warnings_that_matter_are_shown_beside_many_notes(capsys: pytest.CaptureFixture[str]) -> None:
+    notes = [warning(NOTE, f"test_{n} left a process behind.") for n in range(9)]
+    matter = [warning("suite-release", "The suite is old."), warning("not-retried", "None was retried.")]
+    run = Check(name="run", findings=(*notes, *matter), times=0)
+    gating.show_evidence([judged([*checks_of(), run])], Reporter(terminal=False))
+    said = "".join(capsys.readouterr())
+    assert "There are 8 more of this kind." in said
+    assert [finding.message for finding in matter if finding.message not in said] == []
 
 
 def test_failure_lines_show_newest_frames_of_a_crash() -> None:
@@ -108,6 +138,7 @@ def test_merge_excuses_only_flakes_with_valid_waiver(tmp_path: Path, monkeypatch
         notes=(),
         results=results,
         run={},
+        warnings=(("not-retried", "9 tests failed; none was retried."),),
         at="2026-01-02T00:00:00Z",
     )
     upload_shard(bucket, staged, config.gate_name, shard, signer)
@@ -134,6 +165,7 @@ def test_merge_excuses_only_flakes_with_valid_waiver(tmp_path: Path, monkeypatch
         reporter = Reporter(terminal=False)
         (evidence,) = device_gate.join(config, staged, bucket, reporter, HostRunner({}))
         assert evidence.outcome is outcome
+    assert ("not-retried", "9 tests failed; none was retried.") in {(f.code, f.message) for f in evidence.findings}
     (check,) = (check for check in evidence.details["checks"] if "waivers" in check)
     assert (check["name"], check["outcome"]) == ("tests/a_test.py::odd", "known")
     assert check["waivers"][0]["owner"] == "somebody"
@@ -152,6 +184,6 @@ def test_gate_device_repeats_pass_that_policy_calls_too_old(
     monkeypatch.setattr(device_gate, "covered_targets", lambda *_: ())
     monkeypatch.setattr(device_gate, "replace", lambda *_, **__: config)
     monkeypatch.setattr(device_gate, "run_gates", lambda *_, **words: used.update(words) or ())
-    reporter = Reporter(terminal=False, groups=False, verbose=False)
+    reporter = Reporter(terminal=False)
     device_gate.run(cast("Any", config), staged, bucket, reporter, HostRunner({}), redo=False, channel=channel)
     assert used["max_age"] == (None if days is None else timedelta(days=days))

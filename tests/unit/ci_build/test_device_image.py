@@ -140,6 +140,7 @@ def test_gate_argv_passes_every_option(tmp_path: Path) -> None:
         platform="rocm", family="gfx94X-dcgpu", jax_tests="jax@" + "0" * 40, size="small", test_list=Path("list"),
         tests=("a", "b"), shard="1/2", python="3.12", also=Path("also.txt"), rocm=Path("/opt/rocm"), devices=2,
         workers_per_device="2", workers=3, cpus=4, image=IMAGE, work=Path("work"), retries=1, test_timeout=2.5,
+            suite_env=("A=1", "B=x y"), offline=True, wheelhouse=Path("wheelhouse"),
     )  # fmt: skip
     assert all(getattr(request, option.name) != option.default for option in fields(request) if option.name != "inside")
     words = gate_argv(gate_run(tmp_path, request=request, redo=True), "docker 27.1")
@@ -151,14 +152,22 @@ def test_gate_argv_passes_every_option(tmp_path: Path) -> None:
         f"--test-list={here / 'list'}", "--test=a", "--test=b", "--shard=1/2", "--python=3.12",
         f"--also={here / 'also.txt'}", "--rocm=/opt/rocm", "--devices=2", "--workers-per-device=2", "--workers=3",
         "--cpus=4", f"--image={IMAGE}", "--inside=docker 27.1", f"--work={here / 'work'}", "--retries=1",
-        "--test-timeout=2.5",
+        "--test-timeout=2.5", "--suite-env=A=1", "--suite-env=B=x y", "--offline",
+        f"--wheelhouse={here / 'wheelhouse'}",
     }  # fmt: skip
 
 
 def test_mounts_keep_wheels_read_only(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").touch()
     (tmp_path / "w").mkdir()
-    request = DeviceRequest(platform="cpu", image=IMAGE, jax_tests=str(tmp_path / "jax"), work=tmp_path / "work")
+    request = DeviceRequest(
+        platform="cpu",
+        image=IMAGE,
+        jax_tests=str(tmp_path / "jax"),
+        work=tmp_path / "work",
+        offline=True,
+        wheelhouse=tmp_path / "wheelhouse",
+    )
     pip = {
         "cert": str(tmp_path / "ca.pem"),
         "extra-index-url": f"https://index.invalid/simple file://{tmp_path}/w/simple",
@@ -174,6 +183,7 @@ def test_mounts_keep_wheels_read_only(tmp_path: Path) -> None:
         str(staged / "evidence"): True,
         str(tmp_path / "work"): True,
         str(tmp_path / "jax"): False,
+        str(tmp_path / "wheelhouse"): False,
         str(tmp_path / "w"): False,
         str(tmp_path / "ca.pem"): False,
     }

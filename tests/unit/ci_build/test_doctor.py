@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,8 +28,11 @@ from tests.support.wheel_sets import VERSION, make_set, make_wheels, passing_evi
 
 PIP = f"{PYTHON} -m pip"
 INSTALL = f"{PIP} install jax==0.10.2 jaxlib==0.10.2 'jax-rocm7-pjrt==0.10.2.*' 'jax-rocm7-plugin==0.10.2.*'"
+OWN = "jax==0.10.2 'jaxlib>=0.10.2,<0.10.3' jax-rocm7-pjrt==0.10.2 jax-rocm7-plugin==0.10.2"
+"""Everything that fits the installed wheels of this project."""
 ROCM_INDEX = defaults()["rocm_packages"]["stable_index_url"]
 ROCM_WHEELS = f"{PIP} install --index-url {ROCM_INDEX} 'rocm[libraries,device-gfx942]==7.*'"
+PODMAN = "podman run --device=/dev/kfd --device=/dev/dri --group-add keep-groups --shm-size=64g IMAGE"
 RUN = "docker run --device=/dev/kfd --device=/dev/dri --group-add video --group-add render --shm-size=64g IMAGE"
 
 
@@ -52,7 +56,7 @@ def test_doctor_finds_no_problem_on_good_machine(machine: FakeMachine) -> None:
         "Python    3.12.3 /usr/bin/python3 (virtual environment)",
         "Packages  jax 0.10.2, jax-rocm7-pjrt 0.10.2, jax-rocm7-plugin 0.10.2, jaxlib 0.10.2",
         "          jax-rocm7-pjrt has code for gfx942, gfx950",
-        "Fits      published wheels: jax 0.10.2 for ROCm 7",
+        "Fits      jax 0.10.2 with jax-rocm7-pjrt 0.10.2, which is installed",
         "",
         "Nothing wrong.",
     ]
@@ -71,8 +75,9 @@ def _no_native(m: FakeMachine) -> FakeMachine:
 
 
 def _new_jaxlib(m: FakeMachine) -> FakeMachine:
-    m.uninstall("jaxlib", "jax", "jax-rocm7-pjrt").distribution("jaxlib", "0.12.0")
-    return m.distribution("jax", "0.12.0", "jaxlib<=0.12.0,>=0.12.0").native("pjrt", silent=True)
+    _no_native(m).uninstall("jaxlib", "jax").distribution("jaxlib", "0.12.0")
+    m.distribution("jax", "0.12.0", "jaxlib<=0.12.0,>=0.12.0")
+    return m.native("pjrt", silent=True).native("plugin", silent=True)
 
 
 def _rocm_before(m: FakeMachine) -> None:
@@ -84,6 +89,7 @@ def _twice(m: FakeMachine) -> None:
     m.distribution("jaxlib", "0.9.1", site=other).python["path"] = (str(m.site), str(other))
 
 
+LOCAL = "0.10.2+rocm7.2.0.gfx942"
 REINSTALL = f"{PIP} install --force-reinstall --no-deps jax-rocm7-plugin==0.10.2"
 Row = tuple[str, Callable[[FakeMachine], object], str, tuple[str, ...]]
 """Code of a problem, its cause, a part of the message, and the commands that fix it."""
@@ -101,7 +107,7 @@ ERRORS: list[Row] = [
     ("gpu-missing", _no_cards, "This machine has no AMD GPU.", ()),
     ("gpu-missing", lambda m: _no_cards(m).write(".dockerenv", ""), "start it with the GPUs' devices", (RUN,)),
     ("device-missing", lambda m: m.remove("dev/kfd"), "there is no /dev/kfd; load", ("sudo modprobe amdgpu",)),
-    ("device-missing", lambda m: m.write("run/.containerenv", "").remove("dev/kfd"), "started without it", (RUN,)),
+    ("device-missing", lambda m: m.write("run/.containerenv", "").remove("dev/kfd"), "started without it", (PODMAN,)),
     ("device-missing", lambda m: m.remove("dev/dri"), "there is no render node in /dev/dri", ("sudo modprobe amdgpu",)),
     (
         "gpu-hidden",
@@ -146,13 +152,13 @@ ERRORS: list[Row] = [
         "python",
         lambda m: m.python.update(version="3.10.13"),
         "CPython 3.11 to 3.14, but this is CPython 3.10.13",
-        ("uv venv --seed --python 3.12 ~/jax-rocm", INSTALL.replace(PYTHON, "~/jax-rocm/bin/python")),
+        ("uv venv --seed --python 3.12 ~/jax-rocm", f"~/jax-rocm/bin/python -m pip install {OWN}"),
     ),
     (
         "python",
         lambda m: m.python.update(free_threaded=True),
         "without GIL",
-        ("uv venv --seed --python 3.12 ~/jax-rocm", INSTALL.replace(PYTHON, "~/jax-rocm/bin/python")),
+        ("uv venv --seed --python 3.12 ~/jax-rocm", f"~/jax-rocm/bin/python -m pip install {OWN}"),
     ),
     (
         "not-installed",
@@ -160,14 +166,25 @@ ERRORS: list[Row] = [
         "jax, jaxlib, jax-rocm7-pjrt and jax-rocm7-plugin are not installed",
         (INSTALL,),
     ),
-    ("not-installed", lambda m: m.uninstall("jax-rocm7-plugin"), "jax-rocm7-plugin is not installed", (INSTALL,)),
+    (
+        "not-installed",
+        lambda m: m.uninstall("jax-rocm7-plugin"),
+        "jax-rocm7-plugin is not installed",
+        (f"{PIP} install jax-rocm7-plugin==0.10.2",),
+    ),
+    (
+        "not-installed",
+        lambda m: _no_native(m).native("pjrt", version=LOCAL),
+        "jax-rocm7-plugin is not installed. INDEX is the index that the wheels came from.",
+        (f"{PIP} install --extra-index-url INDEX jax-rocm7-plugin=={LOCAL}",),
+    ),
     (
         "several-majors",
         lambda m: m.native("pjrt", 8).native("plugin", 8),
         "for ROCm 7 and 8 are installed; a process can use only one ROCm",
-        (f"{PIP} uninstall -y jax-rocm8-pjrt jax-rocm8-plugin", INSTALL),
+        (f"{PIP} uninstall -y jax-rocm8-pjrt jax-rocm8-plugin", f"{PIP} install {OWN}"),
     ),
-    ("twice", _twice, "jaxlib is installed twice", (f"{PIP} uninstall -y jaxlib",) * 2 + (INSTALL,)),
+    ("twice", _twice, "jaxlib is installed twice", (f"{PIP} uninstall -y jaxlib",) * 2 + (f"{PIP} install {OWN}",)),
     (
         "leftovers",
         lambda m: m.native("plugin", 6).remove("jax_rocm6_plugin-0.10.2.dist-info"),
@@ -178,13 +195,13 @@ ERRORS: list[Row] = [
         "misfit",
         lambda m: m.uninstall("jax-rocm7-pjrt").native("pjrt", version="0.9.1"),
         "jax-rocm7-plugin 0.10.2 needs jax-rocm7-pjrt==0.10.2, but 0.9.1 is installed",
-        (INSTALL,),
+        (f"{PIP} install jax-rocm7-plugin==0.9.1",),
     ),
     (
         "misfit",
         lambda m: m.uninstall("jax-rocm7-pjrt").native("pjrt", version="0.10.2.post2"),
         "but 0.10.2.post2 is installed",
-        (INSTALL,),
+        (f"{PIP} install jax-rocm7-plugin==0.10.2.post2",),
     ),
     (
         "misfit",
@@ -296,7 +313,9 @@ def test_doctor_names_closed_devices(
 
 def test_wsl_has_no_device_files_and_its_gpu_no_name(machine: FakeMachine) -> None:
     machine.remove("dev/kfd", "dev/dri").devices("dev/dxg")
-    assert machine.problems() == ()
+    assert {problem.code for problem in machine.problems()} == {
+        "wsl-dxcore", "wsl-library", "wsl-detection", "wsl-untested"
+    }  # fmt: skip
     assert "1 x AMD GPU of unknown kind" in screen.show(machine.facts(), ())
 
 
@@ -342,16 +361,14 @@ def test_doctor_proposes_venv_for_system_python(machine: FakeMachine) -> None:
     machine.uninstall("jax-rocm7-plugin")
     (command,) = only(machine.problems()).commands
     made = f"{PYTHON} -m venv ~/jax-rocm && ~/jax-rocm/bin/python -m pip install"
-    assert command == INSTALL.replace(f"{PIP} install", made)
+    assert command == f"{made} {OWN}"
 
 
 def test_without_pip_uv_installs(machine: FakeMachine) -> None:
     machine.python.update(pip=False, executable="/opt/my python/bin/python3")
     machine.uninstall("jax-rocm7-plugin")
     (command,) = only(machine.problems()).commands
-    assert command == INSTALL.replace(PIP, "uv pip").replace(
-        "install", "install --python '/opt/my python/bin/python3'", 1
-    )
+    assert command == "uv pip install --python '/opt/my python/bin/python3' jax-rocm7-plugin==0.10.2"
 
 
 def test_wheels_without_targets_are_accepted(machine: FakeMachine) -> None:
@@ -363,6 +380,45 @@ def test_wheels_without_targets_are_accepted(machine: FakeMachine) -> None:
 def test_a_generic_target_serves_its_processors(machine: FakeMachine) -> None:
     machine.uninstall("jax-rocm7-pjrt").native("pjrt", targets=("gfx11-generic",)).gpus({"gfx_target_version": 110003})
     assert machine.problems() == ()
+
+
+@pytest.fixture
+def loader(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], tuple[str, ...]]]:
+    """Return a function that returns the reasons of the loader on this machine."""
+
+    def forget() -> None:
+        for name in [n for n in sys.modules if n.split(".")[0] in ("jax_plugins", "jaxlib", "jax_rocm7_plugin")]:
+            del sys.modules[name]
+
+    def reasons() -> tuple[str, ...]:
+        versions = machine.site / "jaxlib/version.py"
+        versions.parent.mkdir()
+        versions.write_text(f"__version__ = {machine.facts().packages.installed['jaxlib'].version!r}\n")
+        found: tuple[str, ...] = importlib.import_module("jax_plugins.xla_rocm7._diagnose").reasons(need_gpu=False)
+        return found
+
+    forget()
+    monkeypatch.syspath_prepend(str(machine.site))
+    yield reasons
+    forget()
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda m: m.uninstall("jax", "jaxlib").distribution("jax", "0.9.2").distribution("jaxlib", "0.9.2"),
+        lambda m: _no_native(m).native("pjrt", version=LOCAL),
+        lambda m: _no_native(m).native("pjrt", version=LOCAL).native("plugin", version="0.10.1+rocm7.2.0"),
+    ],
+)
+def test_doctor_and_loader_print_the_same_command(
+    machine: FakeMachine, loader: Callable[[], tuple[str, ...]], harm: Callable[[FakeMachine], object]
+) -> None:
+    harm(machine)
+    printed = {re.split(r" \(INDEX|\.$", text.partition("Run: pip ")[2])[0] for text in loader() if "Run: pip" in text}
+    problems = [problem for problem in machine.problems() if problem.code in ("misfit", "not-installed")]
+    assert printed == {command.removeprefix(f"{PIP} ") for problem in problems for command in problem.commands}
+    assert len(printed) == 1
 
 
 # Sets of an index

@@ -31,18 +31,18 @@ def test_structure_names_every_gate_of_the_policy() -> None:
 
 @pytest.mark.parametrize("name", GATES)
 def test_make_gate_returns_gate_of_each_name(name: str) -> None:
-    gate = gating.make_gate(name, GateOptions(), REPORTER)
+    gate = gating.make_gate(name, GateOptions())
     assert gate.name == name
     assert (gate.tier is Tier.COMPILED) == (name == "compile")
     assert gate.per_target == (load_policy("multi-arch").gates[name].per != "set")
 
 
 def test_gate_settings_differ_for_other_options() -> None:
-    usual = {name: gating.make_gate(name, GateOptions(), REPORTER) for name in GATES}
-    full = gating.make_gate("compile", GateOptions(corpus="full"), REPORTER)
-    one = gating.make_gate("compile", GateOptions(program=("fft",)), REPORTER)
-    old = gating.make_gate("install", GateOptions(installers="all"), REPORTER)
-    some = gating.make_gate("install", GateOptions(installers="pip-22.3"), REPORTER)
+    usual = {name: gating.make_gate(name, GateOptions()) for name in GATES}
+    full = gating.make_gate("compile", GateOptions(corpus="full"))
+    one = gating.make_gate("compile", GateOptions(program=("fft",)))
+    old = gating.make_gate("install", GateOptions(installers="all"))
+    some = gating.make_gate("install", GateOptions(installers="pip-22.3"))
     for other in (full, one, old, some):
         assert other.settings != usual[other.name].settings
     assert [gate.partial for gate in (full, one, old, some)] == [False, True, False, True]
@@ -51,7 +51,7 @@ def test_gate_settings_differ_for_other_options() -> None:
 @pytest.mark.parametrize("name", ["abi", "load", "compile"])
 def test_gate_settings_identify_the_rocm(tmp_path: Path, name: str) -> None:
     def settings(folder: str) -> Mapping[str, str]:
-        return gating.make_gate(name, GateOptions(), REPORTER, gating.read_rocm(tmp_path / folder, REPORTER)).settings
+        return gating.make_gate(name, GateOptions(), gating.read_rocm(tmp_path / folder, REPORTER)).settings
 
     for folder in ("one", "same", "other"):
         (tmp_path / folder / "lib").mkdir(parents=True)
@@ -59,7 +59,7 @@ def test_gate_settings_identify_the_rocm(tmp_path: Path, name: str) -> None:
         tiny_elf(tmp_path / folder / "lib/libamdhip64.so.7", soname="libamdhip64.so.7", symbols=[free])
     before = settings("one")
     assert before == settings("same")
-    assert before not in (settings("other"), gating.make_gate(name, GateOptions(), REPORTER).settings)
+    assert before not in (settings("other"), gating.make_gate(name, GateOptions()).settings)
     (tmp_path / "same/.info").mkdir()
     (tmp_path / "same/.info/version").write_text("7.2.1")
     assert before != settings("same")
@@ -111,7 +111,7 @@ def test_policy_selects_installers_and_corpus(channel: str, installers: str, cor
     assert (chosen.installers, chosen.corpus) == (installers, corpus)
     given = GateOptions(installers="pip-22.3", corpus="small")
     assert gating.with_policy(given, policy) == given
-    gate = gating.make_gate("install", chosen, REPORTER)
+    gate = gating.make_gate("install", chosen)
     assert gate.settings["installers"] == (installers or "newest")
 
 

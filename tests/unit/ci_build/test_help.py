@@ -6,6 +6,7 @@ import click
 import pytest
 
 from ci_build.cli import IMAGE_ALIASES, SECTIONS, main, run
+from ci_build.cli.options.cluster import CLUSTER_VARIABLES
 from ci_build.cli.options.table import option_names
 from core.defaults import defaults
 
@@ -25,11 +26,11 @@ def help_text(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 def test_top_level_help_fits_one_screen_without_build_options(capsys: pytest.CaptureFixture[str]) -> None:
     text = help_text(capsys)
-    assert len(text.splitlines()) <= 56
+    assert len(text.splitlines()) <= 58
     assert max(map(len, text.splitlines())) <= 80
     assert "--targets" not in text
     assert [line[:-1] for line in text.splitlines() if line[:1].isalpha() and line.endswith(":")] == [*SECTIONS]
-    assert not any(name in text.split() for name in ("free", *IMAGE_ALIASES) if name != "test")
+    assert not any(name in text.split() for name in ("free", "completion", *IMAGE_ALIASES) if name != "test")
 
 
 @pytest.mark.parametrize("name", ["", "gate", "images", "images build", "index", "kernels", "rocm", "cache", "keys"])
@@ -45,7 +46,7 @@ def test_every_command_of_the_table_is_found(name: str) -> None:
 def test_dist_wheels_help_shows_all_options_in_groups_with_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     text = help_text(capsys, "dist_wheels")
     listed = {option.opts[0] for option in command("dist_wheels").params if isinstance(option, click.Option)}
-    assert len(listed) == len(option_names())
+    assert len(listed) == len(option_names()) + len(CLUSTER_VARIABLES)
     assert all(option in text for option in listed)
     ungrouped = text.partition("Other options:\n")[2].splitlines()
     assert [line.split()[:2] for line in ungrouped] == [["-h,", "--help"]]

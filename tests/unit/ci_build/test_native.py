@@ -22,6 +22,7 @@ from core.source_request import ActionCache, Checkout, Remote, SourceInputs, Sou
 from core.versions import set_version
 from tests.support.golden_build_py import inputs, request
 from tests.support.made_wheel import LIB, clean_pjrt, fat_binary, library, with_sections
+from tests.support.silent import Silent
 from wheelkit.inspect.compiled_rocm import BuildRocm
 
 ASKED = request("0.10.2")
@@ -41,7 +42,7 @@ ROCM = BuildRocm(
 
 
 @dataclass
-class FakeProgress:
+class FakeProgress(Silent):
     """Progress that records its messages."""
 
     said: list[str] = field(default_factory=list)
@@ -52,7 +53,7 @@ class FakeProgress:
     def advance(self, done: int, total: int) -> None:
         self.said.append(f"{done} of {total} bytes")
 
-    def count(self, done: int, total: int, what: str) -> None:
+    def count(self, done: int, total: int, what: str = "", *, unit: str = "actions") -> None:
         self.said.append(f"{done} of {total}: {what}")
 
     def warning(self, text: str) -> None:

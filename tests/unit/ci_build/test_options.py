@@ -43,7 +43,7 @@ def test_settings_prefer_nearest_value_and_keep_origin() -> None:
 
 def test_defaults_are_all_options() -> None:
     known = {*option_names(), "bucket", "corpus"}
-    for table in ("build", "published", "release_local"):
+    for table in ("build", "release_local"):
         assert set(defaults()[table]) <= known
 
 
@@ -61,6 +61,23 @@ def test_build_request_from_defaults_is_valid() -> None:
     assert made.python_versions == ("3.11", "3.12", "3.13", "3.14")
     assert made.rocm_version.text == "7.2.0"
     assert len(made.targets or ()) == 9
+
+
+@pytest.mark.parametrize(
+    ("jax", "rocm"), [("0.7.1", "7.1.0"), ("0.9.1.post6", "7.2.0"), ("0.11.0", "7.14.0"), ("0.11.1", "7.12.0")]
+)
+def test_published_wheels_have_their_proven_rocm_by_default(jax: str, rocm: str) -> None:
+    assert request({"jax_version": jax}).rocm_version.text == rocm
+    assert request({"jax_version": jax, "rocm_version": "7.2.0"}).rocm_version.text == "7.2.0", "the wheels decide"
+
+
+@pytest.mark.parametrize(("jax", "words"), [("0.11.2", "contradict each other"), ("0.99.0", "is not known")])
+def test_published_wheels_without_proven_rocm_need_the_option(jax: str, words: str) -> None:
+    with pytest.raises(RequestError, match=words) as caught:
+        request({"jax_version": jax})
+    assert "--rocm-version" in caught.value.hint
+    assert "--rocm-version is missing" not in caught.value.message
+    assert request({"jax_version": jax, "rocm_version": "7.12.0"}).rocm_version.text == "7.12.0"
 
 
 def test_release_local_selects_two_targets_and_two_pythons() -> None:

@@ -44,6 +44,11 @@ def planned(folder: Path, *wheels: MadeWheel, **changes: Any) -> list[PlannedRep
     return sorted(plan_repairs(request(folder, **changes), Silent()), key=lambda item: item.filename)
 
 
+def unnamed(made: MadeWheel) -> MadeWheel:
+    made.replace("Summary", "JAX (ROCm:unknown)")
+    return made
+
+
 def test_plan_repairs_names_wheels_like_dist_wheels(tmp_path: Path) -> None:
     items = planned(tmp_path, pjrt("0.10.2"), plugin("0.10.2"), plain("jaxlib", "0.10.2", tag=JAXLIB))
     assert [item.filename for item in items] == [
@@ -91,7 +96,7 @@ def test_plan_repairs_retags_jaxlib_without_manylinux_tag(tmp_path: Path) -> Non
         ([plain("jaxlib", "0.10.2", tag="cp312-cp312-win_amd64")], {}, "is for the platform win_amd64"),
         ([plain("jaxlib", "0.10.2", tag="cp312-cp312-manylinux_2_27_aarch64")], {}, "manylinux_2_27_aarch64"),
         ([pjrt("0.10.2")], {"rocm": RocmVersion(text="6.4.0")}, "is for ROCm 7, but --rocm-version is 6.4.0"),
-        ([pjrt("0.10.2")], {"rocm": None}, "have no ROCm version. Give --rocm-version=7.x.y"),
+        ([unnamed(pjrt("0.10.2"))], {"rocm": None}, "Neither the compilers nor Summary of jax_rocm7_pjrt-0.10.2-"),
         ([pjrt("0.10.2"), pjrt("0.10.2+rocm7.2.0")], {}, "would be made of 2 wheels"),
         ([], {}, "There is no wheel in"),
     ],

@@ -31,11 +31,16 @@ PUBLISHED_NEEDED = {
         "librocblas.so.5", "librocm_smi64.so.1", "libamdhip64.so.7", "libhipblas.so.3", "libhipsolver.so.1",
         "librocsolver.so.0", "libhipsparse.so.4",
     },
+    "7.12.0": {
+        "libMIOpen.so.1", "libamd_smi.so.26", "libamdhip64.so.7", "libhipblas.so.3", "libhipblaslt.so.1",
+        "libhipfft.so.0", "libhipsolver.so.1", "libhipsparse.so.4", "librccl.so.1", "librocblas.so.5",
+        "librocm_smi64.so.1", "librocprofiler-sdk.so.1", "librocsolver.so.0",
+    },
     "7.14.0": {
         "librocprofiler-sdk.so.1", "librccl.so.1", "libhsa-runtime64.so.1", "librocm_sysdeps_drm.so.2",
         "librocm_sysdeps_drm_amdgpu.so.1", "librocm_sysdeps_numa.so.1", "libhipblaslt.so.1", "libhipfft.so.0",
         "libMIOpen.so.1", "librocblas.so.5", "libamd_smi.so.26", "libamdhip64.so.7", "libhipblas.so.3",
-        "librocsolver.so.0", "libhipsolver.so.1", "libhipsparse.so.4",
+        "librocsolver.so.0", "libhipsolver.so.1", "libhipsparse.so.4", "librocm_smi64.so.1",
     },
 }  # fmt: skip
 
@@ -132,10 +137,11 @@ def test_other_sonames_are_refused(version: str, soname: str) -> None:
 
 
 def test_unlisted_version_uses_nearest_older_list() -> None:
-    assert allowed("7.2.9") == allowed("7.10.0a20251120") == allowed("7.13.0") == allowed("7.2.0")
+    assert allowed("7.2.9") == allowed("7.10.0a20251120") == allowed("7.11.0") == allowed("7.2.0")
+    assert allowed("7.13.0") == allowed("7.12.0a20260301") == allowed("7.12.0")
     assert allowed("7.99.0") == allowed("7.14.0rc1") == allowed("7.14.0")
-    assert "libamd_smi.so.26" not in allowed("7.13.0")
-    assert "librocm_smi64.so.1" not in allowed("7.14.0")
+    assert "libamd_smi.so.26" not in allowed("7.11.0")
+    assert "librocsparse.so.1" not in allowed("7.14.0")
 
 
 @pytest.mark.parametrize("version", ["7.0.0", "6.4.0", "1.0.0"])

@@ -149,6 +149,13 @@ def test_digest_covers_sizes_of_files() -> None:
     assert load_wheel_set(dump_wheel_set(made)) == made
 
 
+def test_wheel_set_refuses_invalid_requirements() -> None:
+    first, *others = wheel_set().wheels
+    made = replace(wheel_set(), wheels=(replace(first, requires_dist=("jaxlib=>0.1",)), *others))
+    with pytest.raises(WheelSetError, match=r"requires 'jaxlib=>0\.1', which is not a requirement"):
+        load_wheel_set(dump_wheel_set(made))
+
+
 @pytest.mark.parametrize("sizes", [{"b": 1}, {"a": 1, "b": 1}, {"a": "1"}, {"a": True}, {"a": None}])
 def test_wheel_set_refuses_sizes_of_other_files(sizes: dict[str, Any]) -> None:
     with pytest.raises(WheelSetError, match="does not have one size for each of its files"):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from core.model import Finding, Severity
-from core.report import Reporter, print_table
+from core.report import Reporter, ShownTasks, print_table
+from core.screen import Folding
 from core.units import human
 
 
@@ -29,13 +34,90 @@ def test_plain_output_has_group_steps_and_time(capsys: pytest.CaptureFixture[str
     assert err.splitlines()[3].endswith(" s")
 
 
-def test_ci_output_closes_groups_after_error(capsys: pytest.CaptureFixture[str]) -> None:
-    reporter = Reporter(terminal=False, groups=True)
-    with pytest.raises(ValueError, match="broken"), reporter.group("build"):
+def test_github_folds_outermost_group_and_ends_it_after_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """Groups of GitHub cannot be nested."""
+    reporter = Reporter(terminal=False, folding=Folding.GITHUB)
+    with pytest.raises(ValueError, match="broken"), reporter.group("build 100%"), reporter.group("inner"):
         raise ValueError("broken")
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "::group::build"
+    assert lines[:2] == ["::group::build 100%25", "inner"]
     assert lines[-1] == "::endgroup::"
+    assert sum(line.startswith("::") for line in lines) == 2
+
+
+def test_gitlab_folds_each_outermost_group_under_another_name(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = Reporter(terminal=False, folding=Folding.GITLAB)
+    for title in ("build", "gates"):
+        with reporter.group(title), reporter.group("inner"):
+            reporter.detail("")
+    err = capsys.readouterr().err
+    start = r"\x1b\[0Ksection_start:\d{10}:([a-zA-Z0-9_.-]+)\r\x1b\[0K(\w+)\n"
+    end = r"\x1b\[0Ksection_end:\d{10}:([a-zA-Z0-9_.-]+)\r\x1b\[0K\n"
+    starts, ends = re.findall(start, err), re.findall(end, err)
+    assert [title for _, title in starts] == ["build", "gates"]
+    assert [name for name, _ in starts] == ends
+    assert len({*ends}) == 2
+
+
+@pytest.mark.parametrize("folding", [Folding.GITHUB, Folding.GITLAB])
+def test_output_of_programs_cannot_end_a_group(capsys: pytest.CaptureFixture[str], folding: Folding) -> None:
+    reporter = Reporter(terminal=False, folding=folding, verbose=True)
+    with reporter.group("build"):
+        reporter.detail("a\n::endgroup::\n  ::add-mask::x\n##[endgroup]\n\x1b[0Ksection_end:1:ci\r\x1b[0K")
+    err = capsys.readouterr().err
+    if folding is Folding.GITHUB:
+        assert re.findall(r"^\s*::\S+", err, re.MULTILINE) == ["::group::build", "::endgroup::"]
+        assert "##[" not in err
+    if folding is Folding.GITLAB:
+        assert len(re.findall(r"section_end:\d+:\w+\r", err)) == 1
+
+
+def test_parallel_tasks_label_their_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = Reporter(terminal=False, folding=Folding.GITHUB)
+    barrier = threading.Barrier(8)
+
+    def work(name: str) -> None:
+        with reporter.task(f"gate {name}") as task:
+            barrier.wait(5)
+            for number in range(50):
+                task.step(f"step {number} of {name}")
+            with task.task("hidden", transient=True) as inner:
+                inner.step("not printed")
+                inner.count(1, 2)
+            with task.task("part") as part:
+                part.step("seen")
+
+    with reporter.group("gates"), ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, "abcdefgh"))
+    lines = capsys.readouterr().err.splitlines()
+    assert (lines[0], lines[-1]) == ("::group::gates", "::endgroup::")
+    for name in "abcdefgh":
+        own = [line for line in lines if line.startswith(f"  gate {name}")]
+        steps = [f"  gate {name}: step {number} of {name}" for number in range(50)]
+        assert own[:-2] == [f"  gate {name}", *steps, f"  gate {name}: part", f"  gate {name}: part: seen"]
+        assert own[-1].startswith(f"  gate {name}: finished in ")
+    assert len(lines) == 8 * 55 + 3
+
+
+def test_warnings_are_printed_at_the_end_each_once(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = Reporter(terminal=False, quiet=True)
+    reporter.collect_warnings()
+    with reporter.group("build"):
+        for name in ("a.so", "b.so", "c.so", "d.so", "d.so"):
+            found = Finding(code="x-y", severity=Severity.WARNING, message="It is so.", remedy="Do this.", member=name)
+            reporter.finding(found, "w.whl")
+        for _ in range(2):
+            reporter.warning("the disk is slow")
+            reporter.notice("trying again")
+        assert capsys.readouterr().err == "warning: trying again\n"
+        reporter.finding(Finding(code="bad", severity=Severity.ERROR, message="No.", remedy=""), "w.whl")
+    assert capsys.readouterr().err == "error: bad: w.whl: No.\n"
+    reporter.close()
+    reporter.close()
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: x-y: w.whl a.so, w.whl b.so, w.whl c.so and 1 more: It is so. Do this.",
+        "warning: the disk is slow",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -45,11 +127,11 @@ def test_ci_output_closes_groups_after_error(capsys: pytest.CaptureFixture[str])
 def test_long_step_prints_progress(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: str, said: str
 ) -> None:
-    now = iter([0.0, 5.0, 11.0, 11.0, 12.0])
-    monkeypatch.setattr("time.monotonic", lambda: next(now))
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
     reporter = Reporter(terminal=False)
     reporter.step("fetch")
-    for done in (1, 1234, 2345):
+    for done, now in ((1, 5.0), (1234, 11.0), (2345, 12.0)):  # noqa: B007 - the clock reads it
         if kind == "bytes":
             reporter.advance(done, 5678)
         else:
@@ -89,13 +171,37 @@ def test_result_table_goes_to_standard_output(capsys: pytest.CaptureFixture[str]
     assert "b" in capsys.readouterr().err
 
 
-def test_table_grows_on_terminal_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # rich renders as on a terminal
-    rows = [("lax", "1/2")]
-    for terminal in (True, False):
-        reporter = Reporter(terminal=terminal)
-        with reporter.group("compile"), reporter.live_table(lambda: (("programs", "gfx942"), rows)):
-            reporter.step("gfx942 done")
-        err = capsys.readouterr().err
-        assert ("1/2" in err) is terminal
-        assert "gfx942 done" in err
+def test_quiet_prints_only_warnings_and_findings(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = Reporter(terminal=True, folding=Folding.GITHUB, quiet=True)
+    with reporter.group("build"):
+        reporter.step("first")
+        reporter.advance(1, 2)
+        reporter.line("a result")
+        reporter.table(("a",), [("b",)])
+        reporter.warning("the disk is slow")
+        reporter.finding(Finding(code="x", severity=Severity.WARNING, message="m", remedy="r"), "a.whl")
+    out, err = capsys.readouterr()
+    assert (out, err.splitlines()) == ("", ["warning: the disk is slow", "warning: x: a.whl: m r"])
+
+
+def test_warning_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = Reporter(terminal=False)
+    for text in ("one", "two", "one"):
+        reporter.warning(text)
+    assert capsys.readouterr().err.splitlines() == ["warning: one", "warning: two"]
+
+
+def test_shown_tasks_come_and_go() -> None:
+    """The display has one line for each worker of a cluster."""
+    reporter = Reporter(terminal=True)
+    shown = ShownTasks(reporter)
+
+    def labels() -> list[str]:
+        (line,) = reporter._screen.root.children
+        return [f"{child.label}: {child.amount}" for child in line.children]
+
+    shown.show({"1": ("worker a", 1, 3), "2": ("worker b", 0, 2)}, "tasks")
+    shown.show({"2": ("worker b", 1, 2), "3": ("worker c", 0, 1)}, "tasks")
+    assert labels() == ["worker b: 1 of 2 tasks", "worker c: 0 of 1 tasks"]
+    shown.show({}, "tasks")
+    assert labels() == []

@@ -12,6 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import KernelError
+from core.model import GfxTarget, KernelRequest
+from kernels.build import KernelBuild
+from kernels.catalog import load_catalog
 from kernels.graph import Capacity, Graph, limits_for
 from kernels.modules import KernelModule, ModuleKind, Unit
 from kernels.step_process import split_times
@@ -80,6 +83,18 @@ def test_new_target_keeps_other_keys(src: Path) -> None:
     one, two = keys(src, "gfx942"), keys(src, "gfx942", "gfx1100")
     assert two.items() > one.items()
     assert set(two) - set(one) == {"m/u for gfx1100"}
+
+
+def test_new_target_of_the_catalog_compiles_only_itself(tmp_path: Path) -> None:
+    def keys_for(*names: str) -> dict[str, str]:
+        targets = tuple(map(GfxTarget.parse, names))
+        return KernelBuild(KernelRequest(), targets, TOOLCHAIN, cache=tmp_path).graph().keys
+
+    before, after = keys_for("gfx942", "gfx950"), keys_for("gfx942", "gfx950", "gfx1151")
+    assert after.items() > before.items()
+    portable = [module for module in load_catalog().modules.values() if module.kind is ModuleKind.PORTABLE]
+    units = {f"{module.name}/{unit.name} for gfx1151" for module in portable for unit in module.units}
+    assert set(after) - set(before) == units
 
 
 def test_keys_do_not_depend_on_folders(src: Path, tmp_path: Path) -> None:

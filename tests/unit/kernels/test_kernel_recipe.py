@@ -39,9 +39,10 @@ def names(*processors: str, **request: Any) -> list[str]:
 
 
 def test_chosen_modules_skips_modules_without_code() -> None:
-    assert names("gfx1100") == ["rms_norm"]
-    attention = {"mha_fwd_asm", "mha_bwd_asm"}
-    assert set(names("gfx942", "gfx1100")) == {"gemm_bf16", "gemm_i8", "flatmm_fp8", "rms_norm"} | attention
+    portable = ["rms_norm", "rope", "silu_and_mul"]
+    assert names("gfx1100") == portable
+    others = {"mha_fwd_asm", "mha_bwd_asm", "paged_attention", "mla_decode", "topk_softmax", "fmoe"}
+    assert set(names("gfx942", "gfx1100")) == {"gemm_bf16", "gemm_i8", "flatmm_fp8", *portable} | others
 
 
 @pytest.mark.parametrize(

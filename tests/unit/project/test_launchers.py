@@ -11,6 +11,7 @@ import os
 import runpy
 import shutil
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,6 +20,7 @@ import pytest
 
 BUILD = Path(__file__).resolve().parents[3] / "build"
 LAUNCHERS = ("ci_build", "test", "update_locks")
+PIP = "pip-23.0.1-py3-none-any.whl"
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
@@ -143,26 +145,48 @@ def test_unfinished_addition_recreates_venv(venv: Any) -> None:
         if module[0] == "pip":
             raise KeyboardInterrupt
 
-    venv._run = killed
+    venv._run, venv._add_pip = killed, lambda: run.append("pip of Python")
     for satisfied in (True, False):
         with pytest.raises(KeyboardInterrupt):
             venv._set_up("requirements-dev.lock")
         assert venv._satisfies("requirements.lock") is satisfied
         assert not venv._satisfies("requirements-dev.lock")
-    assert run == ["pip", "ensurepip", "pip"], "packages are added first, and .venv is recreated then"
+    assert run == ["pip", "pip of Python", "pip"], "packages are added first, and .venv is recreated then"
 
 
 def test_recreated_venv_keeps_developer_tools(root: Path, venv: Any) -> None:
     run: list[str] = []
     venv._run = lambda problem, *module, **_: run.append(Path(module[-1]).name)
+    venv._add_pip = lambda: run.append("pip of Python")
     (root / "build" / "requirements.lock").write_text("one==2 --hash=sha256:00\n")
     venv._set_up("requirements.lock")
     write_stamp(venv, "requirements.lock", "requirements-dev.lock")
     (root / "build" / "requirements.lock").write_text("one==3 --hash=sha256:00\n")
     venv._set_up("requirements.lock")
-    assert run == ["ensurepip", "requirements.lock", "ensurepip", "requirements-dev.lock"]
+    assert run == ["pip of Python", "requirements.lock", "pip of Python", "requirements-dev.lock"]
     assert venv._satisfies("requirements.lock")
     assert venv._satisfies("requirements-dev.lock")
+
+
+@pytest.mark.parametrize("place", ["configured", "bundled", "none"])
+def test_pip_of_python_is_unpacked_or_installed(
+    place: str, venv: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debian keeps the wheel in a folder of its configuration (PEP 453); a Python may have neither."""
+    run: list[str] = []
+    venv._run = lambda problem, *module, **_: run.append(module[0])
+    configured, bundled = tmp_path / "wheels", tmp_path / "ensurepip" / "_bundled"
+    for folder in (configured, bundled):
+        folder.mkdir(parents=True)
+    monkeypatch.setattr("sysconfig.get_config_var", lambda name: {"WHEEL_PKG_DIR": str(configured)}[name])
+    monkeypatch.setattr("ensurepip.__file__", str(bundled.parent / "__init__.py"))
+    if place != "none":
+        with zipfile.ZipFile(tmp_path.joinpath({"configured": configured}.get(place, bundled), PIP), "w") as archive:
+            archive.writestr("pip/__init__.py", f"place = {place!r}")
+    venv._add_pip()
+    unpacked = [*venv.VENV.glob("lib/*/site-packages/pip/__init__.py")]
+    assert [path.read_text() for path in unpacked] == ([] if place == "none" else [f"place = {place!r}"])
+    assert run == (["ensurepip"] if place == "none" else [])
 
 
 def test_a_python_without_ensurepip_is_explained(venv: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +199,7 @@ def test_a_python_without_ensurepip_is_explained(venv: Any, monkeypatch: pytest.
 def test_setup_errors_have_one_sentence_and_exit_code(
     root: Path, venv: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def failing(*_: str) -> NoReturn:
+    def failing(*_: object, **__: object) -> NoReturn:
         raise venv.SetupError("pip could not.", "ERROR: words of pip")
 
     venv._run = failing
@@ -243,3 +267,24 @@ def test_setup_names_program_that_blocks_it(root: Path, venv: Any) -> None:
     finally:
         os.close(held)
     assert (root / ".venv" / "stamp.json").exists(), "what the program uses stays"
+
+
+@pytest.mark.parametrize(
+    ("words", "links"),
+    [
+        ("gate device set --offline --wheelhouse bundle", "bundle/wheels"),
+        ("gate device set --wheelhouse=bundle --offline", "bundle/wheels"),
+        ("gate device set --offline --wheelhouse=plain", "plain"),
+        ("gate device set --wheelhouse=bundle", ""),
+        ("gate device set --offline", ""),
+    ],
+)
+def test_offline_set_up_uses_the_wheelhouse(
+    words: str, links: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bundle" / "wheels").mkdir(parents=True)
+    (tmp_path / "plain").mkdir()
+    monkeypatch.chdir(tmp_path)
+    found = load(BUILD.parent)._offline(["build/ci_build", *words.split()])
+    assert found.get("PIP_FIND_LINKS", "") == (str(tmp_path / links) if links else "")
+    assert found.get("PIP_NO_INDEX", "") == ("1" if links else "")

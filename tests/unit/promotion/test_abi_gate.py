@@ -66,13 +66,14 @@ def judge(
     *,
     carried: RocmManifest | None = None,
     published: bool = False,
+    rocm_version: str = "7.2.0",
 ) -> Evidence:
     """Stage a set with one library and run the gate on it; `carried` is the manifest in the set."""
     folder.mkdir(exist_ok=True)
     wheel = set_wheel(made, folder, {path: TARGETS for path in made.files if path.endswith(".so")})
     if published:
         wheel = dataclasses.replace(wheel, wheel=dataclasses.replace(wheel.wheel, source_sha256=wheel.wheel.sha256))
-    wheel_set = make_set([wheel], python_versions=PYTHON)
+    wheel_set = make_set([wheel], python_versions=PYTHON, rocm_version=rocm_version)
     written = write_set(folder / "set", [wheel], wheel_set)
     if carried is not None:
         data = dump_manifest(carried)
@@ -155,16 +156,39 @@ def test_all_wheels_are_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("weak", [False, True])
-def test_symbols_are_skipped_without_manifest(tmp_path: Path, weak: bool) -> None:
+def test_set_built_without_manifest_of_its_rocm_is_refused(tmp_path: Path, weak: bool) -> None:
     carried = dataclasses.replace(MANIFEST, weak=True) if weak else None
     made = our_pjrt(native(TinySymbol("nowhere"), needed=(HIP, "libnuma.so.1")))
-    evidence = judge(tmp_path, made, None, carried=carried)
-    assert evidence.counts["skipped"] == 1
-    assert "`ci_build rocm manifest PATH`" in checks(evidence)["symbols of ROCm 7.2.0"]["why"]
-    assert "symbols were not compared" in warnings(evidence)["rocm-unknown"]
-    assert set(errors(evidence)) == {"needed-unresolved"}
+    evidence = judge(tmp_path, made, None, carried=carried, rocm_version="7.3.0")
+    assert "symbols were not compared" in errors(evidence)["rocm-unknown"]
+    assert set(errors(evidence)) == {"needed-unresolved", "rocm-unknown"}
     assert "libnuma.so.1" in errors(evidence)["needed-unresolved"]
     assert sum(name.startswith("layout ") for name in checks(evidence)) == 6
+
+
+def test_adopted_set_without_manifest_of_its_rocm_is_a_warning(tmp_path: Path) -> None:
+    made = our_pjrt(native(TinySymbol("nowhere"), needed=(HIP,)))
+    evidence = judge(tmp_path, made, None, rocm_version="7.3.0", published=True)
+    assert evidence.counts["skipped"] == 1
+    assert "`ci_build rocm manifest PATH`" in checks(evidence)["symbols of ROCm 7.3.0"]["why"]
+    assert "symbols were not compared" in warnings(evidence)["rocm-unknown"]
+    assert errors(evidence) == {}
+
+
+@pytest.mark.parametrize(
+    ("symbol", "adopted"),
+    [(symbol, adopted) for symbol in ("hipGetErrorString", "hipGetErrorStrinX") for adopted in (False, True)],
+)
+def test_set_without_manifest_is_compared_with_shipped_one(tmp_path: Path, symbol: str, adopted: bool) -> None:
+    """The symbols that published wheels need are those of the ROCm; wheels of others may need more."""
+    made = our_pjrt(native(TinySymbol(symbol), needed=(HIP,)))
+    evidence = judge(tmp_path, made, None, rocm_version="7.2.4", published=adopted)
+    found = warnings(evidence) if adopted else errors(evidence)
+    if symbol == "hipGetErrorString":
+        assert errors(evidence) == {}
+        assert "rocm-unknown" not in warnings(evidence)
+    else:
+        assert "hipGetErrorStrinX" in found["symbol-missing"]
 
 
 def test_library_missing_in_packages_is_reported(tmp_path: Path) -> None:
@@ -226,6 +250,8 @@ def test_unresolved_library_of_rocm_is_a_warning(tmp_path: Path) -> None:
     evidence = judge(tmp_path, our_pjrt(), broken)
     assert evidence.outcome is Outcome.PASSED
     assert f"{HIP}, which would not find libamd_comgr.so.3" in warnings(evidence)["layout-unresolved"]
+    weak = judge(tmp_path / "weak", our_pjrt(), dataclasses.replace(broken, weak=True))
+    assert "layout-unresolved" not in warnings(weak), "a weak manifest has no RUNPATHs"
 
 
 # Faults of the wheel

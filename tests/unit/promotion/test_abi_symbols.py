@@ -112,6 +112,18 @@ def test_unmet_needs_name_other_sonames() -> None:
     assert f"needs libamdhip64.so.6 (available: {HIP}), libnuma.so.1, which neither {ROCM}" in found.message
 
 
+@pytest.mark.parametrize(
+    ("soname", "remedy"),
+    [
+        ("libamd_smi.so.26", "Choose --rocm-version: ROCm 7.12 or 7.14 has libamd_smi.so.26."),
+        ("libLLVM-19.so", "Build against this ROCm and platform, link the needed library statically, or"),
+    ],
+)
+def test_unmet_needs_name_rocm_that_has_the_library(soname: str, remedy: str) -> None:
+    (found,) = unmet_needs(elf(needed=(soname,)), SYSTEM, OFFERS, ROCM)
+    assert found.remedy.startswith(remedy)
+
+
 def test_needed_path_is_a_leaked_build_path() -> None:
     (found,) = unmet_needs(elf(needed=("bazel-out/k8-opt/libown.so",)), SYSTEM, OFFERS, ROCM)
     assert (found.code, found.severity) == ("needed-build-path", Severity.ERROR)

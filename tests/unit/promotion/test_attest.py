@@ -233,7 +233,7 @@ def test_promote_prints_signers(bucket: DirBucket, staged: StagedSet) -> None:
     promotion = go(bucket, staged)
     assert promotion.attested == {str(ME): sorted(done)}
     assert promotion.promoted.policy["attested"] == {str(ME): sorted(done)}
-    assert f"<td>{ME}: {len(done)} wheels</td>" in bucket.get(RELEASED.overview).decode()
+    assert f"Attested by {ME}: {len(done)} wheels" in bucket.get(RELEASED.overview).decode()
     (told,) = json.loads(bucket.get(RELEASED.status))["sets"]
     assert told["policy"]["attested"] == {str(ME): sorted(done)}
 

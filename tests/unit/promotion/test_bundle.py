@@ -11,6 +11,7 @@ import pytest
 from ci_build import cli
 from ci_build.cli.commands import bundle as command
 from core.errors import BucketError, RequestError, WheelSetError
+from promotion import bundle_gate
 from promotion.stage import stage
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
@@ -72,6 +73,45 @@ def test_bundle_interrupted_leaves_nothing(folder: Path, monkeypatch: pytest.Mon
     assert cli.run(["bundle", str(folder)]) == 130
     assert len(seen) == len([*folder.glob("*.whl")])
     assert listing(folder.parent) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--platform=cpu"], "--platform has no effect without --with-gate"),
+        (["--with-gate", "--python=3.12"], "--with-gate needs --platform and --python"),
+        (["--with-gate", "--platform=cpu", "--python=3.9"], "does not support Python 3.9"),
+        (["--with-gate", "--platform=cuda", "--python=3.12"], "--platform cuda needs --also"),
+        (["--with-gate", "--platform=cpu", "--python=3.12", "--jax-tests=jax"], "--jax-tests has no commit"),
+        (["--with-gate", "--platform=cpu", "--python=3.12", "--out=."], "--out exists"),
+    ],
+)
+def test_bundle_for_gate_refuses_contradictions(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    before = listing(folder.parent)
+    assert cli.run(["bundle", str(folder), *words]) == RequestError.exit_code
+    assert said in capsys.readouterr().err
+    assert listing(folder.parent) == before
+
+
+LOCKED = """# written by uv
+one==1.0 ; python_version < '3.12' \\
+    --hash=sha256:aa \\
+    --hash=sha256:bb
+    # via two
+two==2.0 \\
+    --hash=sha256:cc
+three==3.0 ; sys_platform == 'win32' \\
+    --hash=sha256:dd
+"""
+
+
+def test_locks_are_read_for_the_python_of_the_runner(tmp_path: Path) -> None:
+    (tmp_path / "x.lock").write_text(LOCKED)
+    both = ["one==1.0 --hash=sha256:aa --hash=sha256:bb", "two==2.0 --hash=sha256:cc"]
+    assert list(bundle_gate._applicable(tmp_path / "x.lock", "3.11")) == both
+    assert list(bundle_gate._applicable(tmp_path / "x.lock", "3.12")) == both[1:]
 
 
 def test_bundle_uses_staged_set_of_bucket(

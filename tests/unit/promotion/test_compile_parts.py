@@ -40,7 +40,7 @@ from promotion.gates.compile.schedule import (
     compile_batches,
     share_machine,
 )
-from promotion.gates.compile.view import ProgressTable, failures, results
+from promotion.gates.compile.view import failures, results
 from promotion.index.ledger import FIRST
 from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, apply_change
 from promotion.storage.directory_bucket import DirBucket
@@ -460,17 +460,6 @@ def test_compiled_for_returns_target_of_spec() -> None:
 
 
 # Text output
-
-
-def test_progress_table_counts_finished_programs() -> None:
-    matrix = ProgressTable(("gfx942", "gfx950"), {"gfx942": ["lax.dot", "lax.sort", "fft.fft"], "gfx950": ["lax.dot"]})
-    matrix.note("gfx942", "lax.dot", Fate.COMPILED)
-    matrix.note("gfx942", "lax.sort", None)
-    matrix.note("gfx950", "lax.dot", Fate.CRASHED)
-    assert matrix.rows() == (
-        ("programs", "gfx942", "gfx950"),
-        [("lax", "1/2 …", "1/1 (1 not)"), ("fft", "0/1", "0/0")],
-    )
 
 
 def test_results_and_failures_of_evidence() -> None:

@@ -103,7 +103,9 @@ def test_promote_copies_concurrently_before_ledger(tmp_path: Path) -> None:
     kinds = ["last" if key.endswith(("index.html", "status.json")) and kind == "file" else kind
              for key, kind in zip(bucket.order, kinds, strict=True)]  # fmt: skip
     assert kinds == sorted(kinds, key=["file", "ledger", "page", "last"].index)
-    assert kinds.count("file") == bucket.copies
+    written = [key for key in bucket.order if "/report-" in key or "/summary-" in key]
+    assert len(written) == 2
+    assert kinds.count("file") == bucket.copies + len(written)
     assert kinds.count("ledger") == 1
     assert bucket.order[-1].endswith("status.json")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,12 @@ from core.model import Evidence, Outcome, Severity
 from promotion.gates.common.runs import run_gates
 from promotion.gates.coverage import gate as coverage_gate
 from promotion.gates.coverage import kernel_rules
-from promotion.night_results import code_size
+from promotion.set_report import code_size
+from tests.support.faults.code_objects import CODE_FAULTS
 from tests.support.gating import messages, stage_wheels
 from tests.support.host_code import HostCode, kernel_bundle
 from tests.support.made_kernels import OBJECT, OTHER, clean_kernels, manifest, tell
-from tests.support.made_wheel import GLIBC, MadeWheel, fat_binary, library
+from tests.support.made_wheel import GLIBC, MACHS, MadeWheel, code_object, fat_binary, hip_library, library
 from tests.support.silent import NoProcesses, Silent
 from tests.support.wheel_sets import (
     PJRT_LIBRARY,
@@ -32,6 +34,10 @@ from tests.support.wheel_sets import (
     plugin,
     set_wheel,
 )
+from tests.support.whole_code import whole_code
+from wheelkit.elf import constants
+from wheelkit.elf.reader import ElfImage
+from wheelkit.gpu import bundle
 
 JAX_AITER = "jax_aiter-1.2.3-py3-none-manylinux_2_28_x86_64.whl"
 ADD, MUL = "_Z3addPfS_", "_Z3mulPfS_"
@@ -71,7 +77,7 @@ def damaged_bundle() -> bytes:
     [
         (library(GLIBC), "has no code for {target}"),
         (damaged_bundle(), "bundle-damaged"),
-        (library(GLIBC, fatbins=[fat_binary(TARGETS, machs={"gfx950": 0x4C})]), "code-object-wrong"),
+        (hip_library(GLIBC, fatbins=[fat_binary(TARGETS, machs={"gfx950": 0x4C})]), "code-object-wrong"),
     ],
 )
 def test_library_with_other_code_than_promised_fails(tmp_path: Path, content: bytes, text: str) -> None:
@@ -83,14 +89,14 @@ def test_library_with_other_code_than_promised_fails(tmp_path: Path, content: by
 
 def test_unpromised_code_fails(tmp_path: Path) -> None:
     made = plugin()
-    made.files["jax_rocm7_plugin/_sparse.so"] = library(GLIBC, fatbins=[fat_binary()])
+    made.files["jax_rocm7_plugin/_sparse.so"] = hip_library(GLIBC, fatbins=[fat_binary()])
     found = told(judge(tmp_path, with_code(tmp_path, made, PLUGIN_LIBRARIES))["gfx942"])
     assert any("_sparse.so has code for gfx942, gfx950; wheels.json has nothing" in text for text in found)
 
 
 def test_promised_target_without_code_fails(tmp_path: Path) -> None:
     made = plugin()
-    made.files[PLUGIN_LIBRARIES[0]] = library(GLIBC, fatbins=[fat_binary(["gfx942"])])
+    made.files[PLUGIN_LIBRARIES[0]] = hip_library(GLIBC, fatbins=[fat_binary(["gfx942"])])
     found = judge(tmp_path, with_code(tmp_path, made, PLUGIN_LIBRARIES))
     assert found["gfx950"].outcome is Outcome.FAILED
     assert found["gfx950"].counts["failed"] == 1
@@ -129,7 +135,7 @@ def test_set_without_device_code_is_an_error(tmp_path: Path) -> None:
 def with_kernels(folder: Path, held: Mapping[str, Sequence[str]], registered: Sequence[str], **form: Any) -> SetWheel:
     """Return a pjrt wheel whose library has one bundle."""
     made = pjrt()
-    made.files[PJRT_LIBRARY] = HostCode([registered], **form).library(folder, [kernel_bundle(folder, held)])
+    made.files[PJRT_LIBRARY] = HostCode([registered], **form).library(folder, [kernel_bundle(held)])
     return with_code(folder, made, [PJRT_LIBRARY], tuple(held))
 
 
@@ -160,7 +166,7 @@ FOR_GFX9, FOR_GFX950 = (
 def with_attention(folder: Path, targets: Sequence[str], *held: Mapping[str, Sequence[str]]) -> SetWheel:
     """Return a wheel of kernel modules with two registered bundles of attention: for gfx9 and for gfx950."""
     made = clean_kernels()
-    bundles = [kernel_bundle(folder, one) for one in held]
+    bundles = [kernel_bundle(one) for one in held]
     made.files[MHA] = HostCode([[FOR_GFX9], [FOR_GFX950]]).library(folder, bundles)
     body = manifest(made.files)
     entry = {"kind": "ffi-shim", "library": "lib/libmha_fwd.so", "sha256": hashlib.sha256(made.files[MHA]).hexdigest()}
@@ -225,8 +231,8 @@ def test_unknown_host_code_is_a_warning(tmp_path: Path) -> None:
         (WAVE64, "gfx9-4-generic", False), (WAVE64, "gfx11-generic", True), (ADD, "gfx1100", False),
     ],
 )  # fmt: skip
-def test_rules_apply_to_jax_0_12(kernel: str, target: str, excused: bool) -> None:
-    wheel_set = make_set([], jax_version="0.12.0")
+def test_rules_apply_to_jax_0_12_and_rocm_7_14(kernel: str, target: str, excused: bool) -> None:
+    wheel_set = make_set([], jax_version="0.12.0", rocm_version="7.14.0")
     rules = kernel_rules.rules_for(kernel_rules.load_rules(), wheel_set, PJRT_LIBRARY)
     assert any(rule.excuses(kernel, target) for rule in rules) is excused
 
@@ -234,8 +240,12 @@ def test_rules_apply_to_jax_0_12(kernel: str, target: str, excused: bool) -> Non
 @pytest.mark.parametrize(
     ("jax", "rocm", "member", "count"),
     [
-        ("0.12.0", "7.2.0", PJRT_LIBRARY, 3),
-        ("0.12.0", "7.2.0", PLUGIN_LIBRARIES[0], 0),
+        ("0.12.0", "7.14.0", PJRT_LIBRARY, 3),
+        ("0.12.0", "7.14.0", PLUGIN_LIBRARIES[0], 0),
+        ("0.12.0", "7.2.0", PJRT_LIBRARY, 1),
+        ("0.11.1", "7.12.0", PJRT_LIBRARY, 2),
+        ("0.11.1", "7.12.0a20260301", PJRT_LIBRARY, 2),
+        ("0.11.1", "7.11.0", PJRT_LIBRARY, 0),
         ("0.10.2", "7.2.0", PJRT_LIBRARY, 0),
         ("0.12.1", "8.0", "jax_plugins/xla_rocm8/xla_rocm_plugin.so", 3),
     ],
@@ -247,8 +257,8 @@ def test_rules_apply_to_one_library_and_version_range(jax: str, rocm: str, membe
 
 def test_gate_applies_kernel_rules(tmp_path: Path) -> None:
     wheel = with_kernels(tmp_path, {"gfx942": [ADD, WAVE64], "gfx950": [ADD, WAVE64]}, [ADD, WAVE32, WAVE64])
-    assert told(judge(tmp_path, wheel, jax_version="0.12.0")["gfx942"]) == []
-    assert told(judge(tmp_path / "again", wheel, jax_version="0.10.2")["gfx942"]) != []
+    assert told(judge(tmp_path, wheel, jax_version="0.11.0", rocm_version="7.14.0")["gfx942"]) == []
+    assert told(judge(tmp_path / "again", wheel, jax_version="0.11.0", rocm_version="7.2.0")["gfx942"]) != []
 
 
 @pytest.mark.parametrize(
@@ -257,6 +267,7 @@ def test_gate_applies_kernel_rules(tmp_path: Path) -> None:
         "schema = 2\n[[only]]\n",
         "schema = 1\nonly = []\nother = 1\n",
         'schema = 1\n[[only]]\njax = "0.12"\nmember = "x"\npattern = "x"\ntargets = ["gfx942"]\nreason = "y"\n',
+        'schema = 1\n[[only]]\nrocm = "7.12"\nmember = "x"\npattern = "x"\ntargets = ["gfx942"]\nreason = "y"\n',
         'schema = 1\n[[only]]\njax = ">0.12"\nmember = "x"\npattern = "("\ntargets = ["gfx942"]\nreason = "y"\n',
         'schema = 1\n[[only]]\njax = ">0.12"\nmember = "x"\npattern = "x"\ntargets = ["gfx942"]\nreason = ""\n',
         'schema = 1\n[[only]]\njax = ">0.12"\nmember = "x"\npattern = "x"\nreason = "y"\n',
@@ -302,16 +313,67 @@ def test_target_rejected_by_xla_is_a_warning(tmp_path: Path) -> None:
 
 def test_unreadable_code_object_is_an_error(tmp_path: Path) -> None:
     made = pjrt()
-    made.files[PJRT_LIBRARY] = HostCode([[ADD]]).library(tmp_path, [fat_binary(TARGETS)])  # only headers
+    parts = [(f"hipv4-amdgcn-amd-amdhsa--{target}", code_object(MACHS[target])) for target in TARGETS]  # only headers
+    made.files[PJRT_LIBRARY] = HostCode([[ADD]]).library(tmp_path, [bundle.build(parts)])
     evidence = judge(tmp_path, with_code(tmp_path, made, [PJRT_LIBRARY]))["gfx942"]
     assert evidence.outcome is Outcome.FAILED
-    place = f"jax_rocm7_pjrt-0.10.2+rocm7.2.0-py3-none-manylinux_2_28_x86_64.whl: {PJRT_LIBRARY}: bundle 0: gfx942"
-    assert any(text.startswith(f"code-object-wrong: {place}") for text in told(evidence)), told(evidence)
+    place = f"jax_rocm7_pjrt-0.10.2+rocm7.2.0-py3-none-manylinux_2_28_x86_64.whl: {PJRT_LIBRARY}: bundle 0: entry "
+    assert any(text.startswith(f"code-object-damaged: {place}") for text in told(evidence)), told(evidence)
 
 
 def test_nights_read_size_of_device_code_by_target(tmp_path: Path) -> None:
     made = plugin()
-    made.files[PLUGIN_LIBRARIES[0]] = library(GLIBC, fatbins=[fat_binary(["gfx942"])])
+    made.files[PLUGIN_LIBRARIES[0]] = hip_library(GLIBC, fatbins=[fat_binary(["gfx942"])])
     found = judge(tmp_path, with_code(tmp_path, made, PLUGIN_LIBRARIES))
     sizes = {target: code_size(evidence) for target, evidence in found.items()}
     assert sizes["gfx942"] > sizes["gfx950"] > 0
+
+
+def unregistered(data: bytearray, change: str) -> None:
+    """Break the registration of the device code in a library."""
+    image = ElfImage.parse(bytes(data), "library")
+    segment = image.section(".hipFatBinSegment")
+    assert segment is not None
+    if change == "pointer":
+        struct.pack_into("<Q", data, segment.offset + 8, 0)
+    elif change == "section":
+        data[data.index(b".hipFatBinSegment")] = ord("_")
+    elif change in ("magic", "version"):
+        data[segment.offset + (4 if change == "version" else 0)] ^= 2
+    else:
+        tag = constants.DT_INIT_ARRAYSZ if change == "size" else constants.DT_INIT_ARRAY
+        entry = next(entry for entry in image.dynamic() if entry.tag == tag)
+        constants.DYNAMIC.pack_into(data, entry.offset, tag if change == "size" else constants.DT_DEBUG, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ("size", "runs no constructor"),
+        ("tag", "runs no constructor"),
+        ("magic", "with magic 0x48495044 and version 1"),
+        ("version", "with magic 0x48495046 and version 3"),
+        ("pointer", "has no wrapper of the bundle at"),
+        ("section", "has no wrapper of the bundle at"),
+    ],
+)
+def test_device_code_that_hip_does_not_get_is_an_error(tmp_path: Path, change: str, text: str) -> None:
+    made = pjrt()
+    data = bytearray(made.files[PJRT_LIBRARY])
+    unregistered(data, change)
+    made.files[PJRT_LIBRARY] = bytes(data)
+    for evidence in judge(tmp_path, with_code(tmp_path, made, [PJRT_LIBRARY])).values():
+        found = told(evidence)
+        assert any(line.startswith("registration-missing: ") and text in line for line in found), found
+
+
+@pytest.mark.parametrize("code", ["code-object-damaged", "kernel-descriptor-wrong", "kernel-metadata-wrong"])
+def test_broken_code_object_is_an_error(tmp_path: Path, code: str) -> None:
+    fault = next(fault for fault in CODE_FAULTS if fault.code == code)
+    broken = bytearray(whole_code("gfx942"))
+    fault.edit(broken)
+    parts = [(f"hipv4-amdgcn-amd-amdhsa--{t}", bytes(broken) if t == "gfx942" else whole_code(t)) for t in TARGETS]
+    made = pjrt()
+    made.files[PJRT_LIBRARY] = hip_library(fatbins=[bundle.build(parts)])
+    evidence = judge(tmp_path, with_code(tmp_path, made, [PJRT_LIBRARY]))["gfx942"]
+    assert any(line.startswith(f"{code}: jax_rocm7_pjrt-") for line in told(evidence)), told(evidence)

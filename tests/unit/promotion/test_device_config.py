@@ -17,6 +17,7 @@ from tests.support.fake_devices import device_config
 EVERYTHING = device_config(
     source=SuiteSource(location="https://user:secret@example.invalid/jax.git", commit="0" * 40),
     bucket="s3://b c",
+    suite_env=("XLA_FLAGS=--a --b", "LEFT="),
     devices=(8,),
     workers_per_device="12",
     workers=3,
@@ -24,6 +25,8 @@ EVERYTHING = device_config(
     rocm=Path("/opt/rocm-7"),
     also=Path("/a/also.lock"),
     python="3.12",
+    offline=True,
+    wheelhouse=Path("/a/bundle"),
     retries=0,
     test_timeout=2.5,
     image="runner@sha256:" + "1" * 64,
@@ -35,12 +38,15 @@ def test_reproduce_repeats_all_options() -> None:
     assert opts == [
         *("python3", "build/ci_build", "gate", "device", "multi-arch/abc"),
         *("--platform=rocm", "--family=gfx94X-dcgpu", f"--jax-tests=https://****@example.invalid/jax.git@{'0' * 40}"),
+        *("--suite-env=XLA_FLAGS=--a --b", "--suite-env=LEFT="),
         *("--python=3.12", "--also=/a/also.lock", "--rocm=/opt/rocm-7", "--devices=8"),
         *(
             "--workers-per-device=12",
             "--workers=3",
             "--cpus=4",
             f"--image=runner@sha256:{'1' * 64}",
+            "--offline",
+            "--wheelhouse=/a/bundle",
             "--retries=0",
             "--test-timeout=2.5",
             "--bucket=s3://b c",

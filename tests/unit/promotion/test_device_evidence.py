@@ -17,9 +17,10 @@ from promotion.evidence.test_results import TestVerdict, load_results
 from promotion.gates.common.gate import Check
 from promotion.gates.common.runs import raise_for_failures
 from promotion.gates.device import evidence
+from promotion.gates.device.expected_machine import ExpectedMachine
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.machine import MachineInfo
-from promotion.gates.device.preflight import ExpectedMachine, check_host
+from promotion.gates.device.preflight import check_host
 from promotion.policy.waivers import FlakeWaiver
 from promotion.storage.keys import StagedSet
 from tests.support.device_results import BINARY, RESULTS, WAIVER, again, checks_of, judged, result
@@ -79,17 +80,44 @@ def test_evidence_records_waivers_of_flaky_tests() -> None:
 
 
 def test_checks_of_tests_fail_on_flakes_that_are_not_listed() -> None:
-    many = (*(result(f"t{n}", V.FAILED) for n in range(evidence.MAX_LISTED_TESTS)), result("z", V.FLAKY))
+    many = tuple(result(f"t{n:04}", V.FLAKY, f"E   number {n}") for n in range(evidence.MAX_LISTED_TESTS + 1))
     every = replace(WAIVER, test="tests/a_test.py")
     assert [check.failed for check in checks_of(many, (every,)) if check.name.endswith("1 more flaky")] == [True]
 
 
 def test_checks_of_tests_list_first_failures_and_count_all() -> None:
-    many = tuple(result(f"t{n}", V.FAILED if n % 2 else V.ENVIRONMENT, "E   no") for n in range(2000))
+    many = tuple(result(f"t{n}", V.FAILED if n % 2 else V.ENVIRONMENT, f"E   no {n}") for n in range(2000))
     config = checks_of(many)
     assert len(config) == evidence.MAX_LISTED_TESTS + 2
     assert sum(check.times for check in config if check.failed) == 1000
     assert sum(check.times for check in config if check.skipped) == 1000
+
+
+def test_checks_of_tests_group_failures_of_one_cause() -> None:
+    cause = "AttributeError: module 'jax' has no attribute 'new'"
+    same = [result(f"t{n}", V.FAILED, f"line {n}\nE   {cause}\nE   more {n}") for n in range(282)]
+    few = [result(f"f{n}", V.FAILED, "E   ValueError: rare") for n in range(evidence.NAMED)]
+    sick = [result(f"m{n}", V.ENVIRONMENT, "hipErrorNoDevice") for n in range(9)]
+    found = checks_of((*few, *same, *sick))
+    assert [(check.name, check.times, check.outcome) for check in found] == [
+        (f"282 x {cause}", 282, "failed"),
+        ("9 x hipErrorNoDevice", 9, "skipped"),
+        *((f"tests/a_test.py::f{n}", 1, "failed") for n in range(evidence.NAMED)),
+    ]
+    (finding,) = found[0].findings
+    assert finding.message == f"282 tests failed: {cause}. The first is tests/a_test.py::t0."
+    assert finding.remedy == "Run `run tests/a_test.py::t0`."
+    assert len(dump_evidence(judged(found))) < 10_000
+
+
+def test_to_junit_groups_failures_of_one_cause() -> None:
+    long = "frame\n" * 500 + "E   AttributeError: gone\n"
+    data = evidence.to_junit([result(f"t{n}", V.FAILED, long) for n in range(282)], "device.gfx942", again)
+    failures = ET.fromstring(data).findall(".//failure")
+    assert {failure.get("type") for failure in failures} == {"AttributeError: gone"}
+    assert [len(failure.text or "") > len(long) for failure in failures] == [True, *[False] * 281]
+    assert "The cause is that of tests/a_test.py::t0." in (failures[7].text or "")
+    assert "run tests/a_test.py::t7" in (failures[7].text or "")
 
 
 def test_checks_of_tests_tell_how_to_reproduce_a_failure() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -86,6 +87,14 @@ def test_workers_per_device_is_limited_by_scarcest_resource(
 ) -> None:
     devices = fake_devices(count, memory=memory * GIB)
     assert workers_per_device(devices, Allotment(cpus=tuple(range(cores)), cores=cores, memory=ram * GIB)) == expected
+
+
+def test_workers_per_device_depends_on_free_memory() -> None:
+    (device,) = fake_devices(1, memory=80 * GIB)
+    assert workers_per_device([replace(device, free=9 * GIB)], HOST) == 4
+    assert workers_per_device([replace(device, free=None)], HOST) == 16
+    assert workers_per_device([device, replace(device, free=7 * GIB)], HOST) == 3
+    assert workers_per_device([], HOST) == 1
 
 
 @pytest.mark.parametrize(

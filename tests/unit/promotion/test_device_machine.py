@@ -15,9 +15,10 @@ import pytest
 from core.errors import MachineError, ProcessError
 from promotion.gates.common.gate import Check
 from promotion.gates.device import machine as module
+from promotion.gates.device.expected_machine import PREFIX, ExpectedMachine
 from promotion.gates.device.lease import GIB, GpuDevice, JaxPlatform
 from promotion.gates.device.machine import MachineInfo, detect_allotment, detect_machine, memory, quotas
-from promotion.gates.device.preflight import PREFIX, ExpectedMachine, check_host, check_jax
+from promotion.gates.device.preflight import check_host, check_jax
 from promotion.storage.bucket import sha256_of
 from tests.support.fake_devices import fake_devices
 from tests.support.files import write_files
@@ -235,13 +236,17 @@ def site_with(folder: Path, version: str = "7.2.0") -> tuple[ExpectedMachine, di
     }
 
 
+def sick() -> str:
+    return "hipGetDeviceCount returned 100"
+
+
 def test_check_jax_names_each_problem(tmp_path: Path) -> None:
     expected, said = site_with(tmp_path)
     first, second = said["devices"]
     plugin, hip = said["libraries"]
 
     def problems(**changes: object) -> dict[str, str]:
-        return bad(check_jax({**said, **changes}, expected))
+        return bad(check_jax({**said, **changes}, expected, sick))
 
     assert list(problems(error="RuntimeError: no backend")) == ["platform"]
     assert list(problems(platforms=["cpu"], default="cpu")) == ["platform"]
@@ -260,7 +265,7 @@ def test_check_jax_names_each_problem(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("version", "good"), [("7.2.1", True), ("7.1.0", False), ("10.2.0", False), ("odd", False)])
 def test_check_jax_refuses_other_rocm_release(tmp_path: Path, version: str, good: bool) -> None:
     expected, said = site_with(tmp_path, version)
-    assert bad(check_jax(said, expected)).keys() == (set() if good else {"ROCm"})
+    assert bad(check_jax(said, expected, sick)).keys() == (set() if good else {"ROCm"})
 
 
 def test_check_jax_compares_libraries_with_manifest(tmp_path: Path) -> None:
@@ -272,7 +277,7 @@ def test_check_jax_compares_libraries_with_manifest(tmp_path: Path) -> None:
     def items(**changes: Any) -> list[Check]:
         library = RocmLibrary(soname="libamdhip64.so.7", path="lib/libamdhip64.so.7", symbols={}, size=elf.size)
         told = replace(EXPECTED, rocm={"libamdhip64.so.7": replace(library, **changes)})
-        return [*check_jax({**said, "libraries": [str(hip), "/lib/libc.so.6"]}, told)]
+        return [*check_jax({**said, "libraries": [str(hip), "/lib/libc.so.6"]}, told, sick)]
 
     def problem(**changes: Any) -> str:
         return bad(items(**changes)).get("ROCm's libraries", "")

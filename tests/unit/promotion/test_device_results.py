@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from core.errors import GateError
 from promotion.evidence.test_results import TestResult, TestVerdict, dump_results, load_results
-from promotion.gates.device.results import Attempt, Ending, Round, counts, executed, judge
+from promotion.gates.device.results import (
+    OUT_OF_MEMORY,
+    Attempt,
+    Ending,
+    Round,
+    counts,
+    executed,
+    judge,
+    killed_workers,
+)
 
 TEST = "tests/lax_test.py::LaxTest::test_add"
 
@@ -35,7 +44,12 @@ P, R, F = Round.FIRST, Round.RERUN, Round.RETRY
         ([at(P, Ending.CRASHED), at(R, Ending.CRASHED), at(F, Ending.PASSED)], TestVerdict.FLAKY),
         ([at(P, Ending.CRASHED), at(R, Ending.PASSED), at(F, Ending.FAILED)], TestVerdict.FAILED),
         ([at(P, Ending.CRASHED), at(R, Ending.SKIPPED)], TestVerdict.CRASHED),
-        ([at(P, Ending.FAILED), at(F, Ending.SKIPPED)], TestVerdict.FAILED),
+        ([at(P, Ending.FAILED), at(F, Ending.SKIPPED)], TestVerdict.SKIPPED),
+        ([at(P, Ending.KILLED), at(R, Ending.PASSED)], TestVerdict.PASSED),
+        ([at(P, Ending.KILLED), at(R, Ending.KILLED), at(F, Ending.PASSED)], TestVerdict.PASSED),
+        ([at(P, Ending.FAILED), at(R, Ending.KILLED), at(F, Ending.PASSED)], TestVerdict.FLAKY),
+        ([at(P, Ending.KILLED), at(F, Ending.KILLED)], TestVerdict.CRASHED),
+        ([at(P, Ending.KILLED), at(F, Ending.KILLED, f"{OUT_OF_MEMORY}.")], TestVerdict.ENVIRONMENT),
         ([at(P, Ending.FAILED, "hipErrorNoDevice")], TestVerdict.ENVIRONMENT),
         ([at(P, Ending.FAILED, "hipErrorNoDevice"), at(F, Ending.FAILED, "1 != 2")], TestVerdict.FAILED),
         ([at(P, Ending.FAILED, "hipErrorNoDevice"), at(F, Ending.PASSED)], TestVerdict.FLAKY),
@@ -56,6 +70,16 @@ def test_judge_blames_unfit_machine_for_failures() -> None:
 def test_judge_keeps_message_of_flake_and_entry_of_skip() -> None:
     assert judge(TEST, [at(P, Ending.FAILED, "1 != 2"), at(F, Ending.PASSED)]).message == "1 != 2"
     assert judge(TEST, [at(P, Ending.SKIPPED, "known", "ledger-7")]).entry == "ledger-7"
+    skipped = judge(TEST, [at(P, Ending.FAILED, "1 != 2"), at(F, Ending.SKIPPED, "no TPU", "suite")])
+    assert (skipped.message, skipped.entry) == ("no TPU", "suite")
+
+
+def test_killed_workers_are_named() -> None:
+    attempts = {TEST: [at(P, Ending.KILLED), at(R, Ending.PASSED)]}
+    results = [judge(TEST, attempts[TEST])]
+    (finding,) = killed_workers(results, attempts)
+    assert finding.message == f"1 tests passed after their process was killed with SIGKILL; the first is {TEST}."
+    assert list(killed_workers([judge(TEST, [at(P, Ending.PASSED)])], {TEST: [at(P, Ending.PASSED)]})) == []
 
 
 ATTEMPTS = st.lists(
@@ -75,8 +99,10 @@ ATTEMPTS = st.lists(
 def test_judge_never_passes_test_that_failed(attempts: list[Attempt]) -> None:
     result = judge(TEST, attempts)
     fell = any(item.ending in (Ending.FAILED, Ending.CRASHED, Ending.HUNG) for item in attempts)
+    alone = [item.ending for item in attempts if item.round is F]
     if fell:
-        assert result.verdict not in (TestVerdict.PASSED, TestVerdict.NOT_RUN, TestVerdict.SKIPPED)
+        assert result.verdict not in (TestVerdict.PASSED, TestVerdict.NOT_RUN)
+        assert (result.verdict is TestVerdict.SKIPPED) == (alone[-1:] == [Ending.SKIPPED])
     assert (result.verdict is TestVerdict.NOT_RUN) == (not attempts)
 
 

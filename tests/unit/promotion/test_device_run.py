@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from core.errors import CiBuildError, GateError, MachineError
 from core.process import HostRunner
+from promotion.evidence.evidence import ENVIRONMENT
 from promotion.evidence.test_results import TestVerdict
+from promotion.gates.common.gate import Check, error
 from promotion.gates.device.baseline import missing_tests, raise_unless_complete
-from promotion.gates.device.lease import JaxPlatform
+from promotion.gates.device.blame import SET_UNUSABLE
+from promotion.gates.device.lease import GIB, Allotment, JaxPlatform
 from promotion.gates.device.machine import MachineInfo
-from promotion.gates.device.run import make_gate
+from promotion.gates.device.run import _GateRun, make_gate
+from promotion.gates.device.sessions.passes import Suite
 from promotion.gates.device.shards import Shard
+from promotion.gates.device.suite import SuiteSource
 from tests.support.device_results import result
-from tests.support.fake_devices import device_config
+from tests.support.fake_devices import device_config, fake_devices
+from tests.support.files import write_files
+from tests.unit.promotion.test_device_shell_env import checkout
+from tests.unit.promotion.test_device_suite import NO_GIT
 
 V = TestVerdict
 
@@ -77,3 +86,61 @@ def test_gate_refuses_devices_of_several_kinds() -> None:
     room: Any = SimpleNamespace(runner=HostRunner({}), targets=("gfx942", "gfx950"))
     with pytest.raises(MachineError, match="several kinds: gfx942, gfx950"):
         next(iter(make_gate(mixed).run(room)))
+
+
+def preflight_error(*codes: str) -> CiBuildError:
+    """Return the error after a preflight whose checks have findings with these codes."""
+    gate = _GateRun.__new__(_GateRun)
+    gate.target, gate.facts = "gfx942", {}
+    checks = [Check(name=f"preflight: {code}", findings=(error(code, "no.", ""),), times=0) for code in codes]
+    with pytest.raises(CiBuildError) as raised:
+        list(gate._preflight(checks))
+    return raised.value
+
+
+def test_preflight_error_belongs_to_set_or_machine() -> None:
+    """Only a GateError blocks the set."""
+    of_set = preflight_error(SET_UNUSABLE)
+    assert (type(of_set), of_set.message) == (
+        GateError,
+        "jax cannot run with the set on this machine, which is fit: set-unusable.",
+    )
+    assert type(preflight_error(ENVIRONMENT)) is MachineError
+    assert type(preflight_error(ENVIRONMENT, SET_UNUSABLE)) is MachineError
+
+
+def test_suite_of_another_release_has_its_own_warning(tmp_path: Path) -> None:
+    """Among the notes of a run, nobody would see it."""
+    files = {
+        "jax/version.py": '_version = "0.11.1"\n',
+        "tests/a_test.py": "",
+        "build/test-requirements.txt": "absent\n",
+    }
+    root = write_files(checkout(tmp_path / "jax-src"), files)
+    gate = _GateRun.__new__(_GateRun)
+    gate.config = device_config(source=SuiteSource(location=str(root)))
+    wheel_set = SimpleNamespace(pins={}, jax_version="0.11.2")
+    gate.context, gate.runner = cast("Any", SimpleNamespace(work=tmp_path, wheel_set=wheel_set)), NO_GIT
+    site: Any = SimpleNamespace(version="3.12", folder=tmp_path / "site")
+    suite = gate._suite(site)
+    assert [(finding.code, finding.message) for finding in suite.warnings] == [
+        ("suite-release", "The suite belongs to jax 0.11.1 but tests jax 0.11.2; failures may come from this mismatch.")
+    ]
+    assert suite.notes[0] == "The suite also requires absent, which the gate does not install."
+    wheel_set.jax_version = "0.11.1"
+    assert gate._suite(site).warnings == ()
+
+
+@pytest.mark.parametrize(("given", "workers"), [("", 4), ("auto", 4), ("2", 2)])
+def test_plan_has_as_many_workers_as_free_memory_allows(tmp_path: Path, given: str, workers: int) -> None:
+    gate = _GateRun.__new__(_GateRun)
+    gate.config = device_config(workers_per_device=given)
+    gate.devices = (replace(fake_devices(1)[0], free=9 * GIB),)
+    gate.host = Allotment(cpus=tuple(range(64)), cores=64, memory=512 * GIB)
+    gate.context = cast("Any", SimpleNamespace(staged=SimpleNamespace(digest="d")))
+    suite = Suite(root=tmp_path, files=(".",), env={})
+    (single,) = gate._plan(("python",), {}, suite).passes
+    assert len(single.leases) == workers
+    gate.config, gate.devices = device_config(JaxPlatform.CPU), ()
+    (every,) = gate._plan(("python",), {}, suite).passes
+    assert len(every.leases) == 16

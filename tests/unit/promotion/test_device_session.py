@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from core.process import HostRunner
+from promotion.gates.device.results import Ending, is_machine_failure
 from promotion.gates.device.sessions import session as module
 from promotion.gates.device.sessions.journal import SessionJournal
+from promotion.gates.device.sessions.processes import out_of_memory_kills
 from promotion.gates.device.sessions.session import PytestSession, SessionLimits
+from tests.support.files import write_files
 
 
 def write(folder: Path, *events: Mapping[str, object]) -> None:
@@ -66,6 +69,56 @@ def test_check_worker_reads_last_events_of_dead_worker(
     outcome = session.outcome()
     assert [death.id for death in outcome.broken] == broken
     assert [test.id for test in outcome.ended] == ["a_test.py::x"] * (len(last) > 2)
+
+
+RAN = (WORKER, COLLECT, COLLECTED, START)
+
+
+@pytest.mark.parametrize(
+    ("status", "ending", "said"),
+    [
+        (0, Ending.CRASHED, "Its process exited with status 0: it called os._exit."),
+        (7, Ending.CRASHED, "Its process exited with status 7: it called os._exit."),
+        (-9, Ending.KILLED, "Its process was killed with SIGKILL, by the system, an operator or itself."),
+        (-15, Ending.CRASHED, "Its process was killed with SIGTERM."),
+        (None, Ending.CRASHED, "Its process ended silently: it called os._exit, or was killed from outside."),
+    ],
+)
+def test_outcome_distinguishes_wait_statuses(tmp_path: Path, status: int | None, ending: Ending, said: str) -> None:
+    write(tmp_path, *RAN)
+    if status is not None:
+        down = {"event": "down", "worker": "gw0", "status": status}
+        (tmp_path / "controller.jsonl").write_text(f"{json.dumps(down)}\n")
+    session = PytestSession(HostRunner({}), tmp_path, "run", SessionLimits())
+    (attempt,) = session.outcome().suspects
+    assert (attempt.ending, attempt.message) == (ending, said)
+
+
+@pytest.mark.parametrize(("kills", "blamed"), [(1, True), (0, False)])
+def test_outcome_blames_machine_for_lack_of_memory(tmp_path: Path, kills: int, blamed: bool) -> None:
+    write(tmp_path, *RAN)
+    (tmp_path / "controller.jsonl").write_text('{"event": "down", "worker": "gw0", "status": -9}\n')
+    session = PytestSession(HostRunner({}), tmp_path, "run", SessionLimits())
+    session.oom_kills = kills
+    (attempt,) = session.outcome().suspects
+    assert is_machine_failure(attempt.message) is blamed
+
+
+def test_out_of_memory_kills_reads_kernels_counter(tmp_path: Path) -> None:
+    write_files(tmp_path, {"proc/vmstat": "nr_free_pages 7\noom_kill 3\nnr_oom_kill 9\n"})
+    assert (out_of_memory_kills(tmp_path), out_of_memory_kills(tmp_path / "none")) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("group", "counter"),
+    [("0::/a/b", "a/b/memory.events"), ("5:memory:/a", "memory/a/memory.oom_control"), ("0::/x", "memory.events")],
+)
+def test_out_of_memory_kills_ignores_other_groups(tmp_path: Path, group: str, counter: str) -> None:
+    """A container beside the gate that exceeds its limit says nothing about the gate's tests."""
+    write_files(tmp_path, {"proc/vmstat": "oom_kill 3\n", "proc/self/cgroup": f"{group}\n"})
+    assert out_of_memory_kills(tmp_path) == 3
+    write_files(tmp_path, {f"sys/fs/cgroup/{counter}": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"})
+    assert out_of_memory_kills(tmp_path) == 1
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,29 @@ def test_crash_is_rerun_once_and_hang_is_not() -> None:
     assert [item.round for item in state.tests[A]] == [Round.FIRST, Round.RERUN]
 
 
+def test_killed_test_is_rerun() -> None:
+    state = PassState()
+    state.add(outcome([A], died=(died(A, Ending.KILLED),)), Round.FIRST)
+    assert state.remaining() == [A]
+    state.add(outcome([A], ended=(ended(A),)), Round.FIRST)
+    assert judge(A, state.tests[A]).verdict is TestVerdict.PASSED
+
+
+def test_counts_never_exceed_tests_of_pass() -> None:
+    state = PassState()
+    assert state.counts() == (0, 0)
+    assert state.counts((A,), (A, B, C)) == (1, 3)
+    state.add(outcome(ended=(ended(A),), died=(died(B),)), Round.FIRST)
+    assert state.counts() == (2, 3)
+    # A later session repeats a crashed test, and collects the same tests.
+    assert state.counts((B,), (A, B, C)) == (2, 3)
+    assert state.counts((B, C), (A, B, C)) == (3, 3)
+    half = PassState(choose=lambda tests: tests[:1])
+    assert half.counts((), (A, B, C)) == (0, 0)
+    half.add(outcome(), Round.FIRST)
+    assert half.counts() == (0, 1)
+
+
 def test_suspects_run_alone_before_blame() -> None:
     state = PassState()
     state.add(outcome(suspects=(died(A), died(B))), Round.FIRST)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +21,15 @@ from promotion.evidence.evidence import ENVIRONMENT, read_all
 from promotion.gates import inspection
 from promotion.gates.common import runs
 from promotion.gates.common.gate import Check, Gate, GateContext, error
-from promotion.gates.common.runs import code_digest, raise_for_failures, run_gates, sources
+from promotion.gates.common.gate_code import code_digest, sources
+from promotion.gates.common.runs import raise_for_failures, run_gates
 from promotion.gates.coverage import gate as coverage_gate
 from promotion.policy.policy import EDITION, edition
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.gating import messages
-from tests.support.made_wheel import GLIBC, MadeWheel, fat_binary, library
+from tests.support.made_wheel import GLIBC, MadeWheel, fat_binary, hip_library
 from tests.support.silent import NoProcesses, Silent
 from tests.support.tiny_elf import TinySymbol
 from tests.support.wheel_sets import (
@@ -149,7 +155,7 @@ def test_incompatible_wheels_fail_inspection(bucket: DirBucket, tmp_path: Path) 
 def test_finding_names_its_file(bucket: DirBucket, tmp_path: Path) -> None:
     made = plugin()
     member = PLUGIN_LIBRARIES[0]
-    made.files[member] = library(GLIBC, TinySymbol("PyInit_another", defined=True), fatbins=[fat_binary(TARGETS)])
+    made.files[member] = hip_library(GLIBC, TinySymbol("PyInit_another", defined=True), fatbins=[fat_binary(TARGETS)])
     found = errors(inspected_with(bucket, tmp_path, made))
     assert any(f"init-name-wrong: {made.filename}: {member}: " in text for text in found), found
 
@@ -372,13 +378,72 @@ def test_gates_share_a_temporary_directory(bucket: DirBucket, staged: StagedSet)
 
     def work(context: GateContext) -> Iterator[Check]:
         seen.extend((context.work, context.shared))
-        (context.shared / f"made-{len(seen)}").touch()
-        yield Check(name=f"{len(list(context.shared.glob('made-*')))} in the shared folder")
+        with context.lock:
+            (context.shared / f"made-{len(list(context.shared.glob('made-*')))}").touch()
+            yield Check(name=f"{len(list(context.shared.glob('made-*')))} in the shared folder")
 
     one = replace(made_gate([]), run=work)
     told = run(bucket, staged, one, replace(one, name="next"))
     names = [check["name"] for evidence in told for check in evidence.details["checks"]]
-    assert names == ["1 in the shared folder", "2 in the shared folder"]
+    assert sorted(names) == ["1 in the shared folder", "2 in the shared folder"]
     assert seen[0] != seen[2]
     assert seen[1] == seen[3]
     assert not any(folder.exists() for folder in seen)
+
+
+def test_gates_run_at_once_and_answer_in_order(
+    bucket: DirBucket, staged: StagedSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    both, begun = threading.Barrier(2, timeout=20), list[str]()
+
+    def work(name: str, context: GateContext) -> Iterator[Check]:
+        del context
+        begun.append(name)
+        both.wait()
+        yield GOOD
+
+    gates = [
+        replace(made_gate([]), name=name, run=partial(work, name)) for name in ("abi", "load", "compile", "install")
+    ]
+    assert [evidence.gate for evidence in run(bucket, staged, *gates)] == ["abi", "load", "compile", "install"]
+    assert sorted(begun[:2]) == ["compile", "load"], "these gates start first"
+
+
+def test_variables_of_python_are_read_before_gates_start(
+    bucket: DirBucket, staged: StagedSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second thread would see them while they are incomplete."""
+    seen = list[str]()
+    original = sysconfig.get_config_vars
+
+    def get_config_vars(*names: str) -> Any:
+        seen.append(threading.current_thread().name)
+        return original(*names)
+
+    monkeypatch.setattr(sysconfig, "get_config_vars", get_config_vars)
+    run(bucket, staged, made_gate([GOOD]))
+    assert seen[:1] == ["MainThread"]
+
+
+def test_stopped_run_stores_no_evidence(bucket: DirBucket, staged: StagedSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    begun, failed = threading.Event(), threading.Event()
+
+    def fail(context: GateContext) -> Iterable[Check]:
+        del context
+        begun.wait(20)
+        failed.set()
+        raise AssertionError("a fault of the program")
+
+    def work(context: GateContext) -> Iterator[Check]:
+        del context
+        begun.set()
+        failed.wait(20)
+        time.sleep(0.2)  # until the run has seen the failure
+        yield GOOD
+
+    other = replace(made_gate([]), name="other", run=work)
+    with pytest.raises(AssertionError, match="a fault of the program"):
+        run(bucket, staged, replace(made_gate([]), name="load", run=fail), other, replace(other, name="third"))
+    assert read_all(bucket, staged) == {}

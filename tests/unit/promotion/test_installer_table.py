@@ -11,9 +11,10 @@ import pytest
 from packaging.version import Version
 
 from core.cache import entries
-from core.errors import MachineError, ProcessError, RequestError
+from core.errors import GateError, MachineError, ProcessError, RequestError
 from core.process import ProcessResult
-from promotion.gates.common.installers import Pip, is_connection_failure
+from promotion.gates.common.installers import Pip, is_connection_failure, offline_variables
+from promotion.gates.common.site import installation_error
 from promotion.gates.common.uv_installer import Uv
 from promotion.gates.install.gate import make_gate, supported
 from promotion.gates.install.installation import InstallationSource
@@ -26,6 +27,7 @@ from promotion.gates.install.installer_table import (
 )
 from promotion.gates.install.lockers import LockedProject, Locker, Pdm, Poetry
 from promotion.gates.install.locking import LockingTest
+from tests.support.files import write_files
 from tests.support.wheel_sets import make_set, make_wheels
 
 BUILD = Path(__file__).parents[3] / "build"
@@ -127,6 +129,32 @@ def test_cache_lists_environments_of_installers(tmp_path: Path) -> None:
     assert [entry.path for entry in entries(tmp_path)] == [folder]
 
 
+def test_offline_variables_name_wheels_of_bundle(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="--wheelhouse has no wheels"):
+        offline_variables(tmp_path)
+    write_files(tmp_path, {"bundle/wheels/x-1-py3-none-any.whl": "", "plain/x-1-py3-none-any.whl": ""})
+    for folder, links in (("bundle", "bundle/wheels"), ("plain", "plain")):
+        found = offline_variables(tmp_path / folder)
+        assert (found["PIP_NO_INDEX"], found["PIP_FIND_LINKS"]) == ("1", str(tmp_path / links))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "error: Failed to fetch: https://h/simple/x/\n  cause: HTTP status server error (503 Service Unavailable)",
+        "uv pip install ran longer than 900 s and was stopped.",
+        "error: No space left on device (os error 28)",
+        "cause: Because jax was not found in the provided package locations and you require jax==0.10.2",
+        "cause: Because jax was not found in the\n         provided package\n         locations",  # with COLUMNS
+        "error: Failed to fetch: https://h/simple/x/\n  cause: client error (Connect)\n  cause: dns error",
+    ],
+)
+def test_installation_error_without_network_is_of_the_machine(text: str) -> None:
+    assert type(installation_error("Cannot install", ProcessError(text))) is MachineError
+    for problem in ("Hash mismatch for jax==0.10.2", "Because jax==9 requires jaxlib==9, it is unsatisfiable"):
+        assert type(installation_error("Cannot install", ProcessError(problem))) is GateError
+
+
 @pytest.mark.parametrize("step", ["venv", "install"])
 def test_failed_installation_of_installer_is_of_the_machine(tmp_path: Path, step: str) -> None:
     with pytest.raises(MachineError, match=r"Cannot install the installer pip-22\.3: error sending request"):
@@ -140,6 +168,8 @@ def test_failed_installation_of_installer_is_of_the_machine(tmp_path: Path, step
         "WARNING: Retrying (Retry(total=4)) after connection broken by 'NewConnectionError(\"<…>: Failed to establish",
         "error: Request failed after 3 retries\n  Caused by: error sending request\n  Caused by: dns error: failed",
         "All attempts to connect to example.org failed.",
+        "  - All attempts to connect to\n    example.org failed.",
+        "error: Failed to fetch: http://h/simple/x/\n  cause: client error (Connect)\n  cause: tcp connect error",
     ],
 )
 def test_is_connection_failure_recognises_installers(text: str) -> None:

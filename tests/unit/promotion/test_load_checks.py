@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from core.model import to_json
 from promotion.gates.common.site import NO_DEVICE
-from promotion.gates.load.checks import PJRT, PLUGIN, WheelLibrary, check_loader
+from promotion.gates.load.checks import PJRT, PLUGIN, WheelLibrary
 from promotion.gates.load.child_probe import ProbeResult, how_it_ended
-from tests.support.sets import wheel
+from promotion.gates.load.machines import Machine, as_json, check_machines, machines
+from promotion.gates.load.packages import check_modules, check_package, modules_of
+from tests.support.sets import wheel, wheel_set
 
 LIBRARY = WheelLibrary(
     wheel=wheel("jax_rocm7_pjrt-1-py3-none-any.whl", "jax-rocm7-pjrt", "1"),
     path="jax_plugins/xla_rocm7/xla_rocm_plugin.so",
 )
 SENTENCE = "jax-rocm7-pjrt 0.10.2 cannot use ROCm: no AMD GPU was found (looked at /dev/kfd). Load the driver."
+
+HANDOVER = "register_custom_call_handler"
+NO_GPU = "FAILED_PRECONDITION: No visible GPU devices."
+WHEEL = next(row for row in wheel_set().wheels if row.name == "jax-rocm7-pjrt")
+
+
+def machine(**changes: Any) -> Machine:
+    return Machine(**{"about": "a machine", "gpus": ("gfx942",), "rocm": Path("/rocm"), **changes})
 
 
 @pytest.mark.parametrize(
@@ -30,21 +46,148 @@ def test_no_device_matches_exact_error(said: str, good: bool) -> None:
     assert bool(NO_DEVICE.fullmatch(said)) == good
 
 
+SEVERAL = machine(gpus=("gfx942", "gfx1100"), unusable=("gfx1100",))
+POOR = "GPU gfx1100 cannot run this wheel; hide such GPUs with HIP_VISIBLE_DEVICES."
+
+
 @pytest.mark.parametrize(
-    ("answer", "ours", "codes"),
+    ("row", "answer", "says"),
     [
-        ({"error": f"Backend 'rocm' failed to initialize: {SENTENCE}"}, True, []),
-        ({"error": "FAILED_PRECONDITION: No visible GPU devices."}, True, []),
-        ({"devices": 8}, True, []),
-        ({"error": "Unknown backend rocm. Available backends are ['cpu']"}, True, ["loader-silent"]),
-        ({"devices": 0}, True, ["loader-silent"]),
-        ({"error": "Unknown backend rocm. Available backends are ['cpu']"}, False, []),
+        (machine(), {"error": NO_GPU}, ""),
+        (machine(), {"devices": 8}, ""),
+        (machine(), {"error": f"RuntimeError: {SENTENCE}"}, "jax should start ROCm, but said: RuntimeError: jax-rocm7"),
+        (machine(), {"error": "Unknown backend rocm", "log": ["failed (NameError: x)"]}, "rocm; failed (NameError: x)"),
+        (machine(), {"error": NO_GPU, "preferred": "rocm"}, ""),
+        (machine(), {"error": NO_GPU, "preferred": "cpu"}, "jax should prefer ROCm, but prefers cpu"),
+        (machine(), {"error": NO_GPU, "platforms": {HANDOVER: ["ROCM"], "register_custom_type": ["ROCM"]}}, ""),
+        (machine(), {"error": NO_GPU, "platforms": {HANDOVER: ["CUDA"]}}, "for ROCM, but registers some for CUDA"),
+        (machine(), {"error": NO_GPU, "platforms": {HANDOVER: ["ROCM"], "register_custom_type": ["cpu"]}}, "for cpu"),
+        (machine(), {"error": NO_GPU, "platforms": {}}, "does not register the plugin's custom calls"),
+        (machine(refusal=()), {"error": SENTENCE, "platforms": {}}, ""),
+        (machine(), {"devices": 0}, "it found 0 devices"),
+        (machine(), {"error": NO_GPU, "warnings": ["parts will not work"]}, "should not warn, but logged: parts will"),
+        (machine(), {"died": -11}, "Python ended with signal SIGSEGV"),
+        (SEVERAL, {"error": NO_GPU, "warnings": ["small /dev/shm", POOR]}, ""),
+        (SEVERAL, {"error": NO_GPU}, "should warn of gfx1100 only, but logged: nothing"),
+        (SEVERAL, {"error": NO_GPU, "warnings": [POOR, "GPU gfx942 too"]}, "should warn of gfx1100 only"),
+        (machine(refusal=()), {"error": f"Backend 'rocm' failed to initialize: {SENTENCE}"}, ""),
+        (machine(refusal=()), {"error": NO_GPU}, "should name the reason why it cannot use ROCm, but said: "),
+        (machine(refusal=()), {"devices": 8}, "but said: it found 8 devices"),
+        (machine(refusal=("/dev/kfd",)), {"error": SENTENCE}, ""),
+        (machine(refusal=("gfx1100",)), {"error": SENTENCE}, "the reason should name gfx1100, but is: jax-rocm7-pjrt"),
     ],
 )
-def test_check_loader_requires_reason(answer: dict[str, object], ours: bool, codes: list[str]) -> None:
-    findings = list(check_loader(LIBRARY, ours, ProbeResult(values=answer)))
-    assert [finding.code for finding in findings] == codes
-    assert all(finding.member == LIBRARY.path and LIBRARY.wheel.filename in finding.message for finding in findings)
+def test_check_machines_compares_answers(row: Machine, answer: dict[str, object], says: str) -> None:
+    name = f"pjrt.whl: {LIBRARY.path}"
+    found = list(check_machines(name, [row], {row.about: answer}))
+    assert [finding.code for finding in found] == ["loader-wrong"] * bool(says)
+    for finding in found:
+        assert finding.message.startswith(f"{name}: with a machine, ")
+        assert says in finding.message
+        assert finding.member == LIBRARY.path
+
+
+def test_check_machines_misses_no_answer() -> None:
+    assert [finding.code for finding in check_machines("w", [machine()], {})] == ["loader-wrong"]
+
+
+def test_machines_cover_what_users_have(tmp_path: Path) -> None:
+    rows = {row.about: row for row in machines(["gfx942", "gfx11-generic"], "7.2.0", tmp_path, tmp_path / "work")}
+    one, several, foreign, none, without, older, lacking = rows.values()
+    assert (one.gpus, one.refusal) == (("gfx942",), None)
+    assert {"gfx942", "gfx1100", "gfx1103", "gfx908"} <= {*several.gpus}
+    assert several.unusable == foreign.gpus == foreign.refusal == ("gfx908",)
+    assert (none.gpus, none.refusal) == ((), ())
+    assert (without.rocm, without.refusal) == (None, ("libamdhip64.so.7",))
+    assert Path(older.refusal[0]).is_relative_to(older.rocm)  # type: ignore[index,arg-type]
+    assert (lacking.rocm / "lib/libamdhip64.so.7").is_file()  # type: ignore[operator]
+    (row,) = list(json.loads(as_json([one], "7.2.0")).values())
+    assert row["gpus"][0]["gfx_target_version"] == 90402
+    assert "libamdhip64.so.7" in row["hidden"]
+
+
+def test_machines_for_targets_that_xla_refuses_expect_refusal(tmp_path: Path) -> None:
+    rows = list(machines(["gfx906"], "7.2.0", tmp_path, tmp_path / "work"))
+    assert [row.refusal for row in rows] == [("gfx906",), ("gfx908",), ()]
+
+
+# Packages
+
+
+def answered(**changes: Any) -> ProbeResult:
+    """Return the answer for a good pjrt wheel with changed values."""
+    values: dict[str, Any] = {
+        "entry_points": ["xla_rocm7"],
+        "version": WHEEL.version,
+        "info": {
+            "version": WHEEL.version, "requires_jaxlib": ">=0.10.2,<0.10.3", "jax_version": "0.10.2",
+            "rocm_version": "7.2.0", "members": [to_json(member) for member in WHEEL.members],
+        },
+        "metadata": {"version": WHEEL.version, "requires": ["jaxlib<0.10.3, >=0.10.2"]},
+        "modules": {"jax_plugins.xla_rocm7": {"error": "", "printed": "", "seconds": 0.1}},
+    }  # fmt: skip
+    for path, value in changes.items():
+        *groups, last = path.split("__")
+        table = values
+        for group in groups:
+            table = table[group]
+        table[last] = value
+    return ProbeResult(values=values)
+
+
+def module(**changes: Any) -> dict[str, Any]:
+    return {"modules": {"jax_plugins.xla_rocm7": {"error": "", "printed": "", "seconds": 0.1, **changes}}}
+
+
+MEMBER = to_json(replace(WHEEL.members[0], targets=("gfx950",)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "says"),
+    [
+        ({}, "", ""),
+        ({"info": {}, "version": "0.10.1.dev1"}, "", ""),
+        ({"entry_points": []}, "entry-point-missing", "does not name jax_plugins.xla_rocm7"),
+        ({"version": "0.10.1"}, "value-untrue", "__version__ of jax_plugins/xla_rocm7 is '0.10.1', but METADATA"),
+        ({"info__version": "0.10.1"}, "value-untrue", "build_info.json version of"),
+        ({"info__requires_jaxlib": ">=0.12"}, "value-untrue", "is '>=0.12', but METADATA requires"),
+        ({"info__jax_version": "0.12.0"}, "value-untrue", "jax_version of"),
+        ({"info__rocm_version": "7.14.0"}, "value-untrue", "is '7.14.0', but wheels.json has '7.2.0'"),
+        ({"info__members": [MEMBER]}, "value-untrue", f"targets of {LIBRARY.path} of"),
+        ({"info__members": []}, "value-untrue", f"sha256 of {LIBRARY.path}"),
+        (module(error="NameError: x"), "package-broken", "imported: NameError: x."),
+        (module(printed="hello\n"), "import-prints", "when it is imported: hello."),
+        (module(seconds=20.0), "import-slow", "took 20.0 seconds"),
+    ],
+)  # fmt: skip
+def test_check_package_compares_values(changes: dict[str, Any], code: str, says: str) -> None:
+    made = wheel_set(wheels=(WHEEL,), rocm_version="7.2.0")
+    found = list(check_package(WHEEL, "jax_plugins.xla_rocm7", made, answered(**changes)))
+    assert {finding.code for finding in found} == ({code} if code else set())
+    assert not code or any(says in finding.message for finding in found)
+    assert all(finding.message.startswith(f"{WHEEL.filename}: ") and finding.remedy for finding in found)
+
+
+def test_check_modules_warns_of_published_wheels() -> None:
+    published = replace(WHEEL, source_sha256=WHEEL.sha256)
+    answer = answered(**module(printed="hello", seconds=20.0))
+    for wheel_of_set, severity in ((WHEEL, "error"), (published, "warning")):
+        found = list(check_modules(wheel_of_set, answer))
+        assert [(item.code, item.severity) for item in found] == [
+            ("import-prints", severity),
+            ("import-slow", severity),
+        ]
+
+
+def test_modules_of_lists_every_module_but_excused_ones() -> None:
+    names = [
+        "jax_plugins/xla_rocm7/__init__.py",
+        "jax_plugins/xla_rocm7/_gpus.py",
+        "jax_plugins/xla_rocm7/_register.py",
+    ]
+    names += ["jax_plugins/xla_rocm7/xla_rocm_plugin.so", "x-1.dist-info/licenses/setup.py", "a/b-c.py"]
+    assert modules_of(names) == ("jax_plugins.xla_rocm7", "jax_plugins.xla_rocm7._gpus")
+    assert modules_of(["jax_plugins/xla_rocm10/_register.py"]) == ()
 
 
 @pytest.mark.parametrize(

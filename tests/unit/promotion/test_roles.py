@@ -17,7 +17,7 @@ from promotion.index.repair import repair
 from promotion.index.retention import RetentionRule, apply
 from promotion.storage.bucket import ObjectInfo
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import ReleasedIndex, StagedSet, nights_folder
+from promotion.storage.keys import DOCS, ReleasedIndex, StagedSet, nights_folder
 from promotion.storage.roles import Role, bucket_policy
 from tests.support.memory_bucket import Fault, FaultyBucket, KilledError
 from tests.support.promoting import NOW, go, staged_in
@@ -30,6 +30,7 @@ WHEEL = STAGED.file("jaxlib-0.10.2-cp312-cp312-manylinux_2_28_x86_64.whl")
 EVIDENCE = STAGED.evidence_file("load", "any", f"{0:016}.json")
 PACKAGE = RELEASED.wheel("jaxlib", "jaxlib-0.10.2-cp312-cp312-manylinux_2_28_x86_64.whl")
 LEDGER = RELEASED.ledger_entry(1)
+PAGE = f"{DOCS}index.html"
 
 
 def may(policy: Mapping[str, Any], who: str, action: str, key: str) -> bool:
@@ -53,7 +54,7 @@ def policy() -> Mapping[str, Any]:
 WRITES = {
     Role.BUILDER: {WHEEL},
     Role.TESTER: {EVIDENCE},
-    Role.PROMOTER: {PACKAGE, LEDGER, RELEASED.status},
+    Role.PROMOTER: {PACKAGE, LEDGER, RELEASED.status, PAGE},
     Role.READER: set[str](),
 }
 
@@ -151,7 +152,10 @@ def test_writers_do_not_share_their_objects(policy: Mapping[str, Any], role: Rol
 
 def test_only_promoter_removes(policy: Mapping[str, Any]) -> None:
     allowed = {
-        role for role in Role for key in (WHEEL, EVIDENCE, PACKAGE) if may(policy, WHO[role], "s3:DeleteObject", key)
+        role
+        for role in Role
+        for key in (WHEEL, EVIDENCE, PACKAGE, PAGE)
+        if may(policy, WHO[role], "s3:DeleteObject", key)
     }
     assert allowed == {Role.PROMOTER}
 
@@ -161,6 +165,8 @@ def test_roles_read_their_keys(policy: Mapping[str, Any]) -> None:
     assert staging == {Role.BUILDER, Role.TESTER, Role.PROMOTER}
     released = {role for role in Role if may(policy, WHO[role], "s3:GetObject", PACKAGE)}
     assert released == {Role.TESTER, Role.PROMOTER, Role.READER}
+    documentation = {role for role in Role if may(policy, WHO[role], "s3:GetObject", PAGE)}
+    assert documentation == {Role.PROMOTER, Role.READER}
 
 
 def test_create_only_adds_condition() -> None:

@@ -16,7 +16,7 @@ from promotion.gates.common.runs import run_gates
 from promotion.gates.set_record import read_build_info, set_differences, wheel_differences
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
-from tests.support.made_wheel import MadeWheel
+from tests.support.made_wheel import MadeWheel, with_sections
 from tests.support.silent import NoProcesses, Silent
 from tests.support.wheel_sets import (
     PJRT_LIBRARY,
@@ -30,6 +30,7 @@ from tests.support.wheel_sets import (
     set_wheel,
     write_set,
 )
+from tests.unit.core.test_rocm_releases import C849, ROCM_LLVM
 from wheelkit.inspect.inspect import inspect_wheel
 from wheelkit.inspect.model import WheelReport
 
@@ -88,6 +89,12 @@ def test_true_record_has_no_findings(scene: Scene) -> None:
     assert [info.get("jax_version") for info in scene.infos] == ["0.10.2", "0.10.2", None]
 
 
+def test_adopted_wheel_is_its_own_source(scene: Scene) -> None:
+    """Its build information has the source of the build before."""
+    own = tuple(replace(wheel, source_sha256=wheel.sha256, source_size=wheel.size) for wheel in scene.wheel_set.wheels)
+    assert scene.problems(replace(scene.wheel_set, wheels=own, inputs=())) == []
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
@@ -96,6 +103,10 @@ def test_true_record_has_no_findings(scene: Scene) -> None:
         ("python_versions", ("3.11", "3.12"), "about python_versions: the wheels are for 3.12, not for 3.11, 3.12."),
         ("python_versions", ("3.13",), "about python_versions: the wheels are for 3.12, not for 3.13."),
         ("pins", {"jax": "0.10.1"}, "about pins: jax is 0.10.1, but jax_version is 0.10.2."),
+        ("pins", {"jax": "0.10.2", "jaxlib": "0.12.0"}, "about pins: jaxlib is 0.12.0, but jax_rocm7_"),
+        ("pins", {"jaxlib": "0.10.2"}, "about pins: jax, which the gates install with the set, is missing."),
+        ("inputs", (), "about inputs: the source of jax_rocm7_pjrt-"),
+        ("index", "gfx110X-all", "about index: it is gfx110X-all, but the index of"),
         (
             "inputs",
             (InputFile(filename="x", size=3, sha256="6" * 64, url=""),),
@@ -128,9 +139,37 @@ def test_false_value_of_wheel_is_named(scene: Scene, at: int, field: str, value:
     assert any(wheels[at].filename in text and message in text for text in found), found
 
 
+def test_requirement_that_set_neither_has_nor_pins_is_named(scene: Scene) -> None:
+    wheels = scene.wheel_set.wheels
+    kept = tuple(wheel for wheel in wheels if wheel.name != "jaxlib")
+    without = replace(scene.wheel_set, wheels=kept, pins={"jax": "0.10.2"})
+    found = [item.message for item in set_differences(without, scene.reports, scene.infos)]
+    assert any("requires jaxlib" in text and "neither has nor pins" in text for text in found), found
+
+
+def test_other_projects_come_from_index_of_user(scene: Scene) -> None:
+    wheels = tuple(replace(w, requires_dist=(*w.requires_dist, "numpy>=2.0")) for w in scene.wheel_set.wheels)
+    found = [*set_differences(replace(scene.wheel_set, wheels=wheels), scene.reports, scene.infos)]
+    assert found == []
+
+
 def test_label_names_rocm_of_wheel_without_build_info(scene: Scene) -> None:
     found = [*set_differences(replace(scene.wheel_set, rocm_version="7.1.0"), scene.reports, [{}, {}, {}])]
     assert [item.message.rpartition(" is for ")[2] for item in found] == ["ROCm 7.2.0."] * 2
+
+
+def test_compiler_contradicts_rocm_of_set(scene: Scene, tmp_path: Path) -> None:
+    made = built(plugin(VERSION), "jax_rocm7_plugin")
+    mark = (".comment", 1, 0x30, f"{ROCM_LLVM}{C849})\0".encode())
+    made.files[PLUGIN_LIBRARIES[0]] = with_sections(made.files[PLUGIN_LIBRARIES[0]], mark)
+    reports = [scene.reports[0], inspect_wheel(made.write(tmp_path)), *scene.reports[2:]]
+    infos = [{}, *scene.infos[1:]]
+    (found,) = set_differences(scene.wheel_set, reports, infos)
+    assert f"it is 7.2.0, but {PLUGIN_LIBRARIES[0]} in jax_rocm7_plugin-" in found.message
+    assert found.message.endswith("was compiled by the clang of ROCm 7.12.0.")
+    for rocm in ("7.12.0", "7.13.0a20260314"):
+        infos = [{**info, "rocm_version": rocm} if info else {} for info in scene.infos]
+        assert [*set_differences(replace(scene.wheel_set, rocm_version=rocm), reports, infos)] == []
 
 
 def test_inspection_reports_false_record(scene: Scene, tmp_path: Path) -> None:

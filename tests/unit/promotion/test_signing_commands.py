@@ -25,7 +25,8 @@ from promotion.evidence.evidence import read_all, record
 from promotion.evidence.signing import Signer, load_signer, new_key, public_key
 from promotion.gates.common import runs
 from promotion.gates.common.gate import Check, Gate, GateContext
-from promotion.gates.common.runs import Transcript, run_gates
+from promotion.gates.common.runs import run_gates
+from promotion.gates.common.transcript import Transcript
 from promotion.index.ledger import read_ledger
 from promotion.policy.policy import POLICY_FILE, load_policy
 from promotion.stage import read_staged, stage

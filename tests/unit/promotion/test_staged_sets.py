@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -221,3 +222,6 @@ def test_list_prints_sets(bucket: DirBucket, tmp_path: Path, capsys: pytest.Capt
     assert cli.run(["staging", "list", "multi-arch", "--bucket", str(bucket.root)]) == 0
     (row,) = (line.split() for line in capsys.readouterr().out.splitlines() if "multi-arch/" in line)
     assert row == [str(staged), "2026-02-22", "00:00", "complete"]
+    assert cli.run(["staging", "list", "multi-arch", "--json", "--bucket", str(bucket.root)]) == 0
+    (item,) = json.loads(capsys.readouterr().out)
+    assert (item["staged"]["digest"], item["used"]) == (staged.digest, "2026-02-22T00:00:00+00:00")

@@ -1,86 +1,71 @@
-"""status.json and the overview page."""
+"""`ci_build status`: running work, cached inputs, and staged sets with what blocks them."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from html.parser import HTMLParser
+import os
 from pathlib import Path
 
 import pytest
 
-from promotion.policy.policy import load_policy
-from promotion.promote import promote
+from ci_build import cli
+from core.errors import RequestError
+from core.store import ContentStore
+from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
-from tests.support.promoting import NOW, POLICY, RELEASED, objects, staged_in
-from tests.support.wheel_sets import make_wheels
-
-VOID = frozenset({"meta", "br", "link"})
+from tests.support.promoting import go, staged_in
+from tests.support.wheel_sets import make_set, make_wheels, write_set
 
 
-class Page(HTMLParser):
-    """Parser that checks that every element is closed in order, and collects links and text."""
-
-    def __init__(self, data: bytes) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.links: list[str] = []
-        self.text = ""
-        self.feed(data.decode())
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.open += [tag] if tag not in VOID else []
-        self.links += [value for name, value in attrs if name == "href" and value]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
+def words(bucket: DirBucket, cache: Path) -> list[str]:
+    return ["status", f"--bucket={bucket.root}", f"--cache-dir={cache}", "--channel=local"]
 
 
-@pytest.fixture
-def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirBucket:
-    """Return an index of one set whose policy requires a new set within five days."""
-    made = DirBucket(tmp_path / "bucket")
-    staged = staged_in(made, tmp_path / "sets", make_wheels(tmp_path / "w", pythons=("3.12",)))
-    promote(made, staged, replace(POLICY, stale_days=5), now=lambda: NOW)
-    return made
+def test_sets_have_their_state_and_what_blocks_them(
+    bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = {minor: make_wheels(tmp_path / str(minor), version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+               for minor in (2, 3, 4)}  # fmt: skip
+    promoted, ready = (staged_in(bucket, tmp_path / "sets", folders[minor]) for minor in (2, 3))
+    go(bucket, promoted)
+    blocked = stage(bucket, write_set(tmp_path / "blocked", folders[4], make_set(folders[4])))
+    cut = tmp_path / "cut"
+    cut.write_text("x")
+    bucket.path(f"v2-staging/multi-arch/{'a' * 64}/x.whl").parent.mkdir(parents=True)
+    cut.rename(bucket.path(f"v2-staging/multi-arch/{'a' * 64}/x.whl"))
+    assert cli.run([*words(bucket, tmp_path / "cache"), "--json"]) == 0
+    found = {item["digest"]: item for item in json.loads(capsys.readouterr().out)["staged"]}
+    states = {digest: item["state"] for digest, item in found.items()}
+    assert states == {
+        promoted.digest: "promoted", ready.digest: "ready", blocked.digest: "blocked", "a" * 64: "incomplete"
+    }  # fmt: skip
+    assert any("inspection" in reason for reason in found[blocked.digest]["blocked_by"])
+    assert set(found[ready.digest]["tiers"].values()) == {"compiled"}
+    assert cli.run(words(bucket, tmp_path / "cache")) == 0
+    said = capsys.readouterr().out
+    assert f"multi-arch/{blocked.digest[:12]} blocked" in said
+    assert f"multi-arch/{ready.digest[:12]} ready" in said
 
 
-def test_overview_page_describes_sets(bucket: DirBucket) -> None:
-    page = Page(bucket.get(RELEASED.overview))
-    said = json.loads(bucket.get(RELEASED.status))
-    (told,) = said["sets"]
-    for text in (
-        told["digest"],
-        "gfx942 compiled, gfx950 compiled",
-        "2026-01-02T03:04:05Z",
-        f"pip install --extra-index-url <this page>simple/ {told['install']}",
-        "Stale after 2026-01-07T03:04:05Z",
-    ):
-        assert text in page.text, text
-    evidence = [link for link in page.links if "/evidence/" in link]
-    assert evidence == [f"sets/{told['digest']}/{name}" for name in told["evidence"]]
-    assert {f"{RELEASED.root}{link}" for link in evidence} <= objects(bucket).keys()
+def test_running_work_and_cache_are_listed(
+    bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = tmp_path / "cache"
+    (cache / "inputs" / "abc").mkdir(parents=True)
+    (cache / "inputs" / "abc" / "a.whl").write_bytes(b"x" * 5000)
+    with ContentStore(cache / "steps").scratch() as folder:
+        assert cli.run(words(bucket, cache)) == 0
+        said = capsys.readouterr().out
+        assert f"process {os.getpid()}: " in said
+        assert f"  uses {folder}" in said
+        assert any(line.split()[:2] == ["inputs", "1"] for line in said.splitlines())
+    assert cli.run(words(bucket, cache)) == 0
+    assert f"no process uses {cache}" in capsys.readouterr().out
 
 
-def test_status_has_stale_time(bucket: DirBucket) -> None:
-    said = json.loads(bucket.get(RELEASED.status))
-    assert (said["last_promoted"], said["stale_after"]) == ("2026-01-02T03:04:05Z", "2026-01-07T03:04:05Z")
-
-
-def test_status_without_limit_is_never_stale(bucket: DirBucket, tmp_path: Path) -> None:
-    wheels = make_wheels(tmp_path / "w", version="0.10.2+rocm7.3.0", pythons=("3.12",))
-    promote(bucket, staged_in(bucket, tmp_path / "sets", wheels), POLICY, now=lambda: NOW)
-    assert json.loads(bucket.get(RELEASED.status))["stale_after"] == ""
-    assert "Stale after" not in Page(bucket.get(RELEASED.overview)).text
-
-
-def test_channels_set_stale_days() -> None:
-    days = {
-        channel: load_policy("multi-arch", channel=channel).stale_days for channel in ("local", "nightly", "release")
-    }
-    assert days == {"local": None, "nightly": 3, "release": 60}
+def test_absent_folder_is_an_empty_bucket_and_unknown_url_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["status", f"--bucket={tmp_path / 'none'}", f"--cache-dir={tmp_path / 'cache'}"]) == 0
+    assert f"no staged sets in {tmp_path / 'none'}" in capsys.readouterr().out
+    assert cli.run(["status", "--bucket=ftp://x/y", f"--cache-dir={tmp_path / 'cache'}"]) == RequestError.exit_code

@@ -198,6 +198,22 @@ def test_verdict_blocks_faulty_evidence(
     assert any(sentence in reason for reason in word.blocked_by), word.blocked_by
 
 
+@pytest.mark.parametrize("tier", [Tier.CPU, Tier.CUDA])
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.ERROR])
+def test_verdict_warns_about_failed_tests_without_rocm(wheel_set: WheelSet, tier: Tier, outcome: Outcome) -> None:
+    good = passing_evidence(wheel_set)
+    other = replace(one(good, "install"), gate=f"device-{tier}", tier=tier, outcome=outcome, findings=(WRONG,))
+    word = verdict(wheel_set, [*good, other], POLICY)
+    assert (word.allowed, word.blocked_by) == (True, ())
+    text = f"The gate device-{tier} for any did not pass: {WRONG.message} It does not block."
+    assert text in word.warnings
+    blocking = replace(other, gate="device", target="gfx942", tier=Tier.DEVICE)
+    assert not verdict(wheel_set, [*good, blocking], POLICY).allowed
+    # A policy may require these tests.
+    required = replace(POLICY, gates={**POLICY.gates, other.gate: replace(DEVICE, tier=tier, per="set")})
+    assert not verdict(wheel_set, [*good, other], required).allowed
+
+
 def test_verdict_does_not_count_known_failures(wheel_set: WheelSet) -> None:
     rule = replace(POLICY.gates["install"], min_passed=8, may_skip=False, known_failures=2)
     policy = replace(POLICY, gates={**POLICY.gates, "install": rule})

@@ -203,7 +203,7 @@ def test_optional_gpu_keeps_other_reasons(machine: Machine) -> None:
             lambda machine: machine.gpus(PHOENIX),
             [
                 "GPU gfx1103 is not among this wheel's targets (gfx942, gfx950)",
-                "python3 build/ci_build dist_wheels --targets=gfx942,gfx950,gfx1103",
+                "python3 build/ci_build release --local --targets=gfx1103.",
             ],
         ),
         (
@@ -296,7 +296,43 @@ def test_jaxlib_of_other_version(machine: Machine, installed: str, good: bool) -
     assert (found == ()) == good
     if not good:
         assert f"it requires jaxlib >=0.10.2,<0.10.3, but jaxlib {installed} is installed" in found[0]
-        assert "pip install jax==0.10.2 jax-rocm7-pjrt==0.10.2+rocm7.2.0 jax-rocm7-plugin==0.10.2+rocm7.2.0" in found[0]
+        words = "jax-rocm7-pjrt==0.10.2+rocm7.2.0 jax-rocm7-plugin==0.10.2+rocm7.2.0"
+        assert f"Run: pip install --extra-index-url INDEX jax==0.10.2 'jaxlib>=0.10.2,<0.10.3' {words} (" in found[0]
+
+
+def dist_info(machine: Machine, **versions: str) -> None:
+    for name, version in versions.items():
+        folder = machine.site / f"{name}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Name: {name.replace('_', '-')}\nVersion: {version}\n")
+
+
+def test_command_names_packages_that_do_not_fit(machine: Machine) -> None:
+    machine.jaxlib("0.9.1")
+    own = "0.10.2+rocm7.2.0"
+    dist_info(machine, jax="0.10.2", jaxlib="0.9.1", jax_rocm7_pjrt=own, jax_rocm7_plugin=own)
+    [text] = machine.reasons()
+    assert text.endswith("installed. Run: pip install 'jaxlib>=0.10.2,<0.10.3'.")
+
+
+def test_command_names_index_of_local_versions(machine: Machine) -> None:
+    machine.install(plugin=False)
+    dist_info(machine, jax="0.10.2", jaxlib="0.10.2", jax_rocm7_pjrt="0.10.2+rocm7.2.0")
+    [text] = machine.reasons()
+    assert text.endswith(
+        "jax-rocm7-plugin is not installed. Run: pip install --extra-index-url INDEX "
+        "jax-rocm7-plugin==0.10.2+rocm7.2.0 (INDEX is the index that jax-rocm7-pjrt came from)."
+    )
+
+
+def test_packages_that_do_not_fit_are_named_without_gpu(machine: Machine) -> None:
+    machine.install(plugin=False, needed=["libmissing.so.7"])
+    machine.gpus()
+    machine.jaxlib("0.9.1")
+    gpu, jaxlib, plugin = machine.reasons()
+    assert "no AMD GPU was found" in gpu
+    assert "jaxlib 0.9.1 is installed" in jaxlib
+    assert "jax-rocm7-plugin is not installed" in plugin
 
 
 def test_all_reasons_in_one_text(machine: Machine) -> None:

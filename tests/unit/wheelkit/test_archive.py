@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from core.errors import ArchiveError
+from tests.support.silent import Silent
 from tests.support.tiny_wheel import (
     INFO,
     METADATA,
@@ -105,9 +106,7 @@ def test_extract_writes_and_hashes(tmp_path: Path) -> None:
     with WheelArchive(make_wheel(tmp_path, {"tiny/big.so": big})) as archive:
         seen: list[tuple[int, int]] = []
 
-        class Watcher:
-            def step(self, text: str) -> None: ...
-
+        class Watcher(Silent):
             def advance(self, done: int, total: int) -> None:
                 seen.append((done, total))
 

@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ElfError, FatbinError
+from core.errors import FatbinError
 from core.model import GfxTarget
 from tests.support.host_code import HostCode, kernel_bundle, unpacked_bundle
 from tests.support.made_wheel import GLIBC, MACHS, code_object, library, with_sections
-from tests.support.tiny_elf import TinySymbol, tiny_elf
+from tests.support.tiny_elf import tiny_elf
+from tests.support.whole_code import descriptor, put, whole_code
 from wheelkit.elf.snapshot import Elf
 from wheelkit.gpu import bundle
 from wheelkit.gpu import slim as slimming
 from wheelkit.gpu.bundle_reader import find_bundles
-from wheelkit.gpu.fatbin import fatbin_kernels, read_targets
+from wheelkit.gpu.fatbin import read_targets
 from wheelkit.gpu.registration import bundle_pointers, registered_kernels
 from wheelkit.gpu.slim import slim
 
@@ -338,46 +339,75 @@ def test_read_targets_reports_address_without_bundle(tmp_path: Path) -> None:
     assert f"{find_bundles(path)[1].address + 4096:#x}" in found.message
 
 
-def kernel_code(folder: Path, *names: str) -> bytes:
-    """Return a code object with kernels, another function, and a reference to an undefined kernel."""
-    symbols = [TinySymbol(f"{name}.kd", defined=True) for name in names]
-    symbols += [TinySymbol(names[0], defined=True), TinySymbol("elsewhere.kd")]
-    return tiny_elf(folder / "code.o", symbols=symbols, machine=224).read_bytes()
-
-
-def test_fatbin_kernels_by_bundle_and_target(tmp_path: Path) -> None:
-    one = {"gfx942": kernel_code(tmp_path, "_Z3addv", "_Z3mulv"), "gfx950": kernel_code(tmp_path, "_Z3addv")}
-    two = {"gfx942": kernel_code(tmp_path, "_Z3divv")}
-    path = write(tmp_path / "lib.so", fat(one), fat(two))
+@every_format
+def test_read_targets_lists_kernels_of_whole_code(tmp_path: Path, layout: tuple[int, int]) -> None:
+    one = {"gfx942": whole_code("gfx942", ("_Z3addv", "_Z3mulv")), "gfx950": whole_code("gfx950", ("_Z3addv",))}
+    two = {"gfx942": whole_code("gfx942", ("_Z3divv",))}
+    path = write(tmp_path / "lib.so", fat(one, layout), fat(two, layout))
     first, second = (bundle.address for bundle in find_bundles(path))
-    assert fatbin_kernels(path) == {
+    report = read_targets(path, verify=True, whole=True, machs=MACHS)
+    assert report.findings == ()
+    assert report.kernels == {
         first: {"gfx942": {"_Z3addv", "_Z3mulv"}, "gfx950": {"_Z3addv"}},
         second: {"gfx942": {"_Z3divv"}},
     }
 
 
-def test_fatbin_kernels_refuses_damaged_code_object(tmp_path: Path) -> None:
-    path = write(tmp_path / "lib.so", fat({"gfx942": kernel_code(tmp_path, "_Z3addv")[:-100]}))
-    with pytest.raises(ElfError, match="bundle 0: gfx942"):
-        fatbin_kernels(path)
+def test_read_targets_checks_whole_code(tmp_path: Path) -> None:
+    """One finding for each kind of defect; a damaged bundle has no other findings."""
+    broken = bytearray(whole_code("gfx950", ("_Z3addv", "_Z3mulv", "_Z3divv")))
+    for edit in (put(8, "B", 9), descriptor(60, "B", 1)):
+        edit(broken)
+    path = write(tmp_path / "lib.so", fat({"gfx942": whole_code(), "gfx950": bytes(broken)}))
+    assert read_targets(path, verify=True, machs=MACHS).findings == ()
+    found = {item.code: item.message for item in read_targets(path, verify=True, whole=True, name="x.so").findings}
+    assert sorted(found) == ["code-object-damaged", "kernel-descriptor-wrong", "kernel-metadata-wrong"]
+    place = f"x.so: bundle 0: entry {HIP}gfx950"
+    assert found["kernel-descriptor-wrong"] == (
+        f"{place} has kernel _Z3addv, which has reserved bits in its descriptor."
+    )
+    damage(path, find_bundles(path)[0].offset + 24)
+    report = read_targets(path, verify=True, whole=True)
+    assert ([item.code for item in report.findings], list(report.kernels.values())) == (["bundle-damaged"], [{}])
+
+
+def test_read_targets_counts_defects_of_one_kind(tmp_path: Path) -> None:
+    names = ("_Z3addv", "_Z3mulv", "_Z3divv")
+    code = whole_code("gfx942", names).replace(b".vgpr_count\x10", b".vgpr_count\x7f")
+    path = write(tmp_path / "lib.so", fat({"gfx942": code}))
+    (found,) = read_targets(path, verify=True, whole=True, machs=MACHS).findings
+    assert found.message.endswith("gets 64 of the 512 VGPRs, and needs 127 (and 2 more of this kind).")
+
+
+@pytest.mark.parametrize("kind", ["openmp", "cuda"])
+def test_read_targets_reports_entry_that_hip_skips(tmp_path: Path, kind: str) -> None:
+    """clang's OpenMP code has the same target, but HIP never loads it."""
+    parts = [("host-x86_64-unknown-linux--", b""), (f"{kind}-amdgcn-amd-amdhsa--gfx942", whole_code())]
+    path = write(tmp_path / "lib.so", bundle.pack(bundle.build(parts)))
+    report = read_targets(path, verify=True, machs=MACHS)
+    assert [(item.code, "gfx942" in item.message) for item in report.findings] == [("bundle-entry-unknown", True)]
+    assert [code.target for code in report.device.targets] == [f"{kind}-amdgcn-amd-amdhsa--gfx942"]
+    with pytest.raises(FatbinError, match="no code for gfx942"):
+        slim(path, gfx("gfx942"))
 
 
 @pytest.mark.parametrize("helper", [False, True])
 @pytest.mark.parametrize("guarded", [False, True])
 def test_registered_kernels_of_each_constructor_form(tmp_path: Path, helper: bool, guarded: bool) -> None:
     names: tuple[list[str], ...] = (["_Z3addv", "_Z3mulv"], [], ["_Z3addv", *(f"_Z6kernel{n}v" for n in range(100))])
-    fatbins = [kernel_bundle(tmp_path, {"gfx942": listed}) for listed in names]
+    fatbins = [kernel_bundle({"gfx942": listed}) for listed in names]
     path = tmp_path / "lib.so"
     path.write_bytes(HostCode(names, helper=helper, guarded=guarded).library(tmp_path, fatbins))
     addresses = [bundle.address for bundle in find_bundles(path)]
     found = {item.address: item.kernels for item in registered_kernels(path)}
     assert found == {address: set(listed) for address, listed in zip(addresses, names, strict=True)}
     assert {item.unread for item in registered_kernels(path)} == {0}
-    assert found == {address: held["gfx942"] for address, held in fatbin_kernels(path).items()}
+    kernels = read_targets(path, verify=True, whole=True, machs=MACHS).kernels
+    assert found == {address: held["gfx942"] for address, held in kernels.items()}
 
 
 def test_registered_kernels_counts_unreadable_registrations(tmp_path: Path) -> None:
-    fatbins = [kernel_bundle(tmp_path, {"gfx942": ["_Z3addv"]})] * 2
+    fatbins = [kernel_bundle({"gfx942": ["_Z3addv"]})] * 2
     path = tmp_path / "lib.so"
     path.write_bytes(HostCode([["_Z3addv"], []], nameless=2, silent=[1]).library(tmp_path, fatbins))
     assert len(bundle_pointers(path)) == 2

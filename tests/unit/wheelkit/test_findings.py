@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from core.model import Finding, Severity
 from tests.support.made_wheel import (
     LIB,
     MACHS,
@@ -25,9 +26,13 @@ from tests.support.made_wheel import (
     with_sections,
 )
 from tests.support.tiny_elf import TinySymbol
+from tests.support.whole_code import Edit, dynamic_entry, segment, whole_code
 from wheelkit import findings
+from wheelkit.elf import constants
 from wheelkit.elf.snapshot import HIP_RUNTIME
-from wheelkit.findings import finding_kinds
+from wheelkit.findings import REPAIR_PUBLISHED, REPORT_PUBLISHED, as_published, finding, finding_kinds
+from wheelkit.gpu import bundle
+from wheelkit.inspect.metadata import rocm_in_summary
 
 CANONICAL = "_ZNSt10filesystem9canonicalERKNS_7__cxx114pathE"
 WHEEL_SOURCES = Path(findings.__file__).parent
@@ -92,6 +97,18 @@ def made_of(*symbols: TinySymbol, **more: Any) -> Break:
     return lambda made: linked(made, *symbols, **more)
 
 
+def edited(edit: Edit) -> Break:
+    """Edit the ELF tables of a library."""
+
+    def change(made: MadeWheel) -> None:
+        linked(made, spare=1)
+        data = bytearray(made.files[LIB])
+        edit(data)
+        made.files[LIB] = bytes(data)
+
+    return change
+
+
 def bundles(*fatbins: bytes) -> Break:
     """Replace the fat binaries of a library."""
     return lambda made: coded(made, *fatbins)
@@ -104,6 +121,22 @@ def stored(path: str, content: bytes | None, old: bytes, new: bytes) -> Break:
         made.stored = (path,)
         made.files[path] = content or made.files[path]
         damaged(old, new)(made)
+
+    return edit
+
+
+def requires(*requirements: str) -> Break:
+    """Replace the requirements in METADATA."""
+    return field("Requires-Dist", *requirements)
+
+
+def for_python(python: str, requires_python: str) -> Break:
+    """Make a wheel for one Python, with this Requires-Python."""
+
+    def edit(made: MadeWheel) -> None:
+        made.python = python
+        made.replace("Tag", f"{python}-none-{made.platform}")
+        made.replace("Requires-Python", requires_python)
 
     return edit
 
@@ -164,6 +197,7 @@ def entry_points(text: bytes) -> Break:
 
 
 GOOD = fat_binary()
+OTHER_KIND = bundle.pack(bundle.build([("openmp-amdgcn-amd-amdhsa--gfx942", whole_code())]))
 MODEST = library(TinySymbol("malloc", "libc.so.6", "GLIBC_2.2.5"), fatbins=[GOOD])
 MUSL = library(TinySymbol("x"), fatbins=[GOOD], needed=("libc.musl-x86_64.so.1",))
 LEFTOVERS = "$ORIGIN/../../_solib_x86_64/_Ux:$ORIGIN/a.so.runfiles/__main__/x:/opt/rocm/lib"
@@ -240,6 +274,33 @@ BREAKS = [
     case("bundle-damaged", bundles(GOOD, GOOD[:24] + bytes(8) + GOOD[32:]), says="MD5"),
     case("bundle-damaged", sections((".hipFatBinSegment", 1, 3, WRAPPER)), says="0x123456"),
     case("code-object-wrong", bundles(GOOD, fat_binary(machs={"gfx950": MACHS["gfx1100"]})), says="gfx1100"),
+    case(
+        "bundle-entry-unknown",
+        bundles(GOOD, OTHER_KIND),
+        "bundles-uneven",
+        "target-extra",
+        "target-refused",
+        says="openmp-amdgcn",
+    ),
+    case("stack-executable", edited(segment(0x6474E551, 4, "I", 7)), says="executable stack."),
+    case("stack-executable", edited(segment(0x6474E551, 0, "I", 0)), says="no PT_GNU_STACK"),
+    case("segment-unmappable", edited(segment(1, 48, "Q", 16)), says="cannot be mapped"),
+    case("segment-unmappable", edited(segment(1, 48, "Q", 4097)), says="cannot be mapped"),
+    case("segment-unmappable", edited(segment(1, 40, "Q", 16)), says="cannot be mapped"),
+    case("code-writable", edited(segment(1, 4, "I", 7)), says="writable and executable"),
+    case("code-writable", edited(dynamic_entry(constants.DT_TEXTREL, 0)), says="relocations in its code"),
+    case(
+        "load-flags-wrong",
+        edited(dynamic_entry(constants.DT_FLAGS, constants.DF_STATIC_TLS)),
+        says="DF_STATIC_TLS",
+    ),
+    case("code-writable", edited(dynamic_entry(constants.DT_FLAGS, 4)), says="relocations in its code"),
+    case("relro-missing", edited(segment(0x6474E552, 0, "I", 0)), says="PT_GNU_RELRO"),
+    case("load-flags-wrong", edited(dynamic_entry(constants.DT_FLAGS_1, 0x408)), says="the flags 0x400"),
+    case("load-flags-wrong", edited(dynamic_entry(constants.DT_FILTER, 1)), says="DT_FILTER"),
+    case("runpath-outside", made_of(runpath="$ORIGIN/../../../tmp/x:$ORIGIN/../../_rocm_sdk_core/lib"), says="1 of 2"),
+    case("runpath-build-machine", made_of(runpath="/usr/lib/../../tmp/x"), says="/usr/lib/../../tmp/x"),
+    case("runpath-unsafe", made_of(runpath="$ORIGINAL/lib"), says="$ORIGINAL/lib"),
     case("target-missing", bundles(fat_binary(["gfx942"])), says="gfx950"),
     case("target-extra", bundles(fat_binary(["gfx942", "gfx950", "gfx1100"])), "target-refused", says="gfx1100"),
     case("target-extra", bundles(fat_binary(["gfx942", "gfx950", "gfx9-4-generic"])), says="gfx9-4-generic"),
@@ -275,6 +336,22 @@ BREAKS = [
     case("metadata-invalid", field("Metadata-Version", "9.9"), says="9.9"),
     case("metadata-invalid", field("License-Expression", "Apache Two"), says="Apache Two"),
     case("metadata-invalid", lambda made: made.metadata.append("Colour: red"), says="colour"),
+    case("metadata-invalid", field("Wheel-Version", "2.0"), says="Wheel-Version 2.0, not 1.0"),
+    case("metadata-invalid", field("Root-Is-Purelib"), says="Root-Is-Purelib (nothing), not true or false"),
+    case("metadata-invalid", lambda made: made.info.update({"direct_url.json": b"{}"}), says="only installers"),
+    case("requirement-direct", requires("jaxlib @ https://example.org/jaxlib-1.2-py3-none-any.whl"), says="jaxlib"),
+    case("requirement-unexpected", requires("jaxlib>=1.2", "numpy<1"), says="requires numpy"),
+    case("jaxlib-unpinned", requires('jaxlib>=1.2; python_version < "3"'), says="every jaxlib"),
+    case("jaxlib-unpinned", requires("jax", 'jaxlib>=1.2; python_version < "3"'), says="which a marker can exclude"),
+    case(
+        "entry-point-unexpected",
+        lambda made: made.info.update(
+            {"entry_points.txt": made.info["entry_points.txt"] + b"[console_scripts]\npip = jax_plugins.xla_rocm7:x\n"}
+        ),
+        says="in the group console_scripts",
+    ),
+    case("requires-python-wrong", for_python("cp312", ">=3.13"), says="is >=3.13, but the wheel is for Python 3.12"),
+    case("unwind-table-wrong", sections((".eh_frame", 1, 2, bytes(8))), says="no PT_GNU_EH_FRAME"),
     case("member-runs-at-start", held("jax.pth", b"import os\n"), says="every start"),
     case("member-runs-at-start", held("sitecustomize.py", b""), says="every start"),
     case("member-runs-at-start", held("jax_rocm7_pjrt-1.2.3.data/purelib/x.pth", b""), says="every start"),
@@ -295,6 +372,11 @@ BREAKS = [
     ),
     case("python-invalid", held("jax_plugins/xla_rocm7/x.py", b"\ntype X = int\n"), says="in line 2"),
     case("python-invalid", held("jax_plugins/xla_rocm7/x.py", b"\0"), says="null bytes"),
+    case(
+        "python-warns",
+        held("jax_plugins/xla_rocm7/x.py", b"\nx = '\\d'\n"),
+        says="warns of it in line 2: invalid escape sequence",
+    ),
     case("version-unstamped", held(VERSION, b"_release_version: str | None = None\n")),
     case("version-stale", held(VERSION, b"_release_version: str | None = '1.2.3.post1'\n"), says="1.2.3.post1"),
     case("jaxlib-unpinned", any_jaxlib),
@@ -337,6 +419,53 @@ def test_inspect_broken_wheel_has_expected_findings(edit: Break, expected: set[s
     assert len({(finding.code, finding.message) for finding in report.findings}) == len(report.findings)
 
 
+@pytest.mark.parametrize(
+    ("summary", "version"),
+    [
+        ("JAX PJRT plugin (ROCm:7.14.0)", "7.14.0"),
+        ("JAX PJRT plugin (ROCm:Legacy ROCm 7.2.0)", "7.2.0"),
+        ("JAX on AMD GPUs: plugin (ROCm 7.2.0; gfx942)", "7.2.0"),
+        ("JAX PJRT plugin (ROCm:unknown)", ""),
+        ("JAX PJRT plugin", ""),
+    ],
+)
+def test_rocm_in_summary_finds_first_version(summary: str, version: str) -> None:
+    assert rocm_in_summary(summary) == version
+
+
+# Wheels as published
+
+
+def published(project: str, *codes: str) -> list[Finding]:
+    return list(as_published([finding(code, "text", member="x.so") for code in codes], project))
+
+
+def test_as_published_replaces_linking_findings_of_jaxlib_by_one_note() -> None:
+    (note,) = published("jaxlib", *["runpath-build-leftover"] * 27, *["symbols-not-stripped"] * 3)
+    assert (note.code, note.severity) == ("published-unchanged", Severity.NOTE)
+    assert "runpath-build-leftover (27), symbols-not-stripped (3)" in note.message
+
+
+def test_as_published_keeps_unsafe_search_paths_of_jaxlib() -> None:
+    (kept,) = published("jaxlib", "runpath-unsafe")
+    assert (kept.code, kept.severity, kept.remedy) == ("runpath-unsafe", Severity.WARNING, REPORT_PUBLISHED)
+
+
+@pytest.mark.parametrize(
+    ("code", "severity", "remedy"),
+    [
+        ("runpath-build-leftover", Severity.WARNING, REPAIR_PUBLISHED),
+        ("jaxlib-unpinned", Severity.WARNING, REPAIR_PUBLISHED),
+        ("tag-untrue", Severity.WARNING, REPORT_PUBLISHED),
+        ("member-damaged", Severity.ERROR, finding_kinds()["member-damaged"].remedy),
+        ("target-uncovered", Severity.NOTE, finding_kinds()["target-uncovered"].remedy),
+    ],
+)
+def test_as_published_names_remedies_that_users_can_follow(code: str, severity: Severity, remedy: str) -> None:
+    (made,) = published("jax-rocm7-plugin", code)
+    assert (made.code, made.severity, made.remedy) == (code, severity, remedy)
+
+
 # The table.
 
 
@@ -344,6 +473,9 @@ def test_every_finding_kind_has_a_test() -> None:
     files = ("test_findings.py", "test_inspect.py", "test_kernel_wheel.py")
     here = "".join((Path(__file__).parent / name).read_text() for name in files)
     elsewhere = {"symbol-not-allowed", "unversioned-symbol-unknown"}  # tests/unit/wheelkit/test_manylinux.py
+    elsewhere |= {"code-object-damaged", "kernel-descriptor-wrong", "kernel-metadata-wrong"}  # test_code_check.py
+    elsewhere |= {"registration-missing"}  # tests/unit/promotion/test_load_registered.py and test_coverage.py
+    elsewhere |= {"variable-missing", "variable-differs"}  # tests/unit/promotion/test_load_registered.py
     shown = {code for code in finding_kinds() if f'"{code}"' in here}
     assert sorted(finding_kinds().keys() - shown - elsewhere) == []
 

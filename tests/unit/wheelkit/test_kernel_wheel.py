@@ -18,6 +18,7 @@ from tests.support.made_kernels import LIBRARY, MANIFEST, OBJECT, OTHER, clean_k
 from tests.support.made_wheel import MACHS, MadeWheel, codes, library, look
 from tests.support.silent import NoProcesses, Silent
 from tests.support.wheel_sets import TARGETS, make_set, make_wheels, set_wheel, write_set
+from tests.support.whole_code import Edit, descriptor, put, whole_code
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.inspect.model import member_infos
 from wheelkit.kernel_wheel import read_manifest
@@ -84,6 +85,12 @@ def with_table(
     made.files[table] += changed
 
 
+def broken(edit: Edit) -> bytes:
+    data = bytearray(whole_code("gfx942", ("a",)))
+    edit(data)
+    return bytes(data)
+
+
 def swapped(gemm: dict[str, Any]) -> None:
     objects = gemm["objects"]
     objects["gfx942"], objects["gfx950"] = objects["gfx950"], objects["gfx942"]
@@ -99,11 +106,16 @@ def swapped(gemm: dict[str, Any]) -> None:
         (lambda made: tell(made, partial=["rms_norm"]), ["kernels-partial"]),
         (listed(lambda gemm: gemm.update(instances="_n64_")), ["kernels-partial"]),
         (listed(lambda gemm: gemm.update(sha256="0" * 64)), ["kernels-manifest-untrue"]),
-        (held(OBJECT, code("gfx950")), ["code-object-wrong"]),
-        (held(OBJECT, code("gfx942", {})), ["code-object-wrong"]),
+        (held(OBJECT, whole_code("gfx950")), ["code-object-wrong"]),
+        (held(OBJECT, whole_code("gfx942", ())), ["code-object-wrong"]),
+        (held(OBJECT, broken(put(8, "B", 9))), ["code-object-damaged", "kernel-metadata-wrong"]),
+        (held(OBJECT, broken(descriptor(60, "B", 1))), ["kernel-descriptor-wrong"]),
         (held(OBJECT, code("gfx942", flags=0x300)), ["code-object-wrong"]),  # runs only with xnack
         (listed(lambda gemm: None, OBJECT), ["kernels-missing"]),
-        (lambda made: made.files.update({OBJECT.replace("a.co", "b.co"): code("gfx942")}), ["kernels-manifest-untrue"]),
+        (
+            lambda made: made.files.update({OBJECT.replace("a.co", "b.co"): whole_code("gfx942")}),
+            ["kernels-manifest-untrue"],
+        ),
         (promised_target_without_code, ["target-missing"]),
         (lambda made: with_table(made, "gfx950", OTHER, alone=True), ["target-missing"]),
         (lambda made: with_table(made, "gfx942", OBJECT, changed=b"more\n"), ["kernels-manifest-untrue"]),
@@ -122,8 +134,8 @@ def test_kernel_wheel_broken_has_expected_finding(break_it: Break, found: list[s
 
 def test_kernel_wheel_reports_truncated_object(tmp_path: Path) -> None:
     made = clean_kernels()
-    held(OBJECT, code("gfx942")[:120])(made)
-    assert "code-object-wrong" in codes(look(made, tmp_path))
+    held(OBJECT, whole_code("gfx942")[:120])(made)
+    assert "code-object-damaged" in codes(look(made, tmp_path))
 
 
 def test_kernel_wheel_without_modules_is_an_error(tmp_path: Path) -> None:
@@ -156,7 +168,7 @@ def test_repair_keeps_and_lists_code_objects(tmp_path: Path) -> None:
         OTHER: ("gfx950",),
     }
     with WheelArchive(done.path) as archive:
-        assert archive.read(OBJECT) == code("gfx942")
+        assert archive.read(OBJECT) == whole_code("gfx942", ("a",))
         assert {module.name for module in read_manifest(archive).modules} == {"gemm"}
 
 
@@ -204,6 +216,6 @@ def test_kernel_coverage_fails_wrong_member_list(tmp_path: Path) -> None:
 
 def test_kernel_coverage_wrong_object_fails_every_target(tmp_path: Path) -> None:
     made = clean_kernels()
-    held(OBJECT, code("gfx950"))(made)
+    held(OBJECT, whole_code("gfx950"))(made)
     evidence = covered(tmp_path, made, {OBJECT: ("gfx950",), OTHER: ("gfx950",)})
     assert {found.outcome for found in evidence.values()} == {Outcome.FAILED}

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from core.errors import ArchiveError, CiBuildError, ElfError, MachineError, RepairError
+from tests.support.silent import Silent
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from tests.support.tiny_wheel import contents, make_wheel
 from wheelkit.archive import blocks as cuts_module
@@ -259,7 +260,7 @@ def test_repair_wrong_split_points_give_same_wheel(attempt: Repair, monkeypatch:
 
 
 def test_repair_interrupted_leaves_nothing(tmp_path: Path, library: Callable[..., bytes]) -> None:
-    class Interrupter:
+    class Interrupter(Silent):
         def __init__(self, at: int) -> None:
             self.left = at
 
@@ -267,9 +268,6 @@ def test_repair_interrupted_leaves_nothing(tmp_path: Path, library: Callable[...
             self.left -= 1
             if not self.left:
                 raise KeyboardInterrupt
-
-        def advance(self, done: int, total: int) -> None:
-            pass
 
     source = make_wheel(tmp_path, {"tiny/lib.so": library()}, name=NAME)
     (tmp_path / "out").mkdir()

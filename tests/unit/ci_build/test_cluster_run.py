@@ -1,0 +1,134 @@
+"""Runs of tasks with a scheduler that loses workers, answers and connections."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.cluster import run as task_run
+from ci_build.cluster.messages import Answer
+from ci_build.cluster.run import ConnectionLostError, TaskRun
+from ci_build.cluster.store import ClusterStore, Try
+from core.errors import MachineError
+from core.tasks import Task
+from promotion.storage.directory_bucket import DirBucket
+from tests.support.cluster import Lines
+
+PROGRAM = "program:1-3.11.7-x86_64"
+
+
+@dataclass(eq=False)
+class FakeFuture:
+    """A future of Dask, which calls back once."""
+
+    key: str
+    order: dict[str, Any]
+    status: str
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        callback(self)
+
+    def release(self) -> None:
+        self.status = "cancelled"
+
+
+@dataclass
+class FakeClient:
+    """A client of Dask whose futures are done at once.
+
+    Attributes:
+        done: status of new futures.
+        unreadable: keys of answers that were lost with their worker.
+        on_look: called whenever the run looks at the workers.
+    """
+
+    done: str = "finished"
+    on_look: Callable[[FakeClient], None] = lambda _: None
+    status: str = "running"
+    futures: list[FakeFuture] = field(default_factory=list)
+    unreadable: set[str] = field(default_factory=set)
+    workers: dict[str, Any] = field(default_factory=lambda: {"tcp://w:1": {"name": "w", "resources": {PROGRAM: 1.0}}})
+
+    @property
+    def scheduler(self) -> FakeClient:
+        return self
+
+    def map(self, _: object, orders: Sequence[str], *, key: Sequence[str], **__: object) -> list[FakeFuture]:
+        made = [FakeFuture(name, json.loads(order), self.done) for name, order in zip(key, orders, strict=True)]
+        self.futures += made
+        return made
+
+    def sync(self, function: Callable[..., Any], **words: Any) -> Any:
+        return function(**words)
+
+    def gather(self, keys: Sequence[str]) -> dict[str, Any]:
+        if lost := [key for key in keys if key in self.unreadable]:
+            return {"status": "error", "keys": lost}
+        return {"status": "OK", "data": {key: Answer(worker="w", address="tcp://w:1", value=1).dump() for key in keys}}
+
+    def scheduler_info(self, **_: object) -> dict[str, Any]:
+        self.on_look(self)
+        return {"workers": self.workers}
+
+    def processing(self) -> dict[str, Any]:
+        return {}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ClusterStore:
+    return ClusterStore(DirBucket(tmp_path / "store"), tmp_path / "cache")
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> Lines:
+    for name in ("_LOOK_SECONDS", "_AGAIN_SECONDS"):
+        monkeypatch.setattr(task_run, name, 0.01)
+    return Lines()
+
+
+def new_run(store: ClusterStore, lines: Lines, tmp_path: Path, *, count: int = 1, patience: float = 60.0) -> TaskRun:
+    tasks = [Task(kind="test", label=f"t{number}", arguments={"n": number}) for number in range(count)]
+    return TaskRun(
+        tasks, store=store, store_name=str(tmp_path / "store"), identity=PROGRAM, name="run", work=tmp_path / "work",
+        progress=lines, patience=patience,
+    )  # fmt: skip
+
+
+def test_lost_answer_is_read_when_it_was_computed_again(store: ClusterStore, lines: Lines, tmp_path: Path) -> None:
+    states = iter(["finished", "lost", "lost", "finished"])
+
+    def look(client: FakeClient) -> None:
+        client.futures[1].status = state = next(states)
+        client.unreadable = {client.futures[1].key} if state == "finished" and not read else set()
+
+    client, read = FakeClient(on_look=look), list[str]()
+    for result in new_run(store, lines, tmp_path, count=3).results(client):
+        read.append(result.task.label)
+    # The others are read meanwhile, the lost one was not submitted again, and the connection was kept.
+    assert (read, len(client.futures)) == (["t0", "t2", "t1"], 3)
+
+
+def test_tries_of_earlier_connections_count(store: ClusterStore, lines: Lines, tmp_path: Path) -> None:
+    """A task that kills its workers may kill three of them, however often the connection is lost meanwhile."""
+    run, begun = new_run(store, lines, tmp_path), []
+    for worker in ("a", "b", "c", "d"):
+        client = FakeClient(done="cancelled")
+        with pytest.raises(ConnectionLostError):
+            list(run.results(client))
+        order = client.futures[0].order
+        begun.append(store.begin_try(order["name"], order["earlier"], worker))
+    assert [isinstance(one, Try) for one in begun] == [True, True, True, False]
+    assert begun[-1] == ("a", "b", "c")
+
+
+def test_run_ends_when_no_worker_can_repeat_a_lost_answer(store: ClusterStore, lines: Lines, tmp_path: Path) -> None:
+    def look(client: FakeClient) -> None:
+        client.workers, client.unreadable = {}, {client.futures[0].key}
+
+    with pytest.raises(MachineError, match="could run the remaining 1 tasks for"):
+        list(new_run(store, lines, tmp_path, patience=0.1).results(FakeClient(on_look=look)))

@@ -1,0 +1,148 @@
+"""Publication of the documentation site: only changes are written, and nothing outside of docs/ is touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.cli import run
+from ci_build.docs.publish import Publication, publish_site
+from ci_build.docs.site import check_out
+from core.errors import RequestError
+from promotion.storage.bucket import ConflictError
+from promotion.storage.s3_bucket import S3Bucket, _headers
+from tests.support.memory_bucket import MemoryBucket
+
+
+def site(folder: Path, **files: str) -> Path:
+    for name, text in {"index.html": "first", "a/page.html": "a", "assets/x.css": "x", **files}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_publish_writes_all_files_then_nothing(tmp_path: Path) -> None:
+    bucket, made = MemoryBucket(), site(tmp_path)
+    keys = ("docs/a/page.html", "docs/assets/x.css", "docs/index.html")
+    assert publish_site(bucket, made) == Publication(written=keys, removed=(), same=0)
+    assert bucket.everything()["docs/a/page.html"] == b"a"
+    writes = list[str]()
+    bucket.after_write = writes.append
+    assert publish_site(bucket, made) == Publication(written=(), removed=(), same=3)
+    assert writes == []
+
+
+def test_publish_writes_changes_and_removes_stale_files_last(tmp_path: Path) -> None:
+    bucket = MemoryBucket()
+    publish_site(bucket, site(tmp_path / "old", **{"gone.html": "gone", "z.html": "old"}))
+    for key in ("v2/multi-arch/status.json", "docs-of-others/x", "v2-staging/x"):
+        bucket.put_if_match(key, b"theirs", etag=None)
+    writes = list[str]()
+    bucket.after_write = writes.append
+    changes = {"index.html": "second", "a/page.html": "b", "new.html": "new", "z.html": "z"}
+    done = publish_site(bucket, site(tmp_path / "new", **changes))
+    assert done.written == ("docs/new.html", "docs/a/page.html", "docs/z.html", "docs/index.html")
+    assert done.removed == ("docs/gone.html",)
+    assert done.same == 1
+    assert writes == [*done.written, *done.removed]
+    left = {key for key, data in bucket.everything().items() if data == b"theirs"}
+    assert left == {"v2/multi-arch/status.json", "docs-of-others/x", "v2-staging/x"}
+
+
+def test_publish_refuses_folder_without_first_page(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("x")
+    bucket = MemoryBucket()
+    with pytest.raises(RequestError, match=r"is no site: it has no index\.html"):
+        publish_site(bucket, tmp_path)
+    assert bucket.everything() == {}
+
+
+def test_publish_refuses_concurrent_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = MemoryBucket()
+    publish_site(bucket, site(tmp_path / "old"))
+    changed = site(tmp_path / "new", **{"a/page.html": "b", "a/second.html": "c"})
+
+    def other(_: str) -> None:
+        bucket.after_write = lambda _: None
+        bucket.damage("docs/a/page.html", b"theirs")
+
+    read = bucket.head
+
+    def head(key: str) -> Any:
+        info = read(key)
+        if key == "docs/a/page.html":
+            other(key)
+        return info
+
+    monkeypatch.setattr(bucket, "head", head)
+    with pytest.raises(ConflictError):
+        publish_site(bucket, changed)
+    assert bucket.everything()["docs/index.html"] == b"first"
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        ("docs/index.html", "text/html; charset=utf-8"),
+        ("docs/assets/a.css", "text/css; charset=utf-8"),
+        ("docs/search/search_index.js", "text/javascript; charset=utf-8"),
+        ("docs/docs/reference/schemas/evidence.schema.json", "application/json"),
+        ("docs/assets/images/favicon.png", "image/png"),
+    ],
+)
+def test_files_of_the_site_have_content_types_and_are_revalidated(key: str, kind: str) -> None:
+    assert _headers(key) == {"ContentType": kind, "CacheControl": "no-cache"}
+
+
+def test_pages_of_the_site_keep_their_names_on_every_store() -> None:
+    client: Any = None
+    bucket = S3Bucket(client, "b", prefix="p/")
+    assert bucket._name("docs/index.html") == "p/docs/index.html"
+    assert bucket._name("docs/docker/index.html") == "p/docs/docker/index.html"
+    assert bucket._name("v2/multi-arch/index.html") == "p/v2/multi-arch/"
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ((), "No place for the site was given. Give --out DIR, --bucket URL, or both."),
+        (("--out", "site", "--dry-run"), "--dry-run has no effect without --bucket."),
+        (("--out", "site", "--json"), "--json has no effect without --bucket."),
+        (("--bucket", "http://x/y"), "'http://x/y' is not a bucket."),
+        (("--bucket", "none"), "Bucket none does not exist."),
+    ],
+)
+def test_docs_refuses_contradictions(
+    words: tuple[str, ...], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CI_BUILD_BUCKET", raising=False)
+    assert run(["docs", *words]) == 2
+    assert problem in capsys.readouterr().err
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_bucket_of_environment_counts_only_without_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CI_BUILD_BUCKET", "none")
+    assert run(["docs"]) == 2
+    assert "Bucket none does not exist." in capsys.readouterr().err
+    assert run(["docs", "--out", "site", "--json"]) == 2
+    assert "--json has no effect without --bucket." in capsys.readouterr().err
+
+
+def test_out_is_no_folder_with_other_files(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    check_out(tmp_path / "new")
+    with pytest.raises(RequestError, match="has files that do not belong to a site"):
+        check_out(tmp_path)
+    with pytest.raises(RequestError, match="is not a folder"):
+        check_out(tmp_path / "file")
+    (tmp_path / "docs/reference").mkdir(parents=True)
+    (tmp_path / "docs/reference/exit-codes.html").write_text("")
+    check_out(tmp_path)

@@ -1,0 +1,220 @@
+"""The doctor on recorded kinds of machines: WSL, containers, jobs of Slurm, mixed GPUs, several ROCms, closed devices.
+
+Each machine has the files, variables and groups that its documentation describes (see ci_build/doctor/containers.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ci_build.doctor import examined
+from core.model import Severity
+from tests.support.fake_machine import HIP, MI200, MI300, PYTHON, FakeMachine
+
+RX7900 = {"gfx_target_version": 110000}
+RAPHAEL = {"gfx_target_version": 100306}
+WSL_DOCKER = (
+    "docker run --device=/dev/dxg -v /usr/lib/wsl/lib/libdxcore.so:/usr/lib/libdxcore.so "
+    "-v /opt/rocm/lib/librocdxg.so:/usr/lib/librocdxg.so -e HSA_ENABLE_DXG_DETECTION=1 --shm-size=64g IMAGE"
+)
+DOCKER = "docker run --device=/dev/kfd --device=/dev/dri --group-add video --group-add render --shm-size=64g IMAGE"
+PODMAN = "podman run --device=/dev/kfd --device=/dev/dri --group-add keep-groups --shm-size=64g IMAGE"
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
+    return FakeMachine(tmp_path, monkeypatch)
+
+
+def told(machine: FakeMachine) -> dict[str, tuple[str, ...]]:
+    """Return code -> commands of all problems."""
+    return {problem.code: problem.commands for problem in machine.problems()}
+
+
+# WSL
+
+
+@pytest.fixture
+def wsl(machine: FakeMachine) -> FakeMachine:
+    """Return a WSL2 with Ubuntu, ROCm 7.2 and librocdxg: no amdgpu, no KFD, no PCI bus."""
+    machine.kernel = ("Linux", "x86_64", "6.6.87.2-microsoft-standard-WSL2")
+    machine.remove("dev/kfd", "dev/dri", "sys/class/kfd", "sys/module/amdgpu", "sys/bus/pci").devices("dev/dxg")
+    machine.write("usr/lib/wsl/lib/libdxcore.so", "").write("opt/rocm/lib/librocdxg.so", "")
+    machine.environ["HSA_ENABLE_DXG_DETECTION"] = "1"
+    return machine
+
+
+def test_wsl_with_librocdxg_is_only_untested(wsl: FakeMachine) -> None:
+    (problem,) = wsl.problems()
+    assert (problem.code, problem.severity) == ("wsl-untested", Severity.WARNING)
+
+
+@pytest.mark.parametrize(
+    ("harm", "code", "says", "command"),
+    [
+        (
+            lambda m: m.environ.pop("HSA_ENABLE_DXG_DETECTION"),
+            "wsl-detection",
+            "only if HSA_ENABLE_DXG_DETECTION is 1",
+            "export HSA_ENABLE_DXG_DETECTION=1",
+        ),
+        (lambda m: m.remove("opt/rocm/lib/librocdxg.so"), "wsl-library", "github.com/ROCm/librocdxg", ""),
+        (
+            lambda m: m.remove("opt/rocm").rocm("opt/rocm", "7.0.2"),
+            "wsl-rocm",
+            "ROCm 7.0.2 does not support WSL, which needs ROCm 7.1 or newer",
+            "",
+        ),
+        (lambda m: m.remove("usr/lib/wsl"), "wsl-dxcore", "libdxcore.so, is missing", "wsl.exe --update"),
+        (lambda m: m.remove("usr/lib/wsl").write(".dockerenv", ""), "wsl-dxcore", "is missing", WSL_DOCKER),
+    ],
+)
+def test_wsl_names_missing_part(
+    wsl: FakeMachine, harm: Callable[[FakeMachine], object], code: str, says: str, command: str
+) -> None:
+    harm(wsl)
+    problem, _ = wsl.problems()
+    assert (problem.code, problem.severity, problem.commands) == (code, Severity.ERROR, (command,) if command else ())
+    assert says in problem.message
+
+
+# Containers
+
+CONTAINERS: dict[str, Callable[[FakeMachine], object]] = {
+    "docker": lambda m: m.write(".dockerenv", ""),
+    "podman": lambda m: m.write("run/.containerenv", ""),
+    "apptainer": lambda m: m.write(".singularity.d/Singularity", ""),
+    "kubernetes": lambda m: m.write("var/run/secrets/kubernetes.io/serviceaccount/namespace", "default"),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [
+        ("docker", DOCKER),
+        ("podman", PODMAN),
+        ("apptainer", "apptainer exec --rocm IMAGE COMMAND"),
+        ("kubernetes", "resources: {limits: {amd.com/gpu: 1}}"),
+    ],
+)
+def test_container_without_devices_names_its_own_command(machine: FakeMachine, kind: str, command: str) -> None:
+    CONTAINERS[kind](machine)
+    machine.remove("dev/kfd", "dev/dri")
+    assert told(machine) == {"device-missing": (command,)}
+    machine.remove("sys/class/kfd")
+    assert told(machine) == {"gpu-missing": (command,)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [
+        ("docker", "docker run --group-add render IMAGE"),
+        ("podman", "podman run --group-add keep-groups IMAGE"),
+        ("apptainer", 'sudo usermod -aG render "$USER"'),
+        ("kubernetes", "securityContext: {supplementalGroups: [GID of render]}"),
+        ("", 'sudo usermod -aG render "$USER"'),
+    ],
+)
+def test_user_without_group_render(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, kind: str, command: str
+) -> None:
+    if kind:
+        CONTAINERS[kind](machine)
+    monkeypatch.setattr("ci_build.doctor.machine.os.access", lambda path, mode: False)
+    monkeypatch.setattr("ci_build.doctor.machine._group", lambda number: "render" if number == os.getgid() else "users")
+    monkeypatch.setattr("ci_build.doctor.machine.os.getgroups", list)
+    assert told(machine) == {"device-denied": (command,)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [
+        ("docker", "docker run --shm-size=64g IMAGE"),
+        ("podman", "podman run --shm-size=64g IMAGE"),
+        ("apptainer", "sudo mount -o remount,size=64g /dev/shm"),
+        ("kubernetes", "volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 64Gi}}]"),
+    ],
+)
+def test_small_shm_of_container(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, kind: str, command: str) -> None:
+    CONTAINERS[kind](machine)
+    monkeypatch.setattr(examined.gpus, "shm_mib", lambda: 64.0)
+    assert told(machine) == {"small-shm": (command,)}
+
+
+# Slurm
+
+SRUN = "srun --gpus=1 --pty bash"
+
+
+def test_slurm_job_with_its_gpu_has_no_problem(machine: FakeMachine) -> None:
+    machine.gpus(MI300, {**MI300, "unique_id": 2}, {**MI300, "unique_id": 3})
+    machine.environ.update(SLURM_JOB_ID="7", SLURM_JOB_GPUS="1", ROCR_VISIBLE_DEVICES="1")
+    assert machine.problems() == ()
+    assert [gpu.visible for gpu in machine.facts().machine.gpus] == [False, True, False]
+
+
+def test_slurm_job_without_gpu_requests_one(machine: FakeMachine) -> None:
+    """The device cgroup of a job hides GPUs from KFD, not the driver or the PCI bus."""
+    machine.environ["SLURM_JOB_ID"] = "7"
+    machine.remove("sys/class/kfd")
+    assert told(machine) == {"gpu-missing": (SRUN,)}
+
+
+def test_slurm_job_keeps_mask_that_hides_gpus(machine: FakeMachine) -> None:
+    machine.environ.update(SLURM_JOB_ID="7", ROCR_VISIBLE_DEVICES="")
+    assert told(machine) == {"gpu-hidden": (SRUN,)}
+    machine.environ.update(ROCR_VISIBLE_DEVICES="0", HIP_VISIBLE_DEVICES="5")
+    assert told(machine) == {"gpu-hidden": ("unset HIP_VISIBLE_DEVICES",)}
+
+
+# Mixed GPUs
+
+
+def test_mixed_gpus_hide_those_that_cannot_run_the_wheel(machine: FakeMachine) -> None:
+    machine.gpus(MI200, MI300)
+    (problem,) = machine.problems()
+    assert (problem.code, problem.severity) == ("gpu-not-in-wheel", Severity.WARNING)
+    assert problem.commands == ("export HIP_VISIBLE_DEVICES=1",)
+
+
+def test_integrated_gpu_beside_a_discrete_one_is_hidden(machine: FakeMachine) -> None:
+    machine.uninstall("jax-rocm7-pjrt").native("pjrt", targets=("gfx1100",)).gpus(RX7900, RAPHAEL)
+    assert told(machine) == {"gpu-unsupported": ("export HIP_VISIBLE_DEVICES=0",)}
+
+
+def test_indices_count_gpus_that_the_runtime_sees(machine: FakeMachine) -> None:
+    machine.gpus(MI300, MI200, MI300).environ["ROCR_VISIBLE_DEVICES"] = "1,2"
+    assert told(machine) == {"gpu-not-in-wheel": ("export HIP_VISIBLE_DEVICES=1",)}
+
+
+def test_mixed_gpus_without_a_usable_one_need_another_wheel(machine: FakeMachine) -> None:
+    machine.gpus(RAPHAEL, MI200)
+    assert told(machine) == {
+        "gpu-unsupported": ("export HIP_VISIBLE_DEVICES=1",),
+        "gpu-not-in-wheel": ("python3 build/ci_build release --local --targets=gfx90a",),
+    }
+
+
+# Several ROCms
+
+
+def test_wheels_of_rocm_before_rocm_path_are_reported(machine: FakeMachine) -> None:
+    machine.distribution("rocm-sdk-core", "7.14.0")
+    for name in (HIP, "libhipblas.so.3"):
+        file = machine.site / "_rocm_sdk_core/lib" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    machine.environ["ROCM_PATH"] = str(machine.root / "opt/rocm")
+    (problem,) = machine.problems()
+    assert problem.message.startswith("The ROCm 7.14.0 of installed wheels is used, not ROCm 7.2.0 in ")
+    assert problem.commands == (f"{PYTHON} -m pip uninstall -y rocm-sdk-core",)
+
+
+def test_rocm_of_right_major_elsewhere_is_proposed(machine: FakeMachine) -> None:
+    machine.remove("opt/rocm").rocm("opt/rocm", "6.4.1", "libamdhip64.so.6")
+    machine.rocm("opt/rocm-7.1.0", "7.1.0").rocm("opt/rocm-7.2.0", "7.2.0").rocm("opt/rocm-6.3.0", "6.3.0")
+    assert told(machine) == {"rocm-major": (f"export ROCM_PATH={machine.root}/opt/rocm-7.2.0",)}

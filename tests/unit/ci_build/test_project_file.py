@@ -1,0 +1,150 @@
+"""The project file: where it is found, what it may set, and what overrides it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ci_build.cli import run
+from ci_build.cli.options.project_file import ProjectFile, find_project_file
+from ci_build.cli.options.settings import Setting, Settings
+from core.errors import RequestError, UnknownTargetError
+
+PUBLISHED = ("dist_wheels", "--payload=published", "--dry-run")
+
+
+def write(folder: Path, text: str, name: str = "ci_build.toml") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def test_nearest_file_counts_and_ci_build_toml_comes_first(tmp_path: Path) -> None:
+    far, near = tmp_path / "far", tmp_path / "far" / "near"
+    path = write(far, "[tool.ci_build]\njax-version = '0.12.0'\n", "pyproject.toml")
+    write(near / "x", "[tool.other]\n", "pyproject.toml")
+    assert find_project_file(near / "x") == ProjectFile(path=path, values={"jax_version": "0.12.0"})
+    path = write(far, "jax_version = '0.10.2'\n")
+    assert find_project_file(near / "x").path == path
+    path = write(near, "")
+    assert find_project_file(near) == ProjectFile(path=path)
+    assert find_project_file(tmp_path) == ProjectFile()
+
+
+def test_values_have_the_form_of_the_command_line(tmp_path: Path) -> None:
+    text = """
+        targets = ["gfx942", "gfx950"]
+        wheel-post-release = 3
+        kernels = true
+        out = "dist"
+        find-links = ["wheels", "https://wheels.example/x/"]
+        therock-path = "https://rocm.example/a.tar.gz"
+        aiter-source = "amd-aiter==0.1"
+        rocm-repo = "deb https://rocm.example stable main"
+        bucket = "s3://wheels/nightly"
+        cluster-store = "store"
+        slurm = ["jobs=2", "mem=4G"]
+    """
+    path = write(tmp_path, text)
+    assert find_project_file(tmp_path).values == {
+        "targets": "gfx942,gfx950",
+        "wheel_post_release": "3",
+        "kernels": True,
+        "out": str(path.parent / "dist"),
+        "find_links": f"{path.parent / 'wheels'},https://wheels.example/x/",
+        "therock_path": "https://rocm.example/a.tar.gz",
+        "aiter_source": "amd-aiter==0.1",
+        "rocm_repo": "deb https://rocm.example stable main",
+        "bucket": "s3://wheels/nightly",
+        "cluster_store": str(path.parent / "store"),
+        "slurm": ["jobs=2", "mem=4G"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("targts = 'gfx942'", "has an unknown key: 'targts' (did you mean 'targets'?)"),
+        ("nothing-like-it = 1", "has an unknown key: 'nothing-like-it'."),
+        ("signing-key = 'x'", "has an unknown key: 'signing-key' (a secret; use CI_BUILD_SIGNING_KEY)"),
+        ("jax-version = '1'\njax_version = '2'", "sets 'jax_version' twice"),
+        ("kernels = 'yes'", "kernels in {path} is 'yes'. Write true or false."),
+        ("targets = true", "targets in {path} is True."),
+        ("targets = {}", "targets in {path} is {{}}."),
+        ("targets = [1.5]", "targets in {path} is [1.5]."),
+        ("targets", "{path} is not valid TOML"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path: Path, text: str, problem: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(RequestError, match=re.escape(problem.format(path=path))):
+        find_project_file(tmp_path)
+
+
+def test_tool_table_of_another_type_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "[tool]\nci_build = 1\n", "pyproject.toml")
+    with pytest.raises(RequestError, match=r"\[tool.ci_build\] of .* is not a table"):
+        find_project_file(tmp_path)
+
+
+def test_environment_and_command_line_override_the_file(tmp_path: Path) -> None:
+    project = ProjectFile(path=tmp_path / "ci_build.toml", values={"targets": "gfx942", "compiler": "gcc", "out": "o"})
+    settings = Settings({"out": "here"}, {}, {"CI_BUILD_COMPILER": "clang"}, project=project)
+    assert settings.get("out") == Setting(value="here", origin="--out")
+    assert settings.get("compiler") == Setting(value="clang", origin="CI_BUILD_COMPILER")
+    assert settings.get("targets") == Setting(value="gfx942", origin="targets in ci_build.toml")
+    assert (settings.given("targets"), settings.typed("targets")) == (True, False)
+
+
+def test_commands_read_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, f"targets = 'gfx950'\ncache-dir = '{tmp_path / 'cache'}'\njax-version = '0.12.0'\n")
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    assert run([*PUBLISHED]) == 0
+    assert "for gfx950, index" in capsys.readouterr().out
+    assert run([*PUBLISHED, "--targets=gfx942"]) == 0
+    assert "for gfx942, index" in capsys.readouterr().out
+    write(tmp_path, "targets = 'gfx9999'")
+    assert run([*PUBLISHED]) == UnknownTargetError.exit_code
+    assert "gfx9999" in capsys.readouterr().err
+
+
+def test_commands_of_groups_read_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """click reads the options that are not in the table: their values are defaults of every command."""
+    write(tmp_path, "bucket = 'my-bucket'\nchannel = 'nightly'\n")
+    monkeypatch.chdir(tmp_path)
+    for words in (("staging", "list", "multi-arch"), ("verify", "multi-arch")):
+        run([*words])
+        assert str(tmp_path / "my-bucket") in capsys.readouterr().err, words
+    monkeypatch.setenv("CI_BUILD_BUCKET", str(tmp_path / "other"))
+    run(["verify", "multi-arch"])
+    assert str(tmp_path / "other") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_completion_scripts_call_the_program(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["completion", shell]) == 0
+    assert f"_CI_BUILD_COMPLETE={shell}_complete" in capsys.readouterr().out
+
+
+def test_completion_offers_commands_and_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def complete(*words: str) -> set[str]:
+        monkeypatch.setenv("_CI_BUILD_COMPLETE", "bash_complete")
+        monkeypatch.setenv("COMP_WORDS", " ".join(words))
+        monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+        with pytest.raises(SystemExit):
+            run([])
+        return {line.partition(",")[2] for line in capsys.readouterr().out.splitlines()}
+
+    assert complete("ci_build", "dist") == {"dist_wheels"}
+    assert "compile" in complete("ci_build", "gate", "com")
+    assert complete("ci_build", "dist_wheels", "--targ") == {"--targets"}
+    assert complete("ci_build", "completion", "f") == {"fish"}

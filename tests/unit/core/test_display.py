@@ -1,0 +1,66 @@
+"""Lines of the live display; tests/integration/core/test_display.py shows them on a terminal."""
+
+from __future__ import annotations
+
+import pytest
+from rich.cells import cell_len
+
+from core.display import Line, clock, fit, rows
+
+
+@pytest.fixture
+def download(monkeypatch: pytest.MonkeyPatch) -> Line:
+    """Return a download that is at 2.0 of 4.0 GB after 100 s, and started with 1 GB of an earlier run."""
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    line = Line(label="rocm.tar.gz", started=0.0)
+    line.set_amount(10**9, 4 * 10**9)
+    now = 100.0
+    line.set_amount(2 * 10**9, 4 * 10**9)
+    return line
+
+
+@pytest.mark.parametrize(
+    ("width", "text"),
+    [
+        (80, "| rocm.tar.gz                     2.00 GB of 4.00 GB, 3:20 left, 10.0 MB/s, 1:40"),
+        (48, "| rocm.tar.gz      2.00 GB of 4.00 GB, 3:20 left"),
+        (40, "| rocm.tar.gz   2.00 GB of 4.00 GB, 1:40"),
+        (20, "| rocm.tar.gz   1:40"),
+    ],
+)
+def test_line_shows_the_numbers_that_fit(download: Line, width: int, text: str) -> None:
+    assert download.text(width, 100.0) == text
+    assert len(text) == width
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 120])
+@pytest.mark.parametrize("label", ["x" * 300, "gate\nabi\r\x1b[2J\tb", "轮子" * 40, "a", ""])
+def test_no_row_is_longer_than_the_terminal(width: int, label: str) -> None:
+    tree = Line(label=label, children=[Line(label=label, step=label, children=[Line(label=label)]) for _ in range(3)])
+    for row in rows(tree, [label], width, 24, 1e5):
+        assert cell_len(row) == width
+        assert row.isprintable()
+
+
+def test_display_leaves_room_for_lines_on_a_low_terminal() -> None:
+    tree = Line(label="gates", children=[Line(label=f"task {number}") for number in range(30)])
+    shown = rows(tree, ["promote"], 40, 10, 0.0)
+    assert len(shown) == 7
+    assert [row.split("  ")[1] for row in shown[1:3]] == ["| task 0", "| task 1"]
+    assert shown[-2].strip() == "and 26 more"
+    assert shown[-1].strip() == "to come: promote"
+
+
+def test_tasks_of_a_task_are_indented() -> None:
+    inner = Line(label="gfx942", children=[Line(label="lax.dot")])
+    tree = Line(label="gates", children=[Line(children=[Line(label="gate compile", step="install", children=[inner])])])
+    shown = rows(tree, [], 60, 24, 0.0)
+    assert [row[:24].rstrip() for row in shown] == [
+        "| gates", "  | gate compile: instal", "    | gfx942", "      | lax.dot",
+    ]  # fmt: skip
+
+
+def test_text_is_cut_to_columns() -> None:
+    assert (fit("abcdef", 4), fit("ab", 4)) == ("ab..", "ab  ")
+    assert (clock(65), clock(3725)) == ("1:05", "1:02:05")

@@ -1,0 +1,103 @@
+"""Checks of a worker's devices after a test, with drivers whose functions return the codes of real drivers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from promotion.gates.device.plugin import device_check
+from promotion.gates.device.plugin.device_check import LASTING, device_error
+
+
+class FakeLibrary:
+    """CUDA's or HIP's functions for two devices; as in real drivers, a poisoned context fails every call.
+
+    Args:
+        code: result of the synchronization of device 1.
+        used: whether the process uses the devices.
+    """
+
+    def __init__(self, code: int, *, used: bool = True, started: bool = True) -> None:
+        self.code, self.used, self.started = code, used, started
+        self.calls: list[str] = []
+        self.current = 0
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            self.calls.append(name)
+            if not self.started:
+                return 3
+            if name in ("cuDeviceGetCount", "hipGetDeviceCount"):
+                arguments[0]._obj.value = 2
+            elif name == "cuDeviceGet":
+                arguments[0]._obj.value = arguments[1]
+            elif name == "hipSetDevice":
+                self.current = getattr(arguments[0], "value", arguments[0])
+            elif name.endswith("PrimaryCtxGetState"):
+                arguments[2]._obj.value = int(self.used)
+            elif name == "cuDevicePrimaryCtxRetain":
+                self.current = arguments[1].value
+            elif name in ("cuCtxSynchronize", "hipDeviceSynchronize") and self.current == 1:
+                return self.code
+            elif name == "cuGetErrorName":
+                arguments[1]._obj.value = b"CUDA_ERROR_ILLEGAL_ADDRESS"
+            elif name == "hipGetErrorName":
+                return b"hipErrorIllegalAddress"
+            return 0
+
+        # ctypes keeps the type of a function's result as an attribute of the function.
+        return call
+
+
+def with_library(monkeypatch: pytest.MonkeyPatch, name: str, library: FakeLibrary) -> None:
+    def load(asked: str, mode: int) -> FakeLibrary:
+        assert mode & os.RTLD_NOLOAD
+        if asked != name:
+            raise OSError(f"{asked}: cannot open shared object file")
+        return library
+
+    monkeypatch.setattr(device_check, "_load", load)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("libcuda.so.1", "CUDA_ERROR_ILLEGAL_ADDRESS (700)"),
+        ("libamdhip64.so.7", "hipErrorIllegalAddress (700)"),
+        ("libamdhip64.so.6", "hipErrorIllegalAddress (700)"),
+    ],
+)
+def test_device_error_names_poisoned_context(monkeypatch: pytest.MonkeyPatch, name: str, said: str) -> None:
+    with_library(monkeypatch, name, FakeLibrary(700))
+    assert device_error() == said
+    for library in (FakeLibrary(0), FakeLibrary(700, used=False), FakeLibrary(700, started=False)):
+        with_library(monkeypatch, name, library)
+        assert device_error() == ""
+    # A device that the process does not use is neither started nor waited for.
+    with_library(monkeypatch, name, unused := FakeLibrary(0, used=False))
+    assert device_error() == ""
+    assert not {"cuDevicePrimaryCtxRetain", "hipDeviceSynchronize"} & set(unused.calls)
+
+
+def test_device_error_without_driver_is_empty() -> None:
+    assert device_error() == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "INTERNAL: CUDA error: Failed to synchronize: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access",
+        "XlaRuntimeError: INTERNAL: hipErrorIllegalAddress",
+        "hipErrorLaunchFailure: unspecified launch failure",
+        "HIP_ERROR_IllegalAddress",
+        "CUDA_ERROR_ECC_UNCORRECTABLE",
+        "hipErrorECCNotCorrectable",
+        "HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION",
+    ],
+)
+def test_lasting_errors_are_recognised(text: str) -> None:
+    assert LASTING.search(text)
+    assert not LASTING.search("CUDA_ERROR_INVALID_VALUE hipErrorInvalidValue CUDA_ERROR_OUT_OF_MEMORY AssertionError")

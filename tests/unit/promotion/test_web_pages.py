@@ -1,0 +1,325 @@
+"""Pages for people: complete, escaped, small, reproducible, and the same from an update as from the ledger."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.counting import counted
+from core.errors import BucketError
+from core.model import PYLOCK
+from promotion.evidence.evidence import record
+from promotion.index.audit import verify
+from promotion.index.json_types import ListedIndex
+from promotion.index.ledger_state import EntryKind
+from promotion.index.listing import listing_page, lists_index, parse_listing, update_listing
+from promotion.index.operations import mark
+from promotion.index.publish import pages_changed, publish
+from promotion.index.summary import load_summary
+from promotion.promote import promote
+from promotion.stage import stage
+from promotion.storage.bucket import Bucket
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import LISTING
+from promotion.website.plots import stacked_bars
+from promotion.website.render import visible
+from tests.support import web_pages
+from tests.support.promoting import NOW, POLICY, RELEASED, go, staged_in
+from tests.support.web_pages import HOSTILE, index_page, indexes_page, set_page
+from tests.support.wheel_sets import make_set, make_wheels, passing_evidence, write_set
+
+PAGES: Mapping[str, Callable[[], bytes]] = {
+    "index": index_page,
+    "hostile index": web_pages.hostile_index_page,
+    "set": set_page,
+    "indexes": indexes_page,
+    "hostile set": functools.partial(set_page, HOSTILE),
+    "hostile indexes": functools.partial(indexes_page, HOSTILE),
+}
+
+
+class Elements(HTMLParser):
+    """Parser that collects tags, attributes, texts of scripts and styles, and all other text."""
+
+    def __init__(self, page: bytes) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.texts: dict[str, list[str]] = {"script": [], "style": []}
+        self.text = ""
+        self._inside = ""
+        self.feed(page.decode())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+        self._inside = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside in self.texts:
+            self.texts[self._inside].append(data)
+        else:
+            self.text += data
+
+    def values(self, name: str) -> list[str]:
+        return [attributes[name] for _, attributes in self.tags if name in attributes]
+
+
+def sections(page: bytes) -> dict[str, str]:
+    """Return gfx target -> text of its section, with the commands."""
+    found = re.findall(r'<details name="gpu" id="([^"]*)">(.*?)</details>', page.decode(), re.DOTALL)
+    return {target: re.sub(r"<[^>]*>", "", body) for target, body in found}
+
+
+@pytest.mark.parametrize("kind", PAGES)
+def test_page_permits_only_its_own_script_and_style(kind: str) -> None:
+    found = Elements(PAGES[kind]())
+    (policy,) = (one["content"] for tag, one in found.tags if one.get("http-equiv") == "Content-Security-Policy")
+    names = [tag for tag, _ in found.tags]
+    data = [one for tag, one in found.tags if tag == "script" and one.get("type") == "application/json"]
+    code = found.texts["script"][len(data) :]
+    assert (len(code), len(found.texts["style"]), names.count("script")) == (1, 1, 1 + len(data))
+    for directive, text in (("script-src", code[0]), ("style-src", found.texts["style"][0])):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{directive} 'sha256-{digest}';" in policy
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe" not in policy
+    attributes = {name for _, one in found.tags for name in one}
+    assert not [name for name in attributes if name.startswith("on") or name in ("style", "src")]
+    assert {"img", "iframe", "link", "object"}.isdisjoint(names)
+    assert not [link for link in found.values("href") if re.match(r"(?i)[a-z]+:|//", link)]
+    assert not re.search("[\u202a-\u202e\u2066-\u2069]", PAGES[kind]().decode())
+
+
+def test_hostile_text_is_shown_as_text() -> None:
+    """Each place shows the text itself, so nothing was dropped either."""
+    assert Elements(web_pages.hostile_index_page()).text.count(str(visible(HOSTILE))) > 20
+    assert Elements(set_page(HOSTILE)).text.count(str(visible(HOSTILE))) > 15
+    assert Elements(indexes_page(HOSTILE)).text.count(str(visible(HOSTILE))) >= 4
+
+
+def test_gpu_has_its_tier_in_a_sentence_and_commands_of_its_newest_set() -> None:
+    found = sections(index_page(3, ("gfx942", "gfx950", "gfx1100")))
+    assert [*found] == ["gfx942", "gfx950", "gfx1100"]
+    assert "Instinct MI300A, MI300X, MI325X" in found["gfx942"]
+    assert "No GPU of this target has run this release" in found["gfx950"]
+    assert "no GPU has run this release" in found["gfx942"]
+    assert "tests ran on a GPU of this target" in found["gfx1100"]
+    simple = "URL-of-this-page/simple/"
+    assert f"pip install --extra-index-url {simple} jax-rocm7-plugin==0.10.2+rocm7.3" in found["gfx942"]
+    assert f"uv pip install --extra-index-url {simple} jax-rocm7-plugin==0.10.2+rocm7.3" in found["gfx942"]
+    lock = f"URL-of-this-page/sets/{3:064x}/requirements-3.13.txt"
+    assert f"pip install --require-hashes --no-deps --extra-index-url {simple} -r {lock}" in found["gfx942"]
+    assert "rocm/dev-ubuntu-24.04:7.0.3-complete" in found["gfx942"].replace("&#39;", "'")
+
+
+def test_yanked_and_quarantined_sets_have_reasons_and_no_command() -> None:
+    page = index_page(3, ("gfx942",), yanked={3: "wrong results"}, quarantined={2: "a CVE"})
+    text = Elements(page).text
+    assert "Yanked: wrong results" in text
+    assert "a CVE" in text
+    assert "==0.10.2+rocm7.1" in sections(page)["gfx942"]
+    for number in (2, 3):
+        assert f"==0.10.2+rocm7.{number}" not in text
+    nothing = index_page(1, ("gfx942",), yanked={1: "wrong results"})
+    assert "pip install" not in nothing.decode()
+    assert "Nothing is offered." in nothing.decode()
+
+
+def test_index_without_plots_is_small_and_equal_values_give_equal_bytes() -> None:
+    page = index_page(80)
+    without = re.sub(rb"<!-- plots -->.*<!-- end of plots -->", b"", page, flags=re.DOTALL)
+    assert 10_000 < len(without) < 300_000
+    assert len(page) < 600_000
+    assert index_page(80) == page
+    assert len(set_page()) < 300_000
+    assert len(sections(page)) == len(web_pages.TARGETS)
+
+
+def test_report_lists_failing_tests_before_gates_and_failed_gates_first() -> None:
+    text = Elements(set_page()).text
+    places = [text.index(word) for word in ("test_bad", "test_shaky", "upstream issue", "test-failed", "Evidence that")]
+    assert places == sorted(places)
+    table = text[text.index("Evidence that counted") :]
+    assert table.index("device") < table.index("compile")
+    assert "test_good" not in text
+
+
+def test_bars_are_stacked_to_the_highest_sum() -> None:
+    chart = stacked_bars("T", "N", [("1", {"a": 3, "b": 1}), ("2", {"a": 2})], ("a", "b"), str)
+    heights = [(mark.text, mark.height) for mark in chart.marks]
+    assert heights == [("set 1, a: 3", 120.0), ("set 1, b: 1", 40.0), ("set 2, a: 2", 80.0)]
+    assert [mark.y + mark.height for mark in chart.marks] == [168.0, 48.0, 168.0]
+    assert chart.table == (("1", "3", "1"), ("2", "2", "–"))
+
+
+@pytest.fixture
+def promoted(bucket: DirBucket, tmp_path: Path) -> DirBucket:
+    """Return a bucket with two promoted sets."""
+    for minor in (2, 3):
+        wheels = make_wheels(tmp_path / str(minor), version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+        go(bucket, staged_in(bucket, tmp_path / "sets", wheels, rocm_version=f"7.{minor}.0"))
+    return bucket
+
+
+def overview(bucket: Bucket) -> str:
+    return bucket.get(RELEASED.overview).decode()
+
+
+def test_promotion_writes_report_and_numbers_that_the_ledger_names(promoted: DirBucket) -> None:
+    links = [link for link in Elements(promoted.get(RELEASED.overview)).values("href") if link.startswith("sets/")]
+    keys = {RELEASED.root + link for link in links}
+    assert all(promoted.head(key) for key in keys)
+    (report, _) = sorted({key for key in keys if "/report-" in key})
+    (numbers,) = (key for key in keys if "/summary-" in key)
+    summary = load_summary(promoted.get(numbers), numbers)
+    assert set(summary.gates) >= {"compile", "inspection"}
+    assert {target for targets in summary.wheels.values() for target in targets} == {"gfx942", "gfx950"}
+    assert "No test ran on a GPU" in promoted.get(report).decode()
+    assert [*verify(promoted, RELEASED)] == []
+    promoted.path(report).unlink()  # it is read-only
+    promoted.path(report).write_bytes(b"defaced")
+    assert any(report in problem for problem in verify(promoted, RELEASED))
+
+
+def test_page_after_updates_is_that_of_the_ledger(promoted: DirBucket) -> None:
+    for kind, reason in ((EntryKind.YANK, "wrong results"), (EntryKind.QUARANTINE, "a CVE")):
+        mark(promoted, RELEASED, kind, ["2"], reason=reason, actor="me", now=lambda: NOW)
+    page = overview(promoted)
+    assert "a CVE" in Elements(page.encode()).text
+    assert "rocm7.3.0" not in "".join(sections(page.encode()).values())
+    assert publish(promoted, RELEASED, everything=True) == ()
+    assert [*verify(promoted, RELEASED)] == []
+
+
+def test_rows_of_status_json_are_not_trusted_by_verify(promoted: DirBucket) -> None:
+    path = promoted.path(RELEASED.status)
+    body = json.loads(path.read_text())
+    body["history"][0]["reason"] = "forged"
+    path.write_text(json.dumps(body))
+    assert any("contradicts the ledger" in problem for problem in verify(promoted, RELEASED))
+    publish(promoted, RELEASED, everything=True)
+    assert [*verify(promoted, RELEASED)] == []
+
+
+def test_status_of_older_version_gets_the_new_rows(promoted: DirBucket) -> None:
+    page, path = overview(promoted), promoted.path(RELEASED.status)
+    body: dict[str, Any] = json.loads(path.read_text())
+    for name in ("history", "hidden", "listed"):
+        del body[name]
+    for row in body["sets"]:
+        del row["files"], row["figures"], row["quarantined"]
+    path.write_text(json.dumps(body))
+    assert [*verify(promoted, RELEASED)] == []
+    mark(promoted, RELEASED, EntryKind.PIN, ["2"], reason="kept", actor="me", now=lambda: NOW)
+    assert "report of set 1" in overview(promoted)
+    assert len(json.loads(path.read_text())["history"]) == 3
+    assert page != overview(promoted)
+    assert [*verify(promoted, RELEASED)] == []
+
+
+def test_requests_of_an_update_do_not_grow_with_sets(bucket: DirBucket, tmp_path: Path) -> None:
+    requests = []
+    for minor in range(2, 7):
+        wheels = make_wheels(tmp_path / str(minor), version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+        entry = go(bucket, staged_in(bucket, tmp_path / "sets", wheels, rocm_version=f"7.{minor}.0")).entry
+        assert len(json.loads(bucket.get(RELEASED.status))["sets"]) == minor - 1
+        counting, traffic = counted(bucket)
+        mark(counting, RELEASED, EntryKind.PIN, [str(entry.number)], reason="kept", actor="me", now=lambda: NOW)
+        requests.append(traffic.requests)
+    assert len({*requests}) == 1
+
+
+def test_hash_locked_requirements_come_from_the_lock(bucket: DirBucket, tmp_path: Path) -> None:
+    wheels = make_wheels(tmp_path / "wheels", pythons=("3.12",))
+    lock = (
+        'lock-version = "1.0"\ncreated-by = "tests"\n[[packages]]\nname = "jax"\nversion = "0.10.2"\n'
+        f'[[packages.wheels]]\nname = "jax-0.10.2-py3-none-any.whl"\nurl = "https://x.invalid/jax.whl"\n'
+        f'hashes = {{sha256 = "{"e" * 64}"}}\n'
+    )
+    digest = hashlib.sha256(lock.encode()).hexdigest()
+    wheel_set = make_set(wheels)
+    wheel_set = replace(wheel_set, files={**wheel_set.files, PYLOCK: digest}, file_sizes={})
+    folder = write_set(tmp_path / "set", wheels, wheel_set, more={PYLOCK: lock.encode()})
+    staged = stage(bucket, folder)
+    for evidence in passing_evidence(wheel_set):
+        record(bucket, staged, evidence)
+    promote(bucket, staged, POLICY, now=lambda: NOW)
+    lines = bucket.get(RELEASED.set_file(staged.digest, "requirements-3.12.txt")).decode().splitlines()
+    assert f"jax==0.10.2 --hash=sha256:{'e' * 64}" in lines
+    assert {line.partition("=")[0] for line in lines} == {"jax", *(one.wheel.name for one in wheels)}
+    assert all("--hash=sha256:" in line for line in lines)
+
+
+ROW: ListedIndex = {"index": "gfx94X-dcgpu", "channel": "nightly", "targets": ["gfx942"]}
+
+
+def test_list_of_indexes_keeps_other_rows_and_is_written_once(promoted: DirBucket) -> None:
+    first = promoted.get(LISTING)
+    (own,) = parse_listing(first) or ()
+    assert own == {"index": "multi-arch", "channel": POLICY.channel, "targets": ["gfx942", "gfx950"]}
+    assert update_listing(promoted, ROW) == (LISTING,)
+    assert update_listing(promoted, ROW) == ()
+    assert parse_listing(promoted.get(LISTING)) == (ROW, own)
+    assert update_listing(promoted, own) == ()
+    assert [*verify(promoted, RELEASED)] == []
+
+
+@pytest.mark.parametrize("damage", [b"", b"<html>", b"appended", None])
+def test_damaged_list_of_indexes_is_found_and_restored(promoted: DirBucket, damage: bytes | None) -> None:
+    path, before = promoted.path(LISTING), promoted.get(LISTING)
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_bytes(before + damage if damage == b"appended" else damage)
+    assert pages_changed(promoted, RELEASED)
+    assert any(LISTING in problem for problem in verify(promoted, RELEASED))
+    assert publish(promoted, RELEASED, everything=True) == (LISTING,)
+    assert promoted.get(LISTING) == before
+    assert not pages_changed(promoted, RELEASED)
+
+
+def test_list_of_indexes_survives_a_race(promoted: DirBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another index is added between reading and writing."""
+    write, raced = promoted.put_if_match, list[str]()
+
+    def put(key: str, data: bytes, *, etag: str | None) -> Any:
+        if not raced:
+            raced.append(key)
+            update_listing(promoted, {**ROW, "index": "other"})
+        return write(key, data, etag=etag)
+
+    monkeypatch.setattr(promoted, "put_if_match", put)
+    update_listing(promoted, ROW)
+    assert [row["index"] for row in parse_listing(promoted.get(LISTING)) or ()] == [
+        "gfx94X-dcgpu",
+        "multi-arch",
+        "other",
+    ]
+
+
+def test_forged_list_of_indexes_is_not_believed() -> None:
+    page = listing_page([ROW])
+    assert parse_listing(page) == (ROW,)
+    assert parse_listing(page.replace(b"gfx942", b"gfx950", 1)) is None
+    for row in ({**ROW, "index": "../x"}, {**ROW, "targets": "gfx942"}, {"index": "x"}):
+        data = json.dumps([row]).encode()
+        assert parse_listing(b'<script type="application/json" id="indexes">' + data + b"</script>") is None
+
+
+def test_damaged_summary_is_an_error(promoted: DirBucket) -> None:
+    for text in ("{}", "[]", '{"schema": 2}', '{"schema": 1, "wheels": 3, "gates": {}, "modules": []}'):
+        with pytest.raises(BucketError, match=r"^x cannot be read"):
+            load_summary(text.encode(), "x")
+    assert lists_index(promoted, (parse_listing(promoted.get(LISTING)) or ())[0])

@@ -1,0 +1,158 @@
+"""Whole code objects: generated ones for each architecture, and each way to break one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from core.model import GfxTarget
+from tests.support.faults.code_objects import CODE_FAULTS, CodeFault
+from tests.support.whole_code import (
+    Edit,
+    descriptor,
+    kernel_field,
+    kernel_symbol,
+    metadata,
+    put,
+    segment,
+    whole_code,
+)
+from wheelkit.elf.reader import ElfImage
+from wheelkit.gpu.code_check import CodeCheck, check_code
+from wheelkit.gpu.limits import limits_of
+
+ADD, MUL = "_Z3addv", "_Z3mulv"
+TARGETS = (
+    *("gfx906", "gfx90a:sramecc+:xnack-", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201", "gfx1250"),
+    *("gfx9-4-generic", "gfx11-generic"),
+)
+
+
+def checked(target: str, *edits: Edit) -> CodeCheck:
+    """Check a generated code object after edits."""
+    data = bytearray(whole_code(target, (ADD, MUL)))
+    for edit in edits:
+        edit(data)
+    return check_code(bytes(data), GfxTarget.parse(target))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("names", [(ADD, MUL), ()])
+def test_check_code_accepts_whole_code(target: str, names: tuple[str, ...]) -> None:
+    assert check_code(whole_code(target, names), GfxTarget.parse(target)) == CodeCheck(kernels=names)
+
+
+@pytest.mark.parametrize("fault", [pytest.param(fault, id=fault.name) for fault in CODE_FAULTS])
+def test_check_code_reports_each_fault(fault: CodeFault) -> None:
+    found = checked("gfx942", fault.edit).problems
+    assert fault.code in {problem.code for problem in found}, found
+    assert sum(fault.code == problem.code for problem in found) <= 2, "one problem for each kernel"
+    assert not any(problem.text.endswith(".") for problem in found)
+
+
+@pytest.mark.parametrize(
+    ("target", "edit", "text"),
+    [
+        ("gfx942", kernel_field(group_segment_fixed_size=65540), "65540 bytes of LDS, but the GPU has 65536"),
+        ("gfx950", kernel_field(group_segment_fixed_size=163844), "163844 bytes of LDS, but the GPU has 163840"),
+        ("gfx1250", kernel_field(group_segment_fixed_size=327684), "327684 bytes of LDS, but the GPU has 327680"),
+        ("gfx942", kernel_field(private_segment_fixed_size=131060), "131060 bytes of scratch, but the GPU has 131056"),
+        ("gfx1250", kernel_field(wavefront_size=64), "wavefronts of 64 lanes, but the GPU has 32"),
+        ("gfx1100", descriptor(48, "I", 0b1000 << 6), "gets 8 of the 256 VGPRs, and needs 16"),
+        ("gfx90a", kernel_field(agpr_count=8), "8 are AccVGPRs"),
+        ("gfx1201", descriptor(46, "B", 1), "reserved bits"),
+        ("gfx942", descriptor(52, "B", 6 << 1), "16 bytes of scratch, but does not enable it"),
+        ("gfx942", descriptor(58, "B", 4), "starts with 10 user SGPRs, and gets 6"),
+        ("gfx1030", descriptor(59, "B", 1), "reserved bits"),
+    ],
+)
+def test_check_code_compares_with_limits_of_target(target: str, edit: Edit, text: str) -> None:
+    """Sizes in the descriptor are those of the metadata, so that only the limit is exceeded."""
+
+    def same(data: bytearray) -> None:
+        for at, size in ((0, 65540), (0, 163844), (0, 327684)):
+            if text.startswith(f"{size} bytes"):
+                descriptor(at, "I", size)(data)
+        if text.startswith("131060"):
+            descriptor(4, "I", 131060)(data)
+        if "of 64 lanes" in text:
+            descriptor(57, "B", 0)(data)
+
+    found = checked(target, edit, same).problems
+    assert any(text in problem.text for problem in found), found
+
+
+@pytest.mark.parametrize(
+    ("edit", "text"),
+    [
+        (segment(1, 48, "Q", 3), "has a segment at 0x0 that cannot be mapped"),
+        (metadata(lambda about: about.update({"amdhsa.kernels": None})), "has no list of kernels in its metadata"),
+        (
+            metadata(lambda about: about["amdhsa.kernels"].append({".symbol": "x.kd"})),
+            "has metadata of x.kd, but no such kernel descriptor",
+        ),
+        (kernel_field(kernarg_segment_align=3), "has a kernarg segment aligned to 3 bytes"),
+    ],
+)
+def test_check_code_describes_problem(edit: Edit, text: str) -> None:
+    assert any(text in problem.text for problem in checked("gfx942", edit).problems)
+
+
+def test_check_code_accepts_largest_sizes() -> None:
+    edits = (kernel_field(group_segment_fixed_size=163840), descriptor(0, "I", 163840))
+    assert checked("gfx950", *edits).problems == ()
+    assert limits_of("gfx9999") is None
+
+
+def test_check_code_accepts_unknown_processor_without_limits() -> None:
+    data = bytearray(whole_code("gfx942", (ADD,)))
+    note = data.index(b"--gfx942")
+    data[note : note + 8] = b"--gfx999"
+    descriptor(60, "B", 1)(data)
+    assert check_code(bytes(data), GfxTarget.parse("gfx999")).problems == ()
+
+
+def test_check_code_accepts_triple_with_unknown_environment() -> None:
+    def edit(about: dict[str, Any]) -> None:
+        about["amdhsa.target"] = "amdgcn-amd-amdhsa-unknown-gfx942"
+
+    assert checked("gfx942", metadata(edit)).problems == ()
+
+
+def test_check_code_accepts_assembly_sources() -> None:
+    """AITER's have no target, sizes of symbols and kernargs, and an older version of the metadata."""
+
+    def edit(about: dict[str, Any]) -> None:
+        del about["amdhsa.target"]
+        about["amdhsa.version"] = [1, 0]
+
+    edits = (metadata(edit), kernel_symbol("", 16, "Q", 0), descriptor(8, "I", 0))
+    assert checked("gfx942", *edits).problems == ()
+
+
+def test_check_code_accepts_kernels_without_body() -> None:
+    """Compilers leave out the body of a kernel that the target never runs, and its end."""
+    empty = kernel_symbol("", 16, "Q", 0)
+    behind = (empty, kernel_symbol("", 8, "Q", 1 << 20), descriptor(16, "q", (1 << 20) - _address()))
+    assert checked("gfx942", *behind).problems == ()
+    assert checked("gfx1250", kernel_symbol("", 16, "Q", 8)).problems == ()
+
+
+def _address() -> int:
+    image = ElfImage.parse(whole_code("gfx942", (ADD, MUL)), "code")
+    return next(symbol.value for symbol, name in image.dynamic_symbols() if name == f"{ADD}.kd")
+
+
+@pytest.mark.parametrize("size", [0, 63, 200, 700])
+def test_check_code_reports_truncated_code(size: int) -> None:
+    (problem,) = check_code(whole_code()[:size], GfxTarget.parse("gfx942")).problems
+    assert problem.code == "code-object-damaged"
+    assert problem.text.startswith("cannot be read: ")
+
+
+def test_check_code_names_each_broken_kernel_once() -> None:
+    data = bytearray(whole_code("gfx942", (ADD, MUL)))
+    put(8, "B", 2)(data)  # V4, with the metadata of V6
+    found = check_code(bytes(data), GfxTarget.parse("gfx942")).problems
+    assert [problem.text for problem in found] == ["has metadata of version [1, 2]"]

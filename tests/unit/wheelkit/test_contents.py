@@ -1,0 +1,18 @@
+"""Checks of the contents of wheels."""
+
+from __future__ import annotations
+
+import ast
+from unittest import mock
+
+from wheelkit.inspect import contents
+
+
+def test_equal_files_of_several_wheels_are_parsed_once() -> None:
+    source = b"print(once := 1)\n"
+    with mock.patch.object(ast, "parse", wraps=ast.parse) as parse:
+        texts = [contents._syntax(source, (3, minor))[0] for minor in (7, 7, 8)]
+    assert parse.call_count == 2, "once for each Python"
+    assert texts[0] == texts[1]
+    assert "in line 1" in texts[0]
+    assert texts[2] == ""

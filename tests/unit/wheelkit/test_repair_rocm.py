@@ -1,0 +1,86 @@
+"""Repair refuses wheels of another ROCm than the plan's: by compiler, else by Summary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from core.errors import RepairError
+from tests.support.made_wheel import LIB, clean_pjrt, library, with_sections
+from tests.support.tiny_elf import TinySymbol
+from tests.unit.core.test_rocm_releases import C849, ROCM_LLVM
+from wheelkit.repair.plan import RepairPlan
+from wheelkit.repair.repair import repair
+
+C7_12 = f"{ROCM_LLVM}{C849}+PATCHED:9a6ac45c)"
+RUNPATH = "/opt/rocm/lib:/home/builder/of/this/library/rocm/lib"
+NEW = f"{ROCM_LLVM}{'d' * 40})"
+
+
+def attempt(folder: Path, rocm: str, *compilers: str, summary: str = "JAX (ROCm:unknown)") -> Path:
+    """Repair a wheel with these compilers and this Summary for a ROCm."""
+    made = clean_pjrt()
+    comments = "".join(f"{text}\0" for text in compilers).encode()
+    made.files[LIB] = with_sections(made.files[LIB], (".comment", 1, 0x30, comments))
+    made.replace("Summary", summary)
+    plan = RepairPlan(
+        project="jax-rocm7-pjrt", version="1.2.3+x", rocm_version=rocm, summary="JAX", requires_python=">=3.11",
+        license_text=b"", strip=False, device_members=(LIB,),
+    )  # fmt: skip
+    (folder / "in").mkdir()
+    (folder / "out").mkdir()
+    return repair(made.write(folder / "in"), plan, folder / "out").path
+
+
+@pytest.mark.parametrize("rocm", ["7.12.0", "7.13.0", ""])
+def test_repair_accepts_rocms_of_commit(rocm: str, tmp_path: Path) -> None:
+    # Development versions of 7.13 have the compiler of 7.12.0; an empty version skips the check.
+    assert attempt(tmp_path, rocm, C7_12, summary="JAX (ROCm:7.14.0)").is_file()
+
+
+@pytest.mark.parametrize(
+    ("rocm", "compilers", "hint"),
+    [
+        ("7.14.0", (C7_12,), "Use --rocm-version=7.12.0 or another wheel."),
+        ("7.2.0", ("clang 18", C7_12), "Use --rocm-version=7.12.0 or another wheel."),
+        ("10.0.0", (C7_12,), "Use another release of the wheel."),
+        (
+            "7.2.0",
+            ("AMD clang version 22.0.0git (x roc-7.2.0 1)", C7_12),
+            "Use --rocm-version=7.12.0 or another wheel.",
+        ),
+    ],
+)
+def test_repair_refuses_other_rocm_of_commit(rocm: str, compilers: tuple[str, ...], hint: str, tmp_path: Path) -> None:
+    with pytest.raises(RepairError) as caught:
+        attempt(tmp_path, rocm, *compilers)
+    assert caught.value.message == f"{LIB} was compiled with ROCm 7.12.0, not {rocm}."
+    assert caught.value.hint == hint
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_repair_refuses_other_rocm_of_summary_without_known_compiler(tmp_path: Path) -> None:
+    with pytest.raises(RepairError, match=r"Summary names ROCm 7\.14\.0, not 7\.14\.1, and no known comp") as caught:
+        attempt(tmp_path, "7.14.1", NEW, summary="JAX (ROCm:7.14.0)")
+    assert "--rocm-version=7.14.0" in caught.value.hint
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("summary", ["JAX (ROCm:7.14.0)", "JAX (ROCm:7.14.0a20260101)", "JAX (ROCm:unknown)"])
+def test_repair_accepts_summary_that_agrees_or_names_none(summary: str, tmp_path: Path) -> None:
+    assert attempt(tmp_path, "7.14.0", NEW, summary=summary).is_file()
+
+
+def test_repair_adds_hip_runtime_that_other_libraries_need(tmp_path: Path) -> None:
+    made = clean_pjrt()
+    other = LIB.replace("plugin.so", "other.so")
+    made.files[LIB] = library(needed=("libc.so.6", "libamdhip64.so.7"))
+    made.files[other] = library(TinySymbol("hipMalloc"), entry=(), needed=("libc.so.6",), spare=1, runpath=RUNPATH)
+    plan = RepairPlan(
+        project="jax-rocm7-pjrt", version="1.2.3+x", summary="JAX", requires_python=">=3.11", license_text=b"",
+        strip=False, runpath={"*": "/opt/rocm/lib"}, hip_soname="libamdhip64.so.10",
+        allowed_sonames=frozenset({"libamdhip64.so.7"}),
+    )  # fmt: skip
+    members = {member.path: member.needed for member in repair(made.write(tmp_path), plan, tmp_path).members}
+    assert members[other] == ("libc.so.6", "libamdhip64.so.7")
