@@ -271,7 +271,8 @@ def test_failure_of_pip_is_one_line(
     before = place.files()
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    words = ["--payload=published", "--jax-version=9.9.9", "--python-versions=3.13", "--targets=gfx942", "dist_wheels"]
+    words = ["--payload=published", "--jax-version=9.9.9", "--rocm-version=7.2.0", "--python-versions=3.13"]
+    words += ["--targets=gfx942", "dist_wheels"]
     assert run([*words, f"--cache-dir={place.folder}/cache"]) == 6
     lines = [line for line in capfd.readouterr().err.splitlines() if "error" in line.lower()]
     log = place.folder / "cache/logs/pip-resolve-3.13.log"

@@ -12,10 +12,14 @@ import pytest
 
 from ci_build import cli
 from ci_build.cli.commands import release as release_command
+from ci_build.docs import site as docs_site
+from ci_build.docs.publish import ENTRY
+from ci_build.docs.request import DocsRequest
 from core.errors import BucketError, RequestError
 from promotion.index.serve import IndexServer
 from promotion.storage import s3_client
 from promotion.storage.directory_bucket import DirBucket
+from tests.support.files import write_files
 from tests.support.promoting import RELEASED, go, staged_in
 from tests.support.wheel_sets import make_set, make_wheels, write_set
 
@@ -25,6 +29,7 @@ GATES = ("abi", "compile", "coverage", "inspection", "install", "load", "structu
 COMMANDS = {
     "matrix tests": (SET,),
     "compat": ("multi-arch",),
+    "docs": ("--dry-run",),
     "history": ("multi-arch",),
     **{f"gate {gate}": (ABSENT,) for gate in GATES},
     **{f"gate {gate}": (ABSENT, "--platform", "cpu") for gate in ("device", "merge")},
@@ -37,6 +42,7 @@ COMMANDS = {
     "stage": ("{folder}", "--dry-run"),
     "staging gc": ("multi-arch",),
     "staging list": ("multi-arch",),
+    "status": ("--cache-dir={folder}/cache",),
     "promote": (SET, "--channel", "local", "--dry-run"),
     "bundle": (SET,),
     "rollback": ("multi-arch", "--reason", "slow", "--dry-run"),
@@ -92,7 +98,13 @@ def place(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.delenv("CI_BUILD_BUCKET", raising=False)
     monkeypatch.setattr(IndexServer, "wait", lambda _: None)
+    monkeypatch.setattr(docs_site, "build_site", small_site)
     return tmp_path
+
+
+def small_site(request: DocsRequest, folder: Path, **more: object) -> None:
+    """Write a page instead of the documentation, which takes seconds to build."""
+    write_files(folder, {ENTRY: "<!doctype html>"})
 
 
 def run(name: str, scene: tuple[Path, str, Path], bucket: str) -> int:

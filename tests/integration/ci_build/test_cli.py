@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,20 @@ def test_build_options_before_other_commands_are_refused(command: str, tmp_path:
 
 def test_verbose_is_accepted_before_every_command(tmp_path: Path) -> None:
     assert ci_build("-v", "targets", cwd=tmp_path).returncode == 0
+
+
+def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
+    script = """eval "$(ci_build completion bash)"
+        for words in "ci_build adop" "ci_build gate struc" "ci_build repair --targ"; do
+            COMP_WORDS=($words); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=()
+            _ci_build_completion ci_build; echo "${COMPREPLY[@]}"
+        done"""
+    path = f"{ROOT / 'build'}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script], cwd=tmp_path, env={**os.environ, "PATH": path}, check=True,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["adopt", "structure", "--targets"]
 
 
 def test_bucket_is_read_from_environment(tmp_path: Path) -> None:

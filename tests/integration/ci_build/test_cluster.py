@@ -13,12 +13,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from core.errors import MachineError
 from core.tasks import TaskInput
 from tests.support import slurm
+from tests.support.ceph import Ceph
 from tests.support.cluster import ROOT, ClusterProcesses, Lines, alive, cluster_processes, until
 from tests.support.docker import Docker
 from tests.support.rbe.keys import Keys
@@ -50,6 +52,28 @@ def test_results_have_values_files_and_inputs(cluster: ClusterProcesses, tmp_pat
     # The task's own failure is not tried again, and the connection is closed.
     assert len(cluster.ran("two")) == 1
     assert len([line for line in lines.lines if line.startswith("[")]) == 1
+    assert [line for line in lines.lines if line.startswith("worker")] == ["worker a begins", "worker a ends"]
+
+
+@pytest.mark.heavy
+def test_files_travel_through_a_bucket_of_a_real_server(
+    cluster: ClusterProcesses, s3_server: Ceph, s3_client: Any, tmp_path: Path
+) -> None:
+    s3_client.create_bucket(Bucket="cluster")
+    cluster.store = f"s3://cluster/some/prefix?endpoint_url={s3_server.url}"
+    cluster.scheduler()
+    cluster.workers("a")
+    (tmp_path / "tree" / "sub").mkdir(parents=True)
+    (tmp_path / "tree" / "sub" / "x").write_text("x")
+    (tmp_path / "file").write_bytes(b"hello" * 40_000)
+    inputs = {"file": TaskInput.of(tmp_path / "file"), "tree": TaskInput.of(tmp_path / "tree")}
+    (result,) = cluster.run([cluster.task("echo", "one", inputs=inputs)]).values()
+    assert result.error == ""
+    assert result.value["inputs"] == {"file": "hello" * 40_000, "tree": ["sub"]}
+    assert (result.folder / "sub" / "out.txt").is_file()
+    stored = {item["Key"] for item in s3_client.list_objects_v2(Bucket="cluster")["Contents"]}
+    assert any(key.endswith(inputs["file"].sha256) for key in stored)
+    assert all(key.startswith("some/prefix/cluster/") for key in stored)
 
 
 @pytest.mark.heavy
@@ -76,6 +100,25 @@ def test_tasks_of_killed_worker_run_again(cluster: ClusterProcesses) -> None:
     assert "worker a is gone; tasks that it had run again" in lines.lines
 
 
+KILLED = """
+import os, signal, sys, threading
+from ci_build.cluster.worker import CancellableRunner
+from core.process_groups import GroupGuard
+runner = CancellableRunner(os.environ, threading.Event(), GroupGuard())
+runner.run(("true",))
+driver = "echo $$ > $1; sleep 600 & echo $! > $0; echo started; wait"
+runner.run(("sh", "-c", driver, *sys.argv[1:]), on_line=lambda _: os.kill(os.getpid(), signal.SIGKILL))
+"""
+
+
+def test_commands_end_with_killed_worker(tmp_path: Path) -> None:
+    notes = [tmp_path / name for name in ("child", "driver")]
+    argv = [sys.executable, "-c", KILLED, *map(str, notes)]
+    assert subprocess.run(argv, cwd=ROOT, check=False).returncode == -signal.SIGKILL
+    # A driver's children end as well.
+    until(lambda: not any(alive(int(note.read_text())) for note in notes), 10)
+
+
 @pytest.mark.heavy
 def test_poisoned_task_stops_after_three_workers_and_names_them(cluster: ClusterProcesses) -> None:
     cluster.scheduler()
@@ -91,6 +134,32 @@ def test_poisoned_task_stops_after_three_workers_and_names_them(cluster: Cluster
     assert sorted(poison.error.removesuffix(".").partition("given up: ")[2].split(", ")) == died
     assert len(cluster.ran("poison")) == 3
     assert {result.error for result in results.values()} == {""}
+
+
+@pytest.mark.heavy
+def test_answers_of_killed_worker_are_computed_again(cluster: ClusterProcesses) -> None:
+    """The client reads no answer while the worker that has them dies; the connection is fine."""
+    cluster.scheduler()
+    cluster.workers("a")
+    tasks = [cluster.task("sleep", f"t{number}", seconds=0) for number in range(4)]
+
+    class SlowLines(Lines):
+        def step(self, text: str) -> None:
+            super().step(text)
+            if text.startswith("[1/4]"):
+                until(lambda: all(map(cluster.ran, ("t1", "t2", "t3"))))
+                time.sleep(0.5)
+                cluster.kill("a")
+                cluster.processes["a"].wait()
+                time.sleep(1)
+                cluster.worker("b")
+
+    lines = SlowLines()
+    results = cluster.run(tasks, lines)
+    assert {label: (result.error, result.worker) for label, result in results.items()} == {
+        "t0": ("", "a"), **{f"t{number}": ("", "b") for number in (1, 2, 3)}
+    }  # fmt: skip
+    assert not [line for line in lines.lines if "connection" in line]
 
 
 @pytest.mark.heavy

@@ -247,7 +247,7 @@ def test_source_build_without_engine_downloads_nothing(tmp_path: Path) -> None:
 
 
 def test_unpublished_version_reports_pip_error(cache: Path, tmp_path: Path) -> None:
-    done = dist_wheels(tmp_path / "dist", cache, "--jax-version=0.0.1")
+    done = dist_wheels(tmp_path / "dist", cache, "--jax-version=0.0.1", "--rocm-version=7.2.0")
     assert done.returncode == 6
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     log = cache / "logs" / f"pip-resolve-{PYTHON}.log"

@@ -203,10 +203,15 @@ def test_night_refuses_options_of_the_device_gate(
     assert (gpus.runs, nights.bucket.exists()) == ([], False)
 
 
-def test_cluster_without_gates_is_refused(nights: Nights, gpus: FakeGpus, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cluster_without_gates_and_kernels_is_refused(
+    nights: Nights, gpus: FakeGpus, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = (f"--index={INDEX}", "--steps=build", "--cluster=tcp://127.0.0.1:9", "--cluster-store=s")
     assert nights.run("nightly", *words) == RequestError.exit_code
-    assert "--cluster has no effect without the step gates." in capsys.readouterr().err
+    assert "--cluster has no effect without kernels." in capsys.readouterr().err
+    steps = (f"--index={INDEX}", "--steps=promote", *words[2:])
+    assert nights.run("nightly", *steps) == RequestError.exit_code
+    assert "--cluster has no effect without the steps build and gates." in capsys.readouterr().err
     assert gpus.runs == []
 
 

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from ci_build import cli
+from ci_build.build.request import WheelSetRequest
 from ci_build.build.source.pins import releases
 from ci_build.release import gating, nightly
+from ci_build.release.night_lock import with_free_version
 from core.errors import BucketError, GateError, PromotionBlockedError, RequestError
 from core.report import Reporter
 from promotion.evidence.test_results import TestResult, TestVerdict, dump_results
@@ -275,11 +277,26 @@ def test_concurrent_nights_promote_one_set(nights: Nights, capfd: pytest.Capture
     bucket, released = DirBucket(nights.bucket), ReleasedIndex(index=INDEX)
     assert len(read_ledger(bucket, released).entries) == 1
     assert len({one.staged for one in list_nights(bucket, INDEX)}) == 1
-    # The slower promotion may have copied evidence that the ledger entry of the faster one does not list.
-    assert [line for line in verify(bucket, released) if "/evidence/" not in line] == []
+    # The slower promotion may have copied its evidence and report, which the entry of the faster one does not list.
+    assert [line for line in verify(bucket, released) if " did not end; " not in line] == []
     capfd.readouterr()
     assert night(nights, "--json") == 0
     assert said(capfd)[0]["state"] == "unchanged"
+
+
+def test_night_that_ends_while_another_one_looks_for_a_version_is_not_repeated(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def late(*arguments: Any) -> WheelSetRequest:
+        monkeypatch.setattr(nightly, "with_free_version", with_free_version)
+        assert night(nights) == 0
+        capsys.readouterr()
+        return with_free_version(*arguments)
+
+    monkeypatch.setattr(nightly, "with_free_version", late)
+    assert night(nights, "--json") == 0
+    assert [(one["state"], one["entry"]) for one in said(capsys)] == [("unchanged", 1)]
+    assert (entries(nights), len(nights.gated)) == (1, 1)
 
 
 def test_table_of_nights_uses_a_bucket_for_each_row(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:

@@ -183,3 +183,12 @@ def test_run_environment_adds_replaces_and_removes() -> None:
 
 def test_render_gives_shell_command() -> None:
     assert render(["pip", "a b"], {"X": "1 2"}) == "X='1 2' pip 'a b'"
+
+
+def test_runner_until_ends_its_command() -> None:
+    stop = threading.Event()
+    threading.Timer(0.3, stop.set).start()
+    began = time.monotonic()
+    with pytest.raises(ProcessError, match="sleep 30 is not wanted any more and was stopped"):
+        HostRunner(os.environ).until(stop).run(("sleep", "30"))
+    assert time.monotonic() - began < 10

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from filelock import FileLock
 from platformdirs import user_cache_path
 
 from tests.support.kernels_fake.lowered import CHECKS
+from tests.support.machine import uv_environment
 
 Environment = Callable[[str], Path]
 
@@ -29,19 +32,23 @@ def environment(pythons: dict[str, Path]) -> Environment:
         )
         if version is None:
             pytest.skip(f"jax {jax} needs Python {oldest[0]}.{oldest[1]} or newer, and this machine has none")
-        key = hashlib.sha256(lock.read_bytes() + str(pythons[version]).encode()).hexdigest()[:16]
+        # Clones share it, although each has another `.venv` on the same interpreter.
+        python = os.path.realpath(pythons[version])
+        key = hashlib.sha256(lock.read_bytes() + python.encode()).hexdigest()[:16]
         folder = user_cache_path("jax-rocm-release") / "test-jax" / f"{jax}-{version}-{key}"
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{folder}.lock"):
             if not (folder / "ready").exists():
                 shutil.rmtree(folder, ignore_errors=True)
-                subprocess.run([pythons[version], "-m", "venv", folder], check=True)
-                argv = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-input"]
-                argv += ["--disable-pip-version-check", "--only-binary=:all:", "--require-hashes"]
-                argv += ["--requirement", str(lock)]
-                done = subprocess.run(argv, capture_output=True, text=True, check=False)
+                # uv links the files of its cache, in which the gates' environments have most of them.
+                uv = [sys.executable, "-m", "uv"]
+                subprocess.run([*uv, "venv", "--quiet", f"--python={python}", str(folder)], check=True)
+                argv = [*uv, "pip", "install", "--quiet", f"--python={folder / 'bin' / 'python'}", "--no-deps"]
+                argv += ["--only-binary=:all:", "--require-hashes", f"--requirement={lock}"]
+                env = {**os.environ, **uv_environment()}
+                done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
                 if done.returncode:
-                    assert "DO NOT MATCH THE HASHES" not in done.stderr, done.stderr
+                    assert "Hash mismatch" not in done.stderr, done.stderr
                     pytest.skip(f"package index not reachable for jax {jax}: {done.stderr.strip().splitlines()[-1]}")
                 (folder / "ready").touch()
         return folder / "bin" / "python"

@@ -7,12 +7,15 @@ hypothesis and pytest, for each tested version of jax.
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import xml.etree.ElementTree as ET
 import zipfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,22 +27,36 @@ from tests.support.machine import need
 
 pytestmark = pytest.mark.network
 
-QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+FAST_COMPILER = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 """Most programs run once, and on a few numbers: compiling them takes the time."""
 # Module -> least number of checks: none may be lost unnoticed.
 COUNTS = {
     "rmsnorm": 24,
-    "gemm": 40,
+    "rope": 34,
+    "activation": 12,
+    "gemm": 48,
+    "moe": 55,
     "mha": 61,
     "loader": 40,
     "choice": 42,
     "compat": 11,
-    "evidence": 34,
-    "lowering": 57,
-    "devices": 48,
+    "evidence": 45,
+    "lowering": 78,
+    "devices": 70,
     "attention_gradient": 47,
+    "decoding": 72,
 }
-LONGEST = ("rmsnorm", "gemm", "mha", "compat", "evidence", "lowering", "attention_gradient", "devices")
+QUICK = ("loader", "choice")
+"""Modules that share a process, whose start takes as long as their checks."""
+GROUPS = [QUICK, *((name,) for name in COUNTS if name not in QUICK)]
+
+
+@cache
+def libraries() -> Path:
+    """Return a folder for libraries that checks compile, which all runs of this process share."""
+    folder = tempfile.TemporaryDirectory(prefix="checks-libraries-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
 
 
 def run(python: Path, folder: Path, *arguments: str, package: Path = PACKAGE) -> dict[str, str]:
@@ -49,7 +66,8 @@ def run(python: Path, folder: Path, *arguments: str, package: Path = PACKAGE) ->
     shutil.copytree(CHECKS, folder / "tests" / "jax_aiter", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(package, folder / "jax_aiter", ignore=shutil.ignore_patterns("__pycache__"))
     env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    env |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "PYTHONPATH": str(folder), "XLA_FLAGS": QUICK}
+    env |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "PYTHONPATH": str(folder), "XLA_FLAGS": FAST_COMPILER}
+    env["CHECKS_LIBRARIES"] = str(libraries())
     argv = [str(python), "-m", "pytest", "--quiet", "-W", "error", "-p", "no:cacheprovider"]
     argv += ["-p", "tests.jax_aiter.fixtures", "-o", "python_files=check_*.py", "-o", "python_functions=check_*"]
     argv += [f"--rootdir={folder}", "--junit-xml=results.xml", f"--basetemp={folder / 'temporary'}", *arguments]
@@ -73,13 +91,15 @@ def test_every_module_of_checks_is_run() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [pytest.param(name, marks=pytest.mark.heavy if name in LONGEST else ()) for name in COUNTS]
+    "group",
+    [pytest.param(group, id="-".join(group), marks=() if group == QUICK else pytest.mark.heavy) for group in GROUPS],
 )
-def test_checks_pass_with_jax(module: str, environment: Environment, tmp_path: Path) -> None:
+def test_checks_pass_with_jax(group: tuple[str, ...], environment: Environment, tmp_path: Path) -> None:
     need("cc")
-    found = run(environment("0.10.2"), tmp_path, f"tests/jax_aiter/check_{module}.py")
+    found = run(environment("0.10.2"), tmp_path, *(f"tests/jax_aiter/check_{module}.py" for module in group))
     assert {name: bad for name, bad in found.items() if bad} == {}
-    assert len(found) >= COUNTS[module]
+    for module in group:
+        assert sum(name.startswith(f"tests.jax_aiter.check_{module}.") for name in found) >= COUNTS[module]
 
 
 @pytest.mark.heavy
@@ -89,7 +109,7 @@ def test_checks_pass_with_the_oldest_and_the_newest_jax(jax: str, environment: E
     files = [f"tests/jax_aiter/check_{module}.py" for module in COUNTS]
     found = run(environment(jax), tmp_path, *files, "-m", "releases")
     assert {name: bad for name, bad in found.items() if bad} == {}
-    assert len(found) >= 144
+    assert len(found) >= 152
 
 
 def test_failing_check_fails_the_run(environment: Environment, tmp_path: Path) -> None:
@@ -106,18 +126,25 @@ def test_failing_check_fails_the_run(environment: Environment, tmp_path: Path) -
     assert [bool(bad) for bad in found.values()] == [True]
 
 
+@pytest.fixture(scope="module")
+def real_kernels(work_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Build the wheel for three targets; return it and its unpacked package."""
+    folder = tmp_path_factory.mktemp("real-kernels")
+    words = ["--targets=gfx942,gfx950,gfx1100", f"--cache-dir={work_cache}", f"--out={folder / 'out'}"]
+    succeed("kernels", "build", *words)
+    (wheel,) = (folder / "out").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "wheel")
+    return wheel, folder / "wheel" / "jax_aiter"
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("jax", ["0.8.0", "0.10.2", "0.12.0"])
 def test_real_wheel_loads_beside_every_jax(
-    jax: str, environment: Environment, work_cache: Path, tmp_path: Path
+    jax: str, environment: Environment, real_kernels: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    words = ["--targets=gfx942,gfx950,gfx1100", f"--cache-dir={work_cache}", f"--out={tmp_path / 'out'}"]
-    succeed("kernels", "build", *words)
-    (wheel,) = (tmp_path / "out").glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path / "wheel")
+    wheel, package = real_kernels
     (tmp_path / "run").mkdir()
-    package = tmp_path / "wheel" / "jax_aiter"
     python = environment(jax)
     installed = f"{sys.executable} -m pip --python={python} install --dry-run --no-index --no-input {wheel}".split()
     done = subprocess.run(installed, capture_output=True, text=True, check=False)
@@ -127,4 +154,4 @@ def test_real_wheel_loads_beside_every_jax(
         assert (package / path.relative_to(PACKAGE)).read_bytes() == path.read_bytes()
     found = run(python, tmp_path / "run", "tests/jax_aiter/wheel.py", package=package)
     assert {name: bad for name, bad in found.items() if bad} == {}
-    assert len(found) == 19
+    assert len(found) == 33

@@ -144,6 +144,15 @@ def test_i8_fills_the_gpu_with_parts_of_k(kernel_tree: KernelTree, fake_machine:
     assert len(before) == 1
 
 
+def test_i8_splits_k_only_into_parts_that_run_at_once(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
+    """A block clears a share of the result when it starts: test_gemm_i8_needs_all_parts_at_once."""
+    library, gpu = kernel_tree.library("gemm_i8"), find_device("gfx942", 80)
+    found, _ = launch(fake_machine, library, "JaxAiterGemmI8", i8_call(1, 5120, 1024), gpu, splitk=2, kernel="")
+    assert found.grid == (80, 1, 1)
+    with pytest.raises(CallError, match="2 parts of K do not all run at the same time on 80 compute units"):
+        launch(fake_machine, library, "JaxAiterGemmI8", i8_call(1, 5248, 1024), gpu, splitk=2, kernel="")
+
+
 def test_i8_names_a_split_that_k_does_not_have(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
     library, call = kernel_tree.library("gemm_i8"), i8_call(1, 128, 128)
     with pytest.raises(CallError, match="K has no 2 parts that are multiples of 128"):

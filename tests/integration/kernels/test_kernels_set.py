@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from kernels.recipe import own_version
 from tests.integration.conftest import succeed
 from tests.integration.kernels.test_kernels_rocm import InContainer
 from tests.support import docker
+from tests.support.cluster import cluster_processes
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy]
 PYTHON = "{}.{}".format(*sys.version_info)
@@ -53,3 +55,21 @@ def test_rocm_compiled_kernels_pass_gates(
     kernels = next(wheel for wheel in made.wheels if wheel.name == "jax-aiter")
     assert {target for member in kernels.members for target in member.targets} == {"gfx942", "gfx950"}
     gate(out, tmp_path / "bucket")
+
+
+def test_cluster_compiles_kernels_of_a_set(work_cache: Path, tmp_path: Path) -> None:
+    """`dist_wheels --cluster`: the worker compiles, and the set has the same digest as without a cluster."""
+    words = [*SET, "--targets=gfx942", "--kernel-modules=rms_norm", "--allow-partial", "--json"]
+    alone = succeed(*words, f"--out={tmp_path / 'alone'}", f"--cache-dir={work_cache}")
+    caches = tmp_path / "own", tmp_path / "cluster" / "a" / "cluster"
+    for cache in caches:
+        (cache / "kernels").mkdir(parents=True)
+        for name in ("inputs", "kernels/toolchains", "kernels/zig", "kernels/sources"):
+            (cache / name).symlink_to(work_cache / name)
+    with cluster_processes(tmp_path / "cluster") as cluster:
+        cluster.scheduler()
+        cluster.worker("a", "--memory=4000")
+        where = (f"--cluster={cluster.address}", f"--cluster-store={tmp_path / 'store'}")
+        spread = succeed(*words, *where, f"--out={tmp_path / 'spread'}", f"--cache-dir={caches[0]}")
+    assert json.loads(spread.stdout)["digest"] == json.loads(alone.stdout)["digest"]
+    assert re.search(r"rms_norm/rms_norm for gfx942 \(a, [\d.]+ s\)", spread.stderr)

@@ -27,7 +27,7 @@ def test_fetch_cases_stay_within_memory_and_disk(tmp_path: Path) -> None:
     assert [result["key"] for result in told["results"]] == CASES
     copies = {result["key"]: result["copy"] for result in told["results"]}
     assert (copies["full"], copies["build"]) == (0, 0)
-    memory = {goal["what"]: goal["value"] for goal in told["goals"] if goal["what"].endswith("peak memory")}
+    memory = {goal["what"]: goal["ours"] for goal in told["goals"] if goal["what"].endswith("peak memory")}
     assert len(memory) == 3
     assert all(value <= 150 for value in memory.values()), memory
     assert list(work.iterdir()) == []
@@ -57,7 +57,7 @@ def test_cluster_benchmark_reports_overhead_of_tasks(tmp_path: Path) -> None:
     argv += [f"--work={tmp_path}", f"--json={figures}"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    (row,) = json.loads(figures.read_text())["rows"]
+    (row,) = json.loads(figures.read_text())["goals"]
     assert 0 < row["stock"] < row["ours"]
-    assert row["goal"]["limit"] == 20
+    assert row["most"] == 20
     assert [*tmp_path.iterdir()] == [figures]

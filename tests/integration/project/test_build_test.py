@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -15,6 +16,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
+ONE = "--jobs=1"
+"""Each worker takes half a second to start."""
 DOCSTRING = '"""Documented."""\n'
 PACKAGES = (
     "core",
@@ -54,6 +57,7 @@ def project(tmp_path: Path, types: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
         "pyproject.toml",
         "tests/conftest.py",
         "tests/support/left_out.py",
+        "tests/support/passed_elsewhere.py",
         "tests/support/signing_key.py",
         "tests/__main__.py",
     ):
@@ -101,7 +105,7 @@ def test_summary_lists_steps_before_pytest_line(project: Path) -> None:
 def test_every_step_runs_after_failures(project: Path) -> None:
     (project / "core" / "plan.py").write_text("import ci_build\nx: int = 'one'\n")
     write_test(project, "unit", "assert os.sep == 'no'")
-    done = run(project)
+    done = run(project, ONE)
     assert done.returncode == 1
     assert done.stdout.count(" FAILED ") >= 5, done.stdout
     for word in ("F401", "would be reformatted", "Incompatible types", "BROKEN", "assert '/' == 'no'"):
@@ -110,16 +114,35 @@ def test_every_step_runs_after_failures(project: Path) -> None:
 
 def test_one_failed_check_is_enough(project: Path) -> None:
     (project / "tests" / "unit" / "test_it.py").write_text("def test_it() -> None:\n    assert  True\n")
-    done = run(project)
+    done = run(project, ONE)
     assert done.returncode == 1
     assert "1 passed" in done.stdout.splitlines()[-1]
+
+
+def test_types_are_checked_beside_tests_and_failure_is_shown_at_once(project: Path) -> None:
+    main, ran = project / "tests" / "__main__.py", project / "ran"
+    code = f"""import pathlib, sys, time
+until = time.monotonic() + 60
+while time.monotonic() < until and not pathlib.Path({str(ran)!r}).exists():
+    time.sleep(0.05)
+sys.exit(f"red, tests ran: {{pathlib.Path({str(ran)!r}).exists()}}")
+"""
+    main.write_text(main.read_text().replace('TYPES: ("mypy",)', f'TYPES: ("python", "-c", {code!r})'))
+    body = f"import pathlib\nimport time\n\n\ndef test_it() -> None:\n    pathlib.Path({str(ran)!r}).touch()\n"
+    (project / "tests" / "unit" / "test_it.py").write_text(f"{body}    time.sleep(1)\n")
+    done = run(project, ONE)
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    found = lines.index("red, tests ran: True")
+    assert lines[found - 1].startswith("mypy --strict: FAILED in ")
+    assert found < next(number for number, line in enumerate(lines) if "slowest" in line), done.stdout
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("option", ["--fast", "--unit"])
 def test_omission_by_option_is_listed_and_fails_ci(option: str, project: Path) -> None:
     write_test(project, "integration", "raise AssertionError")
-    done, ci = run(project, option), run(project, option, env={"CI": "true"})
+    done, ci = run(project, option, ONE), run(project, option, ONE, env={"CI": "true"})
     assert f"left out: tests/integration: because of {option}" in done.stdout
     assert ("ruff check:" in done.stdout) == (option == "--fast")
     assert done.stdout.splitlines()[-1].strip("= ").startswith("1 passed in ")
@@ -137,7 +160,7 @@ def test_omission_by_option_is_listed_and_fails_ci(option: str, project: Path) -
 def test_omitted_test_is_listed_and_fails_ci(body: str, words: tuple[str, ...], reason: str, project: Path) -> None:
     write_test(project, "unit", body)
     (project / "tests" / "unit" / "test_more.py").write_text("def test_nothing() -> None:\n    assert True\n")
-    done = run(project, "--unit", *words)
+    done = run(project, "--unit", ONE, *words)
     assert done.returncode == 0, done.stdout
     assert "left out: " in done.stdout
     assert reason in done.stdout
@@ -146,13 +169,36 @@ def test_omitted_test_is_listed_and_fails_ci(body: str, words: tuple[str, ...], 
     assert "FAILED: with CI=true nothing may be left out" in ci.stdout
 
 
+def test_ci_does_not_repeat_tests_that_passed_on_bare_machine(project: Path, tmp_path: Path) -> None:
+    (project / "tests" / "unit" / "test_it.py").write_text(
+        "import os\nimport pytest\n\n\ndef test_passed():\n    assert 'CI' not in os.environ\n"
+        "\n\ndef test_adapting(left_out):\n    pass\n"
+        "\n\ndef test_tool():\n    if 'CI' not in os.environ:\n        pytest.skip('no gdb here')\n"
+        "\n\n@pytest.fixture\ndef bad():\n    yield\n    assert 'CI' in os.environ\n"
+        "\n\ndef test_bad_teardown(bad):\n    pass\n"
+    )
+    record = tmp_path / "passed.json"
+    assert run(project, "--unit", ONE, env={"PYTEST_RECORD_PASSED": str(record)}).returncode == 1
+    assert json.loads(record.read_text()) == [f"tests/unit/test_it.py::test_{name}" for name in ("passed", "adapting")]
+    write_test(project, "integration", f"publish(Path({str(record)!r}).read_text())")
+    path = project / "tests" / "integration" / "test_it.py"
+    imports = "from pathlib import Path\nfrom tests.support.passed_elsewhere import publish\n"
+    path.write_text(imports + path.read_text())
+    ci = run(project, "tests", "-n1", module="pytest", env={"CI": "true"})
+    assert ci.returncode == 0, ci.stdout
+    assert ci.stdout.splitlines()[-1].strip("= ").startswith("4 passed, 1 skipped"), ci.stdout
+    assert "left out: 1 tests: passed on the bare machine of this run" in ci.stdout
+    here = run(project, "tests", module="pytest")
+    assert "left out: 1 tests: passed on" not in here.stdout
+
+
 def test_offline_omits_network_tests(project: Path) -> None:
     (project / "tests" / "unit" / "test_it.py").write_text(
         "import pytest\n\n\n@pytest.mark.network\ndef test_marked() -> None:\n    raise AssertionError\n\n\n"
         "def test_wheel(real_wheel: object) -> None:\n    raise AssertionError\n\n\n"
         "def test_here() -> None:\n    assert True\n"
     )
-    done = run(project, "--unit", "--offline")
+    done = run(project, "--unit", "--offline", ONE)
     assert "left out: tests/unit/test_it.py (2 tests): because of --offline" in done.stdout
     assert done.stdout.splitlines()[-1].strip("= ").startswith("1 passed in ")
 
@@ -237,7 +283,7 @@ def test_unit_tests_cannot_have_side_effects(project: Path) -> None:
     ]
     tests = "".join(f"def test_{number}() -> None:\n    {body}\n" for number, body in enumerate(bodies))
     (project / "tests" / "unit" / "test_it.py").write_text("import os, socket, subprocess\n" + tests)
-    done = run(project, "--unit")
+    done = run(project, "--unit", ONE)
     assert done.returncode == 1
     assert done.stderr == ""
     for number in range(9):

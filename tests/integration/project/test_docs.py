@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -14,7 +15,6 @@ import pytest
 
 from ci_build.release import gating
 from ci_build.release.request import GATES
-from core.report import Reporter
 from tests.integration.conftest import Released
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -28,17 +28,22 @@ ELSEWHERE = {
     ),
 }
 """Commands that another test, or this very run, covers."""
+TUTORIAL = "docs/tutorial.md"
+RELEASE = "python3 build/ci_build release --local"
 
 
 PAGES = (
     "README.md",
     "docs/build-from-source.md",
     "docs/cluster.md",
+    "docs/documentation.md",
     "docs/gpu-tests.md",
     "docs/kernels.md",
+    "docs/offline-tests.md",
     "docs/operate-an-index.md",
     "docs/release.md",
     "docs/trust.md",
+    TUTORIAL,
     "docker/README.md",
     "promotion/gates/README.md",
 )
@@ -77,11 +82,16 @@ def test_commands_of_page_run(
     # The folder holds the result of `release --local`, as a reader's would.
     released.copy(tmp_path)
     monkeypatch.setenv("CI_BUILD_CACHE_DIR", str(work_cache))
+    monkeypatch.setenv("PWD", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     for command in commands(page):
-        if command in ELSEWHERE:
+        # The folder has the result of the tutorial's first command, which the README's test runs.
+        if command in ELSEWHERE or (page, command) == (TUTORIAL, RELEASE):
             continue
-        words = shlex.split(command)
+        words = shlex.split(os.path.expandvars(command))
+        if page == TUTORIAL and words[1:2] == ["-m"]:
+            _run_python(words)
+            continue
         assert words[:2] == ["python3", "build/ci_build"], command
         argv = [sys.executable, str(ROOT / "build" / "ci_build"), *words[2:]]
         if words[2:4] == ["index", "serve"]:
@@ -89,6 +99,15 @@ def test_commands_of_page_run(
             continue
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{command}\n{done.stderr}"
+
+
+def _run_python(words: list[str]) -> None:
+    """Run a command of Python in the tutorial; its environment has the wheels of the set in the end."""
+    argv = [sys.executable if words[0] == "python3" else words[0], *words[1:]]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{words}\n{done.stderr}"
+    if words[-2:] == ["pip", "list"]:
+        assert re.search(r"^jax-rocm7-plugin +\S+\+rocm", done.stdout, re.MULTILINE), done.stdout
 
 
 def _serve(argv: list[str]) -> None:
@@ -137,5 +156,43 @@ def test_glossary_is_sorted_with_one_line_a_noun() -> None:
 def test_gates_readme_lists_the_registered_gates() -> None:
     text = (ROOT / "promotion" / "gates" / "README.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| (the set|each target) \|", text, re.MULTILINE)
-    made = [gating.make_gate(name, gating.GateOptions(), Reporter(terminal=False)) for name in GATES]
+    made = [gating.make_gate(name, gating.GateOptions()) for name in GATES]
     assert rows == [(gate.name, "each target" if gate.per_target else "the set") for gate in made]
+
+
+@pytest.mark.heavy
+@pytest.mark.network
+def test_site_is_strict_reproducible_and_works_without_a_server(
+    tmp_path: Path, work_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The strict build is clean and repeatable, refuses broken links, and its files load nothing from elsewhere."""
+    monkeypatch.setenv("CI_BUILD_CACHE_DIR", str(work_cache))
+    site, again = tmp_path / "site", tmp_path / "again"
+    for out in (site, again):
+        argv = [sys.executable, str(ROOT / "build" / "ci_build"), "docs", "--out", str(out)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    (tmp_path / "bad.md").write_text("# Tables\n\n[one][1] [two][2]\n\n[1]: nothing.md\n[2]: trust.md#nothing\n")
+    argv = [*argv[:3], "--out", str(tmp_path / "bad"), "--compatibility", str(tmp_path / "bad.md")]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, (tmp_path / "bad").exists()) == (12, False)
+    assert "'nothing.md', but the target" in done.stderr
+    assert "does not contain an anchor '#nothing'" in done.stderr
+    files = {path.relative_to(site): path.read_bytes() for path in site.rglob("*") if path.is_file()}
+    assert files == {path.relative_to(again): path.read_bytes() for path in again.rglob("*") if path.is_file()}
+    pages = {path: data.decode() for path, data in files.items() if path.suffix == ".html"}
+    assert len(pages) > 35
+    loaded = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=["']?((?:https?:)?//[^"' >]+)""")
+    assert {path: found for path, text in pages.items() if (found := loaded.findall(text))} == {}
+    styles = [data.decode() for path, data in files.items() if path.suffix == ".css"]
+    assert [url for text in styles for url in re.findall(r"url\((?:https?:)?//[^)]+\)|@import[^;]+", text)] == []
+    # Browsers refuse to load JSON from file://, but not scripts.
+    index = files[Path("search/search_index.js")].decode()
+    assert "symbol-missing" in index
+    assert '<script src="assets/iframe-worker.js">' in pages[Path("index.html")]
+    assert all((site / path.parent / link).exists() for path, text in pages.items() for link in _local_links(text))
+
+
+def _local_links(text: str) -> list[str]:
+    links = re.findall(r"""<a\b[^>]*?href=["']?([^"' >#]+)""", text)
+    return [link for link in links if "://" not in link and not link.startswith("mailto:")]

@@ -14,7 +14,7 @@ import pytest
 
 from core.errors import MachineError
 from tests.support import ceph, npm
-from tests.support.checkout import fork
+from tests.support.checkout import fork, shared_venv
 from tests.support.machine import need
 from tests.support.signing_key import signing_key
 
@@ -37,8 +37,10 @@ def run_pipeline(clone: Path, source: str, variables: Mapping[str, str]) -> tupl
 
 @pytest.fixture
 def clone(tmp_path: Path, work_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the checkout of a fork, with the cache of these tests."""
+    """Return the checkout of a fork, with the cache and the `.venv` of these tests."""
     monkeypatch.setenv("CI_BUILD_CACHE_DIR", str(work_cache))
+    for name, value in shared_venv().items():
+        monkeypatch.setenv(name, value)
     folder = fork(tmp_path / "clone")
     for words in (
         "remote add origin https://gitlab.example/group/project.git",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -50,10 +51,12 @@ def machine(container: bare.Bare, tmp_path: Path) -> Machine:
     def execute_here(script: str, env: Mapping[str, str]) -> tuple[int, str]:
         if not clone.exists():
             checkout.fork(clone)
+            if (types := checkout.ROOT / ".mypy_cache").is_dir():
+                shutil.copytree(types, clone / ".mypy_cache")  # mypy checks changed files only
             programs.mkdir()
             (programs / "sudo").write_text(SUDO)
             (programs / "sudo").chmod(0o755)
-        given = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", **env}
+        given = {**os.environ, **checkout.shared_venv(), "PATH": f"{programs}:{os.environ['PATH']}", **env}
         done = subprocess.run(
             ["bash", "-e", "-c", script], cwd=clone, env=given, capture_output=True, text=True, check=False
         )

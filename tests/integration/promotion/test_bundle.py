@@ -92,7 +92,7 @@ def test_bundle_with_changed_wheel_is_refused_by_pip(unpacked: Path, tmp_path: P
 
 def test_bundle_refuses_unknown_set(tmp_path: Path) -> None:
     staged = StagedSet(index="multi-arch", digest="a" * 64)
-    quiet = Reporter(terminal=False, groups=False, verbose=False)
+    quiet = Reporter(terminal=False)
     with pytest.raises(BucketError, match="has no set"):
         bundle(DirBucket(tmp_path), staged, tmp_path / "out.tar", HostRunner({}), quiet)
     assert list(tmp_path.iterdir()) == []

@@ -19,7 +19,7 @@ from promotion.gates.compile.gate import COMPILER, CompileOptions, make_gate
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.cluster import Lines, cluster_processes
-from tests.support.gating import ROCM_OF_JAX, stage_published
+from tests.support.gating import stage_published
 from tests.support.silent import Silent
 from tests.support.small_corpus import check_small_corpus, problems
 
@@ -49,7 +49,7 @@ def published(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPath
         if version not in known:
             folder = tmp_path_factory.mktemp(f"compile-{version}")
             wheels = [real_wheel("jax-rocm7-pjrt", version), real_wheel("jax-rocm7-plugin", version, "3.12")]
-            known[version] = Published(*stage_published(folder, wheels, ROCM_OF_JAX[version]))
+            known[version] = Published(*stage_published(folder, wheels))
         return known[version]
 
     return find

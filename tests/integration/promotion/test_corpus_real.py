@@ -54,7 +54,7 @@ def child(real_wheel: Callable[..., Path], pythons: dict[str, Path], tmp_path_fa
         pytest.skip(f"needs Python {PYTHON}")
     folder = tmp_path_factory.mktemp("corpus")
     wheels = [real_wheel("jax-rocm7-pjrt", "0.10.2"), real_wheel("jax-rocm7-plugin", "0.10.2", PYTHON)]
-    context = gate_context(folder, *stage_published(folder, wheels, "7.2.0"), HostRunner(os.environ))
+    context = gate_context(folder, *stage_published(folder, wheels), HostRunner(os.environ))
     site = make_site(context, PYTHON)
     env = {**site.env, **rocm_libraries(context, site, None).env}
 

@@ -6,13 +6,16 @@ import contextlib
 import gzip
 import io
 import json
+import os
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -20,11 +23,16 @@ from ci_build import cli
 from ci_build.build.adopt import adopt
 from core.errors import CiBuildError
 from core.model import RocmVersion
+from core.process import HostRunner
 from promotion.evidence.test_results import TestVerdict, load_results
 from promotion.gates.common.gate import GateContext
 from promotion.gates.common.site import Site
 from promotion.gates.device import preflight, run
 from promotion.gates.device.config import DeviceGateConfig
+from promotion.gates.device.lease import Lease
+from promotion.gates.device.sessions.harness import Harness
+from promotion.gates.device.sessions.passes import MARK, MULTI, SINGLE, VIRTUAL_DEVICES, passes
+from promotion.gates.device.sessions.plan import RunPlan
 from promotion.gates.device.suite import smoke_suite
 from promotion.storage.bucket import sha256_of
 from promotion.storage.keys import StagedSet
@@ -185,8 +193,8 @@ runpy.run_path({str(preflight.CHILD)!r}, run_name="__main__")
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Share the environment with the set: the first gate of this process creates it."""
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Site]]:
+    """Share the environment with the set, which the first gate of this process creates and adds to the list."""
     kept, make = tmp_path_factory.mktemp("site"), run.install_site
     made: list[Site] = []
 
@@ -197,7 +205,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "install_site", once)
-        yield
+        yield made
 
 
 SUMS = {f"tests/numbers_test.py::test_sum[{n}]": "passed" for n in range(6)}
@@ -214,7 +222,7 @@ GOOD = {
 def test_gate_reports_each_kind_of_bad_test(place: Place, tmp_path: Path) -> None:
     status, (evidence,), said = place.gate("device", f"--jax-tests=file://{place.repository}@{place.bad}")
     assert status == 15, said
-    assert (evidence["gate"], evidence["tier"], evidence["outcome"]) == ("device-cpu", "cpu", "failed")
+    assert (evidence["gate"], evidence["tier"], evidence["outcome"]) == ("device-cpu", "cpu", "failed"), said
     assert evidence["settings"]["suite"] == place.bad
     assert place.results(evidence) == {
         **GOOD,
@@ -232,8 +240,11 @@ def test_gate_reports_each_kind_of_bad_test(place: Place, tmp_path: Path) -> Non
     assert "wrong sum" in said
     assert "Segmentation fault" in said
     assert "The test left 1152 MiB of arrays alive; at most 1024 MiB may stay." in said
-    assert "channel local: blocked" in said
-    assert "The gate device-cpu for any did not pass" in said
+    # Tests on a CPU do not block: only the evidence of required gates is missing.
+    blocked = said.partition("channel local: blocked")[2].partition("warning: ")[0]
+    assert "The gate inspection" in blocked
+    assert "device-cpu" not in blocked
+    assert "warning: The gate device-cpu for any did not pass" in said
     # That command gives the same verdict in any folder.
     lines = [line.strip() for line in said.splitlines()]
     (again,) = (line for line in lines if line.startswith("Run `") and "::test_wrong`" in line)
@@ -316,6 +327,51 @@ def test_gate_refuses_suite_with_unknown_conditions(place: Place) -> None:
     status, (evidence,), said = place.gate("device", f"--jax-tests={source}")
     assert (status, evidence["outcome"]) == (15, "error")
     assert "XLA_FLAGS is computed" in said
+
+
+def plain_counts(site: Site, marks: str, devices: int, files: Sequence[str], folder: Path) -> Counter[str]:
+    """Return the results of plain pytest on virtual devices, without the gate."""
+    argv = [
+        str(site.python),
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        f"-m={marks}",
+        f"--junitxml={folder}/x.xml",
+    ]
+    env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    subprocess.run([*argv, *files], cwd=smoke_suite().root, env=env, capture_output=True, check=True)
+    (suite,) = ET.parse(folder / "x.xml").getroot()
+    skipped = int(suite.get("skipped", "0"))
+    return Counter(passed=int(suite.get("tests", "0")) - skipped, skipped=skipped)
+
+
+@pytest.mark.heavy
+def test_passes_on_virtual_devices_count_like_pytest(place: Place, site: list[Site], tmp_path: Path) -> None:
+    """Tests of one device see one, tests of several devices see eight; no test is lost or runs twice."""
+    if not site:
+        assert place.gate("device", "--test=test_numpy.py::test_nan_and_infinity")[0] == 0
+    files, (own,) = ("test_control_flow.py", "test_sharding.py"), site
+
+    def lease(slot: int, devices: int) -> Lease:
+        env = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+        return Lease(slot=slot, device="", cpus=tuple(os.sched_getaffinity(0)), env=env)
+
+    plan = RunPlan(
+        python=(str(own.python),),
+        suite=replace(smoke_suite(), files=files),
+        env={**own.env, "JAX_PLATFORMS": "cpu"},
+        passes=passes((SINGLE, MULTI), [lease(0, 1), lease(1, 1)], lease(0, VIRTUAL_DEVICES)),
+    )
+    report = Harness(HostRunner(os.environ), plan, tmp_path / "run").run()
+    assert report.problems == ()
+    in_file = [Counter(r.verdict.value for r in report.results if r.file == name) for name in files]
+    assert in_file[0] == plain_counts(own, f"not {MARK}", 1, files, tmp_path)
+    assert in_file[1] == plain_counts(own, MARK, VIRTUAL_DEVICES, files, tmp_path)
+    # On one device, these tests would have skipped themselves.
+    assert in_file[1]["passed"] > 10
 
 
 @pytest.mark.heavy

@@ -19,12 +19,14 @@ from core.errors import BusyError, RequestError
 from core.process import HostRunner
 from promotion.evidence.test_results import TestVerdict
 from promotion.gates.device.results import Ending, Round
-from promotion.gates.device.sessions.harness import DONE, Harness, RunPlan, RunReport
+from promotion.gates.device.sessions.harness import DONE, Harness
+from promotion.gates.device.sessions.plan import RunPlan, RunReport
 from promotion.gates.device.sessions.processes import RUN, alive, kill_marked, marked_processes, was_killed
 from promotion.gates.device.sessions.session import SessionLimits
 from promotion.gates.device.shards import split_tests
 from tests.support import bad_suite
 from tests.support.device_child import LIMITS, work
+from tests.support.machine import need
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -92,15 +94,19 @@ def test_harness_judges_every_bad_test(tmp_path: Path) -> None:
     assert report.problems == ()
     assert any("test_leave left 1 process" in note for note in report.notes)
     assert list(marked_processes(run_id(tmp_path / "run"))) == []
-    # Only crashes are rerun with the others.
+    # Only tests whose process ended are rerun with the others.
     for test, attempts in report.attempts.items():
         again = [attempt for attempt in attempts if attempt.round is Round.RERUN]
-        assert not again or attempts[0].ending is Ending.CRASHED, test
+        assert not again or attempts[0].ending in (Ending.CRASHED, Ending.KILLED), test
 
 
-def test_harness_distinguishes_crash_failure_and_flake(tmp_path: Path) -> None:
-    names = ("fail", "flake", "segfault", "import_exit", "skip", "lease")
-    report = run(work(bad_suite.write(tmp_path / "suite", *names)), tmp_path / "run")
+def test_harness_distinguishes_crash_failure_and_flake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Another program of this machine may lack memory meanwhile, which would excuse the killed tests.
+    monkeypatch.setattr("promotion.gates.device.sessions.session.out_of_memory_kills", lambda: 0)
+    names = ("fail", "flake", "segfault", "import_exit", "skip", "lease", "kill_itself", "killed_once", "skip_alone")
+    # None of these tests hangs, also if the machine takes long to run them.
+    limits = replace(LIMITS, test=30.0)
+    report = run(work(bad_suite.write(tmp_path / "suite", *names), limits), tmp_path / "run")
     check(report, *names)
     assert report.problems == ()
     failed = report.attempts["test_fail.py::test_fail"]
@@ -109,6 +115,9 @@ def test_harness_distinguishes_crash_failure_and_flake(tmp_path: Path) -> None:
         (Round.RETRY, Ending.FAILED),
     ]
     assert {line["device"] for line in lines(tmp_path / "run", "worker")} == {"3", "5"}
+    (warned,) = report.warnings
+    assert warned.code == "worker-killed"
+    assert warned.message.endswith("the first is test_killed_once.py::test_killed.")
 
 
 def test_harness_keeps_choice_after_failures(tmp_path: Path) -> None:
@@ -190,9 +199,9 @@ def test_harness_resumes_after_gate_was_killed(tmp_path: Path) -> None:
     report = run(work(root), folder)
     assert Counter(result.verdict for result in report.results) == {TestVerdict.PASSED: 40}
     done = [line["id"] for line in lines(folder, "end")]
-    # Finished tests do not run again. Those that ran when the gate was killed run alone.
+    # Finished tests do not run again. Those that ran when the gate was killed run again with the others.
     assert len(done) == len(set(done)) == 40
-    assert report.sessions <= 4
+    assert report.sessions == 2
     assert list(marked_processes(run_id(folder))) == []
     with pytest.raises(RequestError, match="run of another set"):
         run(work(tmp_path / "another"), folder)
@@ -240,9 +249,9 @@ def test_harness_blames_test_that_kills_the_gate(tmp_path: Path) -> None:
     (root / "test_a_killer.py").write_text(KILLER)
     (root / "test_slow.py").write_text(SLOW)
     argv = [sys.executable, "-m", "tests.support.device_child", str(root), str(folder)]
-    # Killed with other tests, twice alone, and once more in the retry.
-    ends = [subprocess.run(argv, cwd=ROOT, check=False).returncode for _ in range(5)]
-    assert ends == [-signal.SIGKILL] * 4 + [0]
+    # Killed twice with other tests, twice alone, and once more in the retry.
+    ends = [subprocess.run(argv, cwd=ROOT, check=False).returncode for _ in range(6)]
+    assert ends == [-signal.SIGKILL] * 5 + [0]
     report = run(work(root), folder)
     found = {result.id: result for result in report.results}
     killer = found.pop("test_a_killer.py::test_killer")
@@ -263,3 +272,99 @@ def test_harness_loses_no_test_of_killed_worker(tmp_path: Path) -> None:
     found = Counter(result.verdict for result in report.results)
     assert found[TestVerdict.PASSED] + found[TestVerdict.FLAKY] == 40
     assert found[TestVerdict.FLAKY] <= 1
+
+
+CAUSES = """
+import pathlib, pytest
+
+MARK = pathlib.Path(__file__).with_name("mark")
+
+@pytest.mark.parametrize("n", range(20))
+def test_gone(n):
+    raise AttributeError("module 'jax' has no attribute 'gone'")
+
+@pytest.mark.parametrize("n", range(8))
+def test_together(n):
+    if not (MARK / str(n)).exists():
+        MARK.mkdir(exist_ok=True)
+        (MARK / str(n)).touch()
+        raise ValueError("a poisoned neighbour")
+"""
+
+
+def test_harness_retries_one_test_of_each_cause(tmp_path: Path) -> None:
+    root, folder = bad_suite.write(tmp_path / "suite"), tmp_path / "run"
+    (root / "test_causes.py").write_text(CAUSES)
+    progress: list[tuple[int, int]] = []
+    job = work(root, retries=2)
+    report = Harness(HostRunner(os.environ), job, folder, lambda done, total: progress.append((done, total))).run()
+    assert Counter(result.verdict.value for result in report.results) == {"failed": 20, "flaky": 8}
+    again = [test for test, tries in report.attempts.items() if tries[-1].round is Round.RETRY]
+    # One test of the cause that remains; all of the other, whose first test passed alone.
+    assert sorted(again) == ["test_causes.py::test_gone[0]", *(f"test_causes.py::test_together[{n}]" for n in range(8))]
+    assert report.sessions == 1 + 2 + 1
+    assert report.warnings == ()
+    # Progress never decreases, retries do not count as further tests, and the total is that of the suite.
+    assert progress == sorted(progress)
+    assert {total for _, total in progress} == {28}
+
+
+def test_harness_retries_nothing_with_too_many_causes(tmp_path: Path) -> None:
+    root = bad_suite.write(tmp_path / "suite")
+    (root / "test_causes.py").write_text(CAUSES)
+    report = run(work(root, retries=1), tmp_path / "run")
+    assert Counter(result.verdict.value for result in report.results) == {"failed": 28}
+    (warned,) = report.warnings
+    assert (warned.code, warned.message) == (
+        "not-retried",
+        "28 tests failed for 2 causes, more than 1; none was retried.",
+    )
+
+
+DRIVER = """
+static int poisoned;
+void poison(void) { poisoned = 700; }
+int cuDeviceGetCount(int *count) { *count = 1; return 0; }
+int cuDeviceGet(int *device, int number) { *device = number; return 0; }
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { *active = 1; return 0; }
+int cuDevicePrimaryCtxRetain(void **context, int device) { return poisoned; }
+int cuDevicePrimaryCtxRelease_v2(int device) { return poisoned; }
+int cuCtxPushCurrent_v2(void *context) { return poisoned; }
+int cuCtxPopCurrent_v2(void **context) { return poisoned; }
+int cuCtxSynchronize(void) { return poisoned; }
+int cuGetErrorName(int code, const char **name) { *name = "CUDA_ERROR_ILLEGAL_ADDRESS"; return 0; }
+int use(void) { return poisoned; }
+"""
+"""A driver that fails like CUDA: after an invalid access, every call of the process returns its error."""
+POISON = """
+import ctypes, pathlib, pytest
+
+DRIVER = ctypes.CDLL(str(pathlib.Path(__file__).with_name("libcuda.so.1")))
+
+@pytest.mark.parametrize("n", range(4))
+def test_before(n):
+    assert DRIVER.use() == 0
+
+def test_culprit():
+    DRIVER.poison()  # as a kernel that still runs when its test has passed
+
+@pytest.mark.parametrize("n", range(9))
+def test_later(n):
+    assert DRIVER.use() == 0, "CUDA_ERROR_ILLEGAL_ADDRESS"
+"""
+
+
+def test_harness_retires_worker_with_poisoned_context(tmp_path: Path) -> None:
+    need("cc")
+    root, folder = bad_suite.write(tmp_path / "suite"), tmp_path / "run"
+    (root / "driver.c").write_text(DRIVER)
+    argv = ["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", "libcuda.so.1", "driver.c"]
+    subprocess.run(argv, cwd=root, check=True)
+    (root / "test_poison.py").write_text(POISON)
+    report = run(work(root), folder)
+    found = {result.id: result for result in report.results}
+    culprit = found.pop("test_poison.py::test_culprit")
+    assert culprit.verdict is TestVerdict.FAILED
+    assert culprit.message.startswith("The test left its device unusable: CUDA_ERROR_ILLEGAL_ADDRESS (700).")
+    assert Counter(result.verdict.value for result in found.values()) == {"passed": 13}
+    assert report.problems == ()

@@ -91,7 +91,9 @@ ROWS = [
         fault,
         catch,
         id=f"{fault.name} - {catch.gate}",
-        marks=pytest.mark.heavy if catch.gate in WHOLE else (),  # the others take less than a second each
+        marks=pytest.mark.heavy
+        if catch.gate in WHOLE or fault.heavy
+        else (),  # the others take less than a second each
     )
     for fault in FAULTS
     for catch in fault.catches

@@ -27,8 +27,9 @@ from promotion.gates.load import gate as load_gate
 from promotion.gates.load import golden
 from promotion.gates.load.checks import LoadChecks
 from promotion.gates.load.child_probe import Probe, ProbeResult, run_probe
-from tests.support.gating import ROCM_OF_JAX, gate_context, stage_published
+from tests.support.gating import gate_context, stage_published
 from wheelkit.elf.snapshot import Elf
+from wheelkit.findings import REPORT_PUBLISHED
 from wheelkit.rocm_manifest import RocmManifest, from_needs
 
 pytestmark = pytest.mark.network
@@ -52,7 +53,8 @@ class Loaded:
         return self.site.folder / name
 
     def probe(self, function: str, argument: str, name: str, member: str = "", **options: Any) -> ProbeResult:
-        look = Probe(function=function, arguments=(argument,), name=name, member=member)
+        own = {key: options.pop(key) for key in ("child",) if key in options}
+        look = Probe(function=function, arguments=(argument,), name=name, member=member, **own)
         env = options.pop("env", self.loading.env)
         return run_probe(self.context.runner, self.site, env, look, **options)
 
@@ -83,7 +85,7 @@ def loaded(published: Callable[[str], Loaded]) -> Loaded:
 
 
 def _load(folder: Path, wheels: list[Path], version: str) -> Loaded:
-    context = gate_context(folder, *stage_published(folder, wheels, ROCM_OF_JAX[version]), HostRunner(os.environ))
+    context = gate_context(folder, *stage_published(folder, wheels), HostRunner(os.environ))
     site = make_site(context, PYTHON)
     libraries = rocm_libraries(context, site, None)
     loading = LoadChecks(context, site, libraries)
@@ -185,6 +187,8 @@ def test_each_broken_file_is_named(loaded: Loaded, tmp_path: Path) -> None:
         assert {f.member for f in found[code]} == {f"{PLUGIN}/_sparse.so", f"{PLUGIN}/_rnn.so"}
     assert f"cp312-manylinux_2_27_x86_64.whl: {PLUGIN}/version.py is missing: " in texts["package-broken"]
     assert entry_points in texts["entry-point-missing"]
+    for code, remedy in (("package-broken", REPORT_PUBLISHED), ("load-failed", "`ci_build inspect` shows both")):
+        assert all(remedy in f.remedy for f in found[code])
     assert str(loaded.site.folder) not in "".join(texts.values())
     assert [f.code for f in load_gate.compare(loading, tmp_path, update=True)] == ["golden-unseen"]
     assert list(tmp_path.iterdir()) == []

@@ -242,7 +242,8 @@ def test_install_gate_reports_unforbidden_pair(
     assert evidence.outcome is (Outcome.PASSED if as_published else Outcome.FAILED)
     (finding,) = evidence.findings
     assert finding.code == "pair-accepted"
-    assert f"{first.wheel.filename} can be installed with jaxlib 0.11.0" in finding.message
+    assert f"{first.wheel.filename} can be installed with jaxlib 0.11.0, with which it was neither" in finding.message
+    assert ("ci_build repair" in finding.remedy) is as_published
 
 
 @pytest.mark.parametrize(

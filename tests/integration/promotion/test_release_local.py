@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -49,15 +50,20 @@ def test_release_prints_receipt_and_install_command(released: Released) -> None:
     assert (released.folder / serve[1]).samefile(CI_BUILD[-1])
     wheel_set = load_wheel_set((released.folder / "dist" / "wheels.json").read_text())
     for wheel in wheel_set.wheels:
-        assert f"{wheel.sha256}  {wheel.filename}" in released.said
+        _, found, rest = released.said.partition(f"\n{wheel.filename}\n")
+        assert found
+        assert f"\n  sha256 {wheel.sha256}\n" in rest.partition(".whl\n")[0]
     assert len(wheel_set.python_versions) == 2
 
 
 def test_release_prints_dropped_targets_and_savings(released: Released) -> None:
-    line = next(line for line in released.said.splitlines() if line.startswith("jax_rocm7_pjrt") and "dropped" in line)
-    assert "dropped 25 targets (gfx1010 " in line
-    assert "device code 55.0 MB -> 6.8 MB" in line
-    assert "moved 128.7 MB of symbols to debug/" in line
+    receipt = re.search(r"^jax_rocm7_pjrt\S+\.whl\n(?:  .*\n)+", released.said, re.MULTILINE)
+    assert receipt is not None
+    lines = receipt[0].splitlines()
+    assert "  25 other targets dropped: device code 55.0 MB -> 6.8 MB" in lines
+    assert "  moved 128.7 MB of symbols to debug/" in lines
+    assert "  gfx942 gfx950" in lines
+    assert max(map(len, lines)) <= 80
 
 
 def test_release_publishes_built_bytes(released: Released) -> None:

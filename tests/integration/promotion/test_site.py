@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -50,8 +52,8 @@ def installed(site: Site) -> set[str]:
     return {path.name for path in site.folder.glob("*.dist-info")}
 
 
-def lock(context: GateContext, index: Path, *, jax_hash: str = "") -> None:
-    """Write a pylock.toml beside a staged set; it lists jax and its dependencies."""
+def lock_text(index: Path, *, jax_hash: str = "") -> str:
+    """Return a pylock.toml that lists jax and its dependencies."""
     text = 'lock-version = "1.0"\ncreated-by = "test"\n'
     for path in sorted(index.glob("*.whl")):
         name, version = path.name.split("-")[:2]
@@ -61,6 +63,12 @@ def lock(context: GateContext, index: Path, *, jax_hash: str = "") -> None:
         text += (
             f'[[packages.wheels]]\nname = "{path.name}"\nurl = "{path.as_uri()}"\nhashes = {{ sha256 = "{wanted}" }}\n'
         )
+    return text
+
+
+def lock(context: GateContext, index: Path, *, jax_hash: str = "") -> None:
+    """Write a pylock.toml beside a staged set."""
+    text = lock_text(index, jax_hash=jax_hash)
     context.bucket.put_if_absent(
         context.staged.file("pylock.toml"), text.encode(), sha256=hashlib.sha256(text.encode()).hexdigest()
     )
@@ -99,11 +107,43 @@ def test_site_writes_bytecode_outside_site_packages(tmp_path: Path, index: Path)
     assert not [*site.folder.rglob("__pycache__")]
 
 
+def test_site_shares_bytecode_of_linked_files(tmp_path: Path, index: Path) -> None:
+    context = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
+    site = make_site(context, OWN)
+    package = Path("jax_plugins") / "xla_rocm7"
+    context.runner.run((*site.isolated, "-c", "import jax_plugins.xla_rocm7.version"), env=site.env)
+    linked, written = tmp_path / "linked", tmp_path / "written"
+    shutil.copytree(site.folder, linked, copy_function=os.link)
+    shutil.copytree(site.folder, written)
+    assert site.share_bytecode(written) == 0
+    assert not [*written.rglob("*.pyc")]
+    count = site.share_bytecode(linked)
+    (compiled,) = linked.joinpath(package, "__pycache__").glob("version.*.pyc")
+    assert count == len([*linked.rglob("*.pyc")]) > 0
+    # Python uses it: it does not write the file again.
+    before = compiled.stat().st_mtime_ns
+    code = (
+        f"import sys; sys.path.insert(0, {str(linked)!r}); import jax_plugins.xla_rocm7.version as v; print(v.__file__)"
+    )
+    said = context.runner.run((sys.executable, "-I", "-v", "-c", code))
+    assert said.stdout.strip() == str(linked / package / "version.py")
+    assert f"# {compiled} matches {linked / package / 'version.py'}" in said.stderr
+    assert compiled.stat().st_mtime_ns == before
+
+
 def test_site_prefers_versions_of_lock_file(tmp_path: Path, index: Path) -> None:
     context = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
     lock(context, index)
     plain("jax", "0.10.3").write(index)
     assert "jax-0.10.2.dist-info" in installed(make_site(context, OWN))
+
+
+def test_site_without_network_is_failure_of_the_machine(tmp_path: Path) -> None:
+    context = room_for(tmp_path, tmp_path, make_wheels(tmp_path / "w", pythons=(OWN,)))
+    nowhere = {**user_environment(), "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "UV_HTTP_RETRIES": "0"}
+    with pytest.raises(MachineError, match=f"Cannot install the set for Python {OWN}") as raised:
+        make_site(replace(context, runner=HostRunner(nowhere)), OWN)
+    assert "network" in raised.value.hint
 
 
 def test_site_refuses_file_missing_in_lock(tmp_path: Path, index: Path) -> None:

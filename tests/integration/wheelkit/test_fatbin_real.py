@@ -20,7 +20,7 @@ from core.model import GfxTarget
 from tests.support.real_libraries import unpacked
 from wheelkit.elf.snapshot import Elf
 from wheelkit.gpu.bundle_reader import find_bundles
-from wheelkit.gpu.fatbin import fatbin_kernels, read_targets
+from wheelkit.gpu.fatbin import read_targets
 from wheelkit.gpu.registration import bundle_pointers, registered_kernels
 from wheelkit.gpu.slim import slim
 
@@ -149,9 +149,9 @@ def test_slim_published_pjrt(pjrt: Path, tmp_path: Path) -> None:
         assert_registered(path)
         assert code_digests(path, *ALL_0_10_2) == code_digests(pjrt, *WANTED)
         assert outside(path) == outside(pjrt)
-        read = read_targets(path, verify=True, machs=targets.machs())
+        read = read_targets(path, verify=True, whole=True, machs=targets.machs())
         assert (read.findings, [code.target for code in read.device.targets]) == ((), list(WANTED))
-        held = fatbin_kernels(path)
+        held = read.kernels
         counts = {target: sum(len(names[target]) for names in held.values()) for target in WANTED}
         assert counts == {"gfx942": 23044, "gfx950": 23044}
         found = registered_kernels(path)
@@ -176,15 +176,17 @@ def test_slim_published_plugins(
         assert {path.name for path in with_code} == MEMBERS
         for path in with_code:
             old = Path(shutil.copyfile(path, path.with_suffix(".old")))
-            assert read_targets(old, verify=True, machs=targets.machs()).device.formats == formats
+            before = read_targets(old, verify=True, whole=True, machs=targets.machs())
+            assert (before.findings, before.device.formats) == ((), formats)
             report = slim(path, gfx(*WANTED), covers=GENERIC)
             assert report.targets_kept == kept
             assert report.stored_after < share * report.stored_before
             assert_registered(path)
             assert code_digests(path, *ALL_0_10_2, *GENERIC) == code_digests(old, *kept)
             assert outside(path) == outside(old)
-            assert read_targets(path, verify=True, machs=targets.machs()).findings == ()
+            after = read_targets(path, verify=True, whole=True, machs=targets.machs())
+            assert after.findings == ()
             # Addresses stay as they are.
-            assert fatbin_kernels(path) == {
-                address: {target: names[target] for target in kept} for address, names in fatbin_kernels(old).items()
+            assert after.kernels == {
+                address: {target: names[target] for target in kept} for address, names in before.kernels.items()
             }

@@ -1,0 +1,204 @@
+"""The live display on a real pseudo-terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.terminal import show
+
+RELEASE = """
+import sys, threading, time
+from core.report import Reporter
+
+reporter = Reporter(terminal=True)
+reporter.collect_warnings()
+reporter.plan(("dist_wheels", "stage", "gates", "promote"))
+with reporter.group("dist_wheels: 0.10.2+rocm7.2.0 for gfx942, gfx950"):
+    reporter.step("find wheels")
+    reporter.step("fetch jax_rocm7_pjrt-0.10.2+rocm7.2.0.gfx942-py3-none-manylinux_2_28_x86_64.whl")
+    for done in range(4):
+        reporter.advance(done * 10**6, 4 * 10**6)
+        time.sleep(0.15)
+    reporter.warning("The cache is on a slow disk.")
+    reporter.line("  a line of " + "many-words-" * 20)
+    print("from a library", file=sys.stderr)
+    print("a result")
+start = threading.Barrier(3)
+
+
+def gate(name):
+    with reporter.task(f"gate {name}") as task:
+        start.wait()
+        task.step("prepare")
+        with task.task(f"gfx942 {name}", transient=True) as child:
+            for done in range(6):
+                child.count(done, 6, "lax.conv", unit="programs")
+                print(f"log of {name} {done}", file=sys.stderr)
+                time.sleep(0.1)
+
+
+with reporter.group("gates"):
+    reporter.plan(["gate abi", "gate load", "gate compile", "gate install"])
+    threads = [threading.Thread(target=gate, args=(name,)) for name in ("abi", "load", "compile")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+reporter.line("the receipt")
+reporter.close()
+"""
+
+
+def joined(lines: list[str], columns: int) -> list[str]:
+    """Return the lines that a program printed; full rows continue on the next one."""
+    whole: list[str] = [""]
+    for row in lines:
+        whole[-1] += row
+        if len(row) < columns:
+            whole.append("")
+    return [line for line in whole if line]
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_release_shows_tasks_and_leaves_only_its_lines(columns: int) -> None:
+    shown = show([sys.executable, "-c", RELEASE], columns=columns)
+    assert shown.code == 0
+    assert shown.seen("step 1 of 4", "fetch jax", "to come: stage, gates, promote")
+    assert shown.seen("MB of 4.0 MB")
+    assert shown.seen("step 3 of 4", "gate abi", "gfx942 abi", "gate load", "gfx942 load", "gate compile")
+    assert shown.seen("of 6 programs")
+    assert shown.seen("to come: gate install, promote")
+    assert shown.seen("1 warning")
+    assert shown.cursor
+    lines = joined(shown.lines, columns)
+    taken = [re.sub(r"\d+\.\d s", "# s", line) for line in lines]
+    logs = [line for line in taken if line.startswith("log of")]
+    assert sorted(logs) == sorted(f"log of {name} {n}" for name in ("abi", "load", "compile") for n in range(6))
+    rest = [line for line in taken if not line.startswith("log of") and not line.startswith("  gate ")]
+    assert rest == [
+        "dist_wheels: 0.10.2+rocm7.2.0 for gfx942, gfx950",
+        "  find wheels (# s)",
+        "  a line of " + "many-words-" * 20,
+        "from a library",
+        "a result",
+        "  fetch jax_rocm7_pjrt-0.10.2+rocm7.2.0.gfx942-py3-none-manylinux_2_28_x86_64.whl (# s)",
+        "  # s",
+        "gates",
+        "  # s",
+        "the receipt",
+        "warning: The cache is on a slow disk.",
+    ]
+    ends = [line for line in taken if line.startswith("  gate ")]
+    gates = ("abi", "compile", "load")
+    assert sorted(ends) == sorted(f"  gate {name}: {what} s{end}" for name in gates
+                                  for what, end in (("finished in #", ""), ("prepare (#", ")")))  # fmt: skip
+
+
+def test_no_color_and_results_on_a_pipe() -> None:
+    plain = show([sys.executable, "-c", RELEASE], env={"NO_COLOR": "1"}, pipe=True)
+    colored = show([sys.executable, "-c", RELEASE])
+    assert not re.search(rb"\x1b\[[0-9;]*3[0-7]m", plain.raw)
+    assert re.search(rb"\x1b\[[0-9;]*3[0-7]m", colored.raw)
+    assert plain.out == "a result\n"
+    assert plain.seen("gate abi", "gate load")
+
+
+INTERRUPTED = """
+import time
+import click
+from ci_build import cli
+from ci_build.cli.common import State
+
+
+@click.command("wait")
+@click.pass_obj
+def wait(state):
+    reporter = state.reporter()
+    with reporter.group("build"), reporter.task("compile"):
+        reporter.warning("It is slow.")
+        time.sleep(60)
+
+
+cli.main.add_command(wait)
+raise SystemExit(cli.run(["wait"]))
+"""
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_leaves_clean_terminal(sign: signal.Signals) -> None:
+    sent: list[int] = []
+
+    def interrupt(process: subprocess.Popen[bytes], frame: list[str]) -> None:
+        if not sent and any("/ compile" in line or "- compile" in line for line in frame):
+            sent.append(process.pid)
+            os.kill(process.pid, sign)
+
+    shown = show([sys.executable, "-c", INTERRUPTED], during=interrupt)
+    assert (shown.code, shown.cursor, bool(sent)) == (130, True, True)
+    taken = [re.sub(r"\d+\.\d s", "# s", line) for line in shown.lines if line]
+    assert taken == [
+        "build", "  # s", "warning: It is slow.",
+        "interrupted: no partial output was left behind; run the same command to resume",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("env", "markers"),
+    [
+        ({"TERM": "dumb"}, ("build", "  # s")),
+        ({"CI": "true"}, ("build", "  # s")),
+        ({"GITHUB_ACTIONS": "true"}, ("::group::build", "  # s", "::endgroup::")),
+        ({"GITLAB_CI": "true"}, ("build", "  # s")),
+    ],
+)
+def test_no_display_without_a_capable_terminal(env: dict[str, str], markers: tuple[str, ...]) -> None:
+    code = (
+        "from ci_build.cli.options.environment import new_reporter\n"
+        "reporter = new_reporter()\nwith reporter.group('build'): reporter.step('one')\n"
+    )
+    shown = show([sys.executable, "-c", code], env=env)
+    taken = [re.sub(r"\d+\.\d s", "# s", line) for line in shown.lines if line]
+    assert taken == [markers[0], "  one", *markers[1:]]
+    assert b"\x1b[?25l" not in shown.raw
+    assert (shown.raw.count(b"section_start:"), shown.raw.count(b"section_end:")) == (("GITLAB_CI" in env),) * 2
+
+
+DOWNLOAD = """
+import sys
+from pathlib import Path
+from ci_build.rocm.repositories.resolve import fetch
+from core.http.client import Client
+from core.pip import InputStore, Resolved
+from core.report import Reporter
+from hashlib import sha256
+from tests.support.file_server import Behaviour, serving
+
+files = {f"/rocm-{name}.rpm": name.encode() * (700_000 + 100_000 * number) for number, name in enumerate("abcdef")}
+reporter = Reporter(terminal=True)
+with serving(Behaviour(files=files, ranges=False, pause=0.03)) as server, reporter.group("ROCm"):
+    items = [
+        Resolved(name=path[1:-4], version="7.2", filename=path[1:], url=server.url.rstrip("/") + path,
+                 sha256=sha256(data).hexdigest(), requires_python="")
+        for path, data in files.items()
+    ]
+    fetch(Client(), items, InputStore(Path(sys.argv[1])), reporter, sum(map(len, files.values())))
+"""
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_parallel_downloads_have_a_line_each(tmp_path: Path, columns: int) -> None:
+    shown = show([sys.executable, "-c", DOWNLOAD, str(tmp_path / "inputs")], columns=columns)
+    assert shown.code == 0, "\n".join(shown.lines)
+    assert shown.seen("rocm-a.rpm", "rocm-b.rpm", "rocm-c.rpm", "rocm-d.rpm")
+    assert any(re.search(r"rocm-a\.rpm +\d+\.\d kB of 700\.0 kB", line) for frame in shown.frames for line in frame)
+    assert len([*(tmp_path / "inputs").glob("*/*.rpm")]) == 6
+    lines = joined(shown.lines, columns)
+    # The only lines that stay: rich breaks none of them, but a row of the terminal may end with a space.
+    assert re.fullmatch(r"ROCm  fetch 6 packages: (rocm-[a-f]\.rpm,? ?){6}\(\d+\.\d s\)  \d+\.\d s", "".join(lines))

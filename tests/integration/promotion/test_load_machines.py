@@ -1,0 +1,189 @@
+"""Simulated machines of the load gate: the loader of this project in a jax that asks it as the real one does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.model import Finding
+from core.targets import lists
+from promotion.gates.load.child_probe import _CHILD
+from promotion.gates.load.machines import MACHINE_CHILD, as_json, check_machines, machines
+from tests.support.fake_site import PLUGIN_NEEDED, build_info, install
+from wheelkit.elf.writer import Export, shared_library
+
+HIP = "libamdhip64.so.7"
+PJRT, PLUGIN = "jax_plugins/xla_rocm7", "jax_rocm7_plugin"
+WHEEL = f"pjrt.whl: {PJRT}/xla_rocm_plugin.so"
+FAKE_JAX = """
+import ctypes, importlib, logging
+importlib.import_module("jax_rocm7_plugin")  # jaxlib does this
+def devices(platform):
+    loader = importlib.import_module("jax_plugins.xla_rocm7")
+    rocm, diagnose, info = loader._diagnose._rocm, loader._diagnose, loader.build_info
+    try:
+        problems = loader.reasons()
+    except Exception:
+        logging.getLogger("jax._src.xla_bridge").exception("Jax plugin configuration error")
+        raise RuntimeError(f"Unknown backend {platform}")
+    if not problems:
+        where = rocm.layouts()
+        rocm.preload(info.needed(), where, runpath=info.RUNPATH, origin=diagnose.LIBRARY.parent)
+        try:
+            ctypes.CDLL("libamdhip64.so.7").hipGetDeviceCount
+        except (OSError, AttributeError) as error:
+            problems = (diagnose.not_loadable(error, where),)
+    if problems:
+        raise RuntimeError(f"Backend '{platform}' failed to initialize: {diagnose.sentence(problems)}")
+    for advice in diagnose.advice():
+        loader.logger.warning("%s", advice)
+    raise RuntimeError("FAILED_PRECONDITION: No visible GPU devices.")
+"""
+
+
+class Site:
+    """Packages of a Python: both wheels' Python files, a fake jax and jaxlib, and stubs of ROCm."""
+
+    def __init__(self, folder: Path) -> None:
+        self.site, self.rocm, self.work = folder / "site", folder / "rocm", folder / "work"
+        info = {"xla_targets": list(lists()["compiler-supported"])}
+        (install(self.site, "pjrt", 7, build_info([HIP], **info)) / "xla_rocm_plugin.so").touch()
+        plugin = install(self.site, "plugin", 7, build_info(PLUGIN_NEEDED, targets=(), **info))
+        for name in ("_linalg", "_prng", "_solver", "_hybrid", "_sparse"):
+            (plugin / f"{name}.py").touch()
+        for file, text in (("jax/__init__.py", FAKE_JAX), ("jaxlib/version.py", "__version__ = '0.10.2'\n")):
+            (self.site / file).parent.mkdir()
+            (self.site / file).write_text(text)
+        (self.rocm / "lib").mkdir(parents=True)
+        for name in (HIP, *PLUGIN_NEEDED):
+            library = shared_library(name, [Export(name="hipGetDeviceCount", code=b"\xc3")])
+            (self.rocm / "lib" / name).write_bytes(library)
+
+    def replace(self, file: str, old: str, new: str) -> None:
+        text = (self.site / file).read_text()
+        assert old in text
+        (self.site / file).write_text(text.replace(old, new))
+
+    def findings(self) -> list[Finding]:
+        rows = tuple(machines(["gfx942", "gfx950"], "7.2.0", self.rocm, self.work))
+        argv = [sys.executable, str(MACHINE_CHILD), "machines", str(self.work), as_json(rows, "7.2.0")]
+        env = {**os.environ, "PYTHONPATH": str(self.site), "LD_LIBRARY_PATH": ""}
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        answers: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        assert len(answers) == 7
+        return list(check_machines(WHEEL, rows, answers))
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_good_loader_answers_as_each_machine_requires(site: Site) -> None:
+    assert site.findings() == []
+
+
+ONE, SEVERAL, FOREIGN = "one gfx942", "several GPUs (gfx942, gfx950, gfx908)", "a GPU that the set is not for (gfx908)"
+OLDER, LACKING = "an older ROCm (libamdhip64.so.6)", "a libamdhip64.so.7 without the set's symbols"
+WITH_GPU = {ONE, SEVERAL, FOREIGN, "no ROCm", OLDER, LACKING}
+
+
+DIAGNOSE = f"{PJRT}/_diagnose.py"
+WRONG: list[tuple[tuple[str, str, str], set[str], str]] = [
+    ((DIAGNOSE, 'names = ", ".join(', 'names = ", ".joined('), WITH_GPU, "has no attribute 'joined'"),
+    ((f"{PLUGIN}/__init__.py", "origin = Path(", "origin = Paths("), WITH_GPU, "name 'Paths' is not defined"),
+    ((f"{PJRT}/build_info.json", ">=0.10.2,<0.10.3", ">=0.12.0,<0.12.1"), {ONE, SEVERAL}, "but jaxlib 0.10.2 is"),
+    ((DIAGNOSE, "poor = sorted(", "poor = sorted(set()) and sorted("), {SEVERAL}, "gfx908 only"),
+    ((DIAGNOSE, "remarks = []", "remarks = ['odd']"), {ONE}, "should not warn, but logged: odd"),
+    ((DIAGNOSE, "or any(map(_can_use, gpus))", "or gpus"), {FOREIGN}, "should name the reason"),
+    ((DIAGNOSE, "_be(lacking)} missing; searched", "len(lacking)} missing; searched"), {"no ROCm"}, HIP),
+    ((DIAGNOSE, "if others else", "if not others else"), {OLDER}, "libamdhip64.so.6"),
+    (("jax/__init__.py", ".hipGetDeviceCount", ""), {LACKING}, "should name the reason"),
+    (("jax/__init__.py", "(platform):", "(platform):\n    ctypes.string_at(0)"), {*WITH_GPU, "no GPU"}, "SIGSEGV"),
+]
+
+
+@pytest.mark.parametrize(("change", "names", "says"), WRONG)
+def test_wrong_loader_is_named_with_its_machine(
+    site: Site, change: tuple[str, str, str], names: set[str], says: str
+) -> None:
+    site.replace(*change)
+    found = site.findings()
+    assert {name for finding in found for name in names if f"with {name}, " in finding.message} == names
+    assert len(found) == len(names)
+    for finding in found:
+        assert finding.code == "loader-wrong"
+        assert finding.message.startswith(f"{WHEEL}: with ")
+        assert says in finding.message
+
+
+HIDE = """
+import ctypes, os, runpy, sys
+child, load = runpy.run_path(sys.argv[1]), ctypes._dlopen
+child["hide"](["libanl.so.1"])
+try:
+    ctypes.CDLL("libanl.so.1")
+except OSError:
+    print("hidden")
+load("libanl.so.1", os.RTLD_NOW)
+ctypes.CDLL("libanl.so.1")
+print("loaded")
+"""
+
+
+def test_library_of_the_system_is_hidden_until_it_is_loaded() -> None:
+    """libanl belongs to glibc; a ROCm in the system's folders must not change the answers of the machines."""
+    argv = [sys.executable, "-c", HIDE, str(MACHINE_CHILD)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == "hidden\nloaded\n", done.stderr
+
+
+# Packages
+
+
+def packages(site: Site, package: str, project: str, *modules: str) -> dict[str, Any]:
+    """Return the answer of the probe of a package."""
+    info = site.site / f"{project.replace('-', '_')}-0.10.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Name: {project}\nVersion: 0.10.2\nRequires-Dist: jaxlib>=0.10.2\n")
+    argv = [sys.executable, str(_CHILD), "package", package, project, package, f"{package}.build_info", *modules]
+    env = {**os.environ, "PYTHONPATH": str(site.site)}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def test_package_probe_returns_values(site: Site) -> None:
+    answer = packages(site, PLUGIN, "jax-rocm7-plugin")
+    assert answer["version"] == answer["info"]["version"] == "0.10.2+rocm7.2.0"
+    assert answer["metadata"] == {"version": "0.10.2", "requires": ["jaxlib>=0.10.2"]}
+    assert [(row["error"], row["printed"]) for row in answer["modules"].values()] == [("", "")] * 2
+
+
+def test_package_probe_sees_output_errors_and_seconds_of_imports(site: Site) -> None:
+    site.replace(f"{PLUGIN}/build_info.py", "import json\n", "import json, os\nos.system('echo hello')\n")
+    (site.site / PLUGIN / "slow.py").write_text("import time\ntime.sleep(0.3)\n")
+    (site.site / PLUGIN / "wrong.py").write_text("raise SystemExit('no')\n")
+    answer = packages(site, PLUGIN, "jax-rocm7-plugin", f"{PLUGIN}.slow", f"{PLUGIN}.wrong")
+    rows = answer["modules"]
+    assert rows[PLUGIN]["printed"] == "hello\n"
+    assert rows[f"{PLUGIN}.slow"]["seconds"] >= 0.3
+    assert rows[f"{PLUGIN}.wrong"]["error"] == "SystemExit: no"
+
+
+def test_modules_of_others_are_timed_without_jax(site: Site) -> None:
+    """Upstream's packages import jax, whose import takes seconds on a busy machine."""
+    (site.site / "jax/__init__.py").write_text("import time\ntime.sleep(0.5)\n")
+    (site.site / "other.py").write_text("import jax\n")
+    argv = [sys.executable, str(_CHILD), "modules", "other"]
+    env = {**os.environ, "PYTHONPATH": str(site.site)}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert json.loads(done.stdout.splitlines()[-1])["modules"]["other"]["seconds"] < 0.5
