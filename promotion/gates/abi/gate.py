@@ -168,7 +168,7 @@ def _layout_checks(
         ]
         findings = (
             *_unresolved(loads, scenario, installed, provided),
-            *_unresolved_in_rocm(loads, scenario, installed),
+            *(() if rocm.weak else _unresolved_in_rocm(loads, scenario, installed)),
         )
         files = _files([result for _, result in loads])
         yield Check(name=f"layout {scenario.name}{suffix}", findings=findings, details={"files": files})
