@@ -1,12 +1,13 @@
-"""The text of `wheels.json`: writing and parsing wheel sets."""
+"""The text of `wheels.json`: writing and parsing wheel sets.
+
+The doctor reads indexes on a bare Python, so this module uses the standard library alone.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from typing import Any
-
-from packaging.requirements import InvalidRequirement, Requirement
 
 from core.errors import WheelSetError
 from core.model import InputFile, MemberInfo, Wheel, WheelSet, wheel_set_body
@@ -37,18 +38,6 @@ def load_wheel(body: Mapping[str, Any]) -> Wheel:
     )
     lists = {"tags": tuple(body["tags"]), "requires_dist": tuple(body["requires_dist"]), "members": members}
     return Wheel(**{**body, **lists})
-
-
-def _check_requirements(wheel: Wheel, where: str) -> None:
-    """Raise WheelSetError if a wheel requires what is not a requirement (PEP 508), so that no installer takes it."""
-    for text in wheel.requires_dist:
-        try:
-            Requirement(text)
-        except InvalidRequirement as error:
-            raise WheelSetError(
-                f"{where} is not a valid wheels.json: {wheel.filename} requires {text!r}, which is not a requirement.",
-                hint="Correct Requires-Dist in its METADATA and build the set again.",
-            ) from error
 
 
 def _read_body(text: str | bytes, where: str) -> dict[str, Any]:
@@ -89,15 +78,13 @@ def load_wheel_set(text: str | bytes, where: str = "wheels.json") -> WheelSet:
         where: name of the file in messages.
 
     Raises:
-        WheelSetError: the text is not JSON, the schema or a field is unknown, a field is missing, a requirement of a
-            wheel is invalid, or the digest does not match the content.
+        WheelSetError: the text is not JSON, the schema or a field is unknown, a field is missing, or the digest
+            does not match the content.
     """
     body = _read_body(text, where)
     try:
         digest = body.pop("digest")
         wheels = tuple(load_wheel(wheel) for wheel in body.pop("wheels"))
-        for wheel in wheels:
-            _check_requirements(wheel, where)
         inputs = tuple(InputFile(**item) for item in body.pop("inputs"))
         for key in ("targets", "python_versions"):
             body[key] = tuple(body[key])

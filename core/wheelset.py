@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import parse_wheel_filename
 
 from core.digests import file_sha256
 from core.errors import WheelSetError
-from core.model import CONSTRAINTS, PYLOCK, SBOM, SHA256SUMS, WHEELS_JSON, WheelSet
+from core.model import CONSTRAINTS, PYLOCK, SBOM, SHA256SUMS, WHEELS_JSON, Wheel, WheelSet
 from core.wheels_json import load_wheel_set
 
 SET_FILES = (WHEELS_JSON, SHA256SUMS, CONSTRAINTS, PYLOCK, SBOM)
@@ -29,14 +30,29 @@ def read_set(folder: Path) -> WheelSet:
     """Read a set from its folder without checking the wheels.
 
     Raises:
-        WheelSetError: wheels.json is missing or invalid.
+        WheelSetError: wheels.json is missing or invalid, or a wheel requires what is not a requirement.
     """
     path = folder / WHEELS_JSON
     try:
-        return load_wheel_set(path.read_bytes(), str(path))
+        wheel_set = load_wheel_set(path.read_bytes(), str(path))
     except OSError as error:
         hint = "Build a set with `ci_build dist_wheels`."
         raise WheelSetError(f"{path} cannot be read: {error.strerror}.", hint=hint) from error
+    for wheel in wheel_set.wheels:
+        _check_requirements(wheel, path)
+    return wheel_set
+
+
+def _check_requirements(wheel: Wheel, where: Path) -> None:
+    """Raise WheelSetError if a wheel requires what is not a requirement (PEP 508), so that no installer takes it."""
+    for text in wheel.requires_dist:
+        try:
+            Requirement(text)
+        except InvalidRequirement as error:
+            raise WheelSetError(
+                f"{where} is not a valid wheels.json: {wheel.filename} requires {text!r}, which is not a requirement.",
+                hint="Correct Requires-Dist in its METADATA and build the set again.",
+            ) from error
 
 
 def sha256sums(wheel_set: WheelSet) -> bytes:
