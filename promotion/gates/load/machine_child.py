@@ -122,9 +122,15 @@ def start(root: Path, machine: Mapping[str, Any]) -> Answer:
         return answer | {"error": f"{type(error).__name__}: {error}", "preferred": preferred()}
 
 
-def record_platforms() -> dict[str, list[str]]:
-    """Return function of jaxlib.xla_client -> platforms for which the loader calls it from now on."""
-    client: Any = importlib.import_module("jaxlib.xla_client")
+def record_platforms() -> dict[str, list[str]] | None:
+    """Return function of jaxlib.xla_client -> platforms for which the loader calls it from now on.
+
+    None without that module; the import of jax tells why.
+    """
+    try:
+        client: Any = importlib.import_module("jaxlib.xla_client")
+    except ImportError:
+        return None
     platforms: dict[str, list[str]] = {}
 
     def wrap(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
