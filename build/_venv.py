@@ -17,7 +17,7 @@ import time
 import venv
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -228,7 +228,7 @@ def _add_pip() -> None:
     places = (sysconfig.get_config_var("WHEEL_PKG_DIR"), Path(ensurepip.__file__).with_name("_bundled"))
     wheels = [wheel for place in places if place for wheel in sorted(Path(place).glob("pip-*-py3-none-any.whl"))]
     if not wheels:
-        _run("ensurepip could not install pip into .venv.", "ensurepip")
+        _run("ensurepip could not install pip into .venv.", "-m", "ensurepip")
         return
     (packages,) = VENV.glob("lib/python*/site-packages")
     with zipfile.ZipFile(wheels[0]) as archive:
@@ -236,13 +236,26 @@ def _add_pip() -> None:
 
 
 def _install(lock: str, show: Callable[[str], None]) -> None:
-    total = sum("==" in text for text in (BUILD / lock).read_text().splitlines())
+    text = (BUILD / lock).read_text()
+    first = re.findall(r"^(?:uv|packaging)==.*(?:\n .*)*", text, re.MULTILINE)
+    if len(first) == 2:
+        (VENV / "first.lock").write_text("\n".join(first))
+        _pip_install(lock, VENV / "first.lock")
+        # uv lacks some settings of pip; pip reports what makes an installation impossible.
+        with suppress(SetupError):
+            _run("uv failed.", str(BUILD / "_uv.py"), str(BUILD / lock))
+            return
+    total = sum("==" in line for line in text.splitlines())
+    _pip_install(lock, BUILD / lock, lambda count: show(f"{count} of {total} packages"))
+
+
+def _pip_install(lock: str, requirements: Path, show: Callable[[int], None] | None = None) -> None:
     _run(
         f"pip could not install build/{lock}; see its output above and `pip config debug`.",
-        *("pip", "install", "--no-input", "--progress-bar=off", "--disable-pip-version-check", "--no-user"),
+        *("-m", "pip", "install", "--no-input", "--progress-bar=off", "--disable-pip-version-check", "--no-user"),
         # The lock lists all dependencies. Modules are compiled when they are imported, which most never are.
-        *("--require-hashes", "--no-deps", "--no-compile", "--only-binary=:all:", f"--requirement={BUILD / lock}"),
-        show=lambda count: show(f"{count} of {total} packages"),
+        *("--require-hashes", "--no-deps", "--no-compile", "--only-binary=:all:", f"--requirement={requirements}"),
+        show=show,
     )
 
 
@@ -257,14 +270,14 @@ def _offline(words: Sequence[str]) -> dict[str, str]:
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(links), "PIP_CONFIG_FILE": os.devnull}
 
 
-def _run(problem: str, *module: str, show: Callable[[int], None] | None = None) -> None:
+def _run(problem: str, *program: str, show: Callable[[int], None] | None = None) -> None:
     # -I ignores PYTHONPATH but not pip's settings, so those that change the install location are removed.
     env = {name: value for name, value in os.environ.items() if name not in ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")}
     env.update(_offline(sys.argv))
     output: deque[str] = deque(maxlen=15)
     count = 0
     with subprocess.Popen(
-        [PYTHON, "-I", "-m", *module],
+        [PYTHON, "-I", *program],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

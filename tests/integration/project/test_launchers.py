@@ -374,6 +374,8 @@ def test_a_real_first_start_and_help_at_once_after_that(real: tuple[Tree, subpro
     assert tree.run("--help").stderr == ""
     imports = "import auditwheel, click, elftools, filelock, isal.isal_zlib, packaging, platformdirs, rich, zstandard"
     assert subprocess.run([tree.root / ".venv" / "bin" / "python", "-c", imports]).returncode == 0
+    (installer,) = tree.root.glob(".venv/lib/*/site-packages/rich-*.dist-info/INSTALLER")
+    assert installer.read_text().strip() == "uv", "pip, which is slower, installed the packages"
 
 
 @pytest.mark.heavy

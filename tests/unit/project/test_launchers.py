@@ -140,9 +140,9 @@ def test_developer_lock_is_checked_by_name(root: Path, venv: Any) -> None:
 def test_unfinished_addition_recreates_venv(venv: Any) -> None:
     run: list[str] = []
 
-    def killed(problem: str, *module: str, **_: object) -> None:
-        run.append(module[0])
-        if module[0] == "pip":
+    def killed(problem: str, *program: str, **_: object) -> None:
+        run.append(program[1])
+        if program[1] == "pip":
             raise KeyboardInterrupt
 
     venv._run, venv._add_pip = killed, lambda: run.append("pip of Python")
@@ -156,7 +156,7 @@ def test_unfinished_addition_recreates_venv(venv: Any) -> None:
 
 def test_recreated_venv_keeps_developer_tools(root: Path, venv: Any) -> None:
     run: list[str] = []
-    venv._run = lambda problem, *module, **_: run.append(Path(module[-1]).name)
+    venv._run = lambda problem, *program, **_: run.append(Path(program[-1]).name)
     venv._add_pip = lambda: run.append("pip of Python")
     (root / "build" / "requirements.lock").write_text("one==2 --hash=sha256:00\n")
     venv._set_up("requirements.lock")
@@ -168,13 +168,35 @@ def test_recreated_venv_keeps_developer_tools(root: Path, venv: Any) -> None:
     assert venv._satisfies("requirements-dev.lock")
 
 
+@pytest.mark.parametrize("works", [True, False])
+def test_uv_installs_the_lock_and_pip_what_uv_cannot(root: Path, venv: Any, works: bool) -> None:
+    run: list[str] = []
+
+    def recorded(problem: str, *program: str, **_: object) -> None:
+        run.append(
+            " ".join(Path(word.rpartition("=")[2]).name for word in program if "_uv.py" in word or ".lock" in word)
+        )
+        if "_uv.py" in run[-1] and not works:
+            raise venv.SetupError("uv failed.")
+
+    venv._run = recorded
+    rows = [
+        f"{name}==1 \\\n    --hash=sha256:{name}1 \\\n    --hash=sha256:{name}2\n"
+        for name in ("one", "packaging", "uv")
+    ]
+    (root / "build" / "requirements.lock").write_text("# a comment\n" + "".join(rows))
+    venv._install("requirements.lock", lambda _: None)
+    assert run == ["first.lock", "_uv.py requirements.lock", *([] if works else ["requirements.lock"])]
+    assert (venv.VENV / "first.lock").read_text() == "".join(rows[1:]).rstrip()
+
+
 @pytest.mark.parametrize("place", ["configured", "bundled", "none"])
 def test_pip_of_python_is_unpacked_or_installed(
     place: str, venv: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Debian keeps the wheel in a folder of its configuration (PEP 453); a Python may have neither."""
     run: list[str] = []
-    venv._run = lambda problem, *module, **_: run.append(module[0])
+    venv._run = lambda problem, *program, **_: run.append(program[1])
     configured, bundled = tmp_path / "wheels", tmp_path / "ensurepip" / "_bundled"
     for folder in (configured, bundled):
         folder.mkdir(parents=True)
