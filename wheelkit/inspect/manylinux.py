@@ -147,7 +147,7 @@ def _member(
     try:
         # auditwheel matches exclusions as patterns, and omits excluded libraries from `needed`.
         tree = ldd(root / name, ldpaths=nowhere, exclude=frozenset(glob.escape(soname) for soname in allowed))
-        references = policies.lddtree_external_references(tree, root)
+        references = _references(tree, elf, policies, root)
     except Exception as error:  # auditwheel's parsers raise many kinds of errors
         raise ElfError(f"auditwheel cannot read {name}: {error!r}.", hint="Build the damaged library again.") from error
     unversioned = [s for s in elf.undefined if s.version is None and s.name not in exported]
@@ -164,6 +164,24 @@ def _member(
         unknown=tuple(name for name in strong if name not in versions),
         optional=tuple(s.name for s in standard if s.bind == "WEAK"),
     )
+
+
+def _references(
+    tree: DynamicExecutable, elf: Elf, policies: WheelPolicies, root: Path
+) -> Mapping[str, ExternalReference]:
+    """Return policy name -> external libraries and forbidden symbols of one library.
+
+    For each old policy, auditwheel reads all symbols of a library that needs the C library again, which takes longer
+    than all other checks. The symbols in `elf` are used instead; libraries with forbidden symbols are never external.
+    """
+    restricted = {soname for policy in policies for soname in policy.blacklist}
+    others = replace(tree, needed=tuple(soname for soname in tree.needed if soname not in restricted))
+    references: dict[str, ExternalReference] = policies.lddtree_external_references(others, root)
+    strong = {symbol.name for symbol in elf.undefined if symbol.bind != "WEAK"}
+    for policy in policies:
+        used = {soname: sorted(policy.blacklist.get(soname, frozenset()) & strong) for soname in tree.needed}
+        references[policy.name].blacklist.update({soname: symbols for soname, symbols in used.items() if symbols})
+    return references
 
 
 def _best(members: Sequence[_JudgedLibrary], policies: WheelPolicies) -> Policy:

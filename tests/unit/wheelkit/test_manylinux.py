@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from auditwheel.architecture import Architecture
+from auditwheel.lddtree import ldd
+from auditwheel.libc import Libc
+from auditwheel.policy import WheelPolicies
 
 from core.errors import ElfError, RepairError
 from core.model import Severity
@@ -119,6 +123,27 @@ def test_verdict_reports_foreign_needs(
 )
 def test_verdict_accepts_promised_symbols(judge: Judge, symbols: list[TinySymbol], more: dict[str, Any]) -> None:
     assert judge(*symbols, **more).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("symbol", "bind", "needed", "policy"),
+    [
+        ("__issignaling", "GLOBAL", "libm.so.6", "manylinux_2_24_x86_64"),
+        ("__issignaling", "WEAK", "libm.so.6", "manylinux_2_5_x86_64"),
+        ("__issignaling", "GLOBAL", "libdl.so.2", "manylinux_2_5_x86_64"),
+        ("inflate_fast", "WEAK", "libz.so.1", "manylinux_2_5_x86_64"),
+    ],
+)
+def test_verdict_equals_auditwheels_on_forbidden_symbols(
+    judge: Judge, tmp_path: Path, symbol: str, bind: str, needed: str, policy: str
+) -> None:
+    result = judge(TinySymbol(symbol, bind=bind), needed=(needed,))
+    assert result.policy == policy
+    root = tmp_path / "wheel"
+    policies = WheelPolicies(libc=Libc.GLIBC, arch=Architecture.x86_64)
+    references = policies.lddtree_external_references(ldd(root / "pkg/lib.so"), root)
+    free = [name for name, reference in references.items() if not (reference.libs or reference.blacklist)]
+    assert max(map(policies.get_policy_by_name, free)).name == policy
 
 
 def test_verdict_siblings_are_not_external(tmp_path: Path) -> None:
