@@ -47,7 +47,7 @@ class _CountedBucket:
 
         def call(key: str, *more: object, **words: object) -> object:
             if name == "list":
-                keys = list(method(key))
+                keys = list(method(key, **words))
                 self._traffic.add(requests=max(1, -(-len(keys) // _KEYS_OF_A_LISTING)))
                 return iter(keys)
             sent = size_of(cast("Data", more[0])) if name.startswith("put_") else 0

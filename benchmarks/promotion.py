@@ -24,6 +24,7 @@ from unittest.mock import patch
 
 from benchmarks.counting import counted, watch
 from benchmarks.measure import Figure, note, option_parser, report, table
+from core.number_ranges import NumberRanges
 from promotion.index.ledger import FIRST, LedgerEntry, PromotedSet
 from promotion.index.ledger_state import EntryKind, IndexState
 from promotion.index.ledger_wheel import LedgerWheel
@@ -119,7 +120,7 @@ class MadeIndex:
                     bucket.put_if_absent(name, data, sha256=sha256_of(data))
                 else:
                     pool.submit(bucket.put_if_absent, name, data, sha256=sha256_of(data))
-        numbers = tuple(range(1, number + 1))
+        numbers = NumberRanges.of(range(1, number + 1))
         entry = LedgerEntry(
             number=number,
             previous=self._previous,

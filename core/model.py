@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from core.errors import RequestError
+from core.number_ranges import NumberRanges
 from core.source_request import SourceRequest
 
 WHEELS_JSON, CONSTRAINTS, PYLOCK, SHA256SUMS = "wheels.json", "constraints.txt", "pylock.toml", "SHA256SUMS"
@@ -409,7 +410,7 @@ class Progress(Protocol):
 
 def to_json(value: Any) -> Any:  # noqa: ANN401 - data types in, JSON values out
     """Convert a value to JSON values: tuples become lists, sets sorted lists; the rest becomes text."""
-    if isinstance(value, (GfxTarget, RocmVersion)):
+    if isinstance(value, (GfxTarget, RocmVersion, NumberRanges)):
         return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}

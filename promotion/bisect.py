@@ -22,8 +22,8 @@ from core.wheelset import check_files
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.requirements import hashed, locked, wheels_for, write_lines
 from promotion.gates.common.uv_installer import configured_uv
-from promotion.index.operations import find_set
 from promotion.index.publish import read_head
+from promotion.index.set_lookup import find_set
 from promotion.storage.bucket import Bucket, fetch_to
 from promotion.storage.keys import ReleasedIndex
 
@@ -96,7 +96,7 @@ def candidates(bucket: Bucket, released: ReleasedIndex, good: str, bad: str) -> 
         RequestError: the index lacks one of the sets, or the bad set is not newer than the good one.
     """
     head, entries = read_head(bucket, released)
-    first, last = (find_set(released, text.rpartition("/")[2], head.state, entries) for text in (good, bad))
+    first, last = (find_set(bucket, released, text.rpartition("/")[2], head.state, entries) for text in (good, bad))
     if first >= last:
         raise RequestError(
             f"The good set, ledger entry {first}, is not older than the bad set, entry {last}.",

@@ -7,12 +7,13 @@ then pages, dependencies before dependents. Every step is idempotent.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 
 from core.errors import PromotionBlockedError
 from core.model import SHA256SUMS, WHEELS_JSON, Progress, Verdict, WheelSet
+from core.number_ranges import NumberRanges
 from core.wheelset import sha256sums
 from promotion.check import NEW_NAME, check, metadata_of, raise_if_blocked
 from promotion.copy_set import copy_set, refuse_late
@@ -27,6 +28,7 @@ from promotion.index.operations import Clock, change_ledger, utc_now
 from promotion.index.page_diff import weakest
 from promotion.index.pages import install_requirements
 from promotion.index.publish import publish, read_head
+from promotion.index.set_lookup import entries_of_set
 from promotion.policy.policy import Policy
 from promotion.policy.set_rules import order_problems, variant_problems
 from promotion.set_report import report_files
@@ -112,7 +114,7 @@ def promote(
     authority = policy.authority(signer, source)
     head, entries = read_head(bucket, released, authority)
     _refuse_marked(staged, head.state, entries)
-    entry, new = _offered(bucket, staged, released, head.state.offered, entries), False
+    entry, new = _offered(bucket, staged, head.state, entries, head.state.offered), False
     warnings: tuple[str, ...] = ()
     if entry is None:
         _refuse_channel(released, policy, head, entries)
@@ -166,23 +168,20 @@ def _step(progress: Progress | None, text: str) -> None:
 
 
 def _offered(
-    bucket: Bucket, staged: StagedSet, released: ReleasedIndex, numbers: Iterable[int], entries: Entries
+    bucket: Bucket, staged: StagedSet, state: IndexState, entries: Entries, numbers: NumberRanges
 ) -> LedgerEntry | None:
     """Return the newest entry among `numbers` that promoted the set, or None."""
+    released = ReleasedIndex(index=staged.index)
     if bucket.head(released.set_file(staged.digest, WHEELS_JSON)) is None:
         return None
-    for number in sorted(numbers, reverse=True):
-        entry = entries.find(number)
-        if entry and entry[0].promoted and entry[0].promoted.set_digest == staged.digest:
-            return entry[0]
-    return None
+    found = entries_of_set(bucket, released, staged.digest, state, entries)
+    return next((entries.at(number) for number in found if number in numbers), None)
 
 
 def promotion_of(bucket: Bucket, staged: StagedSet) -> tuple[LedgerEntry, bool] | None:
     """Return the newest entry that promoted a set whose bytes the index holds, and whether users see the set."""
-    released = ReleasedIndex(index=staged.index)
-    head, entries = read_head(bucket, released)
-    found = _offered(bucket, staged, released, head.state.held, entries)
+    head, entries = read_head(bucket, ReleasedIndex(index=staged.index))
+    found = _offered(bucket, staged, head.state, entries, head.state.held)
     return None if found is None else (found, found.number in head.state.visible)
 
 

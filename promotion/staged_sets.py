@@ -9,9 +9,10 @@ from datetime import UTC, datetime, timedelta
 
 from core.errors import RequestError
 from core.model import WHEELS_JSON, Channel
-from promotion.index import operations
-from promotion.index.operations import SHORTEST_DIGEST, Clock, utc_now
+from promotion.index import set_lookup
+from promotion.index.operations import Clock, utc_now
 from promotion.index.publish import read_head
+from promotion.index.set_lookup import SHORTEST_DIGEST
 from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex, StagedSet, is_digest
@@ -57,7 +58,7 @@ def find_set(bucket: Bucket, text: str) -> StagedSet:
         raise RequestError(f"The digests of several sets of {index} start with {name}.", hint="Give more digits.")
     if not matches:
         head, entries = read_head(bucket, released)
-        matches = [entries.set(operations.find_set(released, name, head.state, entries)).set_digest]
+        matches = [entries.set(set_lookup.find_set(bucket, released, name, head.state, entries)).set_digest]
     if matches[0] not in staged:
         hint = "Stage the set again with `ci_build stage`."
         raise RequestError(f"{index}/{matches[0]} was released and is no longer staged.", hint=hint)

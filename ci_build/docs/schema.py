@@ -15,6 +15,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddic
 
 from core import wheels_json
 from core.model import Evidence, WheelSet
+from core.number_ranges import PATTERN, NumberRanges
 from promotion.evidence import evidence
 from promotion.index import ledger
 from promotion.index.json_types import PolicyRecord
@@ -111,6 +112,8 @@ def _schema_of(kind: object, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"type": "object", "additionalProperties": values} | (
             {"propertyNames": {"pattern": r"^\d+$"}} if inner[0] is int else {}
         )
+    if kind is NumberRanges:
+        return {"type": "string", "pattern": PATTERN}
     if isinstance(kind, type) and issubclass(kind, enum.StrEnum):
         return {"enum": [item.value for item in kind]}
     if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or is_typeddict(kind)):

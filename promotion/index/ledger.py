@@ -11,11 +11,12 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from core.errors import BucketError, RequestError
 from core.merkle import EMPTY_TREE, MerkleTree, leaf_hash
 from core.model import to_json
+from core.number_ranges import NumberRanges
 from promotion.index.authority import ANYONE, ENTRY_TYPE, Authority, PolicySource
 from promotion.index.json_types import PolicyRecord, check_type
 from promotion.index.ledger_state import EMPTY_STATE, EntryKind, IndexState
@@ -26,9 +27,9 @@ from promotion.storage.keys import ReleasedIndex
 if TYPE_CHECKING:  # At run time, it would load cryptography, which the doctor's Python may lack.
     from promotion.evidence.signing import Signer
 
-SCHEMA_VERSION = 3
-_OLD_SCHEMA = 2
-"""Entries without index, channel, policy, source and signature."""
+SCHEMA_VERSION = 4
+_OLD_SCHEMAS = (2, 3)
+"""Entries with lists of numbers instead of ranges; those of schema 2 lack index, channel, policy and signature too."""
 FIRST = ""
 """The `previous` digest of the first entry."""
 
@@ -202,7 +203,7 @@ def load_entry(data: bytes, key: str) -> LedgerEntry:
     try:
         body = json.loads(data)
         schema, signature = body.pop("schema"), body.pop("signature", "")
-        if schema not in (SCHEMA_VERSION, _OLD_SCHEMA):
+        if schema not in (SCHEMA_VERSION, *_OLD_SCHEMAS):
             raise BucketError(
                 f"{key} has schema {schema!r}; this version reads {SCHEMA_VERSION}.",
                 hint="Use the version of ci_build that wrote it.",
@@ -245,10 +246,18 @@ def _check_signature(data: bytes, body: Mapping[str, Any], signature: str, key: 
 
 def _state(body: Mapping[str, Any]) -> IndexState:
     values: dict[str, Any] = {
-        name: {int(number): reason for number, reason in value.items()} if isinstance(value, dict) else tuple(value)
+        name: {int(number): reason for number, reason in value.items()} if isinstance(value, dict) else _numbers(value)
         for name, value in body.items()
     }
     return IndexState(**values)
+
+
+def _numbers(value: object) -> NumberRanges:
+    """Parse the numbers of sets; older versions wrote a list, whose size grew with the index."""
+    if isinstance(value, str):
+        return NumberRanges.parse(value)
+    check_type(value, list[int])
+    return NumberRanges.of(cast("list[int]", value))
 
 
 def _promoted(body: Mapping[str, Any]) -> PromotedSet:
@@ -305,10 +314,10 @@ def channel_of(head: Head, entries: Entries) -> str:
     return str(last.policy.get("channel", "")) if last else ""
 
 
-def check_keys(bucket: Bucket, released: ReleasedIndex) -> list[str]:
-    """Return the keys of all entries; BucketError for a gap or a foreign file."""
-    keys = list(bucket.list(released.ledger))
-    expected = [released.ledger_entry(number) for number in range(1, len(keys) + 1)]
+def check_keys(bucket: Bucket, released: ReleasedIndex, last: int = 0) -> list[str]:
+    """Return the keys of the entries after entry `last`; BucketError for a gap or a foreign file."""
+    keys = list(bucket.list(released.ledger, after=released.ledger_entry(last) if last else ""))
+    expected = [released.ledger_entry(number) for number in range(last + 1, last + len(keys) + 1)]
     if keys != expected:
         strange = sorted(set(keys) ^ set(expected))
         raise BucketError(

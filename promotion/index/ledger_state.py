@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from core.errors import RequestError
+from core.number_ranges import NO_NUMBERS, NumberRanges
 
 
 class EntryKind(enum.StrEnum):
@@ -42,7 +43,7 @@ class IndexState:
     """The state after an entry. Sets are identified by number.
 
     Attributes:
-        held: sets with stored bytes, in the order of their promotion.
+        held: sets with stored bytes.
         offered: sets of `held` that are visible unless quarantined.
         yanked: set -> reason.
         quarantined: set -> reason.
@@ -51,18 +52,18 @@ class IndexState:
         swept: sets whose bytes were removed.
     """
 
-    held: tuple[int, ...] = ()
-    offered: tuple[int, ...] = ()
+    held: NumberRanges = NO_NUMBERS
+    offered: NumberRanges = NO_NUMBERS
     yanked: Mapping[int, str] = field(default_factory=dict)
     quarantined: Mapping[int, str] = field(default_factory=dict)
     pinned: Mapping[int, str] = field(default_factory=dict)
-    retired: tuple[int, ...] = ()
-    swept: tuple[int, ...] = ()
+    retired: NumberRanges = NO_NUMBERS
+    swept: NumberRanges = NO_NUMBERS
 
     @property
-    def visible(self) -> tuple[int, ...]:
+    def visible(self) -> NumberRanges:
         """The sets that users see."""
-        return tuple(number for number in self.offered if number not in self.quarantined)
+        return self.offered.without(self.quarantined)
 
 
 EMPTY_STATE = IndexState()
@@ -99,11 +100,11 @@ def apply_change(state: IndexState, change: Change) -> IndexState:
     kept = {number: reason for number, reason in marks.items() if number not in change.sets}
     match change.kind:
         case EntryKind.PROMOTE:
-            return replace(state, held=(*state.held, change.number), offered=(*state.offered, change.number))
+            return replace(state, held=state.held.plus(change.sets), offered=state.offered.plus(change.sets))
         case EntryKind.ROLLBACK:
             assert change.earlier is not None
-            available = {*state.held} - {*state.retired}
-            return replace(state, offered=tuple(number for number in change.earlier.offered if number in available))
+            gone = change.earlier.offered.without(state.held)
+            return replace(state, offered=change.earlier.offered.without(gone).without(state.retired))
         case EntryKind.YANK:
             return replace(state, yanked={**state.yanked, **dict.fromkeys(change.sets, change.reason)})
         case EntryKind.UNYANK:
@@ -117,16 +118,15 @@ def apply_change(state: IndexState, change: Change) -> IndexState:
         case EntryKind.UNPIN:
             return replace(state, pinned=kept)
         case EntryKind.RETIRE:
-            offered = tuple(number for number in state.offered if number not in change.sets)
-            return replace(state, offered=offered, retired=tuple(sorted({*state.retired, *change.sets})))
+            return replace(state, offered=state.offered.without(change.sets), retired=state.retired.plus(change.sets))
         case EntryKind.SIGN:
             return state
         case EntryKind.SWEEP:
             return replace(
                 state,
-                held=tuple(number for number in state.held if number not in change.sets),
-                retired=tuple(number for number in state.retired if number not in change.sets),
-                swept=tuple(sorted({*state.swept, *change.sets})),
+                held=state.held.without(change.sets),
+                retired=state.retired.without(change.sets),
+                swept=state.swept.plus(change.sets),
             )
 
 
@@ -144,12 +144,12 @@ def _refuse(state: IndexState, change: Change) -> None:
         return
     if not change.sets:
         raise RequestError(f"{change.kind} requires a set.")
-    held = {*state.held}
+    held = state.held
     if change.kind is EntryKind.RETIRE:
-        held = {*state.held} - {*state.pinned} - {*state.retired}
+        held = state.held.without(state.pinned).without(state.retired)
     elif change.kind is EntryKind.SWEEP:
-        held = {*state.retired} - {*state.pinned}
-    if strange := sorted({*change.sets} - held):
+        held = state.retired.without(state.pinned)
+    if strange := sorted(number for number in {*change.sets} if number not in held):
         numbers = ", ".join(map(str, strange))
         raise RequestError(
             f"{change.kind} is not possible for the set of ledger entry {numbers}.",

@@ -25,14 +25,13 @@ from promotion.index.ledger import (
 )  # fmt: skip
 from promotion.index.ledger_state import Change, EntryKind, IndexState, apply_change
 from promotion.index.publish import check_not_cut, newest_shown, publish, read_head
+from promotion.index.set_lookup import entries_of_set, find_set
 from promotion.storage.bucket import Bucket, ConflictError, sha256_of
 from promotion.storage.keys import ReleasedIndex
 
 Clock = Callable[[], datetime]
 NEEDS_REASON = frozenset({EntryKind.YANK, EntryKind.QUARANTINE, EntryKind.ROLLBACK, EntryKind.PIN})
 """Kinds of entries that require a reason."""
-SHORTEST_DIGEST = 6
-"""Minimum number of first digits that name a set."""
 _MAX_RACES = 100
 
 
@@ -135,11 +134,12 @@ def mark(
         raise RequestError(f"{kind} requires a reason.", hint="Give --reason.")
 
     def draft(head: Head, entries: Entries) -> Change:
-        numbers = {find_set(released, text, head.state, entries) for text in sets}
+        numbers = {find_set(bucket, released, text, head.state, entries) for text in sets}
         if kind not in (EntryKind.PIN, EntryKind.UNPIN):
             # A set that left the pages and was promoted again has several entries, and a rollback can restore each.
             digests = {entries.set(number).set_digest for number in numbers}
-            numbers |= {number for number in head.state.held if entries.set(number).set_digest in digests}
+            for digest in digests:
+                numbers |= {*entries_of_set(bucket, released, digest, head.state, entries)}
         return Change(kind=kind, number=head.number + 1, sets=tuple(sorted(numbers)), reason=reason)
 
     return _do(bucket, released, draft, reason=reason, actor=actor, now=now, authority=authority)
@@ -175,29 +175,6 @@ def sign(
 
     tolerant = replace(authority, keys=None)
     return _do(bucket, released, draft, reason=reason, actor=actor, now=now, authority=tolerant)
-
-
-def find_set(released: ReleasedIndex, text: str, state: IndexState, entries: Entries) -> int:
-    """Return the number of the newest held set for a number, a digest or the first digits of a digest."""
-    if text.isdecimal() and int(text) in state.held and len(text) < SHORTEST_DIGEST:
-        return int(text)
-    digest = text.rpartition("/")[2].lower()
-    if len(digest) >= SHORTEST_DIGEST:
-        matches = {
-            number: promoted.set_digest
-            for number in sorted(state.held, reverse=True)
-            if (promoted := entries.set(number)).set_digest.startswith(digest)
-        }
-        if len({*matches.values()}) > 1:
-            raise RequestError(
-                f"The digests of several sets of {released.index} start with {text}.", hint="Give more digits."
-            )
-        if matches:
-            return max(matches)
-    raise RequestError(
-        f"The index {released.index} has no set {text}.",
-        hint=f"Run `ci_build history {released.index}` to see its entries.",
-    )
 
 
 def change_ledger(
@@ -254,7 +231,7 @@ def change_ledger(
             source=authority.source,
         )
         data, key = entry.dump(authority.signer), released.ledger_entry(entry.number)
-        check_keys(bucket, released)
+        check_keys(bucket, released, head.number)
         try:
             new = bucket.put_if_absent(key, data, sha256=sha256_of(data))
             return LedgerChange(entry=load_entry(data, key), before=head.state, new=new)

@@ -161,9 +161,10 @@ def sets_that_differ(states: Sequence[IndexState]) -> frozenset[int]:
     """Return the sets whose visibility or yank differs between any two consecutive states."""
     differing: set[int] = set()
     for before, after in pairwise(states):
-        old, new = {*before.visible}, {*after.visible}
-        differing |= old ^ new
-        differing |= {number for number in old | new if before.yanked.get(number) != after.yanked.get(number)}
+        old, new = before.visible, after.visible
+        differing |= {*(old ^ new)}
+        marked = (number for number in {**before.yanked, **after.yanked} if number in old or number in new)
+        differing |= {number for number in marked if before.yanked.get(number) != after.yanked.get(number)}
     return frozenset(differing)
 
 

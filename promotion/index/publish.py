@@ -227,6 +227,8 @@ class _Writer:
         recorded = self._snapshot.pages.get(project)
         as_html = self._read(html_key) if self._careful or recorded is None else b""
         as_json = self._read(json_key)
+        if recorded is None and not as_html and not as_json:  # a new project; no set before these has its wheels
+            return PageState(files={}, in_both=(), trusted=True)
         if recorded is not None and sha256_of(as_json) == recorded.sha256:
             files = {row.wheel.filename: row for row in parse_project_page(as_json)}
             if not self._careful:

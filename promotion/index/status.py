@@ -115,7 +115,7 @@ def overview_of(
         summary = summary_of(entry)
         return set_row(entry, state, summary.figures if summary else None)
 
-    quarantined = sorted(set(state.quarantined).intersection(state.held), reverse=True)
+    quarantined = sorted((number for number in state.quarantined if number in state.held), reverse=True)
     return Overview(
         rows=[row(number) for number in sorted(state.visible, reverse=True)[:MAX_ROWS]],
         hidden=[row(number) for number in quarantined[:MAX_ROWS]],

@@ -102,8 +102,13 @@ class Bucket(Protocol):
             ConflictError: `target` has other bytes.
         """
 
-    def list(self, prefix: str) -> Iterator[str]:
-        """Yield the keys below a prefix that ends with a slash, sorted."""
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        """Yield the keys that start with a prefix, sorted.
+
+        Args:
+            prefix: a folder with a slash at the end, which the first letters of a name in it may follow.
+            after: key; only later keys are read. Empty means all.
+        """
 
     def delete(self, key: str, *, sha256: str) -> bool:
         """Remove an object if it has this digest.

@@ -129,17 +129,21 @@ class DirBucket:
         check_source(source, self.head(source), sha256)
         return self.put_if_absent(target, self.path(source), sha256=sha256)
 
-    def list(self, prefix: str) -> Iterator[str]:
-        """Yield the keys below a prefix, sorted, without temporary files and the lock file."""
-        top = self.path(prefix.removesuffix("/"))
-        infos = []
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        """Yield the keys that start with a prefix, sorted, without temporary files and the lock file."""
+        parent, _, start = prefix.rpartition("/")
+        top = self.path(parent)
+        infos: list[str] = []
         with _disk(prefix):
             for folder, folders, names in os.walk(top, onerror=_raise_unless_absent):
+                if folder == str(top):
+                    folders[:] = [name for name in folders if name.startswith(start)]
+                    names[:] = [name for name in names if name.startswith(start) and f"{parent}/{name}" > after]
                 # A link to a folder counts as an object, so that no listing omits it.
                 names += [name for name in folders if (Path(folder) / name).is_symlink()]
                 folders[:] = [name for name in folders if not name.startswith(".")]
                 infos += [(Path(folder) / name).relative_to(self.root).as_posix() for name in names if name[0] != "."]
-        yield from sorted(infos)
+        yield from sorted(key for key in infos if key > after)
 
     def delete(self, key: str, *, sha256: str) -> bool:
         """Remove an object if it has this digest; see `Bucket.delete`."""

@@ -100,11 +100,11 @@ class DryRunBucket:
         held = self._written[source][1] if source in self._written else source
         return self._create(f"copy {source} to", target, held, stored.size, sha256)
 
-    def list(self, prefix: str) -> Iterator[str]:
-        """Yield the keys below a prefix, sorted."""
-        kept = {key for key in self._under.list(prefix) if key not in self._removed}
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        """Yield the keys that start with a prefix, sorted."""
+        kept = {key for key in self._under.list(prefix, after=after) if key not in self._removed}
         with self._lock:
-            written = {key for key in self._written if key.startswith(prefix)}
+            written = {key for key in self._written if key.startswith(prefix) and key > after}
         yield from sorted(kept | written)
 
     def delete(self, key: str, *, sha256: str) -> bool:

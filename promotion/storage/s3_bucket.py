@@ -180,10 +180,12 @@ class S3Bucket:
         self._call("copy_object", target, **same, **_headers(target))
         return True
 
-    def list(self, prefix: str) -> Iterator[str]:
-        """Yield the keys below a prefix, sorted, without probes and claims."""
-        start = self.prefix + prefix
-        pages = call_paged(self._client, "list_objects_v2", prefix, Bucket=self.name, Prefix=start)
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        """Yield the keys that start with a prefix, sorted, without probes and claims."""
+        words = {"Bucket": self.name, "Prefix": self.prefix + prefix}
+        if after:
+            words["StartAfter"] = self._name(after)
+        pages = call_paged(self._client, "list_objects_v2", prefix, **words)
         infos = [item["Key"] for page in pages for item in page.get("Contents", ())]
         keys = (name + _PAGE if name.endswith("/") else name for name in infos)
         objects = sorted(name.removeprefix(self.prefix) for name in keys)

@@ -103,9 +103,9 @@ class MemoryBucket:
             check_source(source, found[1] if found else None, sha256)
             return self._create(target, self.get(source), sha256)
 
-    def list(self, prefix: str) -> Iterator[str]:
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         with self._lock:
-            yield from sorted(key for key in self._objects if key.startswith(prefix))
+            yield from sorted(key for key in self._objects if key.startswith(prefix) and key > after)
 
     def delete(self, key: str, *, sha256: str) -> bool:
         with self._lock:
@@ -189,8 +189,8 @@ class FaultyBucket:
     def fetch(self, key: str, folder: Path) -> Path:
         return self._under.fetch(key, folder)
 
-    def list(self, prefix: str) -> Iterator[str]:
-        return self._under.list(prefix)
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        return self._under.list(prefix, after=after)
 
     def put_if_absent(self, key: str, data: Data, *, sha256: str) -> bool:
         return self._write(lambda: self._under.put_if_absent(key, data, sha256=sha256))

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from core.model import Evidence, Finding, Outcome, Severity, WheelSet
+from core.number_ranges import NumberRanges
 from core.targets import load_table
 from promotion.compatibility.evidence import CheckOutcome, EvidenceChecks
 from promotion.evidence.test_results import TestResult, TestVerdict
@@ -67,7 +68,7 @@ def entry_of_set(number: int, last: int, targets: tuple[str, ...] = TARGETS, tex
         policy=policy,
         files=dict.fromkeys([*files, *([text] if text else [])], "0" * 64),
     )
-    numbers = tuple(range(1, last + 1))
+    numbers = NumberRanges.of(range(1, last + 1))
     state = IndexState(held=numbers, offered=numbers)
     time = f"2026-02-{number % 28 + 1:02}T03:04:05Z"
     return promotion_entry(number, made, actor=text or "releases", state=state, time=time)

@@ -224,7 +224,7 @@ def tests(
     needs a bypass for them. Runners are listed in promotion/policy/families.toml.
     """
     # Start-up time: reading sets loads cryptography.
-    from promotion.index.operations import SHORTEST_DIGEST
+    from promotion.index.set_lookup import SHORTEST_DIGEST
     from promotion.stage import read_staged
     from promotion.staged_sets import find_set
 

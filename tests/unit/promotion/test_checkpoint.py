@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from core.errors import BucketError, BusyError, RequestError
 from core.merkle import MerkleTree, leaf_hash
+from core.number_ranges import NumberRanges
 from promotion.evidence.signed_note import SignedNote, load_note, sign_note
 from promotion.evidence.signing import Signer
 from promotion.index.audit import verify
@@ -347,7 +348,7 @@ def test_verify_survives_impossible_state(index: Signed) -> None:
     """An entry claims sets that no entry promoted."""
     key = RELEASED.ledger_entry(2)
     entry = load_entry(index.bucket.get(key), key)
-    state = replace(entry.state, held=(1, 9), offered=(1, 9))
+    state = replace(entry.state, held=NumberRanges.of((1, 9)), offered=NumberRanges.of((1, 9)))
     index.bucket.damage(key, replace(entry, state=state).dump(MINE))
     checkpoints = CheckpointAudit(index.bucket, RELEASED, LISTED)
     found = verify(

@@ -151,6 +151,7 @@ def test_deep_signature_of_evidence_is_refused() -> None:
         ("reason", "\udcff"),
         ("state.held", ["x"]),
         ("state.offered", [[1]]),
+        ("state.offered", "2,1"),
         ("state.yanked", {"1": 2}),
         ("promoted.tiers", ["device"]),
         ("promoted.policy.stale_days", "x"),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import BucketError, PromotionBlockedError, RequestError
+from core.number_ranges import NumberRanges
 from promotion.evidence.signing import Signer, load_signer, new_key
 from promotion.index.audit import verify
 from promotion.index.authority import Authority, LedgerKey, PolicySource
@@ -77,7 +78,7 @@ class Signed:
         last = ledger.entries[-1]
         assert last.promoted is not None
         promoted = replace(last.promoted, tier="device", tiers={"gfx942": "device", "gfx950": "device"})
-        numbers = tuple(range(1, last.number + 2))
+        numbers = NumberRanges.of(range(1, last.number + 2))
         state = replace(last.state, held=numbers, offered=numbers)
         number = last.number + 1
         return replace(last, number=number, previous=ledger.head, sets=(number,), promoted=promoted, state=state)
@@ -290,6 +291,7 @@ def test_unsigned_ledger_is_signed_once(tmp_path: Path) -> None:
     old = {"schema": 2, **json.loads(path.read_bytes())} | {"schema": 2}
     for name in ("index", "channel", "policy", "source", "key"):
         del old[name]
+    old["state"] |= {"held": [1], "offered": [1], "retired": [], "swept": []}
     path.chmod(0o644)
     path.write_text(json.dumps(old, indent=1) + "\n")
     bucket.path(RELEASED.status).unlink()
@@ -330,7 +332,7 @@ def test_local_channel_accepts_signed_and_unsigned_entries(tmp_path: Path) -> No
     mark(bucket, RELEASED, EntryKind.YANK, ["1"], reason="slow", actor="me")
     assert [*verify(bucket, RELEASED, authority=POLICY.authority())] == []
     assert [bool(entry.key) for entry in read_ledger(bucket, RELEASED).entries] == [True, False]
-    assert SCHEMA_VERSION == 3
+    assert SCHEMA_VERSION == 4
 
 
 # The checkout of the policy

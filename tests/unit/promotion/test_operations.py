@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import PromotionBlockedError, RequestError
+from core.number_ranges import NumberRanges
 from promotion.index.audit import verify
 from promotion.index.ledger import LedgerEntry, read_ledger
 from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, IndexState, apply_change
@@ -422,7 +423,7 @@ def test_verify_read_reports_silent_damage(index: Index, monkeypatch: pytest.Mon
 
 def test_verify_reports_rewritten_ledger(index: Index) -> None:
     last = read_ledger(index.bucket, RELEASED).entries[-1]
-    forged = replace(last, state=replace(last.state, offered=(3,)))
+    forged = replace(last, state=replace(last.state, offered=NumberRanges.of((3,))))
     assert any("records another state" in line for line in damaged(index, RELEASED.ledger_entry(3), forged.dump()))
     assert damaged(index, RELEASED.ledger_entry(2), None)[0].startswith("The ledger of multi-arch has a gap")
 
@@ -468,7 +469,9 @@ ENTRIES = {
 }
 STATES = st.builds(
     lambda visible, yanked: IndexState(
-        held=tuple(range(1, COUNT + 1)), offered=tuple(sorted(visible)), yanked=dict.fromkeys(sorted(yanked), WHY)
+        held=NumberRanges.of(range(1, COUNT + 1)),
+        offered=NumberRanges.of(visible),
+        yanked=dict.fromkeys(sorted(yanked), WHY),
     ),
     st.sets(st.integers(1, COUNT)),
     st.sets(st.integers(1, COUNT)),

@@ -75,9 +75,9 @@ class TimedBucket(MemoryBucket):
         with self._turn():
             return super().read(key)
 
-    def list(self, prefix: str) -> Iterator[str]:
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         with self._turn():
-            return iter([*super().list(prefix)])
+            return iter([*super().list(prefix, after=after)])
 
     def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
         with self._turn():
