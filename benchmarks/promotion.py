@@ -1,8 +1,10 @@
 """Cost of publishing into a large index, and of generating its pages from a listing; ratios of one run.
 
-    python -m benchmarks.promotion [--bucket DIR|s3://…] [--wheels N ...] [--set-mb N] [--json FILE] [--check]
+    python -m benchmarks.promotion [--bucket DIR|s3://…] [--wheels N[/PROJECTS] ...] [--set-mb N] [--check]
 
-Each index is synthetic, with 60 projects and a ledger entry for each set of 9 wheels; one more set is then published.
+Each index is synthetic, with a ledger entry for each set of 9 wheels. One more set is then published, and operations of
+operators and a verification follow. By default, the largest index has 200,000 wheels: once with more
+projects, whose pages have the same length, and once with longer pages, which list all files of a project by nature.
 For comparison, the same pages are generated as by other tools: list the bucket, send a HEAD for each object, and write
 every page, with 16 concurrent requests; this project's requests are sequential. Finally, a set of realistic size is
 promoted, and the bytes that pass through this program are counted. For a real S3 store, give --bucket with an unused
@@ -11,39 +13,57 @@ prefix; the objects are not removed.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from unittest.mock import patch
 
 from benchmarks.counting import counted, watch
-from benchmarks.measure import Figure, note, option_parser, report, table
-from core.number_ranges import NumberRanges
-from promotion.index.ledger import FIRST, LedgerEntry, PromotedSet
-from promotion.index.ledger_state import EntryKind, IndexState
+from benchmarks.made_index import PYTHONS, MadeIndex
+from benchmarks.measure import ROOT, Figure, measure, note, option_parser, report, table
+from benchmarks.promotion_operations import OPERATIONS, OperationCost
 from promotion.index.ledger_wheel import LedgerWheel
-from promotion.index.pages import link, metadata_name, project_pair, root_pair
+from promotion.index.pages import link, project_pair, root_pair
 from promotion.index.publish import publish
 from promotion.index.reader import IndexedWheel
 from promotion.promote import promote
 from promotion.stage import write_if_changed
-from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.bucket import Bucket
 from promotion.storage.bucket_url import open_bucket
-from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import METADATA_SUFFIX, ReleasedIndex
 from tests.support.promoting import NOW, POLICY, staged_in
 from tests.support.wheel_sets import padded_wheels
 
-WHEELS, PROJECTS, SET_MB = (200, 2_000, 20_000), 60, 500
+PROJECTS, SET_MB = 60, 500
 AT_ONCE, REPEAT = 16, 5
-PYTHONS = ("cp311", "cp312", "cp313", "cp314")
-SET_WHEELS = 1 + 2 * len(PYTHONS)
+MOST_REQUESTS = 30
+"""Requests to publish a set, and to write its ledger entry: two for each page, and a constant number."""
+PUBLISH = "publish a set"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Size:
+    """Size of an index: its wheels, and its projects, a multiple of three."""
+
+    wheels: int
+    projects: int
+
+    @classmethod
+    def parse(cls, text: str) -> Size:
+        """Parse `WHEELS` or `WHEELS/PROJECTS`."""
+        wheels, _, projects = text.partition("/")
+        return cls(wheels=int(wheels), projects=int(projects or PROJECTS))
+
+
+SIZES = tuple(map(Size.parse, ("2000", "20000", "200000/600", "200000")))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,21 +71,28 @@ class Row:
     """Costs for one size of the index.
 
     Attributes:
-        changed: number of projects whose pages change.
-        requests: number of requests to publish one set once its ledger entry is written; a listing takes one request
-            per 1,000 keys.
-        seconds: time to publish one set, the shortest of several sets.
+        files: number of wheels on the longest page of a project.
+        operations: operation -> its cost; that of a publication is the cheapest of several sets.
         incumbent_requests: requests that generate all pages from a listing.
         incumbent_seconds: time to generate all pages from a listing.
     """
 
     wheels: int
     projects: int
-    changed: int
-    requests: int
-    seconds: float
+    files: int
+    operations: Mapping[str, OperationCost]
     incumbent_requests: int
     incumbent_seconds: float
+
+    @property
+    def title(self) -> str:
+        """Words for the index."""
+        return f"an index of {self.wheels} wheels, {self.files} on a page"
+
+    @property
+    def publication(self) -> OperationCost:
+        """The cost of publishing one more set."""
+        return self.operations[PUBLISH]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,92 +117,40 @@ class Move:
     seconds: float
 
 
-class MadeIndex:
-    """Synthetic index; each set has a pjrt and, for each Python, a plugin that pins the pjrt, and a jaxlib.
-
-    Args:
-        released: keys of the index.
-        projects: number of projects; each set uses three of them, in turn.
-    """
-
-    def __init__(self, released: ReleasedIndex, projects: int) -> None:
-        self.released = released
-        self._families = projects // 3
-        self._number, self._previous = 0, FIRST
-
-    def fill(self, bucket: Bucket, wheels: int) -> None:
-        """Add sets until the index has the given number of wheels."""
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            while self._number * SET_WHEELS < wheels:
-                self.add_set(bucket, pool)
-
-    def add_set(self, bucket: Bucket, pool: ThreadPoolExecutor | None = None) -> None:
-        """Add a set to the bucket and append its entry to the ledger; write no page."""
-        number = self._number + 1
-        wheels = self._wheels(number)
-        for wheel in wheels:
-            key = self.released.wheel(wheel.project, wheel.filename)
-            for name, data in ((key, wheel.filename.encode()), (metadata_name(key), b"metadata")):
-                if pool is None:
-                    bucket.put_if_absent(name, data, sha256=sha256_of(data))
-                else:
-                    pool.submit(bucket.put_if_absent, name, data, sha256=sha256_of(data))
-        numbers = NumberRanges.of(range(1, number + 1))
-        entry = LedgerEntry(
-            number=number,
-            previous=self._previous,
-            time=f"2026-01-01T{number // 3600 % 24:02}:{number // 60 % 60:02}:{number % 60:02}Z",
-            kind=EntryKind.PROMOTE,
-            state=IndexState(held=numbers, offered=numbers),
-            sets=(number,),
-            promoted=PromotedSet(
-                set_digest=f"{number:064x}", rocm_version="7.2.0", jax_version="0.10.2", python_versions=(),
-                tier="structure", tiers={"gfx942": "structure"}, policy={}, wheels=wheels, files={},
-            ),
-        )  # fmt: skip
-        data = entry.dump()
-        bucket.put_if_absent(self.released.ledger_entry(number), data, sha256=sha256_of(data))
-        self._number, self._previous = number, sha256_of(data)
-
-    def _wheels(self, number: int) -> tuple[LedgerWheel, ...]:
-        family, version = number % self._families, f"0.10.2+rocm7.2.0.{number}"
-        names: list[tuple[str, str, tuple[str, ...]]] = [(f"jax-rocm{family}-pjrt", "py3-none", ())]
-        for python in PYTHONS:
-            names.append((f"jax-rocm{family}-plugin", f"{python}-{python}", (f"jax-rocm{family}-pjrt=={version}",)))
-            names.append((f"jaxlib-rocm{family}", f"{python}-{python}", ()))
-        return tuple(
-            LedgerWheel(
-                project=project, filename=filename, version=version, size=len(filename),
-                sha256=sha256_of(filename.encode()), metadata_sha256=sha256_of(b"metadata"), requires_python=">=3.11",
-                requires_dist=requires,
-            )
-            for project, tag, requires in names
-            for filename in (f"{project.replace('-', '_')}-{version}-{tag}-manylinux_2_28_x86_64.whl",)
-        )  # fmt: skip
-
-
-def publishing(bucket: Bucket, wheels: int, projects: int) -> Row:
-    """Fill an index, then measure the publication of further sets and of all pages from a listing."""
-    index = MadeIndex(ReleasedIndex(index=f"bench-{wheels}-{uuid.uuid4().hex[:8]}"), projects)
+def publishing(place: str, size: Size) -> Row:
+    """Fill an index, then measure operations on it, and the generation of all pages from a listing."""
+    bucket = open_bucket(place)
+    index = MadeIndex(ReleasedIndex(index=f"bench-{size.wheels}-{uuid.uuid4().hex[:8]}"), size.projects)
     with patch.object(os, "fsync", lambda _: None):
-        index.fill(bucket, wheels)
+        index.fill(bucket, size.wheels)
         publish(bucket, index.released, everything=True)
-    taken = []
-    for _ in range(REPEAT):
-        index.add_set(bucket)
-        counting, traffic = counted(bucket)
-        begin = time.perf_counter()
-        publish(counting, index.released)
-        taken.append((time.perf_counter() - begin, traffic.requests))
+    operations: dict[str, OperationCost] = {}
+    for name in OPERATIONS:
+        costs = []
+        for _ in range(REPEAT if name == PUBLISH else 1):
+            costs.append(_in_child(place, index, name))
+            index.sets += name == PUBLISH
+        operations[name] = min(costs, key=lambda cost: cost.cpu)
     counting, traffic = counted(bucket)
     begin = time.perf_counter()
     from_listing(counting, index.released)
-    incumbent = time.perf_counter() - begin
-    seconds, requests = min(taken)
     return Row(
-        wheels=wheels, projects=projects, changed=3, requests=requests, seconds=seconds,
-        incumbent_requests=traffic.requests, incumbent_seconds=incumbent,
-    )  # fmt: skip
+        wheels=size.wheels,
+        projects=size.projects,
+        files=len(PYTHONS) * -(-index.sets // index.families),
+        operations=operations,
+        incumbent_requests=traffic.requests,
+        incumbent_seconds=time.perf_counter() - begin,
+    )
+
+
+def _in_child(place: str, index: MadeIndex, operation: str) -> OperationCost:
+    """Measure an operation in a process of its own, for its peak memory."""
+    words = [place, index.released.index, str(index.families * 3), str(index.sets), operation]
+    with tempfile.TemporaryDirectory(prefix="promotion-benchmark-") as name:
+        argv = (sys.executable, "-m", "benchmarks.promotion_operations", *words)
+        _, text = measure(argv, folder=ROOT, log=Path(name) / "log")
+    return OperationCost(**json.loads(text))
 
 
 def from_listing(bucket: Bucket, released: ReleasedIndex) -> None:
@@ -230,26 +205,35 @@ def goals(rows: Sequence[Row], move: Move | None) -> list[Figure]:
     """Return the judged figures."""
     results = [
         Figure(
-            what=f"requests to publish a set in an index of {row.wheels} wheels",
-            ours=row.requests,
+            what=f"requests to publish a set in {row.title}",
+            ours=row.publication.requests,
             stock=row.incumbent_requests,
-            most=4 * row.changed + SET_WHEELS,
+            most=MOST_REQUESTS,
         )
         for row in rows
     ]
     if rows:
-        spread = max(row.requests for row in rows) - min(row.requests for row in rows)
+        counts = [row.publication.requests for row in rows]
         last = rows[-1]
         results += [
-            Figure(what="  spread over all sizes of the index", ours=spread, most=0, limit=0),
+            Figure(what="  spread over all sizes of the index", ours=max(counts) - min(counts), most=0, limit=0),
             Figure(
-                what=f"publication into {last.wheels} wheels, and all pages from a listing",
-                ours=last.seconds,
+                what=f"publication into {last.title}, and all pages from a listing",
+                ours=last.publication.wall,
                 stock=last.incumbent_seconds,
                 unit="s",
                 times=50,
             ),
         ]
+    for small, large in pairwise(rows):
+        # Pages of a project list all its files, so that only indexes with pages of the same length are compared.
+        if large.wheels > small.wheels and large.files <= 2 * small.files:
+            before, after, what = small.publication, large.publication, f"publication into {large.title}"
+            results += [
+                Figure(what=f"{what}, CPU time", ours=after.cpu, unit="s", most=2 * before.cpu),
+                Figure(what=f"{what}, bytes", ours=after.bytes, most=2 * before.bytes),
+                Figure(what=f"{what}, peak memory", ours=after.peak_mib, unit="MiB", most=2 * before.peak_mib),
+            ]
     if move is not None:
         moved = (move.sent + move.received) / move.wheel_bytes
         results += [
@@ -259,32 +243,43 @@ def goals(rows: Sequence[Row], move: Move | None) -> list[Figure]:
     return results
 
 
+def operations_table(rows: Sequence[Row]) -> str:
+    """Return the costs of all operations."""
+    head = ("operation", "wheels", "projects", "requests", "MB sent", "MB received", "CPU s", "wall s", "peak MiB")
+    return table(
+        head,
+        [
+            (
+                name, row.wheels, row.projects, cost.requests, cost.sent / 1e6, cost.received / 1e6, cost.cpu,
+                cost.wall, cost.peak_mib,
+            )
+            for name in OPERATIONS
+            for row in rows
+            for cost in [row.operations[name]]
+        ],
+        digits=3,
+    )  # fmt: skip
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 1 if --check was given and a goal was missed."""
     parser = option_parser(__doc__)
     parser.add_argument("--bucket", help="folder or s3:// URL  [default: a temporary folder]")
-    parser.add_argument("--wheels", type=int, nargs="*", default=WHEELS, help="numbers of wheels, one per index")
-    parser.add_argument("--projects", type=int, default=PROJECTS, help="number of projects, a multiple of three")
+    parser.add_argument(
+        "--wheels", type=Size.parse, nargs="*", default=SIZES, metavar="N[/PROJECTS]", help="sizes, one per index"
+    )
     parser.add_argument("--set-mb", type=int, default=SET_MB, help="size of the promoted set; 0 to promote none")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="promotion-benchmark-") as name:
-        bucket = open_bucket(options.bucket) if options.bucket else DirBucket(Path(name) / "bucket")
-        rows, move = [], None
-        for wheels in options.wheels:
-            note(f"{wheels} wheels ...")
-            rows.append(publishing(bucket, wheels, options.projects))
+        place = options.bucket or str(Path(name) / "bucket")
+        bucket, rows, move = open_bucket(place), [], None
+        for size in options.wheels:
+            note(f"{size.wheels} wheels in {size.projects} projects ...")
+            rows.append(publishing(place, size))
         if options.set_mb:
             note(f"a set of {options.set_mb} MB ...")
             move = moving(bucket, Path(name), options.set_mb)
-    head = ("wheels", "projects", "requests", "seconds", "from a listing", "seconds")
-    figures = table(
-        head,
-        [
-            (str(row.wheels), row.projects, row.requests, row.seconds, row.incumbent_requests, row.incumbent_seconds)
-            for row in rows
-        ],
-        digits=3,
-    )
+    figures = operations_table(rows)
     if move is not None:
         figures += (
             f"\n\na set of {move.wheel_bytes / 1e6:.0f} MB promoted in {move.seconds:.2f} s: {move.files} files,"

@@ -8,7 +8,7 @@ entry takes the number of the sweep, the sweep is planned again.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,11 +20,14 @@ from promotion.index.ledger import Entries, Head, PromotedSet
 from promotion.index.ledger_state import Change, EntryKind, IndexState
 from promotion.index.operations import Clock, change_ledger, utc_now
 from promotion.index.publish import publish, read_head
+from promotion.index.set_lookup import sharing_sets
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import TOMBSTONE_SUFFIX, ReleasedIndex
 
 GRACE_DAYS = 7
 """Default days between removal from the pages and removal of the bytes."""
+_MOST_YOUNGER = 20
+"""Number of consecutive younger sets after which no older set is expected."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +76,7 @@ def plan(
     head, entries = read_head(bucket, released, authority)
     if head.number == 0:
         raise RequestError(f"The bucket has no index {released.index}.", hint="Promote a set to it first.")
-    return _plan(released, head.state, entries, head.number, rule, now())
+    return _plan(bucket, released, head, entries, rule, now())
 
 
 def apply(
@@ -87,12 +90,12 @@ def apply(
 ) -> RetentionPlan:
     """Apply a rule: update the pages, then remove bytes. Also complete interrupted sweeps."""
     authority.check_signer(now().astimezone(UTC).strftime(TIME))
-    complete_sweeps(bucket, released, authority)
+    complete_sweeps(bucket, released, authority, newest=True)
     retention = plan(bucket, released, rule, now=now, authority=authority)
     reason = f"older than {rule.days:g} days"
 
     def retire(head: Head, entries: Entries) -> Change | None:
-        sets = _plan(released, head.state, entries, head.number, rule, now()).retire
+        sets = _plan(bucket, released, head, entries, rule, now()).retire
         return Change(kind=EntryKind.RETIRE, number=head.number + 1, sets=sets) if sets else None
 
     change_ledger(bucket, released, retire, reason=reason, actor=actor, now=now, authority=authority)
@@ -100,7 +103,7 @@ def apply(
     removing: dict[str, str] = {}
 
     def sweep(head: Head, entries: Entries) -> Change | None:
-        fresh = _plan(released, head.state, entries, head.number, rule, now())
+        fresh = _plan(bucket, released, head, entries, rule, now())
         for key in removing.keys() - fresh.remove.keys():
             if info := bucket.head(key + TOMBSTONE_SUFFIX):
                 bucket.delete(info.key, sha256=info.sha256)
@@ -124,18 +127,26 @@ def apply(
     return retention
 
 
-def complete_sweeps(bucket: Bucket, released: ReleasedIndex, authority: Authority = ANYONE) -> tuple[str, ...]:
-    """Remove what interrupted sweeps left, and return the keys. Restore missing tombstones before."""
+def complete_sweeps(
+    bucket: Bucket, released: ReleasedIndex, authority: Authority = ANYONE, *, newest: bool = False
+) -> tuple[str, ...]:
+    """Remove what interrupted sweeps left, and return the keys. Restore missing tombstones before.
+
+    Args:
+        newest: complete only the newest sweep, since each retention completes the one before it.
+    """
     head, entries = read_head(bucket, released, authority)
     removed: list[str] = []
-    held = {number: entries.set(number) for number in head.state.held if head.state.swept}
-    for entry in (entries.at(number) for number in range(1, head.number + 1) if head.state.swept):
-        digests: dict[str, str] = {}
-        for number in entry.sets if entry.kind is EntryKind.SWEEP else ():
-            digests |= _bytes_of(released, [number], held, {number: entries.set(number)})
-        removing = {key: digests[key] for key in entry.removed if key in digests}
-        _bury(bucket, removing)
-        removed += _remove(bucket, removing)
+    for entry in (entries.at(number) for number in range(head.number, 0, -1) if head.state.swept):
+        if entry.kind is EntryKind.SWEEP:
+            swept = {number: entries.set(number) for number in entry.sets}
+            others = sharing_sets(bucket, released, swept, head.state, entries)
+            digests = _bytes_of(released, swept, others)
+            removing = {key: digests[key] for key in entry.removed if key in digests}
+            _bury(bucket, removing)
+            removed += _remove(bucket, removing)
+        if newest and entry.kind in (EntryKind.SWEEP, EntryKind.RETIRE):
+            break
     return tuple(removed)
 
 
@@ -148,30 +159,49 @@ def digests_in(path: Path) -> frozenset[str]:
 
 
 def _plan(
-    released: ReleasedIndex, state: IndexState, entries: Entries, last: int, rule: RetentionRule, now: datetime
+    bucket: Bucket,
+    released: ReleasedIndex,
+    head: Head,
+    entries: Entries,
+    rule: RetentionRule,
+    now: datetime,
 ) -> RetentionPlan:
-    promoted = {number: entries.set(number) for number in state.held}
-    times = {number: datetime.fromisoformat(entries.at(number).time) for number in state.held}
+    state = head.state
     newest = sorted(state.visible, reverse=True)[: rule.keep_newest]
     kept: dict[int, str] = {}
     retire = []
-    for number in state.held:
-        if number in state.retired or now - times[number] <= timedelta(days=rule.days):
-            continue
-        why = _why_kept(number, promoted[number], state, newest, rule)
+    for number in _older(state.held.without(state.retired), entries, now - timedelta(days=rule.days)):
+        why = _why_kept(number, entries.set(number), state, newest, rule)
         if why:
             kept[number] = why
         else:
             retire.append(number)
-    since = _retired_since(state, entries, last)
-    sweep = [
-        number
-        for number in state.retired
+    candidates = state.retired.without(state.pinned)
+    since = _retired_since(candidates, entries, head.number)
+    sweep = {
+        number: entries.set(number)
+        for number in candidates
         if now - since[number] > timedelta(days=rule.grace_days)
-        and not _why_kept(number, promoted[number], state, newest, rule)
-    ]
-    remove = _bytes_of(released, sweep, {n: p for n, p in promoted.items() if n not in sweep}, promoted)
+        and not _why_kept(number, entries.set(number), state, newest, rule)
+    }
+    others = sharing_sets(bucket, released, sweep, state, entries) if sweep else {}
+    remove = _bytes_of(released, sweep, others)
     return RetentionPlan(retire=tuple(retire), sweep=tuple(sweep), remove=remove, kept=kept)
+
+
+def _older(numbers: Iterable[int], entries: Entries, limit: datetime) -> Iterator[int]:
+    """Yield the sets that were promoted before a time.
+
+    Sets are in the order of their promotion, but clocks differ: reading stops after several younger ones.
+    """
+    younger = 0
+    for number in numbers:
+        old = datetime.fromisoformat(entries.at(number).time) < limit
+        younger = 0 if old else younger + 1
+        if old:
+            yield number
+        elif younger == _MOST_YOUNGER:
+            return
 
 
 def _why_kept(number: int, promoted: PromotedSet, state: IndexState, newest: Iterable[int], rule: RetentionRule) -> str:
@@ -186,17 +216,13 @@ def _why_kept(number: int, promoted: PromotedSet, state: IndexState, newest: Ite
 
 
 def _bytes_of(
-    released: ReleasedIndex,
-    sweep: Iterable[int],
-    others: Mapping[int, PromotedSet],
-    promoted: Mapping[int, PromotedSet],
+    released: ReleasedIndex, sweep: Mapping[int, PromotedSet], others: Mapping[int, PromotedSet]
 ) -> Mapping[str, str]:
     """Return key -> sha256 of the objects that no other set uses; wheels published by other projects stay."""
     shared = {wheel.filename for other in others.values() for wheel in other.wheels}
     digests = {other.set_digest for other in others.values()}
     remove: dict[str, str] = {}
-    for number in sweep:
-        gone = promoted[number]
+    for gone in sweep.values():
         for wheel in gone.wheels:
             if wheel.filename not in shared and not wheel.as_published:
                 remove |= wheel.objects(released)
@@ -205,9 +231,9 @@ def _bytes_of(
     return remove
 
 
-def _retired_since(state: IndexState, entries: Entries, last: int) -> Mapping[int, datetime]:
+def _retired_since(retired: Iterable[int], entries: Entries, last: int) -> Mapping[int, datetime]:
     """Return the time when each retired set left the pages."""
-    missing, since = {*state.retired}, dict[int, datetime]()
+    missing, since = {*retired}, dict[int, datetime]()
     for number in range(last, 0, -1):
         if not missing:
             break

@@ -7,12 +7,14 @@ appeared since the pages were written, are read to know their digests.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from core.errors import CiBuildError, RequestError
 from core.model import WHEELS_JSON
 from core.number_ranges import NO_NUMBERS, NumberRanges
 from core.wheels_json import load_wheel_set
-from promotion.index.ledger import Entries
+from promotion.index.ledger import Entries, PromotedSet
 from promotion.index.ledger_state import IndexState
 from promotion.index.publish import read_snapshot
 from promotion.index.reader import parse_project_page
@@ -52,23 +54,59 @@ def entries_of_set(
     return tuple(number for number in sorted(candidates, reverse=True) if entries.set(number).set_digest == digest)
 
 
-def _shown_without(bucket: Bucket, released: ReleasedIndex, digest: str, entries: Entries) -> NumberRanges:
-    """Return the sets that the pages show, and that lack a wheel of a set; none if the pages are not as recorded."""
-    snapshot, stored = read_snapshot(bucket, released), bucket.read(released.set_file(digest, WHEELS_JSON))
+def sharing_sets(
+    bucket: Bucket, released: ReleasedIndex, sets: Mapping[int, PromotedSet], state: IndexState, entries: Entries
+) -> Mapping[int, PromotedSet]:
+    """Return the held sets other than `sets` that may have the digest of one of them or one of their own wheels."""
+    filenames: dict[str, set[str]] = {}
+    for promoted in sets.values():
+        own = [wheel for wheel in promoted.wheels if not wheel.as_published] or promoted.wheels
+        for wheel in own:
+            filenames.setdefault(wheel.project, set()).add(wheel.filename)
+    found = NO_NUMBERS
+    for project, names in filenames.items():
+        page = _page_sets(bucket, released, project, entries)
+        with_wheels = {number for name in names for number in page.sets_of.get(name, ())}
+        found = found.plus(state.held.without(page.shown.without(with_wheels)))
+    return {number: entries.set(number) for number in found.without(sets)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _PageSets:
+    """The sets that a project's page shows.
+
+    Attributes:
+        shown: sets whose wheels of the project are all on the page. Empty if the page is not as recorded.
+        sets_of: file name -> sets with this wheel.
+    """
+
+    shown: NumberRanges = NO_NUMBERS
+    sets_of: Mapping[str, Collection[int]] = field(default_factory=dict)
+
+
+def _page_sets(bucket: Bucket, released: ReleasedIndex, project: str, entries: Entries) -> _PageSets:
+    snapshot = read_snapshot(bucket, released)
     last = entries.find(snapshot.number) if snapshot.number else None
-    if stored is None or last is None or last[1] != snapshot.ledger_sha256:
-        return NO_NUMBERS
+    if last is None or last[1] != snapshot.ledger_sha256:
+        return _PageSets()
+    visible, recorded = last[0].state.visible, snapshot.pages.get(project)
+    if recorded is None:
+        return _PageSets(shown=visible)
+    page = bucket.read([*project_pages(released.simple, project)][1])
+    if page is None or sha256_of(page[0]) != recorded.sha256:
+        return _PageSets()
+    return _PageSets(shown=visible, sets_of={row.wheel.filename: row.sets for row in parse_project_page(page[0])})
+
+
+def _shown_without(bucket: Bucket, released: ReleasedIndex, digest: str, entries: Entries) -> NumberRanges:
+    """Return the sets that the pages show without a wheel of the set with this digest."""
+    stored = bucket.read(released.set_file(digest, WHEELS_JSON))
     try:
-        wheels = load_wheel_set(stored[0]).wheels
+        wheels = load_wheel_set(stored[0]).wheels if stored else ()
     except CiBuildError:
+        wheels = ()
+    if not wheels:
         return NO_NUMBERS
     wheel = min(wheels, key=lambda wheel: wheel.as_published)  # other sets may contain a published one
-    recorded = snapshot.pages.get(wheel.name)
-    if recorded is None:
-        return last[0].state.visible
-    page = bucket.read([*project_pages(released.simple, wheel.name)][1])
-    if page is None or sha256_of(page[0]) != recorded.sha256:
-        return NO_NUMBERS
-    rows = parse_project_page(page[0])
-    numbers = {number for row in rows if row.wheel.filename == wheel.filename for number in row.sets}
-    return last[0].state.visible.without(numbers)
+    page = _page_sets(bucket, released, wheel.name, entries)
+    return page.shown.without(page.sets_of.get(wheel.filename, ()))

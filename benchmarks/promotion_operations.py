@@ -1,0 +1,149 @@
+"""One operation on a synthetic index, measured in a process of its own; see `benchmarks.promotion`.
+
+    python -m benchmarks.promotion_operations BUCKET INDEX PROJECTS SETS OPERATION
+
+Standard output is the cost as JSON. Requests and bytes are those of the operation alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from unittest.mock import patch
+
+from benchmarks.counting import counted
+from benchmarks.made_index import BEGIN, MadeIndex
+from promotion.index.audit import verify
+from promotion.index.ledger_state import Change, EntryKind
+from promotion.index.operations import change_ledger, mark, rollback
+from promotion.index.publish import publish, read_head
+from promotion.index.retention import RetentionRule, apply
+from promotion.storage.bucket import Bucket
+from promotion.storage.bucket_url import open_bucket
+from promotion.storage.keys import ReleasedIndex
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OperationCost:
+    """Cost of one operation.
+
+    Attributes:
+        requests: number of requests to the bucket; a listing takes one for each 1,000 keys.
+        sent, received: bytes of bodies.
+        wall, cpu: seconds.
+        peak_mib: peak resident memory of the process.
+    """
+
+    requests: int
+    sent: int
+    received: int
+    wall: float
+    cpu: float
+    peak_mib: float
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of bodies in both directions."""
+        return self.sent + self.received
+
+
+Prepare = Callable[[Bucket, MadeIndex], Callable[[Bucket], object]]
+"""Function that prepares an operation, which the returned function does."""
+
+
+def _publish(bucket: Bucket, index: MadeIndex) -> Callable[[Bucket], object]:
+    promoted, time_ = index.store_set(bucket), index.time()
+
+    def act(counting: Bucket) -> None:
+        change_ledger(
+            counting,
+            index.released,
+            lambda head, _: Change(kind=EntryKind.PROMOTE, number=head.number + 1, sets=(head.number + 1,)),
+            actor="me",
+            now=lambda: time_,
+            promoted=promoted,
+        )
+        publish(counting, index.released)
+
+    return act
+
+
+def _mark(kind: EntryKind) -> Prepare:
+    def prepare(_: Bucket, index: MadeIndex) -> Callable[[Bucket], object]:
+        digest = index.wheel_set().digest
+        return lambda counting: mark(
+            counting, index.released, kind, [digest[:12]], reason="slow", actor="me", now=index.time
+        )
+
+    return prepare
+
+
+def _rollback(bucket: Bucket, index: MadeIndex) -> Callable[[Bucket], object]:
+    before = max(read_head(bucket, index.released)[0].state.visible) - 1
+    return lambda counting: rollback(counting, index.released, to=before, reason="bad", actor="me", now=index.time)
+
+
+def _retention(days_later: int) -> Prepare:
+    def prepare(_: Bucket, index: MadeIndex) -> Callable[[Bucket], object]:
+        def now() -> datetime:
+            return index.time() + timedelta(days=days_later)
+
+        rule = RetentionRule(days=(index.time() - BEGIN).days + days_later - 0.5)
+        return lambda counting: apply(counting, index.released, rule, actor="me", now=now)
+
+    return prepare
+
+
+def _verify(_: Bucket, index: MadeIndex) -> Callable[[Bucket], object]:
+    def act(counting: Bucket) -> None:
+        if problems := [*verify(counting, index.released)]:
+            raise SystemExit("\n".join(problems[:10]))
+
+    return act
+
+
+OPERATIONS: Mapping[str, Prepare] = {
+    "publish a set": _publish,
+    "yank": _mark(EntryKind.YANK),
+    "quarantine": _mark(EntryKind.QUARANTINE),
+    "unquarantine": _mark(EntryKind.FREE),
+    "rollback": _rollback,
+    "retention: hide a night": _retention(0),
+    "retention: remove a night": _retention(8),
+    "verify": _verify,
+}
+"""Operation -> its preparation; each changes the index for the next one."""
+
+
+def measure_operation(bucket: Bucket, index: MadeIndex, name: str) -> OperationCost:
+    """Do an operation and return its cost."""
+    with patch.object(os, "fsync", lambda _: None):
+        act = OPERATIONS[name](bucket, index)
+        counting, traffic = counted(bucket)
+        wall, cpu = time.perf_counter(), time.process_time()
+        act(counting)
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    # ru_maxrss starts with the memory of the parent process (proc(5): VmHWM, in KiB).
+    peak = int(re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[0]) / 1024
+    return OperationCost(
+        requests=traffic.requests, sent=traffic.sent, received=traffic.received, wall=wall, cpu=cpu, peak_mib=peak
+    )
+
+
+def main() -> None:
+    """Do the operation that the arguments name."""
+    place, name, projects, sets, operation = sys.argv[1:]
+    index = MadeIndex(ReleasedIndex(index=name), int(projects))
+    index.sets = int(sets)
+    print(json.dumps(asdict(measure_operation(open_bucket(place), index, operation))))
+
+
+if __name__ == "__main__":
+    main()
