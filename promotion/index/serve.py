@@ -1,12 +1,13 @@
 """An HTTP server for a bucket: used by `ci_build index serve` and by the install gate.
 
-It extends `http.server` for clients of an index: JSON pages by content negotiation (PEP 691), ranges to resume
-downloads, and etags.
+It extends `http.server` for clients of an index: JSON pages by content negotiation (PEP 691), compressed pages, ranges
+to resume downloads, and etags.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import re
 import threading
@@ -47,6 +48,11 @@ _CONTENT_TYPES = {
 }
 _LASTING = (".whl", f".whl{METADATA_SUFFIX}")
 """Ends of the names of files that never change."""
+_COMPRESSED_TYPES = ("text/", _JSON, _HTML, "application/json", "image/svg+xml")
+"""Beginnings of content types that are worth compressing."""
+_LEVEL = 6
+_SMALLEST, _LARGEST = 1 << 10, 64 << 20
+"""Sizes of the files that are compressed; each answer holds one in memory."""
 _CHUNK = 4 << 20
 """Number of bytes that one request reads from a store."""
 _RANGE = re.compile(r"bytes=(?:(\d+)-(\d*)|-(\d+))")
@@ -203,25 +209,23 @@ def _answer_to(files: ServedFiles, path: str, headers: Message) -> IndexAnswer:
                 return IndexAnswer(status=HTTPStatus.MOVED_PERMANENTLY, headers={"Location": f"/{quote(path)}/"})
             return IndexAnswer(status=HTTPStatus.NOT_FOUND)
         content_type = _CONTENT_TYPES.get(PurePosixPath(path).suffix, "application/octet-stream")
-        caching = "max-age=31536000, immutable" if path.endswith(_LASTING) else "no-cache"
-        return _file(found, headers, {"Content-Type": content_type, "Cache-Control": caching})
+        # Clients compare the digests of these files, and some ask for them without compression.
+        if path.endswith(_LASTING):
+            caching = {"Cache-Control": "max-age=31536000, immutable"}
+            return _file(found, headers, {"Content-Type": content_type, **caching})
+        return _text(found, headers, {"Content-Type": content_type, "Cache-Control": "no-cache"})
     media = negotiate(headers.get("Accept", ""))
     if media is None:
         return IndexAnswer(status=HTTPStatus.NOT_ACCEPTABLE)
     content_type, name = _PAGE_TYPES[media]
     if (found := files.open(path + name)) is None:
         return IndexAnswer(status=HTTPStatus.NOT_FOUND)
-    return _file(found, headers, {"Content-Type": content_type, "Vary": "Accept", "Cache-Control": "no-cache"})
+    return _text(found, headers, {"Content-Type": content_type, "Vary": "Accept", "Cache-Control": "no-cache"})
 
 
 def negotiate(accept: str) -> str | None:
     """Return the media type of a page for an Accept header (RFC 9110, 12.5.1), or None when all are refused."""
-    weights: dict[str, float] = {}
-    for part in (accept.strip() or "*/*").split(","):
-        media, *parameters = (word.strip().lower() for word in part.split(";"))
-        quality = next((word.removeprefix("q=") for word in parameters if word.startswith("q=")), "1")
-        with contextlib.suppress(ValueError):
-            weights[media] = float(quality)
+    weights = _weights(accept.strip() or "*/*")
 
     def weight(media: str) -> float:
         family = media.partition("/")[0] + "/*"
@@ -231,11 +235,65 @@ def negotiate(accept: str) -> str | None:
     return best if weight(best) > 0 else None
 
 
+def accepts_gzip(accept_encoding: str) -> bool | None:
+    """Return whether to compress an answer for an Accept-Encoding header, or None when everything is refused.
+
+    See RFC 9110, 12.5.3: an answer without compression is acceptable unless the header excludes it.
+    """
+    weights = _weights(accept_encoding)
+    other = weights.get("*")
+    compressed = max(weights.get("gzip", 0.0), weights.get("x-gzip", 0.0), 0.0 if "gzip" in weights else other or 0.0)
+    plain = weights.get("identity", other)
+    if compressed > 0 and compressed >= weights.get("identity", 0.0):
+        return True
+    return None if plain == 0.0 else False
+
+
+def _weights(header: str) -> dict[str, float]:
+    """Return the weight of each value of a header such as Accept; malformed ones are ignored."""
+    weights: dict[str, float] = {}
+    for part in header.split(","):
+        value, *parameters = (word.strip().lower() for word in part.split(";"))
+        quality = next((word.removeprefix("q=") for word in parameters if word.startswith("q=")), "1")
+        with contextlib.suppress(ValueError):
+            weights[value] = float(quality)
+    return weights
+
+
+def _text(found: ServedFile, headers: Message, extra: dict[str, str]) -> IndexAnswer:
+    """Return a file of a type that is worth compressing; others as `_file`.
+
+    A compressed answer is another representation with another etag, and has no ranges.
+    """
+    if not extra["Content-Type"].startswith(_COMPRESSED_TYPES):
+        return _file(found, headers, extra)
+    extra["Vary"] = ", ".join(filter(None, (extra.get("Vary"), "Accept-Encoding")))
+    compress = accepts_gzip(headers.get("Accept-Encoding", ""))
+    if compress is None:
+        found.file.close()
+        return IndexAnswer(status=HTTPStatus.NOT_ACCEPTABLE)
+    if not compress or not _SMALLEST <= found.size <= _LARGEST:
+        return _file(found, headers, extra)
+    with found.file:
+        etag = found.etag[:-1] + '-gzip"'
+        extra |= {"ETag": etag, "Content-Encoding": "gzip"}
+        if _is_known(etag, headers):
+            return IndexAnswer(status=HTTPStatus.NOT_MODIFIED, headers=extra)
+        data = gzip.compress(found.file.read(found.size), _LEVEL, mtime=0)
+    return IndexAnswer(status=HTTPStatus.OK, headers=extra, file=io.BytesIO(data), length=len(data))
+
+
+def _is_known(etag: str, headers: Message) -> bool:
+    """Return whether the client has the file with this etag (RFC 9110, 13.1.2)."""
+    known = headers.get("If-None-Match", "")
+    return known == "*" or etag in known
+
+
 def _file(found: ServedFile, headers: Message, extra: dict[str, str]) -> IndexAnswer:
     """Return a file, a range of it, or "not modified" (RFC 9110, 13 and 14)."""
     file, size, etag = found.file, found.size, found.etag
     extra |= {"ETag": etag, "Accept-Ranges": "bytes"}
-    if etag in headers.get("If-None-Match", "") or headers.get("If-None-Match") == "*":
+    if _is_known(etag, headers):
         file.close()
         return IndexAnswer(status=HTTPStatus.NOT_MODIFIED, headers=extra)
     wanted = _RANGE.fullmatch(headers.get("Range", ""))

@@ -16,7 +16,7 @@ from promotion.storage.directory_bucket import DirBucket
 if TYPE_CHECKING:  # At run time, it would load boto3.
     from promotion.storage.s3_bucket import S3Bucket
 
-_SMALL = 1 << 20
+_SMALL = 16 << 20
 """Files up to this size are read at once, so that a page that is replaced meanwhile is served whole."""
 _RACES = 5
 
@@ -122,7 +122,8 @@ class StoreFiles:
                 return ServedFile(file=reader, size=reader.size, etag=reader.etag)
             try:
                 with reader:
-                    return ServedFile(file=io.BytesIO(reader.read()), size=reader.size, etag=reader.etag)
+                    data = reader.read(reader.size)  # without a size, it reads 8 KiB with each request
+                    return ServedFile(file=io.BytesIO(data), size=reader.size, etag=reader.etag)
             except ConflictError:
                 if attempt == _RACES - 1:
                     raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import socket
@@ -11,7 +12,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -20,12 +21,15 @@ from uv import find_uv_bin
 
 from core.errors import MachineError, ProcessError
 from core.process import HostRunner
+from promotion.index.pages import project_pair
+from promotion.index.reader import parse_project_page
 from promotion.index.serve import IndexServer, Served
 from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import project_pages
 from tests.support.bucket_contract import run_together
 from tests.support.file_server import serving_folder
 from tests.support.machine import user_environment
-from tests.support.promoting import go, staged_in
+from tests.support.promoting import RELEASED, go, staged_in
 from tests.support.wheel_sets import PJRT_LIBRARY, SetWheel, make_wheels, pjrt, set_wheel
 
 OWN = "{}.{}".format(*sys.version_info[:2])
@@ -99,8 +103,50 @@ def test_install_plugin_installs_its_pins(client: str, index: ServedIndex, runne
     }
 
 
+def lengthen(index: ServedIndex, project: str) -> int:
+    """Write pages of 5,000 files for a project, with its real wheels and older ones, and return the shorter's size."""
+    keys = [*project_pages(RELEASED.simple, project)]
+    rows = parse_project_page(index.bucket.get(keys[1]))
+    (first, *_) = rows
+    name = first.wheel.filename.split("-", 2)
+    older = [
+        replace(
+            first, wheel=replace(first.wheel, version=version, filename=f"{name[0]}-{version}-{name[2]}"), href=link
+        )
+        for version, link in ((f"0.0.{number}", f"../../packages/{number}.whl") for number in range(5000 - len(rows)))
+    ]
+    for page in project_pair(RELEASED.simple, project, [*older, *rows]):
+        index.bucket.path(page.key).write_bytes(page.data)
+    return min(len(index.bucket.get(key)) for key in keys)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_clients_read_long_page_compressed(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
+    size = lengthen(index, "jax-rocm7-plugin")
+    runner.run(install_argv(client, index, tmp_path / "t", PLUGIN))
+    assert (tmp_path / "t" / f"jax_rocm7_plugin-{VERSIONS[1]}.dist-info").is_dir()
+    (page,) = (request for request in index.requests if request.path.endswith("simple/jax-rocm7-plugin/"))
+    assert size > 2_000_000
+    assert page.sent < size / 10
+
+
+def test_server_decompressed_page_is_the_stored_one(index: ServedIndex) -> None:
+    """A reader without gzip gets the stored bytes; HEAD has the headers of GET."""
+    lengthen(index, "jaxlib")
+    path, accept = "/v2/multi-arch/simple/jaxlib/", {"Accept": "text/html"}
+    stored = index.bucket.get(f"{RELEASED.simple}jaxlib/index.html")
+    assert index.get(path, **accept)[2] == stored
+    status, headers, body = index.get(path, Accept_Encoding="gzip", **accept)
+    assert (status, headers["Content-Encoding"], gzip.decompress(body)) == (200, "gzip", stored)
+    assert headers["Content-Length"] == str(len(body))
+    status, asked, body = index.get(path, "HEAD", Accept_Encoding="gzip", **accept)
+    assert (status, body) == (200, b"")
+    assert {**asked, "Date": ""} == {**headers, "Date": ""}
+
+
 @pytest.mark.network
 def test_pip_of_debian_12_installs(index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
+    lengthen(index, "jax-rocm7-plugin")
     (tmp_path / "pip").mkdir()
     fetch = [sys.executable, "-m", "pip", "download", "--no-deps", f"--dest={tmp_path / 'pip'}", "pip==23.0.1"]
     subprocess.run(fetch, check=True, capture_output=True)

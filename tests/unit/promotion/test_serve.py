@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 from email.message import Message
 from http import HTTPStatus
@@ -12,10 +13,10 @@ from typing import cast
 import pytest
 
 from core.errors import BucketError
-from promotion.index.serve import IndexAnswer, answer_to, negotiate
+from promotion.index.serve import IndexAnswer, accepts_gzip, answer_to, negotiate
 from promotion.index.served_files import FolderFiles, ServedFiles, StoreFiles
 from promotion.storage.bucket import AbsentError, ConflictError, check_key
-from promotion.storage.s3_bucket import S3Bucket
+from promotion.storage.s3_bucket import ObjectReader, S3Bucket
 
 WHEEL = "packages/p/p-1+rocm7-py3-none-any.whl"
 
@@ -125,7 +126,7 @@ def test_answer_to_negotiates_page(root: Path, accept: str, content_type: str) -
     answer, body = ask(root, "simple/p/", Accept=accept)
     assert answer.status == HTTPStatus.OK
     assert answer.headers["Content-Type"] == content_type
-    assert answer.headers["Vary"] == "Accept"
+    assert answer.headers["Vary"] == "Accept, Accept-Encoding"
     assert body == (b"{}" if "json" in content_type else b"<html>")
 
 
@@ -217,6 +218,68 @@ def test_answer_to_changes_etag_of_replaced_page(root: Path) -> None:
     assert ask(root, "simple/p/")[0].headers["ETag"] != before
 
 
+# Compression
+
+PAGE = b"<html>" + b"<a href='wheel'>wheel</a>\n" * 400
+
+
+@pytest.mark.parametrize(
+    ("accepted", "compress"),
+    [
+        ("gzip, deflate, br", True),
+        ("GZIP;q=0.5", True),
+        ("x-gzip", True),
+        ("*", True),
+        ("gzip;q=0.8, identity;q=0.2", True),
+        ("", False),
+        ("identity", False),
+        ("br, zstd", False),
+        ("gzip;q=0, *;q=1", False),
+        ("gzip;q=0.2, identity;q=0.8", False),
+        ("gzip;q=nonsense", False),
+        ("identity;q=0", None),
+        ("*;q=0", None),
+        ("identity;q=0, gzip;q=0", None),
+    ],
+)
+def test_accepts_gzip_obeys_weights(accepted: str, compress: bool | None) -> None:
+    assert accepts_gzip(accepted) is compress
+
+
+@pytest.mark.parametrize("path", ["simple/p/", "simple/p/index.html"])
+def test_answer_to_compresses_pages(root: Path, path: str) -> None:
+    (root / "simple/p/index.html").write_bytes(PAGE)
+    answer, body = ask(root, path, Accept_Encoding="gzip", Range="bytes=0-9")
+    assert (answer.status, gzip.decompress(body)) == (HTTPStatus.OK, PAGE)
+    assert (answer.headers["Content-Encoding"], answer.length) == ("gzip", len(body))
+    assert len(body) < len(PAGE) / 20
+    assert "Accept-Encoding" in answer.headers["Vary"]
+    assert "Accept-Ranges" not in answer.headers
+    assert body == ask(root, path, Accept_Encoding="gzip")[1]
+    plain, body = ask(root, path)
+    assert body == PAGE
+    assert "Content-Encoding" not in plain.headers
+    assert plain.headers["Vary"] == answer.headers["Vary"]
+    etags = answer.headers["ETag"], plain.headers["ETag"]
+    assert etags[0] != etags[1]
+    for etag, status in zip(etags, (HTTPStatus.NOT_MODIFIED, HTTPStatus.OK), strict=True):
+        assert ask(root, path, Accept_Encoding="gzip", If_None_Match=etag)[0].status == status
+    assert ask(root, path, If_None_Match=etags[0])[0].status == HTTPStatus.OK
+
+
+def test_answer_to_refuses_client_without_coding(root: Path) -> None:
+    assert ask(root, "status.json", Accept_Encoding="*;q=0")[0].status == HTTPStatus.NOT_ACCEPTABLE
+
+
+@pytest.mark.parametrize("path", [WHEEL, f"{WHEEL}.metadata", "checkpoint", "simple/p/"])
+def test_answer_to_does_not_compress_other_files(root: Path, path: str) -> None:
+    if "simple" not in path:
+        (root / path).write_bytes(PAGE)
+    answer, body = ask(root, path, Accept_Encoding="gzip")
+    assert "Content-Encoding" not in answer.headers
+    assert body in (PAGE, b"<html>")
+
+
 # Stores
 
 
@@ -241,6 +304,23 @@ def test_page_that_is_replaced_while_it_is_read_is_served_whole(root: Path) -> N
     found = StoreFiles(cast("S3Bucket", Racing(root))).open("status.json")
     assert found is not None
     assert found.file.read() == b"{}"
+
+
+def test_page_of_store_is_read_with_few_requests() -> None:
+    page, requests = PAGE * 300, list[int]()
+
+    class Counting:
+        def open(self, key: str) -> ObjectReader:
+            return ObjectReader(cast("S3Bucket", self), key, len(page), '"1"')
+
+        def read_range(self, _key: str, start: int, size: int, _etag: str) -> bytes:
+            requests.append(size)
+            return page[start : start + size]
+
+    found = StoreFiles(cast("S3Bucket", Counting())).open("status.json")
+    assert found is not None
+    assert found.file.read() == page
+    assert len(requests) <= 2
 
 
 def test_failing_store_is_a_bad_gateway(root: Path) -> None:
