@@ -50,7 +50,7 @@ class MadeIndex:
 
     def time(self) -> datetime:
         """Return the night of the newest set."""
-        return BEGIN + timedelta(days=self.sets // self.families)
+        return BEGIN + timedelta(days=max(self.sets - 1, 0) // self.families)
 
     def store_set(self, bucket: Bucket, pool: ThreadPoolExecutor | None = None) -> PromotedSet:
         """Store the files of a further set, and return its record for the ledger."""

@@ -17,7 +17,7 @@ from core.wheels_json import load_wheel_set
 from promotion.index.ledger import Entries, PromotedSet
 from promotion.index.ledger_state import IndexState
 from promotion.index.publish import read_snapshot
-from promotion.index.reader import parse_project_page
+from promotion.index.reader import Snapshot, parse_project_page
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import ReleasedIndex, project_pages
 
@@ -64,8 +64,9 @@ def sharing_sets(
         for wheel in own:
             filenames.setdefault(wheel.project, set()).add(wheel.filename)
     found = NO_NUMBERS
+    snapshot = read_snapshot(bucket, released)
     for project, names in filenames.items():
-        page = _page_sets(bucket, released, project, entries)
+        page = _page_sets(bucket, released, project, entries, snapshot)
         with_wheels = {number for name in names for number in page.sets_of.get(name, ())}
         found = found.plus(state.held.without(page.shown.without(with_wheels)))
     return {number: entries.set(number) for number in found.without(sets)}
@@ -84,8 +85,9 @@ class _PageSets:
     sets_of: Mapping[str, Collection[int]] = field(default_factory=dict)
 
 
-def _page_sets(bucket: Bucket, released: ReleasedIndex, project: str, entries: Entries) -> _PageSets:
-    snapshot = read_snapshot(bucket, released)
+def _page_sets(
+    bucket: Bucket, released: ReleasedIndex, project: str, entries: Entries, snapshot: Snapshot
+) -> _PageSets:
     last = entries.find(snapshot.number) if snapshot.number else None
     if last is None or last[1] != snapshot.ledger_sha256:
         return _PageSets()
@@ -108,5 +110,5 @@ def _shown_without(bucket: Bucket, released: ReleasedIndex, digest: str, entries
     if not wheels:
         return NO_NUMBERS
     wheel = min(wheels, key=lambda wheel: wheel.as_published)  # other sets may contain a published one
-    page = _page_sets(bucket, released, wheel.name, entries)
+    page = _page_sets(bucket, released, wheel.name, entries, read_snapshot(bucket, released))
     return page.shown.without(page.sets_of.get(wheel.filename, ()))
