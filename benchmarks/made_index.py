@@ -21,7 +21,7 @@ BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 """The first night."""
 _AT_ONCE = 16
 _METADATA = b"metadata"
-_TIERS = {"gfx942": "structure", "gfx950": "structure"}
+TIERS = {"gfx942": "structure", "gfx950": "structure"}
 _SETS_PER_YANK = 200
 
 
@@ -72,7 +72,7 @@ class MadeIndex:
             jax_version=wheel_set.jax_version,
             python_versions=wheel_set.python_versions,
             tier="structure",
-            tiers=_TIERS,
+            tiers=TIERS,
             policy={"channel": "local"},
             wheels=tuple(LedgerWheel.of(one, metadata_sha256=sha256_of(_METADATA)) for one in wheel_set.wheels),
             files={name: sha256_of(data) for name, data in files.items()},
@@ -109,6 +109,6 @@ class MadeIndex:
             for filename in (f"{project.replace('-', '_')}-{version}-{tag}-manylinux_2_28_x86_64.whl",)
         )  # fmt: skip
         return WheelSet(
-            index=self.released.index, targets=tuple(_TIERS), rocm_version="7.2.0", jax_version="0.10.2",
+            index=self.released.index, targets=tuple(TIERS), rocm_version="7.2.0", jax_version="0.10.2",
             python_versions=("3.11", "3.12", "3.13", "3.14"), request={}, inputs=(), tools={}, pins={}, wheels=wheels,
         )  # fmt: skip

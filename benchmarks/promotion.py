@@ -30,6 +30,7 @@ from benchmarks.counting import counted, watch
 from benchmarks.made_index import PYTHONS, MadeIndex
 from benchmarks.measure import ROOT, Figure, measure, note, option_parser, report, table
 from benchmarks.promotion_operations import OPERATIONS, OperationCost
+from benchmarks.promotion_pages import LongPage, rewriting
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.pages import link, project_pair, root_pair
 from promotion.index.publish import publish
@@ -201,7 +202,7 @@ def moving(bucket: Bucket, folder: Path, megabytes: int) -> Move:
     )
 
 
-def goals(rows: Sequence[Row], move: Move | None) -> list[Figure]:
+def goals(rows: Sequence[Row], move: Move | None, page: LongPage | None = None) -> list[Figure]:
     """Return the judged figures."""
     results = [
         Figure(
@@ -234,6 +235,12 @@ def goals(rows: Sequence[Row], move: Move | None) -> list[Figure]:
                 Figure(what=f"{what}, bytes", ours=after.bytes, most=2 * before.bytes),
                 Figure(what=f"{what}, peak memory", ours=after.peak_mib, unit="MiB", most=2 * before.peak_mib),
             ]
+    if page is not None:
+        what = f"both pages of a project with {page.files} files"
+        results += [
+            Figure(what=f"rewriting {what}, CPU time", ours=page.seconds, unit="s", most=1),
+            Figure(what=f"{what}, sent compressed", ours=page.sent / 1e6, stock=page.size / 1e6, unit="MB", times=8),
+        ]
     if move is not None:
         moved = (move.sent + move.received) / move.wheel_bytes
         results += [
@@ -276,6 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for size in options.wheels:
             note(f"{size.wheels} wheels in {size.projects} projects ...")
             rows.append(publishing(place, size))
+        page = rewriting(Path(name))
         if options.set_mb:
             note(f"a set of {options.set_mb} MB ...")
             move = moving(bucket, Path(name), options.set_mb)
@@ -288,11 +296,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     return report(
         options,
-        goals(rows, move),
+        goals(rows, move, page),
         figures,
         type(bucket).__name__,
         rows=[asdict(row) for row in rows],
         move=asdict(move) if move else None,
+        page=asdict(page),
     )
 
 

@@ -96,7 +96,9 @@ def pages(simple: str, rows: Iterable[IndexedWheel]) -> Iterator[Page]:
 
 def project_pair(simple: str, project: str, rows: Iterable[IndexedWheel]) -> tuple[Page, Page]:
     """Return a project's HTML and JSON page, with its files ordered by version."""
-    group = sorted(rows, key=lambda row: (Version(row.wheel.version), row.wheel.filename))
+    rows = [*rows]
+    version_of = {text: Version(text) for text in {row.wheel.version for row in rows}}
+    group = sorted(rows, key=lambda row: (version_of[row.wheel.version], row.wheel.filename))
     return _both(project_pages(simple, project), project_html(project, group), project_json(project, group))
 
 
