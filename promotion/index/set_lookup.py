@@ -57,7 +57,7 @@ def entries_of_set(
 def sharing_sets(
     bucket: Bucket, released: ReleasedIndex, sets: Mapping[int, PromotedSet], state: IndexState, entries: Entries
 ) -> Mapping[int, PromotedSet]:
-    """Return the held sets other than `sets` that may have the digest of one of them or one of their own wheels."""
+    """Return the held sets other than `sets` that may share a digest or a built wheel with them."""
     filenames: dict[str, set[str]] = {}
     for promoted in sets.values():
         own = [wheel for wheel in promoted.wheels if not wheel.as_published] or promoted.wheels
