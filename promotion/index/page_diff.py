@@ -73,6 +73,16 @@ def requirements_of_sets(numbers: Iterable[int], entry_of: EntryOf) -> Mapping[s
     return needs
 
 
+def sets_by_project(numbers: Iterable[int], entry_of: EntryOf) -> Mapping[str, Sequence[int]]:
+    """Return project -> the sets that have wheels of the project."""
+    found: dict[str, list[int]] = {}
+    for number in sorted(numbers):
+        promoted = entry_of(number).promoted
+        for project in dict.fromkeys(wheel.project for wheel in promoted.wheels) if promoted else ():
+            found.setdefault(project, []).append(number)
+    return found
+
+
 def files_of_sets(released: ReleasedIndex, project: str, numbers: Iterable[int], entry_of: EntryOf) -> WheelFiles:
     """Return a project's wheels when exactly these sets are visible."""
     files: dict[str, IndexedWheel] = {}
@@ -184,12 +194,14 @@ def page_updates(
     order = dependencies_first(requirements_of_sets(sorted(sets), entry_of))
     current = {project: page_state_of(project) for project in order}
     target: dict[str, WheelFiles] = {}
+    untrusted = any(not state.trusted for state in current.values())
+    sets_of = sets_by_project(visible, entry_of) if untrusted else {}  # it reads the entries of all visible sets
     for project in order:
         if current[project].trusted:
             extended = with_sets(released, current[project].files, project, sets & visible, entry_of)
             files = without_sets(released, extended, sets - visible, entry_of)
         else:
-            files = files_of_sets(released, project, visible, entry_of)
+            files = files_of_sets(released, project, sets_of.get(project, ()), entry_of)
         target[project] = with_yanks(files, state)
     removed = {project: current[project].files.keys() - target[project].keys() for project in order}
     additions = [p for p in order if target[p].keys() - current[p].in_both or not removed[p]]
@@ -204,7 +216,7 @@ def all_page_updates(
     released: ReleasedIndex, state: IndexState, known: Iterable[str], entry_of: EntryOf
 ) -> Iterator[PageUpdate]:
     """Yield the update of every project from the ledger alone; `known` projects without wheels come last."""
-    needs = requirements_of_sets(state.visible, entry_of)
+    needs, sets_of = requirements_of_sets(state.visible, entry_of), sets_by_project(state.visible, entry_of)
     for project in (*dependencies_first(needs), *sorted(set(known) - needs.keys())):
-        files = files_of_sets(released, project, state.visible, entry_of)
+        files = files_of_sets(released, project, sets_of.get(project, ()), entry_of)
         yield PageUpdate(project=project, files=with_yanks(files, state))

@@ -6,7 +6,8 @@ completes an interrupted update.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from core.errors import BucketError, BusyError
@@ -15,7 +16,7 @@ from promotion.index.checkpoint import grown_tree, read_checkpoint, verified_tre
 from promotion.index.ledger import Entries, Head, find_head, read_ledger
 from promotion.index.listing import listing_row, lists_index, update_listing
 from promotion.index.overview import overview_entry
-from promotion.index.page_diff import PageState, files_of_sets, page_updates, sets_that_differ
+from promotion.index.page_diff import PageState, files_of_sets, page_updates, sets_by_project, sets_that_differ
 from promotion.index.pages import Page, project_pair, root_pair
 from promotion.index.reader import PageRecord, Snapshot, newest_set, parse_project_page, parse_status
 from promotion.index.status import Summaries, dump_status, overview_of, render_overview
@@ -160,6 +161,10 @@ class _Writer:
         self._content: dict[str, bytes] = {}
         self._written: list[str] = []
 
+    @functools.cached_property
+    def _possible_by_project(self) -> Mapping[str, Sequence[int]]:
+        return sets_by_project(self._possible, self._entries.at)
+
     def write(self) -> tuple[str, ...]:
         """Write the pages that differ, in order.
 
@@ -237,7 +242,8 @@ class _Writer:
                 return PageState(files=files, in_both=files.keys(), trusted=True)
         elif recorded is not None and not self._careful:
             raise ConflictError(f"{json_key} differs from its last recorded write.")
-        possible = files_of_sets(self._released, project, self._possible, self._entries.at)
+        sets = self._possible_by_project.get(project, ())
+        possible = files_of_sets(self._released, project, sets, self._entries.at)
         in_html = {name for name in possible if name.encode() in as_html}
         in_json = {name for name in possible if name.encode() in as_json}
         files = {name: row for name, row in possible.items() if name in in_html | in_json}
