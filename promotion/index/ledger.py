@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -212,6 +213,8 @@ def load_entry(data: bytes, key: str) -> LedgerEntry:
             _check_signature(data, {"schema": schema, **body}, signature, key)
         body["kind"], body["state"] = EntryKind(body["kind"]), _state(body["state"])
         body["promoted"] = _promoted(body["promoted"]) if body["promoted"] is not None else None
+        if body.get("policy"):  # 12 kB in each entry, and few different ones
+            body["policy"] = sys.intern(body["policy"])
         if body.get("source") is not None:
             body["source"] = PolicySource(**body["source"])
         for name in ("sets", "removed"):

@@ -335,6 +335,12 @@ def test_local_channel_accepts_signed_and_unsigned_entries(tmp_path: Path) -> No
     assert SCHEMA_VERSION == 4
 
 
+def test_entries_share_the_text_of_their_policy(index: Signed) -> None:
+    first, second = (load_entry(index.bucket.get(RELEASED.ledger_entry(number)), "entry") for number in (1, 2))
+    assert len(first.policy) > 1000
+    assert first.policy is second.policy
+
+
 # The checkout of the policy
 
 SOURCES = [
