@@ -27,7 +27,6 @@ def test_ranges_behave_like_sets(first: set[int], second: set[int]) -> None:
 def test_text_of_many_numbers_is_short() -> None:
     numbers = NumberRanges.of(range(1, 22_223)).without((5, 7, 8))
     assert to_json(numbers) == "1-4,6,9-22222"
-    assert "5" not in numbers
 
 
 @pytest.mark.parametrize(

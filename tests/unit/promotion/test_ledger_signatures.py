@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from core.errors import BucketError, PromotionBlockedError, RequestError
 from core.number_ranges import NumberRanges
 from promotion.evidence.signing import Signer, load_signer, new_key
 from promotion.index.audit import verify
-from promotion.index.authority import Authority, LedgerKey, PolicySource
+from promotion.index.authority import ENTRY_TYPE, Authority, LedgerKey, PolicySource
 from promotion.index.ledger import SCHEMA_VERSION, LedgerEntry, load_entry, read_ledger
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark, rollback, sign
@@ -333,6 +334,24 @@ def test_local_channel_accepts_signed_and_unsigned_entries(tmp_path: Path) -> No
     assert [*verify(bucket, RELEASED, authority=POLICY.authority())] == []
     assert [bool(entry.key) for entry in read_ledger(bucket, RELEASED).entries] == [True, False]
     assert SCHEMA_VERSION == 4
+
+
+def test_signed_entry_of_schema_3_is_still_read(index: Signed, tmp_path: Path) -> None:
+    """Older versions wrote the numbers of sets as lists."""
+    signer, number = new_key(tmp_path / "old-key"), 2
+    body = json.loads(index.bucket.get(RELEASED.ledger_entry(number)))
+    del body["signature"]
+    body |= {"schema": 3, "key": signer.key}
+    body["state"] |= {"held": [1, 2], "offered": [1, 2], "retired": [], "swept": []}
+
+    def dump() -> bytes:
+        return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()
+
+    body["signature"] = base64.b64encode(signer.sign(dump(), ENTRY_TYPE).value).decode()
+    assert load_entry(dump(), "entry").state.held == NumberRanges.of((1, 2))
+    body["state"]["offered"] = [1]
+    with pytest.raises(BucketError, match="was changed after it was signed"):
+        load_entry(dump(), "entry")
 
 
 def test_entries_share_the_text_of_their_policy(index: Signed) -> None:
