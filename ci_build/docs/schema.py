@@ -17,14 +17,17 @@ from core import wheels_json
 from core.model import Evidence, WheelSet
 from core.number_ranges import PATTERN, NumberRanges
 from promotion.evidence import evidence
-from promotion.index import ledger
-from promotion.index.json_types import PolicyRecord
+from promotion.evidence.signing import SCHEMA_VERSION as SIGNATURE_VERSION
+from promotion.index import ledger, summary
+from promotion.index.json_types import PolicyRecord, StatusFile
+from promotion.index.reader import STATUS_SCHEMA
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _SIMPLE: Mapping[object, str] = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
 _ATTRIBUTE = re.compile(r"^ {4}([\w, ]+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 _TIME = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$"
 _SHA256 = "^[0-9a-f]{64}$"
+_BASE64 = {"type": "string", "contentEncoding": "base64"}
 
 
 def evidence_schema() -> Mapping[str, Any]:
@@ -42,10 +45,8 @@ def ledger_schema() -> Mapping[str, Any]:
     schema = _file("An entry of the ledger of an index", ledger.LedgerEntry, ledger.SCHEMA_VERSION)
     schema["properties"]["number"] |= {"minimum": 1}
     schema["properties"]["signature"] = {
-        "type": "string",
-        "contentEncoding": "base64",
-        "description": "signature of all other fields with `key`; absent in unsigned entries.",
-    }
+        **_BASE64, "description": "signature of all other fields with `key`; absent in unsigned entries.",
+    }  # fmt: skip
     # `PromotedSet.policy` is untyped because it is stored as read; the reader checks it against this type.
     schema["$defs"]["PromotedSet"]["properties"]["policy"] |= _schema_of(PolicyRecord, schema["$defs"])
     return schema
@@ -61,9 +62,39 @@ def wheels_schema() -> Mapping[str, Any]:
     return schema
 
 
+def status_schema() -> Mapping[str, Any]:
+    """Return the schema of `status.json` of an index, for monitors."""
+    schema = _file("The state of an index, for monitors", StatusFile, STATUS_SCHEMA)
+    # The writer adds no other fields; readers accept those of later versions.
+    for part in (schema, *schema["$defs"].values()):
+        part["additionalProperties"] = False
+    return schema
+
+
+def signature_schema() -> Mapping[str, Any]:
+    """Return the schema of the signature beside a file of evidence."""
+    fields = {
+        "schema": {"const": SIGNATURE_VERSION},
+        "key": {"type": "string", "pattern": "^ssh-ed25519 [A-Za-z0-9+/=]+$", "description": "public key."},
+        "signature": {**_BASE64, "description": "signature of the file and its media type (DSSE)."},
+    }
+    return {
+        "$schema": _DIALECT, "title": "Signature of evidence", "type": "object", "properties": fields,
+        "required": [*fields], "additionalProperties": False,
+    }  # fmt: skip
+
+
+def summary_schema() -> Mapping[str, Any]:
+    """Return the schema of the numbers that a promotion writes beside a set."""
+    return _file("Numbers of a promoted set", summary.SetSummary, summary.SCHEMA_VERSION)
+
+
 SCHEMAS: Mapping[str, Callable[[], Mapping[str, Any]]] = {
     "evidence.schema.json": evidence_schema,
     "ledger-entry.schema.json": ledger_schema,
+    "signature.schema.json": signature_schema,
+    "status.schema.json": status_schema,
+    "summary.schema.json": summary_schema,
     "wheels.schema.json": wheels_schema,
 }
 """File name of each schema -> function that returns it."""

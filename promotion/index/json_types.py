@@ -61,6 +61,79 @@ class ListedIndex(TypedDict):
     targets: list[str]
 
 
+class WrittenSetRow(SetRow):
+    """All fields of a set in status.json; those of older versions lack some.
+
+    Attributes:
+        files: names of the files beside the wheels.
+        figures: values of plots by kind: code, tests, gates.
+    """
+
+    files: list[str]
+    figures: dict[str, dict[str, float]]
+    pinned: str
+    quarantined: str
+
+
+class Change(TypedDict):
+    """The newest ledger entry in status.json."""
+
+    time: str
+    by: str
+    kind: str
+    reason: str
+
+
+class WrittenPages(TypedDict):
+    """The pages of a project as status.json records them: digest of their wheels, and etags of both pages."""
+
+    sha256: str
+    etags: list[str]
+
+
+class WrittenTree(TypedDict):
+    """The Merkle tree of the ledger in status.json: number of entries, and roots of its complete subtrees."""
+
+    size: int
+    roots: list[str]
+
+
+class StatusFile(TypedDict):
+    """The file status.json; see `status.dump_status`.
+
+    Attributes:
+        entries: number of the newest ledger entry.
+        ledger_sha256: sha256 of that entry.
+        visible: number of visible sets.
+        last_set: digest of the newest visible set; empty without one.
+        stale_after: time from which the index counts as stale; empty if its policy has no limit.
+        quarantined: number of a set -> reason.
+        sets: the newest visible sets, newest first.
+        hidden: the newest quarantined sets, newest first.
+        history: the newest ledger entries, newest first.
+        listed: row of the index on the page that lists all indexes.
+        pages: project -> pages that were written last.
+        people: etag of the page for people.
+    """
+
+    index: str
+    entries: int
+    ledger_sha256: str
+    changed: Change
+    visible: int
+    last_set: str
+    last_promoted: str
+    stale_after: str
+    quarantined: dict[int, str]
+    sets: list[WrittenSetRow]
+    hidden: list[WrittenSetRow]
+    history: list[HistoryRow]
+    listed: ListedIndex
+    pages: dict[str, WrittenPages]
+    people: str
+    tree: WrittenTree
+
+
 def check_type(value: object, kind: Any) -> None:  # noqa: ANN401 - any annotation
     """Raise TypeError unless a value, and every value in it, has the annotated type.
 

@@ -36,6 +36,7 @@ from promotion.gates.device.sessions.plan import RunPlan
 from promotion.gates.device.suite import smoke_suite
 from promotion.storage.bucket import sha256_of
 from promotion.storage.keys import StagedSet
+from tests.support.bucket_schemas import validate_bucket
 from tests.support.files import write_files
 from tests.support.machine import need
 from tests.support.silent import Silent
@@ -280,6 +281,7 @@ def test_merge_joins_shards_into_evidence(place: Place) -> None:
     assert status == 0, said
     assert place.results(evidence) == GOOD
     assert (evidence["outcome"], evidence["counts"]["passed"]) == ("passed", 8)
+    assert validate_bucket(place.folder / "bucket")["evidence.schema.json"] > 0
     # That evidence counts for the gate from now on.
     status, (again,), said = place.gate("device", source)
     assert (status, again) == (0, evidence)

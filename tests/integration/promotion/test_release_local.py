@@ -20,6 +20,7 @@ from ci_build.release.request import GATES
 from core.wheels_json import load_wheel_set
 from promotion.evidence.evidence import SCHEMA_VERSION, load_evidence
 from tests.integration.conftest import CI_BUILD, Released, ci_build
+from tests.support.bucket_schemas import validate_bucket
 from tests.support.small_corpus import check_small_corpus
 
 pytestmark = pytest.mark.network
@@ -98,6 +99,17 @@ def test_release_evidence_names_set_and_tier(released: Released) -> None:
     logs = {name: sha256 for word in words for name, sha256 in word["logs"].items()}
     assert {name.partition("/")[0] for name in logs} == {"load", "compile", "install"}
     assert {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in logs} == logs
+
+
+def test_release_writes_files_that_match_the_schemas(released: Released) -> None:
+    assert validate_bucket(released.folder / "bucket") == {
+        "evidence.schema.json": 16,
+        "ledger-entry.schema.json": 1,
+        "signature.schema.json": 16,
+        "status.schema.json": 1,
+        "summary.schema.json": 1,
+        "wheels.schema.json": 2,
+    }
 
 
 def test_release_compiles_small_corpus(released: Released) -> None:

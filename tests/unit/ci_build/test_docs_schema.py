@@ -1,10 +1,12 @@
-"""JSON Schemas of evidence, ledger entries and wheels.json: they accept what the program writes, and nothing else."""
+"""JSON Schemas accept the files that the program writes to a bucket, and refuse others."""
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,35 +14,54 @@ import jsonschema
 import pytest
 
 from ci_build.docs import schema
-from ci_build.docs.schema import SCHEMAS, descriptions, evidence_schema, ledger_schema, wheels_schema
+from ci_build.docs.schema import SCHEMAS, descriptions, ledger_schema
 from core.model import Evidence, Finding, Outcome, Severity, Tier
 from promotion.evidence.evidence import dump_evidence
-from promotion.evidence.signing import new_key
+from promotion.evidence.signing import EVIDENCE_TYPE, new_key
 from promotion.index.ledger import PromotedSet
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark, rollback, sign
+from promotion.index.retention import RetentionRule, apply
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.promoting import NOW, POLICY, RELEASED, go, staged_in
 from tests.support.wheel_sets import make_wheels
 
+SCHEMA_OF = {
+    "evidence": "evidence.schema.json",
+    "ledger": "ledger-entry.schema.json",
+    "signature": "signature.schema.json",
+    "status": "status.schema.json",
+    "summary": "summary.schema.json",
+    "wheels": "wheels.schema.json",
+}
+
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]]:
-    """Return the JSON files of an index with promotions, marks, a rollback and a signature."""
+    """Return the JSON files of an index with ledger entries of every kind."""
     folder = tmp_path_factory.mktemp("index")
     bucket, signer = DirBucket(folder / "bucket"), new_key(folder / "key")
-    for minor in (1, 2):
+    for minor in (1, 2, 3):
         wheels = make_wheels(folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
         staged = staged_in(bucket, folder / "sets", wheels)
         go(bucket, staged)
     told: Mapping[str, Any] = {"actor": "me", "now": lambda: NOW}
     mark(bucket, RELEASED, EntryKind.YANK, ["1"], reason="slow", **told)
     mark(bucket, RELEASED, EntryKind.QUARANTINE, ["2"], reason="wrong", **told)
+    status = [bucket.get(RELEASED.status)]
+    for kind, number in ((EntryKind.UNYANK, 1), (EntryKind.FREE, 2), (EntryKind.PIN, 2), (EntryKind.UNPIN, 2)):
+        mark(bucket, RELEASED, kind, [str(number)], reason="again", **told)
     rollback(bucket, RELEASED, to=1, reason="back", **told)
+    rollback(bucket, RELEASED, to=3, reason="forward", **told)
+    for later in (NOW + timedelta(days=10), NOW + timedelta(days=20)):
+        apply(bucket, RELEASED, RetentionRule(days=1), actor="me", now=partial(datetime.fromisoformat, str(later)))
     sign(bucket, RELEASED, reason="reviewed", authority=POLICY.authority(signer), **told)
     texts = {
         "evidence": [bucket.get(key) for key in bucket.list(staged.evidence) if key.endswith(".json")],
         "ledger": [bucket.get(key) for key in bucket.list(RELEASED.ledger)],
+        "signature": [signer.sign(b"{}", EVIDENCE_TYPE).dump()],
+        "status": [*status, bucket.get(RELEASED.status)],
+        "summary": [bucket.get(key) for key in bucket.list(RELEASED.root) if "/summary-" in key],
         "wheels": [bucket.get(staged.file("wheels.json"))],
     }
     finding = Finding(code="x", severity=Severity.NOTE, message="m", remedy="")
@@ -56,20 +77,22 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]]:
     return {name: [json.loads(text) for text in found] for name, found in texts.items()}
 
 
-MAKERS: Mapping[str, Callable[[], Mapping[str, Any]]] = {
-    "evidence": evidence_schema,
-    "ledger": ledger_schema,
-    "wheels": wheels_schema,
-}
+def schema_of(name: str) -> Mapping[str, Any]:
+    return SCHEMAS[SCHEMA_OF[name]]()
 
 
-@pytest.mark.parametrize(("name", "least"), [("evidence", 5), ("ledger", 6), ("wheels", 1)])
-def test_schema_accepts_files_that_the_program_writes(files: Mapping[str, list[Any]], name: str, least: int) -> None:
-    made = MAKERS[name]()
+@pytest.mark.parametrize("name", SCHEMA_OF)
+def test_schema_accepts_files_that_the_program_writes(files: Mapping[str, list[Any]], name: str) -> None:
+    made = schema_of(name)
     jsonschema.Draft202012Validator.check_schema(made)
-    assert len(files[name]) >= least
+    assert len(files[name]) > 0
     for body in files[name]:
         jsonschema.validate(body, made)
+
+
+def test_files_have_every_kind_of_ledger_entry(files: Mapping[str, list[Any]]) -> None:
+    assert {body["kind"] for body in files["ledger"]} == {*EntryKind}
+    assert [bool(body["hidden"]) for body in files["status"]] == [True, False]
 
 
 WRONG = [
@@ -87,6 +110,16 @@ WRONG = [
     ("ledger", ("state", "yanked"), {"first": "slow"}),
     ("ledger", ("promoted", "wheels", 0, "size"), "large"),
     ("ledger", ("promoted", "policy", "stale_days"), "ten"),
+    ("signature", ("unknown",), 1),
+    ("signature", ("key",), "ssh-rsa AAAA"),
+    ("status", ("unknown",), 1),
+    ("status", ("entries",), "many"),
+    ("status", ("sets", 0, "unknown"), 1),
+    ("status", ("sets", 0, "figures", "gates", "load"), "long"),
+    ("status", ("changed", "unknown"), 1),
+    ("status", ("quarantined", "two"), "wrong"),
+    ("summary", ("unknown",), 1),
+    ("summary", ("gates", "load"), "long"),
     ("wheels", ("unknown",), 1),
     ("wheels", ("wheels", 0, "size"), "large"),
     ("wheels", ("digest",), "abc"),
@@ -103,12 +136,12 @@ def test_schema_refuses_wrong_value(
         part = part[key]
     part[place[-1]] = value
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(body, MAKERS[name]())
+        jsonschema.validate(body, schema_of(name))
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", SCHEMA_OF)
 def test_schema_refuses_missing_field(files: Mapping[str, list[Any]], name: str) -> None:
-    checker, body = jsonschema.Draft202012Validator(MAKERS[name]()), files[name][0]
+    checker, body = jsonschema.Draft202012Validator(schema_of(name)), files[name][0]
     accepted = [
         key for key in body if checker.is_valid({other: value for other, value in body.items() if other != key})
     ]
@@ -116,7 +149,7 @@ def test_schema_refuses_missing_field(files: Mapping[str, list[Any]], name: str)
 
 
 def test_signed_entry_has_signature(files: Mapping[str, list[Any]]) -> None:
-    assert [("signature" in body) for body in files["ledger"]] == [False] * 5 + [True]
+    assert ["signature" in body for body in files["ledger"]] == [body["kind"] == "sign" for body in files["ledger"]]
 
 
 def test_schema_explains_fields() -> None:
@@ -132,5 +165,5 @@ def test_schema_of_unknown_type_is_an_error() -> None:
 
 
 def test_schemas_have_names_for_files() -> None:
-    assert [*SCHEMAS] == ["evidence.schema.json", "ledger-entry.schema.json", "wheels.schema.json"]
+    assert [*SCHEMAS] == [*SCHEMA_OF.values()]
     assert all(make()["additionalProperties"] is False for make in SCHEMAS.values())
