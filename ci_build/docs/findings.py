@@ -32,7 +32,7 @@ class FindingEntry:
 def finding_entries() -> Mapping[str, Sequence[FindingEntry]]:
     """Return title of a section -> its findings, sorted by code."""
     wheels = [
-        FindingEntry(code=code, severity=kind.severity, cause=f"{kind.title}.", remedy=kind.remedy)
+        FindingEntry(code=code, severity=kind.severity, cause=_sentence(kind.title), remedy=kind.remedy)
         for code, kind in sorted(finding_kinds().items())
     ]
     tables = tomllib.loads(FINDINGS_FILE.read_text(encoding="utf-8"))
@@ -44,3 +44,9 @@ def finding_entries() -> Mapping[str, Sequence[FindingEntry]]:
         for name, rows in tables.items()
     }
     return {"Wheels": wheels, **others}
+
+
+def _sentence(title: str) -> str:
+    """Return the title of a finding as a sentence; names keep their case."""
+    named = title.startswith(("pjrt", "version.py"))
+    return f"{title if named else title[:1].upper() + title[1:]}."

@@ -17,7 +17,8 @@ from core.errors import RequestError
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = "docs/reference"
 COMPATIBILITY = "docs/compatibility.md"
-_WORKER = "assets/iframe-worker.js"
+PICTURES = "docs/pictures"
+_WORKER, _STYLE = "assets/iframe-worker.js", "assets/site.css"
 _RELATIVE_LINK = re.compile(r"\[([^\]]*)\]\((?!https?://)[^)]*\)")
 _PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "docker/README.md", "promotion/gates/README.md")
 """Pages outside of `docs/`, and files that they link."""
@@ -74,6 +75,7 @@ def write_pages(request: DocsRequest, folder: Path) -> None:
     for page in (*_PAGES, *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))):
         (folder / page).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / page, folder / page)
+    shutil.copytree(ROOT / PICTURES, folder / PICTURES)
     reference = folder / REFERENCE
     (reference / "schemas").mkdir(parents=True)
     for name, text in reference_pages(request).items():
@@ -81,7 +83,8 @@ def write_pages(request: DocsRequest, folder: Path) -> None:
     for name, schema in SCHEMAS.items():
         (reference / "schemas" / name).write_text(json.dumps(schema(), indent=1) + "\n", encoding="utf-8")
     (folder / _WORKER).parent.mkdir()
-    shutil.copyfile(Path(__file__).with_name("assets") / "iframe-worker.js", folder / _WORKER)
+    for asset in (_WORKER, _STYLE):
+        shutil.copyfile(Path(__file__).parent / asset, folder / asset)
     if request.compatibility is not None:
         (folder / COMPATIBILITY).write_text(_tables(request.compatibility), encoding="utf-8")
 
@@ -110,7 +113,7 @@ def configuration(request: DocsRequest, pages: Path, site: Path) -> Mapping[str,
         "theme": {
             "name": "material",
             "font": False,
-            "features": ["navigation.sections", "navigation.indexes", "content.code.copy", "search.highlight"],
+            "features": ["navigation.sections", "content.code.copy", "search.highlight"],
             "palette": [
                 {"media": f"(prefers-color-scheme: {mode})", "scheme": scheme, "primary": "indigo",
                  "toggle": {"icon": f"material/{icon}", "name": f"Switch to {other} mode"}}
@@ -121,6 +124,7 @@ def configuration(request: DocsRequest, pages: Path, site: Path) -> Mapping[str,
         },
         "plugins": ["search", "offline"],
         "markdown_extensions": ["tables", "admonition", "pymdownx.superfences", {"toc": {"permalink": True}}],
+        "extra_css": [_STYLE],
         # The plugin `offline` would load this script from another server.
         "extra": {"generator": False, "polyfills": [_WORKER]},
         "validation": {

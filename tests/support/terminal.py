@@ -53,6 +53,7 @@ def show(
     lines: int = 24,
     env: Mapping[str, str] | None = None,
     pipe: bool = False,
+    cwd: Path = ROOT,
     during: Callable[[subprocess.Popen[bytes], list[str]], None] = lambda _process, _frame: None,
 ) -> Shown:
     """Run a program on a pseudo-terminal of the given size.
@@ -69,7 +70,7 @@ def show(
     environment = {**inherited, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **(env or {})}
     out = subprocess.PIPE if pipe else theirs
     process = subprocess.Popen(
-        argv, stdin=theirs, stdout=out, stderr=theirs, env=environment, cwd=ROOT, start_new_session=True
+        argv, stdin=theirs, stdout=out, stderr=theirs, env=environment, cwd=cwd, start_new_session=True
     )
     os.close(theirs)
     try:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
+import shutil
+import ssl
 import subprocess
 import sys
 import time
@@ -13,9 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from ci_build.docs.pages import PICTURES, navigation
+from ci_build.docs.request import DocsRequest
 from ci_build.release import gating
 from ci_build.release.request import GATES
-from tests.integration.conftest import Released
+from tests.integration.conftest import Released, succeed
+from tests.support.chromium import chromium
+from tests.support.machine import need
 
 ROOT = Path(__file__).resolve().parents[3]
 FENCE = re.compile(r"```console\n(.*?)```", re.DOTALL)
@@ -23,6 +30,7 @@ DOCS = sorted((ROOT / "docs").glob("*.md"))
 ELSEWHERE = {
     "python3 build/test": "this very run",
     ".venv/bin/python -m benchmarks.repair": "test_benchmark_repair.py",
+    ".venv/bin/python -m tests.support.pictures": "test_pictures.py, which compares its pictures",
     ".venv/bin/python -m pip wheel ./kernels --no-deps -C targets=gfx942 --wheel-dir=kernels-dist": (
         "test_kernel_project.py, with one module"
     ),
@@ -71,6 +79,43 @@ def test_every_page_with_commands_is_tested() -> None:
     shown = {str(page.relative_to(ROOT)) for page in pages if "```console" in page.read_text()}
     assert shown == {*PAGES, "CONTRIBUTING.md"}
     assert commands("CONTRIBUTING.md") == ["python3 build/test --list"]
+
+
+ALL_PAGES = [*ROOT.glob("*.md"), *DOCS, ROOT / "docker/README.md", ROOT / "promotion/gates/README.md"]
+
+
+def test_program_accepts_every_command_that_a_page_mentions(tmp_path: Path) -> None:
+    """Also commands that need AMD's machines, or several machines, exist with their options and values."""
+    texts = [page.read_text() for page in ALL_PAGES]
+    blocks = [block for text in texts for block in re.findall(r"```(?:console|sh|yaml)\n(.*?)```", text, re.DOTALL)]
+    span = re.compile(r"`((?:python3 build/)?ci_build [^`]+)`")
+    spans = [found.replace("…", " ") for text in texts for found in span.findall(" ".join(text.split()))]
+    assert len(blocks) > 30
+    assert len(spans) > 35
+    # A sentence may leave out options and arguments, as a shell's "$@" does.
+    (tmp_path / "mentioned.sh").write_text("".join(f'{found} "$@"\n' for found in spans))
+    (tmp_path / "shown.sh").write_text("\n".join(blocks))
+    succeed("accepts", str(tmp_path / "mentioned.sh"), str(tmp_path / "shown.sh"))
+
+
+def test_modules_that_a_page_starts_exist() -> None:
+    found = {
+        name for page in ALL_PAGES for name in re.findall(r"-m ((?:benchmarks|kernels|tests)[\w.]+)", page.read_text())
+    }
+    assert len(found) > 10
+    assert [name for name in found if importlib.util.find_spec(name) is None] == []
+
+
+def test_certificates_of_the_cluster_page_are_valid(tmp_path: Path) -> None:
+    need("bash", "openssl")
+    (script,) = (block for block in re.findall(r"```sh\n(.*?)```", (ROOT / "docs/cluster.md").read_text(), re.DOTALL)
+                 if block.startswith("openssl"))  # fmt: skip
+    subprocess.run(["bash", "-euc", script], cwd=tmp_path, check=True, capture_output=True)
+    for name in ("head", "node", "me"):
+        subprocess.run(["openssl", "verify", "-CAfile", "ca.pem", f"{name}.pem"], cwd=tmp_path, check=True)
+        context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        context.load_cert_chain(tmp_path / f"{name}.pem")
+        assert (tmp_path / f"{name}.pem").stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.heavy
@@ -160,20 +205,26 @@ def test_gates_readme_lists_the_registered_gates() -> None:
     assert rows == [(gate.name, "each target" if gate.per_target else "the set") for gate in made]
 
 
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, work_cache: Path) -> Path:
+    """Return the site in a folder."""
+    folder = tmp_path_factory.mktemp("built") / "site"
+    succeed("docs", "--out", str(folder), f"--cache-dir={work_cache}")
+    return folder
+
+
 @pytest.mark.heavy
 @pytest.mark.network
-def test_site_is_strict_reproducible_and_works_without_a_server(
-    tmp_path: Path, work_cache: Path, monkeypatch: pytest.MonkeyPatch
+def test_site_is_strict_reproducible_and_complete(
+    site: Path, tmp_path: Path, work_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The strict build is clean and repeatable, refuses broken links, and its files load nothing from elsewhere."""
     monkeypatch.setenv("CI_BUILD_CACHE_DIR", str(work_cache))
-    site, again = tmp_path / "site", tmp_path / "again"
-    for out in (site, again):
-        argv = [sys.executable, str(ROOT / "build" / "ci_build"), "docs", "--out", str(out)]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+    again = tmp_path / "again"
+    succeed("docs", "--out", str(again))
+    argv = [sys.executable, str(ROOT / "build" / "ci_build"), "docs"]
     (tmp_path / "bad.md").write_text("# Tables\n\n[one][1] [two][2]\n\n[1]: nothing.md\n[2]: trust.md#nothing\n")
-    argv = [*argv[:3], "--out", str(tmp_path / "bad"), "--compatibility", str(tmp_path / "bad.md")]
+    argv += ["--out", str(tmp_path / "bad"), "--compatibility", str(tmp_path / "bad.md")]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, (tmp_path / "bad").exists()) == (12, False)
     assert "'nothing.md', but the target" in done.stderr
@@ -186,11 +237,59 @@ def test_site_is_strict_reproducible_and_works_without_a_server(
     assert {path: found for path, text in pages.items() if (found := loaded.findall(text))} == {}
     styles = [data.decode() for path, data in files.items() if path.suffix == ".css"]
     assert [url for text in styles for url in re.findall(r"url\((?:https?:)?//[^)]+\)|@import[^;]+", text)] == []
-    # Browsers refuse to load JSON from file://, but not scripts.
-    index = files[Path("search/search_index.js")].decode()
-    assert "symbol-missing" in index
-    assert '<script src="assets/iframe-worker.js">' in pages[Path("index.html")]
+    titles = {
+        title
+        for section in navigation(DocsRequest(commands=()))
+        for rows in section.values()
+        for row in rows
+        for title in row
+    }
+    assert [title for title in titles if not re.search(rf">\s*{title}\s*<", pages[Path("index.html")])] == []
     assert all((site / path.parent / link).exists() for path, text in pages.items() for link in _local_links(text))
+
+
+@pytest.mark.heavy
+@pytest.mark.network
+def test_site_works_from_a_folder(site: Path) -> None:
+    """Without a server, Chromium shows every picture, follows the dark mode of the system, and searches."""
+    with chromium() as tab:
+        shutil.copytree(site, tab.folder / "site")
+        address = f"file:///{(tab.folder / 'site').relative_to(tab.root)}"
+        pictures = set[str]()
+        for path in sorted(site.rglob("*.html")):
+            if re.search(r"<img[^>]+pictures/", path.read_text()):
+                tab.visit(f"{address}/{path.relative_to(site)}", width=390, dark=True)
+                shown = "[...document.querySelectorAll('.md-content img')].map((one) => [one.src, one.naturalWidth])"
+                found = dict(tab.value(shown))
+                assert min(found.values()) > 0
+                pictures |= {source.rpartition("/")[2] for source in found}
+                assert tab.value("document.documentElement.scrollWidth") == 390
+                assert tab.value("document.body.dataset.mdColorScheme") == "slate"
+                assert tab.logged == []
+        assert pictures == {path.name for path in (ROOT / PICTURES).iterdir()}
+        tab.visit(f"{address}/index.html", width=1300)
+        links = tab.value(SEARCH)
+        (hit,) = (link for link in links if link.endswith("#symbol-missing"))
+        tab.visit(hit, width=1300)
+        assert tab.value("document.getElementById('symbol-missing').textContent").startswith("symbol-missing")
+        assert tab.value("document.querySelectorAll('mark').length") > 0
+        assert tab.logged == []
+
+
+SEARCH = """
+(async () => {
+  const field = document.querySelector('.md-search__input');
+  field.focus();
+  field.value = 'symbol-missing';
+  for (const kind of ['input', 'keyup']) field.dispatchEvent(new Event(kind, {bubbles: true}));
+  for (let tries = 0; tries < 300; tries += 1) {
+    const found = [...document.querySelectorAll('.md-search-result__link')].map((link) => link.href);
+    if (found.length) return found;
+    await new Promise((done) => setTimeout(done, 100));
+  }
+  return [];
+})()
+"""
 
 
 def _local_links(text: str) -> list[str]:

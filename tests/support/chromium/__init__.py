@@ -79,13 +79,17 @@ class Tab:
         """Show a page in a window of some width, in light or dark colours."""
         file = self.folder / "page.html"
         file.write_bytes(page)
+        self.visit(f"file:///{file.relative_to(self.root)}", width=width, dark=dark)
+
+    def visit(self, url: str, *, width: int, dark: bool = False) -> None:
+        """Load a page of loopback or of a folder in a window of some width, in light or dark colours."""
         self.logged.clear()
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 500
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
-        self.call("Page.navigate", url=f"file:///{file.relative_to(self.root)}")
+        self.call("Page.navigate", url=url)
         while self.message().get("method") != "Page.loadEventFired":
             pass
 
@@ -102,9 +106,11 @@ class Tab:
             if kind != "char" or text:
                 self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
 
-    def picture(self) -> bytes:
-        """Return the whole page as PNG."""
-        data: str = self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
+    def picture(self, height: int = 0) -> bytes:
+        """Return the page as PNG: the whole page, or its top of some height."""
+        width = self.value("document.documentElement.clientWidth")
+        clip = {"clip": {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}} if height else {}
+        data: str = self.call("Page.captureScreenshot", captureBeyondViewport=True, **clip)["data"]
         return base64.b64decode(data)
 
 

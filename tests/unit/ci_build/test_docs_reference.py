@@ -152,6 +152,8 @@ def test_findings_have_cause_remedy_and_known_severity() -> None:
     wrong = [entry.code for entry in entries if not {*entry.severity.split(" or ")} <= {"error", "warning", "note"}]
     assert wrong == []
     assert [entry.code for entry in entries if not entry.cause.endswith(".")] == []
+    small = {entry.cause.split()[0].rstrip(",") for entry in entries if entry.cause[0].islower()}
+    assert small == {"jax", "jaxlib", "pjrt", "version.py"}
     silent = {entry.code for entry in entries if not entry.remedy and "error" in entry.severity}
     assert silent == set()
 

@@ -1,0 +1,87 @@
+"""Pictures of the documentation show the present output of the program."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ci_build.docs.pages import PICTURES
+from tests.integration.conftest import Released
+from tests.support.pictures.drawing import comparable, draw, text_of
+from tests.support.pictures.recordings import DOCTOR, RECORDINGS, doctor_picture, terminal_pictures
+from tests.support.pictures.screenshots import page_text, pages, text_in, with_text
+from tests.support.terminal import ROOT
+
+FOLDER = ROOT / PICTURES
+AGAIN = "make the pictures again with `python -m tests.support.pictures`"
+EXTERNAL = re.compile(r"url\((?!#)|@import|@font-face|href=|src=|<script|<image|<foreignObject")
+
+
+def lines(svg: str) -> list[str]:
+    return comparable(text_of(svg))
+
+
+@pytest.mark.heavy
+@pytest.mark.network
+def test_pictures_show_what_the_program_prints(released: Released, work_cache: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "release"
+    released.copy(folder)
+    for name, svg in terminal_pictures(folder, work_cache / "inputs").items():
+        assert lines(svg) == lines((FOLDER / f"{name}.svg").read_text()), AGAIN
+    for name, page in pages(folder / "bucket").items():
+        assert page_text(page).splitlines() == text_in((FOLDER / f"{name}.png").read_bytes()).splitlines(), AGAIN
+
+
+def test_picture_of_the_doctor_shows_what_it_prints(tmp_path: Path) -> None:
+    assert lines(doctor_picture(tmp_path)) == lines((FOLDER / f"{DOCTOR}.svg").read_text()), AGAIN
+
+
+def test_pictures_are_small_and_load_nothing() -> None:
+    files = {path.name: path for path in FOLDER.iterdir()}
+    drawn = {f"{name}.svg" for name in (DOCTOR, *(recording.name for recording in RECORDINGS))}
+    assert {*files} == {*drawn, "index.png", "report.png"}
+    assert sum(path.stat().st_size for path in files.values()) < 300_000
+    assert [name for name in drawn if EXTERNAL.search(files[name].read_text())] == []
+
+
+def test_every_picture_is_on_a_page_with_a_text() -> None:
+    shown = set()
+    for page in (ROOT / "README.md", *ROOT.glob("docs/*.md"), ROOT / "promotion/gates/README.md"):
+        for text, link in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", page.read_text()):
+            assert len(text.split()) >= 4, f"{page.name}: {link}"
+            shown.add((page.parent / link).resolve())
+    assert shown == {*FOLDER.iterdir()}
+
+
+def test_drawing_keeps_text_and_colours() -> None:
+    output = b"working\r\x1b[2K\x1b[31mred \x1b[1;34mbold\x1b[0m\r\n\r\n  <a> & b" + b"x" * 20 + b"\r\n"
+    svg = draw("demo", output, 20)
+    assert text_of(svg) == ["$ demo", "red bold", "", "  <a> & bxxxxxxxxxxx", "xxxxxxxxx"]
+    fill = re.search(r"r(\d+) \{ fill: #cc555a \}", svg)
+    assert fill is not None
+    assert f'r{fill[1]}" x="0"' in svg
+    assert not EXTERNAL.search(svg)
+
+
+@pytest.mark.parametrize(
+    ("line", "same", "other"),
+    [
+        ("  96.0 MB, 13.2 s", "  101.5 kB, 9.0 s", "  96.0 MB kept"),
+        ("set 73bdc37f48ab of 3", "set abd042b33625 of 12", "lot 73bdc37f48ab of 3"),
+        ("at 2026-11-27T01:33:01Z", "at 2027-01-02T03:04:05Z", "on 2026-11-27T01:33:01Z"),
+        ("gfx942   any       7", "gfx942 any 170", "gfx950 any 7"),
+        ("jax 0.10.2 for Python 3.12", "jax 0.10.2 for Python 3.12", "jax 0.11.0 for Python 3.12"),
+    ],
+)
+def test_comparison_ignores_only_what_differs_between_runs(line: str, same: str, other: str) -> None:
+    assert comparable([line]) == comparable([same])
+    assert comparable([line]) != comparable([other])
+
+
+def test_picture_of_a_page_has_its_text() -> None:
+    png = (FOLDER / "index.png").read_bytes()
+    bare = png.replace(png[png.index(b"zTXt") - 4 : png.index(b"IDAT") - 4], b"")
+    assert text_in(with_text(bare, "a page\nwith text")) == "a page\nwith text"
+    assert "Does my GPU work?" in text_in(png).splitlines()
