@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from ci_build.docs.findings import finding_entries
 from ci_build.docs.markdown import block, code, page, plain, table
@@ -129,10 +130,39 @@ def _remedy(text: str) -> str:
 
 
 def schemas_page() -> str:
-    """Return the page that links the JSON Schemas."""
-    rows = ((f"[{name}](schemas/{name})", plain(str(make()["title"]))) for name, make in SCHEMAS.items())
-    intro = "JSON Schemas (draft 2020-12) of the files in a bucket. They describe the files that this version writes."
-    return page("Schemas", intro, table(("schema", "file"), rows))
+    """Return the page with the fields of each file, and the links of the JSON Schemas."""
+    intro = (
+        "JSON Schemas (draft 2020-12) of the files in a bucket, as this version writes them. Types with a capital "
+        "letter are objects, whose fields the schema defines."
+    )
+    return page("Schemas", intro, *(part for name, make in SCHEMAS.items() for part in _schema(name, make())))
+
+
+def _schema(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
+    rows = (
+        (code(field), plain(_type(about)), plain(about.get("description", "")))
+        for field, about in schema["properties"].items()
+    )
+    yield f"## {schema['title']}"
+    yield f"[{name}](schemas/{name})"
+    yield table(("field", "type", "meaning"), rows)
+
+
+def _type(about: Mapping[str, Any]) -> str:
+    """Return the type of a field in a few words."""
+    if "const" in about:
+        return str(about["const"])
+    if "enum" in about:
+        return ", ".join(about["enum"])
+    if "$ref" in about:
+        return str(about["$ref"]).rpartition("/")[2]
+    if "anyOf" in about:
+        return " or ".join(map(_type, about["anyOf"]))
+    if about.get("type") == "array":
+        return f"array of {_type(about['items'])}"
+    if isinstance(inner := about.get("additionalProperties"), dict):
+        return f"object of {_type(inner)}"
+    return str(about.get("type", "any"))
 
 
 def bucket_page() -> str:

@@ -20,6 +20,7 @@ from ci_build.docs.findings import finding_entries
 from ci_build.docs.markdown import code, plain
 from ci_build.docs.pages import navigation, write_pages
 from ci_build.docs.request import CommandHelp, DocsRequest
+from ci_build.docs.schema import SCHEMAS
 from ci_build.docs.toml_files import ROOT, TOML_FILES, TomlFile
 from core import errors
 from core.errors import RequestError
@@ -206,6 +207,17 @@ def test_bucket_page_has_every_key() -> None:
     assert len(rows) == len(public) + 3  # both classes have `root` and `simple`, and the documentation has a constant
     assert ("v2/INDEX/ledger/NUMBER.json", "Entry `number` of the ledger; the first is 1.") in rows
     assert (keys.DOCS, "The documentation site, which `ci_build docs` publishes.") in rows
+
+
+def test_schemas_page_explains_every_field() -> None:
+    text = reference.schemas_page()
+    for name, make in SCHEMAS.items():
+        section = text.partition(f"[{name}](schemas/{name})")[2].partition("\n## ")[0]
+        assert [field for field in make()["properties"] if f"| {code(field)} | " not in section] == []
+    assert "| `findings` | array of Finding |" in text
+    assert "| `promoted` | PromotedSet or null | for a promotion, the set. |" in text
+    assert "| `logs` | object of string |" in text
+    assert "| `entries` | integer | number of the newest ledger entry. |" in text
 
 
 def test_navigation_lists_every_page_once(request_: DocsRequest, tmp_path: Path) -> None:
