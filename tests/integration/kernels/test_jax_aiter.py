@@ -45,10 +45,13 @@ COUNTS = {
     "devices": 70,
     "attention_gradient": 47,
     "decoding": 72,
+    "examples": 4,
 }
 QUICK = ("loader", "choice")
 """Modules that share a process, whose start takes as long as their checks."""
-GROUPS = [QUICK, *((name,) for name in COUNTS if name not in QUICK)]
+HEAVY = ("compat", "examples")
+"""Modules that share another one, which only CI runs."""
+GROUPS = [QUICK, HEAVY, *((name,) for name in COUNTS if name not in (*QUICK, *HEAVY))]
 
 
 @cache
@@ -62,6 +65,7 @@ def libraries() -> Path:
 def run(python: Path, folder: Path, *arguments: str, package: Path = PACKAGE) -> dict[str, str]:
     """Run checks; return the result of each: "" for passed, else pytest's message."""
     (folder / "tests").mkdir()
+    shutil.copy(CHECKS.parents[1] / "docs" / "kernels.md", folder)
     (folder / "tests" / "__init__.py").touch()
     shutil.copytree(CHECKS, folder / "tests" / "jax_aiter", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(package, folder / "jax_aiter", ignore=shutil.ignore_patterns("__pycache__"))

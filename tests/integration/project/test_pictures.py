@@ -71,6 +71,7 @@ def test_drawing_keeps_text_and_colours() -> None:
         ("  96.0 MB, 13.2 s", "  101.5 kB, 9.0 s", "  96.0 MB kept"),
         ("set 73bdc37f48ab of 3", "set abd042b33625 of 12", "lot 73bdc37f48ab of 3"),
         ("at 2026-11-27T01:33:01Z", "at 2027-01-02T03:04:05Z", "on 2026-11-27T01:33:01Z"),
+        ("by me@host for", "by ci, run 12 for", "by nobody for"),
         ("gfx942   any       7", "gfx942 any 170", "gfx950 any 7"),
         ("jax 0.10.2 for Python 3.12", "jax 0.10.2 for Python 3.12", "jax 0.11.0 for Python 3.12"),
     ],

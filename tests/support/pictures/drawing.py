@@ -42,7 +42,7 @@ _LINES = 500
 _VARYING = (
     (re.compile(r"\b([0-9a-f]{64}|[0-9a-f]{16}|[0-9a-f]{12})\b"), "DIGEST"),
     (re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d)?)?Z?"), "TIME"),
-    (re.compile(r"\w[\w.-]*@[\w.-]+"), "USER"),
+    (re.compile(r"\w[\w.-]*(@[\w.-]+|, run \d+)"), "USER"),
     (re.compile(r"(?<=Python )\d+\.\d+\.\d+"), "VERSION"),
     (re.compile(r"(?<![\w.+-])\d+(\.\d+)?(?![\w+]|\.\d)"), "#"),
     (re.compile(r"# (B|kB|MB|GB)\b"), "# BYTES"),
