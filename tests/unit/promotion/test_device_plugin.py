@@ -1,13 +1,21 @@
-"""Checks of a worker's devices after a test, with drivers whose functions return the codes of real drivers."""
+"""Checks of a worker's devices after a test, and the record of lost workers.
+
+The drivers are fakes whose functions return the codes of real drivers.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from promotion.gates.device import plugin
 from promotion.gates.device.plugin import device_check
 from promotion.gates.device.plugin.device_check import LASTING, device_error
 
@@ -101,3 +109,22 @@ def test_device_error_without_driver_is_empty() -> None:
 def test_lasting_errors_are_recognised(text: str) -> None:
     assert LASTING.search(text)
     assert not LASTING.search("CUDA_ERROR_INVALID_VALUE hipErrorInvalidValue CUDA_ERROR_OUT_OF_MEMORY AssertionError")
+
+
+def test_controller_waits_only_for_lost_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process of a worker that finished lives until the session ends, so a wait would cost its whole time limit."""
+    waited_for: list[int] = []
+
+    def wait(child: int) -> int:
+        waited_for.append(child)
+        return -9
+
+    monkeypatch.setattr(plugin, "_wait_status", wait)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    controller = plugin.ControllerPlugin(tmp_path)
+    for number, problem in enumerate((None, "Not properly terminated")):
+        io = SimpleNamespace(popen=SimpleNamespace(pid=number))
+        controller.pytest_testnodedown(SimpleNamespace(gateway=SimpleNamespace(id=f"gw{number}", _io=io)), problem)
+    assert waited_for == [1]
+    _, down = map(json.loads, (tmp_path / "controller.jsonl").read_text().splitlines())
+    assert (down["event"], down["worker"], down["status"]) == ("down", "gw1", -9)

@@ -39,8 +39,13 @@ class ControllerPlugin:
         self.journal.write("controller", pid=self.journal.pid)
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:  # noqa: ANN401 - xdist's controller of a worker
-        """Record how a worker ended: its exit status, or the negative number of a signal."""
+    def pytest_testnodedown(self, node: Any, error: object) -> None:  # noqa: ANN401 - xdist's controller of a worker
+        """Record how a lost worker ended: its exit status, or the negative number of a signal.
+
+        A worker that finished has no error. Its process ends only when the controller ends it.
+        """
+        if not error:
+            return
         with contextlib.suppress(AttributeError, ChildProcessError):
             status = _wait_status(node.gateway._io.popen.pid)  # execnet offers no public way
             if status is not None:
