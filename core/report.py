@@ -67,10 +67,6 @@ class Task:
         """Report the number of finished actions, the total, which may grow, and the name of a running action."""
         self._amount(done, total, unit, what)
 
-    def count_tests(self, done: int, total: int) -> None:
-        """Report the number of finished tests of the current step, and the total."""
-        self._amount(done, total, "tests")
-
     def _amount(self, done: int, total: int, unit: str = "", what: str = "") -> None:
         """Show the progress of the current step: live on a display, otherwise as an occasional line."""
         with self._screen.lock:

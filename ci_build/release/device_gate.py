@@ -174,7 +174,6 @@ def run(
         seconds=durations(config, staged, bucket, (targets or ("any",))[0])
         if config.seconds is None
         else config.seconds,
-        on_progress=reporter.count_tests,
     )
     gates = [make_gate(config)]
     max_age = None if days is None else timedelta(days=days)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
@@ -45,7 +45,6 @@ class DeviceGateConfig:
         seconds: known durations of tests, used to balance shards.
         bucket: value of `--bucket`, for the command that reproduces a test.
         signer: signer of shards; `run_gates` signs evidence.
-        on_progress: called with the numbers of finished and of all tests.
     """
 
     request: DeviceRequest
@@ -62,7 +61,6 @@ class DeviceGateConfig:
     seconds: Mapping[str, float] | None = None
     bucket: str = ""
     signer: Signer | None = None
-    on_progress: Callable[[int, int], None] = lambda _done, _total: None
 
     @property
     def platform(self) -> JaxPlatform:

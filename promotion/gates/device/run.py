@@ -114,7 +114,8 @@ class _GateRun:
         folder = config.request.work or context.work / "run"
         count = len(plan.passes[0].leases)
         context.progress.step(f"tests of {suite.commit} with {count} worker{'s' if count > 1 else ''}")
-        report = Harness(self.runner, plan, folder, config.on_progress).run()
+        count_tests = functools.partial(context.progress.count, unit="tests")
+        report = Harness(self.runner, plan, folder, count_tests).run()
         results = self._verdicts(report, python, machine_env, expected)
         yield from self._report(report, results, suite, folder, {**config.options, "--python": site.version})
         if config.request.work and not report.problems:
