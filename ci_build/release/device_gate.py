@@ -30,6 +30,7 @@ from promotion.gates.device.merge import make_merge_gate
 from promotion.gates.device.request import DeviceRequest, check_image, parse_suite_env
 from promotion.gates.device.run import make_gate
 from promotion.gates.device.run_record import record_evidence
+from promotion.gates.device.sessions.processes import end_interrupted
 from promotion.gates.device.shards import collect_shards, parse_shard
 from promotion.gates.device.suite import parse_source, read_list, suite_id
 from promotion.policy.families import load_families
@@ -53,9 +54,12 @@ def parse_config(
     Raises:
         RequestError: options are invalid or contradict each other.
         InputError: the suite does not exist.
+        BusyError: another process works on the run in `--work`.
     """
     platform = JaxPlatform(request.platform)
     check_options(request, platform)
+    if request.work:
+        end_interrupted(request.work)  # before the free memory of the devices is read
     source = parse_source(request.jax_tests) if request.jax_tests else None
     return DeviceGateConfig(
         request=replace(

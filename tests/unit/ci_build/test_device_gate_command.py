@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from ci_build.release import device_gate, gating
-from ci_build.release.device_gate import check_options, device_counts, failure_lines
+from ci_build.release.device_gate import check_options, device_counts, failure_lines, parse_config
 from core.errors import RequestError
 from core.model import Outcome
 from core.process import HostRunner
@@ -21,6 +21,7 @@ from promotion.evidence.test_results import SuiteRun, TestVerdict
 from promotion.evidence.test_runs import record
 from promotion.gates.common.gate import Check, warning
 from promotion.gates.device.lease import JaxPlatform
+from promotion.gates.device.machine import MachineInfo
 from promotion.gates.device.request import DeviceRequest
 from promotion.gates.device.run import NOTE
 from promotion.gates.device.shards import Shard, ShardResult, digest_of_tests, upload_shard
@@ -102,6 +103,21 @@ def test_failure_lines_name_causes_instead_of_tests() -> None:
     assert "--- 18 x ValueError: odd" in lines
     assert lines[-1] == "... and 19 more in the evidence."
     assert len([line for line in lines if line.startswith("---")]) == device_gate.SHOWN_FAILURES + 20
+
+
+def test_config_ends_interrupted_run_before_it_reads_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that a killed run left behind hold memory of the devices, which would mean fewer workers."""
+    calls: list[object] = []
+
+    def detect(*_: object) -> MachineInfo:
+        calls.append("devices")
+        return MachineInfo(devices=())
+
+    monkeypatch.setattr(device_gate, "end_interrupted", calls.append)
+    monkeypatch.setattr(device_gate, "detect_machine", detect)
+    for work in (None, tmp_path / "work"):
+        parse_config(DeviceRequest(platform="cuda", work=work), {}, HostRunner({}), None, "")
+    assert calls == ["devices", tmp_path / "work", "devices"]
 
 
 def test_warnings_that_matter_are_shown_beside_many_notes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from core.errors import BusyError
 from core.process import HostRunner
 from promotion.gates.device.results import Ending, is_machine_failure
+from promotion.gates.device.sessions import processes
 from promotion.gates.device.sessions import session as module
 from promotion.gates.device.sessions.journal import SessionJournal
-from promotion.gates.device.sessions.processes import out_of_memory_kills
+from promotion.gates.device.sessions.processes import end_interrupted, locked_run, out_of_memory_kills
 from promotion.gates.device.sessions.session import PytestSession, SessionLimits
 from tests.support.files import write_files
 
@@ -134,3 +136,21 @@ def test_outcome_does_not_blame_orphaned_worker(
     outcome = session.outcome()
     assert [death.id for death in outcome.died] == blamed
     assert [death.id for death in outcome.suspects] == suspected
+
+
+def test_end_interrupted_kills_only_processes_of_an_abandoned_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[str] = []
+    monkeypatch.setattr(processes, "kill_marked", killed.append)
+    end_interrupted(tmp_path / "absent")
+    end_interrupted(tmp_path)
+    write_files(tmp_path, {"run.json": "[]"})
+    end_interrupted(tmp_path)  # the harness reports the file
+    assert (killed, [path.name for path in tmp_path.iterdir() if path.suffix == ".json"]) == ([], ["run.json"])
+    write_files(tmp_path, {"run.json": '{"identity": "x", "run": "abc"}'})
+    with locked_run(tmp_path), pytest.raises(BusyError, match="Another process works on the run"):
+        end_interrupted(tmp_path)
+    assert killed == []
+    end_interrupted(tmp_path)
+    assert killed == ["abc"]

@@ -14,10 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from core.atomic import write_whole
-from core.errors import BusyError, RequestError
+from core.errors import RequestError
 from core.model import Finding
 from core.process import HostRunner
 from promotion.evidence.test_results import TestResult, TestVerdict
@@ -28,7 +26,7 @@ from promotion.gates.device.sessions import passes
 from promotion.gates.device.sessions.journal import SessionJournal
 from promotion.gates.device.sessions.passes import Pass, session_argv, session_env, session_plan
 from promotion.gates.device.sessions.plan import RunPlan, RunReport
-from promotion.gates.device.sessions.processes import kill_marked
+from promotion.gates.device.sessions.processes import LOCK_FILE, RUN_FILE, kill_marked, locked_run
 from promotion.gates.device.sessions.session import PLAN, PytestSession, SessionOutcome
 from promotion.gates.device.sessions.state import PassState
 
@@ -39,7 +37,6 @@ MOST_KILLED = 1
 DONE = "done"
 """File that marks the folder of a completely reported run, which cannot be resumed."""
 _UNDECIDED = (TestVerdict.FAILED, TestVerdict.CRASHED, TestVerdict.ENVIRONMENT)
-_RUN, _LOCK = "run.json", "run.lock"
 
 
 class Harness:
@@ -73,27 +70,18 @@ class Harness:
             RequestError: the folder contains another run or other files.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.folder / _LOCK)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout as error:
-            raise BusyError(
-                f"Another process works on the run in {self.folder}.", hint="Wait until it ends."
-            ) from error
-        try:
+        with locked_run(self.folder):
             self._resume()
             for pass_ in self.plan.passes:
                 self._finish(pass_)
             if not self._problems:
                 for pass_ in self.plan.passes:
                     self._retry(pass_)
-        finally:
-            lock.release()
         return self._report()
 
     def _resume(self) -> None:
         """Load the state of an earlier process, and end its remaining processes."""
-        file = self.folder / _RUN
+        file = self.folder / RUN_FILE
         if file.exists():
             recorded = json.loads(file.read_bytes())
             done = (self.folder / DONE).exists()
@@ -110,7 +98,7 @@ class Harness:
         elif others := sorted(
             path.name
             for path in self.folder.iterdir()
-            if path.name != _LOCK and not path.name.startswith(f".{file.name}.")
+            if path.name != LOCK_FILE and not path.name.startswith(f".{file.name}.")
         ):
             hint = "Pass an empty or a new folder."
             raise RequestError(f"{self.folder} contains {others[0]}, which is not part of a run.", hint=hint)

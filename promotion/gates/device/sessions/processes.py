@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
+from core.errors import BusyError
 from promotion.gates.device.machine import control_groups
 
 RUN = "JAX_GATE_RUN"
 """Variable that marks every process of a run, so that processes left behind by tests are found."""
+RUN_FILE, LOCK_FILE = "run.json", "run.lock"
+"""Identity of the run in a folder; lock of the process that works on it."""
 _EXIT_SECONDS = 10.0
 """Seconds for killed processes to exit, such as those that wait for a driver."""
 
@@ -40,6 +46,35 @@ def kill_marked(run: str) -> None:
         if not dying:
             return
         time.sleep(0.01)
+
+
+@contextmanager
+def locked_run(folder: Path) -> Iterator[None]:
+    """Lock the run in a folder.
+
+    Raises:
+        BusyError: another process works on this run.
+    """
+    lock = FileLock(folder / LOCK_FILE)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise BusyError(f"Another process works on the run in {folder}.", hint="Wait until it ends.") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def end_interrupted(folder: Path) -> None:
+    """Kill the processes that an interrupted run in a folder left behind, which still use devices.
+
+    Raises:
+        BusyError: another process works on this run.
+    """
+    if (folder / RUN_FILE).is_file():
+        with locked_run(folder), suppress(OSError, ValueError, KeyError, TypeError):  # the harness reports a bad file
+            kill_marked(json.loads((folder / RUN_FILE).read_bytes())["run"])
 
 
 def send_signal(pid: int, leader: int, sign: signal.Signals) -> None:
