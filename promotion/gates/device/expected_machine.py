@@ -69,7 +69,7 @@ def preflight_check(
         facts: details for the evidence.
         code: code of the problem's finding.
     """
-    text = f"{name}: {problem or note}."
+    text = f"{name}: {problem or note}".rstrip(".") + "."
     text = text[0].upper() + text[1:]
     finding = error(code, text, remedy) if problem else warning("preflight-note", text)
     findings = (finding,) if problem or note else ()

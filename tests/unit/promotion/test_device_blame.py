@@ -14,7 +14,7 @@ from core.errors import ProcessError
 from core.process import HostRunner, ProcessResult
 from promotion.gates.device import preflight_control
 from promotion.gates.device.blame import SET_UNUSABLE, Control, query_control
-from promotion.gates.device.expected_machine import PREFIX
+from promotion.gates.device.expected_machine import PREFIX, preflight_check
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.preflight import check_jax
 from tests.unit.promotion.test_device_machine import EXPECTED, PLUGIN, sick, site_with
@@ -57,6 +57,14 @@ def test_check_jax_attributes_failed_start(error: str, stage: str, control: Cont
     assert codes(answer, control, libraries={PLUGIN: ""}, platform=JaxPlatform.CPU, rocm=rocm)["platform"] == (
         SET_UNUSABLE if code == "environment" and error == NO_BACKEND else code
     )
+
+
+def test_finding_ends_with_one_period() -> None:
+    """The error of a library may be a sentence."""
+    check = preflight_check("platform", "RuntimeError: this jax requires jaxlib >= 0.11.2.")
+    assert [finding.message for finding in check.findings] == [
+        "Platform: RuntimeError: this jax requires jaxlib >= 0.11.2."
+    ]
 
 
 @pytest.mark.parametrize(("version", "code"), [("7.2.1", SET_UNUSABLE), ("7.0.2", "environment")])
