@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,8 @@ from core.errors import InputError, ProcessError, RequestError
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.sessions.passes import Suite, base_env
 from promotion.gates.device.suite import SuiteSource, jax_suite, parse_source, read_list, smoke_suite, suite_sizes
+from tests.support import cuda_faults
+from tests.support.files import write_files
 from tests.unit.promotion.test_device_shell_env import SCRIPT, checkout
 
 
@@ -115,3 +118,18 @@ def test_smoke_suite_commit_is_digest_of_files() -> None:
     assert tests.commit.startswith("smoke-")
     assert (tests.root / "pytest.ini").is_file()
     assert len(list(tests.root.glob("test_*.py"))) >= 8
+
+
+def test_suite_of_cuda_faults_has_its_culprits(tmp_path: Path) -> None:
+    """Only machines with NVIDIA GPUs run this suite (docs/gpu-tests.md)."""
+    root = write_files(tmp_path / "faults", cuda_faults.FILES)
+    (tmp_path / "work").mkdir()
+    source = SuiteSource(location=str(root))
+    suite = jax_suite(source, JaxPlatform.CUDA, tmp_path / "work", NO_GIT, size="large")
+    culprits = {
+        f"tests/{file.name}::{node.name}"
+        for file in (suite.root / "tests").glob("*_test.py")
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.FunctionDef) and not node.decorator_list and node.name.startswith("test_")
+    }
+    assert (culprits, suite.env) == (set(cuda_faults.CULPRITS), {"JAX_SKIP_SLOW_TESTS": "true"})
