@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 import time
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
+from core.terminal import printable
 from core.units import human
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _PER_SECOND = 5
 _SPINNER = "|/-\\"
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _LEAST_LABEL = 12
 """Columns that numbers leave to the label of a line."""
 
@@ -93,7 +92,7 @@ def fit(text: str, width: int) -> str:
     """Return a text in exactly this number of columns; a long one ends with two dots, control characters vanish."""
     from rich.cells import cell_len, set_cell_size  # Start-up time: importing rich costs 0.1 s.
 
-    text = _CONTROL.sub(" ", text)
+    text = printable(text)
     return set_cell_size(text, width) if cell_len(text) <= width else set_cell_size(text, max(0, width - 2)) + ".."
 
 

@@ -227,7 +227,7 @@ class HostRunner:
             returncode = _wait(process, patience)
         except _UnwantedError as error:
             _stop(process)
-            raise ProcessError(f"{render(argv)} {error} and was stopped.") from error
+            raise ProcessError(f"`{render(argv)}` {error} and was stopped.") from error
         except BaseException:
             _stop(process)
             raise
@@ -243,7 +243,7 @@ def failure(argv: Sequence[str], done: ProcessResult) -> str:
     how = f"exit code {code}" if code >= 0 else f"signal {_SIGNALS.get(-code, -code)}"
     lines = without_credentials(f"{done.stdout}\n{done.stderr}").splitlines()
     tail = [line for line in lines if line.strip()][-_TAIL_LINES:]
-    return "\n  ".join((f"{render(argv)} failed with {how}.", *tail))
+    return "\n  ".join((f"`{render(argv)}` failed with {how}.", *tail))
 
 
 @contextmanager

@@ -6,21 +6,15 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from core.display import Line
 from core.model import Finding, Progress
 from core.screen import Folding, Screen
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+from core.terminal import fold, table, width_of
 
 _PLAIN_INTERVAL = 10.0
 """Seconds between two lines about the same long step without a terminal."""
-
-_PLAIN_WIDTH = 160
-"""Width in characters of a table without a terminal."""
 
 
 class Task:
@@ -178,15 +172,13 @@ class Reporter(Task):
         """Print the collected warnings."""
         self._screen.close()
 
-    def console(self) -> Console:
-        """Return a rich console on standard error."""
-        from rich.console import Console  # Imported late: importing rich costs 0.1 s.
-
-        return Console(stderr=True, highlight=False, width=None if self.terminal else _PLAIN_WIDTH)
-
     def line(self, text: str) -> None:
         """Print one line immediately, unless the reporter is quiet."""
         self._screen.line(text)
+
+    def command(self, text: str) -> None:
+        """Print a command or a line of a file, which users copy, in one line, unless the reporter is quiet."""
+        self._screen.line(text, whole=True)
 
     def detail(self, text: str) -> None:
         """Print one line only with `-v`."""
@@ -215,29 +207,20 @@ class Reporter(Task):
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int] = ()) -> None:
         """Print a table, unless the reporter is quiet; `numeric` lists the indices of right-aligned columns."""
         if not self.quiet:
-            with self._screen.lock:
-                display = self._screen.display
-                show = display.print if display else self.console().print
-                show(_table(columns, rows, numeric))
+            text = table(columns, rows, numeric, width_of(sys.stderr))
+            self._screen.write(text, whole=True)
+
+
+def print_line(text: str, *, whole: bool = False) -> None:
+    """Print lines of the result of a command to standard output; on a terminal, long lines are broken between words.
+
+    Args:
+        whole: whether lines stay whole, such as commands that users copy.
+    """
+    sys.stdout.write(f"{text if whole else fold(text, width_of(sys.stdout))}\n")
+    sys.stdout.flush()
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int] = ()) -> None:
     """Print the resulting table of a command to standard output."""
-    from rich.console import Console  # Imported late: importing rich costs 0.1 s.
-
-    width = None if sys.stdout.isatty() else _PLAIN_WIDTH
-    Console(highlight=False, width=width).print(_table(columns, rows, numeric))
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[int]) -> Table:
-    # Imported late: importing rich costs 0.1 s.
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number in numeric else "left", overflow="fold", no_wrap=number == 0)
-    for row in rows:
-        table.add_row(*map(Text, row))  # plain text: brackets are no markup
-    return table
+    print_line(table(columns, rows, numeric, width_of(sys.stdout)), whole=True)

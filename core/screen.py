@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from core.display import Display, Line
 from core.model import Finding, Severity
+from core.terminal import fold, width_of
 
 _MOST_PLACES = 3
 """Number of files that a warning names if several have the same problem."""
@@ -50,14 +51,19 @@ class Screen:
         self._texts: dict[str, None] = {}
         self._warnings: dict[tuple[str, ...], dict[str, None]] = {}
 
-    def line(self, text: str) -> None:
+    def line(self, text: str, *, whole: bool = False) -> None:
         """Print one line, unless the screen is quiet."""
         if not self.quiet:
-            self.write(text)
+            self.write(text, whole=whole)
 
-    def write(self, text: str) -> None:
-        """Print lines, above the display if there is one."""
+    def write(self, text: str, *, whole: bool = False) -> None:
+        """Print lines, above the display if there is one; on a terminal, long lines are broken between words.
+
+        Args:
+            whole: whether lines stay whole, such as commands that users copy.
+        """
         with self.lock:
+            text = text if whole else fold(text, width_of(sys.stderr))
             if self.display is not None:
                 self.display.print(text)
                 return

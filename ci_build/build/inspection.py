@@ -18,6 +18,7 @@ from core.errors import InputError, InspectionError, WheelSetError
 from core.model import Finding, Progress, RocmVersion, Severity, WheelSet
 from core.pip import pip_argv, run_pip
 from core.process import Runner
+from core.terminal import width_of
 from core.units import parse_url
 from core.wheelset import read_set
 from wheelkit.findings import as_published, finding, sort_findings
@@ -148,7 +149,7 @@ def show(report: SetReport) -> None:
     """Print every report on standard output, then the findings about the set."""
     from rich.console import Console  # Start-up time: --json needs no screen.
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
+    console = Console(highlight=False, width=width_of(sys.stdout) or 100)
     for wheel in report.wheels:
         render(wheel, console)
     if report.findings:

@@ -20,6 +20,7 @@ from ci_build.cli.options.table import build_options
 from core.errors import CiBuildError, MachineError, RequestError
 from core.os_errors import describe
 from core.process import without_credentials
+from core.terminal import fold, width_of
 
 SECTIONS = {
     "Build": {
@@ -135,10 +136,12 @@ def run(arguments: list[str] | None = None) -> int:
     try:
         ended = main.main(args=arguments, prog_name="ci_build", standalone_mode=False)
     except CiBuildError as error:
-        click.echo(f"error: {without_credentials(str(error))}", err=True)
+        _report_error(f"error: {without_credentials(str(error))}")
         return error.exit_code
     except click.ClickException as error:
-        error.show()
+        text = io.StringIO()
+        error.show(text)
+        _report_error(text.getvalue().rstrip("\n"))
         return error.exit_code
     except click.exceptions.Exit as ending:
         return ending.exit_code
@@ -152,7 +155,11 @@ def run(arguments: list[str] | None = None) -> int:
         os.dup2(nowhere, sys.stderr.fileno())
         return _BROKEN_PIPE
     except OSError as error:
-        click.echo(f"error: {without_credentials(describe(error))}", err=True)
+        _report_error(f"error: {without_credentials(describe(error))}")
         return MachineError.exit_code
     # A command that calls `exit` of its context returns its exit code here.
     return ended if isinstance(ended, int) else 0
+
+
+def _report_error(text: str) -> None:
+    click.echo(fold(text, width_of(sys.stderr)), err=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from core.errors import RequestError
 from core.model import to_json
 from core.process import HostRunner
 from core.report import Reporter
+from core.terminal import fold, width_of
 
 if TYPE_CHECKING:  # At run time, they would be slow to import.
     from core.http.client import Client, Connect
@@ -29,7 +31,7 @@ if TYPE_CHECKING:  # At run time, they would be slow to import.
 
 
 _PLAN_WIDTH = 120
-"""Columns of the lines of a dry run."""
+"""Columns of the commands of a dry run without a terminal, or on a wide one."""
 _SHELL_WORD = re.compile(r"""(?:[^\s'"\\]|'[^']*'|"[^"]*"|\\.)+""")
 Entries = Mapping[str, tuple[str, str]]
 """Name of a command, or names of a pair such as "pin, unpin" -> location below `commands`, summary.
@@ -154,16 +156,24 @@ def print_json(value: object) -> None:
 
 def show_plan(lines: Sequence[str], *, as_json: bool) -> None:
     """Print the lines of a dry run on standard output; long commands are wrapped unless the output is JSON."""
-    click.echo(json.dumps({"plan": lines}, indent=2) if as_json else "\n".join(map(wrap_command, lines)))
+    width = width_of(sys.stdout)
+    shown = json.dumps({"plan": lines}, indent=2) if as_json else "\n".join(wrap_command(line, width) for line in lines)
+    click.echo(shown)
 
 
-def wrap_command(line: str) -> str:
+def wrap_command(line: str, terminal: int | None = None) -> str:
     """Return a line of a dry run; a long command, which follows `$ `, is continued on further lines.
 
     A shell reads the result as the same command. A value stays on the line of its option.
+
+    Args:
+        terminal: width of the terminal; None if there is none.
     """
     indent, mark, command = line.partition("$ ")
-    if not mark or indent.strip() or len(line) <= _PLAN_WIDTH:
+    width = min(_PLAN_WIDTH, terminal or _PLAN_WIDTH)
+    if not mark or indent.strip():
+        return fold(line, terminal)
+    if len(line) <= width:
         return line
     units, option = list[str](), False
     for word in _SHELL_WORD.findall(command):
@@ -172,7 +182,7 @@ def wrap_command(line: str) -> str:
         option = word.startswith("-") and "=" not in word
     rows = ["$"]
     for unit in units:
-        if len(indent) + len(rows[-1]) + len(unit) < _PLAN_WIDTH - 2:
+        if len(indent) + len(rows[-1]) + len(unit) < width - 2:
             rows[-1] += f" {unit}"
         else:
             rows.append(f"    {unit}")

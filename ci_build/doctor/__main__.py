@@ -17,6 +17,7 @@ from ci_build.doctor.diagnosis_packages import of_packages, of_python, of_rocm
 from ci_build.doctor.examined import ExaminedSystem
 from core.errors import CiBuildError, InputError, SickMachineError
 from core.model import Severity, to_json
+from core.terminal import width_of
 
 
 def examine(here: ExaminedSystem, index: str = "") -> Facts:
@@ -111,7 +112,8 @@ def run(arguments: Sequence[str]) -> int:
     )
     facts = examine(here, options.index)
     problems = diagnose(facts)
-    text = json.dumps(as_json(facts, problems), indent=2) if options.json else screen.show(facts, problems)
+    width = width_of(sys.stdout)
+    text = json.dumps(as_json(facts, problems), indent=2) if options.json else screen.show(facts, problems, width)
     print(text)  # noqa: T201
     wrong = any(problem.severity is Severity.ERROR for problem in problems)
     return SickMachineError.exit_code if wrong else 0

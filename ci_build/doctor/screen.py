@@ -11,33 +11,39 @@ from ci_build.doctor.rocm import InstalledRocm
 from core.model import Severity
 
 _WIDTH = 110
+"""Most columns of a line, which a narrower terminal reduces."""
 
 
-def show(facts: Facts, problems: Sequence[Problem]) -> str:
-    """Return the facts, and the problems with their remedies, as text."""
-    lines = [_wrapped(text, f"{name:9} ") for name, text in _rows(facts)]
+def show(facts: Facts, problems: Sequence[Problem], width: int | None = None) -> str:
+    """Return the facts, and the problems with their remedies, as text.
+
+    Args:
+        width: columns of the terminal; None for no terminal.
+    """
+    width = min(_WIDTH, width or _WIDTH)
+    lines = [_wrapped(text, f"{name:9} ", width) for name, text in _rows(facts)]
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]
     warnings = [problem for problem in problems if problem.severity is not Severity.ERROR]
     lines += ["", f"{len(errors) or 'Nothing'} wrong{':' if errors else '.'}"]
     for number, problem in enumerate(errors, 1):
-        lines += _problem(f"{number}. ", problem)
+        lines += _problem(f"{number}. ", problem, width)
     if warnings:
         lines.append("Warnings:")
         for problem in warnings:
-            lines += _problem("-  ", problem)
+            lines += _problem("-  ", problem, width)
     return "\n".join(lines)
 
 
-def _wrapped(text: str, mark: str) -> str:
+def _wrapped(text: str, mark: str, width: int) -> str:
     # Do not break paths, URLs and names of packages.
     indent = " " * len(mark)
     return textwrap.fill(
-        text, _WIDTH, initial_indent=mark, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
+        text, width, initial_indent=mark, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
     )
 
 
-def _problem(mark: str, problem: Problem) -> Iterator[str]:
-    yield _wrapped(problem.message, mark)
+def _problem(mark: str, problem: Problem, width: int) -> Iterator[str]:
+    yield _wrapped(problem.message, mark, width)
     # Commands are not wrapped, so that users can copy them.
     yield from (f"     {command}" for command in problem.commands)
 

@@ -133,11 +133,12 @@ def show_report(report: PolicyReport, reporter: Reporter) -> None:
     for item in sorted(report.missing, key=lambda item: _by_target(item.requirement)):
         target, runners = item.requirement.target, " or ".join(item.runs_on)
         where = f"{target} on {runners}" if runners else target
-        reporter.line(f"  to produce the missing evidence for {where}: {render(item.command)}")
+        reporter.line(f"  to produce the missing evidence for {where}:")
+        reporter.command(f"    {render(item.command)}")
     if waivers := report.verdict.missing_waivers:
         reporter.line("  to accept flaky tests, add this to promotion/policy.toml with an owner and a reason:")
         for line in "\n\n".join(waivers).splitlines():
-            reporter.line(f"    {line}")
+            reporter.command(f"    {line}")
 
 
 def _by_target(requirement: Requirement) -> tuple[str, str]:

@@ -72,7 +72,8 @@ def staged_states(bucket: Bucket, channel: str, trust_config: Path | None = None
         channel: channel whose policy decides what blocks a set.
     """
     top = f"{Channel.STAGING}/"
-    for index in sorted({key.removeprefix(top).partition("/")[0] for key in bucket.list(top)}):
+    names = {key.removeprefix(top).partition("/")[0] for key in bucket.list(top)}
+    for index in sorted(name for name in names if not name.startswith("_")):  # results of tests and nights
         policy = load_policy(index, channel=channel)
         for folder in staged_folders(bucket, index, days=0):
             state, tiers, reasons = "incomplete", dict[str, str](), tuple[str, ...]()

@@ -211,7 +211,7 @@ def release_local(
         dist_wheels.show_receipt(built, reporter)
         reporter.line(f"tested at tier: {tiers_text(promotion.promoted.tiers)}; serve the index and install from it:")
         for line in lines:
-            reporter.line(f"  {line}")
+            reporter.command(f"  {line}")
     return receipt
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
 from rich.console import Console, RenderableType
@@ -12,11 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from core.model import Finding, Severity
+from core.terminal import fold, table
 from core.units import human
 from wheelkit.findings import finding_kinds
 from wheelkit.inspect.model import WheelMetadata, WheelReport
 
 _STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
+_INDENT = 2
 _SHOWN_MEMBERS = 3
 _SHOWN_LIBRARIES = 12
 
@@ -24,12 +26,13 @@ _SHOWN_LIBRARIES = 12
 def render(report: WheelReport, console: Console) -> None:
     """Print one wheel's report."""
     console.print()
-    console.print(report.filename, style="bold", markup=False, highlight=False, overflow="fold")
-    _print(console, _facts(report))
+    console.print(report.filename, style="bold", markup=False, highlight=False, soft_wrap=True)
+    width = console.width - _INDENT
+    _print(console, _facts(report, width))
     for heading, block in (
-        ("Content", _parts(report) if report.parts else None),
-        (_device_heading(report), _device(report, console.width) if report.targets else None),
-        ("Libraries", _libraries(report) if report.elfs else None),
+        ("Content", _parts(report, width) if report.parts else None),
+        (_device_heading(report), _device(report, width) if report.targets else None),
+        ("Libraries", _libraries(report, width) if report.elfs else None),
     ):
         if block is not None:
             _print(console, block, heading=heading)
@@ -48,39 +51,45 @@ def _print(console: Console, block: RenderableType, *, heading: str = "") -> Non
     if heading:
         console.print()
         console.print(heading, style="bold", markup=False, highlight=False)
-    console.print(Padding(block, (0, 0, 0, 2)), highlight=False)
+    if isinstance(block, Text):  # it has the right width, apart from words that users copy
+        console.print(Text("\n").join(Text(" " * _INDENT) + line for line in block.split("\n")), soft_wrap=True)
+    else:
+        console.print(Padding(block, (0, 0, 0, _INDENT)), highlight=False)
 
 
 def _grid(*columns: str) -> Table:
-    """Return a table without lines; in a column's heading `>` aligns right and `*` takes the remaining width."""
-    headed = any(column.strip(">*") for column in columns)
-    table = Table(box=None, show_header=headed, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", expand=False)
+    """Return a table without lines and headings; columns named `*` take the remaining width."""
+    grid = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
     for column in columns:
-        rest = "*" in column
-        table.add_column(
-            column.strip(">*"),
-            justify="right" if ">" in column else "left",
-            no_wrap=not rest,
-            overflow="fold",
-        )
-    return table
+        grid.add_column(no_wrap=column != "*", overflow="fold")
+    return grid
 
 
 def _line(text: str, style: str = "") -> Text:
     """Return text without markup; control characters are replaced."""
-    safe = "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)
-    return Text(safe, style=style, overflow="fold")
+    return Text(_safe(text), style=style, overflow="fold")
 
 
-def _rows(pairs: Iterable[tuple[str, str]]) -> Table:
-    table = _grid("", "*")
+def _safe(text: str) -> str:
+    return "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def _rows(pairs: Sequence[tuple[str, str]], width: int) -> Text:
+    """Return a line for each name with a value, in which words such as digests stay whole."""
+    first = max(len(name) for name, value in pairs if value) + 2
+    lines = []
     for name, value in pairs:
         if value:
-            table.add_row(_line(name, "dim"), _line(value))
-    return table
+            rows = fold(_safe(value), max(width - first, 1), 0).split("\n")
+            lines.append(Text.assemble((name.ljust(first), "dim"), ("\n" + " " * first).join(rows)))
+    return Text("\n").join(lines)
 
 
-def _facts(report: WheelReport) -> Table:
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[int], width: int) -> Text:
+    return Text(table(columns, rows, numeric, width).strip("\n"))
+
+
+def _facts(report: WheelReport, width: int) -> Text:
     checked = "hashes not verified"
     if report.verified:
         checked = "RECORD and device code checked" if report.targets else "RECORD checked"
@@ -96,7 +105,7 @@ def _facts(report: WheelReport) -> Table:
         allowed = report.platform.external
         but = f", given {len(allowed)} libraries of ROCm: {' '.join(allowed)}" if allowed else ""
         rows.append(("runs on", f"{report.platform.policy}{but}"))
-    return _rows(rows)
+    return _rows(rows, width)
 
 
 def _metadata(meta: WheelMetadata) -> Iterator[tuple[str, str]]:
@@ -113,13 +122,14 @@ def _metadata(meta: WheelMetadata) -> Iterator[tuple[str, str]]:
         yield "entry points", f"[{group}] " + ", ".join(f"{name} = {ref}" for name, ref in entries.items())
 
 
-def _parts(report: WheelReport) -> Table:
+def _parts(report: WheelReport, width: int) -> Text:
     whole = sum(part.stored for part in report.parts) or 1
-    table = _grid("part", ">in the wheel", ">share", ">unpacked")
-    for part in report.parts:
-        table.add_row(part.name, human(part.stored), f"{100 * part.stored / whole:.1f} %", human(part.unpacked))
-    table.add_row("sum", human(whole), "", human(sum(part.unpacked for part in report.parts)), style="dim")
-    return table
+    rows = [
+        (part.name, human(part.stored), f"{100 * part.stored / whole:.1f} %", human(part.unpacked))
+        for part in report.parts
+    ]
+    rows.append(("sum", human(whole), "", human(sum(part.unpacked for part in report.parts))))
+    return _table(("part", "in the wheel", "share", "unpacked"), rows, (1, 2, 3), width)
 
 
 def _device_heading(report: WheelReport) -> str:
@@ -137,45 +147,47 @@ def _device_heading(report: WheelReport) -> str:
 
 def _device(report: WheelReport, width: int) -> Table:
     cells = [f"{code.target} {human(code.code_bytes)}" for code in report.targets]
-    across = max(1, (width - 2) // (max(map(len, cells)) + 2))
-    table = _grid(*[""] * across)
+    across = max(1, width // (max(map(len, cells)) + 2))
+    grid = _grid(*[""] * across)
     height = -(-len(cells) // across)
     for row in range(height):
-        table.add_row(*(_line(cells[i]) if i < len(cells) else "" for i in range(row, height * across, height)))
-    return table
+        grid.add_row(*(_line(cells[i]) if i < len(cells) else "" for i in range(row, height * across, height)))
+    return grid
 
 
-def _libraries(report: WheelReport) -> Table:
-    table = _grid("*file", ">size", ">symbols", ">targets", ">RUNPATH", "*highest versions")
+def _libraries(report: WheelReport, width: int) -> Text:
+    rows = []
     for elf in sorted(report.elfs, key=lambda item: -item.size)[:_SHOWN_LIBRARIES]:
         versions = " ".join(f"{prefix}_{number}" for prefix, number in elf.symbol_versions.items() if "GLIBC" in prefix)
-        table.add_row(
-            _line(PurePosixPath(elf.path).name),
-            human(elf.size),
-            human(elf.symbol_table_bytes) if elf.symbol_table_bytes else "-",
-            f"{len(elf.device.targets)} x {elf.device.bundles}" if elf.device.bundles else "-",
-            Text(f"{len(elf.runpath) or '-'}" + (" (RPATH)" if elf.rpath else "")),
-            _line(versions),
+        rows.append(
+            (
+                _safe(PurePosixPath(elf.path).name),
+                human(elf.size),
+                human(elf.symbol_table_bytes) if elf.symbol_table_bytes else "-",
+                f"{len(elf.device.targets)} x {elf.device.bundles}" if elf.device.bundles else "-",
+                f"{len(elf.runpath) or '-'}" + (" (RPATH)" if elf.rpath else ""),
+                _safe(versions),
+            )
         )
-    if len(report.elfs) > _SHOWN_LIBRARIES:
-        table.add_row(f"and {len(report.elfs) - _SHOWN_LIBRARIES} more", *[""] * 5, style="dim")
-    return table
+    shown = _table(("file", "size", "symbols", "targets", "RUNPATH", "highest versions"), rows, (1, 2, 3, 4), width)
+    more = len(report.elfs) - _SHOWN_LIBRARIES
+    return shown.append(f"\nand {more} more", "dim") if more > 0 else shown
 
 
 def _findings(findings: Sequence[Finding]) -> Table:
-    table = _grid("", "*")
+    grid = _grid("", "*")
     for (severity, code), group in itertools.groupby(findings, key=lambda item: (item.severity, item.code)):
         items = list(group)
         head = Text.assemble((finding_kinds()[code].title, "bold"), (f"  {code}", "dim"))
-        table.add_row(Text(severity.value, style=_STYLE[severity]), head)
+        grid.add_row(Text(severity.value, style=_STYLE[severity]), head)
         for item in items[:_SHOWN_MEMBERS]:
             place = PurePosixPath(item.member).name
             message = item.message.replace("It ", "it ", 1) if item.message.startswith("It ") else item.message
-            table.add_row("", _line(f"{place}: {message}" if place else item.message))
+            grid.add_row("", _line(f"{place}: {message}" if place else item.message))
         if len(items) > _SHOWN_MEMBERS:
             hidden = items[_SHOWN_MEMBERS:]
             names = list(dict.fromkeys(PurePosixPath(item.member).name for item in hidden))
             named = f" in {', '.join(names)}" if all(names) and len(names) <= _SHOWN_LIBRARIES else ""
-            table.add_row("", _line(f"and {len(hidden)} more{named}"))
-        table.add_row("", _line(f"-> {items[0].remedy}", "green"))
-    return table
+            grid.add_row("", _line(f"and {len(hidden)} more{named}"))
+        grid.add_row("", _line(f"-> {items[0].remedy}", "green"))
+    return grid

@@ -14,6 +14,7 @@ import click
 import cloup
 
 from core.errors import DriftError, InputError, RequestError
+from core.report import print_line
 
 _BEFORE = re.compile(r"-|run:|[$!]|\w+=.*|if|then|else|while|until|do|time|env|sudo|exec|(?:.*/)?python[\d.]*")
 """Words that may precede a command: YAML, a prompt, variables, shell keywords, an interpreter."""
@@ -48,11 +49,11 @@ def accepts(files: tuple[Path, ...]) -> None:
     commands = [command for file in files for command in _commands(file)]
     wrong = [f"{where}: {why}" for where, words in commands if (why := refusal(main, words))]
     for line in wrong:
-        click.echo(line)
+        print_line(line)
     if wrong:
         hint = "Correct the commands (see `ci_build COMMAND --help`), or use the version that they were written for."
         raise DriftError(f"{len(wrong)} of {len(commands)} commands would be refused.", hint=hint)
-    click.echo(f"{len(commands)} commands, none would be refused")
+    print_line(f"{len(commands)} commands, none would be refused")
 
 
 def refusal(command: click.Command, words: Sequence[str], parent: click.Context | None = None) -> str:

@@ -9,6 +9,7 @@ import cloup
 
 from ci_build.cli.common import State, print_json
 from core.model import RocmVersion
+from core.report import print_line
 
 
 @cloup.command()
@@ -33,6 +34,6 @@ def adopt(state: State, wheels: tuple[str, ...], out: Path, rocm_version: str | 
     if as_json:
         print_json({"digest": wheel_set.digest, "folder": str(out), "wheel_set": wheel_set})
     else:
-        click.echo(
+        print_line(
             f"wheel set {wheel_set.digest} in {out}: {len(wheel_set.wheels)} wheels for {', '.join(wheel_set.targets)}"
         )

@@ -11,7 +11,7 @@ import cloup
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.cli.options.environment import child_environment
 from ci_build.cli.options.release import bucket_option
-from core.report import print_table
+from core.report import print_line, print_table
 from promotion.storage.keys import ReleasedIndex
 
 
@@ -58,8 +58,8 @@ def bisect(
         print_json(result)
         return
     for one in result.skipped:
-        click.echo(f"skipped, so it may be the first bad set: {index}/{one.number}, {one.digest}")
-    click.echo(f"last good set: {index}/{result.good.number}, {result.good.digest}")
-    click.echo(f"first bad set: {index}/{result.bad.number}, {result.bad.digest}")
+        print_line(f"skipped, so it may be the first bad set: {index}/{one.number}, {one.digest}")
+    print_line(f"last good set: {index}/{result.good.number}, {result.good.digest}")
+    print_line(f"first bad set: {index}/{result.bad.number}, {result.bad.digest}")
     rows = [(field, str(old), str(new)) for field, (old, new) in result.changed.items()]
     print_table(("changed", "good", "bad"), rows)

@@ -10,7 +10,7 @@ import cloup
 from ci_build.cli.common import State, print_json
 from core.cache import collect, entries
 from core.defaults import defaults
-from core.report import print_table
+from core.report import print_line, print_table
 from core.units import human, parse_size
 
 _CACHE_DIR = click.option("--cache-dir", metavar="DIR", help="Cache directory.  [default: user's cache]")
@@ -36,7 +36,7 @@ def ls(state: State, cache_dir: str | None, *, as_json: bool) -> None:
         (entry.name, human(entry.size), time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))) for entry in found
     ]
     print_table(("entry", "size", "last used"), rows, numeric=(1,))
-    click.echo(f"{len(found)} entries, {human(sum(entry.size for entry in found))}, in {root}")
+    print_line(f"{len(found)} entries, {human(sum(entry.size for entry in found))}, in {root}")
 
 
 @cache.command("gc")
@@ -59,6 +59,6 @@ def gc(state: State, cache_dir: str | None, limit: str | None, *, dry_run: bool)
     most = parse_size(str(setting.value), origin)
     removed = collect(settings.cache_dir, limit=most, dry_run=dry_run)
     for entry in removed:
-        click.echo(f"{'would remove' if dry_run else 'removed'} {entry.name} ({human(entry.size)})")
+        print_line(f"{'would remove' if dry_run else 'removed'} {entry.name} ({human(entry.size)})")
     summary = f"{len(removed)} entries, {human(sum(entry.size for entry in removed))}"
-    click.echo(f"{summary}; the limit is {human(most)} ({origin})")
+    print_line(f"{summary}; the limit is {human(most)} ({origin})")

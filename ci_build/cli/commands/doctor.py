@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 import cloup
 
@@ -14,4 +12,4 @@ from ci_build.doctor.__main__ import run
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def doctor(arguments: tuple[str, ...]) -> None:
     """Report problems of GPU, driver, ROCm, Python and jax packages, with remedies."""
-    sys.exit(run(arguments))
+    click.get_current_context().exit(run(arguments))

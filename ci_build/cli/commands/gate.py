@@ -26,6 +26,7 @@ from ci_build.cluster.request import connected
 from ci_build.release.request import CORPORA, STRUCTURE
 from core.defaults import defaults
 from core.errors import RequestError
+from core.report import print_line
 from promotion.evidence import known_tests
 from promotion.evidence.known_tests import PLATFORMS, check_run, inapplicable_reason
 from promotion.evidence.test_runs import read_runs
@@ -103,7 +104,7 @@ def _structure_gate(name: str) -> click.Command:
     return command
 
 
-@click.command(short_help="List the skips and waivers of a test.")
+@cloup.command(short_help="List the skips and waivers of a test.")
 @click.argument("test")
 @click.option("--family", default="", metavar="NAME", help="GPU family of the run, such as gfx94X-dcgpu.")
 @click.option(
@@ -142,15 +143,15 @@ def explain(
         print_json({"test": test, "entries": entries, "waivers": of_flakes, "runs": runs})
         return
     for entry, why in matches:
-        click.echo(f"{'applies' if not why else f'does not apply ({why})'}: {entry}; see {entry.link}")
+        print_line(f"{'applies' if not why else f'does not apply ({why})'}: {entry}; see {entry.link}")
     if not matches:
-        click.echo(f"No ledger entry matches {test}: the test runs, and its failures count.")
+        print_line(f"No ledger entry matches {test}: the test runs, and its failures count.")
     for waiver in waivers:
         where = f"{', '.join(waiver.targets)} in {waiver.index}, channel {waiver.channel}"
         why = waiver.state(now)
-        click.echo(f"{f'does not apply (it {why})' if why else 'applies'}: waiver for {where}, {waiver}")
+        print_line(f"{f'does not apply (it {why})' if why else 'applies'}: waiver for {where}, {waiver}")
     for run in runs:
-        click.echo(f"{run.run.finished}: {run.verdict} in {run.seconds:.1f} s on {run.run.family or run.run.platform}")
+        print_line(f"{run.run.finished}: {run.verdict} in {run.seconds:.1f} s on {run.run.family or run.run.platform}")
 
 
 @cloup.group(

@@ -161,7 +161,7 @@ def device(state: State, /, *, redo: bool, shards: int | None, **values: object)
     )
 
 
-@click.command(short_help="Join the shards of a device run.")
+@cloup.command(short_help="Join the shards of a device run.")
 @click.argument("wheel_set", metavar="SET")
 @_with(_DEVICE_OPTIONS)
 @_with(_COMMON_OPTIONS)

@@ -13,7 +13,7 @@ import cloup
 from ci_build.cli.common import State, open_bucket, print_json
 from ci_build.cli.options.release import bucket_option
 from core.errors import RequestError
-from core.report import print_table
+from core.report import print_line, print_table
 from core.units import human
 from promotion.evidence.test_changes import ChangeKind, TestTrend, trends_of
 from promotion.evidence.test_results import SuiteRun, TestVerdict
@@ -203,9 +203,9 @@ def _print_trend(tallies: Sequence[RunTally], *, as_json: bool) -> None:
         if change.kind in (ChangeKind.BROKEN, ChangeKind.FLAKY)
     ]
     for line in bad[:_SHOWN_TESTS]:
-        click.echo(line)
+        print_line(line)
     if len(bad) > _SHOWN_TESTS:
-        click.echo(f"... and {len(bad) - _SHOWN_TESTS} more; --json lists all of them.")
+        print_line(f"... and {len(bad) - _SHOWN_TESTS} more; --json lists all of them.")
 
 
 def _changes(tally: RunTally) -> str:
@@ -236,7 +236,7 @@ def _print_tests_trend(trends: Sequence[TestTrend], *, as_json: bool) -> None:
     counted = (verdict.value for verdict in _COUNTED)
     print_table(("test", "on", "runs", "now", *counted, "median", "last"), rows, numeric=(4, 5, 6, 7, 8))
     if rows:
-        click.echo("runs, oldest first: " + ", ".join(f"{letter} {verdict}" for verdict, letter in _LETTERS.items()))
+        print_line("runs, oldest first: " + ", ".join(f"{letter} {verdict}" for verdict, letter in _LETTERS.items()))
 
 
 def _where(run: SuiteRun) -> str:

@@ -19,6 +19,7 @@ from ci_build.cli.options.release import (
 from ci_build.release.authority import find_authority
 from ci_build.release.request import SERVE_PORT
 from core.errors import RequestError
+from core.report import print_line
 from promotion.gates.install.installer_table import NEWEST, select_installers
 from promotion.index import operations
 from promotion.index.publish import pages_changed, read_head
@@ -50,7 +51,7 @@ def serve(state: State, /, bucket: str, port: int, host: str) -> None:
     reporter = state.reporter()
     files = served_files(open_bucket(bucket, reporter), reporter.notice)
     with IndexServer(files, host=host, port=port) as server:
-        click.echo(f"serving {bucket.partition('?')[0]} at {server.url}")
+        print_line(f"serving {bucket.partition('?')[0]} at {server.url}")
         server.wait()
 
 
@@ -154,7 +155,7 @@ def check(
         print_json({"url": published.url, "set": published.wheel_set.digest, "checks": checks})
     else:
         for item in checks:
-            click.echo(f"{item.outcome}  {item.name}{': ' + item.skipped if item.skipped else ''}")
+            print_line(f"{item.outcome}  {item.name}{': ' + item.skipped if item.skipped else ''}")
             for finding in item.findings:
-                click.echo(f"  {finding.severity} {finding.code}: {finding.message} {finding.remedy}")
+                print_line(f"  {finding.severity} {finding.code}: {finding.message} {finding.remedy}")
     raise_for_checks(published.url, checks)

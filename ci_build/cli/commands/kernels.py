@@ -9,7 +9,7 @@ import cloup
 
 from ci_build.build import kernels as kernel_build
 from ci_build.build.dist_wheels import cluster_line, kernel_lines
-from ci_build.cli.common import State, host_runner, print_json, wrap_command
+from ci_build.cli.common import State, host_runner, print_json, show_plan
 from ci_build.cli.options.cluster import cluster_options, cluster_request
 from ci_build.cli.options.request import kernels_request
 from ci_build.cli.options.settings import split_list
@@ -96,10 +96,8 @@ def build(
         if settings.flag("json"):
             print_json(kernel_build.planned(request, version))
             return
-        for line in kernel_lines(request, version, settings.cache_dir):
-            click.echo(wrap_command(line))
-        if cluster:
-            click.echo(cluster_line(cluster))
+        lines = [*kernel_lines(request, version, settings.cache_dir), *([cluster_line(cluster)] if cluster else [])]
+        show_plan(lines, as_json=False)
         return
     runner = host_runner(reporter)
     place = kernel_build.find_compilers(asked, settings.cache_dir, runner)

@@ -16,6 +16,7 @@ from ci_build.cli.options.release import (
     require_explicit_channel,
     trust_config_option,
 )
+from core.report import print_line
 from promotion.check import raise_if_blocked
 
 
@@ -63,4 +64,4 @@ def check(
         print_json(report.as_json())
     raise_if_blocked(staged, report.verdict)
     if not as_json:
-        click.echo(f"{staged} may be promoted to channel {channel}")
+        print_line(f"{staged} may be promoted to channel {channel}")

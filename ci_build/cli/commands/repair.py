@@ -12,6 +12,7 @@ from ci_build.cli.common import State, print_json, show_plan
 from ci_build.cli.options.table import chosen_options
 from core.errors import RequestError
 from core.model import RocmVersion
+from core.report import print_line
 from core.targets import is_all, requested
 from core.units import human
 
@@ -66,4 +67,4 @@ def repair(state: State, /, wheels: tuple[str, ...], **values: Any) -> None:  # 
         print_json(rows)
         return
     for row in rows:
-        click.echo(f"{row['path']}: {human(row['size_before'])} -> {human(row['size'])}, sha256 {row['sha256']}")
+        print_line(f"{row['path']}: {human(row['size_before'])} -> {human(row['size'])}, sha256 {row['sha256']}")

@@ -21,7 +21,7 @@ from core.defaults import defaults
 from core.errors import ReproducibilityError, RequestError
 from core.model import WheelSet
 from core.process import HostRunner
-from core.report import Reporter
+from core.report import Reporter, print_line
 from core.targets import ALL
 from promotion.stage import fetch_set
 from promotion.storage.keys import StagedSet, is_digest
@@ -80,11 +80,11 @@ def reproduce(state: State, /, folder: Path, bucket: str, *, as_json: bool, **af
         print_json(found)
     else:
         for name in found.same:
-            click.echo(f"same  {name}")
+            print_line(f"same  {name}")
         for name, differences in found.differences.items():
-            click.echo(f"OTHER {name}")
+            print_line(f"OTHER {name}")
             for item in differences:
-                click.echo("  " + " ".join(part for part in (item.member, item.section, item.what) if part))
+                print_line("  " + " ".join(part for part in (item.member, item.section, item.what) if part))
     if found.differences:
         raise ReproducibilityError(
             f"{len(found.differences)} of {len(found.differences) + len(found.same)} wheels differ.",

@@ -18,7 +18,7 @@ from core.atomic import write_whole
 from core.defaults import defaults
 from core.errors import RequestError
 from core.model import RocmVersion
-from core.report import print_table
+from core.report import print_line, print_table
 from core.units import human
 from wheelkit.rocm_manifest import dump_manifest
 
@@ -105,14 +105,14 @@ def show(lock: Path, *, as_json: bool) -> None:
         print_json(known)
         return
     families = f" for {', '.join(known.families)}" if known.families else ""
-    click.echo(f"ROCm {known.version}{families}, {known.compiler}")
-    click.echo(f"from {known.source}")
+    print_line(f"ROCm {known.version}{families}, {known.compiler}")
+    print_line(f"from {known.source}")
     if known.sha256:
-        click.echo(f"sha256 {known.sha256}, {human(known.size)}")
-    click.echo(f"kernels for {', '.join(known.targets) or 'no target'}")
-    click.echo(f"{len(known.device_libraries)} device libraries, {len(known.libraries)} shared libraries:")
+        print_line(f"sha256 {known.sha256}, {human(known.size)}")
+    print_line(f"kernels for {', '.join(known.targets) or 'no target'}")
+    print_line(f"{len(known.device_libraries)} device libraries, {len(known.libraries)} shared libraries:")
     for soname, version in known.libraries.items():
-        click.echo(f"  {soname} {version}".rstrip())
+        print_line(f"  {soname} {version}".rstrip())
 
 
 @rocm.command("verify")

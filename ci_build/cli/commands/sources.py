@@ -14,7 +14,7 @@ from ci_build.cli.common import State, host_runner, print_json
 from core.errors import RequestError
 from core.model import Progress
 from core.process import Runner
-from core.report import print_table
+from core.report import print_line, print_table
 
 _PINS = click.option(
     "--pins", "path", metavar="FILE", type=click.Path(path_type=Path), default=pins.PINS,
@@ -44,7 +44,7 @@ def list_pins(path: Path, *, as_json: bool) -> None:
     ]
     print_table(("jax", "jax commit", "XLA commit", "rocm-jax commit", "Bazel"), rows)
     for release, reason in table.unsupported.items():
-        click.echo(f"{release} cannot be built: {reason}")
+        print_line(f"{release} cannot be built: {reason}")
 
 
 @sources.command("update")

@@ -13,7 +13,7 @@ from ci_build.cli.options.release import bucket_option, channel_option, trust_co
 from core.errors import RequestError
 from core.model import to_json
 from core.process import render, without_credentials
-from core.report import Reporter, print_table
+from core.report import Reporter, print_line, print_table
 from core.units import human
 from promotion.storage.bucket import Bucket
 
@@ -40,11 +40,11 @@ def status(
         return
     for work in running:
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(work.started))
-        click.echo(f"running since {since}, process {work.pid}: {without_credentials(render(work.argv))}")
+        print_line(f"running since {since}, process {work.pid}: {without_credentials(render(work.argv))}")
         for path in work.paths:
-            click.echo(f"  uses {path}")
+            print_line(f"  uses {path}")
     if not running:
-        click.echo(f"no process uses {cache}")
+        print_line(f"no process uses {cache}")
     rows = [
         (kind.kind, str(kind.entries), human(kind.size), time.strftime("%Y-%m-%d %H:%M", time.localtime(kind.used)))
         for kind in cached
@@ -53,11 +53,11 @@ def status(
         print_table(("cached", "entries", "size", "last used"), rows, numeric=(1, 2))
     for item in staged:
         tiers = ", ".join(f"{target} {tier}" for target, tier in sorted(item.tiers.items()))
-        click.echo(f"{item.index}/{item.digest[:12]} {item.state}, {item.used:%Y-%m-%d %H:%M}{tiers and f': {tiers}'}")
+        print_line(f"{item.index}/{item.digest[:12]} {item.state}, {item.used:%Y-%m-%d %H:%M}{tiers and f': {tiers}'}")
         for reason in item.blocked_by:
-            click.echo(f"  {reason}")
+            print_line(f"  {reason}")
     if not staged:
-        click.echo(f"no staged sets in {bucket.partition('?')[0]}")
+        print_line(f"no staged sets in {bucket.partition('?')[0]}")
 
 
 def _existing(bucket: str, reporter: Reporter) -> Bucket | None:

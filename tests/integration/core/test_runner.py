@@ -189,6 +189,6 @@ def test_runner_until_ends_its_command() -> None:
     stop = threading.Event()
     threading.Timer(0.3, stop.set).start()
     began = time.monotonic()
-    with pytest.raises(ProcessError, match="sleep 30 is not wanted any more and was stopped"):
+    with pytest.raises(ProcessError, match="`sleep 30` is not wanted any more and was stopped"):
         HostRunner(os.environ).until(stop).run(("sleep", "30"))
     assert time.monotonic() - began < 10

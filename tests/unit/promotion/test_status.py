@@ -33,6 +33,9 @@ def test_sets_have_their_state_and_what_blocks_them(
     cut.write_text("x")
     bucket.path(f"v2-staging/multi-arch/{'a' * 64}/x.whl").parent.mkdir(parents=True)
     cut.rename(bucket.path(f"v2-staging/multi-arch/{'a' * 64}/x.whl"))
+    for folder in ("_tests", "_nights"):
+        bucket.path(f"v2-staging/{folder}").mkdir()
+        bucket.path(f"v2-staging/{folder}/multi-arch.json").write_text("{}")
     assert cli.run([*words(bucket, tmp_path / "cache"), "--json"]) == 0
     found = {item["digest"]: item for item in json.loads(capsys.readouterr().out)["staged"]}
     states = {digest: item["state"] for digest, item in found.items()}

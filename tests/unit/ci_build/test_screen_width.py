@@ -1,0 +1,236 @@
+"""Output of every command on narrow terminals, with --quiet, as JSON and without colours."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+import core.http.client  # noqa: F401 - urllib3 binds a socket when it is imported
+from ci_build import cli
+from core.terminal import fold
+from promotion.evidence.test_results import TestResult, TestVerdict
+from promotion.evidence.test_runs import record
+from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
+from tests.support.own_terminal import Printed, own_terminals
+from tests.support.promoting import go, staged_in
+from tests.support.wheel_sets import make_set, make_wheels, write_set
+from tests.unit.promotion.test_test_runs import run as suite_run
+
+READ = (
+    "targets",
+    "sources list",
+    "kernels list",
+    "images list",
+    "images check",
+    "cache ls {cache}",
+    "cache gc {cache} --dry-run",
+    "status {cache} {bucket} --channel=local",
+    "staging list multi-arch {bucket}",
+    "staging gc multi-arch {bucket}",
+    "policy check {ready} {bucket} --channel=local",
+    "history multi-arch {bucket}",
+    "history multi-arch --nights {bucket}",
+    "history multi-arch --tests {bucket}",
+    "history multi-arch --tests --trend {bucket}",
+    "history multi-arch --tests=a_test* --trend {bucket}",
+    "gate explain a_test.py::test_x {bucket}",
+    "inspect {wheels} --targets=gfx942,gfx950",
+    "verify multi-arch {bucket}",
+    "retention multi-arch --days=1 {bucket}",
+    "rollback multi-arch --reason=because --dry-run {bucket}",
+    "accepts {script}",
+    "matrix builds --rocm-versions=7.2.0 --families=gfx94X-dcgpu",
+    "matrix tests {ready} {bucket}",
+    "dist_wheels --payload=published --dry-run",
+    "release --local --dry-run {bucket}",
+    "images build manylinux --dry-run",
+    "images build base --therock-path=https://host.invalid/therock-dist-linux-gfx94X-dcgpu-7.10.0.tar.gz --dry-run",
+    "kernels build --dry-run",
+    "repair {wheels} --targets=gfx942 --rocm-version=7.2.0 --out={out} --dry-run",
+    "bucket policy s3://bucket/prefix --promoter=arn:aws:iam::1:role/p --tester=arn:aws:iam::1:role/s",
+    "keys show {key}",
+    "completion zsh",
+    "doctor",
+)
+"""Commands that change nothing; words in braces stand for folders and sets."""
+CHANGING = (
+    "keys new {new_key}",
+    "adopt {wheels} --out={out}",
+    "stage {folder} {bucket}",
+    "gate inspection {ready} {bucket} --redo",
+    "promote {ready} {bucket}",
+    "yank multi-arch/2 --reason=because {bucket}",
+    "unyank multi-arch/2 {bucket}",
+    "quarantine multi-arch/2 --reason=because {bucket}",
+    "unquarantine multi-arch/2 {bucket}",
+    "pin multi-arch/2 --reason=because {bucket}",
+    "unpin multi-arch/2 {bucket}",
+    "retention multi-arch --days=1 --keep-newest=1 --apply {bucket}",
+    "index publish multi-arch {bucket}",
+    "compat multi-arch {bucket}",
+)
+WRONG = (
+    "inspect {bucket_folder}/no-such-folder-with-a-long-name/jax_rocm7_pjrt-0.10.2-py3-none-any.whl",
+    "gate coverage multi-arch {bucket}",
+    "dist_wheels --tagets=gfx942",
+    "dist_wheels --targets=gfx9999",
+    "promote {blocked} {bucket}",
+    "no_such_command",
+    "inspect {wheels} --targets=gfx942",
+    "policy check {blocked} {bucket} --channel=local",
+    "gate inspection {blocked} {bucket} --redo",
+)
+"""Commands that fail."""
+ELSEWHERE = {
+    "matrix run", "shell", "reproduce", "rocm list", "rocm manifest", "rocm show", "rocm verify", "sources update",
+    "gate abi", "gate compile", "gate coverage", "gate device", "gate install", "gate load", "gate merge",
+    "gate structure", "attest", "bundle", "bisect", "index check", "index serve", "index sign", "docs", "images run",
+    "images test", "images update", "kernels lock", "kernels merge", "cluster scheduler", "cluster worker",
+    "images build runtime", "nightly",
+}  # fmt: skip
+"""Commands that need processes, a network or a long time: they print through the same functions."""
+FOR_PROGRAMS = ("completion", "matrix", "keys", "compat", "bucket policy")
+"""Commands whose output is a file or the value of an option."""
+COPIED = re.compile(
+    r"\s*(\$ |[$#]? ?(pip|uv|docker|podman|python3|ci_build|http|/\S+python -m pip)\b)|.* \\$|\s*sha256 "
+)
+"""Lines with a command, or a value in a second column, that users copy."""
+COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-7]m")
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return the words of the commands in braces: a bucket with promoted, ready and blocked sets, wheels, a cache."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("CI", "true")  # the display has its own tests
+    for name in ("COLUMNS", "GITHUB_ACTIONS", "GITLAB_CI", "NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    bucket = DirBucket(tmp_path / "bucket")
+    made = {minor: make_wheels(tmp_path / f"wheels{minor}", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+            for minor in (1, 2, 3, 4)}  # fmt: skip
+    for minor in (1, 2):
+        go(bucket, staged_in(bucket, tmp_path / "sets", made[minor], rocm_version=f"7.{minor}.0"))
+    ready = staged_in(bucket, tmp_path / "sets", made[3], rocm_version="7.3.0")
+    folder = write_set(tmp_path / "blocked", made[4], make_set(made[4]))
+    blocked = stage(bucket, folder)
+    outcomes = [(1, TestVerdict.PASSED), (2, TestVerdict.FAILED)]
+    for number, verdict in outcomes:
+        result = TestResult(id="a_test.py::test_x", verdict=verdict, seconds=1.5, attempts=1)
+        record(bucket, "multi-arch", [(suite_run(number, set_digest=f"{number:064x}"), [result])])
+    (tmp_path / "cache/inputs/abc").mkdir(parents=True)
+    (tmp_path / "cache/inputs/abc/a.whl").write_bytes(b"x")
+    (tmp_path / "script.sh").write_text("ci_build targets --json\nci_build gate structure dist\n")
+    words = {
+        "bucket": f"--bucket={bucket.root}", "bucket_folder": str(bucket.root),
+        "cache": f"--cache-dir={tmp_path}/cache",
+        "ready": str(ready), "blocked": str(blocked), "folder": str(folder), "wheels": str(tmp_path / "blocked"),
+        "script": str(tmp_path / "script.sh"), "key": str(tmp_path / "key"), "out": str(tmp_path / "out"),
+        "new_key": str(tmp_path / "new-key"),
+    }  # fmt: skip
+    assert cli.run(["keys", "new", words["key"]]) == 0
+    return words
+
+
+def run(line: str, places: dict[str, str], *more: str, columns: int = 80) -> tuple[int, Printed]:
+    words = [word.format(**places) for word in line.split()]
+    with own_terminals(columns) as printed:
+        try:
+            code = cli.run([*more, *words])
+        except SystemExit as end:  # of argparse
+            code = int(end.code or 0)
+    return code, printed
+
+
+def too_wide(text: str, columns: int) -> Iterator[str]:
+    """Yield lines that are wider than the terminal although they could be narrower."""
+    for line in map(str.rstrip, re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()):
+        if not COPIED.match(line) and fold(line, columns) != line:
+            yield line
+
+
+def leaves(group: click.Group, context: click.Context, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the paths of all commands."""
+    for name in group.list_commands(context):
+        below = group.get_command(context, name)
+        if isinstance(below, click.Group):
+            yield from leaves(below, context, (*path, name))
+        else:
+            yield " ".join((*path, name))
+
+
+def test_walk_names_every_command() -> None:
+    walked = {" ".join(re.match(r"[a-z_ ]+(?<! )(?= |$)", line)[0].split()) for line in (*READ, *CHANGING)}  # type: ignore[index]
+    hidden = {"free", *cli.IMAGE_ALIASES}
+    names = {*leaves(cli.main, click.Context(cli.main))} - hidden - ELSEWHERE
+    assert {name for name in names if not any(line == name or line.startswith(f"{name} ") for line in walked)} == set()
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_every_command_fits_the_terminal(places: dict[str, str], columns: int) -> None:
+    wide, failed = list[str](), list[str]()
+    for line in (*READ, *CHANGING, *WRONG):
+        code, printed = run(line, places, columns=columns)
+        if (code == 0) == (line in WRONG) and not line.startswith("doctor"):
+            failed.append(f"{line}: {code} {printed.err}")
+        if not line.startswith(FOR_PROGRAMS):
+            wide += [f"{line}: {text}" for text in too_wide(f"{printed.out}\n{printed.err}", columns)]
+    assert "\n".join([*wide, *failed]) == ""
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_every_help_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    wide = []
+    for name in {*leaves(cli.main, click.Context(cli.main))} - {*cli.IMAGE_ALIASES}:
+        code, printed = run(f"{name} --help", {}, columns=columns)
+        assert code == 0
+        # click does not break the line with the names and the value of an option.
+        wide += [f"{name}: {line}" for line in too_wide(printed.out, columns) if not line.startswith("  -")]
+    assert "\n".join(wide) == ""
+
+
+def test_quiet_prints_results_warnings_and_errors_only(places: dict[str, str]) -> None:
+    loud, changed = list[str](), list[str]()
+    for line in (*READ, *CHANGING, *WRONG):
+        code, printed = run(line, places, "--quiet")
+        loud += [
+            f"{line}: {text}"
+            for text in printed.err.splitlines()
+            if not text.startswith("warning: ") and line not in WRONG
+        ]
+        if line in READ:
+            assert code == 0 or line == "doctor", printed.err
+            said = run(line, places)[1].out
+            changed += [line] if said != printed.out else []
+    assert "\n".join([*loud, *changed]) == ""
+
+
+def test_json_is_alone_on_standard_output(places: dict[str, str]) -> None:
+    wrong = []
+    for line in (*READ, *CHANGING):
+        found: click.Command = cli.main
+        for word in line.split():
+            if isinstance(found, click.Group) and (below := found.get_command(click.Context(found), word)):
+                found = below
+        if not any("--json" in option.opts for option in found.params) and not line.startswith("doctor"):
+            continue
+        _, printed = run(f"{line} --json", places, columns=40)
+        try:
+            json.loads(printed.out)
+        except ValueError as error:
+            wrong.append(f"{line}: {error}: {printed.out}{printed.err}")
+    assert "\n".join(wrong) == ""
+
+
+def test_no_color_switches_colours_off(places: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    colourful = [line for line in (*READ, *WRONG) if COLOUR.search(run(line, places)[1].out)]
+    assert colourful, "inspect marks findings with colours"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert [line for line in (*READ, *WRONG) if COLOUR.search("".join((p := run(line, places)[1]).out + p.err))] == []
