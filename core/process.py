@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, NoReturn, Protocol, Self
 
 from core.errors import ProcessError
@@ -165,10 +166,16 @@ class HostRunner:
         other._echo, other._sink = _both(self._echo, listener), _both(self._sink, listener)
         return other
 
-    def until(self, stop: threading.Event) -> Self:
-        """Return a runner whose commands end when an event is set, for commands of other threads."""
+    def until(self, stop: threading.Event, scratch: Path | None = None) -> Self:
+        """Return a runner whose commands end when an event is set, for commands of other threads.
+
+        Args:
+            scratch: folder for temporary files, which commands that are ended leave behind; None for the usual one.
+        """
         other = copy.copy(self)
         other._unwanted = stop
+        if scratch is not None:
+            other._environment = {**self._environment, "TMPDIR": str(scratch)}
         return other
 
     def run(
@@ -218,7 +225,9 @@ class HostRunner:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise _UnwantedError(f"ran longer than {timeout:g} s")
-            looks = watch is not None or self._unwanted is not None
+            # Only the main thread is interrupted while it waits; see core.interrupts.
+            main = threading.current_thread() is threading.main_thread()
+            looks = watch is not None or self._unwanted is not None or not main
             waits = [wait for wait in (left, _LOOK_SECONDS if looks else None) if wait is not None]
             return min(waits, default=None)
 

@@ -146,7 +146,7 @@ def run(arguments: list[str] | None = None) -> int:
     except click.exceptions.Exit as ending:
         return ending.exit_code
     except (KeyboardInterrupt, click.Abort):
-        click.echo("\ninterrupted: no partial output was left behind; run the same command to resume", err=True)
+        click.echo("\nInterrupted; run the same command again to go on.", err=True)
         return _INTERRUPTED
     except BrokenPipeError:
         # The reader of the output is gone. Without this, Python would raise again when it flushes the output at exit.

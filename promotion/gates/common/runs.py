@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import CiBuildError, GateError, MachineError, RequestError
+from core.interrupts import end_threads
 from core.model import Evidence, Finding, Outcome, Progress, Severity, WheelSet
 from core.process import HostRunner, Runner
 from promotion.evidence.evidence import (
@@ -43,6 +44,9 @@ _MOST_LISTED = 20
 """Maximum number of errors in the final message; thousands of tests may fail for the same reason."""
 _FIRST = ("load", "compile")
 """Gates that start first: they take long, and compile jax's modules to bytecode, which the gate install copies."""
+
+_THREADS = "gate"
+"""Prefix of the names of threads that run gates."""
 
 
 def run_gates(
@@ -79,12 +83,13 @@ def run_gates(
     last = () if redo else _latest_evidence(bucket, staged, signer)
     oldest = None if max_age is None else datetime.now(UTC) - max_age
     stop, lock = threading.Event(), threading.Lock()
-    if isinstance(runner, HostRunner):
-        runner = runner.until(stop)
     results: list[dict[str, Evidence]] = []
     with tempfile.TemporaryDirectory(prefix="gates-") as top:
-        shared = Path(top, "shared")
+        shared, scratch = Path(top, "shared"), Path(top, "tmp")
         shared.mkdir()
+        scratch.mkdir()
+        if isinstance(runner, HostRunner):
+            runner = runner.until(stop, scratch)
         pending: list[tuple[Gate, GateContext]] = []
         for gate in gates:
             results.append(_reusable(gate, gate.subjects(selected), last, oldest, progress))
@@ -149,7 +154,7 @@ def _run_all(
     # Python 3.11 shows other threads incomplete variables while it reads them for the first time, and uv needs them.
     sysconfig.get_config_vars()
     first = sorted(pending, key=lambda one: one[0].name not in _FIRST)
-    with ThreadPoolExecutor(min(len(pending), len(os.sched_getaffinity(0))) or 1, thread_name_prefix="gate") as pool:
+    with ThreadPoolExecutor(min(len(pending), len(os.sched_getaffinity(0))) or 1, thread_name_prefix=_THREADS) as pool:
         futures = {gate.name: pool.submit(run, gate, context) for gate, context in first}
         try:
             for future in as_completed(futures.values()):
@@ -157,7 +162,8 @@ def _run_all(
             return {name: future.result() for name, future in futures.items()}
         except BaseException:
             stop.set()
-            pool.shutdown(wait=True, cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
+            end_threads(_THREADS)
             raise
 
 

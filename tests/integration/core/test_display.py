@@ -146,7 +146,7 @@ def test_interrupt_leaves_clean_terminal(sign: signal.Signals) -> None:
     taken = [re.sub(r"\d+\.\d s", "# s", line) for line in shown.lines if line]
     assert taken == [
         "build", "  # s", "warning: It is slow.",
-        "interrupted: no partial output was left behind; run the same command to resume",
+        "Interrupted; run the same command again to go on.",
     ]  # fmt: skip
 
 

@@ -98,7 +98,7 @@ ELSEWHERE = {
 FOR_PROGRAMS = ("completion", "matrix", "keys", "compat", "bucket policy")
 """Commands whose output is a file or the value of an option."""
 COPIED = re.compile(
-    r"\s*(\$ |[$#]? ?(pip|uv|docker|podman|python3|ci_build|http|/\S+python -m pip)\b)|.* \\$|\s*sha256 "
+    r"\s*(\$ |[$#]? ?(pip|uv|docker|podman|python3|ci_build|http|/\S+python -m pip)\b)|.* \\$|  requires "
 )
 """Lines with a command, or a value in a second column, that users copy."""
 COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-7]m")

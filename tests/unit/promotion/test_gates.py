@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sysconfig
 import threading
 import time
@@ -446,4 +447,36 @@ def test_stopped_run_stores_no_evidence(bucket: DirBucket, staged: StagedSet, mo
     other = replace(made_gate([]), name="other", run=work)
     with pytest.raises(AssertionError, match="a fault of the program"):
         run(bucket, staged, replace(made_gate([]), name="load", run=fail), other, replace(other, name="third"))
+    assert read_all(bucket, staged) == {}
+
+
+def test_interrupt_ends_gates_that_compute(bucket: DirBucket, staged: StagedSet) -> None:
+    """Without an end of their threads, Ctrl-C would take effect when the gates have finished."""
+    begun, ended, folders = threading.Event(), list[str](), list[Path]()
+
+    def compute(context: GateContext) -> Iterator[Check]:
+        folders.append(context.work)
+        try:
+            begun.set()
+            end = time.monotonic() + 60
+            while time.monotonic() < end:
+                sum(range(1000))
+            ended.append("after a minute")
+        finally:
+            ended.append("cleaned up")
+        yield GOOD
+
+    def interrupt() -> None:
+        begun.wait(20)
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        run(bucket, staged, replace(made_gate([]), run=compute))
+    thread.join()
+    assert ended == ["cleaned up"]
+    assert [folder for folder in folders if folder.exists()] == []
     assert read_all(bucket, staged) == {}
