@@ -54,16 +54,17 @@ class Line:
     def set_amount(self, done: int, total: int, unit: str = "") -> str:
         """Set the finished work, in bytes without a unit, and return it as text."""
         numbers = f"{done:,} of {total:,} {unit}" if unit else f"{human(done)} of {human(total)}"
+        if self.first is None or done < self.done or (not unit and total != self.total):  # the next file of a step
+            self.first = done, time.monotonic()
         self.done, self.total, self.is_bytes, self.amount = done, total, not unit, numbers if total else ""
-        self.first = self.first or (done, time.monotonic())
         return numbers
 
     def numbers(self, now: float) -> Iterator[str]:
         """Yield finished work, time left, rate and elapsed time, the most important first."""
-        if self.amount and self.first:
+        if self.amount and self.first and self.done < self.total:  # what follows has no amount
             yield self.amount
             rate = (self.done - self.first[0]) / seconds if (seconds := now - self.first[1]) >= 1 else 0.0
-            if rate > 0 and self.total > self.done:
+            if rate > 0:
                 yield f"{clock((self.total - self.done) / rate)} left"
             if rate > 0 and self.is_bytes:
                 yield f"{human(rate)}/s"

@@ -128,7 +128,8 @@ class _Run:
         """Run every stage in order."""
         for name in ("inputs", "steps"):
             ContentStore(self.cache / name).sweep()
-        self.progress.plan([step.what for stage in self.plan.stages for step in stage.steps])
+        steps = [step for stage in self.plan.stages for step in stage.steps]
+        self.progress.plan([_fetching(step) if step.effect is Effect.FETCH else step.what for step in steps])
         for stage in self.plan.stages:
             for step in stage.steps:
                 self._do(step)
@@ -213,8 +214,9 @@ class _Run:
 
     def _fetch(self, step: Step) -> None:
         missing = [item for item in self._fetched(step.python) if not self.inputs.has(item)]
+        names = ", ".join(item.filename for item in missing) or "all files are in the cache"
+        self.progress.step(f"{_fetching(step)}: {names}")
         if missing:
-            self.progress.step(f"fetch {', '.join(item.filename for item in missing)}")
             links = self.plan.request.find_links
             self.inputs.fetch(missing, step.python, self.runner, self.progress.advance, find_links=links)
 
@@ -260,3 +262,8 @@ class _Run:
             if self.plan.rocm_manifest:
                 (fresh / ROCM_MANIFEST).write_bytes(self.plan.rocm_manifest)
             return set_files.write_set(fresh, wheel_set, self.resolved)
+
+
+def _fetching(step: Step) -> str:
+    """Return the start of the line about a fetch."""
+    return f"fetch for Python {step.python}"

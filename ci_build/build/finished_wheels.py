@@ -52,16 +52,17 @@ class WheelMaker:
         key = step_key(effect=step.effect, recipe=recipe, input=item.sha256, name=item.filename, tools=self.tools)
         finished, started = self.steps.find(key), time.monotonic()
         if finished is None:
-            self.progress.step(step.what)
-            with self.steps.scratch() as scratch:
+            with self.progress.task(step.what) as task, self.steps.scratch() as scratch:
                 folder = scratch / "step"
                 folder.mkdir()
-                wheel, text = self._repair(recipe, item, folder) if recipe else self._keep(step.effect, item, folder)
+                wheel, text = (
+                    self._repair(recipe, item, folder, task) if recipe else self._keep(step.effect, item, folder, task)
+                )
                 finished = self.steps.keep(key, folder, wheel, text)
             self.seconds[finished.wheel.filename] = time.monotonic() - started
         return finished
 
-    def _repair(self, recipe: RepairPlan, item: Resolved, folder: Path) -> tuple[Wheel, str]:
+    def _repair(self, recipe: RepairPlan, item: Resolved, folder: Path, task: Progress) -> tuple[Wheel, str]:
         """Repair a wheel into a folder, and return it with a line about removed targets and symbols."""
         source = self.inputs.path(item)
         # The URL and the digest of ci_build are left out: another mirror, or a change of ci_build that does not affect
@@ -72,7 +73,7 @@ class WheelMaker:
         # The MD5 check of old device code takes longer than all other work, so each input is checked only once.
         checked = self.inputs.was_checked(item, self.tools["ci_build"])
         plan = replace(recipe, build_info=info, verify_bundles=not checked)
-        done = repair(source, plan, folder, debug_dir=folder / DEBUG, progress=self.progress)
+        done = repair(source, plan, folder, debug_dir=folder / DEBUG, progress=task)
         if not checked:
             self.inputs.check_done(item, self.tools["ci_build"])
         if not recipe.machs:  # code objects of kernels run with a feature on or off
@@ -81,17 +82,17 @@ class WheelMaker:
         wheel = describe(done.path, sha256=done.sha256, source=source, source_sha256=item.sha256)
         return replace(wheel, members=done.members), saved(done)
 
-    def _keep(self, effect: Effect, item: Resolved, folder: Path) -> tuple[Wheel, str]:
+    def _keep(self, effect: Effect, item: Resolved, folder: Path, task: Progress) -> tuple[Wheel, str]:
         """Copy a wheel into a folder, for RETAG with another platform tag; nothing is removed, so the text is empty."""
         source, problem = self.inputs.path(item), "cannot be used unchanged"
         if effect is Effect.RETAG:
             problem = "is damaged"
-            path, findings = retag(source, folder, progress=self.progress)
+            path, findings = retag(source, folder, progress=task)
             self.findings[path.name] = findings
         else:
             path = Path(shutil.copyfile(source, folder / item.filename))
         # A published wheel cannot be changed, so only integrity errors refuse it; other defects are findings.
-        report = inspect_wheel(path, Expectations(python=False), progress=self.progress)
+        report = inspect_wheel(path, Expectations(python=False), progress=task)
         if errors := [finding for finding in report.findings if is_integrity(finding)]:
             details = "; ".join(f"{finding.code}: {finding.member} {finding.message}" for finding in errors)
             raise InputError(f"{path.name} {problem}: {details}")

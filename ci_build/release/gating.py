@@ -235,8 +235,8 @@ def show_evidence(evidences: Sequence[Evidence], reporter: Reporter) -> None:
         counts = (str(evidence.counts[word]) for word in ("passed", "known", "failed", "skipped"))
         took = datetime.fromisoformat(evidence.ended) - datetime.fromisoformat(evidence.started)
         about = (evidence.gate, evidence.target, evidence.outcome.value)
-        rows.append((*about, *counts, str(len(warnings)), f"{took.seconds} s", evidence.ended))
-    columns = ("gate", "target", "result", "passed", "known", "failed", "skipped", "warnings", "took", "at")
+        rows.append((*about, *counts, str(len(warnings)), f"{took.seconds} s"))
+    columns = ("gate", "target", "result", "passed", "known", "failed", "skipped", "warnings", "took")
     reporter.table(columns, rows, numeric=(3, 4, 5, 6, 7, 8))
     compiled = [evidence for evidence in evidences if evidence.gate == "compile"]
     if compiled:

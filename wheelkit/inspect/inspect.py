@@ -74,7 +74,7 @@ def inspect_wheel(
         OSError: the file cannot be read at all, or the scratch folder is full.
     """
     if progress:
-        progress.step(f"Inspecting {path.name}")
+        progress.step(f"inspect {path.name}")
     report = _identity(path, verify=expectations.verify)
     try:
         with TracedArchive(path) as archive, tempfile.TemporaryDirectory(prefix="inspect-", dir=scratch) as root:

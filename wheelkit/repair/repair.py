@@ -66,7 +66,7 @@ def repair(
         rewrite = WheelRewrite(archive, date_time=EPOCH)
         renamed = _rename_folders(rewrite, archive, name)
         _rewrite_texts(rewrite, archive, name, plan)
-        _say(progress, f"Verifying and unpacking {source.name}")
+        _say(progress, f"verify and unpack {source.name}")
         codes = kernel_wheel.code_objects(archive) if plan.machs else ()
         libraries = {
             old: new
@@ -77,7 +77,7 @@ def repair(
         files = _unpack(archive, libraries, cuts, scratch / "tree", progress)
         blocks = {libraries[old]: points.index() for old, points in cuts.items()}
         _expect_members(files, plan, source.name)
-        _say(progress, f"Editing {len(files)} libraries of {name.project}")
+        _say(progress, f"edit {len(files)} librar{'y' if len(files) == 1 else 'ies'} of {name.project}")
         edits = edit_members(files, plan, scratch / "debug" if debug_dir else None)
         _check_summary(archive, plan.rocm_version, edits)
         judging = pool.submit(_check_libraries, files, plan.allowed_sonames, source.name)
@@ -91,7 +91,7 @@ def repair(
 
         if plan.build_info_path:
             rewrite.set(plan.build_info_path, build_info)
-        _say(progress, f"Writing {name}")
+        _say(progress, f"write {name}")
         final = out_dir / str(name)
         written = rewrite.write(scratch / final.name)
         findings = judging.result()

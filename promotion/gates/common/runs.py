@@ -155,8 +155,8 @@ def _run_all(
     sysconfig.get_config_vars()
     first = sorted(pending, key=lambda one: one[0].name not in _FIRST)
     with ThreadPoolExecutor(min(len(pending), len(os.sched_getaffinity(0))) or 1, thread_name_prefix=_THREADS) as pool:
-        futures = {gate.name: pool.submit(run, gate, context) for gate, context in first}
         try:
+            futures = {gate.name: pool.submit(run, gate, context) for gate, context in first}
             for future in as_completed(futures.values()):
                 future.result()
             return {name: future.result() for name, future in futures.items()}

@@ -468,6 +468,7 @@ def test_interrupt_ends_gates_that_compute(bucket: DirBucket, staged: StagedSet)
 
     def interrupt() -> None:
         begun.wait(20)
+        time.sleep(0.3)  # until the main thread waits
         main = threading.main_thread().ident
         assert main is not None
         signal.pthread_kill(main, signal.SIGINT)
