@@ -80,7 +80,7 @@ def table(
         return "\n".join(fold(line, width) for row in rows for line in _block(columns, row))
     line = "\N{BOX DRAWINGS LIGHT HORIZONTAL}" * (sum(widths) + len(_GAP) * (len(columns) - 1))
     heading, *others = (list(_row(row, widths, numeric)) for row in (columns, *rows))
-    return "\n".join(["", *heading, line, *(text for row in others for text in row), ""])
+    return "\n".join(["", *heading, line, *(text for row in others for text in row)])
 
 
 def _column_widths(cells: Sequence[Sequence[str]], room: int) -> list[int]:

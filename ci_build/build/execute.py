@@ -214,9 +214,8 @@ class _Run:
 
     def _fetch(self, step: Step) -> None:
         missing = [item for item in self._fetched(step.python) if not self.inputs.has(item)]
-        names = ", ".join(item.filename for item in missing) or "all files are in the cache"
-        self.progress.step(f"{_fetching(step)}: {names}")
         if missing:
+            self.progress.step(f"{_fetching(step)}: {', '.join(item.filename for item in missing)}")
             links = self.plan.request.find_links
             self.inputs.fetch(missing, step.python, self.runner, self.progress.advance, find_links=links)
 

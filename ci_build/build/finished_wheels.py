@@ -12,6 +12,7 @@ from ci_build.build.plan import Effect, Step
 from core.errors import FatbinError, InputError
 from core.model import BuildRequest, Finding, Progress, Wheel
 from core.pip import InputStore, Resolved
+from core.report import NoProgress
 from core.steps import FinishedStep, StepStore, step_key
 from core.units import human
 from wheelkit.archive.filename import WheelName
@@ -24,6 +25,21 @@ from wheelkit.repair.repair import repair, retag
 
 DEBUG = "debug"
 """Folder of a finished step for separate debug symbols."""
+
+
+class _Part(NoProgress):
+    """Progress of the work on one wheel, whose steps begin with the step of the plan."""
+
+    def __init__(self, progress: Progress, name: str) -> None:
+        self._progress, self._name = progress, name
+
+    def step(self, text: str) -> None:
+        """Start a new step."""
+        self._progress.step(f"{self._name}: {text}")
+
+    def advance(self, done: int, total: int) -> None:
+        """Report the finished bytes of the current step."""
+        self._progress.advance(done, total)
 
 
 class WheelMaker:
@@ -52,17 +68,18 @@ class WheelMaker:
         key = step_key(effect=step.effect, recipe=recipe, input=item.sha256, name=item.filename, tools=self.tools)
         finished, started = self.steps.find(key), time.monotonic()
         if finished is None:
-            with self.progress.task(step.what) as task, self.steps.scratch() as scratch:
+            part = _Part(self.progress, step.what)
+            with self.steps.scratch() as scratch:
                 folder = scratch / "step"
                 folder.mkdir()
                 wheel, text = (
-                    self._repair(recipe, item, folder, task) if recipe else self._keep(step.effect, item, folder, task)
+                    self._repair(recipe, item, folder, part) if recipe else self._keep(step.effect, item, folder, part)
                 )
                 finished = self.steps.keep(key, folder, wheel, text)
             self.seconds[finished.wheel.filename] = time.monotonic() - started
         return finished
 
-    def _repair(self, recipe: RepairPlan, item: Resolved, folder: Path, task: Progress) -> tuple[Wheel, str]:
+    def _repair(self, recipe: RepairPlan, item: Resolved, folder: Path, progress: Progress) -> tuple[Wheel, str]:
         """Repair a wheel into a folder, and return it with a line about removed targets and symbols."""
         source = self.inputs.path(item)
         # The URL and the digest of ci_build are left out: another mirror, or a change of ci_build that does not affect
@@ -73,7 +90,7 @@ class WheelMaker:
         # The MD5 check of old device code takes longer than all other work, so each input is checked only once.
         checked = self.inputs.was_checked(item, self.tools["ci_build"])
         plan = replace(recipe, build_info=info, verify_bundles=not checked)
-        done = repair(source, plan, folder, debug_dir=folder / DEBUG, progress=task)
+        done = repair(source, plan, folder, debug_dir=folder / DEBUG, progress=progress)
         if not checked:
             self.inputs.check_done(item, self.tools["ci_build"])
         if not recipe.machs:  # code objects of kernels run with a feature on or off
@@ -82,17 +99,17 @@ class WheelMaker:
         wheel = describe(done.path, sha256=done.sha256, source=source, source_sha256=item.sha256)
         return replace(wheel, members=done.members), saved(done)
 
-    def _keep(self, effect: Effect, item: Resolved, folder: Path, task: Progress) -> tuple[Wheel, str]:
+    def _keep(self, effect: Effect, item: Resolved, folder: Path, progress: Progress) -> tuple[Wheel, str]:
         """Copy a wheel into a folder, for RETAG with another platform tag; nothing is removed, so the text is empty."""
         source, problem = self.inputs.path(item), "cannot be used unchanged"
         if effect is Effect.RETAG:
             problem = "is damaged"
-            path, findings = retag(source, folder, progress=task)
+            path, findings = retag(source, folder, progress=progress)
             self.findings[path.name] = findings
         else:
             path = Path(shutil.copyfile(source, folder / item.filename))
         # A published wheel cannot be changed, so only integrity errors refuse it; other defects are findings.
-        report = inspect_wheel(path, Expectations(python=False), progress=task)
+        report = inspect_wheel(path, Expectations(python=False), progress=progress)
         if errors := [finding for finding in report.findings if is_integrity(finding)]:
             details = "; ".join(f"{finding.code}: {finding.member} {finding.message}" for finding in errors)
             raise InputError(f"{path.name} {problem}: {details}")

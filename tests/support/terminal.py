@@ -9,6 +9,7 @@ import pty
 import struct
 import subprocess
 import termios
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,8 @@ import pyte
 
 ROOT = Path(__file__).resolve().parents[2]
 _CI = ("CI", "GITHUB_ACTIONS", "GITLAB_CI", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE")
+_SECONDS = 300.0
+"""Time after which a program is killed, for example because it waits for keys."""
 
 
 @dataclass
@@ -54,12 +57,14 @@ def show(
     env: Mapping[str, str] | None = None,
     pipe: bool = False,
     cwd: Path = ROOT,
+    keys: Sequence[tuple[str, str]] = (),
     during: Callable[[subprocess.Popen[bytes], list[str]], None] = lambda _process, _frame: None,
 ) -> Shown:
     """Run a program on a pseudo-terminal of the given size.
 
     Args:
         pipe: whether standard output is a pipe instead of the terminal.
+        keys: texts that the screen shows, in order, each with the keys that are pressed then.
         during: called with the process and the content of the screen after each output.
     """
     screen = pyte.HistoryScreen(columns, lines, history=10_000, ratio=0.5)
@@ -73,15 +78,21 @@ def show(
         argv, stdin=theirs, stdout=out, stderr=theirs, env=environment, cwd=cwd, start_new_session=True
     )
     os.close(theirs)
+    limit = threading.Timer(_SECONDS, process.kill)
+    limit.start()
     try:
         while data := _read(ours):
             shown.raw += data
             stream.feed(data)
             shown.frames.append([line.rstrip() for line in screen.display])
+            if keys and any(keys[0][0] in line for line in shown.frames[-1]):
+                os.write(ours, keys[0][1].encode())
+                keys = keys[1:]
             during(process, shown.frames[-1])
         shown.out = process.communicate(timeout=30)[0].decode() if pipe else ""
         shown.code = process.wait(30)
     finally:
+        limit.cancel()
         process.kill()
         process.wait()
         os.close(ours)
