@@ -332,3 +332,14 @@ def test_problem_names_its_variable(variable: str, word: str, after: dict[str, A
         build_request(settings(after, env={variable: word}))
     flag = "--" + variable.removeprefix("CI_BUILD_").lower().replace("_", "-")
     assert str(caught.value).split()[0] != flag
+
+
+@pytest.mark.parametrize(
+    "words", ["targets", "kernels list", "gate explain a_test", "completion bash", "bucket policy s3://x"]
+)
+def test_every_command_refuses_unknown_variables(
+    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CI_BUILD_BUKET", "x")
+    assert cli.run(words.split()) == RequestError.exit_code
+    assert "CI_BUILD_BUKET (did you mean CI_BUILD_BUCKET?)" in capsys.readouterr().err
