@@ -33,7 +33,8 @@ def start(kind: str) -> str:
         case "kubernetes":
             return "resources: {limits: {amd.com/gpu: 1}}"
         case _:
-            return f"docker run {_DEVICES} --group-add video --group-add render {_SHM} IMAGE"
+            # The number: few images have the group of the host, and Docker refuses names that an image lacks.
+            return f'docker run {_DEVICES} --group-add "$(stat -c %g /dev/kfd)" {_SHM} IMAGE'
 
 
 def start_on_wsl(kind: str) -> str:
@@ -56,17 +57,16 @@ def join_groups(kind: str, groups: Collection[str]) -> str:
             return f"docker run {' '.join(f'--group-add {name}' for name in names)} IMAGE"
 
 
-def enlarge_shm(kind: str) -> str:
-    """Return the command, or the part of a pod, that enlarges /dev/shm."""
+def enlarge_shm(kind: str) -> tuple[str, ...]:
+    """Return the command, or the parts of a pod and its container, that enlarge /dev/shm."""
     match kind:
-        case "":
-            return "sudo mount -o remount,size=64g /dev/shm"
+        case "" | "apptainer":  # Apptainer shares /dev/shm with the host
+            return ("sudo mount -o remount,size=64g /dev/shm",)
         case "kubernetes":
-            return "volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 64Gi}}]"
-        case "apptainer":  # shares /dev/shm with the host
-            return "sudo mount -o remount,size=64g /dev/shm"
+            volume = "volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 64Gi}}]"
+            return volume, "volumeMounts: [{name: shm, mountPath: /dev/shm}]"
         case _:
-            return f"{'podman' if kind == 'podman' else 'docker'} run {_SHM} IMAGE"
+            return (f"{'podman' if kind == 'podman' else 'docker'} run {_SHM} IMAGE",)
 
 
 def is_slurm_job(environ: Mapping[str, str]) -> bool:

@@ -19,6 +19,7 @@ _SMALL_SHM_MIB = 64.0
 """Docker's default size of /dev/shm, which is too small for RCCL."""
 _WSL_ROCM = (7, 1)
 """Oldest ROCm whose runtime loads librocdxg."""
+_UNMAPPED = {"nogroup", "nobody", "65534"}
 _ROCDXG = "https://github.com/ROCm/librocdxg"
 _GPU_PLATFORMS = {"rocm", "gpu"}
 
@@ -162,7 +163,8 @@ def _no_gpu(facts: Facts, flags: str) -> Problem:
 def _denied(paths: list[str], groups: set[str], machine: Machine) -> Problem:
     message = f"This user cannot open {', '.join(paths)}"
     names = ",".join(sorted(groups))
-    if groups <= set(machine.groups):
+    # Without root, Podman shows every group of the host as this one.
+    if groups <= {*machine.groups} - _UNMAPPED:
         return error(
             "device-denied",
             f"{message} despite the right group; the file mode must be 0660.",
@@ -197,5 +199,5 @@ def _settings(facts: Facts) -> Iterator[Problem]:
         yield warning(
             "small-shm",
             f"Shared memory (/dev/shm) has only {machine.shm_mib:.0f} MiB, too little for RCCL on several GPUs.",
-            containers.enlarge_shm(machine.container),
+            *containers.enlarge_shm(machine.container),
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import grp
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,7 +123,7 @@ def look(here: ExaminedSystem) -> Machine:
         distribution=_distribution(root),
         kernel=here.system,
         libc=here.libc,
-        container=_container(root, here.environ.get("container", "")),
+        container=_container(root, here.environ),
         wsl=finder.DXG.exists(),
         dxcore=any((root / folder / "libdxcore.so").exists() for folder in _DXCORE_FOLDERS),
         # Only AMD's separately packaged driver has a version; the driver in the kernel has none.
@@ -131,12 +132,7 @@ def look(here: ExaminedSystem) -> Machine:
         gpus=gpus,
         mask=mask,
         kfd=_device(finder.KFD, root) if finder.KFD.exists() else None,
-        # Omit render nodes of other vendors; if sysfs is hidden, every render node counts.
-        render=tuple(
-            _device(node, root)
-            for node in sorted((root / "dev/dri").glob("renderD*"))
-            if _text(root / f"sys/class/drm/{node.name}/device/vendor") in ("", _AMD)
-        ),
+        render=tuple(_device(node, root) for node in _render_nodes(root, [gpu.node for gpu in left if gpu.node])),
         groups=tuple(sorted({_group(number) for number in os.getgroups()})),
         shm_mib=finder.shm_mib(),
     )
@@ -156,14 +152,23 @@ def _distribution(root: Path) -> str:
     return "an unknown distribution"
 
 
-def _container(root: Path, said: str) -> str:
+def _container(root: Path, environ: Mapping[str, str]) -> str:
+    """Return the kind of container.
+
+    Pods of Kubernetes come first: CRI-O writes the file of Podman, cri-dockerd the file of Docker. A pod without a
+    service account has only the variable, which programs inherit in a container of Apptainer that runs in the pod.
+    """
+    if environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER"):
+        return "apptainer"
+    if environ.get("KUBERNETES_SERVICE_HOST") or (root / "var/run/secrets/kubernetes.io").exists():
+        return "kubernetes"
     if (root / ".dockerenv").exists():
         return "docker"
     if (root / "run/.containerenv").exists():
         return "podman"
     if any((root / name).exists() for name in (".singularity.d", "singularity")):
         return "apptainer"
-    return "kubernetes" if (root / "var/run/secrets/kubernetes.io").exists() else said
+    return environ.get("container", "")
 
 
 def _cards(root: Path) -> int:
@@ -174,10 +179,28 @@ def _cards(root: Path) -> int:
     return sum(_text(d / "vendor") == _AMD and _text(d / "class").startswith(_DISPLAY_CLASSES) for d in devices)
 
 
+def _render_nodes(root: Path, visible: Sequence[str]) -> Iterator[Path]:
+    """Yield the render nodes of the visible GPUs, or else all of AMD; if sysfs is hidden, every render node counts.
+
+    A job of Slurm sees the render nodes of all GPUs, but may open only those of its own, which are the ones in KFD.
+    """
+    own = {f"renderD{_facts(finder.NODES / node / 'properties').get('drm_render_minor', '')}" for node in visible}
+    nodes = sorted((root / "dev/dri").glob("renderD*"))
+    if own and own <= {node.name for node in nodes}:
+        yield from (node for node in nodes if node.name in own)
+        return
+    yield from (node for node in nodes if _text(root / f"sys/class/drm/{node.name}/device/vendor") in ("", _AMD))
+
+
+def _facts(path: Path) -> dict[str, str]:
+    """Return the properties in a file of KFD."""
+    return dict(pair for line in _text(path).splitlines() if len(pair := line.split()) == 2)
+
+
 def _memory(node: Path) -> int:
     total = 0
     for bank in node.glob("mem_banks/*/properties"):
-        facts = dict(pair for line in _text(bank).splitlines() if len(pair := line.split()) == 2)
+        facts = _facts(bank)
         size = facts.get("size_in_bytes", "")
         total += int(size) if facts.get("heap_type") in _VIDEO_MEMORY and size.isdecimal() else 0
     return total

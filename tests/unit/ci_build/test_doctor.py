@@ -33,7 +33,7 @@ OWN = "jax==0.10.2 'jaxlib>=0.10.2,<0.10.3' jax-rocm7-pjrt==0.10.2 jax-rocm7-plu
 ROCM_INDEX = defaults()["rocm_packages"]["stable_index_url"]
 ROCM_WHEELS = f"{PIP} install --index-url {ROCM_INDEX} 'rocm[libraries,device-gfx942]==7.*'"
 PODMAN = "podman run --device=/dev/kfd --device=/dev/dri --group-add keep-groups --shm-size=64g IMAGE"
-RUN = "docker run --device=/dev/kfd --device=/dev/dri --group-add video --group-add render --shm-size=64g IMAGE"
+RUN = 'docker run --device=/dev/kfd --device=/dev/dri --group-add "$(stat -c %g /dev/kfd)" --shm-size=64g IMAGE'
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ WSL_DOCKER = (
     "docker run --device=/dev/dxg -v /usr/lib/wsl/lib/libdxcore.so:/usr/lib/libdxcore.so "
     "-v /opt/rocm/lib/librocdxg.so:/usr/lib/librocdxg.so -e HSA_ENABLE_DXG_DETECTION=1 --shm-size=64g IMAGE"
 )
-DOCKER = "docker run --device=/dev/kfd --device=/dev/dri --group-add video --group-add render --shm-size=64g IMAGE"
+DOCKER = 'docker run --device=/dev/kfd --device=/dev/dri --group-add "$(stat -c %g /dev/kfd)" --shm-size=64g IMAGE'
 PODMAN = "podman run --device=/dev/kfd --device=/dev/dri --group-add keep-groups --shm-size=64g IMAGE"
 
 
@@ -90,6 +90,26 @@ CONTAINERS: dict[str, Callable[[FakeMachine], object]] = {
     "apptainer": lambda m: m.write(".singularity.d/Singularity", ""),
     "kubernetes": lambda m: m.write("var/run/secrets/kubernetes.io/serviceaccount/namespace", "default"),
 }
+POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+
+
+@pytest.mark.parametrize(
+    ("files", "environ", "kind"),
+    [
+        (["run/.containerenv", "var/run/secrets/kubernetes.io/x"], {}, "kubernetes"),  # CRI-O
+        ([".dockerenv"], POD, "kubernetes"),  # cri-dockerd, without a service account
+        (["etc/hostname"], POD, "kubernetes"),  # containerd
+        ([".singularity.d/x"], {**POD, "APPTAINER_CONTAINER": "/images/jax.sif"}, "apptainer"),
+        ([".dockerenv"], {"SINGULARITY_CONTAINER": "/images/jax.sif"}, "apptainer"),  # made of an exported container
+        (["run/.containerenv"], {"container": "podman"}, "podman"),
+        (["etc/hostname"], {"container": "lxc"}, "lxc"),
+    ],
+)
+def test_kind_of_container(machine: FakeMachine, files: list[str], environ: dict[str, str], kind: str) -> None:
+    for file in files:
+        machine.write(file, "")
+    machine.environ.update(environ)
+    assert machine.facts().machine.container == kind
 
 
 @pytest.mark.parametrize(
@@ -130,19 +150,30 @@ def test_user_without_group_render(
     assert told(machine) == {"device-denied": (command,)}
 
 
+def test_groups_of_podman_without_root_are_unknown(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    CONTAINERS["podman"](machine)
+    monkeypatch.setattr("ci_build.doctor.machine.os.access", lambda path, mode: False)
+    monkeypatch.setattr("ci_build.doctor.machine._group", lambda number: "nogroup")
+    assert told(machine) == {"device-denied": ("podman run --group-add keep-groups IMAGE",)}
+
+
 @pytest.mark.parametrize(
     ("kind", "command"),
     [
         ("docker", "docker run --shm-size=64g IMAGE"),
         ("podman", "podman run --shm-size=64g IMAGE"),
         ("apptainer", "sudo mount -o remount,size=64g /dev/shm"),
-        ("kubernetes", "volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 64Gi}}]"),
+        (
+            "kubernetes",
+            """volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 64Gi}}]
+volumeMounts: [{name: shm, mountPath: /dev/shm}]""",
+        ),
     ],
 )
 def test_small_shm_of_container(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, kind: str, command: str) -> None:
     CONTAINERS[kind](machine)
     monkeypatch.setattr(examined.gpus, "shm_mib", lambda: 64.0)
-    assert told(machine) == {"small-shm": (command,)}
+    assert told(machine) == {"small-shm": tuple(command.split("\n"))}
 
 
 # Slurm
@@ -155,6 +186,26 @@ def test_slurm_job_with_its_gpu_has_no_problem(machine: FakeMachine) -> None:
     machine.environ.update(SLURM_JOB_ID="7", SLURM_JOB_GPUS="1", ROCR_VISIBLE_DEVICES="1")
     assert machine.problems() == ()
     assert [gpu.visible for gpu in machine.facts().machine.gpus] == [False, True, False]
+
+
+def test_slurm_job_needs_only_the_render_node_of_its_gpu(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ConstrainDevices, KFD shows the job's GPU alone, and the render nodes of other jobs cannot be opened."""
+    machine.environ.update(SLURM_JOB_ID="7", ROCR_VISIBLE_DEVICES="0")
+    machine.gpus({**MI300, "drm_render_minor": 129})
+    denied = {"renderD128"}
+    monkeypatch.setattr("ci_build.doctor.machine.os.access", lambda path, mode: path.name not in denied)
+    assert machine.problems() == ()
+    assert [device.path for device in machine.facts().machine.render] == ["/dev/dri/renderD129"]
+    denied.add("renderD129")
+    monkeypatch.setattr("ci_build.doctor.machine._group", lambda number: "render" if number == os.getgid() else "users")
+    monkeypatch.setattr("ci_build.doctor.machine.os.getgroups", list)
+    assert told(machine) == {"device-denied": ('sudo usermod -aG render "$USER"',)}
+
+
+def test_render_node_of_the_gpu_that_is_missing_is_reported(machine: FakeMachine) -> None:
+    machine.gpus({**MI300, "drm_render_minor": 130})
+    machine.remove("dev/dri")
+    assert told(machine) == {"device-missing": ("sudo modprobe amdgpu",)}
 
 
 def test_slurm_job_without_gpu_requests_one(machine: FakeMachine) -> None:
