@@ -19,6 +19,7 @@ from promotion.corpus.catalog import load_corpus
 from promotion.corpus.expectations import COMPILES, ExpectationKind
 from promotion.policy.policy import load_policy
 from promotion.storage.directory_bucket import DirBucket
+from tests.support.own_terminal import own_terminals
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from tests.support.wheel_sets import make_set, make_wheels, passing_evidence, write_set
 
@@ -184,6 +185,16 @@ def test_show_prints_table_and_some_warnings_of_each_kind(tmp_path: Path, capsys
     assert "warning: strange: gate abi: strange 1. Fix it." in said
     assert "warning: strange: gate abi: strange 2. Fix it." in said
     assert said.count("Fix it.") == 3
+
+
+def test_evidence_is_a_table_of_80_columns(tmp_path: Path) -> None:
+    evidence = passing_evidence(make_set(make_wheels(tmp_path / "w")))
+    with own_terminals(80) as printed:
+        gating.show_evidence(evidence, Reporter(terminal=False))
+    lines = printed.err.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[1].split() == ["gate", "target", "result", "passed", "known", "failed", "skipped", "warnings", "took"]
+    assert sum(line.startswith(("abi ", "load ", "install ")) for line in lines) == 3
 
 
 # Corpus options of the compile gate
