@@ -133,9 +133,9 @@ def _note(target: str, names: Sequence[str], wave: int) -> bytes:
 
 
 def _descriptor(entry: int, wave: int, *, unified: bool) -> bytes:
-    """Return a descriptor with 64 VGPRs, 32 SGPRs and the sizes of `_note`."""
+    """Return a descriptor with 64 VGPRs, 32 SGPRs, the float mode of compilers and the sizes of `_note`."""
     blocks = 7 if unified or wave == 32 else 15
-    rsrc1 = blocks | (2 << 6 if wave == 64 else 0)
+    rsrc1 = blocks | (2 << 6 if wave == 64 else 0) | 0xC0 << 12
     return struct.pack(
         "<IIIIq20sIIIHHI", 1024, 16, 24, 0, entry, bytes(20), 15 if unified else 0, rsrc1, 1 | 6 << 1,
         0b1001 | (1 << 10 if wave == 32 else 0), 0, 0,

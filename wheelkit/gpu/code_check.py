@@ -32,6 +32,9 @@ _METADATA_VERSIONS = {1: [1, 0], 2: [1, 1], 3: [1, 2], 4: [1, 2]}
 """EI_ABIVERSION of code object V3 to V6 -> `amdhsa.version`."""
 _TARGET_ID = re.compile(r"amdgcn-amd-amdhsa-(?:unknown)?-(gfx.+)")
 _SUFFIX = ".kd"
+_VISIBLE = tuple((bind << 4) | constants.STT_OBJECT for bind in (constants.STB_GLOBAL, constants.STB_WEAK))
+"""Binding and type of the symbols by which ROCm finds kernel descriptors."""
+_HIDDEN = (constants.STV_INTERNAL, constants.STV_HIDDEN)
 _BODY = 64
 """Size in bytes from which a kernel has a body, which ends; a shorter one may have only its prologue."""
 _GAP = bytes(256)
@@ -166,6 +169,8 @@ class _Content:
         segment = _segment_of(self._loads, row.value, SIZE)
         if segment is None or row.value % SIZE or row.size != SIZE:
             text = "has no descriptor of 64 bytes at its symbol"
+        elif row.info not in _VISIBLE or row.other & 3 in _HIDDEN:
+            text = "has a descriptor that ROCm does not find, since its symbol is hidden, local or no object"
         else:
             at = row.value - _shift(segment)
             found = Descriptor.parse(self._data[at : at + SIZE])

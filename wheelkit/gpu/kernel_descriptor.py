@@ -27,6 +27,11 @@ _WAVE32, _RESERVED_PROPERTIES = 1 << 10, 0b111 << 7 | 0xF << 12
 _KERNARG_POINTER = 1 << 3
 _WORK_ITEM_ID = 3 << 11
 """Work-item IDs in VGPRs: x, x and y, or x, y and z; 3 is undefined."""
+_FLOAT_MODES = (0xC0, 0xF0)
+"""FLOAT_ROUND_MODE and FLOAT_DENORM_MODE of compilers: round to nearest, keep denormals of 16 and 64 bits.
+
+Those of 32 bits are flushed with -fgpu-flush-denormals-to-zero, as in XLA.
+"""
 _USER_SGPRS = (4, 2, 2, 2, 2, 2, 1)
 """Registers of each bit of the properties: private segment buffer, dispatch pointer, …, private segment size."""
 _SIMDS = 4
@@ -176,6 +181,8 @@ def _bits(found: Descriptor, limits: GpuLimits) -> str:
         return "has arguments, but does not get their address"
     if found.rsrc2 & _WORK_ITEM_ID == _WORK_ITEM_ID:
         return "has an undefined number of work-item IDs"
+    if found.rsrc1 >> 12 & 0xFF not in _FLOAT_MODES:
+        return f"has the float mode {found.rsrc1 >> 12 & 0xFF:#x}, so it rounds or flushes numbers in an unusual way"
     if any(reserved) or any(found.reserved1) or (found.preload and not limits.preloads):
         return "has reserved bits in its descriptor"
     return ""
