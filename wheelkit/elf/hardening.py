@@ -11,14 +11,18 @@ import struct
 from collections.abc import Iterator
 
 from wheelkit.elf import constants
-from wheelkit.elf.reader import ElfImage
+from wheelkit.elf.reader import ElfImage, Section
 
 PAGE = 4096
 """Page size of x86-64 in bytes; glibc maps no segment with a smaller alignment."""
 
-_UNWIND_HEAD = struct.Struct("<BBBBi")
+_UNWIND_HEAD = struct.Struct("<BBBBiI")
+_UNWIND_ROW = struct.Struct("<ii")
+_FRAME_HEAD = struct.Struct("<II")
 _PC_RELATIVE_INT = 0x1B
 """DW_EH_PE_pcrel | DW_EH_PE_sdata4, the encoding that linkers use."""
+_SEARCHED = (0x03, 0x3B)
+"""Encodings of the number of rows and of the rows (from the table's address), which linkers use."""
 _GOOD_FLAGS = constants.DF_1_NOW | constants.DF_1_GLOBAL | constants.DF_1_NODELETE | constants.DF_1_ORIGIN
 _REDIRECTIONS = {
     constants.DT_AUXILIARY: "DT_AUXILIARY", constants.DT_FILTER: "DT_FILTER", constants.DT_CONFIG: "DT_CONFIG",
@@ -85,6 +89,7 @@ def _unwind_problem(image: ElfImage) -> str:
     """Return a clause about the table by which C++ exceptions find their handlers; empty without a defect.
 
     Source: LSB Core, "Exception Frames": a version 1, encodings, and the address of .eh_frame relative to its field.
+    The first, middle and last row of the table must lead to a frame that follows its common information.
     """
     frames = image.section(".eh_frame")
     table = next((segment for segment in image.segments if segment.type == constants.PT_GNU_EH_FRAME), None)
@@ -92,11 +97,28 @@ def _unwind_problem(image: ElfImage) -> str:
         return ""
     if table is None:
         return "has no PT_GNU_EH_FRAME, by which exceptions find their handlers"
-    version, encoding, *_ = head = image.read(table.offset, _UNWIND_HEAD.size)
-    address = table.address + 4 + _UNWIND_HEAD.unpack(head)[4]
-    if version != 1 or (encoding == _PC_RELATIVE_INT and address != frames.address):
+    head = image.read(table.offset, min(table.file_size, _UNWIND_HEAD.size)).ljust(_UNWIND_HEAD.size, b"\0")
+    version, encoding, *searched, relative, count = _UNWIND_HEAD.unpack(head)
+    if version != 1 or (encoding == _PC_RELATIVE_INT and table.address + 4 + relative != frames.address):
         return "has a damaged .eh_frame_hdr, by which exceptions find their handlers"
+    for row in (0, count // 2, count - 1) if count and tuple(searched) == _SEARCHED else ():
+        data = image.read(table.offset + _UNWIND_HEAD.size + row * _UNWIND_ROW.size, _UNWIND_ROW.size)
+        if not _has_frame(image, frames, table.address + _UNWIND_ROW.unpack(data)[1]):
+            return "has a damaged .eh_frame, in which exceptions find their handlers"
     return ""
+
+
+def _has_frame(image: ElfImage, frames: Section, address: int) -> bool:
+    """Return whether a frame begins at an address of .eh_frame."""
+    at = address - frames.address
+    if not 0 <= at <= frames.size - _FRAME_HEAD.size:
+        return False
+    size, back = _FRAME_HEAD.unpack(image.read(frames.offset + at, _FRAME_HEAD.size))
+    common = at + 4 - back
+    if not size or not 0 <= common < at:
+        return False
+    size, zero = _FRAME_HEAD.unpack(image.read(frames.offset + common, _FRAME_HEAD.size))
+    return bool(size) and zero == 0
 
 
 def writable_code(image: ElfImage) -> Iterator[str]:

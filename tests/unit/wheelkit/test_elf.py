@@ -7,12 +7,15 @@ import struct
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.errors import ElfError
 from tests.support.made_wheel import with_sections
 from tests.support.tiny_elf import TinySymbol, tiny_elf
+from wheelkit.elf.hardening import load_defects
+from wheelkit.elf.reader import ElfImage
 from wheelkit.elf.snapshot import Elf, Symbol, highest_versions
 
 SYMBOLS = (
@@ -144,3 +147,16 @@ def test_snapshot_lists_default_version_first(tmp_path: Path) -> None:
     assert elf.offered == {"both": ("V_2", "V_1"), "one": ("V_1",), "plain": ("",)}
     assert elf.exported == ("both", "one", "plain")
     assert [(symbol.name, symbol.version) for symbol in elf.undefined] == [("memcpy", "GLIBC_2.14")]
+
+
+def test_load_defects_reports_damaged_frames_of_exceptions() -> None:
+    data = next(Path(zstandard.__file__).parent.glob("backend_c.*.so")).read_bytes()
+    image = ElfImage.parse(data, "library")
+    assert "unwind-table-wrong" not in dict(load_defects(image))
+    frames = image.section(".eh_frame")
+    assert frames is not None
+    for start, end in ((0, frames.size), (frames.size // 2, frames.size)):
+        broken = bytearray(data)
+        broken[frames.offset + start : frames.offset + end] = bytes(end - start)
+        found = dict(load_defects(ElfImage.parse(bytes(broken), "library")))
+        assert found["unwind-table-wrong"] == "has a damaged .eh_frame, in which exceptions find their handlers"
