@@ -3,12 +3,13 @@
 The rules are those of the dynamic loader (System V gABI, "Shared Object Dependencies"; LSB, "Symbol Versioning"; glibc,
 elf/dl-version.c and elf/dl-lookup.c): any library of the NEEDED closure may provide a symbol; a reference without a
 version matches every version; a version that the named library lacks prevents loading, unless that library has no
-versions; a weak symbol may be absent. The messages of findings start with a verb, since the caller prepends the name of
-the library.
+versions; a weak symbol may be absent. A weak function of ROCm may not: its callers would jump to address 0. The
+messages of findings start with a verb, since the caller prepends the name of the library.
 """
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from promotion.gates.common.gate import error, warning
 from wheelkit.elf.snapshot import Elf, Symbol
 from wheelkit.findings import some
 from wheelkit.rocm_manifest import is_foreign
+
+_OF_ROCM = re.compile(r"_*(hip|roc|miopen|nccl|hsa|amdsmi|rsmi)\w+")
+"""Names of functions in ROCm's libraries."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +113,7 @@ def unmet_symbols(
         named = exports.get(key[0])
         if named is not None and named.versions and key[1] not in named.versions:
             lost_versions.setdefault(key, []).append(symbol)
-        elif symbol.bind == "WEAK":
+        elif symbol.bind == "WEAK" and not _OF_ROCM.fullmatch(symbol.name):
             continue
         elif named is not None and symbol.name in named.symbols:
             other_versions.setdefault(key, []).append(symbol.name)

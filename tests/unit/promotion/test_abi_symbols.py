@@ -69,6 +69,7 @@ def test_bound_symbols_have_no_finding(symbol: TinySymbol) -> None:
             "symbol-missing",
             ["2 symbols", f"{HIP} of {ROCM} does not export", "hipNew, hipNewer"],
         ),
+        ([TinySymbol("hipNew", bind="WEAK")], "symbol-missing", ["1 symbol that no needed library exports: hipNew"]),
         ([TinySymbol("nowhere")], "symbol-missing", ["1 symbol that no needed library exports: nowhere"]),
         (
             [TinySymbol("hipFree", HIP, "hip_9.9")],
