@@ -13,8 +13,10 @@ import functools
 import hashlib
 import importlib
 import importlib.metadata
+import importlib.util
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -149,7 +151,7 @@ def package(name: str, distribution: str, *names: str) -> Answer:
         names: modules of the wheel.
     """
     ours = f"{name}.build_info" in names
-    rows = {"modules": {module: _imported(module) for module in names}} if ours else modules(*names)
+    rows = _imported_alone(*names) if ours else modules(*names)
     if importlib.import_module(name).__file__ is None:  # Python accepts it as a namespace package
         raise ImportError(f"No module named '{name}.__init__'")
     version = importlib.import_module(f"{name}.version").__version__
@@ -171,7 +173,22 @@ def modules(*names: str) -> Answer:
     return {"modules": {name: _imported(name) for name in names}}
 
 
-def _imported(name: str) -> Answer:
+def _imported_alone(*names: str) -> Answer:
+    """Import modules without jax; `effects` of each has clauses about changes of the process."""
+    spec: Any = importlib.util.spec_from_file_location("side_effects", Path(__file__).with_name("side_effects.py"))
+    side_effects: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(side_effects)  # isolated Python does not find it by name
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in background jobs
+    return {"modules": {name: _imported(name, side_effects.recorded) for name in names}}
+
+
+def _imported(name: str, recorded: Callable[[], Any] = contextlib.nullcontext) -> Answer:
+    """Import a module.
+
+    Args:
+        recorded: returns a context manager that yields a list of effects.
+    """
+    effects = None
     sys.stderr.write(f"importing {name}\n")  # names the module if importing it crashes
     problem, kept = "", [os.dup(1), os.dup(2)]
     with tempfile.TemporaryFile() as file:
@@ -180,7 +197,8 @@ def _imported(name: str) -> Answer:
             os.dup2(file.fileno(), number)
         begun = time.monotonic()
         try:
-            importlib.import_module(name)
+            with recorded() as effects:
+                importlib.import_module(name)
         except (Exception, SystemExit) as error:
             problem = f"{type(error).__name__}: {error}"
         seconds = time.monotonic() - begun
@@ -189,7 +207,8 @@ def _imported(name: str) -> Answer:
             os.dup2(old, number)
             os.close(old)
         file.seek(0)
-        return {"error": problem, "seconds": seconds, "printed": file.read(_MOST_PRINTED).decode(errors="replace")}
+        printed = file.read(_MOST_PRINTED).decode(errors="replace")
+        return {"error": problem, "seconds": seconds, "printed": printed, "effects": effects or []}
 
 
 def _flush() -> None:

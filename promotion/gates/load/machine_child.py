@@ -7,8 +7,8 @@ them. Native code sees the real files, which the stubs of ROCm never read.
 
 The arguments are the word `machines`, a folder for temporary files, and the machines in JSON: name -> `gpus` (the
 properties of each GPU in KFD's topology), `env` (variables) and `hidden` (libraries that the system must not offer).
-The last line of output is the answer in JSON: name -> `devices` or `error`, `warnings` of the loader, `log` of jax, and
-`platforms` of the registered handlers.
+The last line of output is the answer in JSON: name -> `devices` or `error`, `warnings` of the loader, `log` of jax,
+`platforms` of the registered handlers, and `effects`, clauses about changes of the process.
 Each machine is a fork of one process that has imported what does not depend on a GPU.
 """
 
@@ -19,6 +19,7 @@ import ctypes
 import functools
 import gc
 import importlib
+import importlib.util
 import inspect
 import io
 import json
@@ -46,6 +47,10 @@ _HANDING_OVER = (
 """Functions of jaxlib.xla_client that give handlers and types of a plugin to jax; each jaxlib has some of them."""
 _NEVER_FIRST = ("jax_plugins", "jax_rocm")
 """Packages whose import depends on the GPUs."""
+
+_spec: Any = importlib.util.spec_from_file_location("side_effects", Path(__file__).with_name("side_effects.py"))
+_process = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_process)  # isolated Python does not find it by name
 
 
 def redirect(root: str) -> None:
@@ -107,19 +112,45 @@ class _Messages(logging.Handler):
 
 def start(root: Path, machine: Mapping[str, Any]) -> Answer:
     """Import jax on a machine and request its ROCm devices, as users do."""
-    write_kernel_files(root, machine["gpus"])
-    os.environ.update(machine["env"])
+    enter(root, machine)
     hide(machine["hidden"])
     redirect(str(root))
     loader, others = _Messages("jax_plugins"), _Messages("jax")
     platforms = record_platforms()
     answer: Answer = {"warnings": loader.texts, "log": others.texts, "platforms": platforms}
+    before: Answer = {}
     try:
         jax = importlib.import_module("jax")
-        devices = len(jax.devices("rocm"))
-        return answer | {"devices": devices, "preferred": preferred()}
+        before = settings()
+        answer["devices"] = len(jax.devices("rocm"))
     except Exception as error:
-        return answer | {"error": f"{type(error).__name__}: {error}", "preferred": preferred()}
+        answer["error"] = f"{type(error).__name__}: {error}"
+    effects = _process.differences(before, settings()) if before else []
+    return answer | {"preferred": preferred(), "effects": effects}
+
+
+def enter(root: Path, machine: Mapping[str, Any]) -> None:
+    """Write the files of a machine and set the variables and the working directory of this process.
+
+    As in many containers, there is no HOME. The working directory has empty files named like libraries, since loaders
+    must not search there.
+    """
+    write_kernel_files(root, machine["gpus"])
+    planted = root / "planted"
+    planted.mkdir()
+    for name in (*machine["hidden"], "xla_rocm_plugin.so"):
+        (planted / name).touch()
+    os.chdir(planted)
+    os.environ.update(machine["env"])
+    os.environ.pop("HOME", None)
+
+
+def settings() -> Answer:
+    """Return the state of the process without its threads, of which jax starts some, and the settings of jax."""
+    values = getattr(getattr(sys.modules.get("jax"), "config", None), "values", {})
+    found: Answer = _process.state() | {f"jax.config.{name}": value for name, value in dict(values).items()}
+    del found["the threads"]
+    return found
 
 
 def record_platforms() -> dict[str, list[str]] | None:

@@ -23,6 +23,10 @@ _NO_SUCH_GPU = "GPU-ffffffffffffffff"
 _LIBRARY_FOLDERS = ("lib", "lib64", "lib/rocm_sysdeps/lib")
 """Folders of libraries that the loader searches below ROCM_PATH."""
 _SIMDS = 304
+_MOST_GPUS = 64
+"""GPUs of a machine with eight MI300X, each in eight partitions."""
+_LOCATIONS = ("JAX_ROCM_PLUGIN_INTERNAL_BITCODE_PATH", "JAX_ROCM_PLUGIN_INTERNAL_LLD_PATH", "HIP_DEVICE_LIB_PATH")
+"""Variables that the loader sets for XLA and HIP if the user has not set them."""
 _PLATFORM = "ROCM"
 """Name of the platform in XLA."""
 _HANDOVER = "register_custom_call_handler"
@@ -65,8 +69,8 @@ def machines(names: Sequence[str], rocm_version: str, rocm: Path, folder: Path) 
     hip = layouts.hip_soname(RocmVersion(text=rocm_version))
     yield Machine(about=f"one {one[0]}", gpus=one, rocm=rocm, refusal=None if usable else one)
     if usable:
-        both = (*usable, foreign)
-        yield Machine(about=f"several GPUs ({', '.join(both)})", gpus=both, rocm=rocm, unusable=(foreign,))
+        kinds, many = (*usable, foreign), (*one * _MOST_GPUS, *usable[1:], foreign)
+        yield Machine(about=f"several GPUs ({', '.join(kinds)})", gpus=many, rocm=rocm, unusable=(foreign,))
     yield Machine(about=f"a GPU that the set is not for ({foreign})", gpus=(foreign,), rocm=rocm, refusal=(foreign,))
     yield Machine(about="no GPU", gpus=(), rocm=rocm, refusal=())
     if usable:
@@ -134,6 +138,9 @@ def _problem(row: Machine, answer: Mapping[str, Any]) -> str:
     """Return the difference between an answer and the required one; empty if there is none."""
     if "died" in answer:
         return f"Python ended with {how_it_ended(answer['died'])}"
+    allowed = {f"changes the environment variable {name}" for name in _LOCATIONS}
+    if effects := [text for text in answer.get("effects", ()) if text not in allowed]:
+        return f"the start of jax {'; '.join(effects)}"
     said = str(answer.get("error", f"it found {answer.get('devices')} devices"))
     logged = "".join(f"; {text}" for text in answer.get("log", ()))
     sentence = LOADER_SENTENCE.search(said)

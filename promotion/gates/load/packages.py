@@ -18,6 +18,7 @@ EXCUSED: Mapping[str, str] = {
     "jax_aiter.__main__": "it is a program",
 }
 """Module, without the ROCm major -> reason why no probe imports it."""
+_MOST_EFFECTS = 4
 SLOW_SECONDS = 3.0
 """Seconds that the import of a module may take; those of this project take milliseconds."""
 
@@ -26,6 +27,7 @@ _JAXLIB = re.compile(r"jaxlib\s*\(?([<>=!~][^;)]*)\)?\s*")
 _ADD_FILE = "Build the wheel with this file, which its recipe lists."
 _FIX_IMPORT = "Read the error of Python and fix the file, or the version of jaxlib that the set pins."
 _QUIET = "Remove the output: every program that imports jax would print it."
+_ALONE = "Leave the process of the user as it is; jax imports its plugins in every program."
 _FAST = "Move the work into the functions that need it: jax imports its plugins at every start."
 _REBUILD = "Build the wheel again: the loader believes these values, and refuses ROCm or misleads users."
 
@@ -39,7 +41,7 @@ def modules_of(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_modules(wheel: Wheel, answer: ProbeResult) -> Iterator[Finding]:
-    """Yield a finding for each module that cannot be imported, prints, or takes seconds."""
+    """Yield a finding for each module that cannot be imported, prints, changes its process, or takes seconds."""
     filename, mild = wheel.filename, warning if wheel.as_published else error
     for name, row in answer.values.get("modules", {}).items():
         member = f"{name.replace('.', '/')}.py"
@@ -49,6 +51,9 @@ def check_modules(wheel: Wheel, answer: ProbeResult) -> Iterator[Finding]:
         if row["printed"].strip():
             text = f"{filename}: {name} prints when it is imported: {_short(row['printed'])}."
             yield mild("import-prints", text, _QUIET, member=member)
+        if effects := row.get("effects"):
+            text = f"{filename}: the import of {name} {'; '.join(effects[:_MOST_EFFECTS])}."
+            yield mild("import-effects", text, _ALONE, member=member)
         if row["seconds"] > SLOW_SECONDS:
             text = f"{filename}: the import of {name} took {row['seconds']:.1f} seconds."
             yield mild("import-slow", text, _FAST, member=member)

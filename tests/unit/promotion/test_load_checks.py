@@ -66,6 +66,8 @@ POOR = "GPU gfx1100 cannot run this wheel; hide such GPUs with HIP_VISIBLE_DEVIC
         (machine(refusal=()), {"error": SENTENCE, "platforms": {}}, ""),
         (machine(), {"devices": 0}, "it found 0 devices"),
         (machine(), {"error": NO_GPU, "warnings": ["parts will not work"]}, "should not warn, but logged: parts will"),
+        (machine(), {"error": NO_GPU, "effects": ["changes the environment variable HIP_DEVICE_LIB_PATH"]}, ""),
+        (machine(), {"error": NO_GPU, "effects": ["changes jax.config.x"]}, "the start of jax changes jax.config.x"),
         (machine(), {"died": -11}, "Python ended with signal SIGSEGV"),
         (SEVERAL, {"error": NO_GPU, "warnings": ["small /dev/shm", POOR]}, ""),
         (SEVERAL, {"error": NO_GPU}, "should warn of gfx1100 only, but logged: nothing"),
@@ -96,6 +98,8 @@ def test_machines_cover_what_users_have(tmp_path: Path) -> None:
     one, several, foreign, none, without, older, lacking = rows.values()
     assert (one.gpus, one.refusal) == (("gfx942",), None)
     assert {"gfx942", "gfx1100", "gfx1103", "gfx908"} <= {*several.gpus}
+    assert several.gpus.count("gfx942") == 64
+    assert several.about == "several GPUs (gfx942, gfx1100, gfx1101, gfx1103, gfx1150, gfx1151, gfx908)"
     assert several.unusable == foreign.gpus == foreign.refusal == ("gfx908",)
     assert (none.gpus, none.refusal) == ((), ())
     assert (without.rocm, without.refusal) == (None, ("libamdhip64.so.7",))
@@ -157,6 +161,7 @@ MEMBER = to_json(replace(WHEEL.members[0], targets=("gfx950",)))
         ({"info__members": []}, "value-untrue", f"sha256 of {LIBRARY.path}"),
         (module(error="NameError: x"), "package-broken", "imported: NameError: x."),
         (module(printed="hello\n"), "import-prints", "when it is imported: hello."),
+        (module(effects=["changes sys.path"]), "import-effects", "jax_plugins.xla_rocm7 changes sys.path."),
         (module(seconds=20.0), "import-slow", "took 20.0 seconds"),
     ],
 )  # fmt: skip
