@@ -10,7 +10,13 @@ from core.errors import BucketError
 from core.model import Finding, GfxTarget, Severity, Tier
 from core.targets import covers, lists, machs
 from promotion.gates.common.gate import Check, Gate, GateContext, error
-from promotion.gates.set_record import REBUILD, read_build_info, set_differences, wheel_differences
+from promotion.gates.set_record import (
+    REBUILD,
+    file_differences,
+    read_build_info,
+    set_differences,
+    wheel_differences,
+)
 from promotion.index.core_metadata import core_metadata
 from promotion.index.pages import metadata_name
 from promotion.storage.bucket import sha256_of
@@ -21,7 +27,7 @@ from wheelkit.inspect.wheel_set import check_set
 
 
 def run(context: GateContext) -> Iterator[Check]:
-    """Yield a check for each wheel, a check of the set and a check of the staged index."""
+    """Yield a check for each wheel, and checks of the set, of the files beside the wheels and of the staged index."""
     expectations = Expectations(
         targets=tuple(map(GfxTarget.parse, context.wheel_set.targets)),
         covers=covers(),
@@ -40,6 +46,8 @@ def run(context: GateContext) -> Iterator[Check]:
         yield Check(name=wheel.filename, findings=findings, details={"sha256": report.sha256, "notes": notes})
     between = (_with_location(finding, "") for finding in check_set(reports))
     yield Check(name="set", findings=(*between, *set_differences(context.wheel_set, reports, infos)))
+    files = file_differences(context.wheel_set, lambda name: context.bucket.get(context.staged.file(name)))
+    yield Check(name="files", findings=tuple(files))
     yield Check(name="index", findings=tuple(_index_findings(context)))
 
 

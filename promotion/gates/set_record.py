@@ -1,13 +1,15 @@
-"""Comparison of wheels.json with the wheels of its set.
+"""Comparison of wheels.json and of the files beside the wheels with the wheels of a set.
 
-A set's digest covers wheels.json, but says nothing about its truth: policies, index pages and `reproduce` rely on it.
+A set's digest covers wheels.json and these files, but says nothing about their truth: policies, index pages, installers
+and `reproduce` rely on them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from core.errors import ArchiveError
-from core.model import Finding, GfxTarget, MemberInfo, Wheel, WheelSet
+from core.model import CONSTRAINTS, PYLOCK, SBOM, Finding, GfxTarget, MemberInfo, Payload, Wheel, WheelSet
 from core.targets import MULTI_ARCH, family_of
 from promotion.gates.common.gate import error
 from wheelkit.archive.reader import WheelArchive
@@ -29,6 +31,9 @@ _BUILD_INFO = "/build_info.json"
 _JAX = ("jax", "jaxlib")
 """Projects that the set has or pins."""
 _MOST_BYTES = 4 << 20
+_MOST_NAMED = 4
+_Row = tuple[str, str, str, str]
+"""Project, version, file name and SHA-256; the last two may be empty."""
 
 
 def read_build_info(path: Path) -> Mapping[str, Any]:
@@ -95,12 +100,63 @@ def set_differences(
     if wheel_set.index not in (MULTI_ARCH, family):
         yield _untrue("index", f"it is {wheel_set.index}, but the index of {', '.join(wheel_set.targets)} is {family}")
     yield from _pin_differences(wheel_set)
+    downloaded = {item.sha256 for item in wheel_set.inputs if item.url}
+    for wheel in wheel_set.wheels if wheel_set.request.get("payload") == Payload.SOURCE else ():
+        if JAX_ROCM.fullmatch(wheel.name) and wheel.source_sha256 in downloaded:
+            yield _untrue("request", f"its payload is source, but {wheel.filename} was made from a downloaded wheel")
     inputs = {(item.sha256, item.size) for item in wheel_set.inputs}
     made = {report.filename for report, info in own if info.get("inputs")}
     for wheel in wheel_set.wheels:
         adopted = not inputs and (wheel.filename not in made or wheel.source_sha256 == wheel.sha256)
         if not adopted and (wheel.source_sha256, wheel.source_size) not in inputs:
             yield _untrue("inputs", f"the source of {wheel.filename} is not among them")
+
+
+def file_differences(wheel_set: WheelSet, read: Callable[[str], bytes]) -> Iterator[Finding]:
+    """Compare constraints, lock and bill of materials with the versions and hashes of the set's wheels and pins.
+
+    Args:
+        read: returns the content of a file of the set.
+    """
+    versions = {**wheel_set.pins, **{wheel.name: wheel.version for wheel in wheel_set.wheels}}
+    hashes = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels}
+    for name, read_rows in ((CONSTRAINTS, _constraints), (PYLOCK, _locked), (SBOM, _components)):
+        if name not in wheel_set.files:
+            continue
+        try:
+            rows = list(read_rows(read(name).decode()))
+        except (ValueError, KeyError, TypeError, AttributeError) as problem:
+            yield error("set-file-untrue", f"{name} of the set cannot be read: {problem}.", REBUILD)
+            continue
+        wrong = [f"{row[0]} {row[1]}, not {versions[row[0]]}" for row in rows if row[1] != versions.get(row[0], row[1])]
+        wrong += [
+            f"sha256 {row[3]} of {row[2]}, not {hashes[row[2]]}" for row in rows if row[3] != hashes.get(row[2], row[3])
+        ]
+        wrong += [f"no {project}" for project in sorted(versions.keys() - {row[0] for row in rows})]
+        if wrong:
+            yield error("set-file-untrue", f"{name} of the set has {', '.join(wrong[:_MOST_NAMED])}.", REBUILD)
+
+
+def _constraints(text: str) -> Iterator[_Row]:
+    for line in text.split():
+        name, _, version = line.partition("==")
+        yield name, version, "", ""
+
+
+def _locked(text: str) -> Iterator[_Row]:
+    for package in tomllib.loads(text)["packages"]:
+        for wheel in package["wheels"]:
+            yield package["name"], package["version"], wheel["name"], wheel["hashes"]["sha256"]
+
+
+def _components(text: str) -> Iterator[_Row]:
+    for part in json.loads(text)["components"]:
+        yield (
+            part["name"],
+            part["version"],
+            part["bom-ref"],
+            next((row["content"] for row in part.get("hashes", ())), ""),
+        )
 
 
 def _pin_differences(wheel_set: WheelSet) -> Iterator[Finding]:

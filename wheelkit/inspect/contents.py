@@ -7,7 +7,7 @@ import functools
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
@@ -21,12 +21,18 @@ _LIBRARY_SCHEME = re.compile(r"[^/]+\.data/(?:pure|plat)lib/")
 _OTHER_SCHEME = re.compile(r"[^/]+\.data/")
 _RUN_AT_START = re.compile(r"[^/]+\.pth|(?:site|user)customize(?:/.*|\..+)")
 _OF_INSTALLER = re.compile(r"[^/]+\.dist-info/(?:INSTALLER|REQUESTED|direct_url\.json)")
+_KIND = re.compile(r".+(\.py[cio]?|\.so(\.\d+)*|\.json|/(py\.typed)?)")
+"""Names of files in a pjrt or plugin package; another rule reports bytecode."""
+_PURE = frozenset(("all", "any", "callable", "getattr", "hasattr", "isinstance", "issubclass", "len", "str", "type"))
+"""Builtin functions that an assert may call."""
 _PYTHONS = tuple(f"3.{minor}" for minor in range(7, 30))
 _MOST_BYTES = 4 << 20
 
 
 def check_places(project: str, names: Collection[str]) -> Iterator[Finding]:
-    """Check that files are installed into the packages of the project only.
+    """Check that files are installed into the packages of the project only, and are of the kinds that these need.
+
+    Builds leave copies, logs, and sometimes keys in their output folders.
 
     Sources: PEP 427 (folders of .data), the module `site` of Python (*.pth, sitecustomize, usercustomize), PEP 420:
     `jax_plugins` is a namespace package, which a wheel with jax_plugins/__init__.py would close for all others.
@@ -41,13 +47,18 @@ def check_places(project: str, names: Collection[str]) -> Iterator[Finding]:
         own = (
             f"jax_plugins/xla_rocm{match['major']}/" if match["kind"] == "pjrt" else f"jax_rocm{match['major']}_plugin/"
         )
-    outside = []
+    outside, others = [], []
     for name in names:
         installed = _LIBRARY_SCHEME.sub("", name)
         if _RUN_AT_START.fullmatch(installed):
             yield finding("member-runs-at-start", "every start of Python in the environment runs it.", member=name)
         elif _OTHER_SCHEME.match(installed) or (own and not installed.startswith(own)):
             outside.append(name)
+        elif match and not _KIND.fullmatch(name):
+            others.append(name)
+    if others:
+        text = f"{len(others)} files are neither Python nor libraries nor JSON: {some(others)}."
+        yield finding("member-unexpected", text, member=others[0])
     if outside:
         where = f"outside of {own}" if own else "outside of packages"
         yield finding(
@@ -108,6 +119,30 @@ def _syntax(source: bytes, version: tuple[int, int] | None) -> tuple[str, str]:
         line = f" in line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         return f"{line}: {why}", ""
     return "", next((f" in line {warning.lineno}: {warning.message}" for warning in caught), "")
+
+
+def _acting_assert(source: bytes) -> int:
+    """Return the line of the first assert that calls more than a pure builtin function; 0 without one."""
+    try:
+        tree = ast.parse(source) if b"assert" in source else ast.Module(body=[], type_ignores=[])
+    except (SyntaxError, ValueError):
+        return 0  # reported as invalid
+    for node in (node for node in ast.walk(tree) if isinstance(node, ast.Assert)):
+        for part in ast.walk(node.test):
+            if isinstance(part, ast.Call) and not (isinstance(part.func, ast.Name) and part.func.id in _PURE):
+                return node.lineno
+    return 0
+
+
+def check_asserts(archive: WheelArchive, names: Iterable[str]) -> Iterator[Finding]:
+    """Report asserts of a small package that call functions, which `python -O` leaves out."""
+    for name in (name for name in names if name.endswith(".py")):
+        try:
+            line = _acting_assert(archive.read(name, _MOST_BYTES))
+        except ArchiveError:
+            continue  # checks of RECORD and CRC report a damaged member
+        if line:
+            yield finding("assert-acts", f"the assert in line {line} calls a function.", member=name)
 
 
 def check_python(archive: WheelArchive, names: Sequence[str], requires_python: str) -> Iterator[Finding]:

@@ -139,6 +139,8 @@ class _Inspection:
         ]
         if self.expectations.verify and self.expectations.python:
             self.findings += contents.check_python(self.archive, names, meta.requires_python)
+            if metadata.JAX_ROCM.fullmatch(report.project):
+                self.findings += contents.check_asserts(self.archive, names)
         if report.size > metadata.SIZE_BUDGET:
             text = f"the wheel has {human(report.size)}; the budget is {human(metadata.SIZE_BUDGET)}."
             self.findings.append(finding("size-budget", text))

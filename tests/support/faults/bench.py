@@ -52,12 +52,14 @@ class Case:
         wheels: kind (pjrt, plugin, jaxlib) -> wheel that replaces the good one.
         manifest: manifest of the set's ROCm; None for a set without one.
         fields: fields of the WheelSet.
+        edit: change of the set's folder before staging.
         tamper: change of the staged set before the gates run.
     """
 
     wheels: Mapping[str, Path] = field(default_factory=dict)
     manifest: RocmManifest | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
+    edit: Callable[[Path], None] | None = None
     tamper: Callable[[DirBucket, StagedSet], None] | None = None
 
 
@@ -169,7 +171,10 @@ class Bench:
         top = self.fresh()
         try:
             bucket = DirBucket(top / "bucket")
-            staged = stage(bucket, self._write(case, top / "set", whole=whole))
+            folder = self._write(case, top / "set", whole=whole)
+            if case.edit:
+                case.edit(folder)
+            staged = stage(bucket, folder)
             shutil.rmtree(top / "set")
             if case.tamper:
                 case.tamper(bucket, staged)

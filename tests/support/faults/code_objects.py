@@ -76,6 +76,11 @@ CODE_FAULTS = (
     CodeFault("address of arguments unknown", "not among the user SGPRs", descriptor(_PROPERTIES, "B", 1), DESCRIPTOR),
     CodeFault("undefined work-item IDs", "3 in the descriptor", descriptor(_RSRC2 + 1, "B", 0x18), DESCRIPTOR),
     CodeFault("kernel descriptor of 32 bytes", "the size of its symbol", kernel_symbol(".kd", 16, "Q", 32), DESCRIPTOR),
+    CodeFault("kernel that rounds down", "FLOAT_ROUND_MODE is 2", descriptor(_RSRC1 + 1, "B", 0x20), DESCRIPTOR),
+    CodeFault("denormals flushed", "FLOAT_DENORM_MODE_16_64 is 0", descriptor(_RSRC1 + 2, "B", 0xA0), DESCRIPTOR),
+    CodeFault("hidden kernel", "the visibility of its symbol", kernel_symbol(".kd", 5, "B", 2), DESCRIPTOR),
+    CodeFault("local kernel", "the binding of its symbol", kernel_symbol(".kd", 4, "B", 0x01), DESCRIPTOR),
+    CodeFault("kernel that is no object", "the type of its symbol", kernel_symbol(".kd", 4, "B", 0x10), DESCRIPTOR),
     CodeFault("kernel without an end", "s_endpgm replaced by s_nop", section_bytes(".text", _endless), DESCRIPTOR),
     # Metadata.
     CodeFault("no metadata", "the note has another type", section_bytes(".note", _other_note), METADATA),

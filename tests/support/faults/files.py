@@ -130,6 +130,18 @@ FAULTS = (
         wheel="pjrt",
     ),
     Fault(
+        name="private key among the files",
+        how="deploy.pem in the package of the plugin",
+        inject=make.added("plugin", f"{PACKAGE}/deploy.pem", b"-----BEGIN PRIVATE KEY-----\n"),
+        catches=caught("inspection", "member-unexpected", f"{PACKAGE}/deploy.pem", "Leave them out"),
+    ),
+    Fault(
+        name="copy of a library",
+        how="`_rnn.so.bak` beside `_rnn.so`",
+        inject=make.added("plugin", f"{PACKAGE}/_rnn.so.bak", b"\x7fELF"),
+        catches=caught("inspection", "member-unexpected", f"{PACKAGE}/_rnn.so.bak", "Leave them out"),
+    ),
+    Fault(
         name="namespace package closed",
         how="jax_plugins/__init__.py in pjrt",
         inject=make.added("pjrt", "jax_plugins/__init__.py", b""),
@@ -250,6 +262,18 @@ FAULTS = (
         wheel="pjrt",
     ),
     Fault(
+        name="assert that acts",
+        how="pjrt's `_register.py` calls `_hand_over` in an assert, which `python -O` leaves out",
+        inject=make.text(
+            "pjrt",
+            f"{LOADER}/_register.py",
+            "        _hand_over(",
+            "        assert not _hand_over(",
+        ),
+        catches=caught("inspection", "assert-acts", "_register.py", "`python -O`", warns=True),
+        wheel="pjrt",
+    ),
+    Fault(
         name="loader that fails with a GPU",
         how="AttributeError in a line of pjrt's `_diagnose.py` that only a machine with a GPU runs",
         inject=make.text("pjrt", f"{LOADER}/_diagnose.py", 'names = ", ".join(', 'names = ", ".joined('),
@@ -283,6 +307,18 @@ FAULTS = (
         wheel="pjrt",
     ),
     Fault(
+        name="loader that configures jax",
+        how="pjrt's `_register.py` enables jax_enable_x64",
+        inject=make.text(
+            "pjrt",
+            f"{LOADER}/_register.py",
+            "        _rocm.set_variables(",
+            '        jax.config.update("jax_enable_x64", True)\n        _rocm.set_variables(',
+        ),
+        catches=caught("load", "loader-wrong", "changes jax.config.jax_enable_x64", "Fix the loader"),
+        wheel="pjrt",
+    ),
+    Fault(
         name="plugin without __init__.py",
         how="removed; Python imports the folder as a namespace package",
         inject=make.without("plugin", f"{PACKAGE}/__init__.py"),
@@ -309,5 +345,30 @@ FAULTS = (
         how="print() in the plugin's build_info.py, which every import of jax runs",
         inject=make.text("plugin", f"{PACKAGE}/build_info.py", "import json\n", "import json\n\nprint('hello')\n"),
         catches=caught("load", "import-prints", f"{PACKAGE} prints when it is imported: hello", "Remove the output"),
+    ),
+    Fault(
+        name="variable of the user overwritten",
+        how="the plugin's build_info.py sets XLA_FLAGS",
+        inject=make.text(
+            "plugin",
+            f"{PACKAGE}/build_info.py",
+            "import json\n",
+            "import json\nimport os\n\nos.environ['XLA_FLAGS'] = ''\n",
+        ),
+        catches=caught("load", "import-effects", "changes the environment variable XLA_FLAGS", "Leave the process"),
+    ),
+    Fault(
+        name="constraints of another release",
+        how="jaxlib 0.10.1 in constraints.txt",
+        inject=make.set_file("constraints.txt", "jaxlib==0.10.2", "jaxlib==0.10.1"),
+        catches=caught("inspection", "set-file-untrue", "jaxlib 0.10.1, not 0.10.2", "Build and stage the set again"),
+        wheel="",
+    ),
+    Fault(
+        name="published wheels as a build from source",
+        how="the payload `source` in wheels.json",
+        inject=make.requested(payload="source"),
+        catches=caught("inspection", "wheels-json-untrue", "its payload is source", "Build and stage the set again"),
+        wheel="",
     ),
 )

@@ -9,7 +9,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from core.model import GfxTarget
+from core.digests import file_sha256
+from core.model import SHA256SUMS, WHEELS_JSON, GfxTarget
+from core.wheels_json import dump_wheel_set
+from core.wheelset import read_set, sha256sums
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.faults.bench import XLA, Bench, Case
@@ -223,6 +226,26 @@ def altered_after_staging(bench: Bench) -> Case:
 def recorded(**fields: object) -> Inject:
     """Write other values of the set into wheels.json."""
     return lambda bench: Case(manifest=bench.manifest, fields=fields)
+
+
+def requested(**fields: object) -> Inject:
+    """Write other values of the build request into wheels.json."""
+    return lambda bench: Case(manifest=bench.manifest, fields={"request": {**bench.wheel_set.request, **fields}})
+
+
+def set_file(name: str, old: str, new: str) -> Inject:
+    """Replace text in a file beside the wheels, whose digest is recorded again."""
+
+    def edit(folder: Path) -> None:
+        text = (folder / name).read_text("utf-8")
+        assert old in text, f"{name} has no {old!r}"
+        (folder / name).write_text(text.replace(old, new), "utf-8")
+        made = read_set(folder)
+        made = replace(made, files={**made.files, name: file_sha256(folder / name)})
+        (folder / SHA256SUMS).write_bytes(sha256sums(made))
+        (folder / WHEELS_JSON).write_text(dump_wheel_set(made), "utf-8")
+
+    return lambda bench: Case(manifest=bench.manifest, edit=edit)
 
 
 def added(kind: str, member: str, data: bytes) -> Inject:

@@ -7,7 +7,7 @@ from tests.support.faults import patches
 from tests.support.faults.bench import XLA
 from tests.support.faults.injections import HIP, HIPSPARSE
 from tests.support.faults.model import HYBRID, PRNG, RNN, SOLVER, SPARSE, TRITON, Fault, caught
-from tests.support.whole_code import Edit, dynamic_entry, segment
+from tests.support.whole_code import Edit, dynamic_entry, section_bytes, segment
 from wheelkit.elf import constants
 
 _RENAMED = (b"\0hipGetErrorString\0", b"\0hipGetErrorStrinX\0")
@@ -27,6 +27,10 @@ LOADING = (
     loading("text relocations", "DT_TEXTREL added", dynamic_entry(constants.DT_TEXTREL, 0), "code-writable", "-fPIC"),
     loading(
         "exceptions that end the process", "no PT_GNU_EH_FRAME", segment(constants.PT_GNU_EH_FRAME, 0, "I", 0),
+        "unwind-table-wrong", "eh-frame-hdr",
+    ),
+    loading(
+        "exceptions without frames", ".eh_frame of zeros", section_bytes(".eh_frame", lambda old: bytes(len(old))),
         "unwind-table-wrong", "eh-frame-hdr",
     ),
     loading("no RELRO", "no PT_GNU_RELRO", segment(_RELRO, 0, "I", 0), "relro-missing", "relro"),
@@ -75,6 +79,12 @@ FAULTS = (
         name="symbol that the ROCm lacks",
         how="`hipGetErrorString` renamed in `_hybrid.so`, in a set without a manifest of its ROCm",
         inject=make.without_manifest(make.library("_hybrid.so", patches.word(*_RENAMED, ".dynstr"))),
+        catches=caught("abi", "symbol-missing", HYBRID, "Build the library against ROCm"),
+    ),
+    Fault(
+        name="weak function that the ROCm lacks",
+        how="`hipGetErrorString` renamed and weak in `_hybrid.so`, so that its callers jump to address 0",
+        inject=make.without_manifest(make.library("_hybrid.so", patches.edited(patches.weak(*_RENAMED)))),
         catches=caught("abi", "symbol-missing", HYBRID, "Build the library against ROCm"),
     ),
     Fault(

@@ -79,6 +79,22 @@ def soname(name: bytes) -> Edit:
     return edit
 
 
+def weak(old: bytes, new: bytes) -> Edit:
+    """Rename a symbol in .dynstr, with the bytes around its name, and make it weak."""
+
+    def edit(data: bytearray) -> None:
+        image = reader.ElfImage.parse(bytes(data), "library")
+        table, strings = image.section(".dynsym"), image.section(".dynstr")
+        assert table is not None
+        assert strings is not None
+        names = [name.encode() for _, name in image.dynamic_symbols()]
+        data[table.offset + constants.SYMBOL.size * names.index(old.strip(b"\0")) + 4] = constants.STB_WEAK << 4
+        at = strings.offset + image.contents(strings).index(old)
+        data[at : at + len(new)] = new
+
+    return edit
+
+
 def no_symbols(file: Path) -> Patches:
     """Fill the dynamic symbol table with zeros."""
     with reader.open_image(file) as image:

@@ -13,7 +13,7 @@ import pytest
 from core.model import InputFile, WheelSet
 from promotion.gates import inspection
 from promotion.gates.common.runs import run_gates
-from promotion.gates.set_record import read_build_info, set_differences, wheel_differences
+from promotion.gates.set_record import file_differences, read_build_info, set_differences, wheel_differences
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.made_wheel import MadeWheel, with_sections
@@ -181,3 +181,60 @@ def test_inspection_reports_false_record(scene: Scene, tmp_path: Path) -> None:
     found = [item.message for item in evidence.findings if item.code == "wheels-json-untrue"]
     assert any("about jax_version" in text for text in found), found
     assert any("source_size is 3, not 4" in text for text in found), found
+
+
+LOCK = """[[packages]]
+name = "jax"
+version = "{jax}"
+[[packages.wheels]]
+name = "jax.whl"
+hashes = {{sha256 = "1"}}
+[[packages]]
+name = "jax-rocm7-pjrt"
+version = "1"
+[[packages.wheels]]
+name = "pjrt.whl"
+hashes = {{sha256 = "{sha256}"}}
+"""
+BILL = (
+    '{{"components": [{{"name": "jax", "version": "{jax}", "bom-ref": "jax.whl"}}, {{"name": "jax-rocm7-pjrt", '
+    '"version": "1", "bom-ref": "pjrt.whl", "hashes": [{{"alg": "SHA-256", "content": "{sha256}"}}]}}]}}'
+)
+GOOD = {"jax": "0.10.2", "sha256": "a"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("constraints.txt", "jax==0.10.2\njax-rocm7-pjrt==1\n", ""),
+        ("constraints.txt", "jax==0.10.1\njax-rocm7-pjrt==1\n", "jax 0.10.1, not 0.10.2"),
+        ("constraints.txt", "jax==0.10.2\n", "no jax-rocm7-pjrt"),
+        ("pylock.toml", LOCK.format(**GOOD), ""),
+        ("pylock.toml", LOCK.format(**GOOD | {"jax": "0.9"}), "jax 0.9, not 0.10.2"),
+        ("pylock.toml", LOCK.format(**GOOD | {"sha256": "b"}), "sha256 b of pjrt.whl, not a"),
+        ("pylock.toml", "[", "cannot be read"),
+        ("pylock.toml", "", "cannot be read: 'packages'"),
+        ("sbom.cdx.json", BILL.format(**GOOD), ""),
+        ("sbom.cdx.json", BILL.format(**GOOD | {"sha256": "b"}), "sha256 b of pjrt.whl, not a"),
+        ("sbom.cdx.json", BILL.format(**GOOD | {"jax": "0.9"}), "jax 0.9, not 0.10.2"),
+        ("sbom.cdx.json", "[]", "cannot be read"),
+    ],
+)
+def test_file_differences_names_untrue_file(scene: Scene, name: str, text: str, says: str) -> None:
+    wheel = replace(scene.wheel_set.wheels[0], name="jax-rocm7-pjrt", version="1", filename="pjrt.whl", sha256="a")
+    made = replace(scene.wheel_set, wheels=(wheel,), pins={"jax": "0.10.2"}, files={name: "5" * 64})
+    found = list(file_differences(made, {name: text.encode()}.__getitem__))
+    assert [(item.code, says in item.message and name in item.message) for item in found] == (
+        [("set-file-untrue", True)] if says else []
+    )
+    assert list(file_differences(replace(made, files={}), {"": b""}.__getitem__)) == [], "the set has no such file"
+
+
+def test_downloaded_wheels_are_not_from_source(scene: Scene) -> None:
+    made = replace(scene.wheel_set, request={"payload": "source"})
+    assert scene.problems(made) == []
+    made = replace(made, inputs=tuple(replace(item, url="https://example.org/x.whl") for item in made.inputs))
+    found = [text for text in scene.problems(made) if "about request" in text]
+    assert len(found) == 2, "not for jaxlib"
+    assert "its payload is source, but jax_rocm7_pjrt-" in found[0]
+    assert scene.problems(replace(made, request={"payload": "published"})) == []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from unittest import mock
 
+import pytest
+
 from wheelkit.inspect import contents
 
 
@@ -16,3 +18,18 @@ def test_equal_files_of_several_wheels_are_parsed_once() -> None:
     assert texts[0] == texts[1]
     assert "in line 1" in texts[0]
     assert texts[2] == ""
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        (b"assert register() is None\n", 1),
+        (b"x = 1\nassert x or start(x)\n", 2),
+        (b"assert path.exists()\n", 1),
+        (b"assert isinstance(x, int) and all(len(y) > 1 for y in x)\n", 0),
+        (b"register()\n", 0),
+        (b"assert (\n", 0),
+    ],
+)
+def test_acting_assert_finds_calls(source: bytes, line: int) -> None:
+    assert contents._acting_assert(source) == line

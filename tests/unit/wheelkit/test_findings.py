@@ -364,6 +364,11 @@ BREAKS = [
     case("member-outside", held("jax_rocm7_pjrt-1.2.3.data/scripts/pip", b""), says="data/scripts/pip"),
     case("member-outside", held("jax_rocm7_pjrt-1.2.3.data/data/jax_plugins/xla_rocm7/x.py", b""), says="data/data"),
     case("member-outside", other_project, says="outside of packages: other-1.2.3.data/scripts/pip"),
+    case("member-unexpected", held("jax_plugins/xla_rocm7/deploy.pem", b""), says="1 files are neither Python nor"),
+    case("member-unexpected", held("jax_plugins/xla_rocm7/x.so.bak", b""), says="x.so.bak"),
+    case(
+        "assert-acts", held("jax_plugins/xla_rocm7/x.py", b"\nassert not print()\n"), says="the assert in line 2 calls"
+    ),
     case("member-names-clash", held(INIT.replace("__init__", "__INIT__"), b""), says="differ in case only"),
     case("bytecode-included", held("jax_plugins/xla_rocm7/__init__.pyc", b""), says="1 compiled Python files"),
     case("mode-writable", lambda made: made.modes.update({LIB: 0o777}), says="0777"),
