@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from wheelkit.elf import constants
 from wheelkit.elf.reader import ElfImage, Section
@@ -24,6 +24,14 @@ _PC_RELATIVE_INT = 0x1B
 _SEARCHED = (0x03, 0x3B)
 """Encodings of the number of rows and of the rows (from the table's address), which linkers use."""
 _GOOD_FLAGS = constants.DF_1_NOW | constants.DF_1_GLOBAL | constants.DF_1_NODELETE | constants.DF_1_ORIGIN
+_TABLES = {
+    "constructors": (constants.DT_INIT_ARRAY, constants.DT_INIT_ARRAYSZ),
+    "destructors": (constants.DT_FINI_ARRAY, constants.DT_FINI_ARRAYSZ),
+    "relocations": (constants.DT_RELA, constants.DT_RELASZ),
+    "relocations of functions": (constants.DT_JMPREL, constants.DT_PLTRELSZ),
+    "names": (constants.DT_STRTAB, constants.DT_STRSZ),
+}
+"""Table -> the tags of its address and of its size in bytes."""
 _REDIRECTIONS = {
     constants.DT_AUXILIARY: "DT_AUXILIARY", constants.DT_FILTER: "DT_FILTER", constants.DT_CONFIG: "DT_CONFIG",
     constants.DT_AUDIT: "DT_AUDIT", constants.DT_DEPAUDIT: "DT_DEPAUDIT",
@@ -58,8 +66,18 @@ def load_defects(image: ElfImage) -> Iterator[tuple[str, str]]:
         yield "load-flags-wrong", f"has the flags {unusual:#x} in DT_FLAGS_1"
     if tags.get(constants.DT_FLAGS, 0) & constants.DF_STATIC_TLS:
         yield "load-flags-wrong", "has DF_STATIC_TLS, so dlopen fails if no static memory for threads is left"
+    yield from (("dynamic-table-wrong", text) for text in _table_problems(image, tags))
     for tag in sorted(_REDIRECTIONS.keys() & tags.keys()):
         yield "load-flags-wrong", f"has {_REDIRECTIONS[tag]}"
+
+
+def _table_problems(image: ElfImage, tags: Mapping[int, int]) -> Iterator[str]:
+    """Yield a clause for each table whose size in the dynamic table is not that of the section at its address."""
+    sizes = {section.address: section.size for section in image.sections if section.flags & constants.SHF_ALLOC}
+    for name, (start, size) in _TABLES.items():
+        held = sizes.get(tags.get(start, 0))
+        if held is not None and tags.get(size, 0) != held:
+            yield f"has {held} bytes of {name}, but {tags.get(size, 0)} in its dynamic table"
 
 
 def segment_problems(image: ElfImage, *, page: int = 1) -> Iterator[str]:

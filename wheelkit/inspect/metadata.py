@@ -270,6 +270,10 @@ def check_entry_points(meta: WheelMetadata, files: Collection[str]) -> Iterator[
                 yield finding(
                     "entry-point-broken", f"[{group}] {name} = {reference}: the wheel has no module {module}."
                 )
+            elif match and group == "jax_plugins" and reference != f"jax_plugins.{name}":
+                # jax imports each value as a module, and finds the packages in its namespace by name.
+                text = f"[{group}] {name} = {reference} is not {name} = jax_plugins.{name}."
+                yield finding("entry-point-unexpected", text)
 
 
 def _has_module(module: str, installed: Iterable[str]) -> bool:

@@ -6,6 +6,7 @@ from tests.support.faults import injections as make
 from tests.support.faults import patches
 from tests.support.faults.code_objects import CODE_FAULTS, CodeFault
 from tests.support.faults.model import PRNG, PROGRAM, Fault, caught
+from wheelkit.elf import constants
 
 
 def code_fault(fault: CodeFault) -> Fault:
@@ -54,7 +55,7 @@ FAULTS = (
     Fault(
         name="no constructor runs",
         how="DT_INIT_ARRAYSZ of `_prng.so` is 0",
-        inject=make.library("_prng.so", patches.no_constructors),
+        inject=make.library("_prng.so", patches.dynamic(constants.DT_INIT_ARRAYSZ, 0)),
         catches=caught("coverage load", "registration-missing", PRNG, "Link it again"),
     ),
     Fault(

@@ -179,6 +179,15 @@ FAULTS = (
         wheel="pjrt",
     ),
     Fault(
+        name="loader under a second name",
+        how="pjrt's entry points name jax_plugins.xla_rocm7 as cuda12 too",
+        inject=make.text(
+            "pjrt", "{info}/entry_points.txt", "[jax_plugins]\n", "[jax_plugins]\ncuda12 = jax_plugins.xla_rocm7\n"
+        ),
+        catches=caught("inspection", "entry-point-unexpected", "cuda12", "Declare entry points"),
+        wheel="pjrt",
+    ),
+    Fault(
         name="requirement on another project",
         how="the plugin requires numpy<1",
         inject=make.text(

@@ -109,6 +109,18 @@ FAULTS = (
     ),
     *LOADING,
     Fault(
+        name="crash at exit",
+        how="DT_FINI_ARRAYSZ of `_sparse.so` is 1024",
+        inject=make.library("_sparse.so", patches.dynamic(constants.DT_FINI_ARRAYSZ, 1024)),
+        catches=caught("inspection", "dynamic-table-wrong", SPARSE, "Link it again"),
+    ),
+    Fault(
+        name="relocations left out",
+        how="DT_RELASZ of `_sparse.so` is 24",
+        inject=make.library("_sparse.so", patches.dynamic(constants.DT_RELASZ, 24)),
+        catches=caught("inspection", "dynamic-table-wrong", SPARSE, "Link it again"),
+    ),
+    Fault(
         name="soname of HIP",
         how="libamdhip64.so.7 as the soname of `_prng.so`",
         inject=make.library("_prng.so", patches.edited(patches.soname(b"libamdhip64.so.7"))),

@@ -210,11 +210,15 @@ def other_kind(file: Path) -> Patches:
     return [(first.offset, packed + bytes(max(0, first.size - len(packed))))]
 
 
-def no_constructors(file: Path) -> Patches:
-    """Set the size of the array of constructors to 0 in the dynamic table."""
-    with reader.open_image(file) as image:
-        entry = next(entry for entry in image.dynamic() if entry.tag == constants.DT_INIT_ARRAYSZ)
-    return [(entry.offset, constants.DYNAMIC.pack(constants.DT_INIT_ARRAYSZ, 0))]
+def dynamic(tag: int, value: int) -> Callable[[Path], Patches]:
+    """Change an entry of the dynamic table."""
+
+    def find(file: Path) -> Patches:
+        with reader.open_image(file) as image:
+            entry = next(entry for entry in image.dynamic() if entry.tag == tag)
+        return [(entry.offset, constants.DYNAMIC.pack(tag, value))]
+
+    return find
 
 
 def wrapper(at: int, value: int) -> Callable[[Path], Patches]:

@@ -75,7 +75,7 @@ def test_good_set_passes(bucket: DirBucket, tmp_path: Path) -> None:
     inspected, *covered = run(bucket, staged, inspection.GATE, coverage_gate.GATE)
     assert errors(inspected) == []
     assert inspected.outcome is Outcome.PASSED
-    assert inspected.counts == {"collected": 5, "run": 5, "passed": 5, "failed": 0, "known": 0, "skipped": 0}
+    assert inspected.counts == {"collected": 6, "run": 6, "passed": 6, "failed": 0, "known": 0, "skipped": 0}
     assert [evidence.target for evidence in covered] == list(TARGETS)
     for evidence in covered:
         assert evidence.outcome is Outcome.PASSED

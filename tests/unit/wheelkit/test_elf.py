@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from core.errors import ElfError
 from tests.support.made_wheel import with_sections
 from tests.support.tiny_elf import TinySymbol, tiny_elf
+from wheelkit.elf import constants
 from wheelkit.elf.hardening import load_defects
 from wheelkit.elf.reader import ElfImage
 from wheelkit.elf.snapshot import Elf, Symbol, highest_versions
@@ -160,3 +161,15 @@ def test_load_defects_reports_damaged_frames_of_exceptions() -> None:
         broken[frames.offset + start : frames.offset + end] = bytes(end - start)
         found = dict(load_defects(ElfImage.parse(bytes(broken), "library")))
         assert found["unwind-table-wrong"] == "has a damaged .eh_frame, in which exceptions find their handlers"
+
+
+def test_load_defects_reports_sizes_that_contradict_sections() -> None:
+    data = next(Path(zstandard.__file__).parent.glob("backend_c.*.so")).read_bytes()
+    image = ElfImage.parse(data, "library")
+    assert "dynamic-table-wrong" not in dict(load_defects(image))
+    for tag in (constants.DT_FINI_ARRAYSZ, constants.DT_INIT_ARRAYSZ, constants.DT_RELASZ, constants.DT_STRSZ):
+        entry = next(entry for entry in image.dynamic() if entry.tag == tag)
+        broken = bytearray(data)
+        constants.DYNAMIC.pack_into(broken, entry.offset, tag, entry.value + 8)
+        found = dict(load_defects(ElfImage.parse(bytes(broken), "library")))
+        assert f", but {entry.value + 8} in its dynamic table" in found["dynamic-table-wrong"]

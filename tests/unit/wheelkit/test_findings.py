@@ -29,6 +29,7 @@ from tests.support.tiny_elf import TinySymbol
 from tests.support.whole_code import Edit, dynamic_entry, segment, whole_code
 from wheelkit import findings
 from wheelkit.elf import constants
+from wheelkit.elf.reader import ElfImage
 from wheelkit.elf.snapshot import HIP_RUNTIME
 from wheelkit.findings import REPAIR_PUBLISHED, REPORT_PUBLISHED, as_published, finding, finding_kinds
 from wheelkit.gpu import bundle
@@ -107,6 +108,16 @@ def edited(edit: Edit) -> Break:
         made.files[LIB] = bytes(data)
 
     return change
+
+
+def longer(tag: int) -> Edit:
+    """Add 8 bytes to a size in the dynamic table."""
+
+    def edit(data: bytearray) -> None:
+        entry = next(entry for entry in ElfImage.parse(bytes(data), "library").dynamic() if entry.tag == tag)
+        constants.DYNAMIC.pack_into(data, entry.offset, tag, entry.value + 8)
+
+    return edit
 
 
 def bundles(*fatbins: bytes) -> Break:
@@ -298,6 +309,7 @@ BREAKS = [
     case("relro-missing", edited(segment(0x6474E552, 0, "I", 0)), says="PT_GNU_RELRO"),
     case("load-flags-wrong", edited(dynamic_entry(constants.DT_FLAGS_1, 0x408)), says="the flags 0x400"),
     case("load-flags-wrong", edited(dynamic_entry(constants.DT_FILTER, 1)), says="DT_FILTER"),
+    case("dynamic-table-wrong", edited(longer(constants.DT_STRSZ)), says="bytes of names, but "),
     case("runpath-outside", made_of(runpath="$ORIGIN/../../../tmp/x:$ORIGIN/../../_rocm_sdk_core/lib"), says="1 of 2"),
     case("runpath-build-machine", made_of(runpath="/usr/lib/../../tmp/x"), says="/usr/lib/../../tmp/x"),
     case("runpath-unsafe", made_of(runpath="$ORIGINAL/lib"), says="$ORIGINAL/lib"),
@@ -391,6 +403,16 @@ BREAKS = [
         "entry-point-broken",
         entry_points(b"[jax_plugins]\nxla_rocm7 = jax_plugins.xla_rocm8:initialize [x]\n"),
         says="jax_plugins.xla_rocm8",
+    ),
+    case(
+        "entry-point-unexpected",
+        entry_points(b"[jax_plugins]\nxla_rocm7 = jax_plugins.xla_rocm7\ncuda12 = jax_plugins.xla_rocm7\n"),
+        says="cuda12 = jax_plugins.xla_rocm7 is not cuda12 = jax_plugins.cuda12",
+    ),
+    case(
+        "entry-point-unexpected",
+        entry_points(b"[jax_plugins]\nxla_rocm7 = jax_plugins.xla_rocm7:initialize\n"),
+        says="xla_rocm7 = jax_plugins.xla_rocm7:initialize is not xla_rocm7 = jax_plugins.xla_rocm7",
     ),
     case(
         "entry-point-broken",
