@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -124,17 +125,25 @@ def file_differences(wheel_set: WheelSet, read: Callable[[str], bytes]) -> Itera
         if name not in wheel_set.files:
             continue
         try:
-            rows = list(read_rows(read(name).decode()))
+            text = read(name).decode()
+            rows, wrong = list(read_rows(text)), _excluded(text, wheel_set.python_versions) if name == PYLOCK else []
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             yield error("set-file-untrue", f"{name} of the set cannot be read: {problem}.", REBUILD)
             continue
-        wrong = [f"{row[0]} {row[1]}, not {versions[row[0]]}" for row in rows if row[1] != versions.get(row[0], row[1])]
+        wrong += [
+            f"{row[0]} {row[1]}, not {versions[row[0]]}" for row in rows if row[1] != versions.get(row[0], row[1])
+        ]
         wrong += [
             f"sha256 {row[3]} of {row[2]}, not {hashes[row[2]]}" for row in rows if row[3] != hashes.get(row[2], row[3])
         ]
         wrong += [f"no {project}" for project in sorted(versions.keys() - {row[0] for row in rows})]
         if wrong:
             yield error("set-file-untrue", f"{name} of the set has {', '.join(wrong[:_MOST_NAMED])}.", REBUILD)
+
+
+def _excluded(lock: str, pythons: Sequence[str]) -> list[str]:
+    accepted = SpecifierSet(tomllib.loads(lock).get("requires-python", ""))
+    return [f"requires-python {accepted}, which excludes {python}" for python in pythons if python not in accepted]
 
 
 def _constraints(text: str) -> Iterator[_Row]:

@@ -8,7 +8,7 @@ them. Native code sees the real files, which the stubs of ROCm never read.
 The arguments are the word `machines`, a folder for temporary files, and the machines in JSON: name -> `gpus` (the
 properties of each GPU in KFD's topology), `env` (variables) and `hidden` (libraries that the system must not offer).
 The last line of output is the answer in JSON: name -> `devices` or `error`, `warnings` of the loader, `log` of jax,
-`platforms` of the registered handlers, and `effects`, clauses about changes of the process.
+`platforms` of the registered handlers, `options` of the plugin, and `effects`, clauses about changes of the process.
 Each machine is a fork of one process that has imported what does not depend on a GPU.
 """
 
@@ -121,7 +121,7 @@ def start(root: Path, machine: Mapping[str, Any]) -> Answer:
     before: Answer = {}
     try:
         jax = importlib.import_module("jax")
-        before = settings()
+        before, answer["options"] = settings(), record_options()
         answer["devices"] = len(jax.devices("rocm"))
     except Exception as error:
         answer["error"] = f"{type(error).__name__}: {error}"
@@ -150,6 +150,21 @@ def settings() -> Answer:
     values = getattr(getattr(sys.modules.get("jax"), "config", None), "values", {})
     found: Answer = _process.state() | {f"jax.config.{name}": value for name, value in dict(values).items()}
     del found["the threads"]
+    return found
+
+
+def record_options() -> dict[str, str]:
+    """Return option -> value with which the loader registers its plugin from now on, without those of jax itself."""
+    bridge: Any = importlib.import_module("jax._src.xla_bridge")
+    usual = importlib.import_module("jaxlib.xla_client").generate_pjrt_gpu_plugin_options()
+    register, found = bridge.register_plugin, dict[str, str]()
+
+    def recorded(*args: object, options: Mapping[str, object] | None = None, **more: object) -> object:
+        given = options or {}
+        found.update({name: repr(value) for name, value in given.items() if usual.get(name) != value})
+        return register(*args, options=options, **more)
+
+    bridge.register_plugin = recorded
     return found
 
 

@@ -155,6 +155,9 @@ def _problem(row: Machine, answer: Mapping[str, Any]) -> str:
         return f"jax should prefer ROCm, but prefers {platform}"
     if problem := _registration_problem(answer.get("platforms")):
         return problem
+    if others := {name: value for name, value in answer.get("options", {}).items() if name != "platform_name"}:
+        given = ", ".join(f"{name} {value}" for name, value in others.items())
+        return f"the loader should leave XLA's options to the user, but passes {given}"
     warned = " ".join(answer.get("warnings", ()))
     named = set(re.findall(r"\bgfx[0-9a-f]+", warned))
     if named != set(row.unusable) or (warned and not row.unusable):

@@ -7,9 +7,11 @@ and the functions of other modules. Only the standard library is used.
 from __future__ import annotations
 
 import atexit
+import gc
 import locale
 import logging
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -23,6 +25,13 @@ from typing import Any
 
 State = dict[str, Any]
 """Name of a part of the process -> its value."""
+_LIMITS = (
+    resource.RLIMIT_NOFILE,
+    resource.RLIMIT_AS,
+    resource.RLIMIT_STACK,
+    resource.RLIMIT_NPROC,
+    resource.RLIMIT_CORE,
+)
 _WATCHED = (socket, subprocess)
 """Modules that are imported so that a replaced function of them is seen."""
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -49,12 +58,22 @@ def state() -> State:
         "sys.path": tuple(sys.path),
         "sys.meta_path": tuple(sys.meta_path),
         "warnings.filters": tuple(warnings.filters),
+        "hidden modules": tuple(name for name, module in sys.modules.items() if module is None),
         "the recursion limit": sys.getrecursionlimit(),
+        "the garbage collector": (gc.isenabled(), gc.get_threshold()),
+        "the umask": _umask(),
+        "the limits of resources": tuple(resource.getrlimit(number) for number in _LIMITS),
         "the working directory": os.getcwd(),  # noqa: PTH109 # Path.cwd is slower, and may be simulated
         "the locale": locale.setlocale(locale.LC_ALL),
         "logging": (logging.root.manager.disable, logging.root.level, tuple(logging.root.handlers)),
         "the threads": tuple(threading.enumerate()),
     }
+
+
+def _umask() -> int:
+    mask = os.umask(0)  # it can be read only by a change
+    os.umask(mask)
+    return mask
 
 
 def functions() -> State:

@@ -68,6 +68,12 @@ POOR = "GPU gfx1100 cannot run this wheel; hide such GPUs with HIP_VISIBLE_DEVIC
         (machine(), {"error": NO_GPU, "warnings": ["parts will not work"]}, "should not warn, but logged: parts will"),
         (machine(), {"error": NO_GPU, "effects": ["changes the environment variable HIP_DEVICE_LIB_PATH"]}, ""),
         (machine(), {"error": NO_GPU, "effects": ["changes jax.config.x"]}, "the start of jax changes jax.config.x"),
+        (machine(), {"error": NO_GPU, "options": {"platform_name": "'ROCM'"}}, ""),
+        (
+            machine(),
+            {"error": NO_GPU, "options": {"visible_devices": "[0]"}},
+            "the user, but passes visible_devices [0]",
+        ),
         (machine(), {"died": -11}, "Python ended with signal SIGSEGV"),
         (SEVERAL, {"error": NO_GPU, "warnings": ["small /dev/shm", POOR]}, ""),
         (SEVERAL, {"error": NO_GPU}, "should warn of gfx1100 only, but logged: nothing"),

@@ -212,6 +212,12 @@ GOOD = {"jax": "0.10.2", "sha256": "a"}
         ("pylock.toml", LOCK.format(**GOOD), ""),
         ("pylock.toml", LOCK.format(**GOOD | {"jax": "0.9"}), "jax 0.9, not 0.10.2"),
         ("pylock.toml", LOCK.format(**GOOD | {"sha256": "b"}), "sha256 b of pjrt.whl, not a"),
+        ("pylock.toml", 'requires-python = ">=3.12"\n' + LOCK.format(**GOOD), ""),
+        (
+            "pylock.toml",
+            'requires-python = ">=3.13"\n' + LOCK.format(**GOOD),
+            "has requires-python >=3.13, which excludes 3.12.",
+        ),
         ("pylock.toml", "[", "cannot be read"),
         ("pylock.toml", "", "cannot be read: 'packages'"),
         ("sbom.cdx.json", BILL.format(**GOOD), ""),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
+import resource
 import signal
 import socket
 import sys
@@ -17,6 +19,9 @@ import pytest
 from promotion.gates.load import machine_child, side_effects
 from promotion.gates.load.side_effects import differences, recorded
 
+_UMASK = os.umask(0)
+os.umask(_UMASK)
+_CORE = resource.getrlimit(resource.RLIMIT_CORE)
 _LIMIT = sys.getrecursionlimit()
 _HANDLER = signal.getsignal(signal.SIGUSR1)
 
@@ -47,6 +52,18 @@ def write(path: Path) -> None:
             lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
             lambda: signal.signal(signal.SIGUSR1, _HANDLER),
             "changes the handler of SIGUSR1",
+        ),
+        (gc.disable, gc.enable, "changes the garbage collector"),
+        (lambda: os.umask(0o777), lambda: os.umask(_UMASK), "changes the umask"),
+        (
+            lambda: resource.setrlimit(resource.RLIMIT_CORE, (int(_CORE[0] == 0), _CORE[1])),
+            lambda: resource.setrlimit(resource.RLIMIT_CORE, _CORE),
+            "changes the limits of resources",
+        ),
+        (
+            lambda: sys.modules.update(tensorflow=None),  # type: ignore[call-overload]
+            lambda: sys.modules.pop("tensorflow"),
+            "changes hidden modules",
         ),
         (
             lambda: sys.setrecursionlimit(_LIMIT + 1),
