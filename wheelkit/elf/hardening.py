@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from wheelkit.elf import constants
@@ -66,7 +67,8 @@ def load_defects(image: ElfImage) -> Iterator[tuple[str, str]]:
         yield "load-flags-wrong", f"has the flags {unusual:#x} in DT_FLAGS_1"
     if tags.get(constants.DT_FLAGS, 0) & constants.DF_STATIC_TLS:
         yield "load-flags-wrong", "has DF_STATIC_TLS, so dlopen fails if no static memory for threads is left"
-    yield from (("dynamic-table-wrong", text) for text in _table_problems(image, tags))
+    for problem in (*_table_problems(image, tags), *_bound_twice(image, tags)):
+        yield "dynamic-table-wrong", problem
     for tag in sorted(_REDIRECTIONS.keys() & tags.keys()):
         yield "load-flags-wrong", f"has {_REDIRECTIONS[tag]}"
 
@@ -78,6 +80,23 @@ def _table_problems(image: ElfImage, tags: Mapping[int, int]) -> Iterator[str]:
         held = sizes.get(tags.get(start, 0))
         if held is not None and tags.get(size, 0) != held:
             yield f"has {held} bytes of {name}, but {tags.get(size, 0)} in its dynamic table"
+
+
+def _bound_twice(image: ElfImage, tags: Mapping[int, int]) -> Iterator[str]:
+    """Yield a clause if calls of two functions reach one function: linkers make one slot for each."""
+    if constants.DT_JMPREL not in tags:
+        return
+    size = tags.get(constants.DT_PLTRELSZ, 0)
+    table = image.read(image.offset_of(tags[constants.DT_JMPREL]), size - size % constants.RELA.size)
+    slots = Counter(
+        info >> 32
+        for _, info, _ in constants.RELA.iter_unpack(table)
+        if info & 0xFFFFFFFF == constants.R_X86_64_JUMP_SLOT
+    )
+    twice = {number for number, count in slots.items() if count > 1}
+    names = [name for number, (_, name) in enumerate(image.dynamic_symbols()) if number in twice] if twice else []
+    if names:
+        yield f"calls {names[0]} in place of another function"
 
 
 def segment_problems(image: ElfImage, *, page: int = 1) -> Iterator[str]:

@@ -121,6 +121,12 @@ FAULTS = (
         catches=caught("inspection", "dynamic-table-wrong", SPARSE, "Link it again"),
     ),
     Fault(
+        name="function in place of another",
+        how="calls of `hipsolverSgetrf` in `_solver.so` bound to `hipsolverDgetrf`",
+        inject=make.library("_solver.so", patches.edited(patches.rebound("hipsolverSgetrf", "hipsolverDgetrf"))),
+        catches=caught("inspection", "dynamic-table-wrong", SOLVER, "Link it again"),
+    ),
+    Fault(
         name="soname of HIP",
         how="libamdhip64.so.7 as the soname of `_prng.so`",
         inject=make.library("_prng.so", patches.edited(patches.soname(b"libamdhip64.so.7"))),

@@ -95,6 +95,21 @@ def weak(old: bytes, new: bytes) -> Edit:
     return edit
 
 
+def rebound(old: str, new: str) -> Edit:
+    """Make calls of one function reach another one."""
+
+    def edit(data: bytearray) -> None:
+        image = reader.ElfImage.parse(bytes(data), "library")
+        slots, names = image.section(".rela.plt"), [name for _, name in image.dynamic_symbols()]
+        assert slots is not None
+        for at in range(slots.offset, slots.offset + slots.size, constants.RELA.size):
+            place, info, addend = constants.RELA.unpack_from(data, at)
+            if info >> 32 == names.index(old):
+                constants.RELA.pack_into(data, at, place, names.index(new) << 32 | info & 0xFFFFFFFF, addend)
+
+    return edit
+
+
 def no_symbols(file: Path) -> Patches:
     """Fill the dynamic symbol table with zeros."""
     with reader.open_image(file) as image:

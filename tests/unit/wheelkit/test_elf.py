@@ -173,3 +173,13 @@ def test_load_defects_reports_sizes_that_contradict_sections() -> None:
         constants.DYNAMIC.pack_into(broken, entry.offset, tag, entry.value + 8)
         found = dict(load_defects(ElfImage.parse(bytes(broken), "library")))
         assert f", but {entry.value + 8} in its dynamic table" in found["dynamic-table-wrong"]
+
+
+def test_load_defects_reports_function_in_place_of_another() -> None:
+    data = bytearray(next(Path(zstandard.__file__).parent.glob("backend_c.*.so")).read_bytes())
+    slots = ElfImage.parse(bytes(data), "library").section(".rela.plt")
+    assert slots is not None
+    (_, info, _), (place, _, addend) = (constants.RELA.unpack_from(data, slots.offset + at) for at in (0, 24))
+    constants.RELA.pack_into(data, slots.offset + 24, place, info, addend)
+    found = dict(load_defects(ElfImage.parse(bytes(data), "library")))
+    assert found["dynamic-table-wrong"].startswith("calls ")
