@@ -8,7 +8,8 @@ them. Native code sees the real files, which the stubs of ROCm never read.
 The arguments are the word `machines`, a folder for temporary files, and the machines in JSON: name -> `gpus` (the
 properties of each GPU in KFD's topology), `env` (variables) and `hidden` (libraries that the system must not offer).
 The last line of output is the answer in JSON: name -> `devices` or `error`, `warnings` of the loader, `log` of jax,
-`platforms` of the registered handlers, `options` of the plugin, and `effects`, clauses about changes of the process.
+`platforms` of the registered handlers, `options` of the plugin, `effects`, clauses about changes of the process, and
+`skew`, the reasons of the loader with another jaxlib.
 Each machine is a fork of one process that has imported what does not depend on a GPU.
 """
 
@@ -25,6 +26,7 @@ import io
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -47,6 +49,9 @@ _HANDING_OVER = (
 """Functions of jaxlib.xla_client that give handlers and types of a plugin to jax; each jaxlib has some of them."""
 _NEVER_FIRST = ("jax_plugins", "jax_rocm")
 """Packages whose import depends on the GPUs."""
+_LOADER = re.compile(r"jax_plugins\.xla_rocm\d+")
+OTHER_JAXLIB = "0.0.1"
+"""Version of a jaxlib that no wheel fits."""
 
 _spec: Any = importlib.util.spec_from_file_location("side_effects", Path(__file__).with_name("side_effects.py"))
 _process = importlib.util.module_from_spec(_spec)
@@ -126,7 +131,7 @@ def start(root: Path, machine: Mapping[str, Any]) -> Answer:
     except Exception as error:
         answer["error"] = f"{type(error).__name__}: {error}"
     effects = _process.differences(before, settings()) if before else []
-    return answer | {"preferred": preferred(), "effects": effects}
+    return answer | {"preferred": preferred(), "effects": effects, "skew": reasons_of_skew()}
 
 
 def enter(root: Path, machine: Mapping[str, Any]) -> None:
@@ -143,6 +148,19 @@ def enter(root: Path, machine: Mapping[str, Any]) -> None:
     os.chdir(planted)
     os.environ.update(machine["env"])
     os.environ.pop("HOME", None)
+
+
+def reasons_of_skew() -> str | None:
+    """Return the loader's reasons not to use ROCm with another jaxlib; None if the loader was not imported."""
+    loader = next((module for name, module in sys.modules.items() if _LOADER.fullmatch(name)), None)
+    version: Any = sys.modules.get("jaxlib.version")
+    if loader is None or version is None:
+        return None
+    version.__version__ = OTHER_JAXLIB
+    try:
+        return " ".join(loader.reasons(need_gpu=False))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def settings() -> Answer:

@@ -14,6 +14,7 @@ from core.model import Finding, GfxTarget, RocmVersion
 from promotion.gates.common.gate import error
 from promotion.gates.common.site import LOADER_SENTENCE, NO_DEVICE
 from promotion.gates.load.child_probe import how_it_ended
+from promotion.gates.load.machine_child import OTHER_JAXLIB
 from wheelkit.elf.writer import Export, shared_library
 
 MACHINE_CHILD = Path(__file__).with_name("machine_child.py")
@@ -141,6 +142,8 @@ def _problem(row: Machine, answer: Mapping[str, Any]) -> str:
     allowed = {f"changes the environment variable {name}" for name in _LOCATIONS}
     if effects := [text for text in answer.get("effects", ()) if text not in allowed]:
         return f"the start of jax {'; '.join(effects)}"
+    if (skew := answer.get("skew")) is not None and f"jaxlib {OTHER_JAXLIB}" not in skew:
+        return f"the loader should refuse jaxlib {OTHER_JAXLIB}, but says: {_short(skew) or 'nothing'}"
     said = str(answer.get("error", f"it found {answer.get('devices')} devices"))
     logged = "".join(f"; {text}" for text in answer.get("log", ()))
     sentence = LOADER_SENTENCE.search(said)

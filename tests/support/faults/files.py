@@ -316,6 +316,15 @@ FAULTS = (
         wheel="pjrt",
     ),
     Fault(
+        name="loader that accepts every jaxlib",
+        how="`accepts` in pjrt's `_versions.py` returns True",
+        inject=make.text(
+            "pjrt", f"{LOADER}/_versions.py", "def accepts(", "def accepts(*_):\n    return 1\n\n\ndef _(\n"
+        ),
+        catches=caught("load", "loader-wrong", "should refuse jaxlib 0.0.1", "Fix the loader"),
+        wheel="pjrt",
+    ),
+    Fault(
         name="loader that configures jax",
         how="pjrt's `_register.py` enables jax_enable_x64",
         inject=make.text(

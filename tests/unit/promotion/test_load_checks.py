@@ -74,6 +74,8 @@ POOR = "GPU gfx1100 cannot run this wheel; hide such GPUs with HIP_VISIBLE_DEVIC
             {"error": NO_GPU, "options": {"visible_devices": "[0]"}},
             "the user, but passes visible_devices [0]",
         ),
+        (machine(), {"error": NO_GPU, "skew": "it requires jaxlib 0.12, but jaxlib 0.0.1 is installed."}, ""),
+        (machine(refusal=()), {"error": SENTENCE, "skew": ""}, "should refuse jaxlib 0.0.1, but says: nothing"),
         (machine(), {"died": -11}, "Python ended with signal SIGSEGV"),
         (SEVERAL, {"error": NO_GPU, "warnings": ["small /dev/shm", POOR]}, ""),
         (SEVERAL, {"error": NO_GPU}, "should warn of gfx1100 only, but logged: nothing"),
