@@ -196,6 +196,16 @@ def report_page(
             "more": {"failed": len(failed), "flaky": len(flaky)},
             "most": _MOST,
             "summary": summary,
+            "wheels": [
+                {
+                    "filename": wheel.filename,
+                    "size": wheel.size,
+                    "sha256": wheel.sha256,
+                    "href": f"../../packages/{wheel.name}/{wheel.filename}",
+                    "targets": summary.wheels[wheel.filename],
+                }
+                for wheel in wheel_set.wheels
+            ],
             "files": sorted((*wheel_set.files, WHEELS_JSON, SHA256SUMS, *written), key=_file_key),
         },
     )

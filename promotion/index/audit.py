@@ -20,6 +20,7 @@ from promotion.index.publish import check_not_cut, newest_shown, read_snapshot
 from promotion.index.status import Summaries
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import LISTING, PROVENANCE_SUFFIX, ReleasedIndex
+from promotion.website.render import PAGES_VERSION, pages_version
 
 _RESTORE = "Restore it from a backup."
 
@@ -97,13 +98,40 @@ def verify(
     elif status_differs(released, entries, snapshot, inventory.pages, summaries):
         yield f"{released.status} contradicts the ledger: {repair} updates it."
     for key, accepted in inventory.pages.items():
-        yield from _object(bucket, key, accepted, f"{repair} restores it.", read=read)
+        if key == released.overview and (text := _other_version(bucket, released, key, accepted, snapshot.overview)):
+            yield text
+        else:
+            yield from _object(bucket, key, accepted, f"{repair} restores it.", read=read)
     if not lists_index(bucket, listing_row(released, shown_of(entries, summaries).rows)):
-        yield f"{LISTING} does not list {released.index} as its ledger describes it: {repair} updates it."
+        text = f"{LISTING} does not list {released.index} as its ledger describes it: {repair} updates it."
+        yield _other_version(bucket, released, LISTING) or text
     for key in inventory.tombstones:
         if bucket.head(key) is None:
             yield f"{key} is missing, so the name of a removed wheel could be used again: {repair} restores it."
     yield from _unnamed(bucket, released, inventory, read=read)
+
+
+def _other_version(
+    bucket: Bucket, released: ReleasedIndex, key: str, accepted: Sequence[str] = (), etag: str | None = None
+) -> str:
+    """Return a sentence if another version of this program wrote a page for people; otherwise an empty text.
+
+    Args:
+        accepted: sha256 of the page, as this version writes it.
+        etag: etag of the last recorded write. A page with another etag was changed afterwards, even if it names another
+            version.
+    """
+    info = bucket.head(key)
+    if info is None or info.sha256 in accepted or etag not in (None, info.etag):
+        return ""
+    version = pages_version(bucket.get(key))
+    if version in (None, PAGES_VERSION):
+        return ""
+    return (
+        f"{key} was written by another version of ci_build (form {version} of the pages; this version writes form"
+        f" {PAGES_VERSION}), so it cannot be compared with the ledger: `ci_build index publish {released.index}"
+        " --everything` rewrites it."
+    )
 
 
 def _unnamed(bucket: Bucket, released: ReleasedIndex, inventory: Inventory, *, read: bool) -> Iterator[str]:

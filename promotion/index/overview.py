@@ -7,63 +7,63 @@ wrote beside the sets, so that a page costs the same for any number of sets.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from core.model import PYLOCK
+from packaging.version import InvalidVersion, Version
+
 from core.targets import load_table, sort_key
+from promotion.index.install_commands import Command, install_commands
 from promotion.index.ledger import LedgerEntry
-from promotion.index.summary import REPORT, REQUIREMENTS, SetSummary, written_with
+from promotion.index.summary import REPORT, SetSummary, written_with
 from promotion.storage.keys import SETS_FOLDER, ReleasedIndex
 from promotion.website.plots import Chart, stacked_bars, tier_grid
 from promotion.website.render import render
 
 TIERS = {
-    "device": "JAX’s tests ran on a GPU of this target.",
-    "compiled": "JAX programs were compiled for this target without a GPU. No GPU of this target has run this release.",
-    "structure": "The wheels have code for this target. Nothing was compiled for it, and no GPU has run this release.",
-    "none": "The wheels have code for this target, but nothing has tested it.",
+    "device": "Tests of JAX passed on a GPU of this target.",
+    "compiled": "JAX programs were compiled for this target without a GPU. No GPU of this target ran this set.",
+    "structure": "The wheels have code for this target. No program was compiled for it, and no GPU ran this set.",
+    "none": "The wheels have code for this target, but nothing has tested it. No GPU ran this set.",
 }
 """Tier -> its meaning in a sentence."""
-_DOCKER_PYTHON = "3.12"
-"""Python of Ubuntu 24.04, the system of AMD's images."""
+ANSWERS = {
+    "device": "tested on a GPU",
+    "compiled": "compiled only, no GPU ran it",
+    "structure": "has code, no GPU ran it",
+    "none": "not tested, no GPU ran it",
+}
+"""Tier -> whether a GPU works, in a few words."""
 _MOST_EVIDENCE = 10
-_RELEASE = re.compile(r"(\d+\.\d+)(?:\.0|(\.\d+))")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Here:
-    """A word of a command that contains a URL of the index, which is unknown when the page is written."""
-
-    path: str
-    before: str = ""
-    after: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Command:
-    """A command that installs a set.
-
-    Attributes:
-        words: words of the command. Empty if there is none; then `note` has the reason.
-    """
-
-    name: str
-    words: tuple[str | Here, ...]
-    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
-    """A gfx target that an index supports, with the newest set for it."""
+    """A gfx target that an index supports, with the newest set for it.
+
+    Attributes:
+        tier: tier of the target in the newest set.
+        since: oldest JAX release with wheels for the target.
+        tested: the newest set that passed tests on a GPU of this target, or None.
+    """
 
     target: str
     product: str
     tier: str
-    sentence: str
     row: Mapping[str, Any]
+    since: str
+    tested: Mapping[str, Any] | None
     commands: tuple[Command, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """The oldest and the newest JAX release that an index offers with a Python, a ROCm or a wheel."""
+
+    name: str
+    since: str
+    newest: str
 
 
 def overview_page(
@@ -96,6 +96,9 @@ def overview_page(
             "stale": stale,
             "gpus": [*_gpus(offered)],
             "tiers": TIERS,
+            "answers": ANSWERS,
+            "spans": [*_spans(offered)],
+            "older": len(last.state.visible) > len(rows),
             "rows": rows,
             "hidden": hidden,
             "history": history,
@@ -128,74 +131,65 @@ def natural_key(target: str) -> tuple[int, object]:
 
 def _gpus(offered: Sequence[Mapping[str, Any]]) -> Iterator[Gpu]:
     """Yield each target with the newest set for it; of its sets, users without a pin get the highest version."""
-    first: dict[str, Mapping[str, Any]] = {}
-    for row in offered:
-        for target in row["tiers"]:
-            first.setdefault(target, row)
     known = load_table().targets
-    for target in sorted(first, key=natural_key):
-        row = first[target]
+    since = {span.name: span.since for span in _releases(offered, lambda row: row["tiers"])}
+    for target in sorted(since, key=natural_key):
+        having = [row for row in offered if target in row["tiers"]]
         info = known.get(target.partition(":")[0])
-        covered = "runs on " + ", ".join(info.covers) if info and len(info.covers) > 1 else ""
-        tier = row["tiers"][target]
+        covered = "runs on " + ", ".join(info.covers) if info and info.covers != (target,) else ""
+        tier = having[0]["tiers"][target]
         yield Gpu(
             target=target,
             product=(info.product or covered) if info else "",
-            tier=tier,
-            sentence=TIERS.get(tier, TIERS["none"]),
-            row=row,
-            commands=tuple(_commands(row)),
+            tier=tier if tier in TIERS else "none",
+            row=having[0],
+            since=since[target],
+            tested=next((row for row in having if row["tiers"][target] == "device"), None),
+            commands=tuple(install_commands(having[0])),
         )
 
 
-def _commands(row: Mapping[str, Any]) -> Iterator[Command]:
-    """Yield the commands that install a set, without a mark of its own: yanked sets have none."""
-    simple, needs = Here(path="simple/"), tuple(row["install"].split())
-    yield Command(name="pip", words=("pip", "install", "--extra-index-url", simple, *needs))
-    yield Command(name="uv", words=("uv", "pip", "install", "--extra-index-url", simple, *needs))
-    locks = [name for name in row["files"] if name.startswith(REQUIREMENTS)]
-    versions = sorted((name.removeprefix(REQUIREMENTS).removesuffix(".txt") for name in locks), key=_version_key)
-    if versions:
-        lock = f"{SETS_FOLDER}/{row['digest']}/{REQUIREMENTS}{versions[-1]}.txt"
-        words = ("pip", "install", "--require-hashes", "--no-deps", "--extra-index-url", simple, "-r", Here(path=lock))
-        others = f" Other files: {', '.join(versions[:-1])}." if versions[:-1] else ""
-        note = f"For Python {versions[-1]}; pip accepts no other bytes than the tested ones.{others}"
-        yield Command(name="pip, hash-locked", words=words, note=note)
-    else:
-        yield Command(name="pip, hash-locked", words=(), note=f"This set has no {PYLOCK}, so no hashes to lock to.")
-    yield _docker(row, needs)
+def _spans(offered: Sequence[Mapping[str, Any]]) -> Iterator[Span]:
+    """Yield the JAX releases of each wheel that users name, each Python and each ROCm."""
+
+    def wheels(row: Mapping[str, Any]) -> list[str]:
+        return [f"Wheel {name}" for word in row["install"].split() if (name := word.partition("==")[0]) != "jax"]
+
+    yield from _releases(offered, wheels)
+    yield from _releases(offered, lambda row: [f"Python {version}" for version in row["pythons"]])
+    yield from _releases(offered, lambda row: [f"ROCm {row['rocm']}"])
 
 
-def _docker(row: Mapping[str, Any], needs: Sequence[str]) -> Command:
-    release = _RELEASE.fullmatch(row["rocm"])
-    if release is None or _DOCKER_PYTHON not in row["pythons"]:
-        own = f"ci_build images build runtime {row['digest'][:12]}"
-        return Command(name="Docker", words=(), note=f"AMD has no image of this ROCm and Python. Build one: {own}")
-    image = f"docker.io/rocm/dev-ubuntu-24.04:{release[1]}{release[2] or ''}-complete"
-    return Command(
-        name="Docker",
-        words=(
-            "docker", "run", "--rm", "-it", "--device=/dev/kfd", "--device=/dev/dri", image, "sh", "-c",
-            "'apt-get update && apt-get install -y python3-venv && python3 -m venv /jax &&",
-            "/jax/bin/pip install --extra-index-url", Here(path="simple/"), *needs, "&&",
-            "/jax/bin/python -c \"import jax; print(jax.devices())\"'",
-        ),
-        note=f"AMD’s image with ROCm {row['rocm']} and Python {_DOCKER_PYTHON}; the last words print the GPUs.",
-    )  # fmt: skip
+def _releases(
+    offered: Sequence[Mapping[str, Any]], names_of: Callable[[Mapping[str, Any]], Iterable[str]]
+) -> Iterator[Span]:
+    """Yield the oldest and the newest JAX release of the sets with each name, in the order of the names' numbers."""
+    found: dict[str, list[str]] = {}
+    for row in offered:
+        for name in names_of(row):
+            found.setdefault(name, []).append(row["jax"])
+    for name in sorted(found, key=lambda name: [(len(part), part) for part in re.findall(r"\d+|\D+", name)]):
+        yield Span(name=name, since=min(found[name], key=_release_key), newest=max(found[name], key=_release_key))
 
 
-def _version_key(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version))
+def _release_key(version: str) -> tuple[int, Version | str]:
+    """Return the key of the order of releases; texts that are no version come first."""
+    try:
+        return 1, Version(version)
+    except InvalidVersion:
+        return 0, version
 
 
 def _wheels(newest: tuple[LedgerEntry, SetSummary | None] | None) -> Iterator[Mapping[str, Any]]:
-    """Yield name, size, link and targets of each wheel; targets are unknown in sets of older versions."""
+    """Yield name, size, digest, link and targets of each wheel; targets are unknown in sets of older versions."""
     if newest is None or newest[0].promoted is None:
         return
     targets = newest[1].wheels if newest[1] else {}
     for wheel in sorted(newest[0].promoted.wheels, key=lambda wheel: wheel.filename):
         yield {
-            "wheel": wheel,
+            "filename": wheel.filename,
+            "size": wheel.size,
+            "sha256": wheel.sha256,
             "href": f"packages/{wheel.project}/{wheel.filename}",
             "targets": targets.get(wheel.filename),
         }
@@ -223,17 +217,27 @@ def charts(rows: Sequence[Mapping[str, Any]]) -> tuple[Chart, ...]:
     sets = [(str(row["entry"]), row) for row in reversed(rows)]
     figures = [(label, row["figures"]) for label, row in sets]
     found: list[Chart] = []
-    for title, note, name, text in (
-        ("Wheel size by target", "Unpacked device code of all wheels of a set.", "code", _megabytes),
-        ("Tests on GPUs", "Tests that passed, failed, or failed first and then passed (flaky).", "tests", _count),
-        ("Gate times", "Duration of each gate, all targets together.", "gates", _minutes),
+    for title, note, name, series, text in (
+        (
+            "Wheel size by target",
+            "Unpacked device code for each target in all wheels of a set.",
+            "code",
+            (),
+            _megabytes,
+        ),
+        ("Tests that passed on GPUs", "Number of tests, all targets together.", "tests", ("passed",), _count),
+        (
+            "Tests that failed on GPUs",
+            "Flaky tests failed first, then passed in a fresh process.",
+            "tests",
+            ("failed", "flaky"),
+            _count,
+        ),
+        ("Gate times", "Duration of each gate, all targets together.", "gates", (), _minutes),
     ):
         values = [(label, one.get(name, {})) for label, one in figures]
         used = {key for _, one in values for key in one}
-        order = [key for key in ("passed", "failed", "flaky") if key in used] if name == "tests" else sorted(used)
-        if name == "code":
-            order.sort(key=natural_key)
-        if order:
+        if order := [key for key in series or sorted(used, key=natural_key) if key in used]:
             found.append(stacked_bars(title, note, values, order, text))
     tiers = [(label, row["tiers"]) for label, row in sets]
     targets = sorted({target for _, one in tiers for target in one}, key=natural_key)

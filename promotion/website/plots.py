@@ -8,7 +8,9 @@ from dataclasses import dataclass
 _COLUMN, _BAR, _HEIGHT, _LEFT, _TOP = 28, 20, 160, 72, 8
 _CELL = 16
 COLORS = 8
-"""Number of colours `f0` to `f7` in style.css; further series share the last one."""
+"""Number of colours `f0` to `f7` in style.css; of more series, the smallest ones are drawn as one."""
+_OWN_COLORS = ("passed", "failed", "flaky")
+"""Series with the colours of success, failure and warning."""
 MAX_COLUMNS = 30
 """Number of sets in a plot, the newest ones."""
 
@@ -76,12 +78,15 @@ def stacked_bars(
 
     Args:
         sets: label and values (by series) of each set.
-        series: names of the series, the lowest one first.
+        series: names of the series, the lowest one first; the table of the values has all of them.
         text: format of a value.
     """
     sets = sets[-MAX_COLUMNS:]
+    columns = "Set", *series
+    table = [(label, *(text(values[n]) if n in values else "–" for n in series)) for label, values in sets]
+    sets, series = _with_rest(sets, series)
     highest = max((sum(values.get(name, 0) for name in series) for _, values in sets), default=0) or 1
-    styles = {name: f"f{min(number, COLORS - 1)}" for number, name in enumerate(series)}
+    styles = {name: f"s-{name}" if name in _OWN_COLORS else f"f{number}" for number, name in enumerate(series)}
     marks = []
     for column, (label, values) in enumerate(sets):
         top = float(_TOP + _HEIGHT)
@@ -92,7 +97,7 @@ def stacked_bars(
             x = _LEFT + column * _COLUMN + (_COLUMN - _BAR) // 2
             marks.append(Mark(x=x, y=_round(top), width=_BAR, height=_round(height), style=styles[name], text=tip))
     right = _LEFT + max(len(sets), 4) * _COLUMN
-    levels = [(part, _round(_TOP + _HEIGHT * (1 - part))) for part in (0.0, 0.5, 1.0)]
+    levels = {text(highest * part): _round(_TOP + _HEIGHT * (1 - part)) for part in (1.0, 0.5, 0.0)}
     return Chart(
         title=title,
         note=note,
@@ -100,14 +105,29 @@ def stacked_bars(
         height=_TOP + _HEIGHT + 24,
         key=tuple(styles.items()),
         marks=tuple(marks),
-        lines=tuple(Line(x1=_LEFT, x2=right, y1=y) for _, y in levels),
+        lines=tuple(Line(x1=_LEFT, x2=right, y1=y) for y in levels.values()),
         labels=(
-            *(Label(x=_LEFT - 6, y=y + 4, text=text(highest * part), anchor="end") for part, y in levels),
+            *(Label(x=_LEFT - 6, y=y + 4, text=level, anchor="end") for level, y in levels.items()),
             *_below(sets, _TOP + _HEIGHT),
         ),
-        columns=("Set", *series),
-        table=tuple((label, *(text(values[n]) if n in values else "–" for n in series)) for label, values in sets),
+        columns=columns,
+        table=tuple(table),
     )
+
+
+def _with_rest(
+    sets: Sequence[tuple[str, Mapping[str, float]]], series: Sequence[str]
+) -> tuple[Sequence[tuple[str, Mapping[str, float]]], Sequence[str]]:
+    """Return sets and series with the sum of the smallest series instead of those that have no colour."""
+    if len(series) <= COLORS:
+        return sets, series
+    total = {name: sum(values.get(name, 0) for _, values in sets) for name in series}
+    largest = sorted(series, key=lambda name: total[name], reverse=True)[: COLORS - 1]
+    rest = f"{len(series) - len(largest)} others"
+    return [
+        (label, {**values, rest: sum(value for name, value in values.items() if name not in largest)})
+        for label, values in sets
+    ], (*(name for name in series if name in largest), rest)
 
 
 def tier_grid(title: str, note: str, sets: Sequence[tuple[str, Mapping[str, str]]], targets: Sequence[str]) -> Chart:
@@ -152,7 +172,7 @@ def tier_grid(title: str, note: str, sets: Sequence[tuple[str, Mapping[str, str]
 def _below(sets: Sequence[tuple[str, object]], bottom: int) -> tuple[Label, ...]:
     """Return the labels of the sets below a plot."""
     middle = _LEFT + _COLUMN // 2
-    return tuple(
+    return Label(x=_LEFT - 6, y=bottom + 16.0, text="set", anchor="end"), *(
         Label(x=middle + column * _COLUMN, y=bottom + 16.0, text=_short(label), anchor="middle")
         for column, (label, _) in enumerate(sets)
     )

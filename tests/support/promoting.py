@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from core.model import PYLOCK
 from promotion.evidence.evidence import record
 from promotion.policy.policy import load_policy
 from promotion.promote import Promotion, promote
@@ -22,10 +25,18 @@ TIER = "compiled"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-def staged_in(bucket: Bucket, folder: Path, wheels: list[SetWheel], **changes: Any) -> StagedSet:
-    """Stage a set with all required evidence."""
-    wheel_set = make_set(wheels, **changes)
-    staged = stage(bucket, write_set(folder / wheel_set.digest, wheels, wheel_set))
+def staged_in(bucket: Bucket, folder: Path, wheels: list[SetWheel], *, lock: str = "", **changes: Any) -> StagedSet:
+    """Stage a set with all required evidence.
+
+    Args:
+        lock: text of its pylock.toml; empty for a set without one.
+        changes: fields of the set.
+    """
+    wheel_set, more = make_set(wheels, **changes), {PYLOCK: lock.encode()} if lock else {}
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in more.items()}
+    sizes = {name: len(data) for name, data in more.items()}
+    wheel_set = replace(wheel_set, files={**wheel_set.files, **digests}, file_sizes={**wheel_set.file_sizes, **sizes})
+    staged = stage(bucket, write_set(folder / wheel_set.digest, wheels, wheel_set, more))
     for evidence in passing_evidence(wheel_set):
         record(bucket, staged, evidence)
     return staged

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import replace
+from html import unescape
+from types import MappingProxyType
 from typing import Any
 
 from core.model import Evidence, Finding, Outcome, Severity, WheelSet
@@ -91,9 +95,24 @@ def summary_of_set(entry: LedgerEntry, text: str = "") -> SetSummary:
     )
 
 
-def index_page(sets: int = 12, targets: tuple[str, ...] = TARGETS, text: str = "", **state: Any) -> bytes:
-    """Return the page of an index with some sets; `state` are fields of its last state."""
+def index_page(
+    sets: int = 12,
+    targets: tuple[str, ...] = TARGETS,
+    text: str = "",
+    changes: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
+    **state: Any,
+) -> bytes:
+    """Return the page of an index with some sets.
+
+    Args:
+        changes: number of a set -> changed fields of its `PromotedSet`.
+        state: fields of the last state.
+    """
     entries = [entry_of_set(number, sets, targets, text) for number in range(1, sets + 1)]
+    for number, fields in changes.items():
+        made = entries[number - 1]
+        assert made.promoted is not None
+        entries[number - 1] = replace(made, promoted=replace(made.promoted, **fields))
     last = LedgerEntry(
         number=sets + 1, previous="", time="2026-03-01T00:00:00Z", kind=EntryKind.PIN,
         state=replace(entries[-1].state, **state), actor=text or "operator", reason=text or "tested by users",
@@ -114,7 +133,7 @@ def index_page(sets: int = 12, targets: tuple[str, ...] = TARGETS, text: str = "
 def hostile_index_page() -> bytes:
     """Return the page of an index with hostile text in every field that takes text."""
     marks = {"yanked": {2: HOSTILE}, "quarantined": {3: HOSTILE}, "pinned": {4: HOSTILE}}
-    return index_page(5, TARGETS[:3], HOSTILE, **marks)
+    return index_page(5, TARGETS[:3], HOSTILE, {4: {"python_versions": (HOSTILE,)}}, **marks)
 
 
 def failing_evidence(text: str = "") -> EvidenceChecks:
@@ -140,6 +159,18 @@ def failing_evidence(text: str = "") -> EvidenceChecks:
     )  # fmt: skip
     known = CheckOutcome(name=text or "tests/x_test.py::known", outcome="known", reason=text or "upstream issue")
     return EvidenceChecks(evidence=found, checks=(known,), results=results)
+
+
+def commands(page: bytes, url: str = "URL-of-this-page/") -> dict[str, dict[str, str]]:
+    """Return gfx target -> name -> command of a page at a URL, as its users read it; the bundle has the target ""."""
+    text, found = page.decode(), dict[str, dict[str, str]]()
+    parts = re.findall(r'<details name="gpu" id="([^"]*)">(.*?)</details>', text, re.DOTALL)
+    for target, part in (*parts, ("", text.rpartition("</details>")[0].rpartition('<h2 id="content">')[2])):
+        blocks = re.findall(r"<h3>([^<]*)</h3>(?:\s*<p>[^<]*</p>)?\s*<pre[^>]*><code>(.*?)</code></pre>", part)
+        found[target] = {
+            name: unescape(re.sub("<[^>]*>", "", body)).replace("URL-of-this-page/", url) for name, body in blocks
+        }
+    return found
 
 
 def set_page(text: str = "") -> bytes:

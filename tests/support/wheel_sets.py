@@ -14,6 +14,8 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from core.model import Evidence, MemberInfo, Outcome, Wheel, WheelSet
 from core.wheels_json import dump_wheel_set
+from promotion.bundle import _offers
+from promotion.index.pages import pages
 from promotion.policy.policy import Policy, load_policy
 from tests.support.made_wheel import GLIBC, MadeWheel, clean_pjrt, clean_plugin, fat_binary, hip_library
 from tests.support.tiny_elf import TinySymbol
@@ -154,6 +156,28 @@ def ordinary_index(folder: Path) -> Path:
     for made in (jax, plain("small-dependency", "1.0")):
         made.write(folder)
     return folder
+
+
+def lock_text(index: Path, *, jax_hash: str = "") -> str:
+    """Return a pylock.toml that lists jax and its dependencies."""
+    text = 'lock-version = "1.0"\ncreated-by = "test"\n'
+    for path in sorted(index.glob("*.whl")):
+        name, version = path.name.split("-")[:2]
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        wanted = jax_hash if name == "jax" and jax_hash else digest
+        text += f'[[packages]]\nname = "{name.replace("_", "-")}"\nversion = "{version}"\n'
+        text += (
+            f'[[packages.wheels]]\nname = "{path.name}"\nurl = "{path.as_uri()}"\nhashes = {{ sha256 = "{wanted}" }}\n'
+        )
+    return text
+
+
+def write_index(folder: Path) -> None:
+    """Write the pages of a package index for the wheels in the folder `wheels` of a folder."""
+    for page in pages("simple/", _offers(folder / "wheels")):
+        path = folder / page.key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(page.data)
 
 
 def of_major(made: MadeWheel, major: int) -> MadeWheel:

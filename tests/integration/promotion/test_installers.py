@@ -11,7 +11,6 @@ import pytest
 
 from core.model import Evidence, Outcome
 from core.process import HostRunner
-from promotion.bundle import _offers
 from promotion.evidence.evidence import is_machine_failure
 from promotion.gates.common.gate import Check
 from promotion.gates.common.pythons import find_pythons
@@ -22,7 +21,7 @@ from promotion.gates.install.installer_table import configured_installers, locke
 from promotion.gates.install.lockers import Locker, Poetry
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark
-from promotion.index.pages import older_json_page, pages
+from promotion.index.pages import older_json_page
 from promotion.index.serve import IndexServer
 from promotion.published_check import check_published, read_published
 from promotion.stage import stage
@@ -32,7 +31,7 @@ from tests.support.file_server import serving_folder
 from tests.support.machine import user_environment
 from tests.support.promoting import RELEASED, go, staged_in
 from tests.support.silent import Steps
-from tests.support.wheel_sets import SetWheel, make_set, make_wheels, ordinary_index, plugin, write_set
+from tests.support.wheel_sets import SetWheel, make_set, make_wheels, ordinary_index, plugin, write_index, write_set
 
 OWN = "{}.{}".format(*sys.version_info[:2])
 NAMES = ("pip", "uv", *(item.name for item in locked_installers()))
@@ -60,12 +59,6 @@ class Scene:
     @property
     def ordinary(self) -> Path:
         return self.folder / "ordinary" / "wheels"
-
-    def write_ordinary_pages(self) -> None:
-        for page in pages("simple/", _offers(self.ordinary)):
-            path = self.folder / "ordinary" / page.key
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(page.data)
 
     def python(self, *installers: str) -> tuple[str, Path]:
         """Return the newest Python of this machine that installers support."""
@@ -99,7 +92,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     with IndexServer(tmp_path / "ordinary") as server:
         scene = Scene(tmp_path, server.url)
         ordinary_index(scene.ordinary)
-        scene.write_ordinary_pages()
+        write_index(scene.folder / "ordinary")
         yield scene
 
 
@@ -193,7 +186,7 @@ def offer(scene: Scene, version: str, python: str, build: str = "") -> None:
     made.files["jax_rocm7_plugin/extra.py"] = b""
     path = made.write(scene.ordinary)
     path.rename(path.with_name(path.name.replace("-cp", f"{build}-cp", 1)))
-    scene.write_ordinary_pages()
+    write_index(scene.folder / "ordinary")
 
 
 @pytest.mark.heavy

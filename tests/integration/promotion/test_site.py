@@ -25,6 +25,7 @@ from tests.support.wheel_sets import (
     PJRT_LIBRARY,
     TARGETS,
     SetWheel,
+    lock_text,
     make_wheels,
     ordinary_index,
     pjrt,
@@ -50,20 +51,6 @@ def room_for(folder: Path, index: Path, wheels: Sequence[SetWheel], pythons: Seq
 
 def installed(site: Site) -> set[str]:
     return {path.name for path in site.folder.glob("*.dist-info")}
-
-
-def lock_text(index: Path, *, jax_hash: str = "") -> str:
-    """Return a pylock.toml that lists jax and its dependencies."""
-    text = 'lock-version = "1.0"\ncreated-by = "test"\n'
-    for path in sorted(index.glob("*.whl")):
-        name, version = path.name.split("-")[:2]
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        wanted = jax_hash if name == "jax" and jax_hash else digest
-        text += f'[[packages]]\nname = "{name.replace("_", "-")}"\nversion = "{version}"\n'
-        text += (
-            f'[[packages.wheels]]\nname = "{path.name}"\nurl = "{path.as_uri()}"\nhashes = {{ sha256 = "{wanted}" }}\n'
-        )
-    return text
 
 
 def lock(context: GateContext, index: Path, *, jax_hash: str = "") -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import html
 import json
 import re
+import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,26 +18,24 @@ import pytest
 
 from benchmarks.counting import counted
 from core.errors import BucketError
-from core.model import PYLOCK
-from promotion.evidence.evidence import record
 from promotion.index.audit import verify
+from promotion.index.install_commands import amd_image_tag
 from promotion.index.json_types import ListedIndex
 from promotion.index.ledger_state import EntryKind
 from promotion.index.listing import listing_page, lists_index, parse_listing, update_listing
 from promotion.index.operations import mark
 from promotion.index.publish import pages_changed, publish
+from promotion.index.status import MAX_ROWS
 from promotion.index.summary import load_summary
-from promotion.promote import promote
-from promotion.stage import stage
 from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import LISTING
 from promotion.website.plots import stacked_bars
-from promotion.website.render import visible
+from promotion.website.render import PAGES_VERSION, visible
 from tests.support import web_pages
 from tests.support.promoting import NOW, POLICY, RELEASED, go, staged_in
-from tests.support.web_pages import HOSTILE, index_page, indexes_page, set_page
-from tests.support.wheel_sets import make_set, make_wheels, passing_evidence, write_set
+from tests.support.web_pages import COMPILED, DEVICE, HOSTILE, STRUCTURE, index_page, indexes_page, set_page
+from tests.support.wheel_sets import make_wheels
 
 PAGES: Mapping[str, Callable[[], bytes]] = {
     "index": index_page,
@@ -79,7 +78,17 @@ class Elements(HTMLParser):
 def sections(page: bytes) -> dict[str, str]:
     """Return gfx target -> text of its section, with the commands."""
     found = re.findall(r'<details name="gpu" id="([^"]*)">(.*?)</details>', page.decode(), re.DOTALL)
-    return {target: re.sub(r"<[^>]*>", "", body) for target, body in found}
+    return {target: html.unescape(re.sub(r"<[^>]*>", "", body)) for target, body in found}
+
+
+def tables(page: bytes) -> dict[str, list[list[str]]]:
+    """Return label of a table -> texts of the cells of its rows."""
+    found = re.findall(r'aria-label="([^"]*)">\s*<table.*?<tbody>(.*?)</tbody>', page.decode(), re.DOTALL)
+    cell, tag = re.compile(r"<t[dh]\b[^>]*>(.*?)</t[dh]>"), re.compile("<[^>]*>")
+    return {
+        label: [[tag.sub("", text) for text in cell.findall(row)] for row in body.split("</tr>")[:-1]]
+        for label, body in found
+    }
 
 
 @pytest.mark.parametrize("kind", PAGES)
@@ -113,15 +122,98 @@ def test_gpu_has_its_tier_in_a_sentence_and_commands_of_its_newest_set() -> None
     found = sections(index_page(3, ("gfx942", "gfx950", "gfx1100")))
     assert [*found] == ["gfx942", "gfx950", "gfx1100"]
     assert "Instinct MI300A, MI300X, MI325X" in found["gfx942"]
-    assert "No GPU of this target has run this release" in found["gfx950"]
-    assert "no GPU has run this release" in found["gfx942"]
-    assert "tests ran on a GPU of this target" in found["gfx1100"]
+    assert "No GPU of this target ran this set" in found["gfx950"]
+    assert "no GPU ran this set" in found["gfx942"]
+    assert "Tests of JAX passed on a GPU of this target" in found["gfx1100"]
     simple = "URL-of-this-page/simple/"
     assert f"pip install --extra-index-url {simple} jax-rocm7-plugin==0.10.2+rocm7.3" in found["gfx942"]
     assert f"uv pip install --extra-index-url {simple} jax-rocm7-plugin==0.10.2+rocm7.3" in found["gfx942"]
-    lock = f"URL-of-this-page/sets/{3:064x}/requirements-3.13.txt"
-    assert f"pip install --require-hashes --no-deps --extra-index-url {simple} -r {lock}" in found["gfx942"]
-    assert "rocm/dev-ubuntu-24.04:7.0.3-complete" in found["gfx942"].replace("&#39;", "'")
+    lock = (
+        f"--require-hashes --no-deps --extra-index-url {simple} -r URL-of-this-page/sets/{3:064x}/requirements-3.13.txt"
+    )
+    assert f"pip install {lock}" in found["gfx942"]
+    assert f"pip download --dest jax-wheels {lock}" in found["gfx942"]
+    assert "rocm/dev-ubuntu-24.04:7.0.3-complete" in found["gfx942"]
+
+
+@pytest.mark.parametrize(
+    ("tier", "answer"),
+    [(STRUCTURE, "has code"), (COMPILED, "compiled only"), (DEVICE, "tested on a GPU"), ("x", "not tested")],
+)
+def test_gpu_is_answered_at_a_glance(tier: str, answer: str) -> None:
+    """The line that opens a GPU has the answer; only tests on a GPU count as tested."""
+    page = index_page(1, ("gfx942",), changes={1: {"tiers": {"gfx942": tier}}})
+    line = sections(page)["gfx942"].partition("\n\n")[0]
+    assert answer in line
+    assert ("no GPU ran it" in line) == (answer != "tested on a GPU")
+    assert "since JAX 0.10.2" in line
+
+
+def test_gpu_names_first_release_and_last_test_on_a_gpu() -> None:
+    """Yanked sets count for neither."""
+    changes = {
+        1: {"jax_version": "0.8.0", "python_versions": ("3.11",), "tiers": {"gfx942": DEVICE}},
+        2: {"jax_version": "0.9.1", "python_versions": ("3.11",), "tiers": {"gfx942": DEVICE}},
+        3: {"jax_version": "0.10.0", "rocm_version": "7.2.0", "tiers": {"gfx942": COMPILED, "gfx950": DEVICE}},
+        4: {"jax_version": "0.9.2", "rocm_version": "7.2.0", "tiers": {"gfx942": COMPILED}},
+    }
+    page = index_page(4, changes=changes, yanked={1: "wrong results"})
+    found = sections(page)
+    assert "since JAX 0.9.1" in found["gfx942"]
+    assert "passed tests on a GPU of this target is set 2 (JAX 0.9.1, ROCm 7.0.2)" in found["gfx942"]
+    assert "since JAX 0.10.0" in found["gfx950"]
+    assert "newest set that" not in found["gfx950"]
+    assert [(row[0], *row[2:5], *row[6:]) for row in tables(page)["Targets by JAX release"]] == [
+        ("gfx942", "0.9.1", "0.9.2", "7.2.0", COMPILED, "JAX 0.9.1 (set 2)"),
+        ("gfx950", "0.10.0", "0.10.0", "7.2.0", DEVICE, "JAX 0.10.0 (set 3)"),
+    ]
+    assert tables(page)["Wheels, Python and ROCm by JAX release"] == [
+        ["Wheel jax-rocm7-plugin", "0.9.1", "0.10.0"],
+        ["Python 3.11", "0.9.1", "0.10.0"],
+        ["Python 3.12", "0.9.2", "0.10.0"],
+        ["Python 3.13", "0.9.2", "0.10.0"],
+        ["ROCm 7.0.2", "0.9.1", "0.9.1"],
+        ["ROCm 7.2.0", "0.9.2", "0.10.0"],
+    ]
+
+
+def test_first_release_is_a_bound_if_the_page_omits_sets() -> None:
+    assert "or earlier" not in Elements(index_page(MAX_ROWS, ("gfx942",))).text
+    assert "since JAX 0.10.2 or earlier" in sections(index_page(MAX_ROWS + 1, ("gfx942",)))["gfx942"]
+
+
+@pytest.mark.parametrize(
+    ("rocm", "tag"),
+    [
+        ("7.0.0", "7.0-complete"), ("7.2.1", "7.2.1-complete"), ("7.9.0", ""), ("7.13.0", ""),
+        ("7.14.0", "7.14.0-full"), ("7.14.1", "7.14.1-full"), ("10.0.0", "10.0.0-full"), ("7.2", ""), (HOSTILE, ""),
+    ],
+)  # fmt: skip
+def test_docker_command_names_an_image_that_exists(rocm: str, tag: str) -> None:
+    assert amd_image_tag(rocm) == tag
+    text = sections(index_page(1, ("gfx942",), changes={1: {"rocm_version": rocm}}))["gfx942"]
+    assert ("docker run" in text) == bool(tag)
+    assert ("AMD has no image" in text) == (not tag)
+
+
+def test_commands_are_not_shown_where_they_fail() -> None:
+    """Without a lock file, neither hashes nor a bundle exist; AMD's image has one Python."""
+    files = dict.fromkeys(("wheels.json", "SHA256SUMS", "requirements-$(id).txt"), "0" * 64)
+    page = index_page(1, ("gfx942",), changes={1: {"files": files, "python_versions": ("3.11",)}})
+    text = sections(page)["gfx942"]
+    assert re.findall(r"^(?:uv )?pip \w+ (--\S+)", text, re.MULTILINE) == ["--extra-index-url"] * 2
+    assert "This set has no pylock.toml" in text
+    assert "AMD has no image" in text
+    assert "ci_build bundle" not in Elements(page).text
+    assert f"ci_build bundle multi-arch/{1:064x}" in Elements(index_page(1)).text
+
+
+def test_hostile_version_stays_one_word_of_a_command() -> None:
+    """Users paste commands into a shell."""
+    text = sections(index_page(1, ("gfx942",), changes={1: {"jax_version": "1;$(id)'\"\n"}}))["gfx942"]
+    line = next(line for line in text.splitlines() if line.startswith("pip install"))
+    assert shlex.split(line)[-1] == "jax==1;$(id)'\""
+    assert "docker run" not in text
 
 
 def test_yanked_and_quarantined_sets_have_reasons_and_no_command() -> None:
@@ -229,6 +321,62 @@ def test_status_of_older_version_gets_the_new_rows(promoted: DirBucket) -> None:
     assert [*verify(promoted, RELEASED)] == []
 
 
+FORM = f'<meta name="generator" content="ci_build, pages {PAGES_VERSION}">\n'
+FORGED = ("pip install --extra-index-url ", "pip install --extra-index-url https://x.invalid/ ")
+
+
+def write_page(bucket: DirBucket, key: str, *changes: tuple[str, str], recorded: bool = True) -> None:
+    """Change a page; `recorded` writes its etag to status.json, as its publisher does."""
+    path, text = bucket.path(key), bucket.get(key).decode()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
+    status = bucket.path(RELEASED.status)
+    body = json.loads(status.read_text())
+    if recorded and key == RELEASED.overview:
+        info = bucket.head(key)
+        assert info is not None
+        status.write_text(json.dumps({**body, "people": info.etag}))
+
+
+@pytest.mark.parametrize("form", ["", FORM.replace(f"pages {PAGES_VERSION}", f"pages {PAGES_VERSION + 1}")])
+@pytest.mark.parametrize("key", [RELEASED.overview, LISTING])
+def test_verify_names_pages_of_another_version_and_command(promoted: DirBucket, key: str, form: str) -> None:
+    write_page(promoted, key, (FORM, form), ("<main", '<main class="older"'))
+    (problem,) = verify(promoted, RELEASED)
+    assert problem.startswith(
+        f"{key} was written by another version of ci_build (form {PAGES_VERSION + 1 if form else 0} "
+    )
+    assert "`ci_build index publish multi-arch --everything` rewrites it." in problem
+    assert key in publish(promoted, RELEASED, everything=True)
+    assert [*verify(promoted, RELEASED)] == []
+
+
+@pytest.mark.parametrize("changes", [(FORGED,), (FORGED, (FORM, ""))])
+def test_verify_reports_forged_install_line(promoted: DirBucket, changes: tuple[tuple[str, str], ...]) -> None:
+    """A page that was changed after its publication is forged, even if it names another version."""
+    write_page(promoted, RELEASED.overview, *changes, recorded=False)
+    (problem,) = verify(promoted, RELEASED)
+    assert problem.startswith(f"{RELEASED.overview} has sha256 ")
+    assert pages_changed(promoted, RELEASED)
+
+
+def test_verify_reports_forged_page_of_this_version_with_forged_record(promoted: DirBucket) -> None:
+    write_page(promoted, RELEASED.overview, FORGED)
+    (problem,) = verify(promoted, RELEASED)
+    assert problem.startswith(f"{RELEASED.overview} has sha256 ")
+
+
+def test_change_of_page_bytes_has_a_new_number() -> None:
+    """`verify` tells pages of other versions from forged ones by their number."""
+    targets = ("gfx942", "gfx1100")
+    pages = (index_page(2, targets), index_page(1, targets, yanked={1: "x"}), listing_page([ROW]))
+    digest = hashlib.sha256(b"".join(pages)).hexdigest()
+    reason = "The bytes of pages differ: increase PAGES_VERSION in promotion/website/render.py, and record both here."
+    assert (PAGES_VERSION, digest) == (2, "bf373ce07b5f6f02b8d1a0cf9c47f2ef678a158a65468e12cbaef497be703a17"), reason
+
+
 def test_requests_of_an_update_do_not_grow_with_sets(bucket: DirBucket, tmp_path: Path) -> None:
     requests = []
     for minor in range(2, 7):
@@ -248,14 +396,8 @@ def test_hash_locked_requirements_come_from_the_lock(bucket: DirBucket, tmp_path
         f'[[packages.wheels]]\nname = "jax-0.10.2-py3-none-any.whl"\nurl = "https://x.invalid/jax.whl"\n'
         f'hashes = {{sha256 = "{"e" * 64}"}}\n'
     )
-    digest = hashlib.sha256(lock.encode()).hexdigest()
-    wheel_set = make_set(wheels)
-    wheel_set = replace(wheel_set, files={**wheel_set.files, PYLOCK: digest}, file_sizes={})
-    folder = write_set(tmp_path / "set", wheels, wheel_set, more={PYLOCK: lock.encode()})
-    staged = stage(bucket, folder)
-    for evidence in passing_evidence(wheel_set):
-        record(bucket, staged, evidence)
-    promote(bucket, staged, POLICY, now=lambda: NOW)
+    staged = staged_in(bucket, tmp_path, wheels, lock=lock)
+    go(bucket, staged)
     lines = bucket.get(RELEASED.set_file(staged.digest, "requirements-3.12.txt")).decode().splitlines()
     assert f"jax==0.10.2 --hash=sha256:{'e' * 64}" in lines
     assert {line.partition("=")[0] for line in lines} == {"jax", *(one.wheel.name for one in wheels)}

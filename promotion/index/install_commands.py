@@ -1,0 +1,105 @@
+"""Commands on the page of an index that install a set."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from core.model import PYLOCK
+from promotion.index.summary import REQUIREMENTS
+from promotion.storage.keys import SETS_FOLDER
+
+_DOCKER_PYTHON = "3.12"
+"""Python of Ubuntu 24.04, the system of AMD's images."""
+_RELEASE = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+_LOCK = re.compile(rf"{REQUIREMENTS}(\d+\.\d+)\.txt")
+_FOLDER = "jax-wheels"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Here:
+    """A word of a command that contains a URL of the index, which is unknown when the page is written."""
+
+    path: str
+    before: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Command:
+    """A command that installs a set.
+
+    Attributes:
+        words: words of the command. Empty if there is none; then `note` has the reason.
+    """
+
+    name: str
+    words: tuple[str | Here, ...]
+    note: str = ""
+
+
+def install_commands(row: Mapping[str, Any]) -> Iterator[Command]:
+    """Yield the commands that install a set.
+
+    Args:
+        row: the set in status.json; see `status.set_row`.
+    """
+    # Users paste commands into a shell, so a name or version must not be more than one word of it.
+    source, needs = ("--extra-index-url", Here(path="simple/")), tuple(map(shlex.quote, row["install"].split()))
+    yield Command(name="pip", words=("pip", "install", *source, *needs))
+    yield Command(
+        name="uv", words=("uv", "pip", "install", *source, *needs), note="In a virtual environment (uv venv)."
+    )
+    found = [_LOCK.fullmatch(name) for name in row["files"]]
+    versions = sorted((name[1] for name in found if name), key=lambda text: [int(part) for part in text.split(".")])
+    if versions:
+        file = f"{SETS_FOLDER}/{row['digest']}/{REQUIREMENTS}{versions[-1]}.txt"
+        lock = ("--require-hashes", "--no-deps", *source, "-r", Here(path=file))
+        others = f" Files for other Pythons: {REQUIREMENTS}{f'.txt, {REQUIREMENTS}'.join(versions[:-1])}.txt."
+        note = f"For Python {versions[-1]}. pip accepts no other bytes than the tested ones."
+        note += others if versions[:-1] else ""
+        yield Command(name="pip, hash-locked", words=("pip", "install", *lock), note=note)
+        note = f"With Python {versions[-1]} and a network. Copy the folder {_FOLDER} to the machine without a network."
+        yield Command(name="Offline: download", words=("pip", "download", "--dest", _FOLDER, *lock), note=note)
+        words = ("pip", "install", "--no-index", "--find-links", _FOLDER, *needs)
+        yield Command(name="Offline: install", words=words)
+    else:
+        note = f"This set has no {PYLOCK}, so there are no hashes to lock to, and no list of files to download."
+        yield Command(name="pip, hash-locked, and offline", words=(), note=note)
+    yield _docker(row, needs)
+
+
+def _docker(row: Mapping[str, Any], needs: Sequence[str]) -> Command:
+    tag = amd_image_tag(row["rocm"])
+    if not tag or _DOCKER_PYTHON not in row["pythons"] or any("'" in word for word in needs):
+        note = "AMD has no image with this ROCm and Python. Install into your own image with ROCm."
+        return Command(name="Docker", words=(), note=note)
+    return Command(
+        name="Docker",
+        words=(
+            "docker", "run", "--rm", "-it", "--device=/dev/kfd", "--device=/dev/dri",
+            f"docker.io/rocm/dev-ubuntu-24.04:{tag}", "sh", "-c",
+            "'apt-get update && apt-get install -y python3-venv && python3 -m venv /jax &&",
+            "/jax/bin/pip install --extra-index-url", Here(path="simple/"), *needs, "&&",
+            "/jax/bin/python -c \"import jax; print(jax.devices())\"'",
+        ),
+        note=f"AMD’s image with ROCm {row['rocm']} and Python {_DOCKER_PYTHON}; the last words print the GPUs.",
+    )  # fmt: skip
+
+
+def amd_image_tag(rocm: str) -> str:
+    """Return the tag of rocm/dev-ubuntu-24.04 with all of a ROCm; empty without one.
+
+    Tags are 7.2-complete and 7.2.1-complete up to ROCm 7.2, 7.14.0-full and 10.0.0-full later. The previews 7.9 to 7.13
+    have no image.
+    """
+    release = _RELEASE.fullmatch(rocm)
+    if release is None:
+        return ""
+    major, minor, patch = map(int, release.groups())
+    if (major, minor) < (7, 9):
+        return f"{major}.{minor}{f'.{patch}' if patch else ''}-complete"
+    return f"{rocm}-full" if (major, minor) >= (7, 14) else ""

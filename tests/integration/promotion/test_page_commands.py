@@ -1,0 +1,176 @@
+"""Every command that the page of an index shows, read from the page and executed with a served index."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from uv import find_uv_bin
+
+from promotion.index.serve import IndexServer
+from promotion.storage.directory_bucket import DirBucket
+from tests.integration.conftest import ci_build
+from tests.support import bare
+from tests.support.docker import Docker
+from tests.support.machine import user_environment
+from tests.support.promoting import RELEASED, go, staged_in
+from tests.support.web_pages import commands
+from tests.support.wheel_sets import lock_text, make_wheels, ordinary_index, write_index
+
+pytestmark = pytest.mark.heavy
+OWN = "{}.{}".format(*sys.version_info[:2])
+UBUNTU, DEBIAN = "3.12", "3.11"
+"""Pythons of AMD's image and of the image that stands in for it."""
+VERSIONS = {"gfx942": "0.10.2+rocm7.3.0", "gfx950": "0.10.2+rocm7.2.0"}
+"""GPU -> version of its newest set."""
+INSTALLS = ("pip", "uv", "pip, hash-locked")
+UNREACHABLE = {"PIP_INDEX_URL": "http://127.0.0.2:1/simple/", "PIP_RETRIES": "0"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A published index, and a user with an ordinary package index.
+
+    Attributes:
+        page: GPU -> name -> command; the bundle has no GPU.
+    """
+
+    bucket: DirBucket
+    ordinary: str
+    page: Mapping[str, Mapping[str, str]]
+
+    def run(self, command: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run a command in a shell; pip installs into the folder `site`, and uv into the environment `.venv`."""
+        programs = f"{Path(sys.executable).parent}:{Path(find_uv_bin()).parent}:{os.environ['PATH']}"
+        env = {
+            **user_environment(), "PATH": programs, "PIP_INDEX_URL": self.ordinary, "UV_DEFAULT_INDEX": self.ordinary,
+            "PIP_NO_COMPILE": "1", "PIP_NO_CACHE_DIR": "1", "UV_NO_CACHE": "1", "VIRTUAL_ENV": str(folder / ".venv"),
+            "PIP_TARGET": str(folder / "site"), **variables,
+        }  # fmt: skip
+        return subprocess.run(["sh", "-c", command], cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Publish a set for two GPUs and several Pythons, and a newer one for one GPU and this Python."""
+    folder = tmp_path_factory.mktemp("site")
+    bucket, ordinary = DirBucket(folder / "bucket"), ordinary_index(folder / "ordinary" / "wheels")
+    write_index(folder / "ordinary")
+    several = tuple(sorted({OWN, UBUNTU, DEBIAN}, key=lambda text: int(text[2:])))
+    sets = {"gfx950": (several, ("gfx942", "gfx950"), "7.2.0"), "gfx942": ((OWN,), ("gfx942",), "7.3.0")}
+    for gpu, (pythons, targets, rocm) in sets.items():
+        wheels = make_wheels(folder / gpu, version=VERSIONS[gpu], pythons=pythons)
+        lock = lock_text(ordinary)
+        go(bucket, staged_in(bucket, folder, wheels, lock=lock, targets=targets, rocm_version=rocm))
+    with IndexServer(bucket.root) as server, IndexServer(folder / "ordinary") as other:
+        url = f"{server.url}{RELEASED.root}"
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            page = answer.read()
+        yield Site(bucket=bucket, ordinary=f"{other.url}simple/", page=commands(page, url))
+
+
+def installed(folder: Path) -> dict[str, str]:
+    """Return project -> version of the distributions in a folder."""
+    found = (path.name.removesuffix(".dist-info").split("-") for path in folder.rglob("*.dist-info"))
+    return {name.replace("_", "-"): version for name, version in found}
+
+
+def test_every_command_of_the_page_has_a_test(site: Site) -> None:
+    tested = {*INSTALLS, "Offline: download", "Offline: install"}
+    docker = {"gfx950", *(["gfx942"] if OWN == UBUNTU else [])}
+    assert {gpu: {*names} for gpu, names in site.page.items()} == {
+        **{gpu: tested | ({"Docker"} if gpu in docker else set()) for gpu in VERSIONS},
+        "": {"Bundle"},
+    }
+
+
+@pytest.mark.parametrize("gpu", VERSIONS)
+@pytest.mark.parametrize("name", INSTALLS)
+def test_command_installs_newest_set_of_gpu(site: Site, tmp_path: Path, gpu: str, name: str) -> None:
+    command = site.page[gpu][name]
+    assert shlex.split(command)[0] == ("uv" if name == "uv" else "pip")
+    if name == "uv":
+        subprocess.run([find_uv_bin(), "venv", "--python", sys.executable, tmp_path / ".venv"], check=True)
+    locked = re.search(r"requirements-(.*)\.txt", command)
+    other = {"PIP_PYTHON_VERSION": locked[1], "PIP_ONLY_BINARY": ":all:"} if locked and locked[1] != OWN else {}
+    done = site.run(command, tmp_path, **other)
+    assert done.returncode == 0, done.stderr
+    found = installed(tmp_path)
+    assert found["jax-rocm7-plugin"] == found["jax-rocm7-pjrt"] == VERSIONS[gpu]
+    assert (found["jax"], found["jaxlib"], found["small-dependency"]) == ("0.10.2", "0.10.2", "1.0")
+
+
+def test_hash_locked_command_refuses_other_bytes(site: Site, tmp_path: Path) -> None:
+    """Wheel and page of a defaced index agree, so that pip installs it without the lock."""
+    copy = DirBucket(tmp_path / "bucket")
+    shutil.copytree(site.bucket.root, copy.root)
+    (wheel,) = copy.root.glob(f"v2/*/packages/*/*plugin-{VERSIONS['gfx942']}*.whl")
+    before = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    data = b"\0" + wheel.read_bytes()  # zip permits bytes before the archive
+    for path in (wheel, *copy.root.glob("v2/*/simple/jax-rocm7-plugin/*")):
+        path.chmod(0o644)
+        text = path.read_bytes().replace(before.encode(), hashlib.sha256(data).hexdigest().encode())
+        path.write_bytes(data if path == wheel else text)
+    with IndexServer(copy.root) as server:
+        url = f"{server.url}{RELEASED.root}"
+        page = commands(copy.get(RELEASED.overview), url)["gfx942"]
+        assert site.run(page["pip"], tmp_path).returncode == 0
+        done = site.run(page["pip, hash-locked"], tmp_path)
+    assert done.returncode != 0
+    assert "DO NOT MATCH THE HASHES" in done.stderr
+
+
+def test_offline_commands_install_without_network(site: Site, tmp_path: Path) -> None:
+    page = site.page["gfx942"]
+    done = site.run(page["Offline: download"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = site.run(page["Offline: install"], tmp_path, **UNREACHABLE)
+    assert done.returncode == 0, done.stderr
+    assert installed(tmp_path)["jax-rocm7-plugin"] == VERSIONS["gfx942"]
+
+
+def test_bundle_command_writes_an_archive_that_installs(site: Site, tmp_path: Path) -> None:
+    program, *words = shlex.split(site.page[""]["Bundle"])
+    assert program == "ci_build"
+    env = {"CI_BUILD_BUCKET": str(site.bucket.root), "PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": site.ordinary}
+    done = ci_build(*words, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    (archive,) = tmp_path.glob("*.tar")
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path, filter="data")
+    (readme,) = tmp_path.glob("*/README.txt")
+    line = re.search(r"^    (python.* -m pip install .+)$", readme.read_text(), re.MULTILINE)
+    assert line is not None
+    shutil.copytree(readme.parent, tmp_path, dirs_exist_ok=True)
+    done = site.run(line[1], tmp_path, **UNREACHABLE)
+    assert done.returncode == 0, done.stderr
+    assert installed(tmp_path / "site")["jax-rocm7-plugin"] == VERSIONS["gfx942"]
+
+
+@pytest.mark.network
+def test_docker_command_installs_in_a_container(site: Site, engine: Docker) -> None:
+    """A Debian with Python stands in for AMD's image; tests have neither GPUs nor a terminal."""
+    program, subcommand, *words = shlex.split(site.page["gfx950"]["Docker"])
+    assert (program, subcommand) == ("docker", "run")
+    (name,) = (word for word in words if word.startswith("docker.io/rocm/"))
+    for absent in ("-it", "--device=/dev/kfd", "--device=/dev/dri"):
+        words.remove(absent)
+    engine.run("tag", bare.image(engine, "bookworm"), name)
+    try:
+        done = engine.run("run", "--network=host", f"--env=PIP_INDEX_URL={site.ordinary}", *words)
+    finally:
+        engine.run("rmi", "--no-prune", name)
+    assert "platform='cpu'" in done.stdout.splitlines()[-1]
+    assert f"jax-rocm7-plugin-{VERSIONS['gfx950']}" in done.stdout
+    assert "cannot use ROCm: no AMD GPU was found" in done.stderr
