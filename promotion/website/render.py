@@ -20,7 +20,7 @@ from core.units import human
 if TYPE_CHECKING:  # Start-up time: jinja2 is loaded when a page is rendered.
     from jinja2 import Environment
 
-PAGES_VERSION = 2
+PAGES_VERSION = 1
 """Number of the form of the pages; a change of their bytes for equal values increases it."""
 TEMPLATES = Path(__file__).with_name("templates")
 _GENERATOR = re.compile(rb'<meta name="generator" content="ci_build, pages (\d{1,8})">')
