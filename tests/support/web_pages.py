@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from html import unescape
+from html.parser import HTMLParser
 from types import MappingProxyType
 from typing import Any
 
@@ -32,6 +33,50 @@ HOSTILE = (
 DEVICE, COMPILED, STRUCTURE = "device", "compiled", "structure"
 TARGETS = tuple(name for name, info in load_table().targets.items() if len(info.covers) == 1)
 _GATES = {"inspection": 12.0, "install": 95.0, "load": 31.0, "compile": 420.0, "coverage": 60.0, "device": 2900.0}
+
+
+class Elements(HTMLParser):
+    """Parser that collects tags, attributes, texts of scripts and styles, and all other text."""
+
+    def __init__(self, page: bytes) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.texts: dict[str, list[str]] = {"script": [], "style": []}
+        self.text = ""
+        self._inside = ""
+        self.feed(page.decode())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+        self._inside = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside in self.texts:
+            self.texts[self._inside].append(data)
+        else:
+            self.text += data
+
+    def values(self, name: str) -> list[str]:
+        return [attributes[name] for _, attributes in self.tags if name in attributes]
+
+
+def sections(page: bytes) -> dict[str, str]:
+    """Return gfx target -> text of its section, with the commands."""
+    found = re.findall(r'<details name="gpu" id="([^"]*)">(.*?)</details>', page.decode(), re.DOTALL)
+    return {target: unescape(re.sub(r"<[^>]*>", "", body)) for target, body in found}
+
+
+def tables(page: bytes) -> dict[str, list[list[str]]]:
+    """Return label of a table -> texts of the cells of its rows."""
+    found = re.findall(r'aria-label="([^"]*)">\s*<table.*?<tbody>(.*?)</tbody>', page.decode(), re.DOTALL)
+    cell, tag = re.compile(r"<t[dh]\b[^>]*>(.*?)</t[dh]>"), re.compile("<[^>]*>")
+    return {
+        label: [[tag.sub("", text) for text in cell.findall(row)] for row in body.split("</tr>")[:-1]]
+        for label, body in found
+    }
 
 
 def entry_of_set(number: int, last: int, targets: tuple[str, ...] = TARGETS, text: str = "") -> LedgerEntry:

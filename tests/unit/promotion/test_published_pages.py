@@ -1,0 +1,234 @@
+"""Published pages for people: the same from an update as from the ledger, and verified."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.counting import counted
+from ci_build import cli
+from core.errors import BucketError
+from promotion.index.audit import verify
+from promotion.index.json_types import ListedIndex
+from promotion.index.ledger_state import EntryKind
+from promotion.index.listing import listing_page, lists_index, parse_listing, update_listing
+from promotion.index.operations import mark
+from promotion.index.publish import pages_changed, publish
+from promotion.index.summary import load_summary
+from promotion.storage.bucket import Bucket
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import LISTING
+from promotion.website.render import PAGES_VERSION
+from tests.support.promoting import NOW, POLICY, RELEASED, go, staged_in
+from tests.support.web_pages import (
+    Elements,
+    sections,
+)
+from tests.support.wheel_sets import make_wheels
+
+
+@pytest.fixture
+def promoted(bucket: DirBucket, tmp_path: Path) -> DirBucket:
+    """Return a bucket with two promoted sets."""
+    for minor in (2, 3):
+        wheels = make_wheels(tmp_path / str(minor), version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+        go(bucket, staged_in(bucket, tmp_path / "sets", wheels, rocm_version=f"7.{minor}.0"))
+    return bucket
+
+
+def overview(bucket: Bucket) -> str:
+    return bucket.get(RELEASED.overview).decode()
+
+
+def test_promotion_writes_report_and_numbers_that_the_ledger_names(promoted: DirBucket) -> None:
+    links = [link for link in Elements(promoted.get(RELEASED.overview)).values("href") if link.startswith("sets/")]
+    keys = {RELEASED.root + link for link in links}
+    assert all(promoted.head(key) for key in keys)
+    (report, _) = sorted({key for key in keys if "/report-" in key})
+    (numbers,) = (key for key in keys if "/summary-" in key)
+    summary = load_summary(promoted.get(numbers), numbers)
+    assert set(summary.gates) >= {"compile", "inspection"}
+    assert {target for targets in summary.wheels.values() for target in targets} == {"gfx942", "gfx950"}
+    assert "No test ran on a GPU" in promoted.get(report).decode()
+    assert [*verify(promoted, RELEASED)] == []
+    promoted.path(report).unlink()  # it is read-only
+    promoted.path(report).write_bytes(b"defaced")
+    assert any(report in problem for problem in verify(promoted, RELEASED))
+
+
+def test_page_after_updates_is_that_of_the_ledger(promoted: DirBucket) -> None:
+    for kind, reason in ((EntryKind.YANK, "wrong results"), (EntryKind.QUARANTINE, "a CVE")):
+        mark(promoted, RELEASED, kind, ["2"], reason=reason, actor="me", now=lambda: NOW)
+    page = overview(promoted)
+    assert "a CVE" in Elements(page.encode()).text
+    assert "rocm7.3.0" not in "".join(sections(page.encode()).values())
+    assert publish(promoted, RELEASED, everything=True) == ()
+    assert [*verify(promoted, RELEASED)] == []
+
+
+def test_rows_of_status_json_are_not_trusted_by_verify(promoted: DirBucket) -> None:
+    path = promoted.path(RELEASED.status)
+    body = json.loads(path.read_text())
+    body["history"][0]["reason"] = "forged"
+    path.write_text(json.dumps(body))
+    assert any("contradicts the ledger" in problem for problem in verify(promoted, RELEASED))
+    publish(promoted, RELEASED, everything=True)
+    assert [*verify(promoted, RELEASED)] == []
+
+
+def test_status_of_older_version_gets_the_new_rows(promoted: DirBucket) -> None:
+    page, path = overview(promoted), promoted.path(RELEASED.status)
+    body: dict[str, Any] = json.loads(path.read_text())
+    for name in ("history", "hidden", "listed"):
+        del body[name]
+    for row in body["sets"]:
+        del row["files"], row["figures"], row["quarantined"]
+    path.write_text(json.dumps(body))
+    assert [*verify(promoted, RELEASED)] == []
+    mark(promoted, RELEASED, EntryKind.PIN, ["2"], reason="kept", actor="me", now=lambda: NOW)
+    assert "report of set 1" in overview(promoted)
+    assert len(json.loads(path.read_text())["history"]) == 3
+    assert page != overview(promoted)
+    assert [*verify(promoted, RELEASED)] == []
+
+
+FORM = f'<meta name="generator" content="ci_build, pages {PAGES_VERSION}">\n'
+FORGED = ("pip install --extra-index-url ", "pip install --extra-index-url https://x.invalid/ ")
+
+
+def write_page(bucket: DirBucket, key: str, *changes: tuple[str, str], recorded: bool = True) -> None:
+    """Change a page; `recorded` writes its etag to status.json, as its publisher does."""
+    path, text = bucket.path(key), bucket.get(key).decode()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
+    status = bucket.path(RELEASED.status)
+    body = json.loads(status.read_text())
+    if recorded and key == RELEASED.overview:
+        info = bucket.head(key)
+        assert info is not None
+        status.write_text(json.dumps({**body, "people": info.etag}))
+
+
+@pytest.mark.parametrize("form", ["", FORM.replace(f"pages {PAGES_VERSION}", f"pages {PAGES_VERSION + 1}")])
+@pytest.mark.parametrize("key", [RELEASED.overview, LISTING])
+def test_verify_names_pages_of_another_version_and_command(promoted: DirBucket, key: str, form: str) -> None:
+    write_page(promoted, key, (FORM, form), ("<main", '<main class="older"'))
+    (problem,) = verify(promoted, RELEASED)
+    assert problem.startswith(
+        f"{key} was written by another version of ci_build (form {PAGES_VERSION + 1 if form else 0} "
+    )
+    assert "`ci_build index publish multi-arch --everything` rewrites it." in problem
+    assert key in publish(promoted, RELEASED, everything=True)
+    assert [*verify(promoted, RELEASED)] == []
+
+
+@pytest.mark.parametrize("changes", [(FORGED,), (FORGED, (FORM, ""))])
+def test_verify_reports_forged_install_line(promoted: DirBucket, changes: tuple[tuple[str, str], ...]) -> None:
+    """A page that was changed after its publication is forged, even if it names another version."""
+    write_page(promoted, RELEASED.overview, *changes, recorded=False)
+    (problem,) = verify(promoted, RELEASED)
+    assert problem.startswith(f"{RELEASED.overview} has sha256 ")
+    assert pages_changed(promoted, RELEASED)
+    assert cli.run(["verify", "multi-arch", "--bucket", str(promoted.root)]) == BucketError.exit_code
+
+
+def test_verify_reports_forged_page_of_this_version_with_forged_record(promoted: DirBucket) -> None:
+    write_page(promoted, RELEASED.overview, FORGED)
+    (problem,) = verify(promoted, RELEASED)
+    assert problem.startswith(f"{RELEASED.overview} has sha256 ")
+
+
+def test_requests_of_an_update_do_not_grow_with_sets(bucket: DirBucket, tmp_path: Path) -> None:
+    requests = []
+    for minor in range(2, 7):
+        wheels = make_wheels(tmp_path / str(minor), version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+        entry = go(bucket, staged_in(bucket, tmp_path / "sets", wheels, rocm_version=f"7.{minor}.0")).entry
+        assert len(json.loads(bucket.get(RELEASED.status))["sets"]) == minor - 1
+        counting, traffic = counted(bucket)
+        mark(counting, RELEASED, EntryKind.PIN, [str(entry.number)], reason="kept", actor="me", now=lambda: NOW)
+        requests.append(traffic.requests)
+    assert len({*requests}) == 1
+
+
+def test_hash_locked_requirements_come_from_the_lock(bucket: DirBucket, tmp_path: Path) -> None:
+    wheels = make_wheels(tmp_path / "wheels", pythons=("3.12",))
+    lock = (
+        'lock-version = "1.0"\ncreated-by = "tests"\n[[packages]]\nname = "jax"\nversion = "0.10.2"\n'
+        f'[[packages.wheels]]\nname = "jax-0.10.2-py3-none-any.whl"\nurl = "https://x.invalid/jax.whl"\n'
+        f'hashes = {{sha256 = "{"e" * 64}"}}\n'
+    )
+    staged = staged_in(bucket, tmp_path, wheels, lock=lock)
+    go(bucket, staged)
+    lines = bucket.get(RELEASED.set_file(staged.digest, "requirements-3.12.txt")).decode().splitlines()
+    assert f"jax==0.10.2 --hash=sha256:{'e' * 64}" in lines
+    assert {line.partition("=")[0] for line in lines} == {"jax", *(one.wheel.name for one in wheels)}
+    assert all("--hash=sha256:" in line for line in lines)
+
+
+ROW: ListedIndex = {"index": "gfx94X-dcgpu", "channel": "nightly", "targets": ["gfx942"]}
+
+
+def test_list_of_indexes_keeps_other_rows_and_is_written_once(promoted: DirBucket) -> None:
+    first = promoted.get(LISTING)
+    (own,) = parse_listing(first) or ()
+    assert own == {"index": "multi-arch", "channel": POLICY.channel, "targets": ["gfx942", "gfx950"]}
+    assert update_listing(promoted, ROW) == (LISTING,)
+    assert update_listing(promoted, ROW) == ()
+    assert parse_listing(promoted.get(LISTING)) == (ROW, own)
+    assert update_listing(promoted, own) == ()
+    assert [*verify(promoted, RELEASED)] == []
+
+
+@pytest.mark.parametrize("damage", [b"", b"<html>", b"appended", None])
+def test_damaged_list_of_indexes_is_found_and_restored(promoted: DirBucket, damage: bytes | None) -> None:
+    path, before = promoted.path(LISTING), promoted.get(LISTING)
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_bytes(before + damage if damage == b"appended" else damage)
+    assert pages_changed(promoted, RELEASED)
+    (problem,) = verify(promoted, RELEASED)
+    assert problem.startswith(f"{LISTING} does not list multi-arch as its ledger describes it")
+    assert publish(promoted, RELEASED, everything=True) == (LISTING,)
+    assert promoted.get(LISTING) == before
+    assert not pages_changed(promoted, RELEASED)
+
+
+def test_list_of_indexes_survives_a_race(promoted: DirBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another index is added between reading and writing."""
+    write, raced = promoted.put_if_match, list[str]()
+
+    def put(key: str, data: bytes, *, etag: str | None) -> Any:
+        if not raced:
+            raced.append(key)
+            update_listing(promoted, {**ROW, "index": "other"})
+        return write(key, data, etag=etag)
+
+    monkeypatch.setattr(promoted, "put_if_match", put)
+    update_listing(promoted, ROW)
+    assert [row["index"] for row in parse_listing(promoted.get(LISTING)) or ()] == [
+        "gfx94X-dcgpu",
+        "multi-arch",
+        "other",
+    ]
+
+
+def test_forged_list_of_indexes_is_not_believed() -> None:
+    page = listing_page([ROW])
+    assert parse_listing(page) == (ROW,)
+    assert parse_listing(page.replace(b"gfx942", b"gfx950", 1)) is None
+    for row in ({**ROW, "index": "../x"}, {**ROW, "targets": "gfx942"}, {"index": "x"}):
+        data = json.dumps([row]).encode()
+        assert parse_listing(b'<script type="application/json" id="indexes">' + data + b"</script>") is None
+
+
+def test_damaged_summary_is_an_error(promoted: DirBucket) -> None:
+    for text in ("{}", "[]", '{"schema": 2}', '{"schema": 1, "wheels": 3, "gates": {}, "modules": []}'):
+        with pytest.raises(BucketError, match=r"^x cannot be read"):
+            load_summary(text.encode(), "x")
+    assert lists_index(promoted, (parse_listing(promoted.get(LISTING)) or ())[0])
