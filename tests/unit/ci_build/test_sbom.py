@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 
 from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 
 from ci_build.build.sbom import sbom
 from tests.support.sets import wheel_set
@@ -16,6 +15,9 @@ RESOLVED = {"3.11": (JAX, NUMPY_311), "3.12": (JAX, NUMPY_312, REPLACED)}
 
 
 def test_sbom_is_valid_and_has_hashes() -> None:
+    # Imported late: it imports jsonschema, which takes more than a second.
+    from cyclonedx.validation.json import JsonStrictValidator
+
     text = sbom(wheel_set(), RESOLVED)
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     parts = {part["bom-ref"]: part for part in json.loads(text)["components"]}
