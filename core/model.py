@@ -238,7 +238,7 @@ class InputFile:
     url: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class WheelSet:
     """Wheels that are built, tested and promoted together; the digest of the set is its name.
 
@@ -265,7 +265,7 @@ class WheelSet:
     files: Mapping[str, str] = field(default_factory=dict)
     file_sizes: Mapping[str, int] = field(default_factory=dict)
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
         """SHA-256 of the set's canonical JSON as 64 hexadecimal digits."""
         canonical = json.dumps(wheel_set_body(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -408,8 +408,13 @@ class Progress(Protocol):
         """
 
 
+_JSON_SCALARS = frozenset({str, int, bool, float, type(None)})
+
+
 def to_json(value: Any) -> Any:  # noqa: ANN401 - data types in, JSON values out
     """Convert a value to JSON values: tuples become lists, sets sorted lists; the rest becomes text."""
+    if type(value) in _JSON_SCALARS:  # most values
+        return value
     if isinstance(value, (GfxTarget, RocmVersion, NumberRanges)):
         return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -140,6 +140,8 @@ def check_type(value: object, kind: Any) -> None:  # noqa: ANN401 - any annotati
     Args:
         kind: a class, dataclass, TypedDict, or an optional, tuple, list, dict or Mapping of such types.
     """
+    if type(value) is kind and kind in _SCALARS:  # most values
+        return
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         if value is not None or NoneType not in inner:
@@ -179,4 +181,5 @@ def _fields(value: object, kind: Any) -> Iterator[tuple[str, object, Any]]:  # n
             raise TypeError(f"{name} is missing")
 
 
+_SCALARS = frozenset({str, int, bool, float})
 _hints = functools.cache(get_type_hints)
