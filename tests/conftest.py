@@ -20,7 +20,6 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from hypothesis import HealthCheck, settings
 from packaging.utils import parse_wheel_filename
 from platformdirs import user_cache_path
 
@@ -28,9 +27,6 @@ from tests.support.left_out import HEAVY, OFFLINE, STRICT, LeftOut
 from tests.support.passed_elsewhere import PassedElsewhere
 from tests.support.signing_key import SIGNING_KEY, signing_key
 
-# A busy machine is not a failure.
-settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("steady")
 pytest.register_assert_rewrite("tests.support.bucket_contract")
 # Options of the user must not affect the tests, and tests must not create or use the user's key.
 for _name in [name for name in os.environ if name.startswith("CI_BUILD_")]:

@@ -19,9 +19,11 @@ from filelock import FileLock
 from promotion.storage.s3_client import connect
 from tests.support import ceph, docker
 from tests.support import podman as own_podman
+from tests.support.hypothesis_profile import load_profile
 from tests.support.kernels_fake import building, hip_headers, trees
 from tests.support.kernels_fake.calls import FakeMachine
 
+load_profile()
 CI_BUILD = [sys.executable, str(Path(__file__).resolve().parents[2] / "build" / "ci_build")]
 
 

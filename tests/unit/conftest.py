@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from promotion.storage.directory_bucket import DirBucket
+from tests.support.hypothesis_profile import load_profile
 
+load_profile()
 SHARED_MEMORY = Path("/dev/shm")
 LEAST = 1 << 30
 """Bytes of free memory from which folders are in memory."""
