@@ -13,6 +13,7 @@ import pytest
 from ci_build import cli
 from ci_build.release import authority, gating
 from core.errors import BucketError, GateError, PromotionBlockedError, RequestError
+from core.number_ranges import NO_NUMBERS
 from promotion.evidence.evidence import now, record
 from promotion.evidence.signing import load_signer
 from promotion.index.ledger import read_ledger
@@ -208,7 +209,7 @@ def test_release_never_promotes_withdrawn_set_again(nights: Nights, capsys: pyte
     assert nights.run("release", *NIGHTLY, "--json") == 0
     (one,) = json.loads(capsys.readouterr().out)["sets"]
     assert one["state"] == "withdrawn"
-    assert read_head(DirBucket(nights.bucket), ReleasedIndex(index=INDEX))[0].state.visible == ()
+    assert read_head(DirBucket(nights.bucket), ReleasedIndex(index=INDEX))[0].state.visible == NO_NUMBERS
 
 
 def test_failed_build_is_part_of_the_summary(nights: Nights, tmp_path: Path) -> None:
