@@ -73,6 +73,18 @@ def test_was_killed_distinguishes_signals_from_exits(word: str, killed: bool) ->
     assert not was_killed(child.pid)
 
 
+def test_process_is_alive_until_its_last_thread_ends() -> None:
+    """A killed process whose other threads still wait for a driver keeps its devices."""
+    other = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(600,)).start()"
+    child = subprocess.Popen([sys.executable, "-c", f"{other}; ctypes.CDLL(None).syscall(60, 0)"])  # SYS_exit
+    stat = Path(f"/proc/{child.pid}/stat")
+    wait_for(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z")
+    assert alive(child.pid)
+    child.kill()
+    wait_for(lambda: not alive(child.pid))
+    child.wait()
+
+
 def test_kill_marked_waits_until_processes_are_gone(tmp_path: Path) -> None:
     """A killed process may keep its device and write until it is dead."""
     ready = tmp_path / "ready"

@@ -85,9 +85,10 @@ def send_signal(pid: int, leader: int, sign: signal.Signals) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Return whether a process exists and is no zombie."""
+    """Return whether a process has a thread that has not ended; its first thread may end before the others."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
+        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+        return state not in "ZX" or len([*Path(f"/proc/{pid}/task").iterdir()]) > 1
     except (OSError, IndexError):
         return False
 
