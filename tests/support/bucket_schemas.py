@@ -7,8 +7,6 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import jsonschema
-
 from ci_build.docs.schema import SCHEMAS
 
 _KEYS = {
@@ -27,6 +25,8 @@ def validate_bucket(bucket: Path) -> Counter[str]:
     Raises:
         AssertionError: files differ from their schemas.
     """
+    import jsonschema  # Imported late: it takes more than a second.
+
     checkers = {name: jsonschema.Draft202012Validator(SCHEMAS[name]()) for name in _KEYS.values()}
     checked, problems = Counter[str](), []
     for path in sorted(bucket.rglob("*")):
