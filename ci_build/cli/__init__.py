@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import cloup
 
-from ci_build.cli.common import LazyGroup, State
+from ci_build.cli.common import ASKS_FOR_HELP, LazyGroup, State
 from ci_build.cli.options.environment import refuse_unknown
 from ci_build.cli.options.project_file import find_project_file
 from ci_build.cli.options.table import build_options, option_names
@@ -119,7 +119,8 @@ def main(context: click.Context, /, **before: object) -> None:
         if misplaced:
             names = ", ".join("--" + name.replace("_", "-") for name in misplaced)
             raise RequestError(f"`{command}` does not accept {names}.", hint=f"See `ci_build {command} --help`.")
-    refuse_unknown(None, option_names())
+    if not context.meta[ASKS_FOR_HELP]:
+        refuse_unknown(None, option_names())
     project = find_project_file(Path.cwd())
     context.obj = State(before, project)
     if command and (values := project.for_click()):

@@ -33,6 +33,8 @@ if TYPE_CHECKING:  # At run time, they would be slow to import.
 _PLAN_WIDTH = 120
 """Columns of the commands of a dry run without a terminal, or on a wide one."""
 _SHELL_WORD = re.compile(r"""(?:[^\s'"\\]|'[^']*'|"[^"]*"|\\.)+""")
+ASKS_FOR_HELP = "ci_build.asks_for_help"
+"""Key of a context's `meta`."""
 Entries = Mapping[str, tuple[str, str]]
 """Name of a command, or names of a pair such as "pin, unpin" -> location below `commands`, summary.
 
@@ -68,6 +70,11 @@ class LazyGroup(cloup.Group):
         if option is not None:
             option.hidden = True
         return option
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Record whether the words after the name of the group ask for help."""
+        ctx.meta[ASKS_FOR_HELP] = not {*args}.isdisjoint(ctx.help_option_names)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names of all commands, hidden ones last."""
