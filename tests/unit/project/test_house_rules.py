@@ -149,6 +149,12 @@ def test_late_imports_finds_imports_without_reason(body: str, lines: list[str]) 
     assert late_imports(body) == []
 
 
+def test_modules_of_tests_import_slow_packages_late() -> None:
+    """Every worker imports all modules, but few tests need these packages, which take more than a second."""
+    slow = re.compile(r"^(import|from) (jsonschema|cyclonedx\.validation)\b", re.MULTILINE)
+    assert [path for path in (ROOT / "tests").rglob("*.py") if slow.search(path.read_text())] == []
+
+
 def test_no_shell_and_no_unverified_tls() -> None:
     forbidden = {"shell=True", "verify=False", "ssl.CERT_NONE", "ssl._create_unverified_context"}
     others = {path: path.read_text() for top in ("build", "tests", "benchmarks") for path in (ROOT / top).rglob("*.py")}
