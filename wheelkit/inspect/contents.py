@@ -137,16 +137,23 @@ def _syntax(source: bytes, version: tuple[int, int] | None) -> tuple[str, str]:
 
 
 def _acting_assert(source: bytes) -> int:
-    """Return the line of the first assert that calls more than a pure builtin function; 0 without one."""
+    """Return the line of the first assert that calls another function than pure ones and `x.is…()`; 0 without one."""
     try:
-        tree = ast.parse(source) if b"assert" in source else ast.Module(body=[], type_ignores=[])
+        with _no_garbage_collection():
+            tree = ast.parse(source) if b"assert" in source else ast.Module(body=[], type_ignores=[])
     except (SyntaxError, ValueError):
         return 0  # reported as invalid
     for node in (node for node in ast.walk(tree) if isinstance(node, ast.Assert)):
         for part in ast.walk(node.test):
-            if isinstance(part, ast.Call) and not (isinstance(part.func, ast.Name) and part.func.id in _PURE):
+            if isinstance(part, ast.Call) and not _is_pure(part.func):
                 return node.lineno
     return 0
+
+
+def _is_pure(function: ast.expr) -> bool:
+    if isinstance(function, ast.Attribute):
+        return function.attr.startswith("is")
+    return isinstance(function, ast.Name) and function.id in _PURE
 
 
 def check_asserts(archive: WheelArchive, names: Iterable[str]) -> Iterator[Finding]:
