@@ -172,9 +172,15 @@ def settings() -> Answer:
 
 
 def record_options() -> dict[str, str]:
-    """Return option -> value with which the loader registers its plugin from now on, without those of jax itself."""
-    bridge: Any = importlib.import_module("jax._src.xla_bridge")
-    usual = importlib.import_module("jaxlib.xla_client").generate_pjrt_gpu_plugin_options()
+    """Return option -> value with which the loader registers its plugin from now on, without those of jax itself.
+
+    Without jax's modules nothing is recorded; the start of ROCm tells why.
+    """
+    try:
+        bridge: Any = importlib.import_module("jax._src.xla_bridge")
+        usual = importlib.import_module("jaxlib.xla_client").generate_pjrt_gpu_plugin_options()
+    except ImportError:
+        return {}
     register, found = bridge.register_plugin, dict[str, str]()
 
     def recorded(*args: object, options: Mapping[str, object] | None = None, **more: object) -> object:
