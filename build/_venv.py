@@ -241,7 +241,7 @@ def _install(lock: str, show: Callable[[str], None]) -> None:
     if len(first) == 2:
         (VENV / "first.lock").write_text("\n".join(first))
         _pip_install(lock, VENV / "first.lock")
-        # uv lacks some settings of pip; pip reports what makes an installation impossible.
+        # uv does not know every setting of pip. If it fails, pip installs everything or reports the problem.
         with suppress(SetupError):
             _run("uv failed.", str(BUILD / "_uv.py"), str(BUILD / lock))
             return

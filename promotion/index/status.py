@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from promotion.index.page_diff import EntryOf
 from promotion.index.pages import install_requirements
 from promotion.index.reader import STATUS_SCHEMA, Snapshot
 from promotion.index.summary import SUMMARY, SetSummary, load_summary, written_with
-from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.bucket import AbsentError, Bucket, sha256_of
 from promotion.storage.keys import ReleasedIndex
 
 SummaryOf = Callable[[LedgerEntry], SetSummary | None]
@@ -164,11 +165,11 @@ class Summaries:
         key = self._released.set_file(entry.promoted.set_digest, name)
         try:
             data = self._bucket.get(key)
-            if sha256_of(data) != entry.promoted.files[name]:
-                return None  # `verify` reports it
-            return load_summary(data, key)
-        except BucketError:
-            return None
+        except AbsentError:
+            return None  # `verify` reports it
+        with contextlib.suppress(BucketError):
+            return load_summary(data, key) if sha256_of(data) == entry.promoted.files[name] else None
+        return None
 
 
 def stale_after(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -227,6 +227,23 @@ def test_forged_list_of_indexes_is_not_believed() -> None:
         assert parse_listing(b'<script type="application/json" id="indexes">' + data + b"</script>") is None
 
 
+def test_page_never_leaves_out_numbers_that_could_not_be_read(
+    promoted: DirBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, read = overview(promoted), DirBucket.get
+
+    def failing(self: DirBucket, key: str) -> bytes:
+        if "/summary-" in key:
+            raise BucketError(f"Cannot read {key}: stale file handle.")
+        return read(self, key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DirBucket, "get", failing)
+        with pytest.raises(BucketError, match="stale file handle"):
+            publish(promoted, RELEASED, everything=True)
+    assert overview(promoted) == before
+
+
 def test_damaged_summary_is_an_error(promoted: DirBucket) -> None:
     for text in ("{}", "[]", '{"schema": 2}', '{"schema": 1, "wheels": 3, "gates": {}, "modules": []}'):
         with pytest.raises(BucketError, match=r"^x cannot be read"):
