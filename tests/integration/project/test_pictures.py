@@ -19,8 +19,9 @@ AGAIN = "make the pictures again with `python -m tests.support.pictures`"
 EXTERNAL = re.compile(r"url\((?!#)|@import|@font-face|href=|src=|<script|<image|<foreignObject")
 
 
-def lines(svg: str) -> list[str]:
-    return comparable(text_of(svg))
+def words(svg: str) -> list[str]:
+    """Return the words of a picture; lines break elsewhere if the folder of the test has a longer name."""
+    return " ".join(comparable(text_of(svg))).split()
 
 
 @pytest.mark.heavy
@@ -29,13 +30,13 @@ def test_pictures_show_what_the_program_prints(released: Released, work_cache: P
     folder = tmp_path / "release"
     released.copy(folder)
     for name, svg in terminal_pictures(folder, work_cache / "inputs").items():
-        assert lines(svg) == lines((FOLDER / f"{name}.svg").read_text()), AGAIN
+        assert words(svg) == words((FOLDER / f"{name}.svg").read_text()), AGAIN
     for name, page in pages(folder / "bucket").items():
         assert page_text(page).splitlines() == text_in((FOLDER / f"{name}.png").read_bytes()).splitlines(), AGAIN
 
 
 def test_picture_of_the_doctor_shows_what_it_prints(tmp_path: Path) -> None:
-    assert lines(doctor_picture(tmp_path)) == lines((FOLDER / f"{DOCTOR}.svg").read_text()), AGAIN
+    assert words(doctor_picture(tmp_path)) == words((FOLDER / f"{DOCTOR}.svg").read_text()), AGAIN
 
 
 def test_pictures_are_small_and_load_nothing() -> None:

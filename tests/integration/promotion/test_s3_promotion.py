@@ -161,7 +161,7 @@ def test_index_serve_streams_from_store(
 ) -> None:
     scene = scene_of(s3_server, bucket, tmp_path, 1)
     act(bucket, "promote", scene.sets[0].digest)
-    large, data = "v2/multi-arch/packages/large/large-1-py3-none-any.whl", os.urandom(9 << 20)
+    large, data = "v2/multi-arch/packages/large/large-1-py3-none-any.whl", os.urandom(17 << 20)
     bucket.put_if_absent(large, data, sha256=sha256_of(data))
     empty = tmp_path / "no files"
     empty.mkdir()
