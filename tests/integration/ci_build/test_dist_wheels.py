@@ -170,7 +170,7 @@ def test_interrupted_run_leaves_nothing_and_resumes(cache: Path, tmp_path: Path,
     assert process.returncode == (-signal.SIGKILL if sign is signal.SIGKILL else 130)
     assert not out.exists()
     if sign is not signal.SIGKILL:
-        assert "interrupted" in rest
+        assert "Interrupted; run the same command again to go on." in rest
         assert "Traceback" not in rest
         assert list(tmp_path.iterdir()) == []
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
