@@ -92,10 +92,10 @@ def _page_sets(
     if last is None or last[1] != snapshot.ledger_sha256:
         return _PageSets()
     visible, recorded = last[0].state.visible, snapshot.pages.get(project)
-    if recorded is None:
-        return _PageSets(shown=visible)
     page = bucket.read([*project_pages(released.simple, project)][1])
-    if page is None or sha256_of(page[0]) != recorded.sha256:
+    if recorded is None and page is None:
+        return _PageSets(shown=visible)
+    if recorded is None or page is None or sha256_of(page[0]) != recorded.sha256:
         return _PageSets()
     return _PageSets(shown=visible, sets_of={row.wheel.filename: row.sets for row in parse_project_page(page[0])})
 

@@ -21,8 +21,9 @@ from promotion.evidence.evidence import record
 from promotion.index.audit import verify
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import history, mark, rollback
-from promotion.index.publish import publish
+from promotion.index.publish import publish, read_head
 from promotion.index.retention import RetentionRule, apply
+from promotion.index.set_lookup import find_set
 from promotion.policy.policy import POLICY_FILE, load_policy
 from promotion.promote import promote
 from promotion.stage import stage
@@ -138,6 +139,15 @@ def test_ledger_gap_is_reported(bucket: MemoryBucket, staged: StagedSet, tmp_pat
     assert any(key in line for line in verify(bucket, RELEASED))
     bucket.damage(RELEASED.status, None)
     assert key in refused(bucket, lambda: publish(bucket, RELEASED))
+
+
+def test_set_is_found_if_status_lacks_projects_with_pages(bucket: MemoryBucket, staged: StagedSet) -> None:
+    go(bucket, staged)
+    status = json.loads(bucket.get(RELEASED.status))
+    assert status["pages"]
+    bucket.damage(RELEASED.status, json.dumps({**status, "pages": {}}).encode())
+    head, entries = read_head(bucket, RELEASED)
+    assert find_set(bucket, RELEASED, staged.digest, head.state, entries) == 1
 
 
 def test_wrong_clocks_are_reported(bucket: MemoryBucket, tmp_path: Path) -> None:
