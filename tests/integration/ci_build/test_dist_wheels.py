@@ -175,7 +175,7 @@ def test_interrupted_run_leaves_nothing_and_resumes(cache: Path, tmp_path: Path,
         assert list(tmp_path.iterdir()) == []
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "repair jax-rocm7-pjrt\n" not in done.stderr, "the finished step ran again"
+    assert "repair jax-rocm7-pjrt: " not in done.stderr, "the finished step ran again"
     assert [path.name for path in tmp_path.iterdir()] == ["dist"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,8 +64,12 @@ def build(source: Path, cache: Path, *targets: str, program: str = "") -> None:
     run._do(step)
 
 
-def test_input_is_checked_once_for_all_targets(plugin: Path, tmp_path: Path, checks: list[bool]) -> None:
+def test_input_is_checked_once_for_all_targets(
+    plugin: Path, tmp_path: Path, checks: list[bool], capsys: pytest.CaptureFixture[str]
+) -> None:
     build(plugin, tmp_path, "gfx942")
+    lines = re.findall(r"^  repair jax-rocm7-plugin for Python 3\.12: (.+)$", capsys.readouterr().err, re.MULTILINE)
+    assert [line.split()[0] for line in lines] == ["verify", "edit", "write"]
     build(plugin, tmp_path, "gfx950")
     build(plugin, tmp_path, "gfx942", "gfx950")
     assert checks == [True, False, False]

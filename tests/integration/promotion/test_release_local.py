@@ -58,8 +58,6 @@ def test_release_prints_receipt_and_install_command(released: Released) -> None:
 
 
 def test_release_prints_dropped_targets_and_savings(released: Released) -> None:
-    steps = re.findall(r"^  repair jax-rocm7-pjrt: (\w+)", released.said, re.MULTILINE)
-    assert steps == ["verify", "edit", "write"]
     receipt = re.search(r"^jax_rocm7_pjrt\S+\.whl\n(?:  .*\n)+", released.said, re.MULTILINE)
     assert receipt is not None
     lines = receipt[0].splitlines()
