@@ -19,6 +19,7 @@ from core.report import Reporter
 from core.targets import requested
 from core.tasks import Tasks
 from promotion import stage as promotion_stage
+from promotion import staged_sets
 from promotion.corpus.catalog import load_corpus
 from promotion.evidence.signing import Signer, new_key
 from promotion.gates import inspection
@@ -36,7 +37,7 @@ from promotion.index.ledger import channel_of
 from promotion.index.publish import read_head
 from promotion.policy.policy import LOCAL, Policy, load_policy
 from promotion.storage.bucket import Bucket
-from promotion.storage.keys import ReleasedIndex, StagedSet
+from promotion.storage.keys import ReleasedIndex, StagedSet, is_digest
 
 _MOST_SHOWN = 3
 """Number of warnings of one kind that are printed."""
@@ -139,15 +140,27 @@ def parse_staged(text: str) -> StagedSet:
     return StagedSet(index=index, digest=digest)
 
 
+def find_staged(text: str, bucket: Bucket) -> StagedSet:
+    """Return a staged set by INDEX/DIGEST, by INDEX/ and first digits of its digest, or by INDEX/ and its ledger entry.
+
+    Only a digest that is not whole is looked up.
+
+    Raises:
+        RequestError: the text is not the name of a set, or no set or several sets have this name.
+    """
+    _, slash, digest = text.rpartition("/")
+    return parse_staged(text) if not slash or is_digest(digest) else staged_sets.find_set(bucket, text)
+
+
 def find_set(text: str, bucket: Bucket, reporter: Reporter) -> StagedSet:
-    """Return a staged set by INDEX/DIGEST or by its folder; a folder is staged when necessary.
+    """Return a staged set by its name, see `find_staged`, or by its folder; a folder is staged when necessary.
 
     Raises:
         RequestError: the text names neither a staged set nor the folder of a set.
     """
     folder = Path(text)
     if not folder.is_dir():
-        return parse_staged(text)
+        return find_staged(text, bucket)
     check_set_folder(folder)
     return promotion_stage.find_staged(bucket, folder) or promotion_stage.stage(bucket, folder, progress=reporter)
 

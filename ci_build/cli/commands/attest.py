@@ -44,13 +44,14 @@ def attest(
         if place.exists():
             found = verify_files(place, channel, trust_config)
         else:
-            found = verify_set(open_bucket(bucket, reporter), gating.parse_staged(wheel_set), channel, trust_config)
+            opened = open_bucket(bucket, reporter)
+            found = verify_set(opened, gating.find_staged(wheel_set, opened), channel, trust_config)
         _tell(state, found, as_json=as_json)
         return
     if click.get_current_context().get_parameter_source("channel") is click.core.ParameterSource.COMMANDLINE:
         raise RequestError("--channel has no effect without --verify.", hint="Omit --channel.")
-    staged = gating.parse_staged(wheel_set)
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
+    staged = gating.find_staged(wheel_set, opened)
     with with_identity(trust_config) as sign:
         done: Sequence[str] = go(opened, staged, sign, reporter)
     if as_json:

@@ -68,7 +68,7 @@ def bundle(
             gating.check_set_folder(folder)
             opened, staged = ended.enter_context(staged_for_bundle(opened, folder, beside, reporter))
         else:
-            staged = gating.parse_staged(wheel_set)
+            staged = gating.find_staged(wheel_set, opened)
         out = out or Path(f"{staged.index}-{staged.digest[:12]}{'' if with_gate else '.tar'}")
         if with_gate and os.path.lexists(out):
             raise RequestError(f"--out exists: {out}.", hint="Give another --out, or remove it.")

@@ -39,8 +39,8 @@ def check(
 ) -> None:  # fmt: skip
     """Check whether the policy lets a staged set be promoted.
 
-    SET is INDEX/DIGEST as printed by `stage`. The command prints the required evidence of each target, with the command
-    that produces what is missing, and the waiver that would accept each flaky test.
+    SET is INDEX/DIGEST as printed by `stage`, of which six digits suffice. The command prints the required evidence of
+    each target, with the command that produces what is missing, and the waiver that would accept each flaky test.
     """
     # Start-up time: the gates load auditwheel.
     from ci_build.release import gating, steps
@@ -48,8 +48,8 @@ def check(
 
     require_explicit_channel(bucket)
     reporter = state.reporter()
-    staged = gating.parse_staged(wheel_set)
     opened = open_bucket(bucket, reporter)
+    staged = gating.find_staged(wheel_set, opened)
     report = steps.check_policy(
         staged,
         opened,
