@@ -211,6 +211,16 @@ def dynamic_entry(tag: int, value: int) -> Edit:
     return edit
 
 
+def dynamic_tag(old: int, new: int) -> Edit:
+    """Change the tag of an entry of the dynamic table."""
+
+    def edit(data: bytearray) -> None:
+        (entry,) = (entry for entry in ElfImage.parse(bytes(data), "library").dynamic() if entry.tag == old)
+        constants.DYNAMIC.pack_into(data, entry.offset, new, entry.value)
+
+    return edit
+
+
 def kernel_symbol(suffix: str, at: int, form: str, value: int) -> Edit:
     """Overwrite a field of the first kernel's symbol: suffix .kd is its descriptor, and an empty one its function."""
 

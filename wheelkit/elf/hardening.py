@@ -17,6 +17,8 @@ from wheelkit.elf.reader import ElfImage, Section
 PAGE = 4096
 """Page size of x86-64 in bytes; glibc maps no segment with a smaller alignment."""
 
+_LOST = bytes(256)
+"""Linkers fill gaps between functions with other bytes; published libraries have at most 32 zero bytes in a row."""
 _UNWIND_HEAD = struct.Struct("<BBBBiI")
 _UNWIND_ROW = struct.Struct("<ii")
 _FRAME_HEAD = struct.Struct("<II")
@@ -53,6 +55,8 @@ def load_defects(image: ElfImage) -> Iterator[tuple[str, str]]:
         yield "stack-executable", "needs an executable stack" + ("" if stack else ", since it has no PT_GNU_STACK")
     for problem in segment_problems(image, page=PAGE):
         yield "segment-unmappable", problem
+    for problem in _lost_code(image):
+        yield "code-lost", problem
     for segment in writable_code(image):
         yield "code-writable", segment
     if constants.PT_GNU_RELRO not in kinds:
@@ -71,6 +75,15 @@ def load_defects(image: ElfImage) -> Iterator[tuple[str, str]]:
         yield "dynamic-table-wrong", problem
     for tag in sorted(_REDIRECTIONS.keys() & tags.keys()):
         yield "load-flags-wrong", f"has {_REDIRECTIONS[tag]}"
+
+
+def _lost_code(image: ElfImage) -> Iterator[str]:
+    """Yield a clause for each section of machine code in which a block of a file was lost."""
+    for section in image.sections:
+        if section.type == constants.SHT_PROGBITS and section.flags & constants.SHF_EXECINSTR:
+            at = image.data.find(_LOST, section.offset, section.offset + section.size)
+            if at >= 0:
+                yield f"has zeros instead of machine code at {section.address + at - section.offset:#x}"
 
 
 def _table_problems(image: ElfImage, tags: Mapping[int, int]) -> Iterator[str]:

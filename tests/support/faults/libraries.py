@@ -7,7 +7,7 @@ from tests.support.faults import patches
 from tests.support.faults.bench import XLA
 from tests.support.faults.injections import HIP, HIPSPARSE
 from tests.support.faults.model import HYBRID, PRNG, RNN, SOLVER, SPARSE, TRITON, Fault, caught
-from tests.support.whole_code import Edit, dynamic_entry, section_bytes, segment
+from tests.support.whole_code import Edit, dynamic_entry, dynamic_tag, section_bytes, segment
 from wheelkit.elf import constants
 
 _RENAMED = (b"\0hipGetErrorString\0", b"\0hipGetErrorStrinX\0")
@@ -46,6 +46,14 @@ LOADING = (
     loading(
         "static memory for threads", "DF_STATIC_TLS added", dynamic_entry(constants.DT_FLAGS, constants.DF_STATIC_TLS),
         "load-flags-wrong", "Link without",
+    ),
+    loading(
+        "search path that users cannot override", "DT_RPATH instead of DT_RUNPATH",
+        dynamic_tag(constants.DT_RUNPATH, constants.DT_RPATH), "rpath-used", "enable-new-dtags",
+    ),
+    loading(
+        "lost page of code", "4 kB of zeros in .text",
+        section_bytes(".text", lambda old: old[:4096] + bytes(4096) + old[8192:]), "code-lost", "part of the file",
     ),
     loading(
         "symbols of another library first", "DT_AUXILIARY added", dynamic_entry(constants.DT_AUXILIARY, 1),
