@@ -1,9 +1,10 @@
 """Compile programs of the corpus for one gfx target ahead of time, in the Python of the wheels under test.
 
-    python child.py REQUEST.json
+    python child.py REQUEST.json ...
 
-REQUEST is {"target": "gfx942", "spec": TEXT PROTO, "programs": [NAME, ...], "out": FOLDER}. Each event is one line of
-JSON in FOLDER/results.jsonl, written before the next step starts, so that the file names the running program after a
+Requests are executed in turn; a process that has compiled for one target starts faster for the next. A request is
+{"target": "gfx942", "spec": TEXT PROTO, "programs": [NAME, ...], "out": FOLDER}. Each event is one line of JSON in
+FOLDER/results.jsonl, written before the next step starts, so that the file names the running program after a
 crash:
 
     {"event": "ready", "jax": VERSION, "device_kind": NAME, "seconds": 0.8}
@@ -12,7 +13,8 @@ crash:
      "code_objects": [FILE in FOLDER, ...], "stats": {...}}        or "outcome": "failed", "error": TYPE: TEXT
     {"event": "done"}
 
-If jax or the plugin cannot be used, the child writes {"event": "unusable", "error": ...} and exits with status 3.
+If jax or the plugin cannot be used, the child writes {"event": "unusable", "error": ...} and exits with status 3,
+without the remaining requests.
 
 No GPU is needed: XLA compiles for the target that the spec describes (jax.experimental.topologies), with the compiler
 and the linker in the wheel. The child uses only jax and the standard library.
@@ -77,6 +79,7 @@ def error_text(error: BaseException) -> str:
     return text[:4000]
 
 
+@functools.cache
 def load_programs() -> dict[str, tuple[Any, Callable[..., Any]]]:
     """Import all modules of programs and return name -> (declaration, function).
 
@@ -189,4 +192,5 @@ def set_flags(wanted: tuple[str, ...], x64: bool) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))))
+    requests = [json.loads(Path(name).read_text(encoding="utf-8")) for name in sys.argv[1:]]
+    sys.exit(next((status for request in requests if (status := main(request))), 0))

@@ -93,7 +93,8 @@ def misbehave(name: str, file: TextIO) -> None:
         bytearray(1 << 44)
     elif name == "exit0":
         os._exit(0)
-    elif name == "exit7":
+    elif name == "exit7" or (name == "exit7_once" and not (HERE / "ended").exists()):
+        (HERE / "ended").touch()
         os._exit(7)
     elif name == "garbage":
         file.write("no JSON at all\n[1, 2]\n{}\n")
@@ -109,4 +110,5 @@ def misbehave(name: str, file: TextIO) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(json.loads(Path(sys.argv[1]).read_text())))
+    requests = [json.loads(Path(name).read_text()) for name in sys.argv[1:]]
+    sys.exit(next((status for request in requests if (status := main(request))), 0))

@@ -1,4 +1,4 @@
-"""One process of the compile gate: its journal, its limits and the meaning of its exit status."""
+"""One process of the compile gate: its journals, its limits and the meaning of its exit status."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class ProcessLimits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChildRun:
-    """Result of one process.
+    """Result of one request to a process.
 
     Attributes:
         results: results of the finished programs and of the program that crashed the process, in order.
@@ -183,14 +183,33 @@ class ChildWatch:
     """Watch on a running child process; the runner calls it several times a second.
 
     Args:
+        journals: one for each request, in order; the child completes one before it starts the next.
         stop: event that ends the gate.
+
+    Attributes:
+        started: times at which the requests started, the last one being that of the current request.
     """
 
-    def __init__(self, journal: ChildJournal, limits: ProcessLimits, stop: threading.Event) -> None:
-        self._journal, self._limits, self._stop = journal, limits, stop
+    def __init__(self, journals: Sequence[ChildJournal], limits: ProcessLimits, stop: threading.Event) -> None:
+        self._journals, self._limits, self._stop = journals, limits, stop
+        self.started = [time.monotonic()]
         self.fate: Fate | None = None
         self.reason = ""
         self.peak = 0
+
+    @property
+    def current(self) -> ChildJournal:
+        """Return the journal of the request that the child executes."""
+        return self._journals[len(self.started) - 1]
+
+    def read(self) -> None:
+        """Read the current journal, and the next ones if the child has completed it."""
+        self.current.read()
+        while self.current.done and len(self.started) < len(self._journals):
+            finished = self.current.changed
+            self.started.append(finished)
+            self.current.changed = finished
+            self.current.read()
 
     def __call__(self, pid: int) -> str:
         """Return the reason to stop the child, or "" to continue; see `core.process`."""
@@ -200,14 +219,14 @@ class ChildWatch:
                 most = self._limits.memory + _RESERVED + (os.cpu_count() or 1) * _RESERVED_PER_CORE
                 resource.prlimit(pid, resource.RLIMIT_DATA, (most, most))
                 resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
-        self._journal.read()
+        self.read()
         status = ""
         with suppress(OSError):
             status = Path(f"/proc/{pid}/status").read_text()
         used = {key: int(value) << 10 for key, value in _RESIDENT.findall(status)}
         self.peak = max(used.get("VmHWM", 0), self.peak, 1)
-        waited = time.monotonic() - self._journal.changed
-        time_limit = self._limits.program_seconds if self._journal.running else self._limits.start_seconds
+        waited = time.monotonic() - self.current.changed
+        time_limit = self._limits.program_seconds if self.current.running else self._limits.start_seconds
         if self._stop.is_set():
             self.reason = "was cancelled"
         elif used.get("VmRSS", 0) > self._limits.memory:
@@ -221,37 +240,42 @@ def run_child(
     runner: HostRunner,
     argv: Sequence[str],
     env: Mapping[str, str],
-    request: Mapping[str, Any],
+    requests: Sequence[Mapping[str, Any]],
     *,
     limits: ProcessLimits,
     stop: threading.Event,
     on_event: Callable[[str, Fate | None], None],
-) -> ChildRun:
-    """Run a child for some programs until it exits or is stopped.
+) -> tuple[ChildRun, ...]:
+    """Run a child for some requests until it exits or is stopped.
 
     Args:
         argv: interpreter and program of the child.
         env: changes to the environment, see `Runner.run`.
-        request: request to the child (see promotion/corpus/child.py), with an existing, empty directory as `out`.
+        requests: requests to the child (see promotion/corpus/child.py), each with an existing, empty directory as
+            `out`.
         on_event: callback, see `ChildJournal`.
+
+    Returns:
+        A result for each request that the child completed, and for the one that it was executing.
     """
-    folder = Path(request["out"])
-    file = folder / "request.json"
-    file.write_text(json.dumps(request))
-    journal = ChildJournal(folder, request["programs"], on_event)
-    watch = ChildWatch(journal, limits, stop)
-    started = time.monotonic()
+    folders = [Path(request["out"]) for request in requests]
+    files = [folder / "request.json" for folder in folders]
+    for file, request in zip(files, requests, strict=True):
+        file.write_text(json.dumps(request))
+    journals = [ChildJournal(Path(request["out"]), request["programs"], on_event) for request in requests]
+    watch = ChildWatch(journals, limits, stop)
     returncode, output = 0, ""
     try:
-        command = (*argv, str(file))
-        ended = runner.run(command, env=env, cwd=str(folder), check=False, watch=watch, keep=_KEPT_CHARACTERS)
+        command = (*argv, *map(str, files))
+        ended = runner.run(command, env=env, cwd=str(folders[0]), check=False, watch=watch, keep=_KEPT_CHARACTERS)
         returncode, output = ended.returncode, ended.stderr or ended.stdout
     except ProcessError as problem:
         if not watch.reason:
             raise
         output = "" if watch.fate else problem.message
-    since = journal.changed
-    journal.read()
+    since = watch.current.changed
+    watch.read()
+    journal, ended_at = watch.current, time.monotonic()
     fate, clause = (watch.fate, watch.reason) if watch.reason else interpret_exit(returncode, output, done=journal.done)
     tail = output.strip()[-_TAIL_CHARACTERS:]
     if journal.running and clause:
@@ -260,25 +284,28 @@ def run_child(
                 program=journal.running,
                 fate=fate or Fate.NOT_RUN,
                 error=f"The process {clause}.\n{tail}".strip(),
-                seconds=round(time.monotonic() - since, 3),
+                seconds=round(ended_at - since, 3),
                 killed=returncode == -signal.SIGKILL and not watch.reason,
             )
         )
         clause = ""
-    trouble = ""
-    if journal.garbage:
-        trouble = f"Cannot parse the journal of the process: {journal.garbage}"
-    elif journal.unusable:
-        trouble = f"Cannot use jax with the plugin: {journal.unusable}"
-    elif clause:
-        when = "after its last program" if journal.done else "between two programs" if journal.ready else "at its start"
-        trouble = f"The process {clause}, {when}.\n{tail}".strip()
-    return ChildRun(
-        results=tuple(journal.results.values()),
-        problem=trouble,
-        seconds=time.monotonic() - started,
-        peak=watch.peak,
+    when = "after its last program" if journal.done else "between two programs" if journal.ready else "at its start"
+    trouble = f"The process {clause}, {when}.\n{tail}".strip() if clause else ""
+    return tuple(
+        ChildRun(
+            results=tuple(one.results.values()),
+            problem=_journal_problem(one) or (trouble if one is journal else ""),
+            seconds=ended - started,
+            peak=watch.peak,
+        )
+        for one, started, ended in zip(journals, watch.started, (*watch.started[1:], ended_at), strict=False)
     )
+
+
+def _journal_problem(journal: ChildJournal) -> str:
+    if journal.garbage:
+        return f"Cannot parse the journal of the process: {journal.garbage}"
+    return f"Cannot use jax with the plugin: {journal.unusable}" if journal.unusable else ""
 
 
 def interpret_exit(returncode: int, output: str, *, done: bool) -> tuple[Fate | None, str]:

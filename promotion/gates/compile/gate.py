@@ -1,6 +1,6 @@
 """The compile gate: compile a corpus of JAX programs ahead of time with the wheels, for each gfx target without a GPU.
 
-Each target is compiled in separate processes. A crash, hang or excessive memory use is a finding on the program that
+The programs are divided between a few processes. A crash, hang or excessive memory use is a finding on the program that
 was being compiled, and a new process continues with the remaining programs.
 """
 
@@ -14,7 +14,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from core.errors import GateError
@@ -38,10 +37,11 @@ from promotion.gates.compile.remote import MANY, MEMORY, RemoteBatches
 from promotion.gates.compile.schedule import (
     Batch,
     BatchResult,
+    Share,
     available_memory,
-    batches,
-    compile_batches,
+    compile_shares,
     share_machine,
+    shares,
 )
 
 COMPILER = "compiler"
@@ -166,6 +166,7 @@ class _CompileRun:
     ) -> Iterator[tuple[str, Sequence[BatchResult], str]]:
         """Yield each target with the results of its batches, and the kind of ROCm, as soon as all are finished."""
         finished: dict[str, list[BatchResult]] = defaultdict(list)
+        yield from ((target, (), "") for target, programs in self.compiled.items() if not programs)
         for batch_result, rocm in results:
             target = batch_result.batch.target
             finished[target].append(batch_result)
@@ -183,10 +184,10 @@ class _CompileRun:
         count, memory = share_machine(len(os.sched_getaffinity(0)), available_memory(), self.options.jobs)
         limits = self.options.limits or ProcessLimits(memory=memory)
 
-        def start(batch: Batch) -> ChildRun:
-            return self._run_batch(run, batch, limits)
+        def start(share: Share) -> Sequence[ChildRun]:
+            return self._run_share(run, share, limits)
 
-        for batch_result in compile_batches(batches(self.compiled, count), start, count, self.stop):
+        for batch_result in compile_shares(shares(self.compiled, count), start, count, self.stop):
             yield batch_result, rocm.kind
 
     def _compile_there(self, tasks: Tasks) -> Iterator[tuple[BatchResult, str]]:
@@ -198,27 +199,34 @@ class _CompileRun:
             rocm=self.options.rocm,
             limits=self.options.limits or ProcessLimits(memory=MEMORY),
         )
-        yield from remote.results(batches(self.compiled, MANY), tasks)
+        work = [shares({target: names}, MANY) for target, names in reversed(self.compiled.items())]
+        yield from remote.results([batch for parts in work for part in parts for batch in part], tasks)
 
-    def _run_batch(self, run: Callable[..., ChildRun], batch: Batch, limits: ProcessLimits) -> ChildRun:
+    def _run_share(
+        self, run: Callable[..., Sequence[ChildRun]], share: Share, limits: ProcessLimits
+    ) -> Sequence[ChildRun]:
         if self.stop.is_set():
             raise GateError("The gate was stopped.")
-        out = Path(tempfile.mkdtemp(prefix=f"{batch.target.replace(':', '~')}-", dir=self.context.work))
-        request = {
-            "target": batch.target,
-            "spec": self.specs[batch.target],
-            "programs": list(batch.programs),
-            "out": str(out),
-        }
-        done, total = 0, len(batch.programs)
-        with self.context.progress.task(batch.target, transient=True) as task:
+        requests = [self._request(batch) for batch in share]
+        done, total = 0, sum(len(batch.programs) for batch in share)
+        with self.context.progress.task(", ".join(batch.target for batch in share), transient=True) as task:
 
             def show(program: str, fate: Fate | None) -> None:
                 nonlocal done
                 done += fate is not None
                 task.count(done, total, program, unit="programs")
 
-            return run(request, limits=limits, stop=self.stop, on_event=show)
+            return run(requests, limits=limits, stop=self.stop, on_event=show)
+
+    def _request(self, batch: Batch) -> dict[str, Any]:
+        """Return the request to a process for a batch, with a directory for its code objects."""
+        out = tempfile.mkdtemp(prefix=f"{batch.target.replace(':', '~')}-", dir=self.context.work)
+        return {
+            "target": batch.target,
+            "spec": self.specs[batch.target],
+            "programs": list(batch.programs),
+            "out": out,
+        }
 
     def _program_checks(self, target: str, batch_results: Sequence[BatchResult]) -> Iterator[Check]:
         rocm = f" --rocm {self.options.rocm.folder}" if self.options.rocm else ""

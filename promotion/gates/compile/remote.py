@@ -27,7 +27,7 @@ from promotion.gates.common.requirements import wheels_for
 from promotion.gates.common.rocm_manifest import RocmTree
 from promotion.gates.common.site import RocmLibraries, Site, make_site, rocm_libraries
 from promotion.gates.compile.child_run import ChildRun, Fate, ProcessLimits, Result, run_child
-from promotion.gates.compile.schedule import Batch, BatchResult, compile_batch
+from promotion.gates.compile.schedule import Batch, BatchResult, Share, compile_share
 from promotion.storage.bucket import fetch_to
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
@@ -145,14 +145,21 @@ def compile_programs(arguments: Mapping[str, Any], context: TaskContext, compile
     limits = ProcessLimits(**arguments["limits"])
     run = functools.partial(run_child, context.runner, argv, {**site.env, **rocm.env})
 
-    def start(batch: Batch) -> ChildRun:
+    def start(share: Share) -> Sequence[ChildRun]:
         if context.stop.is_set():
             raise GateError("The gate was stopped.")
-        out = tempfile.mkdtemp(dir=context.scratch)
-        request = {"target": batch.target, "spec": arguments["spec"], "programs": list(batch.programs), "out": out}
-        return run(request, limits=limits, stop=context.stop, on_event=lambda _program, _fate: None)
+        requests = [
+            {
+                "target": batch.target,
+                "spec": arguments["spec"],
+                "programs": list(batch.programs),
+                "out": tempfile.mkdtemp(dir=context.scratch),
+            }
+            for batch in share
+        ]
+        return run(requests, limits=limits, stop=context.stop, on_event=lambda _program, _fate: None)
 
-    done = compile_batch(Batch(target=arguments["target"], programs=tuple(arguments["programs"])), start)
+    (done,) = compile_share((Batch(target=arguments["target"], programs=tuple(arguments["programs"])),), start)
     results = []
     for number, result in enumerate(done.results):
         folder = context.folder / str(number)

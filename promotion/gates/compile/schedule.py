@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,14 +16,16 @@ PROCESS_MEMORY = 1 << 30
 """Minimum bytes of memory for one process, which usually needs 600 MB and briefly more for some programs."""
 _MOST_MEMORY = 8 << 30
 _LEAST_PROGRAMS = 8
-"""Minimum number of programs in a batch, since starting a process takes as long as compiling a few programs."""
+"""Minimum number of programs for a process, since its start takes as long as compiling a few programs."""
+_MOST_PROGRAMS = 120
+"""Maximum number of programs for a process, whose memory grows by 1 to 3 MB with each."""
 _MOST_FAILURES = 4
 """Number of consecutive processes without a finished program after which a batch ends."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """Programs for one target that are compiled by one process at a time."""
+    """Programs for one target."""
 
     target: str
     programs: tuple[str, ...]
@@ -37,8 +40,10 @@ class BatchResult:
     runs: tuple[ChildRun, ...]
 
 
-RunBatch = Callable[[Batch], ChildRun]
-"""Function that runs one process for the programs of a batch."""
+Share = tuple[Batch, ...]
+"""Batches that are compiled by one process at a time, in turn."""
+RunShare = Callable[[Share], Sequence[ChildRun]]
+"""Function that runs one process for some batches, and returns a run for each batch that the process started."""
 
 
 def share_machine(cores: int, available: int, jobs: int | None = None) -> tuple[int, int]:
@@ -68,59 +73,93 @@ def available_memory(root: Path = Path("/")) -> int:
     return available if most == "max" else min(available, max(0, int(most) - int(used)))
 
 
-def batches(programs: Mapping[str, Sequence[str]], count: int) -> tuple[Batch, ...]:
-    """Return one batch of programs for each target, or several batches if there are more workers than targets.
+def shares(programs: Mapping[str, Sequence[str]], count: int) -> tuple[Share, ...]:
+    """Divide the programs of all targets between a number of processes.
 
-    Later targets in the natural order take longer to compile (RDNA after CDNA), so they start first.
+    Later targets in the natural order take longer to compile (RDNA after CDNA), so they start first. A process gets
+    programs of few targets, since a target is complete when all its programs are.
     """
-    work = []
-    for target, names in reversed([*programs.items()]):
-        parts = max(1, min(math.ceil(count / len(programs)), len(names) // _LEAST_PROGRAMS))
-        work += [Batch(target=target, programs=tuple(names[part::parts])) for part in range(parts)]
-    return tuple(work)
+    # Neighbours in the list of programs take similar times, so each half of a target gets every second program.
+    targets = [*reversed([*programs.items()])]
+    work = [(target, at) for target, names in targets for at in (*range(0, len(names), 2), *range(1, len(names), 2))]
+    parts = max(min(count, len(work) // _LEAST_PROGRAMS), math.ceil(len(work) / _MOST_PROGRAMS), 1)
+    cuts = [len(work) * part // parts for part in range(parts + 1)]
+    return tuple(
+        tuple(
+            Batch(target=target, programs=tuple(programs[target][at] for at in sorted(at for _, at in rows)))
+            for target, rows in itertools.groupby(work[first:last], key=lambda row: row[0])
+        )
+        for first, last in itertools.pairwise(cuts)
+        if first < last
+    )
 
 
-def compile_batch(batch: Batch, run_batch: RunBatch) -> BatchResult:
-    """Compile a batch; after a crash the running program fails, and a new process compiles the remaining programs.
+class _BatchState:
+    """Progress of a batch."""
 
-    No program runs twice, except a program that was killed from outside. The batch ends early after several consecutive
-    processes that finish no program.
-    """
-    pending, killed = list(batch.programs), list[str]()
-    runs: list[ChildRun] = []
-    results: dict[str, Result] = {}
-    failures = 0
-    while (pending or killed) and failures < _MOST_FAILURES:
-        child_run = run_batch(Batch(target=batch.target, programs=(*pending, *killed)))
-        runs.append(child_run)
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self._pending, self._killed = list(batch.programs), list[str]()
+        self._runs: list[ChildRun] = []
+        self._results: dict[str, Result] = {}
+        self._failures = 0
+
+    @property
+    def rest(self) -> Batch:
+        """Return the programs that have to run; none after several consecutive processes that finished no program."""
+        programs = (*self._pending, *self._killed) if self._failures < _MOST_FAILURES else ()
+        return Batch(target=self.batch.target, programs=programs)
+
+    def add(self, child_run: ChildRun) -> None:
+        """Add the result of a process that ran `rest`."""
+        self._runs.append(child_run)
         for result in child_run.results:
-            (pending if result.program in pending else killed).remove(result.program)
-            if result.killed and result.program not in results:
-                killed.append(result.program)
-            results[result.program] = result
-        failures = failures + 1 if child_run.made_no_progress else 0
+            (self._pending if result.program in self._pending else self._killed).remove(result.program)
+            if result.killed and result.program not in self._results:
+                self._killed.append(result.program)
+            self._results[result.program] = result
+        self._failures = self._failures + 1 if child_run.made_no_progress else 0
         if child_run.made_no_progress:
             # The next programs may be similar to the one that crashed this process.
-            pending = pending[len(pending) // 2 :] + pending[: len(pending) // 2]
-    for program in (*pending, *killed):
-        text = f"{failures} consecutive processes ended without finishing a program."
-        results.setdefault(program, Result(program=program, fate=Fate.NOT_RUN, error=text))
-    return BatchResult(batch=batch, results=tuple(results[program] for program in batch.programs), runs=tuple(runs))
+            half = len(self._pending) // 2
+            self._pending = self._pending[half:] + self._pending[:half]
+
+    def result(self) -> BatchResult:
+        """Return the result; programs that did not run have the fate NOT_RUN."""
+        results = dict(self._results)
+        for program in (*self._pending, *self._killed):
+            text = f"{self._failures} consecutive processes ended without finishing a program."
+            results.setdefault(program, Result(program=program, fate=Fate.NOT_RUN, error=text))
+        ordered = tuple(results[program] for program in self.batch.programs)
+        return BatchResult(batch=self.batch, results=ordered, runs=tuple(self._runs))
 
 
-def compile_batches(
-    work: Sequence[Batch], run_batch: RunBatch, count: int, stop: threading.Event
+def compile_share(share: Share, run_share: RunShare) -> tuple[BatchResult, ...]:
+    """Compile batches; after a crash the running program fails, and a new process compiles the remaining programs.
+
+    No program runs twice, except a program that was killed from outside. A batch ends early after several consecutive
+    processes that finish none of its programs.
+    """
+    states = [_BatchState(batch) for batch in share]
+    while unfinished := [state for state in states if state.rest.programs]:
+        for state, child_run in zip(unfinished, run_share(tuple(state.rest for state in unfinished)), strict=False):
+            state.add(child_run)
+    return tuple(state.result() for state in states)
+
+
+def compile_shares(
+    work: Sequence[Share], run_share: RunShare, count: int, stop: threading.Event
 ) -> Iterator[BatchResult]:
-    """Compile batches concurrently and yield each result when it is complete.
+    """Compile shares concurrently and yield the results of each when it is complete.
 
     Args:
         stop: event that ends the running processes, set when the generator is closed early.
     """
     with ThreadPoolExecutor(count, thread_name_prefix="compile") as pool:
-        pending = [pool.submit(compile_batch, batch, run_batch) for batch in work]
+        pending = [pool.submit(compile_share, share, run_share) for share in work]
         try:
             for future in as_completed(pending):
-                yield future.result()
+                yield from future.result()
         finally:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)

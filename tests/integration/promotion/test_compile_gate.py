@@ -36,7 +36,7 @@ from tests.support.silent import Steps
 from tests.support.wheel_sets import make_set, make_wheels, write_set
 
 SPEC = 'gpu_device_info {{ rocm_compute_capability {{ gcn_arch_name: "{}" }} }}'
-SPECS = {"gfx942": SPEC.format("gfx942:sramecc+:xnack-")}
+SPECS = {"gfx942": SPEC.format("gfx942:sramecc+:xnack-"), "gfx950": SPEC.format("gfx950:sramecc+:xnack-")}
 CODE = {
     "good": made_code(text=MFMA + END),
     "plain": made_code(),
@@ -94,7 +94,7 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StagedSet]:
     """Return a bucket with a staged set, which tests copy."""
     folder = tmp_path_factory.mktemp("staged")
     wheels = make_wheels(folder / "wheels", pythons=("3.12",))
-    wheel_set = make_set(wheels, python_versions=("3.12",), targets=("gfx942", "gfx906"))
+    wheel_set = make_set(wheels, python_versions=("3.12",), targets=("gfx942", "gfx950", "gfx906"))
     return folder / "bucket", stage(DirBucket(folder / "bucket"), write_set(folder / "set", wheels, wheel_set))
 
 
@@ -203,6 +203,23 @@ def test_crash_fails_running_program_and_continues_with_rest(bench: Bench, death
     assert ran.count(f"bad.{death}") <= 1, "it is not tried again and again"
     for pid, *_ in bench.processes():
         assert not Path("/proc", pid).exists()
+
+
+def test_crash_names_its_target_and_loses_no_other_target(bench: Bench) -> None:
+    """Programs of two targets share a process; `once` ends the first process only, during the first target."""
+    gate = bench.gate("numpy.one", "bad.exit7_once", "numpy.two")
+    found = run_gates(
+        bench.bucket, bench.staged, [gate], HostRunner(dict(os.environ)), bench.reporter, targets=["gfx942", "gfx950"]
+    )
+    by_target = {evidence.target: evidence for evidence in found}
+    assert errors(by_target["gfx942"]) == []
+    (crash,) = errors(by_target["gfx950"])
+    assert crash.startswith("compile-crashed: gfx950 bad.exit7_once crashed the compiler: The process ended with exit")
+    assert by_target["gfx950"].counts["failed"] == 1
+    assert by_target["gfx942"].counts["passed"] == 4
+    assert [line[1] for line in bench.processes()] == ["gfx950", "gfx950", "gfx942"]
+    first, second, third = (line[0] for line in bench.processes())
+    assert first != second == third, "the second process compiles for both targets"
 
 
 def test_program_killed_from_outside_runs_again(bench: Bench) -> None:

@@ -34,11 +34,12 @@ from promotion.gates.compile.drift import PreviousCode, compare, previous_code
 from promotion.gates.compile.program_check import compiled_for
 from promotion.gates.compile.schedule import (
     Batch,
+    Share,
     available_memory,
-    batches,
-    compile_batch,
-    compile_batches,
+    compile_share,
+    compile_shares,
     share_machine,
+    shares,
 )
 from promotion.gates.compile.view import failures, results
 from promotion.index.ledger import FIRST
@@ -87,25 +88,35 @@ def test_available_memory_respects_control_group(tmp_path: Path) -> None:
 PROGRAMS = [f"a.p{number}" for number in range(60)]
 
 
-def test_batches_has_one_batch_per_target_with_few_workers() -> None:
-    dealt = batches({"gfx942": PROGRAMS, "gfx1100": PROGRAMS[1:], "gfx1201": PROGRAMS}, 2)
-    assert [batch.target for batch in dealt] == ["gfx1201", "gfx1100", "gfx942"], "those that take long go first"
-    assert [batch.programs for batch in dealt] == [tuple(PROGRAMS), tuple(PROGRAMS[1:]), tuple(PROGRAMS)]
+def dealt(share: Share) -> list[tuple[str, int]]:
+    return [(batch.target, len(batch.programs)) for batch in share]
 
 
-def test_batches_divides_programs_between_many_workers() -> None:
-    dealt = batches(dict.fromkeys(("gfx942", "gfx950"), PROGRAMS), 8)
-    assert len(dealt) == 8
-    for target in ("gfx942", "gfx950"):
-        shares = [batch.programs for batch in dealt if batch.target == target]
-        assert sorted(name for share in shares for name in share) == sorted(PROGRAMS)
-        assert {len(share) for share in shares} == {15}
+def test_shares_gives_each_process_programs_of_few_targets() -> None:
+    programs = {"gfx942": PROGRAMS, "gfx1100": PROGRAMS[1:], "gfx1201": PROGRAMS}
+    first, second = shares(programs, 2)
+    assert dealt(first) == [("gfx1201", 60), ("gfx1100", 29)], "those that take long go first"
+    assert dealt(second) == [("gfx1100", 30), ("gfx942", 60)]
+    for target, names in programs.items():
+        given = [name for batch in (*first, *second) if batch.target == target for name in batch.programs]
+        assert sorted(given) == sorted(names)
 
 
-def test_batches_keeps_few_programs_together() -> None:
-    assert len(batches({"gfx942": PROGRAMS[:9]}, 16)) == 1
-    assert batches({"gfx942": ()}, 4) == (Batch(target="gfx942", programs=()),)
-    assert batches({}, 4) == ()
+def test_shares_divides_programs_of_a_target_between_many_processes() -> None:
+    work = shares(dict.fromkeys(("gfx942", "gfx950"), PROGRAMS), 8)
+    assert [dealt(share) for share in work] == [[("gfx950", 15)]] * 4 + [[("gfx942", 15)]] * 4
+    assert work[0][0].programs == tuple(PROGRAMS[:30:2]), "neighbours take similar times"
+
+
+def test_shares_limits_programs_of_a_process() -> None:
+    many = [f"a.p{number}" for number in range(500)]
+    assert [dealt(share) for share in shares({"gfx942": many}, 2)] == [[("gfx942", 100)]] * 5
+
+
+def test_shares_keeps_few_programs_together() -> None:
+    assert len(shares({"gfx942": PROGRAMS[:9]}, 16)) == 1
+    assert shares({"gfx942": ()}, 4) == ()
+    assert shares({}, 4) == ()
 
 
 # Blame and continuation
@@ -126,23 +137,27 @@ class Sits:
         self.die, self.killed = die, killed
         self.asked: list[tuple[str, ...]] = []
 
-    def __call__(self, batch: Batch) -> ChildRun:
-        self.asked.append(batch.programs)
-        done: list[Result] = []
-        for program in batch.programs:
-            if self.die(program, len(self.asked)):
-                return sitting(*done, Result(program=program, fate=Fate.CRASHED, error="SIGSEGV", killed=self.killed))
-            done.append(good(program))
-        return sitting(*done)
+    def __call__(self, share: Share) -> list[ChildRun]:
+        self.asked.append(tuple(program for batch in share for program in batch.programs))
+        runs: list[ChildRun] = []
+        for batch in share:
+            done: list[Result] = []
+            for program in batch.programs:
+                if self.die(program, len(self.asked)):
+                    fatal = Result(program=program, fate=Fate.CRASHED, error="SIGSEGV", killed=self.killed)
+                    return [*runs, sitting(*done, fatal)]
+                done.append(good(program))
+            runs.append(sitting(*done))
+        return runs
 
 
-def work(*programs: str) -> Batch:
-    return Batch(target="gfx942", programs=programs)
+def work(*programs: str, target: str = "gfx942") -> Share:
+    return (Batch(target=target, programs=programs),)
 
 
-def test_compile_batch_runs_each_program_once() -> None:
+def test_compile_share_runs_each_program_once() -> None:
     sits = Sits(lambda program, _: program in ("b", "d"))
-    done = compile_batch(work("a", "b", "c", "d", "e"), sits)
+    (done,) = compile_share(work("a", "b", "c", "d", "e"), sits)
     assert [(r.program, r.fate) for r in done.results] == [
         ("a", Fate.COMPILED), ("b", Fate.CRASHED), ("c", Fate.COMPILED), ("d", Fate.CRASHED), ("e", Fate.COMPILED),
     ]  # fmt: skip
@@ -150,46 +165,75 @@ def test_compile_batch_runs_each_program_once() -> None:
     assert len(done.runs) == 3
 
 
-def test_compile_batch_repeats_killed_program_last() -> None:
+def test_compile_share_continues_with_other_targets_after_a_crash() -> None:
+    sits = Sits(lambda program, _: program in ("b", "c"))
+    done = compile_share((*work("a", "b"), *work("c", "d", target="gfx950")), sits)
+    assert [[(r.program, r.fate) for r in batch.results] for batch in done] == [
+        [("a", Fate.COMPILED), ("b", Fate.CRASHED)],
+        [("c", Fate.CRASHED), ("d", Fate.COMPILED)],
+    ]
+    assert sits.asked == [("a", "b", "c", "d"), ("c", "d"), ("d",)]
+    assert [len(batch.runs) for batch in done] == [1, 2]
+
+
+def test_compile_share_gives_up_one_target_only() -> None:
+    asked = []
+
+    def run_child(share: Share) -> list[ChildRun]:
+        asked.append([batch.target for batch in share])
+        if share[0].target == "gfx942":
+            return [sitting(problem="It does not start.")]
+        return [sitting(*map(good, batch.programs)) for batch in share]
+
+    broken, sound = compile_share((*work("a"), *work("b", target="gfx950")), run_child)
+    assert asked == [["gfx942", "gfx950"]] * 4 + [["gfx950"]]
+    assert [r.fate for r in broken.results] == [Fate.NOT_RUN]
+    assert [r.fate for r in sound.results] == [Fate.COMPILED]
+    assert [run.problem for run in sound.runs] == [""]
+
+
+def test_compile_share_repeats_killed_program_last() -> None:
     sits = Sits(lambda program, count: program == "a" and count == 1, killed=True)
-    done = compile_batch(work("a", "b"), sits)
+    (done,) = compile_share(work("a", "b"), sits)
     assert [r.fate for r in done.results] == [Fate.COMPILED, Fate.COMPILED]
     assert sits.asked == [("a", "b"), ("b", "a")]
     always = Sits(lambda program, _: program == "a", killed=True)
-    assert [r.fate for r in compile_batch(work("a", "b"), always).results] == [Fate.CRASHED, Fate.COMPILED]
+    (again,) = compile_share(work("a", "b"), always)
+    assert [r.fate for r in again.results] == [Fate.CRASHED, Fate.COMPILED]
     assert sum("a" in asked for asked in always.asked) == 2
 
 
-def test_compile_batch_gives_up_without_progress() -> None:
+def test_compile_share_gives_up_without_progress() -> None:
     asked = []
 
-    def run_child(batch: Batch) -> ChildRun:
-        asked.append(batch)
-        return sitting(problem="It does not start.")
+    def run_child(share: Share) -> list[ChildRun]:
+        asked.append(share)
+        return [sitting(problem="It does not start.")]
 
-    done = compile_batch(work("a", "b"), run_child)
+    (done,) = compile_share(work("a", "b"), run_child)
     assert len(asked) == 4
     assert {r.fate for r in done.results} == {Fate.NOT_RUN}
     assert {run.problem for run in done.runs} == {"It does not start."}
 
 
-def test_compile_batch_continues_after_similar_failures() -> None:
+def test_compile_share_continues_after_similar_failures() -> None:
     programs = [*(f"conv.{number}" for number in range(6)), *(f"fft.{number}" for number in range(6))]
-    done = compile_batch(work(*programs), Sits(lambda program, _: program.startswith("conv")))
+    (done,) = compile_share(work(*programs), Sits(lambda program, _: program.startswith("conv")))
     assert [r.fate for r in done.results] == [Fate.CRASHED] * 6 + [Fate.COMPILED] * 6
 
 
-def test_compile_batches_runs_concurrently_and_raises_errors() -> None:
+def test_compile_shares_runs_concurrently_and_raises_errors() -> None:
     stop = threading.Event()
-    done = list(compile_batches([work("a"), work("b")], lambda batch: sitting(*map(good, batch.programs)), 2, stop))
+    sits = Sits(lambda _program, _count: False)
+    done = list(compile_shares([work("a"), work("b")], sits, 2, stop))
     assert {part.batch.programs for part in done} == {("a",), ("b",)}
     assert stop.is_set()
 
-    def broken(batch: Batch) -> ChildRun:
+    def broken(share: Share) -> list[ChildRun]:
         raise GateError("no such interpreter")
 
     with pytest.raises(GateError, match="no such interpreter"):
-        list(compile_batches([work("a")], broken, 1, threading.Event()))
+        list(compile_shares([work("a")], broken, 1, threading.Event()))
 
 
 @pytest.mark.parametrize(
@@ -282,7 +326,7 @@ def test_watch_measures_time_since_last_event(tmp_path: Path, monkeypatch: pytes
     clock = [100.0]
     monkeypatch.setattr("promotion.gates.compile.child_run.time.monotonic", lambda: clock[0])
     told, _ = journal(tmp_path, "a.b")
-    watch = ChildWatch(told, ProcessLimits(start_seconds=50, program_seconds=10, memory=1 << 60), threading.Event())
+    watch = ChildWatch([told], ProcessLimits(start_seconds=50, program_seconds=10, memory=1 << 60), threading.Event())
     nobody = 2**22 + 1
     clock[0] = 149
     assert watch(nobody) == ""
@@ -293,6 +337,26 @@ def test_watch_measures_time_since_last_event(tmp_path: Path, monkeypatch: pytes
     clock[0] = 160
     assert watch(nobody) == "made no progress for 10 s"
     assert watch.fate is Fate.HUNG
+
+
+def test_watch_measures_time_of_next_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("promotion.gates.compile.child_run.time.monotonic", lambda: clock[0])
+    journals = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        journals.append(journal(tmp_path / name, "a.b")[0])
+    watch = ChildWatch(journals, ProcessLimits(start_seconds=50, program_seconds=10, memory=1 << 60), threading.Event())
+    nobody = 2**22 + 1
+    clock[0] = 149
+    say(tmp_path / "first", {"event": "start", "program": "a.b"}, END, {"event": "done"})
+    assert watch(nobody) == ""
+    assert watch.current is journals[1]
+    clock[0] = 198
+    assert watch(nobody) == "", "the second request started when the first one was complete"
+    clock[0] = 200
+    assert watch(nobody) == "made no progress for 50 s"
+    assert watch.started == [100, 149]
 
 
 # Budgets
