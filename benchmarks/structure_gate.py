@@ -110,7 +110,7 @@ def main() -> int:
             wheel_set = given.set.resolve() if given.set else make_set(base, given.targets)
             words = ("gate", "structure", str(wheel_set), "--bucket", str(base / "bucket"), f"--corpus={given.corpus}")
             note("gate structure ...")
-            first, processes, evidence = run((*words, "--json"), base / "first.log")
+            first, processes, evidence = run((*words, "--json", "--redo"), base / "first.log")
             note("gate structure again ...")
             again, _, _ = run((*words, "--json"), base / "again.log")
         except FailedError as error:

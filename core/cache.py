@@ -14,7 +14,7 @@ _TREES = "rocm/trees"
 """Folder of ROCm trees; names of unfinished trees, which may also be large, begin with a dot."""
 ROCM = (_TREES, "rocm/tarballs", "rocm/parts")
 IMAGES = ("images/files", "images/rocm-packages", "images/contexts", "images/gates")
-KINDS = (*ROCM, *IMAGES, "inputs", "steps", "sources", "bazel", "bisect", "installers", "docs")
+KINDS = (*ROCM, *IMAGES, "inputs", "steps", "sources", "bazel", "bisect", "installers", "results", "docs")
 """Folders of the cache; each contains one subfolder for each entry."""
 _YOUNG = 3600
 """Seconds after the last use during which an entry always stays, because a run may be about to use it again."""

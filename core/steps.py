@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -22,10 +23,10 @@ _SOURCES = (".py", ".toml", ".txt", ".json", ".lock", ".cc", ".h", ".hip", ".inc
 _OWN_FOLDERS = ("ci_build", "core", "kernels", "pjrt", "plugin", "wheelkit")
 
 
-def own_digest(root: Path) -> str:
+def own_digest(root: Path, folders: Sequence[str] = _OWN_FOLDERS) -> str:
     """Return the SHA-256 of this program's sources: a changed program does not reuse old results."""
     total = hashlib.sha256()
-    for folder in _OWN_FOLDERS:
+    for folder in folders:
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in _SOURCES and path.is_file():
                 total.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode())

@@ -16,6 +16,7 @@ from core.errors import RequestError
 from core.model import WHEELS_JSON, Evidence, Finding, Severity
 from core.process import Runner
 from core.report import Reporter
+from core.store import ContentStore
 from core.targets import requested
 from core.tasks import Tasks
 from promotion import stage as promotion_stage
@@ -26,6 +27,7 @@ from promotion.gates import inspection
 from promotion.gates.abi import gate as abi_gate
 from promotion.gates.common import runs
 from promotion.gates.common.gate import Gate
+from promotion.gates.common.kept_results import STORE
 from promotion.gates.common.rocm_manifest import RocmTree
 from promotion.gates.compile import gate as compile_gate
 from promotion.gates.compile import view
@@ -68,7 +70,7 @@ class GateOptions:
         update_golden: write the registrations of the wheels to the golden lists.
         redo: repeat gates that passed before.
         tasks: machines that compile programs. None means this machine.
-        cache: the user's cache, which keeps the environments of installers; None installs them in every run.
+        cache: the user's cache, which keeps results of gates and the environments of installers; None disables both.
     """
 
     targets: str | None = None
@@ -221,6 +223,7 @@ def run_gates(
         redo=gate_options.redo,
         max_age=None if days is None else timedelta(days=days),
         signer=signer,
+        store=None if gate_options.cache is None else ContentStore(gate_options.cache / STORE),
     )
 
 

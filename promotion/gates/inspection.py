@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from core.errors import BucketError
 from core.model import Finding, GfxTarget, Severity, Tier
 from core.targets import covers, lists, machs
-from promotion.gates.common.gate import Check, Gate, GateContext, error
+from promotion.gates.common.gate import Check, Gate, GateContext, content_alone, error
 from promotion.gates.set_record import (
     REBUILD,
     file_differences,
@@ -51,7 +51,7 @@ def run(context: GateContext) -> Iterator[Check]:
     yield Check(name="index", findings=tuple(_index_findings(context)))
 
 
-GATE = Gate(name="inspection", tier=Tier.STRUCTURE, per_target=False, run=run)
+GATE = Gate(name="inspection", tier=Tier.STRUCTURE, per_target=False, run=run, inputs=content_alone)
 
 
 def _with_location(finding: Finding, filename: str) -> Finding:

@@ -60,6 +60,8 @@ class InstallationTest:
 
     Args:
         folder: an empty directory.
+        dependencies: program that installs the locked dependencies, which are no part of the set; None means the tested
+            one.
         check_loader: whether to check the error of the loader with JAX_PLATFORMS=rocm too.
         is_wanted: called before each step; False stops the test.
     """
@@ -72,11 +74,13 @@ class InstallationTest:
         version: str,
         folder: Path,
         *,
+        dependencies: Installer | None = None,
         check_loader: bool = True,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         self.source, self.installer, self.version, self.folder = source, installer, version, folder
         self.wheels = wheels_for(source.wheel_set, version)
+        self._dependencies = dependencies or installer
         self._runner, self._check_loader, self._is_wanted = runner, check_loader, is_wanted
         self._answer: dict[str, Any] = {}
         self._stderr = ""
@@ -96,14 +100,18 @@ class InstallationTest:
             return
         installed = self._check(where, lambda: self._install(python))
         yield installed
-        # Installing the set by name must choose exactly its files.
+        yield from self.resolution_checks(python)
+        if not installed.failed:
+            yield self._check(f"loader after {where}", self._loader)
+
+    def resolution_checks(self, python: Path) -> Iterator[Check]:
+        """Resolve the set by name without installing it, which must choose exactly its files."""
+        where = f"{self.installer.name} for Python {self.version}"
         yield self._check(f"resolution by {where}", lambda: self._resolve(python, self.source.index))
         if html_index := self.source.html_index:
             # Installers that accept JSON pages read HTML pages on hosts that negotiate no content.
             name = f"resolution of HTML pages by {where}"
             yield self._check(name, lambda: self._resolve(python, html_index))
-        if not installed.failed:
-            yield self._check(f"loader after {where}", self._loader)
 
     def _check(self, name: str, work: Callable[[], Mapping[str, Any]], *, skipped: str = "") -> Check:
         started = time.monotonic()
@@ -132,7 +140,8 @@ class InstallationTest:
         else:
             lines = locked(lock, self.version, {wheel.name for wheel in wheel_set.wheels})
         rest = write_lines(self.folder / "rest.txt", lines)
-        self._run("dependencies-failed", self.installer.install_rest(self._python, rest, locked=lock is not None))
+        program = self.installer if lock is None else self._dependencies
+        self._run("dependencies-failed", program.install_rest(self._python, rest, locked=lock is not None))
         self._run("install-inconsistent", self.installer.check(self._python))
         if self.source.compiled is not None:
             self.source.compiled.share_bytecode(
