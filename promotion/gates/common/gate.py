@@ -65,6 +65,7 @@ class GateContext:
         work: an empty directory, removed after the gate.
         shared: a directory that all gates of one run share.
         lock: lock of the files in `shared`, since gates run concurrently.
+        digests: SHA-256 of files that a gate of this run has read; see `sha256`.
     """
 
     bucket: Bucket
@@ -76,6 +77,15 @@ class GateContext:
     work: Path
     shared: Path
     lock: threading.Lock = field(default_factory=threading.Lock)
+    digests: dict[tuple[object, ...], str] = field(default_factory=dict)
+
+    def sha256(self, path: Path) -> str:
+        """Return the SHA-256 of a file, which is read once in a run of gates unless it changes."""
+        status = path.stat()
+        identity = (path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        if identity not in self.digests:
+            self.digests[identity] = sha256_of(path)
+        return self.digests[identity]
 
     def wheel(self, wheel: Wheel) -> Path:
         """Return the path of a staged wheel.
@@ -84,7 +94,7 @@ class GateContext:
             GateError: the sha256 of the staged wheel differs from wheels.json.
         """
         path = self.bucket.fetch(self.staged.file(wheel.filename), self.work)
-        if (actual := sha256_of(path)) != wheel.sha256:
+        if (actual := self.sha256(path)) != wheel.sha256:
             raise GateError(
                 f"The staged {wheel.filename} has sha256 {actual}, but wheels.json has {wheel.sha256}.",
                 hint="Stage the set again.",

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 
-from core.digests import file_sha256
 from core.errors import BucketError, CiBuildError
 from core.model import Evidence, Outcome
 from core.steps import own_digest, step_key, tool_versions
@@ -22,7 +21,6 @@ from promotion.evidence.signing import Signer
 from promotion.gates.common.gate import Gate, GateContext
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
 
 STORE = "results"
 """Folder of the user's cache with the results."""
@@ -59,7 +57,7 @@ class KeptResults:
             if (inputs := gate.inputs(context)) is None:
                 return
             if self._files is None:
-                self._files = _staged_files(context.bucket, context.staged)
+                self._files = _staged_files(context, context.bucket)
         except (CiBuildError, OSError):  # the gate meets the same problem and reports it
             return
         program = {**tool_versions(), "promotion": own_digest(_ROOT, ("promotion",)), "python": sys.version}
@@ -107,10 +105,11 @@ class KeptResults:
             self._store.publish(folder, key)
 
 
-def _staged_files(bucket: DirBucket, staged: StagedSet) -> Mapping[str, str]:
+def _staged_files(context: GateContext, bucket: DirBucket) -> Mapping[str, str]:
     """Return name -> SHA-256 of every staged file of a set, except evidence."""
+    staged = context.staged
     keys = sorted(key for key in bucket.list(staged.root) if not key.startswith(staged.evidence))
-    return {key.removeprefix(staged.root): file_sha256(bucket.path(key)) for key in keys}
+    return {key.removeprefix(staged.root): context.sha256(bucket.path(key)) for key in keys}
 
 
 def _read(store: ContentStore, key: str) -> Evidence | None:

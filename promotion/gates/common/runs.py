@@ -91,7 +91,7 @@ def run_gates(
     decided = {(old.evidence.gate, old.evidence.target) for old in stored}
     kept = None if store is None else KeptResults(store)
     oldest = None if max_age is None else datetime.now(UTC) - max_age
-    stop, lock = threading.Event(), threading.Lock()
+    stop, lock, digests = threading.Event(), threading.Lock(), dict[tuple[object, ...], str]()
     results: list[dict[str, Evidence]] = []
     with tempfile.TemporaryDirectory(prefix="gates-") as top:
         shared, scratch = Path(top, "shared"), Path(top, "tmp")
@@ -113,6 +113,7 @@ def run_gates(
                     work=Path(tempfile.mkdtemp(prefix=f"{gate.name}-", dir=top)),
                     shared=shared,
                     lock=lock,
+                    digests=digests,
                 )
                 if kept is not None:
                     kept.prepare(gate, _settings(gate), context, left)

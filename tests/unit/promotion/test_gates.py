@@ -20,6 +20,7 @@ from core.errors import GateError, MachineError, RequestError
 from core.model import Evidence, Finding, Outcome, Severity, Tier
 from promotion.evidence.evidence import ENVIRONMENT, read_all
 from promotion.gates import inspection
+from promotion.gates.common import gate as gate_module
 from promotion.gates.common import runs
 from promotion.gates.common.gate import Check, Gate, GateContext, error
 from promotion.gates.common.gate_code import code_digest, sources
@@ -27,6 +28,7 @@ from promotion.gates.common.runs import raise_for_failures, run_gates
 from promotion.gates.coverage import gate as coverage_gate
 from promotion.policy.policy import EDITION, edition
 from promotion.stage import stage
+from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.gating import messages
@@ -481,3 +483,32 @@ def test_interrupt_ends_gates_that_compute(bucket: DirBucket, staged: StagedSet)
     assert ended == ["cleaned up"]
     assert [folder for folder in folders if folder.exists()] == []
     assert read_all(bucket, staged) == {}
+
+
+def test_wheel_is_read_once_in_a_run_unless_it_changes(
+    bucket: DirBucket, staged: StagedSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+    monkeypatch.setattr(gate_module, "sha256_of", lambda path: read.append(path) or sha256_of(path))
+
+    def take(context: GateContext) -> Iterator[Check]:
+        context.wheel(context.wheel_set.wheels[0])
+        yield Check(name="a")
+
+    def damage(context: GateContext) -> Iterator[Check]:
+        path = context.wheel(context.wheel_set.wheels[0])
+        status, data = path.stat(), bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.chmod(0o600)
+        path.write_bytes(data)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        yield from take(context)
+
+    def gate(name: str, function: Callable[[GateContext], Iterable[Check]]) -> Gate:
+        return Gate(name=name, tier=Tier.STRUCTURE, per_target=False, run=function)
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
+    first, second, third = run(bucket, staged, gate("a", take), gate("b", take), gate("c", damage))
+    assert [first.outcome, second.outcome, third.outcome] == [Outcome.PASSED, Outcome.PASSED, Outcome.ERROR]
+    assert "has sha256" in errors(third)[0]
+    assert len(read) == 2
