@@ -94,7 +94,8 @@ def no_side_effects(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
     try:
         with pytest.MonkeyPatch.context() as patch:
             for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
-                patch.setenv(name, str(tmp_path_factory.getbasetemp() / name.lower()))
+                own = hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:16]
+                patch.setenv(name, str(tmp_path_factory.getbasetemp() / name.lower() / own))
             yield
     finally:
         _guard.armed = False

@@ -223,8 +223,15 @@ def run_gates(
         redo=gate_options.redo,
         max_age=None if days is None else timedelta(days=days),
         signer=signer,
-        store=None if gate_options.cache is None else ContentStore(gate_options.cache / STORE),
+        store=_store(gate_options, policy),
     )
+
+
+def _store(gate_options: GateOptions, policy: Policy) -> ContentStore | None:
+    """Return the store of kept results; None for channels but local, since tested code could write to the cache."""
+    if gate_options.cache is None or policy.channel != LOCAL:
+        return None
+    return ContentStore(gate_options.cache / STORE)
 
 
 def with_policy(gate_options: GateOptions, policy: Policy) -> GateOptions:

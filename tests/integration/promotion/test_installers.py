@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from core.model import Evidence, Outcome
-from core.process import HostRunner
+from core.process import HostRunner, Runner
 from promotion.evidence.evidence import is_machine_failure
 from promotion.gates.common.gate import Check
+from promotion.gates.common.installers import Installer
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.requirements import write_lines
 from promotion.gates.common.runs import run_gates
 from promotion.gates.install import gate as install_gate
+from promotion.gates.install.installation import InstallationSource
 from promotion.gates.install.installer_table import configured_installers, locked_installers, select_installers
 from promotion.gates.install.lockers import Locker, Poetry
 from promotion.index.ledger_state import EntryKind
@@ -291,3 +295,61 @@ def test_user_without_index_skips_lockers(scene: Scene, tmp_path: Path) -> None:
     (evidence,) = run_gates(scene.bucket, staged, [gate], HostRunner(scene.environment), Steps())
     assert evidence.outcome is Outcome.SKIPPED
     assert evidence.details["checks"][0]["why"] == "pip's configuration disables indexes, which poetry needs"
+
+
+class RecordedTest:
+    """Stand-in for InstallationTest that records its work."""
+
+    done: ClassVar[list[tuple[str, str, str, str]]] = []
+
+    def __init__(self, source: InstallationSource, _runner: object, installer: Installer, version: str, _folder: Path,
+                 *, dependencies: Installer | None, **_options: object) -> None:  # fmt: skip
+        html = "HTML pages" if source.html_index else ""
+        self._about = (installer.name, version, dependencies.name if dependencies else installer.name, html)
+
+    def checks(self, _python: Path | None) -> Iterator[Check]:
+        self.done.append(self._about)
+        yield Check(name="a")
+
+    def resolution_checks(self, _python: Path) -> Iterator[Check]:
+        self.done.append((*self._about[:2], "resolved only", self._about[3]))
+        yield Check(name="a")
+
+
+@pytest.mark.parametrize(
+    ("installers", "missing", "expected"),
+    [
+        ("newest", (), [("pip", "3.11", "uv", ""), ("pip", "3.12", "resolved only", ""),
+                        ("uv", "3.11", "uv", "HTML pages"), ("uv", "3.12", "uv", "HTML pages")]),
+        ("newest", ("3.11",), [("pip", "3.11", "uv", ""), ("pip", "3.12", "uv", ""),
+                               ("uv", "3.11", "uv", "HTML pages"), ("uv", "3.12", "uv", "HTML pages")]),
+        ("pip", (), [("pip", "3.11", "pip", "HTML pages"), ("pip", "3.12", "pip", "HTML pages")]),
+        ("all", (), [(name, version, name, "HTML pages") for name in ("pip", "uv") for version in ("3.11", "3.12")]),
+    ],
+)  # fmt: skip
+def test_uv_spares_newest_pip_work_unless_all_installers_are_tested(
+    scene: Scene,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    installers: str,
+    missing: tuple[str, ...],
+    expected: list[tuple[str, ...]],
+) -> None:
+    monkeypatch.setattr(install_gate, "InstallationTest", RecordedTest)
+    monkeypatch.setattr(install_gate, "LockingTest", RecordedTest)
+    monkeypatch.setattr(install_gate, "check_pair", lambda *_arguments: Check(name="pair"))
+    monkeypatch.setattr(RecordedTest, "done", [])
+    wheels = make_wheels(scene.folder / "w", pythons=("3.11", "3.12"))
+    wheel_set = make_set(wheels, python_versions=("3.11", "3.12"))
+    staged = stage(scene.bucket, write_set(scene.folder / "set", wheels, wheel_set))
+    pythons = {version: Path(sys.executable) for version in ("3.11", "3.12") if version not in missing}
+    with_ = partial(running_installers, cache) if installers == "all" else None
+    gate = install_gate.make_gate(pythons, installers=installers, cache=cache, with_=with_)
+    (evidence,) = run_gates(scene.bucket, staged, [gate], HostRunner(scene.environment), Steps())
+    assert evidence.outcome is Outcome.PASSED
+    assert sorted(RecordedTest.done) == sorted(expected)
+
+
+def running_installers(folder: Path, runner: Runner, _cache: Path) -> Sequence[Installer | Locker]:
+    """Return the newest pip and uv, which are tested with all others."""
+    return configured_installers(runner, folder)

@@ -489,7 +489,12 @@ def test_wheel_is_read_once_in_a_run_unless_it_changes(
     bucket: DirBucket, staged: StagedSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[Path] = []
-    monkeypatch.setattr(gate_module, "sha256_of", lambda path: read.append(path) or sha256_of(path))
+
+    def counted(path: Path) -> str:
+        read.append(path)
+        return sha256_of(path)
+
+    monkeypatch.setattr(gate_module, "sha256_of", counted)
 
     def take(context: GateContext) -> Iterator[Check]:
         context.wheel(context.wheel_set.wheels[0])
