@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,13 @@ from typing import Any
 from packaging.version import Version
 
 from core import layouts, targets, versions
-from core.model import BuildRequest
+from core.model import BuildRequest, to_json
 from wheelkit.repair.plan import RepairPlan
 
+RECIPE = "recipe"
+"""Field of `build_info.json` with the `recipe_digest`."""
+_FORMAT = 1
+"""Version of what recipes write for the same payload and tables; a change of texts or fields needs another number."""
 _LICENSE = Path(__file__).parents[1] / "LICENSE"
 _OLDEST_PYTHON = ((Version("0.11"), ">=3.12"), (Version("0"), ">=3.11"))
 """First JAX release of a range -> Requires-Python of the range; newest range first."""
@@ -57,7 +63,7 @@ def repair_plan(
         requires_dist=versions.pins(kind, version, major=rocm.major),
         license_text=license_text(),
         files=payload_files(payload, folder, version),
-        build_info=build_info(kind, request, version, sources),
+        build_info=build_info(kind, request, version, sources) | {RECIPE: recipe_digest(payload)},
         build_info_path=f"{folder}/build_info.json",
         allowed_sonames=layouts.allowed_sonames(rocm),
     )
@@ -66,10 +72,10 @@ def repair_plan(
 def build_info(
     kind: versions.Kind, request: BuildRequest, version: str, sources: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return the fields of `build_info.json`, except `members`, `inputs` and `tools`.
+    """Return the fields of `build_info.json`, except `recipe`, `members`, `inputs` and `tools`.
 
-    The repair adds `members`, and the build driver adds `inputs` and `tools`. The loader in `pjrt/payload` reads the
-    file; `build_info.py` in the wheel documents the fields.
+    `repair_plan` adds `recipe`, the repair adds `members`, and the build driver adds `inputs` and `tools`. The loader
+    in `pjrt/payload` reads the file; `build_info.py` in the wheel documents the fields.
     """
     return {
         "version": version,
@@ -85,6 +91,17 @@ def build_info(
         "stripped": request.strip,
         **({"sources": dict(sources)} if sources else {}),
     }
+
+
+def recipe_digest(payload: Path) -> str:
+    """Return the SHA-256 of what determines the texts of a wheel besides its request: payload, licence and tables.
+
+    The gate `inspection` compares wheels with the same digest with what their recipe writes.
+    """
+    files = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(payload.glob("*.py"))}
+    licence = hashlib.sha256(license_text()).hexdigest()
+    parts = [_FORMAT, files, licence, to_json(targets.load_table()), to_json(layouts.load_layouts())]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def requires_python(jax_version: str) -> str:

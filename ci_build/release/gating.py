@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from ci_build.build.expected import this_program
 from ci_build.release.authority import signer_of
 from ci_build.release.request import CORPORA, GATES, STRUCTURE, SigningKey
 from ci_build.rocm.tree import read_tree
@@ -104,7 +105,7 @@ def make_gate(name: str, gate_options: GateOptions, tree: RocmTree | None = None
     """
     match name:
         case "inspection":
-            return inspection.GATE
+            return inspection.make_gate(this_program())
         case "abi":
             return abi_gate.make_gate(tree.manifest if tree else None)
         case "load":

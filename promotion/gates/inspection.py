@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from core.errors import BucketError
-from core.model import Finding, GfxTarget, Severity, Tier
+from core.errors import ArchiveError, BucketError
+from core.model import Finding, GfxTarget, Severity, Tier, Wheel
 from core.targets import covers, lists, machs
 from promotion.gates.common.gate import Check, Gate, GateContext, content_alone, error
+from promotion.gates.recipe_check import Program, check_files, check_wheel
 from promotion.gates.set_record import (
     REBUILD,
     file_differences,
@@ -21,12 +23,29 @@ from promotion.index.core_metadata import core_metadata
 from promotion.index.pages import metadata_name
 from promotion.storage.bucket import sha256_of
 from promotion.storage.keys import project_pages
+from wheelkit.archive.reader import WheelArchive
 from wheelkit.findings import as_published
 from wheelkit.inspect.inspect import Expectations, inspect_wheel
+from wheelkit.inspect.model import WheelReport
 from wheelkit.inspect.wheel_set import check_set
 
 
-def run(context: GateContext) -> Iterator[Check]:
+def make_gate(program: Program | None = None) -> Gate:
+    """Return the gate.
+
+    Args:
+        program: functions that write wheels and sets again; None skips the comparison with what they write.
+    """
+    return Gate(
+        name="inspection",
+        tier=Tier.STRUCTURE,
+        per_target=False,
+        run=lambda context: _run(context, program),
+        inputs=content_alone,
+    )
+
+
+def _run(context: GateContext, program: Program | None) -> Iterator[Check]:
     """Yield a check for each wheel, and checks of the set, of the files beside the wheels and of the staged index."""
     expectations = Expectations(
         targets=tuple(map(GfxTarget.parse, context.wheel_set.targets)),
@@ -41,17 +60,36 @@ def run(context: GateContext) -> Iterator[Check]:
         infos.append(read_build_info(context.wheel(wheel)))
         relevant = as_published(report.findings, wheel.name) if wheel.as_published else report.findings
         untrue = wheel_differences(report, wheel, infos[-1])
-        findings = (*(_with_location(item, report.filename) for item in relevant), *untrue)
+        made = _recipe_findings(context, wheel, report, infos[-1], program) if program else ()
+        findings = (*(_with_location(item, report.filename) for item in relevant), *untrue, *made)
         notes = sorted({finding.code for finding in report.findings if finding.severity is Severity.NOTE})
         yield Check(name=wheel.filename, findings=findings, details={"sha256": report.sha256, "notes": notes})
     between = (_with_location(finding, "") for finding in check_set(reports))
     yield Check(name="set", findings=(*between, *set_differences(context.wheel_set, reports, infos)))
-    files = file_differences(context.wheel_set, lambda name: context.bucket.get(context.staged.file(name)))
-    yield Check(name="files", findings=tuple(files))
+
+    def read(name: str) -> bytes:
+        return context.bucket.get(context.staged.file(name))
+
+    files = tuple(file_differences(context.wheel_set, read))
+    if program and not files:  # these name the cause
+        files = tuple(check_files(context.wheel_set, read, program))
+    yield Check(name="files", findings=files)
     yield Check(name="index", findings=tuple(_index_findings(context)))
 
 
-GATE = Gate(name="inspection", tier=Tier.STRUCTURE, per_target=False, run=run, inputs=content_alone)
+GATE = make_gate()
+"""The gate without a comparison with the program that made the set."""
+
+
+def _recipe_findings(
+    context: GateContext, wheel: Wheel, report: WheelReport, info: Mapping[str, Any], program: Program
+) -> tuple[Finding, ...]:
+    """Compare a wheel with what its recipe writes; a damaged archive is reported by its inspection."""
+    try:
+        with WheelArchive(context.wheel(wheel)) as archive:
+            return tuple(check_wheel(archive, report.elfs, wheel, context.wheel_set, info, program))
+    except ArchiveError:
+        return ()
 
 
 def _with_location(finding: Finding, filename: str) -> Finding:

@@ -8,29 +8,46 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from core.errors import ArchiveError
-from core.model import CONSTRAINTS, PYLOCK, SBOM, Finding, GfxTarget, MemberInfo, Payload, Wheel, WheelSet
+from core.errors import ArchiveError, CiBuildError
+from core.model import (
+    CONSTRAINTS,
+    PYLOCK,
+    SBOM,
+    BuildRequest,
+    Finding,
+    GfxTarget,
+    MemberInfo,
+    Payload,
+    RocmVersion,
+    Wheel,
+    WheelSet,
+)
 from core.targets import MULTI_ARCH, family_of
+from core.versions import set_version
 from promotion.gates.common.gate import error
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.inspect.metadata import JAX_ROCM
 from wheelkit.inspect.model import WheelReport, member_infos
 from wheelkit.inspect.proven_rocm import compiler_marks
+from wheelkit.rocm_manifest import ROCM_MANIFEST
 
 REBUILD = "Build and stage the set again."
 _BUILD_INFO = "/build_info.json"
 _JAX = ("jax", "jaxlib")
 """Projects that the set has or pins."""
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST_BYTES = 4 << 20
 _MOST_NAMED = 4
 _Row = tuple[str, str, str, str]
@@ -57,12 +74,12 @@ def wheel_differences(report: WheelReport, wheel: Wheel, info: Mapping[str, Any]
     meta = report.metadata
     if meta is not None:
         recorded = {
-            "name": wheel.name, "version": wheel.version, "tags": sorted(wheel.tags),
+            "name": wheel.name, "version": wheel.version, "tags": sorted(wheel.tags), "size": wheel.size,
             "requires_python": wheel.requires_python,
             "requires_dist": [" ".join(text.split()) for text in wheel.requires_dist],
         }  # fmt: skip
         actual = {
-            "name": report.project, "version": meta.version, "tags": sorted(report.tags),
+            "name": report.project, "version": meta.version, "tags": sorted(report.tags), "size": report.size,
             "requires_python": meta.requires_python, "requires_dist": list(meta.requires_dist),
         }  # fmt: skip
         if differences := _differences(actual, recorded):
@@ -101,6 +118,8 @@ def set_differences(
     if wheel_set.index not in (MULTI_ARCH, family):
         yield _untrue("index", f"it is {wheel_set.index}, but the index of {', '.join(wheel_set.targets)} is {family}")
     yield from _pin_differences(wheel_set)
+    yield from _request_differences(wheel_set, own)
+    yield from map(_malformed, malformed_values(wheel_set))
     downloaded = {item.sha256 for item in wheel_set.inputs if item.url}
     for wheel in wheel_set.wheels if wheel_set.request.get("payload") == Payload.SOURCE else ():
         if JAX_ROCM.fullmatch(wheel.name) and wheel.source_sha256 in downloaded:
@@ -111,6 +130,80 @@ def set_differences(
         adopted = not inputs and (wheel.filename not in made or wheel.source_sha256 == wheel.sha256)
         if not adopted and (wheel.source_sha256, wheel.source_size) not in inputs:
             yield _untrue("inputs", f"the source of {wheel.filename} is not among them")
+
+
+def _request_differences(
+    wheel_set: WheelSet, own: Sequence[tuple[WheelReport, Mapping[str, Any]]]
+) -> Iterator[Finding]:
+    """Compare the request of a set that this program built with the set, and with the versions that it asks for."""
+    request = wheel_set.request
+    if request.get("payload") not in [*Payload]:
+        return
+    actual = {
+        "jax_version": wheel_set.jax_version, "rocm_version": wheel_set.rocm_version,
+        "python_versions": list(wheel_set.python_versions), "rocm_manifest": wheel_set.files.get(ROCM_MANIFEST, ""),
+        **({} if request.get("targets") is None else {"targets": list(wheel_set.targets)}),
+    }  # fmt: skip
+    actual = {name: value for name, value in actual.items() if name in request}
+    if differences := _differences(actual, request):
+        yield _untrue("request", differences)
+    if not request.keys() >= {"targets", "rocm_version_extra", "post_release", "strip"}:
+        return  # another version of this program recorded it
+    try:
+        asked = BuildRequest(
+            payload=Payload(request["payload"]),
+            jax_version=wheel_set.jax_version,
+            rocm_version=RocmVersion(text=wheel_set.rocm_version),
+            python_versions=wheel_set.python_versions,
+            targets=None if request["targets"] is None else tuple(map(GfxTarget.parse, request["targets"])),
+            rocm_version_extra=request["rocm_version_extra"],
+            post_release=request["post_release"],
+            strip=request["strip"],
+        )
+        version = set_version(asked)
+    except (CiBuildError, TypeError, ValueError) as problem:
+        yield _untrue("request", f"no build has such a request: {type(problem).__name__}: {problem}")
+        return
+    for report, _ in own:
+        if report.version != version:
+            yield _untrue("request", f"it asks for version {version}, but {report.filename} has another one")
+
+
+def malformed_values(wheel_set: WheelSet) -> Iterator[str]:
+    """Yield a clause for each value of wheels.json that has another form than this program writes."""
+    digests = {f"files of {name}": sha256 for name, sha256 in wheel_set.files.items()}
+    sizes = {f"file_sizes of {name}": size for name, size in wheel_set.file_sizes.items()}
+    for wheel in wheel_set.wheels:
+        digests |= {f"{wheel.filename} sha256": wheel.sha256, f"{wheel.filename} source_sha256": wheel.source_sha256}
+        sizes |= {f"{wheel.filename} size": wheel.size, f"{wheel.filename} source_size": wheel.source_size}
+    for item in wheel_set.inputs:
+        digests[f"inputs {item.filename} sha256"], sizes[f"inputs {item.filename} size"] = item.sha256, item.size
+        if item.url and item.filename.endswith(".whl") and not _is_url_of(str(item.url), item.filename):
+            yield f"url of {item.filename} among the inputs is {item.url!r}"
+    yield from (f"{name} is {text!r}, no SHA-256" for name, text in digests.items() if not _SHA256.fullmatch(str(text)))
+    yield from (f"{name} is {size!r}" for name, size in sizes.items() if type(size) is not int or size < 0)
+    for part in ("tools", "pins"):
+        rows = getattr(wheel_set, part).items()
+        yield from (f"{part} has {name!r}: {text!r}" for name, text in rows if not isinstance(text, str) or not text)
+    for name, version in wheel_set.pins.items():
+        if name != canonicalize_name(name) or not _is_version(str(version)):
+            yield f"pins has {name!r}: {version!r}"
+
+
+def _is_url_of(url: str, filename: str) -> bool:
+    path = unquote(urlsplit(url).path)
+    return url.startswith(("https://", "http://", "file://")) and path.endswith(f"/{filename}")
+
+
+def _malformed(clause: str) -> Finding:
+    return error("wheels-json-untrue", f"wheels.json has a value of another form: {clause}.", REBUILD)
+
+
+def _is_version(text: str) -> bool:
+    try:
+        return str(Version(text)) == text
+    except InvalidVersion:
+        return False
 
 
 def file_differences(wheel_set: WheelSet, read: Callable[[str], bytes]) -> Iterator[Finding]:

@@ -191,12 +191,15 @@ class Bench:
             path = case.wheels.get(kind, self.path(kind))
             os.link(path, folder / path.name)
             wheels.append(self._entry(kind, path))
+        manifest = ""
         if case.manifest is not None:
             (folder / ROCM_MANIFEST).write_bytes(dump_manifest(case.manifest))
+            manifest = file_sha256(folder / ROCM_MANIFEST)
         jax = self.wheel_set.jax_version
         pins = {"jax": jax} if "jaxlib" in kinds else {"jax": jax, "jaxlib": jax}
         held = tuple(sorted(wheels, key=lambda wheel: wheel.name))
         wheel_set = replace(self.wheel_set, **{"wheels": held, "pins": pins, "files": {}, **case.fields})
+        wheel_set = replace(wheel_set, request={**wheel_set.request, "rocm_manifest": manifest})
         write_set(folder, wheel_set, self._locked() if kinds.keys() == PROJECTS.keys() and not case.fields else None)
         return folder
 

@@ -389,4 +389,59 @@ FAULTS = (
         catches=caught("inspection", "wheels-json-untrue", "its payload is source", "Build and stage the set again"),
         wheel="",
     ),
+    Fault(
+        name="edited loader",
+        how="another number in pjrt's `_diagnose.py`, with which the loader works on every simulated machine",
+        inject=make.text("pjrt", f"{LOADER}/_diagnose.py", "SMALL_SHM_MIB = 64", "SMALL_SHM_MIB = 63"),
+        catches=caught("inspection", "payload-differs", "not 'SMALL_SHM_MIB = 64'", "have it reviewed"),
+        wheel="pjrt",
+    ),
+    Fault(
+        name="additional module",
+        how="a `_more.py` in the package of the plugin",
+        inject=make.added("plugin", f"{PACKAGE}/_more.py", b"X = 1\n"),
+        catches=caught("inspection", "payload-differs", "_more.py is additional", "have it reviewed"),
+    ),
+    Fault(
+        name="edited METADATA",
+        how="another Summary in the plugin's METADATA",
+        inject=make.text(
+            "plugin", "{info}/METADATA", "extension modules (ROCm", "extension modules, experimental (ROCm"
+        ),
+        catches=caught("inspection", "metadata-differs", "experimental", "have it reviewed"),
+    ),
+    Fault(
+        name="edited build_info.json",
+        how="gfx943 among the processors that XLA accepts in pjrt's build_info.json",
+        inject=make.text("pjrt", f"{LOADER}/build_info.json", '"gfx942",\n    "gfx950",', '"gfx943",\n    "gfx950",'),
+        catches=caught("inspection", "build-info-differs", "is 'gfx943', not 'gfx942'", "have it reviewed"),
+        wheel="pjrt",
+    ),
+    Fault(
+        name="archive packed again",
+        how="the plugin packed again by zipfile, with the time of its files on disk",
+        inject=make.packed_again,
+        catches=caught("inspection", "archive-not-canonical", "the time 2024-05-06 07:08:10", "must not pack it again"),
+    ),
+    Fault(
+        name="false size in pylock.toml",
+        how="another size of pjrt in the lock of the set",
+        inject=make.locked_file("pylock.toml", "size = ", "size = 1"),
+        catches=caught("inspection", "set-file-untrue", "packages[0].wheels[0].size", "Build and stage the set again"),
+        wheel="",
+    ),
+    Fault(
+        name="false identifier in the bill of materials",
+        how="numpy by another name in the purl of sbom.cdx.json",
+        inject=make.locked_file("sbom.cdx.json", "pkg:pypi/numpy@", "pkg:pypi/nunpy@"),
+        catches=caught("inspection", "set-file-untrue", "purl is 'pkg:pypi/nunpy", "Build and stage the set again"),
+        wheel="",
+    ),
+    Fault(
+        name="false request in wheels.json",
+        how="a post release in the request of a set without one",
+        inject=make.requested(post_release=2),
+        catches=caught("inspection", "wheels-json-untrue", "asks for version 0.10.2.post2", "Build and stage the set"),
+        wheel="",
+    ),
 )

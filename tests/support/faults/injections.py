@@ -15,7 +15,7 @@ from core.wheels_json import dump_wheel_set
 from core.wheelset import read_set, sha256sums
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
-from tests.support.faults.bench import XLA, Bench, Case
+from tests.support.faults.bench import PROJECTS, XLA, Bench, Case
 from tests.support.faults.patches import Patches
 from wheelkit.archive.rewrite import WheelRewrite
 from wheelkit.gpu.slim import slim
@@ -191,6 +191,17 @@ def damaged_archive(bench: Bench) -> Case:
     return bench.case(plugin=out)
 
 
+def packed_again(bench: Bench) -> Case:
+    """Pack the files of a wheel with another time."""
+    out = bench.fresh() / bench.path("plugin").name
+    with zipfile.ZipFile(bench.path("plugin")) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
+        for item in old.infolist():
+            data = old.read(item)
+            item.date_time = (2024, 5, 6, 7, 8, 10)
+            new.writestr(item, data)
+    return bench.case(plugin=out)
+
+
 # Sets
 
 
@@ -241,11 +252,18 @@ def set_file(name: str, old: str, new: str) -> Inject:
         assert old in text, f"{name} has no {old!r}"
         (folder / name).write_text(text.replace(old, new), "utf-8")
         made = read_set(folder)
-        made = replace(made, files={**made.files, name: file_sha256(folder / name)})
+        sizes = {**made.file_sizes, name: (folder / name).stat().st_size}
+        made = replace(made, files={**made.files, name: file_sha256(folder / name)}, file_sizes=sizes)
         (folder / SHA256SUMS).write_bytes(sha256sums(made))
         (folder / WHEELS_JSON).write_text(dump_wheel_set(made), "utf-8")
 
     return lambda bench: Case(manifest=bench.manifest, edit=edit)
+
+
+def locked_file(name: str, old: str, new: str) -> Inject:
+    """Replace text in a file beside the wheels of a set with a lock file, which has all of its wheels."""
+    inject = set_file(name, old, new)
+    return lambda bench: replace(inject(bench), wheels={kind: bench.path(kind) for kind in PROJECTS})
 
 
 def added(kind: str, member: str, data: bytes) -> Inject:

@@ -1,0 +1,79 @@
+"""Comparison of an archive with what the writer of this program writes for the same members.
+
+Archives that this program wrote are canonical: one form of headers, one timestamp, no gaps, RECORD last. A later change
+by another program, even one that readers accept, thus shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from core.errors import ArchiveError
+from wheelkit.archive.member_writer import EPOCH, central_directory, local_header
+from wheelkit.archive.reader import WheelArchive
+from wheelkit.archive.record import RecordEntry, format_record, parse_record
+from wheelkit.archive.zip_format import ZipMember
+
+_REGULAR, _PERMISSIONS = 0o100000 << 16, 0o775 << 16
+"""External attributes of members: regular files, whose permissions the writer keeps."""
+
+
+def check_canonical(archive: WheelArchive) -> dict[str, list[str]]:
+    """Return clause about a difference -> the files that it is about; none for the archive as a whole."""
+    found: dict[str, list[str]] = {}
+    for name, clause in _differences(archive):
+        found.setdefault(clause, []).extend([name] if name else [])
+    return found
+
+
+def _differences(archive: WheelArchive) -> Iterator[tuple[str, str]]:
+    position, record = 0, f"{archive.dist_info}/RECORD"
+    for member in archive.members:
+        header = _header(archive, member)
+        if fields := list(_unusual_fields(member)):
+            yield member.name, f"the headers have {', '.join(fields)}"
+        elif header is None:
+            yield member.name, "the local headers have other flags, times, versions or extra fields"
+        if member.header_offset != position:
+            yield member.name, "bytes between the files belong to none, or the directory has another order"
+        position = member.data_end
+    if archive.members and archive.members[-1].name != record:
+        yield archive.members[-1].name, "RECORD is not the last file"
+    directory = central_directory([member._replace(flags=0) for member in archive.members], position)
+    if archive.pread(max(0, archive.size - position), position) != directory:
+        yield (
+            "",
+            "the central directory has comments, extra fields, folders or versions of other writers",
+        )
+    yield from _record_differences(archive, record)
+
+
+def _header(archive: WheelArchive, member: ZipMember) -> bytes | None:
+    """Return the local header of a member if the writer could have written it."""
+    for wide in (False, True):  # the writer decides before it knows the compressed size
+        header = local_header(member._replace(flags=0), wide=wide)
+        if member.header_offset + len(header) == member.data_offset:
+            return header if archive.pread(len(header), member.header_offset) == header else None
+    return None
+
+
+def _unusual_fields(member: ZipMember) -> Iterator[str]:
+    if member.flags & ~0x0800:
+        yield f"flag bits 0x{member.flags:x}"
+    if member.date_time != EPOCH:
+        yield "the time {}-{:02}-{:02} {:02}:{:02}:{:02}".format(*member.date_time)
+    if member.external_attr & ~_PERMISSIONS != _REGULAR:
+        yield f"external attributes 0x{member.external_attr:x}"
+
+
+def _record_differences(archive: WheelArchive, name: str) -> Iterator[tuple[str, str]]:
+    """Compare the form of RECORD; other checks compare its hashes."""
+    try:
+        body = archive.read(name)
+        rows = dict(parse_record(body.decode())[0])
+    except (ArchiveError, UnicodeDecodeError):
+        return  # reported where RECORD is read
+    empty = RecordEntry(None, None)
+    order = [(member.name, rows.get(member.name, empty)) for member in archive.members if member.name != name]
+    if body != format_record([*order, (name, empty)]):
+        yield name, "the rows of RECORD have another order or form than the files of the archive"
