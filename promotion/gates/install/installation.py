@@ -24,6 +24,8 @@ _SUFFIX = " JAX goes on without it; JAX_PLATFORMS=cpu silences this message."
 _NO_GPU = "no AMD GPU was found"
 _PROBE = Path(__file__).with_name("probe.py")
 _SECONDS = 900.0
+_PROBE_SECONDS = 120.0
+"""Time for the imports of an installed set, which take some seconds."""
 _REMEDY = "Read the output, fix the cause and run the gate again."
 
 
@@ -200,6 +202,7 @@ class InstallationTest:
             raise InstallationError("loader-form", f"the warning does not begin with {start!r}: {sentence}")
         if self._check_loader:
             question: dict[str, Any] = {"paths": None, "distributions": {}, "imports": [], "devices": True}
+            question["seconds"] = _PROBE_SECONDS
             answer, _ = self._probe(self._python, question, platforms="rocm")
             if sentence not in answer["refusal"]:
                 message = answer["refusal"] or f"platforms {', '.join(answer['platforms'])}"
@@ -237,13 +240,22 @@ class InstallationTest:
             "distributions": expected | (pins if imports else {}),
             "imports": modules(wheel_set) if imports else [],
             "devices": imports,
+            "seconds": _PROBE_SECONDS,
         }
 
     def _probe(self, python: Path, question: Mapping[str, Any], *, platforms: str = "") -> tuple[dict[str, Any], str]:
         """Run `probe.py` and return its answer and standard error."""
         argv = (str(python), "-I", str(_PROBE), json.dumps(question))
         env = {"JAX_PLATFORMS": platforms, "JAX_PLATFORM_NAME": ""}
-        completed = self._run("probe-failed", Command(argv=argv, env=env))
+        started = time.monotonic()
+        try:
+            completed = self._run("probe-failed", Command(argv=argv, env=env))
+        except InstallationError as problem:
+            limit = question["seconds"]
+            if time.monotonic() - started < limit:
+                raise
+            text = f"the imports and jax.devices() did not end within {limit:g} seconds: {problem.message}"
+            raise InstallationError("import-hangs", text) from problem
         answer: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
         if answer["problems"]:
             raise InstallationError("install-untrue", "; ".join(answer["problems"]))

@@ -5,6 +5,7 @@ The program uses only the standard library. The first argument is a question in 
 - `paths`: directories with distributions; null means sys.path.
 - `distributions`: name -> {"version": ..., "files": {path: sha256}}.
 - `imports`: modules to import, in order; `devices`: whether to call jax.devices() afterwards.
+- `seconds`: time after which the program ends with the stack of each thread on standard error.
 
 The last line of output is the answer in JSON, since imports may print too: `problems` is a list of sentences,
 `platforms` are the platforms of jax's devices, `refusal` is the error of jax.devices(), `gpu` is true if there is a
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import faulthandler
 import hashlib
 import importlib
 import importlib.metadata
@@ -111,5 +113,7 @@ def main(question: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer = json.dumps(main(json.loads(sys.argv[1])))
+    question = json.loads(sys.argv[1])
+    faulthandler.dump_traceback_later(question["seconds"], exit=True)  # it ends code that keeps the GIL too
+    answer = json.dumps(main(question))
     sys.stdout.write(f"\n{answer}\n")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import venv
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -19,7 +22,9 @@ from promotion.gates.common.installers import Installer
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.requirements import write_lines
 from promotion.gates.common.runs import run_gates
+from promotion.gates.common.uv_installer import configured_uv
 from promotion.gates.install import gate as install_gate
+from promotion.gates.install import installation
 from promotion.gates.install.installation import InstallationSource
 from promotion.gates.install.installer_table import configured_installers, locked_installers, select_installers
 from promotion.gates.install.lockers import Locker, Poetry
@@ -34,6 +39,7 @@ from promotion.storage.keys import StagedSet
 from tests.support.file_server import serving_folder
 from tests.support.machine import user_environment
 from tests.support.promoting import RELEASED, go, staged_in
+from tests.support.sets import wheel_set
 from tests.support.silent import Steps
 from tests.support.wheel_sets import SetWheel, make_set, make_wheels, ordinary_index, plugin, write_index, write_set
 
@@ -353,3 +359,20 @@ def test_uv_spares_newest_pip_work_unless_all_installers_are_tested(
 def running_installers(folder: Path, runner: Runner, _cache: Path) -> Sequence[Installer | Locker]:
     """Return the newest pip and uv, which are tested with all others."""
     return configured_installers(runner, folder)
+
+
+def test_import_that_never_ends_is_named_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    venv.create(tmp_path / "environment", symlinks=True)
+    (site,) = (tmp_path / "environment" / "lib").glob("*/site-packages")
+    (site / "endless.py").write_text("import time\n\ntime.sleep(600)\n")
+    monkeypatch.setattr(installation, "_PROBE_SECONDS", 1.0)
+    source = installation.InstallationSource(
+        index="http://127.0.0.1/", wheel_set=replace(wheel_set(), wheels=(), pins={}), lock=None
+    )
+    uv = configured_uv(HostRunner(dict(os.environ)))
+    test = installation.InstallationTest(source, HostRunner(dict(os.environ)), uv, OWN, tmp_path)
+    question = {**test._question(imports=True), "imports": ["endless"]}
+    with pytest.raises(installation.InstallationError, match="did not end within 1 seconds") as caught:
+        test._probe(tmp_path / "environment/bin/python", question)
+    assert caught.value.code == "import-hangs"
+    assert re.search(r'endless\.py", line 3', caught.value.message)
