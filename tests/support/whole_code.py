@@ -12,7 +12,7 @@ from core.model import GfxTarget
 from core.targets import machs
 from wheelkit.elf import constants
 from wheelkit.elf.reader import ElfImage
-from wheelkit.gpu.limits import limits_of
+from wheelkit.gpu.limits import GpuLimits, limits_of
 
 Edit = Callable[[bytearray], None]
 """Change of an ELF file in place; generated and compiled ones can be changed alike."""
@@ -69,7 +69,7 @@ def whole_code(
         code, descriptor = at[".text"] + _PAGE + 256 * number, at[".rodata"] + 64 * number
         symbols += struct.pack("<IBBHQQ", string, 0x12, 3, 5, code, 256)
         symbols += struct.pack("<IBBHQQ", string + len(name) + 1, 0x11, 0, 4, descriptor, 64)
-        descriptors += _descriptor(code - descriptor, limits.waves[0], unified=limits.unified)
+        descriptors += _descriptor(code - descriptor, limits)
         string += 2 * len(name) + 5
     for name, size in held.items():
         symbols += struct.pack("<IBBHQQ", first_variable, 0x11, 3, 4, at[".rodata"], size)
@@ -122,7 +122,7 @@ def _note(target: str, names: Sequence[str], wave: int) -> bytes:
             ".args": [
                 {".offset": 0, ".size": 8, ".value_kind": "global_buffer"},
                 {".offset": 8, ".size": 8, ".value_kind": "global_buffer"},
-                {".offset": 16, ".size": 4, ".value_kind": "by_value"},
+                {".offset": 16, ".size": 8, ".value_kind": "by_value"},
             ],
         }
         for name in names
@@ -132,17 +132,28 @@ def _note(target: str, names: Sequence[str], wave: int) -> bytes:
     return struct.pack("<III", 7, len(text), 32) + b"AMDGPU\0\0" + text + bytes(-len(text) % 8)
 
 
-def _descriptor(entry: int, wave: int, *, unified: bool) -> bytes:
-    """Return a descriptor with 64 VGPRs, 32 SGPRs, the float mode of compilers and the sizes of `_note`."""
-    blocks = 7 if unified or wave == 32 else 15
-    rsrc1 = blocks | (2 << 6 if wave == 64 else 0) | 0xC0 << 12
+def _descriptor(entry: int, limits: GpuLimits) -> bytes:
+    """Return a descriptor with 64 VGPRs, 32 SGPRs, the modes of compilers and the sizes of `_note`."""
+    wave = limits.waves[0]
+    blocks = 7 if limits.unified or wave == 32 else 15
+    rsrc1 = blocks | (2 << 6 if wave == 64 else 0) | 0xC0 << 12 | limits.modes
     return struct.pack(
-        "<IIIIq20sIIIHHI", 1024, 16, 24, 0, entry, bytes(20), 15 if unified else 0, rsrc1, 1 | 6 << 1,
+        "<IIIIq20sIIIHHI", 1024, 16, 24, 0, entry, bytes(20), 15 if limits.unified else 0, rsrc1, 1 | 6 << 1 | 1 << 7,
         0b1001 | (1 << 10 if wave == 32 else 0), 0, 0,
     )  # fmt: skip
 
 
 # Edits
+
+
+def both(*edits: Edit) -> Edit:
+    """Apply several edits in turn."""
+
+    def edit(data: bytearray) -> None:
+        for one in edits:
+            one(data)
+
+    return edit
 
 
 def put(at: int, form: str, *values: int) -> Edit:
@@ -170,7 +181,8 @@ def metadata(change: Callable[[dict[str, Any]], object]) -> Edit:
         (size,) = struct.unpack_from("<I", data, section.offset + 4)
         about = msgpack.unpackb(data[section.offset + 20 : section.offset + 20 + size])
         for kernel in about["amdhsa.kernels"]:
-            del kernel[".language"], kernel[".language_version"]
+            kernel.pop(".language", None)
+            kernel.pop(".language_version", None)
         change(about)
         text = msgpack.packb(about)
         room = section.size - 20

@@ -8,8 +8,9 @@ the processor and its features.
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from core.errors import ElfError, RequestError
@@ -17,6 +18,7 @@ from core.model import GfxTarget
 from wheelkit.elf import constants
 from wheelkit.elf.hardening import segment_problems, writable_code
 from wheelkit.elf.reader import ElfImage, RawSymbol, Segment
+from wheelkit.gpu.agreement import KernelTraits
 from wheelkit.gpu.code_object import read_metadata
 from wheelkit.gpu.kernel_descriptor import (
     ENTRY_ALIGNMENT,
@@ -25,11 +27,14 @@ from wheelkit.gpu.kernel_descriptor import (
     descriptor_problem,
     kernel_needs,
     metadata_problem,
+    start_problem,
+    work_item_ids,
 )
 from wheelkit.gpu.limits import GpuLimits, limits_of
 
 _METADATA_VERSIONS = {1: [1, 0], 2: [1, 1], 3: [1, 2], 4: [1, 2]}
 """EI_ABIVERSION of code object V3 to V6 -> `amdhsa.version`."""
+_LATEST = 4
 _TARGET_ID = re.compile(r"amdgcn-amd-amdhsa-(?:unknown)?-(gfx.+)")
 _SUFFIX = ".kd"
 _VISIBLE = tuple((bind << 4) | constants.STT_OBJECT for bind in (constants.STB_GLOBAL, constants.STB_WEAK))
@@ -37,6 +42,10 @@ _VISIBLE = tuple((bind << 4) | constants.STT_OBJECT for bind in (constants.STB_G
 _HIDDEN = (constants.STV_INTERNAL, constants.STV_HIDDEN)
 _BODY = 64
 """Size in bytes from which a kernel has a body, which ends; a shorter one may have only its prologue."""
+_UNPACK_Y, _UNPACK_Z = struct.pack("<I", 0x2291500), struct.pack("<I", 0x2292900)
+"""Second word of v_bfe_u32 with bits 10 to 19, or 20 to 29, of v0: the work-item ID y or z."""
+_HOLE = bytes(32)
+"""Zeros that no kernel contains."""
 _GAP = bytes(256)
 """Zeros that machine code never contains; compilers fill gaps with instructions."""
 
@@ -55,10 +64,12 @@ class CodeCheck:
     Attributes:
         kernels: names of the kernels with a descriptor.
         problems: defects; at most one for each kernel.
+        traits: kernel -> properties that are the same for every target.
     """
 
     kernels: tuple[str, ...] = ()
     problems: tuple[CodeProblem, ...] = ()
+    traits: Mapping[str, KernelTraits] = field(default_factory=dict, compare=False, repr=False)
 
 
 def check_code(data: bytes, target: GfxTarget) -> CodeCheck:
@@ -73,7 +84,7 @@ def check_code(data: bytes, target: GfxTarget) -> CodeCheck:
         text = f"cannot be read: {error.message.removesuffix('.')}"
         return CodeCheck(problems=(CodeProblem("code-object-damaged", text),))
     kernels = (name.removesuffix(_SUFFIX) for name in content.descriptors)
-    return CodeCheck(kernels=tuple(kernels), problems=tuple(problems))
+    return CodeCheck(kernels=tuple(kernels), problems=tuple(problems), traits=content.traits)
 
 
 class _Content:
@@ -81,7 +92,8 @@ class _Content:
 
     def __init__(self, data: bytes, image: ElfImage, symbols: Mapping[str, RawSymbol], target: GfxTarget) -> None:
         self._data, self._image, self._symbols, self._target = data, image, symbols, target
-        self._assembled = False
+        self._assembled = self._derives = False
+        self.traits: dict[str, KernelTraits] = {}
         self._loads = [segment for segment in image.segments if segment.type == constants.PT_LOAD]
         self.descriptors = {
             name: symbol for name, symbol in symbols.items() if symbol.section and name.endswith(_SUFFIX)
@@ -134,6 +146,7 @@ class _Content:
             yield CodeProblem("kernel-metadata-wrong", f"has metadata of version {version}")
         if not self._assembled and _target(target) != self._target:
             yield CodeProblem("code-object-wrong", f"has metadata for {target}")
+        self._derives = not self._assembled and version == _METADATA_VERSIONS[_LATEST]
         kernels = metadata.get("amdhsa.kernels")
         try:
             described: dict[str, dict[str, Any]] = {str(kernel[".symbol"]): kernel for kernel in kernels or ()}
@@ -159,7 +172,7 @@ class _Content:
             return CodeProblem("kernel-metadata-wrong", f"has metadata of {symbol}, but no such kernel descriptor")
         try:
             needs = kernel_needs(kernel)
-            text = metadata_problem(kernel, needs)
+            text = metadata_problem(kernel, needs, exact=self._derives)
             if not text and not self._assembled and kernel[".name"] != name:
                 text = f"its metadata name {kernel['.name']}"
         except (KeyError, TypeError, ValueError) as error:
@@ -176,8 +189,13 @@ class _Content:
             found = Descriptor.parse(self._data[at : at + SIZE])
             if self._assembled and not found.kernarg:
                 found = found._replace(kernarg=needs.kernarg)
+            function = self._symbols.get(name)
+            body = function is not None and function.size >= _BODY
+            self.traits[name] = KernelTraits(kernel, found.rsrc1, found.rsrc2, body)
             text = self._entry_problem(name, row.value + found.entry, limits, executable)
             text = text or (descriptor_problem(found, needs, limits) if limits else "")
+            if limits and not text and not self._assembled:
+                text = start_problem(kernel, found, limits) or self._ids_problem(name, work_item_ids(found), limits)
         return CodeProblem("kernel-descriptor-wrong", f"has kernel {name}, which {text}") if text else None
 
     def _entry_problem(self, name: str, entry: int, limits: GpuLimits | None, executable: list[Segment]) -> str:
@@ -195,8 +213,30 @@ class _Content:
         # Labels of assembly sources have no size.
         size = function.size or segment.address + segment.memory_size - entry
         start = entry - _shift(segment)
-        if limits and size >= _BODY and self._data.rfind(limits.end, start, start + size) < 0:
-            return "does not end (s_endpgm)"
+        if limits and size >= _BODY:
+            if self._data.rfind(limits.end, start, start + size) < 0:
+                return "does not end (s_endpgm)"
+            if self._data.startswith(limits.end, start):
+                return "ends at its first instruction"
+            if self._data.find(_HOLE, start, start + size) >= 0:
+                return "has zeros in its machine code"
+        return ""
+
+    def _ids_problem(self, name: str, ids: int, limits: GpuLimits) -> str:
+        """Return a description of a work-item ID that a kernel unpacks from v0, but does not get."""
+        function = self._symbols.get(name)
+        if function is None or function.size < _BODY or not limits.unpack:
+            return ""
+        segment = _segment_of(self._loads, function.value, function.size)
+        if segment is None:
+            return ""
+        start = function.value - _shift(segment)
+        for number, axis, word in ((1, "y", _UNPACK_Y), (2, "z", _UNPACK_Z)):
+            at = self._data.find(word, start, start + function.size) if ids < number else -1
+            while at >= 0:
+                if (at - start) % 4 == 0 and self._data[at - 3] == 0 and self._data.startswith(limits.unpack, at - 2):
+                    return f"reads the work-item ID {axis}, which its descriptor does not enable"
+                at = self._data.find(word, at + 1, start + function.size)
         return ""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from core.errors import FatbinError
@@ -11,6 +11,7 @@ from core.model import Finding
 from wheelkit.elf.reader import ElfImage
 from wheelkit.findings import finding
 from wheelkit.gpu import code_object
+from wheelkit.gpu.agreement import disagreements
 from wheelkit.gpu.bundle import METHOD_NAMES, BundleEntry
 from wheelkit.gpu.bundle_reader import BundleLocation, BundleReader, find_bundles, locate_bundles, map_bundles
 from wheelkit.gpu.code_check import CodeCheck, check_code
@@ -72,6 +73,7 @@ class _BundleScan:
     """Result of scanning one bundle: its entries, and the first bytes and the check of each code object.
 
     Attributes:
+        differences: target, code of a finding and clause for each kernel that differs between targets.
         damage: description of the bundle's damage; then no code object is listed.
     """
 
@@ -79,6 +81,7 @@ class _BundleScan:
     entries: tuple[BundleEntry, ...] = ()
     heads: tuple[tuple[BundleEntry, bytes], ...] = ()
     checks: Mapping[BundleEntry, CodeCheck] = field(default_factory=dict)
+    differences: tuple[tuple[str, str, str], ...] = ()
     damage: str = ""
 
 
@@ -153,7 +156,11 @@ def _scan(reader: BundleReader, bundle: BundleLocation, *, verify: bool, whole: 
                 checks[entry] = check_code(code, entry.target)
     except FatbinError as error:
         return _BundleScan(bundle=bundle, entries=entries, damage=error.message)
-    return _BundleScan(bundle=bundle, entries=entries, heads=tuple(heads), checks=checks)
+    differences = tuple(
+        disagreements({entry.name: check.traits for entry, check in checks.items() if not check.problems})
+    )
+    small = {entry: replace(check, traits={}) for entry, check in checks.items()}  # traits of all bundles are large
+    return _BundleScan(bundle=bundle, entries=entries, heads=tuple(heads), checks=small, differences=differences)
 
 
 def _defects(scans: Sequence[_BundleScan]) -> Iterator[tuple[str, str]]:
@@ -165,10 +172,11 @@ def _defects(scans: Sequence[_BundleScan]) -> Iterator[tuple[str, str]]:
                 yield "bundle-entry-unknown", f"{place} {entry.id} is no code that HIP loads."
         for entry, check in scan.checks.items():
             first: dict[str, str] = {}
-            for code, text in check.problems:
+            differences = [(code, text) for target, code, text in scan.differences if target == entry.name]
+            for code, text in check.problems or differences:
                 first.setdefault(code, text)
             for code, text in first.items():
-                more = sum(problem.code == code for problem in check.problems) - 1
+                more = sum(found[0] == code for found in check.problems or differences) - 1
                 others = f" (and {more} more of this kind)" if more else ""
                 yield code, f"{place} {entry.id} {text}{others}."
 

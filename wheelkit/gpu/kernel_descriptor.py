@@ -32,8 +32,15 @@ _FLOAT_MODES = (0xC0, 0xF0)
 
 Those of 32 bits are flushed with -fgpu-flush-denormals-to-zero, as in XLA.
 """
+_MODES, _WGP_MODE = 0xFFF << 20, 1 << 29
+"""Bits of compute_pgm_rsrc1 from PRIV on, and ENABLE_WGP_MODE among them."""
+_FIRST_SGPRS = 16
+"""Registers that kernels of some gfx11 start with: user SGPRs, with unused ones, and then work-group IDs."""
+_HIDDEN = 256
+"""Size in bytes of the arguments that compilers add for the runtime since code object V5."""
 _USER_SGPRS = (4, 2, 2, 2, 2, 2, 1)
 """Registers of each bit of the properties: private segment buffer, dispatch pointer, …, private segment size."""
+_USER_COUNTS = tuple(sum(n for bit, n in enumerate(_USER_SGPRS) if bits >> bit & 1) for bits in range(1 << 7))
 _SIMDS = 4
 
 
@@ -97,16 +104,22 @@ def kernel_needs(kernel: Mapping[str, Any]) -> KernelNeeds:
     return needs if ".agpr_count" in kernel else needs._replace(agprs=-1)
 
 
-def metadata_problem(kernel: Mapping[str, Any], needs: KernelNeeds) -> str:
+def metadata_problem(kernel: Mapping[str, Any], needs: KernelNeeds, *, exact: bool = False) -> str:
     """Return a description of the first defect in a kernel's metadata itself; empty without a defect.
+
+    Args:
+        exact: whether the kernarg segment has the size that compilers derive from the arguments; assembly sources, and
+            code before version 1.2 of the metadata, may have other sizes.
 
     Raises:
         KeyError, TypeError: an argument has no offset or size, or is not a map.
     """
-    end = 0
+    end = given = 0
     for argument in kernel.get(".args", ()):
         offset, size, kind = argument[".offset"], argument[".size"], argument[".value_kind"]
-        if kind not in _VALUE_KINDS and not str(kind).startswith("hidden_"):
+        if kind in _VALUE_KINDS:
+            given = offset + size
+        elif not str(kind).startswith("hidden_"):
             return f"has an argument of the unknown kind {kind}"
         if kind in _POINTERS and size != _POINTER_SIZE:
             return f"has a pointer of {size} bytes as an argument"
@@ -115,11 +128,31 @@ def metadata_problem(kernel: Mapping[str, Any], needs: KernelNeeds) -> str:
         end = offset + size
     if end > needs.kernarg:
         return f"has arguments in {end} bytes of a kernarg segment of {needs.kernarg}"
+    expected = -(-end // 4) * 4 if given == end else -(-given // 8) * 8 + _HIDDEN
+    if exact and needs.kernarg != expected:
+        return f"has a kernarg segment of {needs.kernarg} bytes, but its arguments need {expected}"
     if not 1 <= needs.work_group <= MAX_WORK_GROUP:
         return f"has work-groups of {needs.work_group} work-items"
     if needs.alignment & (needs.alignment - 1) or not needs.alignment:
         return f"has a kernarg segment aligned to {needs.alignment} bytes"
     return ""
+
+
+def start_problem(kernel: Mapping[str, Any], found: Descriptor, limits: GpuLimits) -> str:
+    """Return a description of the first setting in a descriptor with which no compiler starts a kernel."""
+    users, available = _user_sgprs(found, limits)
+    padded = _FIRST_SGPRS - (found.rsrc2 >> 7 & 0b1111).bit_count()
+    if users != available and (users > available or available != padded):
+        return f"names {users} user SGPRs, and gets {available}, so that the next registers have other values"
+    modes = limits.modes | (_WGP_MODE if kernel.get(".workgroup_processor_mode") else 0)
+    if found.rsrc1 & _MODES != modes:
+        return f"has the modes {found.rsrc1 & _MODES:#x} in its descriptor, and compilers set {modes:#x}"
+    return ""
+
+
+def work_item_ids(found: Descriptor) -> int:
+    """Return the number of work-item IDs that a kernel gets in addition to x."""
+    return (found.rsrc2 & _WORK_ITEM_ID) >> 11
 
 
 def descriptor_problem(found: Descriptor, needs: KernelNeeds, limits: GpuLimits) -> str:
@@ -164,11 +197,16 @@ def _register_problem(found: Descriptor, needs: KernelNeeds, limits: GpuLimits) 
     sgprs = ((found.rsrc1 >> 6 & 0xF) + 1) * 8 if limits.counts_sgprs else limits.sgprs
     if not needs.sgprs <= min(limits.sgprs, -(-sgprs // 16) * 16):
         return f"gets {sgprs} of the {limits.sgprs} SGPRs, and needs {needs.sgprs}"
-    users = sum(count for bit, count in enumerate(_USER_SGPRS) if found.properties >> bit & 1) + (found.preload & 0x7F)
-    available = found.rsrc2 >> 1 & (2 * limits.user_sgprs - 1)
+    users, available = _user_sgprs(found, limits)
     if users > available or available > limits.user_sgprs:
         return f"starts with {users} user SGPRs, and gets {available}"
     return ""
+
+
+def _user_sgprs(found: Descriptor, limits: GpuLimits) -> tuple[int, int]:
+    """Return the number of user SGPRs that the properties name, and the number in compute_pgm_rsrc2."""
+    users = _USER_COUNTS[found.properties & 0x7F] + (found.preload & 0x7F)
+    return users, found.rsrc2 >> 1 & (2 * limits.user_sgprs - 1)
 
 
 def _bits(found: Descriptor, limits: GpuLimits) -> str:

@@ -29,6 +29,8 @@ class GpuLimits:
         user_sgprs: scalar registers that can be set up before a kernel starts.
         preloads: whether kernel arguments can be preloaded.
         end: machine code of s_endpgm.
+        modes: bits of compute_pgm_rsrc1 from ENABLE_DX10_CLAMP on that compilers set in each kernel.
+        unpack: second half of the first word of v_bfe_u32, if the work-item IDs x, y and z are packed into v0.
         zeros: reserved bits of compute_pgm_rsrc1, 2 and 3; compilers before LLVM 21 set the reserved number of scalar
             registers of gfx10 and later, which GPUs ignore.
     """
@@ -45,31 +47,37 @@ class GpuLimits:
     user_sgprs: int = 16
     preloads: bool = False
     end: bytes = b"\x00\x00\x81\xbf"
+    modes: int
+    unpack: bytes = b""
     zeros: tuple[int, int, int]
 
 
 _RSRC1 = 0b11 << 10 | 1 << 20 | 1 << 22 | 1 << 24 | 1 << 25 | 1 << 28  # PRIORITY, PRIV, DEBUG_MODE, BULKY, CDBG_USER
 _RSRC2 = 0x7FF << 13  # exceptions that CP sets up, GRANULATED_LDS_SIZE
 _TRAP = 1 << 6 | 1 << 31  # before gfx12: ENABLE_TRAP_HANDLER, reserved
+_CLAMP_IEEE = 1 << 21 | 1 << 23  # ENABLE_DX10_CLAMP, ENABLE_IEEE_MODE
+_ORDERED = 1 << 30 | 1 << 31  # MEM_ORDERED, FWD_PROGRESS
 
 _GFX9 = GpuLimits(
     waves=(64,), vgprs=256, registers=256, granule=4, sgprs=112, counts_sgprs=True, scratch=1024 * 0x1FFF,
-    zeros=(_RSRC1 | 0b11101 << 27, _RSRC2 | _TRAP, 0xFFFFFFFF),
+    modes=_CLAMP_IEEE, zeros=(_RSRC1 | 0b11101 << 27, _RSRC2 | _TRAP, 0xFFFFFFFF),
 )  # fmt: skip
 _GFX90A = replace(
-    _GFX9, vgprs=512, registers=512, granule=8, unified=True, preloads=True,
+    _GFX9, vgprs=512, registers=512, granule=8, unified=True, preloads=True, unpack=b"\xc8\xd1",
     zeros=(*_GFX9.zeros[:2], 0x3FF << 6 | 0x7FFF << 17),
 )  # fmt: skip
 _GFX10 = GpuLimits(
     waves=(32, 64), vgprs=256, registers=1024, granule=8, sgprs=128, scratch=1024 * 0x1FFF,
-    zeros=(_RSRC1 | 1 << 27, _RSRC2 | _TRAP, 0xFFFFFFF0),
+    modes=_CLAMP_IEEE | _ORDERED, zeros=(_RSRC1 | 1 << 27, _RSRC2 | _TRAP, 0xFFFFFFF0),
 )  # fmt: skip
 _GFX11 = replace(
-    _GFX10, registers=1536, scratch=256 * 0x7FFF, end=b"\x00\x00\xb0\xbf", zeros=(*_GFX10.zeros[:2], 0x1FFFFF << 10)
-)
+    _GFX10, registers=1536, scratch=256 * 0x7FFF, end=b"\x00\x00\xb0\xbf", unpack=b"\x10\xd6",
+    zeros=(*_GFX10.zeros[:2], 0x1FFFFF << 10),
+)  # fmt: skip
 _GFX12 = replace(
-    _GFX11, scratch=256 * 0x3FFFF, zeros=(_RSRC1 | 1 << 27 | 1 << 23, _RSRC2, 0xF | 1 << 12 | 0x1FFFF << 14)
-)
+    _GFX11, scratch=256 * 0x3FFFF, modes=_ORDERED,
+    zeros=(_RSRC1 | 1 << 27 | 1 << 23, _RSRC2, 0xF | 1 << 12 | 0x1FFFF << 14),
+)  # fmt: skip
 _GFX125 = replace(
     _GFX12, waves=(32,), vgprs=1024, registers=1024, granule=16, lds=320 << 10, user_sgprs=32, preloads=True,
     zeros=(_RSRC1 | 1 << 23, _RSRC2, 0xF | 1 << 12 | 0x1FF << 22),

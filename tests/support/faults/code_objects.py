@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import struct
+from typing import Any, NamedTuple
 
 from tests.support.whole_code import (
     Edit,
+    both,
     descriptor,
     kernel_field,
     kernel_symbol,
@@ -14,6 +16,7 @@ from tests.support.whole_code import (
     section_bytes,
     segment,
 )
+from wheelkit.elf.reader import ElfImage
 
 _TRIPLE = "amdgcn-amd-amdhsa--"
 _LDS, _SCRATCH, _KERNARG, _RSRC3, _RSRC1, _RSRC2, _PROPERTIES = 0, 4, 8, 44, 48, 52, 56
@@ -39,6 +42,30 @@ def _no_msgpack(note: bytes) -> bytes:
 
 def _endless(text: bytes) -> bytes:
     return text.replace(b"\0\0\x81\xbf", b"\0\0\x80\xbf")
+
+
+def _reads_y(text: bytes) -> bytes:
+    """Put v_bfe_u32 v1, v0, 10, 10 into the first kernel."""
+    return text[:64] + b"\x01\x00\xc8\xd1\x00\x15\x29\x02" + text[72:]
+
+
+def _idle(text: bytes) -> bytes:
+    return b"\0\0\x81\xbf" + text[4:]
+
+
+def _hole(text: bytes) -> bytes:
+    return text[:64] + bytes(64) + text[128:]
+
+
+def _longer(about: dict[str, Any]) -> None:
+    about["amdhsa.kernels"][0][".kernarg_segment_size"] += 32
+
+
+def _longer_segment(data: bytearray) -> None:
+    image = ElfImage.parse(bytes(data), "code")
+    symbol = next(symbol for symbol, name in image.dynamic_symbols() if name.endswith(".kd"))
+    at = image.offset_of(symbol.value) + _KERNARG
+    struct.pack_into("<I", data, at, int.from_bytes(data[at : at + 4], "little") + 32)
 
 
 DAMAGED, DESCRIPTOR, METADATA = "code-object-damaged", "kernel-descriptor-wrong", "kernel-metadata-wrong"
@@ -81,6 +108,16 @@ CODE_FAULTS = (
     CodeFault("hidden kernel", "the visibility of its symbol", kernel_symbol(".kd", 5, "B", 2), DESCRIPTOR),
     CodeFault("local kernel", "the binding of its symbol", kernel_symbol(".kd", 4, "B", 0x01), DESCRIPTOR),
     CodeFault("kernel that is no object", "the type of its symbol", kernel_symbol(".kd", 4, "B", 0x10), DESCRIPTOR),
+    CodeFault("a user SGPR too many", "8 instead of 6", descriptor(_RSRC2, "B", 0x80 | 8 << 1 | 1), DESCRIPTOR),
+    CodeFault("IEEE mode off", "ENABLE_IEEE_MODE is 0", descriptor(_RSRC1 + 2, "B", 0x2C), DESCRIPTOR),
+    CodeFault(
+        "work-item ID not enabled",
+        "it reads y, and gets x",
+        both(section_bytes(".text", _reads_y), descriptor(_RSRC2 + 1, "B", 0)),
+        DESCRIPTOR,
+    ),
+    CodeFault("kernel that does nothing", "it begins with s_endpgm", section_bytes(".text", _idle), DESCRIPTOR),
+    CodeFault("kernel with a hole", "64 bytes of zeros", section_bytes(".text", _hole), DESCRIPTOR),
     CodeFault("kernel without an end", "s_endpgm replaced by s_nop", section_bytes(".text", _endless), DESCRIPTOR),
     # Metadata.
     CodeFault("no metadata", "the note has another type", section_bytes(".note", _other_note), METADATA),
@@ -97,6 +134,12 @@ CODE_FAULTS = (
     CodeFault("VGPRs above the limit", "1000 in metadata", kernel_field(vgpr_count=1000), DESCRIPTOR),
     CodeFault("SGPRs above the limit", "200 in metadata", kernel_field(sgpr_count=200), DESCRIPTOR),
     CodeFault("arguments behind their segment", "it has 8 bytes", kernel_field(kernarg_segment_size=8), METADATA),
+    CodeFault(
+        "kernarg segment too long",
+        "32 bytes more in metadata and descriptor",
+        both(metadata(_longer), _longer_segment),
+        METADATA,
+    ),
     CodeFault("arguments that overlap", "the second is at byte 4", _argument(offset=4), METADATA),
     CodeFault("work-groups without work-items", "in metadata", kernel_field(max_flat_workgroup_size=0), METADATA),
     CodeFault("metadata with text for a number", "the LDS", kernel_field(group_segment_fixed_size="0"), METADATA),

@@ -6,6 +6,7 @@ from tests.support.faults import injections as make
 from tests.support.faults import patches
 from tests.support.faults.code_objects import CODE_FAULTS, CodeFault
 from tests.support.faults.model import PRNG, PROGRAM, Fault, caught
+from tests.support.whole_code import kernel_field
 from wheelkit.elf import constants
 
 
@@ -46,6 +47,14 @@ FAULTS = (
         catches=caught("coverage", "code-object-wrong", PRNG, "Build it again"),
     ),
     *map(code_fault, CODE_FAULTS),
+    code_fault(
+        CodeFault(
+            "work-groups of another size",
+            "64 work-items, unlike gfx950's kernel",
+            kernel_field(max_flat_workgroup_size=64),
+            "kernel-metadata-wrong",
+        )
+    ),
     Fault(
         name="code of another offload kind",
         how="gfx942's entry in a bundle of `_prng.so` named openmp instead of hipv4",

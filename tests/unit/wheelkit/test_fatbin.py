@@ -14,7 +14,16 @@ from core.model import GfxTarget
 from tests.support.host_code import HostCode, kernel_bundle, unpacked_bundle
 from tests.support.made_wheel import GLIBC, MACHS, code_object, library, with_sections
 from tests.support.tiny_elf import tiny_elf
-from tests.support.whole_code import descriptor, put, whole_code
+from tests.support.whole_code import (
+    Edit,
+    both,
+    descriptor,
+    kernel_field,
+    kernel_symbol,
+    metadata,
+    put,
+    whole_code,
+)
 from wheelkit.elf.snapshot import Elf
 from wheelkit.gpu import bundle
 from wheelkit.gpu import slim as slimming
@@ -377,6 +386,52 @@ def test_read_targets_counts_defects_of_one_kind(tmp_path: Path) -> None:
     path = write(tmp_path / "lib.so", fat({"gfx942": code}))
     (found,) = read_targets(path, verify=True, whole=True, machs=MACHS).findings
     assert found.message.endswith("gets 64 of the 512 VGPRs, and needs 127 (and 2 more of this kind).")
+
+
+@pytest.mark.parametrize(
+    ("edit", "text"),
+    [
+        (kernel_field(max_flat_workgroup_size=64), ".max_flat_workgroup_size 64, but 1024 for gfx942"),
+        (kernel_field(reqd_workgroup_size=[4, 1, 1]), ".reqd_workgroup_size [4, 1, 1], but None for gfx942"),
+        (
+            metadata(lambda about: about["amdhsa.kernels"][0][".args"][1].update({".value_kind": "by_value"})),
+            "argument 1 {'.offset': 8, '.size': 8, '.value_kind': 'by_value'}, but ",
+        ),
+        (
+            both(
+                metadata(lambda about: about["amdhsa.kernels"][0][".args"].pop()),
+                kernel_field(kernarg_segment_size=16),
+                descriptor(8, "I", 16),
+            ),
+            "number of arguments 2, but 3 for gfx942",
+        ),
+        (descriptor(48 + 2, "B", 0xAF), "float mode"),
+        (descriptor(52, "H", 1 | 6 << 1 | 7 << 7), "work-group IDs"),
+    ],
+)
+def test_read_targets_compares_kernels_of_targets(tmp_path: Path, edit: Edit, text: str) -> None:
+    odd = bytearray(whole_code("gfx950"))
+    edit(odd)
+    parts = {target: whole_code(target) for target in ("gfx942", "gfx950", "gfx1100")} | {"gfx950": bytes(odd)}
+    (found,) = read_targets(write(tmp_path / "a.so", fat(parts)), verify=True, whole=True, machs=MACHS).findings
+    assert f"gfx950 has kernel _Z3addv with {text}" in found.message
+
+
+def test_read_targets_accepts_target_specific_properties(tmp_path: Path) -> None:
+    """Compilers add hidden arguments, and enable work-group IDs, only where the body of a kernel needs them."""
+    hidden = {".offset": 24, ".size": 4, ".value_kind": "hidden_none"}
+    other = bytearray(whole_code("gfx950"))
+    both(
+        metadata(lambda about: about["amdhsa.kernels"][0].pop(".agpr_count")),  # makes room for the argument
+        metadata(lambda about: about["amdhsa.kernels"][0][".args"].append(hidden)),
+        kernel_field(kernarg_segment_size=280),
+        descriptor(8, "I", 280),
+        descriptor(52, "H", 1 | 6 << 1 | 7 << 7),
+        kernel_symbol("", 16, "Q", 4),
+    )(other)
+    parts = {"gfx942": whole_code("gfx942"), "gfx950": bytes(other)}
+    report = read_targets(write(tmp_path / "a.so", fat(parts)), verify=True, whole=True, machs=MACHS)
+    assert report.findings == ()
 
 
 @pytest.mark.parametrize("kind", ["openmp", "cuda"])
