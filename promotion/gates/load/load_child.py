@@ -162,6 +162,7 @@ def package(name: str, distribution: str, *names: str) -> Answer:
         "entry_points": [point.name for point in points if point.value == name],
         "version": str(version),
         "info": data,
+        "names": _program("names").missing_names(name) if ours else [],
         "metadata": {"version": metadata.version, "requires": metadata.requires or []},
         **rows,
     }
@@ -175,11 +176,17 @@ def modules(*names: str) -> Answer:
 
 def _imported_alone(*names: str) -> Answer:
     """Import modules without jax; `effects` of each has clauses about changes of the process."""
-    spec: Any = importlib.util.spec_from_file_location("side_effects", Path(__file__).with_name("side_effects.py"))
-    side_effects: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(side_effects)  # isolated Python does not find it by name
+    side_effects = _program("side_effects")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in background jobs
     return {"modules": {name: _imported(name, side_effects.recorded) for name in names}}
+
+
+def _program(name: str) -> Any:  # noqa: ANN401 - a module
+    """Return a module beside this program, which isolated Python does not find by name."""
+    spec: Any = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _imported(name: str, recorded: Callable[[], Any] = contextlib.nullcontext) -> Answer:

@@ -116,7 +116,7 @@ class _Messages(logging.Handler):
 
 
 def start(root: Path, machine: Mapping[str, Any]) -> Answer:
-    """Import jax on a machine and request its ROCm devices, as users do."""
+    """Import jax on a machine and request its ROCm devices, or those of JAX_PLATFORMS, as users do."""
     enter(root, machine)
     hide(machine["hidden"])
     redirect(str(root))
@@ -127,7 +127,7 @@ def start(root: Path, machine: Mapping[str, Any]) -> Answer:
     try:
         jax = importlib.import_module("jax")
         before, answer["options"] = settings(), record_options()
-        answer["devices"] = len(jax.devices("rocm"))
+        answer["devices"] = len(jax.devices() if machine["env"]["JAX_PLATFORMS"] else jax.devices("rocm"))
     except Exception as error:
         answer["error"] = f"{type(error).__name__}: {error}"
     effects = _process.differences(before, settings()) if before else []

@@ -28,6 +28,7 @@ _MOST_GPUS = 64
 """GPUs of a machine with eight MI300X, each in eight partitions."""
 _LOCATIONS = ("JAX_ROCM_PLUGIN_INTERNAL_BITCODE_PATH", "JAX_ROCM_PLUGIN_INTERNAL_LLD_PATH", "HIP_DEVICE_LIB_PATH")
 """Variables that the loader sets for XLA and HIP if the user has not set them."""
+_CPU = "cpu"
 _PLATFORM = "ROCM"
 """Name of the platform in XLA."""
 _HANDOVER = "register_custom_call_handler"
@@ -45,6 +46,7 @@ class Machine:
         rocm: folder in ROCM_PATH; None for a machine without ROCm.
         refusal: words in the loader's reason not to use ROCm; None if it must start ROCm.
         unusable: processors that the loader must warn of, and no others.
+        platforms: JAX_PLATFORMS of the user, whose default devices are requested then instead of those of rocm.
     """
 
     about: str
@@ -52,6 +54,7 @@ class Machine:
     rocm: Path | None
     refusal: tuple[str, ...] | None = None
     unusable: tuple[str, ...] = ()
+    platforms: str = ""
 
 
 def machines(names: Sequence[str], rocm_version: str, rocm: Path, folder: Path) -> Iterator[Machine]:
@@ -79,6 +82,9 @@ def machines(names: Sequence[str], rocm_version: str, rocm: Path, folder: Path) 
         yield Machine(about="no ROCm", gpus=one, rocm=None, refusal=(hip,))
         yield Machine(about=f"an older ROCm ({older.name})", gpus=one, rocm=folder / "older", refusal=(str(older),))
         yield Machine(about=f"a {hip} without the set's symbols", gpus=one, rocm=lacking, refusal=())
+    # The gate `install` asks for rocm.
+    yield Machine(about="no GPU and JAX_PLATFORMS=gpu", gpus=(), rocm=rocm, refusal=(), platforms="gpu")
+    yield Machine(about=f"no GPU and JAX_PLATFORMS={_CPU}", gpus=(), rocm=rocm, platforms=_CPU)
 
 
 def write_older_major(folder: Path, hip: str) -> Path:
@@ -108,7 +114,11 @@ def as_json(rows: Iterable[Machine], rocm_version: str) -> str:
         {
             row.about: {
                 "gpus": [_properties(name, number) for number, name in enumerate(row.gpus, 1)],
-                "env": {"ROCM_PATH": str(row.rocm or ""), "ROCR_VISIBLE_DEVICES": _NO_SUCH_GPU},
+                "env": {
+                    "ROCM_PATH": str(row.rocm or ""),
+                    "ROCR_VISIBLE_DEVICES": _NO_SUCH_GPU,
+                    "JAX_PLATFORMS": row.platforms,
+                },
                 "hidden": hidden,
             }
             for row in rows
@@ -147,6 +157,11 @@ def _problem(row: Machine, answer: Mapping[str, Any]) -> str:
     said = str(answer.get("error", f"it found {answer.get('devices')} devices"))
     logged = "".join(f"; {text}" for text in answer.get("log", ()))
     sentence = LOADER_SENTENCE.search(said)
+    warned = " ".join(answer.get("warnings", ()))
+    if row.platforms and warned:
+        return f"the loader should not warn, but logged: {_short(warned)}"
+    if row.platforms == _CPU:
+        return "" if answer.get("devices") else f"jax should have devices, but said: {_short(said + logged)}"
     if row.refusal is not None:
         if sentence is None:
             return f"jax should name the reason why it cannot use ROCm, but said: {_short(said + logged)}"
@@ -161,7 +176,6 @@ def _problem(row: Machine, answer: Mapping[str, Any]) -> str:
     if others := {name: value for name, value in answer.get("options", {}).items() if name != "platform_name"}:
         given = ", ".join(f"{name} {value}" for name, value in others.items())
         return f"the loader should leave XLA's options to the user, but passes {given}"
-    warned = " ".join(answer.get("warnings", ()))
     named = set(re.findall(r"\bgfx[0-9a-f]+", warned))
     if named != set(row.unusable) or (warned and not row.unusable):
         wanted = f"warn of {', '.join(row.unusable)} only" if row.unusable else "not warn"

@@ -29,6 +29,7 @@ _FIX_IMPORT = "Read the error of Python and fix the file, or the version of jaxl
 _QUIET = "Remove the output: every program that imports jax would print it."
 _ALONE = "Leave the process of the user as it is; jax imports its plugins in every program."
 _FAST = "Move the work into the functions that need it: jax imports its plugins at every start."
+_FIX_NAME = "Correct the name, or use one that the lowest Python of the set has; the line fails when it runs."
 _REBUILD = "Build the wheel again: the loader believes these values, and refuses ROCm or misleads users."
 
 
@@ -75,6 +76,9 @@ def check_package(wheel: Wheel, package: str, wheel_set: WheelSet, answer: Probe
         text = f"{filename}: {member} does not name {package}, so jax cannot find it."
         yield error("entry-point-missing", text, "Add the package to the group jax_plugins.", member=member)
     yield from check_modules(wheel, answer)
+    for clause in answer.values.get("names", ()):
+        text = f"{filename}: {path}/{clause}."
+        yield error("name-missing", text, _FIX_NAME, member=f"{path}/{clause.partition(',')[0]}")
     if answer.values["info"]:
         for name, value, other, expected in _differences(wheel, wheel_set, answer.values):
             text = f"{filename}: {name} of {path} is {value!r}, but {other} {expected!r}."

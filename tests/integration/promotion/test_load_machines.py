@@ -23,9 +23,13 @@ HIP = "libamdhip64.so.7"
 PJRT, PLUGIN = "jax_plugins/xla_rocm7", "jax_rocm7_plugin"
 WHEEL = f"pjrt.whl: {PJRT}/xla_rocm_plugin.so"
 FAKE_JAX = """
-import ctypes, importlib, logging
+import ctypes, importlib, logging, os
 importlib.import_module("jax_rocm7_plugin")  # jaxlib does this
-def devices(platform):
+def devices(platform=""):
+    asked = os.environ["JAX_PLATFORMS"]
+    if asked == "cpu":
+        return ["cpu"]
+    platform = platform or asked
     loader = importlib.import_module("jax_plugins.xla_rocm7")
     rocm, diagnose, info = loader._diagnose._rocm, loader._diagnose, loader.build_info
     try:
@@ -78,7 +82,7 @@ class Site:
         done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 0, done.stderr
         answers: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        assert len(answers) == 7
+        assert len(answers) == 9
         return list(check_machines(WHEEL, rows, answers))
 
 
@@ -93,6 +97,7 @@ def test_good_loader_answers_as_each_machine_requires(site: Site) -> None:
 
 ONE, SEVERAL, FOREIGN = "one gfx942", "several GPUs (gfx942, gfx950, gfx908)", "a GPU that the set is not for (gfx908)"
 OLDER, LACKING = "an older ROCm (libamdhip64.so.6)", "a libamdhip64.so.7 without the set's symbols"
+GPU, CPU = "no GPU and JAX_PLATFORMS=gpu", "no GPU and JAX_PLATFORMS=cpu"
 WITH_GPU = {ONE, SEVERAL, FOREIGN, "no ROCm", OLDER, LACKING}
 
 
@@ -107,7 +112,26 @@ WRONG: list[tuple[tuple[str, str, str], set[str], str]] = [
     ((DIAGNOSE, "_be(lacking)} missing; searched", "len(lacking)} missing; searched"), {"no ROCm"}, HIP),
     ((DIAGNOSE, "if others else", "if not others else"), {OLDER}, "libamdhip64.so.6"),
     (("jax/__init__.py", ".hipGetDeviceCount", ""), {LACKING}, "should name the reason"),
-    (("jax/__init__.py", "(platform):", "(platform):\n    ctypes.string_at(0)"), {*WITH_GPU, "no GPU"}, "SIGSEGV"),
+    (
+        ("jax/__init__.py", '(platform=""):', '(platform=""):\n    ctypes.string_at(0)'),
+        {*WITH_GPU, "no GPU", GPU, CPU},
+        "SIGSEGV",
+    ),
+    (
+        ("jax/__init__.py", "    platform = platform or", "    if asked: return []\n    platform ="),
+        {GPU},
+        "should name",
+    ),
+    (
+        (
+            "jax/__init__.py",
+            'return ["cpu"]',
+            'logging.getLogger("jax_plugins.x").warning("odd")\n        return ["cpu"]',
+        ),
+        {CPU},
+        "should not warn, but logged: odd",
+    ),
+    (("jax/__init__.py", 'return ["cpu"]', "return []"), {CPU}, "should have devices"),
 ]
 
 
@@ -177,6 +201,29 @@ def test_package_probe_sees_output_errors_and_seconds_of_imports(site: Site) -> 
     assert rows[PLUGIN]["printed"] == "hello\n"
     assert rows[f"{PLUGIN}.slow"]["seconds"] >= 0.3
     assert rows[f"{PLUGIN}.wrong"]["error"] == "SystemExit: no"
+
+
+@pytest.mark.parametrize(
+    ("line", "clause"),
+    [
+        ("return Paths(str(name))", "the name Paths is not defined"),
+        ("return re.fulmatch(name, '')", "re has no fulmatch"),
+        ("return _gpus.installd()", f"{PJRT.replace('/', '.')}._gpus has no installd"),
+        ("import os.paths", ""),
+        ("from pathlib import Paths", "pathlib has no Paths"),
+        ("from ._kfd import gfx_names", f"{PJRT.replace('/', '.')}._kfd has no gfx_names"),
+        ("return typing.NoSuchThing", "typing has no NoSuchThing"),
+        ("return str(importlib.metadata.versions)", "importlib.metadata has no versions"),
+        ("from . import _register", ""),
+        ("return [item for item in name if item] or __file__ or Exception", ""),
+    ],
+)
+def test_package_probe_sees_names_that_do_not_exist(site: Site, line: str, clause: str) -> None:
+    """Nothing calls the function, so that the line does not run."""
+    text = f"import importlib.metadata, re, typing\n\nfrom . import _gpus\n\n\ndef odd(name):\n    {line}\n"
+    (site.site / PJRT / "odd.py").write_text(text)
+    answer = packages(site, PJRT.replace("/", "."), "jax-rocm7-pjrt", f"{PJRT.replace('/', '.')}.odd")
+    assert answer["names"] == ([f"odd.py, line 7: {clause}"] if clause else [])
 
 
 def test_modules_of_others_are_timed_without_jax(site: Site) -> None:

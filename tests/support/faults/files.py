@@ -297,6 +297,25 @@ FAULTS = (
         wheel="",
     ),
     Fault(
+        name="name of a newer Python",
+        how="itertools.pairs in a function of pjrt's `_gpus.py` that no simulated machine calls",
+        inject=make.text(
+            "pjrt",
+            f"{LOADER}/_gpus.py",
+            "def shm_mib(",
+            "def pairs(items):\n    import itertools\n\n    return itertools.pairs(items)\n\n\ndef shm_mib(",
+        ),
+        catches=caught("load", "name-missing", "itertools has no pairs", "lowest Python"),
+        wheel="pjrt",
+    ),
+    Fault(
+        name="loader that does not know `gpu`",
+        how="JAX_PLATFORMS=gpu is no request for ROCm in pjrt's `__init__.py`",
+        inject=make.text("pjrt", f"{LOADER}/__init__.py", 'platforms & {"rocm", "gpu"}', 'platforms & {"rocm"}'),
+        catches=caught("load", "loader-wrong", "with no GPU and JAX_PLATFORMS=gpu", "Fix the loader"),
+        wheel="pjrt",
+    ),
+    Fault(
         name="ROCm below the CPU",
         how="the priority of the platform in pjrt's `_register.py` is -1",
         inject=make.text("pjrt", f"{LOADER}/_register.py", "PRIORITY = 500", "PRIORITY = -1"),

@@ -103,7 +103,7 @@ def test_check_machines_misses_no_answer() -> None:
 
 def test_machines_cover_what_users_have(tmp_path: Path) -> None:
     rows = {row.about: row for row in machines(["gfx942", "gfx11-generic"], "7.2.0", tmp_path, tmp_path / "work")}
-    one, several, foreign, none, without, older, lacking = rows.values()
+    one, several, foreign, none, without, older, lacking, gpu, cpu = rows.values()
     assert (one.gpus, one.refusal) == (("gfx942",), None)
     assert {"gfx942", "gfx1100", "gfx1103", "gfx908"} <= {*several.gpus}
     assert several.gpus.count("gfx942") == 64
@@ -113,6 +113,7 @@ def test_machines_cover_what_users_have(tmp_path: Path) -> None:
     assert (without.rocm, without.refusal) == (None, ("libamdhip64.so.7",))
     assert Path(older.refusal[0]).is_relative_to(older.rocm)  # type: ignore[index,arg-type]
     assert (lacking.rocm / "lib/libamdhip64.so.7").is_file()  # type: ignore[operator]
+    assert [(row.platforms, row.gpus, row.refusal) for row in (gpu, cpu)] == [("gpu", (), ()), ("cpu", (), None)]
     (row,) = list(json.loads(as_json([one], "7.2.0")).values())
     assert row["gpus"][0]["gfx_target_version"] == 90402
     assert "libamdhip64.so.7" in row["hidden"]
@@ -120,7 +121,7 @@ def test_machines_cover_what_users_have(tmp_path: Path) -> None:
 
 def test_machines_for_targets_that_xla_refuses_expect_refusal(tmp_path: Path) -> None:
     rows = list(machines(["gfx906"], "7.2.0", tmp_path, tmp_path / "work"))
-    assert [row.refusal for row in rows] == [("gfx906",), ("gfx908",), ()]
+    assert [row.refusal for row in rows] == [("gfx906",), ("gfx908",), (), (), None]
 
 
 # Packages
@@ -167,6 +168,7 @@ MEMBER = to_json(replace(WHEEL.members[0], targets=("gfx950",)))
         ({"info__rocm_version": "7.14.0"}, "value-untrue", "is '7.14.0', but wheels.json has '7.2.0'"),
         ({"info__members": [MEMBER]}, "value-untrue", f"targets of {LIBRARY.path} of"),
         ({"info__members": []}, "value-untrue", f"sha256 of {LIBRARY.path}"),
+        ({"names": ["x.py, line 7: re has no f"]}, "name-missing", "jax_plugins/xla_rocm7/x.py, line 7: re has no f."),
         (module(error="NameError: x"), "package-broken", "imported: NameError: x."),
         (module(printed="hello\n"), "import-prints", "when it is imported: hello."),
         (module(effects=["changes sys.path"]), "import-effects", "jax_plugins.xla_rocm7 changes sys.path."),
