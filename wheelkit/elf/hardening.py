@@ -12,7 +12,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from wheelkit.elf import constants
+from wheelkit.elf.layout import layout_problems
 from wheelkit.elf.reader import ElfImage, Section
+from wheelkit.elf.relocations import relocation_problems
 
 PAGE = 4096
 """Page size of x86-64 in bytes; glibc maps no segment with a smaller alignment."""
@@ -73,6 +75,10 @@ def load_defects(image: ElfImage) -> Iterator[tuple[str, str]]:
         yield "load-flags-wrong", "has DF_STATIC_TLS, so dlopen fails if no static memory for threads is left"
     for problem in (*_table_problems(image, tags), *_bound_twice(image, tags)):
         yield "dynamic-table-wrong", problem
+    for problem in layout_problems(image, tags):
+        yield "layout-wrong", problem
+    for problem in relocation_problems(image, tags):
+        yield "relocation-wrong", problem
     for tag in sorted(_REDIRECTIONS.keys() & tags.keys()):
         yield "load-flags-wrong", f"has {_REDIRECTIONS[tag]}"
 

@@ -135,6 +135,20 @@ FAULTS = (
         catches=caught("inspection", "dynamic-table-wrong", SOLVER, "Link it again"),
     ),
     Fault(
+        name="two functions exchanged",
+        how="calls of `hipsolverSgetrf` and `hipsolverDgetrf` in `_solver.so` reach each other",
+        inject=make.library("_solver.so", patches.edited(patches.exchanged("hipsolverSgetrf", "hipsolverDgetrf"))),
+        catches=caught("inspection", "relocation-wrong", SOLVER, "Link it again"),
+        heavy=True,
+    ),
+    Fault(
+        name="exported function that is not found",
+        how="`PyInit__solver` renamed `PyInit__solvez` in the names, but not in the hashes of `_solver.so`",
+        inject=make.library("_solver.so", patches.word(b"PyInit__solver\0", b"PyInit__solvez\0", ".dynstr")),
+        catches=caught("inspection", "layout-wrong", SOLVER, "Link it again"),
+        heavy=True,
+    ),
+    Fault(
         name="soname of HIP",
         how="libamdhip64.so.7 as the soname of `_prng.so`",
         inject=make.library("_prng.so", patches.edited(patches.soname(b"libamdhip64.so.7"))),

@@ -110,6 +110,22 @@ def rebound(old: str, new: str) -> Edit:
     return edit
 
 
+def exchanged(one: str, two: str) -> Edit:
+    """Make calls of two functions reach each other."""
+
+    def edit(data: bytearray) -> None:
+        image = reader.ElfImage.parse(bytes(data), "library")
+        slots, names = image.section(".rela.plt"), [name for _, name in image.dynamic_symbols()]
+        assert slots is not None
+        other = {names.index(one): names.index(two), names.index(two): names.index(one)}
+        for at in range(slots.offset, slots.offset + slots.size, constants.RELA.size):
+            place, info, addend = constants.RELA.unpack_from(data, at)
+            number = other.get(info >> 32, info >> 32)
+            constants.RELA.pack_into(data, at, place, number << 32 | info & 0xFFFFFFFF, addend)
+
+    return edit
+
+
 def no_symbols(file: Path) -> Patches:
     """Fill the dynamic symbol table with zeros."""
     with reader.open_image(file) as image:
