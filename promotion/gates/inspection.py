@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from isal import isal_zlib
+
 from core.errors import ArchiveError, BucketError
 from core.model import Finding, GfxTarget, Severity, Tier, Wheel
 from core.targets import covers, lists, machs
@@ -14,6 +16,7 @@ from promotion.gates.common.gate import Check, Gate, GateContext, content_alone,
 from promotion.gates.recipe_check import Program, check_files, check_wheel
 from promotion.gates.set_record import (
     REBUILD,
+    debug_differences,
     file_differences,
     read_build_info,
     set_differences,
@@ -28,6 +31,8 @@ from wheelkit.findings import as_published
 from wheelkit.inspect.inspect import Expectations, inspect_wheel
 from wheelkit.inspect.model import WheelReport
 from wheelkit.inspect.wheel_set import check_set
+
+_BLOCK = 1 << 20
 
 
 def make_gate(program: Program | None = None) -> Gate:
@@ -73,7 +78,16 @@ def _run(context: GateContext, program: Program | None) -> Iterator[Check]:
     files = tuple(file_differences(context.wheel_set, read))
     if program and not files:  # these name the cause
         files = tuple(check_files(context.wheel_set, read, program))
-    yield Check(name="files", findings=files)
+
+    def crc32(name: str) -> int:
+        crc = 0
+        with context.bucket.open(context.staged.file(name)) as file:
+            while block := file.read(_BLOCK):
+                crc = isal_zlib.crc32(block, crc)
+        return crc
+
+    debug = debug_differences(context.wheel_set, reports, crc32)
+    yield Check(name="files", findings=(*files, *debug))
     yield Check(name="index", findings=tuple(_index_findings(context)))
 
 

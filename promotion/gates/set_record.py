@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import posixpath
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,6 +46,7 @@ from wheelkit.rocm_manifest import ROCM_MANIFEST
 
 REBUILD = "Build and stage the set again."
 _BUILD_INFO = "/build_info.json"
+_DEBUG = "debug/"
 _JAX = ("jax", "jaxlib")
 """Projects that the set has or pins."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -232,6 +234,34 @@ def file_differences(wheel_set: WheelSet, read: Callable[[str], bytes]) -> Itera
         wrong += [f"no {project}" for project in sorted(versions.keys() - {row[0] for row in rows})]
         if wrong:
             yield error("set-file-untrue", f"{name} of the set has {', '.join(wrong[:_MOST_NAMED])}.", REBUILD)
+
+
+def debug_differences(
+    wheel_set: WheelSet, reports: Sequence[WheelReport], crc32: Callable[[str], int]
+) -> Iterator[Finding]:
+    """Compare the debug files of a set with the libraries that refer to them; sets without debug files yield nothing.
+
+    Args:
+        crc32: returns the CRC-32 of a file of the set.
+    """
+    held = {name for name in wheel_set.files if name.startswith(_DEBUG)}
+    for report in reports if held else ():
+        for elf in report.elfs:
+            if not elf.debug_file:
+                continue
+            name = f"{_DEBUG}{report.filename.removesuffix('.whl')}/{posixpath.dirname(elf.path)}/{elf.debug_file}"
+            if name not in held:
+                problem = "is missing"
+            elif crc32(name) == elf.debug_crc32:
+                problem = ""
+            else:
+                problem = "is of another build"
+            held.discard(name)
+            if problem:
+                text = f"{report.filename}: {name} {problem}: {elf.path} needs the debug file {elf.debug_crc32:08x}."
+                yield error("debug-file-wrong", text, REBUILD, member=elf.path)
+    for name in sorted(held):
+        yield error("debug-file-wrong", f"{name} belongs to no library of the set.", REBUILD)
 
 
 def _excluded(lock: str, pythons: Sequence[str]) -> list[str]:

@@ -63,6 +63,7 @@ class Elf:
         version_needs: soname -> versions required from it.
         sections: sections by name; only the first of several sections with one name.
         build_id: build ID in hexadecimal, from .note.gnu.build-id; None if the file has none.
+        debug_link: name and CRC-32 of the separate debug file, from .gnu_debuglink; None without one.
         comments: names of compilers and linkers, from .comment.
         defects: code of a finding and clause for each defect of loading; see `load_defects`.
         init_functions: exported PyInit_* functions.
@@ -79,6 +80,7 @@ class Elf:
     version_needs: Mapping[str, frozenset[str]]
     sections: Mapping[str, Section]
     build_id: str | None
+    debug_link: tuple[str, int] | None
     comments: tuple[str, ...]
     defects: tuple[tuple[str, str], ...]
 
@@ -128,6 +130,15 @@ def highest_versions(versions: Iterable[str]) -> dict[str, str]:
     return {prefix: ".".join(map(str, number)) for prefix, number in sorted(best.items())}
 
 
+def _debug_link(image: ElfImage, sections: Mapping[str, Section]) -> tuple[str, int] | None:
+    """Return the content of .gnu_debuglink: a name that ends with zeros at a multiple of 4 bytes, and a CRC-32."""
+    section = sections.get(".gnu_debuglink")
+    name, _, rest = image.contents(section).partition(b"\0") if section else (b"", b"", b"")
+    if not name or len(rest) < 4:
+        return None
+    return name.decode(errors="backslashreplace"), int.from_bytes(rest[-4:], "little")
+
+
 def _snapshot(image: ElfImage) -> Elf:
     entries = image.dynamic()
     count = next((i for i, entry in enumerate(entries) if entry.tag == constants.DT_NULL), len(entries))
@@ -167,6 +178,7 @@ def _snapshot(image: ElfImage) -> Elf:
         needed=tuple(string(entry.value) for entry in entries[:count] if entry.tag == constants.DT_NEEDED),
         runpath=name(constants.DT_RUNPATH), rpath=name(constants.DT_RPATH), soname=name(constants.DT_SONAME),
         undefined=undefined, offered=offered, sections=sections, build_id=next(build_ids, None),
+        debug_link=_debug_link(image, sections),
         version_needs={library: frozenset(versions) for library, versions in libraries.items()},
         comments=tuple(dict.fromkeys(c.decode(errors="backslashreplace") for c in comments if c)),
         defects=tuple(load_defects(image)),

@@ -35,6 +35,7 @@ def library_facts(
     """
     path = elf.rpath if elf.runpath is None else elf.runpath
     marks = elf.rocm_versions
+    debug_file, debug_crc32 = elf.debug_link or ("", 0)
     return ElfFacts(
         path=name,
         size=elf.size,
@@ -48,6 +49,8 @@ def library_facts(
         symbol_versions=elf.highest_versions(),
         symbol_table_bytes=_symbol_table_bytes(elf),
         build_id=elf.build_id or "",
+        debug_file=debug_file,
+        debug_crc32=debug_crc32,
         compilers=elf.comments,
         rocm=marks[-1] if marks else "",
         modules=tuple(init.removeprefix("PyInit_") for init in elf.init_functions),

@@ -34,6 +34,8 @@ class ElfFacts:
         runpath: entries of DT_RUNPATH, or of DT_RPATH if `rpath` is set.
         symbol_versions: highest version per prefix, such as {"GLIBC": "2.27"}.
         symbol_table_bytes: size of .symtab and .strtab; 0 if stripped.
+        debug_file: name of the separate debug file; empty if there is none.
+        debug_crc32: CRC-32 of the debug file.
         compilers: strings of .comment.
         rocm: ROCm version that compiled the device code; empty if unknown.
         modules: names of the Python modules that the library can initialise (`PyInit_<name>`).
@@ -54,6 +56,8 @@ class ElfFacts:
     symbol_versions: Mapping[str, str]
     symbol_table_bytes: int
     build_id: str
+    debug_file: str
+    debug_crc32: int
     compilers: tuple[str, ...]
     rocm: str
     modules: tuple[str, ...]

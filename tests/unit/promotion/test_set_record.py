@@ -13,7 +13,13 @@ import pytest
 from core.model import InputFile, WheelSet
 from promotion.gates import inspection
 from promotion.gates.common.runs import run_gates
-from promotion.gates.set_record import file_differences, read_build_info, set_differences, wheel_differences
+from promotion.gates.set_record import (
+    debug_differences,
+    file_differences,
+    read_build_info,
+    set_differences,
+    wheel_differences,
+)
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.made_wheel import MadeWheel, with_sections
@@ -234,6 +240,26 @@ def test_file_differences_names_untrue_file(scene: Scene, name: str, text: str, 
         [("set-file-untrue", True)] if says else []
     )
     assert list(file_differences(replace(made, files={}), {"": b""}.__getitem__)) == [], "the set has no such file"
+
+
+@pytest.mark.parametrize(
+    ("held", "says"),
+    [
+        ({"a.so.debug": 7}, ""),
+        ({"a.so.debug": 8}, "a.so.debug is of another build: jax_plugins/xla_rocm7/a.so needs the debug file 00000007"),
+        ({"b.so.debug": 7}, "a.so.debug is missing"),
+        ({"a.so.debug": 7, "b.so.debug": 7}, "b.so.debug belongs to no library of the set"),
+        ({}, ""),
+    ],
+)
+def test_debug_differences_names_wrong_file(scene: Scene, held: Mapping[str, int], says: str) -> None:
+    folder = f"debug/{scene.reports[0].filename.removesuffix('.whl')}/jax_plugins/xla_rocm7"
+    elf = replace(scene.reports[0].elfs[0], path="jax_plugins/xla_rocm7/a.so", debug_file="a.so.debug", debug_crc32=7)
+    report = replace(scene.reports[0], elfs=(elf,))
+    sums = {f"{folder}/{name}": crc for name, crc in held.items()}
+    made = replace(scene.wheel_set, files=dict.fromkeys(sums, "5" * 64))
+    found = [item.message for item in debug_differences(made, [report], sums.__getitem__)]
+    assert (says in found[0]) if says else (found == []), found
 
 
 def test_downloaded_wheels_are_not_from_source(scene: Scene) -> None:

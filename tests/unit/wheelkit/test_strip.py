@@ -110,6 +110,7 @@ def test_strip_debug_file_has_symbols_and_checksum(library: Path, tmp_path: Path
     assert link[: link.index(0)] == b"lib.so.debug"
     assert len(link) % 4 == 0
     assert struct.unpack("<I", link[-4:])[0] == zlib.crc32(debug.read_bytes())
+    assert Elf.read(library).debug_link == ("lib.so.debug", zlib.crc32(debug.read_bytes()))
     kept = Elf.read(debug)
     assert list(kept.sections) == list(before.sections)
     assert content(debug, ".symtab") == SYMBOLS
