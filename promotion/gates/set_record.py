@@ -95,6 +95,16 @@ def wheel_differences(report: WheelReport, wheel: Wheel, info: Mapping[str, Any]
     yield from _member_differences(report, wheel)
 
 
+def _pythons(reports: Sequence[WheelReport]) -> Mapping[str, list[str]]:
+    """Return project -> versions of CPython that its wheels are for; none for wheels for every Python."""
+    minors: dict[str, set[int]] = {}
+    for report in reports:
+        tags = {tag.partition("-")[0] for tag in report.tags}
+        own = {int(tag[3:]) for tag in tags if tag.startswith("cp3") and tag[3:].isdecimal()}
+        minors.setdefault(report.project, set()).update(own)
+    return {project: [f"3.{minor}" for minor in sorted(own)] for project, own in minors.items()}
+
+
 def set_differences(
     wheel_set: WheelSet, reports: Sequence[WheelReport], infos: Sequence[Mapping[str, Any]]
 ) -> Iterator[Finding]:
@@ -103,11 +113,11 @@ def set_differences(
     Args:
         infos: the build information of each wheel, in the order of the reports.
     """
-    tags = {tag.partition("-")[0] for report in reports for tag in report.tags}
-    pythons = sorted({int(tag[3:]) for tag in tags if tag.startswith("cp3") and tag[3:].isdecimal()})
-    served, recorded = [f"3.{minor}" for minor in pythons], list(wheel_set.python_versions)
-    if served and served != recorded:
-        yield _untrue("python_versions", f"the wheels are for {', '.join(served)}, not for {', '.join(recorded)}")
+    recorded = list(wheel_set.python_versions)
+    for project, pythons in _pythons(reports).items():
+        if pythons and pythons != recorded:
+            text = f"{project} has wheels for {', '.join(pythons)}, not for {', '.join(recorded)}"
+            yield _untrue("python_versions", text)
     jax = wheel_set.jax_version
     if (pin := wheel_set.pins.get("jax", jax)) and _base(pin) != _base(jax):
         yield _untrue("pins", f"jax is {pin}, but jax_version is {jax}")
