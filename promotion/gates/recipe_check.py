@@ -1,4 +1,4 @@
-"""Comparison of wheels and sets that this program made with what it would write for the same recipe.
+"""Comparison of wheels and sets with the files that this program writes for their recorded recipes.
 
 It proves that a wheel has the reviewed loader and metadata, not that these are right.
 """

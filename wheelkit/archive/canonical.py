@@ -1,4 +1,4 @@
-"""Comparison of an archive with what the writer of this program writes for the same members.
+"""Differences between an archive and the form in which this program writes archives.
 
 Archives that this program wrote are canonical: one form of headers, one timestamp, no gaps, RECORD last. A later change
 by another program, even one that readers accept, thus shows.

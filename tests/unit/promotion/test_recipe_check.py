@@ -1,4 +1,4 @@
-"""Wheels and sets of this program compared with what it writes; each difference is named."""
+"""Comparison with recorded recipes: each difference is named, and wheels of other versions are left out."""
 
 from __future__ import annotations
 
