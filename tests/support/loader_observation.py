@@ -1,0 +1,170 @@
+"""Record of the actions of this project's loader on simulated machines, for a golden file.
+
+`python -m tests.support.loader_observation` writes the golden file, whose changes have to be reviewed. The child starts
+the loader in a fake jax, which records its calls, with the file functions of the load gate.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import re
+import runpy
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from core.targets import lists
+from promotion.gates.load.machines import MACHINE_CHILD, Machine, as_json, machines
+from tests.support.fake_site import PLUGIN_NEEDED, build_info, install
+from wheelkit.elf.writer import Export, shared_library
+
+GOLDEN = Path(__file__).parents[1] / "data" / "golden" / "loader.json"
+HIP = "libamdhip64.so.7"
+_CHILD = "tests.support.loader_observation"
+_TABLES = "def registrations():\n    return {'early': 1}\n"
+_EXTENSION = """
+def ffi_types():
+    return {"type": 1}
+def ffi_handlers():
+    return {"handler": 2}
+def register_custom_call_target(*args):
+    pass
+def register_custom_type(*args):
+    pass
+"""
+_FAKES = {
+    "jax/__init__.py": "import os\nclass config:\n    jax_platforms = os.environ['JAX_PLATFORMS']\n",
+    "jax/_src/__init__.py": "",
+    "jax/_src/calls.py": (
+        "CALLS = []\n"
+        "def called(name):\n"
+        "    return lambda *args, **named: CALLS.append((name, args, named)) or f'<{name}>'\n"
+    ),
+    "jax/_src/xla_bridge.py": (
+        "from .calls import called\n_backend_factories = {}\n"
+        "register_plugin, register_backend_factory = called('register_plugin'), called('register_backend_factory')\n"
+    ),
+    "jax/_src/lib/__init__.py": "from . import xla_client\n",
+    "jax/_src/lib/xla_client.py": (
+        "from ..calls import called\n"
+        "def generate_pjrt_gpu_plugin_options():\n    return {'memory_fraction': 0.75}\n"
+        "for _name in ('call_handler', 'call_target', 'type', 'type_handler'):\n"
+        "    globals()[f'register_custom_{_name}'] = called(f'register_custom_{_name}')\n"
+    ),
+    "jaxlib/version.py": "__version__ = '0.10.2'\n",
+    "jaxlib/plugin_support.py": "_PLUGIN_MODULE_NAMES = {'rocm': ['jax_rocm60_plugin']}\n",
+    "jax_rocm7_plugin/rocm_plugin_extension.py": _EXTENSION,
+    **{f"jax_rocm7_plugin/{name}.py": _TABLES for name in ("_linalg", "_prng", "_solver", "_hybrid", "_sparse")},
+}
+
+
+class Scene:
+    """Packages of a Python with the payload and a fake jax, and a ROCm."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.site, self.rocm = folder, folder / "site", folder / "rocm"
+        info = {"xla_targets": list(lists()["compiler-supported"])}
+        (install(self.site, "pjrt", 7, build_info([HIP], **info)) / "xla_rocm_plugin.so").touch()
+        install(self.site, "plugin", 7, build_info(PLUGIN_NEEDED, targets=(), **info))
+        for name, text in _FAKES.items():
+            (self.site / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.site / name).write_text(text)
+        (self.rocm / "lib").mkdir(parents=True)
+        for name in (HIP, *PLUGIN_NEEDED):
+            library = shared_library(name, [Export(name="hipGetDeviceCount", code=b"\xc3")])
+            (self.rocm / "lib" / name).write_bytes(library)
+        for name in ("amdgcn/bitcode/ocml.bc", "llvm/bin/ld.lld"):
+            (self.rocm / name).parent.mkdir(parents=True)
+            (self.rocm / name).touch()
+
+    def rows(self) -> list[Machine]:
+        """Return the machines of the load gate."""
+        return list(machines(["gfx942", "gfx950"], "7.2.0", self.rocm, self.folder / "work"))
+
+    def observe(self, *names: str) -> dict[str, Any]:
+        """Return machine -> record of the loader's actions; without names, for all machines."""
+        found = {}
+        for name, machine in json.loads(as_json(self.rows(), "7.2.0")).items():
+            if names and name not in names:
+                continue
+            root = Path(tempfile.mkdtemp(dir=self.folder))
+            argv = [sys.executable, "-m", _CHILD, str(root), json.dumps(machine)]
+            path = f"{self.site}:{Path(__file__).parents[2]}"
+            env = {"PYTHONPATH": path, "PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": ""}
+            done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
+            text = done.stdout.splitlines()[-1] if done.returncode == 0 else json.dumps(done.stderr)
+            for place, word in ((self.site, "SITE"), (self.rocm, "ROCM"), (root, "MACHINE"), (self.folder, "FOLDER")):
+                text = text.replace(str(place), word)
+            found[name] = json.loads(text)
+        return found
+
+
+def child(root: Path, machine: dict[str, Any]) -> dict[str, Any]:
+    """Start the loader on a machine and return a record of its actions."""
+    tools = runpy.run_path(str(MACHINE_CHILD))
+    modules, events, messages = {*sys.modules}, [], []
+    tools["enter"](root, machine)
+    tools["hide"](machine["hidden"])
+    tools["redirect"](str(root))
+    watched = (str(root), machine["env"]["ROCM_PATH"] or str(root), "/sys", "/dev", "/opt")
+
+    def audit(event: str, args: tuple[Any, ...]) -> None:
+        if event == "ctypes.dlopen" or (
+            event in ("open", "os.listdir", "os.scandir") and str(args[0]).startswith(watched)
+        ):
+            events.append(f"{event.replace('scandir', 'listdir')} {args[0]}")
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            """Keep a message with its level."""
+            messages.append(f"{record.levelname} {record.name}: {record.getMessage()}")
+
+    sys.addaudithook(audit)
+    logging.getLogger().addHandler(Handler(logging.DEBUG))
+    logging.getLogger().setLevel(logging.DEBUG)
+    before = dict(os.environ)
+    importlib.import_module("jax_rocm7_plugin")  # jaxlib does this first
+    loader = importlib.import_module("jax_plugins.xla_rocm7")
+    loader._diagnose._gpus.SHM = root  # the size of /dev/shm depends on the real machine
+    answer = {"initialize": repr(loader.initialize()), "reasons": loader.reasons(need_gpu=False)}
+    calls = importlib.import_module("jax._src.calls").CALLS
+    own = [name for name in sys.modules if name.startswith(("jax_plugins", "jax_rocm")) and name not in modules]
+    changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
+    shown = [_shown(repr(call)) for call in calls] + [*_refusals(calls)]
+    return {**answer, "calls": shown, "events": events, "messages": messages, "environment": changed, "modules": own}
+
+
+def _shown(text: str) -> str:
+    """Return a text without the addresses of functions."""
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
+
+
+def _refusals(calls: list[tuple[str, Any, Any]]) -> list[str]:
+    """Return the errors that registered factories raise."""
+    errors = []
+    for name, args, _ in calls:
+        if name == "register_backend_factory":
+            try:
+                args[1]()
+            except RuntimeError as error:
+                errors.append(f"RuntimeError: {error}")
+    return errors
+
+
+def main() -> None:
+    """Write the golden file, or answer as the child of an observation."""
+    if len(sys.argv) > 1:
+        sys.stdout.write(json.dumps(child(Path(sys.argv[1]), json.loads(sys.argv[2]))) + "\n")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        found = Scene(Path(folder)).observe()
+    GOLDEN.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
