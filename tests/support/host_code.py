@@ -60,6 +60,8 @@ class HostCode:
         guarded: whether PLT stubs begin with endbr64.
         nameless: number of additional registrations for the first bundle for which no name is loaded.
         silent: numbers of the bundles that no constructor registers.
+        arguments: kernel -> number of arguments that its function passes; kernels have a handle only if they are here.
+        handles: kernel -> kernel for whose handle it is registered instead of its own.
     """
 
     names: Sequence[Sequence[str]]
@@ -67,6 +69,8 @@ class HostCode:
     guarded: bool = False
     nameless: int = 0
     silent: Sequence[int] = ()
+    arguments: Mapping[str, int] = field(default_factory=dict)
+    handles: Mapping[str, str] = field(default_factory=dict)
     _text: bytearray = field(default_factory=bytearray)
 
     def library(self, folder: Path, fatbins: Sequence[bytes]) -> bytes:
@@ -75,8 +79,9 @@ class HostCode:
         (folder / "bundles.so").write_bytes(elf)
         bundles = [found.address for found in find_bundles(folder / "bundles.so")]
         start = len(elf) + -len(elf) % 4096
-        # Seven sections of one page each; the code may need several pages, so it comes last.
-        strings, got, plt, wrappers, _, init, self._at = (start + 4096 * n for n in range(7))
+        # Eight sections of one page each; the code may need several pages, so it comes last.
+        strings, got, plt, wrappers, _, init, handles, self._at = (start + 4096 * n for n in range(8))
+        self._handles = {name: handles + 8 * n for n, name in enumerate(self.arguments)}
         self._places = {name: strings + at for name, at in self._strings()[1].items()}
         self._stubs = {"fat binary": plt, "function": plt + 16}
         self._text.clear()
@@ -85,9 +90,11 @@ class HostCode:
             for n, names in enumerate(self.names)
             if n not in self.silent
         ]
+        functions = {name: self._function(name, count) for name, count in self.arguments.items()}
         rows = [struct.pack("<QQq", got + 8 * n, index << 32 | 7, 0) for n, index in enumerate(_SYMBOLS.values())]
         rows += [struct.pack("<QQq", wrappers + 24 * n + 8, 8, address) for n, address in enumerate(bundles)]
         rows += [struct.pack("<QQq", init + 8 * n, 8, address) for n, address in enumerate(constructors)]
+        rows += [struct.pack("<QQq", self._handles[name], 8, address) for name, address in functions.items()]
         data = bytearray(
             with_sections(
                 elf,
@@ -97,6 +104,7 @@ class HostCode:
                 (".hipFatBinSegment", 1, 3, struct.pack("<IIQQ", 0x48495046, 1, 0, 0) * len(bundles)),
                 (".rela.dyn", 4, 2, b"".join(rows)),
                 (".init_array", 14, 3, bytes(8 * len(constructors))),
+                (".data.rel.ro", 1, 3, bytes(8 * max(1, len(functions)))),
                 (".text", 1, 6, bytes(self._text)),
             )
         )
@@ -141,11 +149,27 @@ class HostCode:
 
     def _registrations(self, names: Sequence[str], nameless: int) -> None:
         for name in names:
-            self._text += _OPCODE_IN_OFFSET
+            handle = self._handles.get(self.handles.get(name, name))
+            if handle is None:
+                self._text += _OPCODE_IN_OFFSET
+            else:
+                self._refer(b"\x48\x8d\x35", handle)
             self._refer(b"\x48\x8d\x0d", self._places[name])
             self._refer(b"\x48\x89\xca\xe8", self._stubs["function"])
         for _ in range(nameless):
             self._refer(b"\xe8", self._stubs["function"])
+
+    def _function(self, name: str, arguments: int) -> int:
+        """Add the function that launches a kernel with up to 15 arguments, and return its address."""
+        start = self._at + len(self._text)
+        for number in range(arguments):
+            load = b"\x48\x89\xe0" if number == 1 else bytes((0x48, 0x8D, 0x44, 0x24, 8 * number))
+            store = bytes((0x44, 0x24, 8 * number)) if number else b"\x04\x24"
+            self._text += load + b"\x48\x89" + store
+        self._text += b"\x48\x8d\x7c\x24\x30\x48\x8d\x74\x24\x28"
+        self._refer(b"\x48\x8d\x3d", self._handles[name])
+        self._text += b"\xc3"
+        return start
 
     def _refer(self, opcode: bytes, target: int) -> None:
         end = self._at + len(self._text) + len(opcode) + 4

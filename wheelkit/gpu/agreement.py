@@ -42,6 +42,20 @@ def disagreements(kernels: Mapping[str, Mapping[str, KernelTraits]]) -> Iterator
         yield from _difference(name, {target: held[name] for target, held in kernels.items() if name in held})
 
 
+def argument_counts(kernels: Mapping[str, Mapping[str, KernelTraits]]) -> Mapping[str, int]:
+    """Return the number of arguments of each kernel, which is the same for every target.
+
+    Args:
+        kernels: target -> kernel -> traits.
+    """
+    counts: dict[str, int] = {}
+    for held in kernels.values():
+        for name, traits in held.items():
+            if name not in counts:
+                counts[name] = len(_arguments(traits))
+    return counts
+
+
 def _differ(one: KernelTraits, two: KernelTraits) -> bool:
     """Return whether properties of two targets differ, which is rare: without building a list of them."""
     get, other = one.metadata.get, two.metadata.get

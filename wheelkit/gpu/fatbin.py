@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from core.model import Finding
 from wheelkit.elf.reader import ElfImage
 from wheelkit.findings import finding
 from wheelkit.gpu import code_object
-from wheelkit.gpu.agreement import disagreements
+from wheelkit.gpu.agreement import argument_counts, disagreements
 from wheelkit.gpu.bundle import METHOD_NAMES, BundleEntry
 from wheelkit.gpu.bundle_reader import BundleLocation, BundleReader, find_bundles, locate_bundles, map_bundles
 from wheelkit.gpu.code_check import CodeCheck, check_code
@@ -60,12 +61,14 @@ class FatbinReport:
         device: code per target.
         findings: damage, and code objects that do not match their entry.
         kernels: address of a bundle -> target -> kernels, of whole code objects.
+        arguments: address of a bundle -> kernel -> number of arguments in its source, of whole code objects.
     """
 
     bundles: tuple[BundleLocation, ...]
     device: DeviceCode
     findings: tuple[Finding, ...]
     kernels: Mapping[int, Mapping[str, frozenset[str]]]
+    arguments: Mapping[int, Mapping[str, int]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +76,7 @@ class _BundleScan:
     """Result of scanning one bundle: its entries, and the first bytes and the check of each code object.
 
     Attributes:
+        arguments: kernel -> number of arguments in its source.
         differences: target, code of a finding and clause for each kernel that differs between targets.
         damage: description of the bundle's damage; then no code object is listed.
     """
@@ -81,6 +85,7 @@ class _BundleScan:
     entries: tuple[BundleEntry, ...] = ()
     heads: tuple[tuple[BundleEntry, bytes], ...] = ()
     checks: Mapping[BundleEntry, CodeCheck] = field(default_factory=dict)
+    arguments: Mapping[str, int] = field(default_factory=dict)
     differences: tuple[tuple[str, str, str], ...] = ()
     damage: str = ""
 
@@ -118,7 +123,11 @@ def read_targets(
     findings += [finding("code-object-wrong", text, member=name) for text in _wrong(scans, dict(machs or {}))]
     findings += [finding(code, text, member=name) for code, text in _defects(scans)]
     return FatbinReport(
-        bundles=bundles, device=_device_code(scans), findings=tuple(findings), kernels=_kernels(scans) if whole else {}
+        bundles=bundles,
+        device=_device_code(scans),
+        findings=tuple(findings),
+        kernels=_kernels(scans) if whole else {},
+        arguments={scan.bundle.address: scan.arguments for scan in scans},
     )
 
 
@@ -156,11 +165,15 @@ def _scan(reader: BundleReader, bundle: BundleLocation, *, verify: bool, whole: 
                 checks[entry] = check_code(code, entry.target)
     except FatbinError as error:
         return _BundleScan(bundle=bundle, entries=entries, damage=error.message)
-    differences = tuple(
-        disagreements({entry.name: check.traits for entry, check in checks.items() if not check.problems})
+    traits = {entry.name: check.traits for entry, check in checks.items() if not check.problems}
+    return _BundleScan(
+        bundle=bundle,
+        entries=entries,
+        heads=tuple(heads),
+        checks={entry: replace(check, traits={}) for entry, check in checks.items()},  # those of all bundles are large
+        arguments=argument_counts(traits),
+        differences=tuple(disagreements(traits)),
     )
-    small = {entry: replace(check, traits={}) for entry, check in checks.items()}  # traits of all bundles are large
-    return _BundleScan(bundle=bundle, entries=entries, heads=tuple(heads), checks=small, differences=differences)
 
 
 def _defects(scans: Sequence[_BundleScan]) -> Iterator[tuple[str, str]]:
@@ -170,6 +183,9 @@ def _defects(scans: Sequence[_BundleScan]) -> Iterator[tuple[str, str]]:
         for entry in scan.entries:
             if entry.size and entry.target is None and not entry.is_host:
                 yield "bundle-entry-unknown", f"{place} {entry.id} is no code that HIP loads."
+        targets = Counter(entry.target for entry in scan.entries if entry.target and entry.size)
+        for target in (target for target, count in targets.items() if count > 1):
+            yield "bundle-damaged", f"{place} {target} is there twice, and HIP loads one of them."
         for entry, check in scan.checks.items():
             first: dict[str, str] = {}
             differences = [(code, text) for target, code, text in scan.differences if target == entry.name]

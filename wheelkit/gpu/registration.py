@@ -30,10 +30,10 @@ _GAP = 256
 _LIMIT = 16 << 20
 """Maximum number of bytes scanned per function; the longest function of 0.10.2 has 74 kB."""
 
-# x86-64 machine code: lea rdi, [rip+x]; lea rcx or rdx, [rip+x]; call x; jmp [rip+x], the jump of a PLT stub.
+# x86-64 machine code: lea rdi, [rip+x]; lea rcx, rdx or rsi, [rip+x]; call x; jmp [rip+x], the jump of a PLT stub.
 # The four bytes of x are a lookahead, so that a false match does not hide a real instruction that begins inside its x.
 _WRAPPER_LOAD = re.compile(rb"\x48\x8d\x3d(?=(....))", re.DOTALL)
-_NAME_LOAD_OR_CALL = re.compile(rb"\x48\x8d[\x0d\x15](?=(....))|\xe8(?=(....))", re.DOTALL)
+_LOAD_OR_CALL = re.compile(rb"\x48\x8d[\x0d\x15](?=(....))|\xe8(?=(....))|\x48\x8d\x35(?=(....))", re.DOTALL)
 _STUB = re.compile(rb"\xff\x25(?=(....))", re.DOTALL)
 
 
@@ -45,11 +45,15 @@ class RegisteredKernels:
         address: virtual address of the bundle, as in `BundleLocation`.
         kernels: names of the registered kernels.
         unread: number of registrations whose kernel name could not be determined.
+        handles: kernel -> address of its handle, with which host code launches it.
+        repeated: names that are registered several times.
     """
 
     address: int
     kernels: frozenset[str]
     unread: int
+    handles: Mapping[str, int]
+    repeated: frozenset[str]
 
 
 def bundle_pointers(path: Path) -> tuple[int, ...]:
@@ -130,8 +134,9 @@ class _HostCode:
                 reading = _ConstructorScan(self._image, stubs)
                 reading.function(start)
                 yield RegisteredKernels(
-                    address=self.wrappers[wrapper], kernels=frozenset(reading.kernels), unread=reading.unread
-                )
+                    address=self.wrappers[wrapper], kernels=frozenset(reading.handles), unread=reading.unread,
+                    handles=reading.handles, repeated=frozenset(reading.repeated),
+                )  # fmt: skip
 
     def _relocate(self) -> None:
         """Record the symbol index of each GOT slot, and the relocated pointers in .hipFatBinSegment and .init_array."""
@@ -188,7 +193,7 @@ class _HostCode:
         code = _code(self._image, start, _GAP)
         for match in _WRAPPER_LOAD.finditer(code):
             wrapper = _target(start, match)
-            call = _NAME_LOAD_OR_CALL.match(code, match.end() + 4)
+            call = _LOAD_OR_CALL.match(code, match.end() + 4)
             if wrapper in self.wrappers and call and call[2] and stubs.get(_target(start, call)) == _FAT_BINARY:
                 return wrapper
         return None
@@ -208,24 +213,28 @@ class _ConstructorScan:
 
     def __init__(self, image: ElfImage, stubs: Mapping[int, str]) -> None:
         self._image, self._stubs = image, stubs
-        self.kernels: set[str] = set()
+        self.handles: dict[str, int] = {}
+        self.repeated: set[str] = set()
         self.unread = 0
 
     def function(self, start: int, *, follow: bool = True) -> None:
         """Read the registrations of a constructor and of the helper that it calls."""
         code = _code(self._image, start, _LIMIT)
-        name, last = None, 0
-        for match in _NAME_LOAD_OR_CALL.finditer(code):
+        name, handle, last = None, 0, 0
+        for match in _LOAD_OR_CALL.finditer(code):
             if match.start() - last > _GAP:
                 return
             target = _target(start, match)
             if match[1]:
                 name = target
                 continue
+            if match[3]:
+                handle = target
+                continue
             callee = self._stubs.get(target)
             if callee == _FUNCTION:
-                self._register(name)
-                name, last = None, match.end()
+                self._register(name, handle)
+                name, handle, last = None, 0, match.end()
             elif callee is None and follow and last:
                 self.function(target, follow=False)
             elif callee == _FAT_BINARY:
@@ -233,15 +242,19 @@ class _ConstructorScan:
                     return
                 last = match.end()
 
-    def _register(self, address: int | None) -> None:
+    def _register(self, address: int | None, handle: int) -> None:
         try:
             if address is None:
                 raise ElfError("No name was loaded.")
             offset = self._image.offset_of(address)
             end = self._image.data.find(b"\0", offset)
-            self.kernels.add(bytes(self._image.data[offset:end]).decode())
+            kernel = bytes(self._image.data[offset:end]).decode()
         except (ElfError, UnicodeDecodeError):
             self.unread += 1
+            return
+        if kernel in self.handles:
+            self.repeated.add(kernel)
+        self.handles[kernel] = handle
 
 
 def _code(image: ElfImage, address: int, limit: int) -> bytes:

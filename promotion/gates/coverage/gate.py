@@ -18,6 +18,7 @@ from wheelkit import kernel_wheel
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.findings import finding
 from wheelkit.gpu.fatbin import read_targets
+from wheelkit.gpu.launch_stub import name_problems, stub_problems
 from wheelkit.gpu.registration import RegisteredKernels, registered_kernels, registration_problems
 from wheelkit.kernel_wheel import KernelManifest
 
@@ -106,15 +107,21 @@ def _libraries(
     for path in present:
         out = context.work / "library.so"
         archive.extract(path, out)
-        yield _read(out, wheel.filename, path, promised.get(path, ()), owed=path in owed)
+        symbols = f"debug/{wheel.filename.removesuffix('.whl')}/{path}.debug"
+        debug = None
+        if promised.get(path) and symbols in context.wheel_set.files:
+            debug = context.bucket.fetch(context.staged.file(symbols), context.work)
+        yield _read(out, wheel.filename, path, promised.get(path, ()), owed=path in owed, debug=debug)
         out.unlink()
     for path in sorted({*(path for path, targets in promised.items() if targets), *owed} - set(present)):
         targets = promised.get(path, ())
         yield _LibraryCode(wheel=wheel.filename, path=path, promised=targets, owed=path in owed, code={}, kernels={})
 
 
-def _read(file: Path, wheel: str, path: str, promised: tuple[str, ...], *, owed: bool) -> _LibraryCode:
-    """Read the device code of an unpacked library."""
+def _read(
+    file: Path, wheel: str, path: str, promised: tuple[str, ...], *, owed: bool, debug: Path | None
+) -> _LibraryCode:
+    """Read the device code of an unpacked library; `debug` has its symbol table."""
     report = read_targets(file, verify=True, whole=True, machs=machs(), name=path)
     errors = (item for item in report.findings if item.severity is Severity.ERROR)
     damage = [replace(item, message=f"{wheel}: {item.message}") for item in errors]
@@ -125,6 +132,8 @@ def _read(file: Path, wheel: str, path: str, promised: tuple[str, ...], *, owed:
         damage += [
             finding("registration-missing", f"{wheel}: {path} {text}.", member=path) for text in unregistered[:_SHOWN]
         ]
+        wrong = _wrong_registrations(file, host, report.arguments, debug)
+        damage += [finding("registration-wrong", f"{wheel}: {path} {text}.", member=path) for text in wrong]
     except ElfError as error:
         text = f"{wheel}: {error}".replace(file.name, path)  # some errors name the unpacked file
         damage.append(finding("code-object-wrong", text, member=path))
@@ -138,6 +147,17 @@ def _read(file: Path, wheel: str, path: str, promised: tuple[str, ...], *, owed:
         registered=host,
         kernels={} if damage else report.kernels,
     )
+
+
+def _wrong_registrations(
+    file: Path, host: Sequence[RegisteredKernels], arguments: Mapping[int, Mapping[str, int]], debug: Path | None
+) -> list[str]:
+    """Return a clause for the first kernels that host code registers or launches in place of others."""
+    problems = [f"registers kernel {kernel} twice" for bundle in host for kernel in sorted(bundle.repeated)]
+    problems += stub_problems(file, host, arguments)
+    if debug is not None and host:
+        problems += name_problems(debug, host)
+    return problems[:_SHOWN]
 
 
 def _checks(

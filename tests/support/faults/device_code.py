@@ -5,9 +5,12 @@ from __future__ import annotations
 from tests.support.faults import injections as make
 from tests.support.faults import patches
 from tests.support.faults.code_objects import CODE_FAULTS, CodeFault
-from tests.support.faults.model import PRNG, PROGRAM, Fault, caught
+from tests.support.faults.model import LINALG, PRNG, PROGRAM, Fault, caught
 from tests.support.whole_code import kernel_field
 from wheelkit.elf import constants
+
+_PIVOTS = b"_ZN3jax3hip12_GLOBAL__N_127LuPivotsToPermutationKernelEPKiPilii"
+_CHOLESKY = b"_ZN3jax3hip12_GLOBAL__N_120CholeskyUpdateKernelIfEEvPT_S4_i"
 
 
 def code_fault(fault: CodeFault) -> Fault:
@@ -78,6 +81,13 @@ FAULTS = (
         how="2 in `_prng.so`",
         inject=make.library("_prng.so", patches.wrapper(4, 2)),
         catches=caught("coverage", "registration-missing", PRNG, "Link it again"),
+    ),
+    Fault(
+        name="two kernels exchanged",
+        how="two kernels of `_linalg.so` with 5 and 3 arguments registered under each other's names",
+        inject=make.library("_linalg.so", patches.edited(patches.exchanged_names(_PIVOTS, _CHOLESKY))),
+        catches=caught("coverage", "registration-wrong", LINALG, "Link it again"),
+        heavy=True,
     ),
     Fault(
         name="kernel missing",

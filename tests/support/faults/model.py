@@ -52,7 +52,7 @@ def caught(gates: str, code: str, names: str, remedy: str, *, warns: bool = Fals
     return tuple(Catch(gate=gate, code=code, names=names, remedy=remedy, warns=warns) for gate in gates.split())
 
 
-HYBRID, PRNG, RNN, SOLVER, SPARSE, TRITON = (
-    f"jax_rocm7_plugin/_{name}.so" for name in ("hybrid", "prng", "rnn", "solver", "sparse", "triton")
+HYBRID, LINALG, PRNG, RNN, SOLVER, SPARSE, TRITON = (
+    f"jax_rocm7_plugin/_{name}.so" for name in ("hybrid", "linalg", "prng", "rnn", "solver", "sparse", "triton")
 )
 """Extension modules of the plugin wheel."""

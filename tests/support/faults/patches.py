@@ -126,6 +126,26 @@ def exchanged(one: str, two: str) -> Edit:
     return edit
 
 
+def exchanged_names(one: bytes, two: bytes) -> Edit:
+    """Register two kernels under each other's names: exchange the addresses that the constructor loads into rcx."""
+
+    def edit(data: bytearray) -> None:
+        image = reader.ElfImage.parse(bytes(data), "library")
+        names, code = image.section(".rodata"), image.section(".text")
+        assert names is not None
+        assert code is not None
+        first, second = (names.address + image.contents(names).index(b"\0" + name + b"\0") + 1 for name in (one, two))
+        other, shift = {first: second, second: first}, code.address - code.offset
+        for at in _all(image.contents(code), b"\x48\x8d\x0d"):
+            place = code.offset + at + 3
+            end = place + 4 + shift
+            target = end + int(struct.unpack_from("<i", data, place)[0])
+            if target in other:
+                struct.pack_into("<i", data, place, other[target] - end)
+
+    return edit
+
+
 def no_symbols(file: Path) -> Patches:
     """Fill the dynamic symbol table with zeros."""
     with reader.open_image(file) as image:

@@ -367,6 +367,26 @@ def test_device_code_that_hip_does_not_get_is_an_error(tmp_path: Path, change: s
         assert any(line.startswith("registration-missing: ") and text in line for line in found), found
 
 
+def test_kernels_registered_for_others_are_an_error(tmp_path: Path) -> None:
+    made, names = pjrt(), [ADD, MUL]
+    bundles = [kernel_bundle(dict.fromkeys(TARGETS, names))]
+    exchanged = {ADD: MUL, MUL: ADD}
+    made.files[PJRT_LIBRARY] = HostCode([names], arguments={ADD: 3, MUL: 2}, handles=exchanged).library(
+        tmp_path, bundles
+    )
+    for evidence in judge(tmp_path, with_code(tmp_path, made, [PJRT_LIBRARY])).values():
+        assert [text.partition(": jax_")[0] for text in told(evidence)] == ["registration-wrong"]
+        assert f"{PJRT_LIBRARY} launches kernel {ADD} with 2 arguments, but it has 3." in told(evidence)[0]
+
+
+def test_kernel_registered_twice_is_an_error(tmp_path: Path) -> None:
+    wheel = with_kernels(tmp_path, {target: [ADD, MUL] for target in TARGETS}, [ADD, ADD, MUL])
+    for evidence in judge(tmp_path, wheel).values():
+        (text,) = told(evidence)
+        assert text.startswith("registration-wrong: jax_rocm7_pjrt-")
+        assert text.endswith(f"{PJRT_LIBRARY} registers kernel {ADD} twice.")
+
+
 @pytest.mark.parametrize("code", ["code-object-damaged", "kernel-descriptor-wrong", "kernel-metadata-wrong"])
 def test_broken_code_object_is_an_error(tmp_path: Path, code: str) -> None:
     fault = next(fault for fault in CODE_FAULTS if fault.code == code)

@@ -6,6 +6,7 @@ import hashlib
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,11 +25,14 @@ from tests.support.whole_code import (
     put,
     whole_code,
 )
+from wheelkit.elf import constants
+from wheelkit.elf.reader import ElfImage
 from wheelkit.elf.snapshot import Elf
 from wheelkit.gpu import bundle
 from wheelkit.gpu import slim as slimming
 from wheelkit.gpu.bundle_reader import find_bundles
 from wheelkit.gpu.fatbin import read_targets
+from wheelkit.gpu.launch_stub import name_problems, stub_problems
 from wheelkit.gpu.registration import bundle_pointers, registered_kernels
 from wheelkit.gpu.slim import slim
 
@@ -434,6 +438,15 @@ def test_read_targets_accepts_target_specific_properties(tmp_path: Path) -> None
     assert report.findings == ()
 
 
+def test_read_targets_reports_target_that_is_there_twice(tmp_path: Path) -> None:
+    code = whole_code("gfx942")
+    plain = bundle.build([(HIP + "gfx942", code), ("hip-amdgcn-amd-amdhsa--gfx942", code)])
+    report = read_targets(write(tmp_path / "a.so", plain), verify=True, whole=True, machs=MACHS)
+    assert [(item.code, "gfx942 is there twice" in item.message) for item in report.findings] == [
+        ("bundle-damaged", True)
+    ]
+
+
 @pytest.mark.parametrize("kind", ["openmp", "cuda"])
 def test_read_targets_reports_entry_that_hip_skips(tmp_path: Path, kind: str) -> None:
     """clang's OpenMP code has the same target, but HIP never loads it."""
@@ -474,3 +487,79 @@ def test_registered_kernels_without_device_code_is_empty(tmp_path: Path) -> None
     path = tmp_path / "lib.so"
     path.write_bytes(library(GLIBC))
     assert registered_kernels(path) == ()
+
+
+def launching(folder: Path, **changes: Any) -> tuple[Path, Mapping[int, Mapping[str, int]]]:
+    """Write a library whose host code launches two kernels, and return it with the kernels' numbers of arguments."""
+    names = ["_Z3addv", "_Z3mulv"]
+    host = HostCode(**{"names": [names], "arguments": {"_Z3addv": 3, "_Z3mulv": 4}} | changes)
+    path = folder / "a.so"
+    path.write_bytes(host.library(folder, [kernel_bundle({"gfx942": names})]))
+    return path, {find_bundles(path)[0].address: {"_Z3addv": 3, "_Z3mulv": 4}}
+
+
+@pytest.mark.parametrize("helper", [False, True])
+def test_stub_problems_accepts_kernels_with_own_handles(tmp_path: Path, helper: bool) -> None:
+    path, arguments = launching(tmp_path, helper=helper)
+    (found,) = registered_kernels(path)
+    assert len(set(found.handles.values())) == 2
+    assert list(stub_problems(path, [found], arguments)) == []
+    assert found.repeated == frozenset()
+
+
+def test_stub_problems_skips_unknown_kernels_and_handles(tmp_path: Path) -> None:
+    path, _ = launching(tmp_path)
+    assert list(stub_problems(path, registered_kernels(path), {})) == []
+    path, arguments = launching(tmp_path, arguments={})
+    assert list(stub_problems(path, registered_kernels(path), arguments)) == []
+
+
+def test_stub_problems_reports_exchanged_kernels(tmp_path: Path) -> None:
+    path, arguments = launching(tmp_path, handles={"_Z3addv": "_Z3mulv", "_Z3mulv": "_Z3addv"})
+    assert list(stub_problems(path, registered_kernels(path), arguments)) == [
+        "launches kernel _Z3addv with 4 arguments, but it has 3",
+        "launches kernel _Z3mulv with 3 arguments, but it has 4",
+    ]
+
+
+@pytest.mark.parametrize("shift", [8, 1 << 30])
+def test_stub_problems_reports_handle_with_another_function(tmp_path: Path, shift: int) -> None:
+    path, arguments = launching(tmp_path)
+    handles = registered_kernels(path)[0].handles
+    data = bytearray(path.read_bytes())
+    table = ElfImage.parse(bytes(data), "library").section(".rela.dyn")
+    assert table is not None
+    rows = {constants.RELA.unpack_from(data, table.offset + at)[0]: at for at in range(0, table.size, 24)}
+    first, second = (table.offset + rows[handles[name]] for name in ("_Z3addv", "_Z3mulv"))
+    place, info, addend = constants.RELA.unpack_from(data, first)
+    other = constants.RELA.unpack_from(data, second)[2] if shift == 8 else addend + shift
+    constants.RELA.pack_into(data, first, place, info, other)
+    path.write_bytes(data)
+    (text,) = stub_problems(path, registered_kernels(path), arguments)
+    assert text.startswith("registers kernel _Z3addv for ")
+    assert ("whose function launches" if shift == 8 else "where no function is") in text
+
+
+def test_registered_kernels_lists_repeated_names(tmp_path: Path) -> None:
+    path, _ = launching(tmp_path, names=[["_Z3addv", "_Z3addv"]])
+    assert registered_kernels(path)[0].repeated == {"_Z3addv"}
+
+
+def test_name_problems_compares_names_of_handles(tmp_path: Path) -> None:
+    path, _ = launching(tmp_path)
+    registered = registered_kernels(path)
+    (one, first), (two, second) = registered[0].handles.items()
+    for exchanged in (False, True):
+        names = (two, one) if exchanged else (one, two)
+        strings = b"\0" + b"".join(name.encode() + b"\0" for name in names)
+        symbols = bytes(24) + b"".join(
+            struct.pack("<IBBHQQ", strings.index(name.encode()), 1, 0, 1, address, 8)
+            for name, address in zip(names, (first, second), strict=True)
+        )
+        debug = tmp_path / "a.so.debug"
+        debug.write_bytes(with_sections(path.read_bytes(), (".symtab", 2, 0, symbols), (".strtab", 3, 0, strings)))
+        expected = [
+            f"registers kernel {one} for the handle of {two}",
+            f"registers kernel {two} for the handle of {one}",
+        ]
+        assert list(name_problems(debug, registered)) == (expected if exchanged else [])
