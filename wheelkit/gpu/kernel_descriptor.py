@@ -34,8 +34,6 @@ Those of 32 bits are flushed with -fgpu-flush-denormals-to-zero, as in XLA.
 """
 _MODES, _WGP_MODE = 0xFFF << 20, 1 << 29
 """Bits of compute_pgm_rsrc1 from PRIV on, and ENABLE_WGP_MODE among them."""
-_FIRST_SGPRS = 16
-"""Registers that kernels of some gfx11 start with: user SGPRs, with unused ones, and then work-group IDs."""
 _HIDDEN = 256
 """Size in bytes of the arguments that compilers add for the runtime since code object V5."""
 _USER_SGPRS = (4, 2, 2, 2, 2, 2, 1)
@@ -141,7 +139,7 @@ def metadata_problem(kernel: Mapping[str, Any], needs: KernelNeeds, *, exact: bo
 def start_problem(kernel: Mapping[str, Any], found: Descriptor, limits: GpuLimits) -> str:
     """Return a description of the first setting in a descriptor with which no compiler starts a kernel."""
     users, available = _user_sgprs(found, limits)
-    padded = _FIRST_SGPRS - (found.rsrc2 >> 7 & 0b1111).bit_count()
+    padded = limits.first_sgprs - (found.rsrc2 >> 7 & 0b1111).bit_count()
     if users != available and (users > available or available != padded):
         return f"names {users} user SGPRs, and gets {available}, so that the next registers have other values"
     modes = limits.modes | (_WGP_MODE if kernel.get(".workgroup_processor_mode") else 0)

@@ -27,6 +27,7 @@ class GpuLimits:
         lds: local memory of a work-group in bytes.
         scratch: scratch memory of a wavefront in bytes.
         user_sgprs: scalar registers that can be set up before a kernel starts.
+        first_sgprs: number of registers that kernels may start with, unnamed user SGPRs included; 0 if all have a name.
         preloads: whether kernel arguments can be preloaded.
         end: machine code of s_endpgm.
         modes: bits of compute_pgm_rsrc1 from ENABLE_DX10_CLAMP on that compilers set in each kernel.
@@ -45,6 +46,7 @@ class GpuLimits:
     lds: int = 64 << 10
     scratch: int
     user_sgprs: int = 16
+    first_sgprs: int = 0
     preloads: bool = False
     end: bytes = b"\x00\x00\x81\xbf"
     modes: int
@@ -71,11 +73,11 @@ _GFX10 = GpuLimits(
     modes=_CLAMP_IEEE | _ORDERED, zeros=(_RSRC1 | 1 << 27, _RSRC2 | _TRAP, 0xFFFFFFF0),
 )  # fmt: skip
 _GFX11 = replace(
-    _GFX10, registers=1536, scratch=256 * 0x7FFF, end=b"\x00\x00\xb0\xbf", unpack=b"\x10\xd6",
+    _GFX10, registers=1536, scratch=256 * 0x7FFF, end=b"\x00\x00\xb0\xbf", unpack=b"\x10\xd6", first_sgprs=16,
     zeros=(*_GFX10.zeros[:2], 0x1FFFFF << 10),
 )  # fmt: skip
 _GFX12 = replace(
-    _GFX11, scratch=256 * 0x3FFFF, modes=_ORDERED,
+    _GFX11, scratch=256 * 0x3FFFF, modes=_ORDERED, first_sgprs=0,
     zeros=(_RSRC1 | 1 << 27 | 1 << 23, _RSRC2, 0xF | 1 << 12 | 0x1FFFF << 14),
 )  # fmt: skip
 _GFX125 = replace(

@@ -17,11 +17,22 @@ from promotion.gates.common.runs import run_gates
 from promotion.gates.coverage import gate as coverage_gate
 from promotion.gates.coverage import kernel_rules
 from promotion.set_report import code_size
+from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
 from tests.support.faults.code_objects import CODE_FAULTS
 from tests.support.gating import messages, stage_wheels
 from tests.support.host_code import HostCode, kernel_bundle
 from tests.support.made_kernels import OBJECT, OTHER, clean_kernels, manifest, tell
-from tests.support.made_wheel import GLIBC, MACHS, MadeWheel, code_object, fat_binary, hip_library, library
+from tests.support.made_wheel import (
+    GLIBC,
+    MACHS,
+    MadeWheel,
+    code_object,
+    fat_binary,
+    hip_library,
+    library,
+    with_sections,
+)
 from tests.support.silent import NoProcesses, Silent
 from tests.support.wheel_sets import (
     PJRT_LIBRARY,
@@ -33,11 +44,13 @@ from tests.support.wheel_sets import (
     pjrt,
     plugin,
     set_wheel,
+    write_set,
 )
 from tests.support.whole_code import whole_code
 from wheelkit.elf import constants
 from wheelkit.elf.reader import ElfImage
 from wheelkit.gpu import bundle
+from wheelkit.gpu.registration import registered_kernels
 
 JAX_AITER = "jax_aiter-1.2.3-py3-none-manylinux_2_28_x86_64.whl"
 ADD, MUL = "_Z3addPfS_", "_Z3mulPfS_"
@@ -377,6 +390,31 @@ def test_kernels_registered_for_others_are_an_error(tmp_path: Path) -> None:
     for evidence in judge(tmp_path, with_code(tmp_path, made, [PJRT_LIBRARY])).values():
         assert [text.partition(": jax_")[0] for text in told(evidence)] == ["registration-wrong"]
         assert f"{PJRT_LIBRARY} launches kernel {ADD} with 2 arguments, but it has 3." in told(evidence)[0]
+
+
+def test_kernels_are_compared_with_symbol_table_beside_wheel(tmp_path: Path) -> None:
+    made, names = pjrt(), [ADD, MUL]
+    bundles = [kernel_bundle(dict.fromkeys(TARGETS, names))]
+    library = HostCode([names], arguments={ADD: 3, MUL: 3}).library(tmp_path, bundles)
+    (tmp_path / "a.so").write_bytes(library)
+    handles = registered_kernels(tmp_path / "a.so")[0].handles
+    strings = b"\0" + MUL.encode() + b"\0"
+    symbol = struct.pack("<IBBHQQ", 1, constants.STT_OBJECT, 0, 1, handles[ADD], 8)
+    symbols = with_sections(library, (".symtab", 2, 0, bytes(24) + symbol), (".strtab", 3, 0, strings))
+    made.files[PJRT_LIBRARY] = library
+    wheel = with_code(tmp_path, made, [PJRT_LIBRARY])
+    debug = f"debug/{wheel.wheel.filename.removesuffix('.whl')}/{PJRT_LIBRARY}.debug"
+    plain = make_set([wheel], python_versions=("3.12",))
+    wheel_set = replace(
+        plain,
+        files={**plain.files, debug: hashlib.sha256(symbols).hexdigest()},
+        file_sizes={**plain.file_sizes, debug: len(symbols)},
+    )
+    bucket = DirBucket(tmp_path / "bucket")
+    staged = stage(bucket, write_set(tmp_path / "set", [wheel], wheel_set, {debug: symbols}))
+    for evidence in run_gates(bucket, staged, [coverage_gate.GATE], NoProcesses(), Silent()):
+        texts = [text for text in told(evidence) if text.startswith("registration-wrong")]
+        assert [text.endswith(f"registers kernel {ADD} for the handle of {MUL}.") for text in texts] == [True]
 
 
 def test_kernel_registered_twice_is_an_error(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tests.support.whole_code import (
     kernel_symbol,
     metadata,
     put,
+    section_bytes,
     segment,
     whole_code,
 )
@@ -65,6 +66,10 @@ def test_check_code_reports_each_fault(fault: CodeFault) -> None:
         ("gfx942", descriptor(52, "B", 6 << 1), "16 bytes of scratch, but does not enable it"),
         ("gfx942", descriptor(58, "B", 4), "starts with 10 user SGPRs, and gets 6"),
         ("gfx1030", descriptor(59, "B", 1), "reserved bits"),
+        ("gfx1030", descriptor(52, "H", 1 | 15 << 1 | 1 << 7), "names 6 user SGPRs, and gets 15"),
+        ("gfx942", descriptor(56, "B", 0b1011), "starts with 8 user SGPRs, and gets 6"),
+        ("gfx1100", descriptor(48 + 3, "B", 0x80), "has the modes"),
+        ("gfx1201", descriptor(48 + 3, "B", 0x80), "has the modes"),
     ],
 )
 def test_check_code_compares_with_limits_of_target(target: str, edit: Edit, text: str) -> None:
@@ -103,6 +108,21 @@ def test_check_code_accepts_largest_sizes() -> None:
     edits = (kernel_field(group_segment_fixed_size=163840), descriptor(0, "I", 163840))
     assert checked("gfx950", *edits).problems == ()
     assert limits_of("gfx9999") is None
+
+
+def test_check_code_accepts_padded_user_sgprs_of_gfx11() -> None:
+    """Kernels of gfx11 may start with 16 registers: here 15 user SGPRs, of which 6 are named, and a work-group ID."""
+    assert checked("gfx1100", descriptor(52, "H", 1 | 15 << 1 | 1 << 7)).problems == ()
+    assert checked("gfx1100", descriptor(52, "H", 1 | 14 << 1 | 1 << 7)).problems != ()
+
+
+def test_check_code_accepts_unpacked_work_item_ids() -> None:
+    """The kernel reads y and gets it; on gfx1030, IDs are not packed, so that the same instruction means nothing."""
+    reads_y = section_bytes(".text", lambda old: old[:64] + b"\x01\x00\xc8\xd1\x00\x15\x29\x02" + old[72:])
+    assert checked("gfx942", reads_y, descriptor(53, "B", 0x08)).problems == ()
+    (problem,) = checked("gfx942", reads_y).problems
+    assert problem.text.endswith("reads the work-item ID y, which its descriptor does not enable")
+    assert checked("gfx1030", reads_y).problems == ()
 
 
 def test_check_code_accepts_unknown_processor_without_limits() -> None:
