@@ -32,6 +32,11 @@ _PYTHON = defaults()["pythons"]["main"]
 _LAYOUT = "2"
 """Version of the folder's layout; a new version unpacks the wheels again."""
 _READY = "ready.json"
+_ZIG = re.compile(
+    r"ziglang/(?!lib/libc/(mingw|wasi|darwin|freebsd|netbsd|openbsd)/)"
+    r"(?!lib/libc/include/(?!generic-glibc/|(any|x86|x86_64)-linux-)).+"
+)
+"""Files of zig, except headers and C libraries of other systems and processors, which are two thirds of its files."""
 # clang starts `lld -flavor gnu …` for AMDGPU code.
 _LINKER = '#!/bin/sh\nshift 2\nexec "${0%/bin/lld}/ziglang/zig" ld.lld "$@"\n'
 
@@ -149,7 +154,7 @@ def _unpack(wheel: Path, into: Path) -> None:
     with WheelArchive(wheel) as archive:
         targets = {}
         for name in (member.name for member in archive.members):
-            if name.startswith("ziglang/"):
+            if _ZIG.fullmatch(name):
                 targets[name] = into / name
             elif match := re.fullmatch(r"jaxlib/include/(xla/ffi/.+)", name):
                 targets[name] = into / "include" / match[1]

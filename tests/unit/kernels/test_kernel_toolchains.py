@@ -1,0 +1,49 @@
+"""Unpacking of the toolchain of the package index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from core.errors import InputError
+from kernels import toolchains
+from tests.support.tiny_wheel import contents, make_wheel
+
+NAME = "ziglang-0.17.0-py3-none-manylinux_2_12_x86_64.whl"
+INFO = "ziglang-0.17.0.dist-info"
+INCLUDE = "ziglang/lib/libc/include"
+KEPT = [
+    "ziglang/zig",
+    "ziglang/lib/std/os/windows.zig",
+    "ziglang/lib/include/emmintrin.h",
+    "ziglang/lib/libcxx/include/vector",
+    "ziglang/lib/libc/glibc/abilists",
+    "ziglang/lib/libc/musl/src/math/pow.c",
+    f"{INCLUDE}/generic-glibc/stdio.h",
+    f"{INCLUDE}/x86-linux-gnu/bits/wordsize.h",
+    f"{INCLUDE}/x86-linux-any/asm/unistd.h",
+    f"{INCLUDE}/x86_64-linux-muslx32/bits/alltypes.h",
+    f"{INCLUDE}/any-linux-any/linux/types.h",
+]
+OTHERS = [
+    "ziglang/lib/libc/mingw/crt/crtexe.c",
+    "ziglang/lib/libc/wasi/libc-top-half/crt1.c",
+    f"{INCLUDE}/any-windows-any/windows.h",
+    f"{INCLUDE}/generic-freebsd/stdio.h",
+    f"{INCLUDE}/x86_64-netbsd-none/machine/asm.h",
+    f"{INCLUDE}/aarch64-linux-gnu/bits/wordsize.h",
+]
+FILES = {name: name.encode() for name in (*KEPT, *OTHERS)}
+
+
+def test_unpack_omits_files_for_other_systems_and_processors(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    toolchains._unpack(make_wheel(tmp_path, FILES, name=NAME), root)
+    assert sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()) == sorted(KEPT)
+
+
+def test_unpack_refuses_damage_in_omitted_file(tmp_path: Path) -> None:
+    members = contents(FILES, info=INFO) | {OTHERS[0]: b"damaged"}
+    with pytest.raises(InputError, match=f"is damaged: {OTHERS[0]}"):
+        toolchains._unpack(make_wheel(tmp_path, name=NAME, members=members), tmp_path / "root")
