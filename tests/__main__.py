@@ -157,6 +157,12 @@ def run_check(name: str) -> StepResult:
     return StepResult(name=name, ok=done.returncode == 0, seconds=time.monotonic() - started, output=done.stdout)
 
 
+def compile_modules(arguments: Sequence[str]) -> None:
+    """Collect the tests of these arguments; in a fresh clone, each worker would compile all modules."""
+    argv = [sys.executable, "-m", "pytest", "--collect-only", "--quiet", *arguments]
+    subprocess.run(argv, cwd=ROOT, capture_output=True, check=False)  # the workers report errors
+
+
 def list_everything(settings: Sequence[str]) -> int:
     """Print the checks, the test files, and how to run one test."""
     for name, argv in CHECKS.items():
@@ -187,7 +193,6 @@ def main(argv: Sequence[str]) -> int:
     if options.unit:
         left_out.append(f"{', '.join(CHECKS)}: because of --unit")
     checks = Checks(() if options.unit else tuple(CHECKS))
-    checks.show(*(name for name in CHECKS if name != TYPES))
 
     chosen = [] if any("::" in word or word.endswith((".py", "/")) for word in rest) else [ROOT / "tests"]
     strict = os.environ.get("CI", "").lower() in ("1", "true")
@@ -197,12 +202,15 @@ def main(argv: Sequence[str]) -> int:
         jobs = 0  # output and debuggers work in this process only
     if chosen and left_out:
         chosen = [ROOT / "tests" / "unit"]
-    # The tests of a file share fixtures, so they stay in one worker.
-    settings += [f"--numprocesses={jobs}", "--dist=loadfile", "--no-loadscope-reorder"]
-    settings += ["--durations=40", "--durations-min=10"]  # seconds
     # Hundreds of processes import the same modules, so bytecode is cached.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    if chosen and jobs > 1 and not (ROOT / "tests" / "unit" / "__pycache__").exists():
+        compile_modules([*settings, *map(str, chosen)])
+    checks.show(*(name for name in CHECKS if name != TYPES))
+    # The tests of a file share fixtures, so they stay in one worker.
+    settings += [f"--numprocesses={jobs}", "--dist=loadfile", "--no-loadscope-reorder"]
+    settings += ["--durations=40", "--durations-min=10"]  # seconds
     summary = Summary(checks, left_out, jobs)
     status = pytest.main([*settings, *map(str, chosen), *rest], plugins=[summary])
     summary.show()

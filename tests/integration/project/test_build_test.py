@@ -224,7 +224,9 @@ def test_heavy_tests_run_in_ci_or_on_request(project: Path) -> None:
 
 def test_workers_share_files_and_list_omissions_once(project: Path) -> None:
     body = (
-        "import os\nimport pytest\n\n\ndef test_made(shared_folder, left_out):\n"
+        "import os\nfrom pathlib import Path\nimport pytest\n\n"
+        "Path(__file__).with_suffix('.' + os.environ.get('PYTEST_XDIST_WORKER', 'compiled')).touch()\n"
+        "\n\ndef test_made(shared_folder, left_out):\n"
         "    (shared_folder / '{0}').write_text(os.environ['PYTEST_XDIST_WORKER'])\n"
         "    left_out('a thing', 'a reason')\n"
         "\n\ndef test_same_worker(shared_folder):\n"
@@ -237,6 +239,9 @@ def test_workers_share_files_and_list_omissions_once(project: Path) -> None:
     done = run(project, "--unit", "--jobs=2")
     assert done.returncode == 0, done.stdout
     assert done.stdout.splitlines()[-1].strip("= ").startswith("6 passed, 4 skipped")
+    imported = sorted((project / "tests" / "unit").glob("test_a.*"), key=lambda path: path.stat().st_mtime_ns)
+    assert [path.suffix for path in imported][:2] == [".py", ".compiled"]
+    assert {path.suffix for path in imported[2:]} == {".gw0", ".gw1"}
     for line in (
         "test_a.py::test_skipped (1 tests): no gdb here",
         "test_it.py (1 tests): could not",
