@@ -35,9 +35,9 @@ def test_0_12_needs_its_rules_and_nothing_else(
     # Both runs judge the same libraries, which are gigabytes once they are unpacked.
     read, known = coverage_gate._read, dict[str, Any]()
 
-    def read_once(file: Path, wheel: str, path: str, promised: tuple[str, ...], *, owed: bool) -> Any:
+    def read_once(file: Path, wheel: str, path: str, promised: tuple[str, ...], **more: Any) -> Any:
         if path not in known:
-            known[path] = read(file, wheel, path, promised, owed=owed)
+            known[path] = read(file, wheel, path, promised, **more)
         return known[path]
 
     monkeypatch.setattr(coverage_gate, "_read", read_once)

@@ -106,7 +106,11 @@ def test_adopted_wheel_is_its_own_source(scene: Scene) -> None:
     [
         ("jax_version", "0.10.1", "about jax_version: it is 0.10.1, but jax_rocm7_pjrt-"),
         ("rocm_version", "7.2.1", "about rocm_version: it is 7.2.1, but jax_rocm7_pjrt-"),
-        ("python_versions", ("3.11", "3.12"), "about python_versions: jax-rocm7-plugin has wheels for 3.12, not for 3.11, 3.12."),
+        (
+            "python_versions",
+            ("3.11", "3.12"),
+            "about python_versions: jax-rocm7-plugin has wheels for 3.12, not for 3.11, 3.12.",
+        ),
         ("python_versions", ("3.13",), "about python_versions: jax-rocm7-plugin has wheels for 3.12, not for 3.13."),
         ("pins", {"jax": "0.10.1"}, "about pins: jax is 0.10.1, but jax_version is 0.10.2."),
         ("pins", {"jax": "0.10.2", "jaxlib": "0.12.0"}, "about pins: jaxlib is 0.12.0, but jax_rocm7_"),
