@@ -20,6 +20,7 @@ from promotion.gates.set_record import (
     file_differences,
     read_build_info,
     set_differences,
+    url_differences,
     wheel_differences,
 )
 from promotion.index.core_metadata import core_metadata
@@ -64,7 +65,10 @@ def _run(context: GateContext, program: Program | None) -> Iterator[Check]:
         reports.append(report)
         infos.append(read_build_info(context.wheel(wheel)))
         relevant = as_published(report.findings, wheel.name) if wheel.as_published else report.findings
-        untrue = wheel_differences(report, wheel, infos[-1])
+        untrue = (
+            *wheel_differences(report, wheel, infos[-1]),
+            *url_differences(context.wheel_set, wheel, context.wheel(wheel)),
+        )
         made = _recipe_findings(context, wheel, report, infos[-1], program) if program else ()
         findings = (*(_with_location(item, report.filename) for item in relevant), *untrue, *made)
         notes = sorted({finding.code for finding in report.findings if finding.severity is Severity.NOTE})

@@ -7,6 +7,8 @@ and `reproduce` rely on them.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
 import json
 import posixpath
 import re
@@ -49,6 +51,7 @@ _BUILD_INFO = "/build_info.json"
 _DEBUG = "debug/"
 _JAX = ("jax", "jaxlib")
 """Projects that the set has or pins."""
+_DIGEST_IN_URL = re.compile(r"/packages/([0-9a-f]{2})/([0-9a-f]{2})/([0-9a-f]{60})/[^/]+$")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST_BYTES = 4 << 20
 _MOST_NAMED = 4
@@ -103,6 +106,21 @@ def _pythons(reports: Sequence[WheelReport]) -> Mapping[str, list[str]]:
         own = {int(tag[3:]) for tag in tags if tag.startswith("cp3") and tag[3:].isdecimal()}
         minors.setdefault(report.project, set()).update(own)
     return {project: [f"3.{minor}" for minor in sorted(own)] for project, own in minors.items()}
+
+
+def url_differences(wheel_set: WheelSet, wheel: Wheel, path: Path) -> Iterator[Finding]:
+    """Compare a wheel that was taken unchanged with the digest in its URL among the inputs.
+
+    The package index and its mirrors store each file below its BLAKE2b-256 digest; other URLs have none.
+    """
+    inputs = [item for item in wheel_set.inputs if wheel.as_published and item.sha256 == wheel.sha256]
+    for item in inputs:
+        if match := _DIGEST_IN_URL.search(item.url):
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, functools.partial(hashlib.blake2b, digest_size=32)).hexdigest()
+            if digest != "".join(match.groups()):
+                text = f"{wheel.filename} is not the file of its URL {item.url}, whose digest differs."
+                yield error("source-differs", text, "Download the wheel again, and build and stage the set again.")
 
 
 def set_differences(

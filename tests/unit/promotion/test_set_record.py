@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from promotion.gates.set_record import (
     file_differences,
     read_build_info,
     set_differences,
+    url_differences,
     wheel_differences,
 )
 from promotion.stage import stage
@@ -180,6 +182,26 @@ def test_compiler_contradicts_rocm_of_set(scene: Scene, tmp_path: Path) -> None:
     for rocm in ("7.12.0", "7.13.0a20260314"):
         infos = [{**info, "rocm_version": rocm} if info else {} for info in scene.infos]
         assert [*set_differences(replace(scene.wheel_set, rocm_version=rocm), reports, infos)] == []
+
+
+def test_wheel_that_is_not_the_file_of_its_url_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "jaxlib.whl"
+    path.write_bytes(b"content")
+    (like,) = (one.wheel for one in make_wheels(tmp_path, pythons=("3.12",)) if one.wheel.name == "jaxlib")
+    wheel = replace(like, sha256="1" * 64, source_sha256="1" * 64)
+
+    def found(digest: str, **changes: Any) -> list[str]:
+        url = f"https://files.invalid/packages/{digest[:2]}/{digest[2:4]}/{digest[4:]}/jaxlib.whl"
+        item = InputFile(filename="jaxlib.whl", size=7, sha256="1" * 64, url=url)
+        held = make_set([], inputs=(item,))
+        return [item.message for item in url_differences(held, replace(wheel, **changes), path)]
+
+    digest = hashlib.blake2b(b"content", digest_size=32).hexdigest()
+    assert found(digest) == []
+    (text,) = found(digest[::-1])
+    assert text.startswith(f"{wheel.filename} is not the file of its URL https://")
+    assert found("another-place") == []
+    assert found(digest[::-1], source_sha256="2" * 64) == []  # made of the file
 
 
 def test_inspection_reports_false_record(scene: Scene, tmp_path: Path) -> None:
