@@ -147,7 +147,7 @@ class Bench:
         return self.rewritten(kind, lambda rewrite: rewrite.remove(name))
 
     def patched(self, kind: str, member: str, find: Callable[[Path], Patches]) -> Path:
-        """Patch bytes of a library without changing its size."""
+        """Patch bytes of a library without changing its size, as if it had been built like this."""
         file = self.extract(kind, member, self.fresh())
         patches = find(file)
         with file.open("r+b") as out:
@@ -155,8 +155,16 @@ class Bench:
                 out.seek(offset)
                 out.write(data)
         changed = [(offset, offset + len(data)) for offset, data in sorted(patches)]
+        (before,) = (held.sha256 for held in self.wheel(kind).members if held.path == member)
+        info = f"{member.rpartition('/')[0]}/build_info.json"
+        text = self.read(kind, info).replace(before.encode(), file_sha256(file).encode())
+
+        def edit(rewrite: WheelRewrite) -> None:
+            rewrite.set_file(member, file, changed=changed)
+            rewrite.set(info, text)
+
         try:
-            return self.rewritten(kind, lambda rewrite: rewrite.set_file(member, file, changed=changed))
+            return self.rewritten(kind, edit)
         finally:
             file.unlink()
 
