@@ -145,6 +145,16 @@ LAYOUT: list[tuple[str, Edit, str]] = [
     ("RELRO", segment(constants.PT_GNU_RELRO, 40, "Q", 16), "keeps section .dynamic writable"),
     ("RELRO elsewhere", segment(constants.PT_GNU_RELRO, 16, "Q", 1 << 30), "has a PT_GNU_RELRO outside"),
     ("RELRO too long", segment(constants.PT_GNU_RELRO, 40, "Q", 0x3000), "makes section .data read-only"),
+    ("threads", header(".data", 8, "Q", lambda old: old | constants.SHF_TLS), "variables of threads without PT_TLS"),
+    (
+        "PT_TLS",
+        both(
+            header(".data", 8, "Q", lambda old: old | constants.SHF_TLS),
+            segment(constants.PT_GNU_STACK, 0, "I", constants.PT_TLS),
+        ),
+        "has a PT_TLS that does not cover",
+    ),
+    ("short hash table", header(".gnu.hash", 32, "Q", lambda old: 8), "has a damaged .gnu.hash"),
     ("versions", header(".gnu.version", 32, "Q", lambda old: old - 2), "symbol versions for"),
     ("symbol", exported(8, "Q", 1 << 40), "outside of its section"),
     ("function", exported(6, "H", 1), "outside of its section"),
