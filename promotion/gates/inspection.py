@@ -47,6 +47,7 @@ def make_gate(program: Program | None = None) -> Gate:
         tier=Tier.STRUCTURE,
         per_target=False,
         run=lambda context: _run(context, program),
+        settings={} if program is None else {"program": program.digest},
         inputs=content_alone,
     )
 

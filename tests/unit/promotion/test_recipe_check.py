@@ -173,9 +173,10 @@ def test_differences_of_names_path_and_type() -> None:
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> tuple[Path, WheelSet]:
+def written(tmp_path: Path, program: Program) -> tuple[Path, WheelSet]:
     resolved = {"3.11": (JAX, NUMPY_311), "3.12": (JAX, NUMPY_312)}
-    return tmp_path, write_set(tmp_path, wheel_set(), resolved)
+    tools = {**wheel_set().tools, "ci_build": program.digest}
+    return tmp_path, write_set(tmp_path, replace(wheel_set(), tools=tools), resolved)
 
 
 def test_files_of_own_set_have_no_difference(written: tuple[Path, WheelSet], program: Program) -> None:
@@ -209,6 +210,8 @@ def test_difference_of_file_is_named(
     found = [*check_files(held, lambda name: (folder / name).read_bytes(), program)]
     assert {item.code for item in found} == {"set-file-untrue"}
     assert any(text in item.message for item in found), found
+    other = replace(held, tools={**held.tools, "ci_build": "another version"})
+    assert [*check_files(other, lambda name: (folder / name).read_bytes(), program)] == []
 
 
 @pytest.mark.parametrize(

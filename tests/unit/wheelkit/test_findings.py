@@ -293,7 +293,12 @@ BREAKS = [
         "target-refused",
         says="openmp-amdgcn",
     ),
-    case("code-lost", sections((".text.cold", 1, 6, b"\xc3" + bytes(256))), says="zeros instead of machine code at"),
+    case(
+        "code-lost",
+        sections((".text.cold", 1, 6, b"\xc3" + bytes(256))),
+        "layout-wrong",
+        says="zeros instead of machine code at",
+    ),
     case("stack-executable", edited(segment(0x6474E551, 4, "I", 7)), says="executable stack."),
     case("stack-executable", edited(segment(0x6474E551, 0, "I", 0)), says="no PT_GNU_STACK"),
     case("segment-unmappable", edited(segment(1, 48, "Q", 16)), says="cannot be mapped"),
