@@ -17,7 +17,7 @@ _PLAIN_INTERVAL = 10.0
 """Seconds between two lines about the same long step without a terminal."""
 
 
-class Task:
+class TaskProgress:
     """Progress of one of several tasks that run in parallel, see `core.model.Progress`; threads may share a screen.
 
     Args:
@@ -76,12 +76,12 @@ class Task:
             self._screen.line(self._text(f"{self._step}: {text}" if self._step else text))
 
     @contextmanager
-    def task(self, label: str, *, transient: bool = False) -> Iterator[Task]:
+    def task(self, label: str, *, transient: bool = False) -> Iterator[TaskProgress]:
         """Show a task that runs in parallel to others until the end of the block, which may be in another thread."""
         screen, line, started = self._screen, Line(label=label), time.monotonic()
         hidden = transient or self._transient
         text = f"{self._label}: {label}" if self._label else label
-        child = Task(screen, line, text, transient=hidden)
+        child = TaskProgress(screen, line, text, transient=hidden)
         with screen.lock:
             if not self._label:
                 screen.begin(label, parallel=True)
@@ -146,7 +146,7 @@ class NoProgress:
         yield self
 
 
-class Reporter(Task):
+class Reporter(TaskProgress):
     """Implementation of `core.model.Progress` on standard error, which keeps the output of `--json` clean.
 
     Args:

@@ -19,7 +19,7 @@ from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.requirements import hashed, locked, wheels_for
 from promotion.gates.device.run_record import results_names
 from promotion.index.overview import TIERS, natural_key
-from promotion.index.summary import REPORT, REQUIREMENTS, SUMMARY, ModuleTest, SetSummary, named
+from promotion.index.summary import REPORT, REQUIREMENTS, SUMMARY, ModuleTest, SetFigures, named
 from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import StagedSet
@@ -94,7 +94,7 @@ def _requirements(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> dic
     return files
 
 
-def _summary(wheel_set: WheelSet, checks: Mapping[str, EvidenceChecks]) -> SetSummary:
+def _summary(wheel_set: WheelSet, checks: Mapping[str, EvidenceChecks]) -> SetFigures:
     tests: dict[str, int] = {}
     gates: dict[str, float] = {}
     code: dict[str, int] = {}
@@ -106,7 +106,7 @@ def _summary(wheel_set: WheelSet, checks: Mapping[str, EvidenceChecks]) -> SetSu
                 tests[name] = tests.get(name, 0) + count
         if evidence.gate == _CODE_GATE and (size := code_size(evidence)):
             code[evidence.target] = size
-    return SetSummary(
+    return SetFigures(
         wheels={
             wheel.filename: tuple(sorted({t for member in wheel.members for t in member.targets}, key=natural_key))
             for wheel in wheel_set.wheels
@@ -155,7 +155,7 @@ def report_page(
     tiers: Mapping[str, str],
     policy: Mapping[str, Any],
     checks: Mapping[str, EvidenceChecks],
-    summary: SetSummary,
+    summary: SetFigures,
     written: Sequence[str],
 ) -> bytes:
     """Return the report of a set.

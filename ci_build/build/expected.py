@@ -17,13 +17,13 @@ from core.versions import parse_package_name
 from core.wheelset import sha256sums
 from pjrt import recipe as pjrt_recipe
 from plugin import recipe as plugin_recipe
-from promotion.gates.recipe_check import Program
+from promotion.gates.recipe_check import SetWriter
 from wheelkit.repair.plan import RepairPlan
 
 
-def this_program() -> Program:
+def this_program() -> SetWriter:
     """Return the functions of this program that write wheels and sets again."""
-    return Program(digest=tool_versions()["ci_build"], plan=wheel_plan, files=files_of_set)
+    return SetWriter(digest=tool_versions()["ci_build"], plan=wheel_plan, files=files_of_set)
 
 
 def wheel_plan(project: str, info: Mapping[str, Any]) -> RepairPlan | None:

@@ -91,7 +91,7 @@ class PlannedRepair:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Repair:
+class FinishedRepair:
     """A finished repair.
 
     Attributes:
@@ -217,7 +217,9 @@ def _refuse_existing(out: Path, names: Sequence[str]) -> None:
         raise RequestError(f"{out} has {', '.join(existing)} already.", hint="Give another --out, or move these files.")
 
 
-def repair_wheels(request: RepairRequest, planned: Sequence[PlannedRepair], progress: Progress) -> tuple[Repair, ...]:
+def repair_wheels(
+    request: RepairRequest, planned: Sequence[PlannedRepair], progress: Progress
+) -> tuple[FinishedRepair, ...]:
     """Repair wheels into a folder; all appear at the end, or none.
 
     Raises:
@@ -248,7 +250,7 @@ def repair_wheels(request: RepairRequest, planned: Sequence[PlannedRepair], prog
                 error.message.replace(str(inputs.path(given)), str(item.source)), hint=error.hint
             ) from error
         assert done.wheel.filename == item.filename
-        repairs.append(Repair(planned=item, done=done, findings=maker.findings.get(item.filename, ())))
+        repairs.append(FinishedRepair(planned=item, done=done, findings=maker.findings.get(item.filename, ())))
     with _new_folder(request.out):
         _publish(request.out, [repair.done.folder / repair.done.wheel.filename for repair in repairs])
     return tuple(repairs)
@@ -317,7 +319,7 @@ def unmet_pins(planned: Sequence[PlannedRepair]) -> Iterator[str]:
             yield f"{item.filename} requires {pjrt} {item.version}: repair that wheel with the same options."
 
 
-def receipt(request: RepairRequest, repairs: Sequence[Repair]) -> list[dict[str, Any]]:
+def receipt(request: RepairRequest, repairs: Sequence[FinishedRepair]) -> list[dict[str, Any]]:
     """Return the result of a repair as JSON values."""
     return [
         {

@@ -48,7 +48,7 @@ def new_order(task: Task, *, identity: str, store: str, name: str, earlier: list
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class WorkerAnswer:
     """A worker's answer.
 
     Attributes:
@@ -82,7 +82,7 @@ def load_order(text: str) -> Order:
     return Order(**json.loads(text))
 
 
-def load_answer(text: str) -> Answer:
+def load_answer(text: str) -> WorkerAnswer:
     """Return the answer of a text."""
     body = json.loads(text)
-    return Answer(**{**body, "lost": tuple(body["lost"])})
+    return WorkerAnswer(**{**body, "lost": tuple(body["lost"])})

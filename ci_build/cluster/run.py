@@ -13,7 +13,7 @@ from typing import Any
 
 from ci_build.cluster.dask import dask_module
 from ci_build.cluster.identity import identity_of
-from ci_build.cluster.messages import Answer, load_answer, new_order
+from ci_build.cluster.messages import WorkerAnswer, load_answer, new_order
 from ci_build.cluster.store import MOST_TRIES, ClusterStore
 from ci_build.cluster.worker import execute
 from core.errors import MachineError
@@ -159,7 +159,7 @@ class TaskRun:
             earlier=pending.earlier,
         ).dump()
 
-    def _answers(self, client: Any) -> Iterator[tuple[str, Answer | BaseException]]:  # noqa: ANN401 - a class of Dask
+    def _answers(self, client: Any) -> Iterator[tuple[str, WorkerAnswer | BaseException]]:  # noqa: ANN401 - a class of Dask
         """Yield answers, and errors of Dask, that have come since the last call; wait for a short time for the first.
 
         Raises:
@@ -184,7 +184,7 @@ class TaskRun:
             else:  # its worker was lost with the answer, and the scheduler runs the task again
                 self._unread.append(future)
 
-    def _result(self, client: Any, key: str, answer: Answer | BaseException) -> TaskResult | None:  # noqa: ANN401
+    def _result(self, client: Any, key: str, answer: WorkerAnswer | BaseException) -> TaskResult | None:  # noqa: ANN401
         """Return the result of a task; None if it has to run again."""
         pending = self.pending[key]
         if isinstance(answer, BaseException):
@@ -230,7 +230,7 @@ class TaskRun:
         self._progress.step(error)
         return TaskResult(task=pending.task, folder=self._folder(pending.task.key), error=error, lost=True)
 
-    def _retire(self, client: Any, answer: Answer) -> None:  # noqa: ANN401 - a class of Dask
+    def _retire(self, client: Any, answer: WorkerAnswer) -> None:  # noqa: ANN401 - a class of Dask
         """Remove a worker from the cluster, so that it does not get the same task again."""
         self._tell(f"worker {answer.worker} gets no more tasks: {answer.refused or answer.machine}")
         with suppress(OSError):

@@ -17,7 +17,7 @@ from typing import Any
 
 from ci_build.cluster.identity import own_identity
 from ci_build.cluster.kinds import KINDS
-from ci_build.cluster.messages import Answer, Order, load_order
+from ci_build.cluster.messages import Order, WorkerAnswer, load_order
 from ci_build.cluster.store import ClusterStore, Try
 from core.errors import CiBuildError, MachineError
 from core.os_errors import describe
@@ -99,7 +99,7 @@ def execute(text: str) -> str:
     worker = get_worker()
     if not _STATE:
         why = "it was not started with `ci_build cluster worker`"
-        return Answer(worker=str(worker.name), address=worker.address, refused=why).dump()
+        return WorkerAnswer(worker=str(worker.name), address=worker.address, refused=why).dump()
     state, key = _STATE[0], worker.get_current_task()
 
     def wanted() -> bool:
@@ -111,7 +111,7 @@ def execute(text: str) -> str:
     return answer.dump()
 
 
-def answer_order(order: Order, state: WorkerState, address: str, wanted: Callable[[], bool]) -> Answer:
+def answer_order(order: Order, state: WorkerState, address: str, wanted: Callable[[], bool]) -> WorkerAnswer:
     """Run a task and return the answer.
 
     Args:
@@ -119,8 +119,8 @@ def answer_order(order: Order, state: WorkerState, address: str, wanted: Callabl
     """
     name, started = state.setup.name, time.monotonic()
 
-    def answer(**values: Any) -> Answer:  # noqa: ANN401 - fields of Answer
-        return Answer(worker=name, address=address, seconds=round(time.monotonic() - started, 3), **values)
+    def answer(**values: Any) -> WorkerAnswer:  # noqa: ANN401 - fields of Answer
+        return WorkerAnswer(worker=name, address=address, seconds=round(time.monotonic() - started, 3), **values)
 
     if order.identity != state.setup.identity:
         return answer(refused=f"it runs {state.setup.identity}, the client runs {order.identity}")

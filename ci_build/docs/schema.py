@@ -86,7 +86,7 @@ def signature_schema() -> Mapping[str, Any]:
 
 def summary_schema() -> Mapping[str, Any]:
     """Return the schema of the numbers that a promotion writes beside a set."""
-    return _file("Numbers of a promoted set", summary.SetSummary, summary.SCHEMA_VERSION)
+    return _file("Numbers of a promoted set", summary.SetFigures, summary.SCHEMA_VERSION)
 
 
 SCHEMAS: Mapping[str, Callable[[], Mapping[str, Any]]] = {

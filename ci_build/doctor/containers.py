@@ -22,7 +22,7 @@ def start(kind: str) -> str:
     """Return the command, or the part of a pod, that starts a container with the machine's GPUs.
 
     Args:
-        kind: kind of container as in `Machine.container`.
+        kind: kind of container as in `MachineFacts.container`.
     """
     match kind:
         case "podman":

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ci_build.doctor import containers
 from ci_build.doctor.choice import OfferedSet, PackageChoice
 from ci_build.doctor.examined import Python
-from ci_build.doctor.machine import Machine
+from ci_build.doctor.machine import MachineFacts
 from ci_build.doctor.packages import InstalledPackages
 from ci_build.doctor.rocm import Trees
 from core.model import Severity
@@ -56,7 +56,7 @@ class Facts:
 
     environ: Mapping[str, str]
     python: Python
-    machine: Machine
+    machine: MachineFacts
     trees: Trees
     packages: InstalledPackages
     offers: tuple[OfferedSet, ...]
@@ -83,7 +83,7 @@ def of_machine(facts: Facts) -> Iterator[Problem]:
     yield from _settings(facts)
 
 
-def _system(machine: Machine) -> Iterator[Problem]:
+def _system(machine: MachineFacts) -> Iterator[Problem]:
     name, architecture, _ = machine.kernel
     if (name, architecture) != ("Linux", "x86_64"):
         yield error("platform", f"This is {name} on {architecture}, but jax for ROCm supports only Linux on x86_64.")
@@ -160,7 +160,7 @@ def _no_gpu(facts: Facts, flags: str) -> Problem:
     return error("gpu-missing", "This machine has no AMD GPU.")
 
 
-def _denied(paths: list[str], groups: set[str], machine: Machine) -> Problem:
+def _denied(paths: list[str], groups: set[str], machine: MachineFacts) -> Problem:
     message = f"This user cannot open {', '.join(paths)}"
     names = ",".join(sorted(groups))
     # Without root, Podman shows every group of the host as this one.

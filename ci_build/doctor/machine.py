@@ -60,7 +60,7 @@ class Device:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Machine:
+class MachineFacts:
     """Facts about the machine.
 
     Attributes:
@@ -100,7 +100,7 @@ class Machine:
         return tuple(dict.fromkeys(gpu.name for gpu in self.gpus if gpu.name and gpu.visible))
 
 
-def look(here: ExaminedSystem) -> Machine:
+def look(here: ExaminedSystem) -> MachineFacts:
     """Return the facts about the machine."""
     root, driver = here.root, here.root / "sys/module/amdgpu"
     installed = finder.installed()
@@ -119,7 +119,7 @@ def look(here: ExaminedSystem) -> Machine:
         )
         for gpu in installed
     )
-    return Machine(
+    return MachineFacts(
         distribution=_distribution(root),
         kernel=here.system,
         libc=here.libc,

@@ -16,7 +16,7 @@ from pathlib import Path
 from ci_build.cluster.request import connected
 from ci_build.release import device_step, gating, steps
 from ci_build.release.authority import find_authority, policy_source
-from ci_build.release.request import GATES, NO_URL, STRUCTURE, ReleaseOptions, Step
+from ci_build.release.request import GATES, NO_URL, STRUCTURE, ReleaseOptions, ReleaseStep
 from core.errors import CiBuildError, RequestError
 from core.model import Outcome, Requirement, Verdict, WheelSet
 from core.process import HostRunner
@@ -44,7 +44,7 @@ _POLL = 30.0
 """Seconds between two looks for the evidence of other machines."""
 
 
-class State(enum.StrEnum):
+class SetState(enum.StrEnum):
     """The state of a set at the end of a run."""
 
     PROMOTED = "promoted"
@@ -74,7 +74,7 @@ class SetOutcome:
 
     staged: StagedSet
     wheel_set: WheelSet
-    state: State
+    state: SetState
     verdict: Verdict | None = None
     entry: LedgerEntry | None = None
     checks: tuple[Check, ...] = ()
@@ -106,36 +106,36 @@ def finish(
         outcome = _promoted(staged, bucket, options, reporter, runner)
     else:
         entry, visible = before
-        state = State.UNCHANGED if visible else State.WITHDRAWN
+        state = SetState.UNCHANGED if visible else SetState.WITHDRAWN
         wheel_set = description_of(bucket, staged, entry.promoted)
         assert wheel_set is not None  # the index holds the set
         outcome = SetOutcome(staged=staged, wheel_set=wheel_set, state=state, entry=entry)
-        if visible and Step.PROMOTE in options.steps:
+        if visible and ReleaseStep.PROMOTE in options.steps:
             released = ReleasedIndex(index=staged.index)
             # Complete an interrupted promotion.
             request = replace(options.ledger, channel=options.channel)
             publish(bucket, released, authority=find_authority(bucket, released, request, runner))
-    wanted = Step.CHECK in options.steps and options.public_url != NO_URL and not was_checked
-    if not wanted or outcome.state not in (State.PROMOTED, State.UNCHANGED):
+    wanted = ReleaseStep.CHECK in options.steps and options.public_url != NO_URL and not was_checked
+    if not wanted or outcome.state not in (SetState.PROMOTED, SetState.UNCHANGED):
         return outcome
-    outcome = replace(outcome, state=State.PROMOTED)
+    outcome = replace(outcome, state=SetState.PROMOTED)
     try:
         with reporter.group("check"):
             checks = _released_checks(staged, bucket, options.public_url, reporter, runner)
         outcome = replace(outcome, checks=checks)
         raise_for_checks(f"the released index of {staged}", checks)
     except CiBuildError as error:
-        return replace(outcome, state=State.FAILED, error=error)
+        return replace(outcome, state=SetState.FAILED, error=error)
     on_checked(checks)
     return outcome
 
 
 def planned_groups(options: ReleaseOptions) -> tuple[str, ...]:
     """Return the titles of the groups of `finish` in their order."""
-    titles = {Step.GATES: ("gates",), Step.PROMOTE: ("promote",), Step.CHECK: ("check",)}
+    titles = {ReleaseStep.GATES: ("gates",), ReleaseStep.PROMOTE: ("promote",), ReleaseStep.CHECK: ("check",)}
     chosen = {step: names if step in options.steps else () for step, names in titles.items()}
-    checked = () if options.public_url == NO_URL else chosen[Step.CHECK]
-    return (*chosen[Step.GATES], "policy", *chosen[Step.PROMOTE], *checked)
+    checked = () if options.public_url == NO_URL else chosen[ReleaseStep.CHECK]
+    return (*chosen[ReleaseStep.GATES], "policy", *chosen[ReleaseStep.PROMOTE], *checked)
 
 
 def _promoted(
@@ -143,16 +143,16 @@ def _promoted(
 ) -> SetOutcome:
     """Run the gates of this machine, await other evidence, and promote the set if the policy allows it."""
     policy = load_policy(staged.index, channel=options.channel)
-    failure = _gated(staged, bucket, options, policy, reporter, runner) if Step.GATES in options.steps else None
+    failure = _gated(staged, bucket, options, policy, reporter, runner) if ReleaseStep.GATES in options.steps else None
     with reporter.group("policy"):
         source = policy_source(options.ledger, runner)
         verdict = _awaited(staged, bucket, options, policy, source, reporter)
         wheel_set = read_staged(bucket, staged)
         steps.show_verdict(staged, wheel_set, verdict, reporter, channel=options.channel, bucket_name=options.bucket)
-    outcome = SetOutcome(staged=staged, wheel_set=wheel_set, state=State.STAGED, verdict=verdict)
+    outcome = SetOutcome(staged=staged, wheel_set=wheel_set, state=SetState.STAGED, verdict=verdict)
     if not verdict.allowed and failure is not None:
-        return replace(outcome, state=State.FAILED, error=failure)
-    if Step.PROMOTE not in options.steps:
+        return replace(outcome, state=SetState.FAILED, error=failure)
+    if ReleaseStep.PROMOTE not in options.steps:
         return replace(outcome, state=_unfinished(verdict))
     if not verdict.allowed:
         return _refused(outcome, verdict, options)
@@ -169,15 +169,15 @@ def _promoted(
                 allow_lower=options.allow_lower,
             )
         except CiBuildError as error:  # another run changed the index meanwhile
-            return replace(outcome, state=State.BLOCKED, error=error)
-    return replace(outcome, state=State.PROMOTED, entry=promotion.entry)
+            return replace(outcome, state=SetState.BLOCKED, error=error)
+    return replace(outcome, state=SetState.PROMOTED, entry=promotion.entry)
 
 
-def _unfinished(verdict: Verdict) -> State:
+def _unfinished(verdict: Verdict) -> SetState:
     """Return the state of a set that this run does not promote; existing evidence that is refused blocks it."""
     if any(item.problems and not _is_open(item) for item in verdict.requirements):
-        return State.BLOCKED
-    return State.PENDING if open_requirements(verdict) else State.STAGED
+        return SetState.BLOCKED
+    return SetState.PENDING if open_requirements(verdict) else SetState.STAGED
 
 
 def _refused(outcome: SetOutcome, verdict: Verdict, options: ReleaseOptions) -> SetOutcome:
@@ -186,9 +186,9 @@ def _refused(outcome: SetOutcome, verdict: Verdict, options: ReleaseOptions) -> 
         raise_if_blocked(outcome.staged, verdict)
     except CiBuildError as error:
         if open_requirements(verdict):
-            ends = None if Step.BUILD in options.steps else error
-            return replace(outcome, state=State.PENDING, error=ends)
-        return replace(outcome, state=State.BLOCKED, error=error)
+            ends = None if ReleaseStep.BUILD in options.steps else error
+            return replace(outcome, state=SetState.PENDING, error=ends)
+        return replace(outcome, state=SetState.BLOCKED, error=error)
     raise AssertionError("the verdict allows the set")
 
 

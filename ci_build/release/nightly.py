@@ -15,10 +15,10 @@ from ci_build.build.request import WheelSetRequest
 from ci_build.build.source.source_build import PreparedBuild
 from ci_build.release import steps
 from ci_build.release.authority import check_authority
-from ci_build.release.chain import SetOutcome, State, finish
+from ci_build.release.chain import SetOutcome, SetState, finish
 from ci_build.release.device_step import check_machines
 from ci_build.release.night_lock import lock_of, with_free_version
-from ci_build.release.request import ReleaseOptions, Step
+from ci_build.release.request import ReleaseOptions, ReleaseStep
 from ci_build.release.runs import SetRun, run_set
 from core.errors import RequestError
 from core.model import BuildRequest
@@ -78,7 +78,7 @@ def run_night(
         MachineError: there is no GPU, or no cluster, for the gate device that the run includes.
         InputError: an index lacks a wheel.
     """
-    if Step.PROMOTE in request.options.steps:
+    if ReleaseStep.PROMOTE in request.options.steps:
         check_authority(request.index, request.options.ledger, runner)
     check_machines(request.options, reporter, runner)
     with reporter.group("inputs"):
@@ -193,7 +193,7 @@ def _take(
     """Take the staged set of a night to users; problems of an earlier night are reported without failing the run."""
     options = request.options
     if earlier:
-        remaining = tuple(step for step in options.steps if step is not Step.GATES)
+        remaining = tuple(step for step in options.steps if step is not ReleaseStep.GATES)
         options = replace(options, steps=remaining, wait=0.0)
     work = partial(_finished, replace(request, options=options), bucket, night, reporter, runner)
     done = run_set(work, bucket, options, name=request.name, lock=night.lock)
@@ -211,7 +211,7 @@ def _finished(
     outcome = finish(
         night.staged, bucket, request.options, reporter, runner, was_checked=night.checked, on_checked=record
     )
-    if outcome.state is State.UNCHANGED:
+    if outcome.state is SetState.UNCHANGED:
         entry = outcome.entry.number if outcome.entry else 0
         reporter.line(f"  nothing new: set {night.staged} was promoted as ledger entry {entry}")
     return outcome

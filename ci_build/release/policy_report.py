@@ -21,7 +21,7 @@ from promotion.storage.keys import StagedSet
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MissingEvidence:
+class UnmetRequirement:
     """A requirement that is not met.
 
     Attributes:
@@ -39,7 +39,7 @@ class PolicyReport:
     """A verdict, and the requirements for evidence that are not met."""
 
     verdict: Verdict
-    missing: tuple[MissingEvidence, ...]
+    missing: tuple[UnmetRequirement, ...]
 
     def as_json(self) -> Mapping[str, Any]:
         """Return the verdict as JSON values, with a command and runners for each requirement that is not met."""
@@ -54,7 +54,7 @@ class PolicyReport:
 
 def missing_evidence(
     staged: StagedSet, wheel_set: WheelSet, requirements: Iterable[Requirement], *, channel: str, bucket: str
-) -> tuple[MissingEvidence, ...]:
+) -> tuple[UnmetRequirement, ...]:
     """Return the requirements that are not met, with the commands that produce the evidence.
 
     Args:
@@ -68,7 +68,7 @@ def missing_evidence(
         words, runs_on = _device_words(item, wheel_set, families) if item.gate == GATE else (_words(item), ())
         redo = ["--redo"] if item.ended else []
         command = ("python3", "build/ci_build", "gate", item.gate, str(staged), *words, *where, *redo)
-        missing.append(MissingEvidence(requirement=item, command=command, runs_on=runs_on))
+        missing.append(UnmetRequirement(requirement=item, command=command, runs_on=runs_on))
     return tuple(missing)
 
 

@@ -79,7 +79,7 @@ class LocalRelease:
     ledger: LedgerRequest = LedgerRequest()
 
 
-class Step(enum.StrEnum):
+class ReleaseStep(enum.StrEnum):
     """A part of a release, in order."""
 
     BUILD = "build"
@@ -159,7 +159,7 @@ class ReleaseOptions:
     key: SigningKey
     actor: str
     ledger: LedgerRequest = LedgerRequest()
-    steps: tuple[Step, ...] = tuple(Step)
+    steps: tuple[ReleaseStep, ...] = tuple(ReleaseStep)
     public_url: str = ""
     wait: float = 0.0
     trust_config: Path | None = None

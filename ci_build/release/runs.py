@@ -10,9 +10,9 @@ from ci_build.build.request import WheelSetRequest
 from ci_build.build.source.source_build import PreparedBuild
 from ci_build.release import steps
 from ci_build.release.authority import check_authority
-from ci_build.release.chain import SetOutcome, State, finish, planned_groups
+from ci_build.release.chain import SetOutcome, SetState, finish, planned_groups
 from ci_build.release.device_step import check_machines
-from ci_build.release.request import ReleaseOptions, Step
+from ci_build.release.request import ReleaseOptions, ReleaseStep
 from ci_build.release.summary import RunSummary, SetSummary, failed, summarize
 from ci_build.release.summary_text import write_summary
 from core.errors import CiBuildError
@@ -22,7 +22,7 @@ from promotion.evidence.evidence import now
 from promotion.index.pages import tiers_text
 from promotion.storage.bucket import Bucket
 
-_EXIT_ORDER = (State.FAILED, State.BLOCKED, State.PENDING)
+_EXIT_ORDER = (SetState.FAILED, SetState.BLOCKED, SetState.PENDING)
 """States whose errors end a run, the most severe first."""
 
 
@@ -35,7 +35,7 @@ class SetRun:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunReport:
+class ReleaseReport:
     """The sets of a run, for its summary."""
 
     command: str
@@ -51,11 +51,11 @@ def release(
     prepared: PreparedBuild,
     reporter: Reporter,
     runner: HostRunner,
-) -> RunReport:
+) -> ReleaseReport:
     """Build, stage, gate, promote and check a set; errors are part of the result."""
 
     def build() -> SetOutcome:
-        if Step.PROMOTE in options.steps:
+        if ReleaseStep.PROMOTE in options.steps:
             check_authority(prepared.plan.index, options.ledger, runner)
         check_machines(options, reporter, runner)
         reporter.plan(("dist_wheels", "stage", *planned_groups(options)))
@@ -63,7 +63,7 @@ def release(
         return finish(staged, bucket, options, reporter, runner)
 
     done = run_set(build, bucket, options)
-    return RunReport(command="release", index=prepared.plan.index, options=options, sets=(done,))
+    return ReleaseReport(command="release", index=prepared.plan.index, options=options, sets=(done,))
 
 
 def run_set(
@@ -78,7 +78,7 @@ def run_set(
 
 
 def conclude(
-    report: RunReport, files: Sequence[Path], reporter: Reporter, print_json: Callable[[object], None] | None
+    report: ReleaseReport, files: Sequence[Path], reporter: Reporter, print_json: Callable[[object], None] | None
 ) -> None:
     """Write and print the summary of a run, then raise its most severe error.
 
@@ -106,6 +106,6 @@ def conclude(
         set_of = f" {one.set} (jax {one.jax}, ROCm {one.rocm}; {tiers})" if one.set else ""
         reporter.line(f"{f'{one.name}: ' if one.name else ''}{one.state}{set_of}")
     bad = [one for one in report.sets if one.error is not None]
-    bad.sort(key=lambda one: _EXIT_ORDER.index(State(one.summary.state)))
+    bad.sort(key=lambda one: _EXIT_ORDER.index(SetState(one.summary.state)))
     if bad and bad[0].error is not None:
         raise bad[0].error

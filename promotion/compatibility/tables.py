@@ -93,7 +93,7 @@ class LibraryRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SetRow:
+class ListedSet:
     """A promoted set: its content, tested tiers and evidence."""
 
     digest: str
@@ -116,7 +116,7 @@ class Tables:
     """
 
     index: str
-    sets: tuple[SetRow, ...]
+    sets: tuple[ListedSet, ...]
     modules: tuple[ModuleRow, ...]
     rocm: str
     rocm_source: str
@@ -211,7 +211,7 @@ def make_tables(
     return Tables(
         index=index,
         sets=tuple(
-            SetRow(
+            ListedSet(
                 digest=promoted.set_digest,
                 jax=promoted.jax_version,
                 rocm=promoted.rocm_version,

@@ -13,7 +13,7 @@ from core.errors import ArchiveError, BucketError
 from core.model import Finding, GfxTarget, Severity, Tier, Wheel
 from core.targets import covers, lists, machs
 from promotion.gates.common.gate import Check, Gate, GateContext, content_alone, error
-from promotion.gates.recipe_check import Program, check_files, check_wheel
+from promotion.gates.recipe_check import SetWriter, check_files, check_wheel
 from promotion.gates.set_record import (
     REBUILD,
     debug_differences,
@@ -36,7 +36,7 @@ from wheelkit.inspect.wheel_set import check_set
 _BLOCK = 1 << 20
 
 
-def make_gate(program: Program | None = None) -> Gate:
+def make_gate(program: SetWriter | None = None) -> Gate:
     """Return the gate.
 
     Args:
@@ -52,7 +52,7 @@ def make_gate(program: Program | None = None) -> Gate:
     )
 
 
-def _run(context: GateContext, program: Program | None) -> Iterator[Check]:
+def _run(context: GateContext, program: SetWriter | None) -> Iterator[Check]:
     """Yield a check for each wheel, and checks of the set, of the files beside the wheels and of the staged index."""
     expectations = Expectations(
         targets=tuple(map(GfxTarget.parse, context.wheel_set.targets)),
@@ -101,7 +101,7 @@ GATE = make_gate()
 
 
 def _recipe_findings(
-    context: GateContext, wheel: Wheel, report: WheelReport, info: Mapping[str, Any], program: Program
+    context: GateContext, wheel: Wheel, report: WheelReport, info: Mapping[str, Any], program: SetWriter
 ) -> tuple[Finding, ...]:
     """Compare a wheel with what its recipe writes; a damaged archive is reported by its inspection."""
     try:

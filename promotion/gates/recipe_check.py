@@ -42,7 +42,7 @@ _MOST_NAMED = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Program:
+class SetWriter:
     """Functions of the layer above that write wheels and sets again.
 
     Attributes:
@@ -62,7 +62,7 @@ def check_wheel(
     wheel: Wheel,
     wheel_set: WheelSet,
     info: Mapping[str, Any],
-    program: Program,
+    program: SetWriter,
 ) -> Iterator[Finding]:
     """Compare a wheel with what its recipe writes; wheels that this program did not make yield nothing.
 
@@ -207,7 +207,7 @@ def differences_of(actual: object, expected: object, path: str = "") -> Iterator
         yield f"{path or 'the value'} is {_short(actual)}, not {_short(expected)}"
 
 
-def check_files(wheel_set: WheelSet, read: Callable[[str], bytes], program: Program) -> Iterator[Finding]:
+def check_files(wheel_set: WheelSet, read: Callable[[str], bytes], program: SetWriter) -> Iterator[Finding]:
     """Compare the files beside the wheels of a set with what this program derives from wheels.json and the lock.
 
     Sets of another version yield nothing, since it may have written other fields.

@@ -29,7 +29,7 @@ class Here:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Command:
+class InstallCommand:
     """A command that installs a set.
 
     Attributes:
@@ -41,7 +41,7 @@ class Command:
     note: str = ""
 
 
-def install_commands(row: Mapping[str, Any]) -> Iterator[Command]:
+def install_commands(row: Mapping[str, Any]) -> Iterator[InstallCommand]:
     """Yield the commands that install a set.
 
     Args:
@@ -49,8 +49,8 @@ def install_commands(row: Mapping[str, Any]) -> Iterator[Command]:
     """
     # Users paste commands into a shell, so a name or version must not be more than one word of it.
     source, needs = ("--extra-index-url", Here(path="simple/")), tuple(map(shlex.quote, row["install"].split()))
-    yield Command(name="pip", words=("pip", "install", *source, *needs))
-    yield Command(
+    yield InstallCommand(name="pip", words=("pip", "install", *source, *needs))
+    yield InstallCommand(
         name="uv", words=("uv", "pip", "install", *source, *needs), note="In a virtual environment (uv venv)."
     )
     found = [_LOCK.fullmatch(name) for name in row["files"]]
@@ -61,24 +61,24 @@ def install_commands(row: Mapping[str, Any]) -> Iterator[Command]:
         others = f" Files for other Pythons: {REQUIREMENTS}{f'.txt, {REQUIREMENTS}'.join(versions[:-1])}.txt."
         note = f"For Python {versions[-1]}. pip accepts no other bytes than the tested ones."
         note += others if versions[:-1] else ""
-        yield Command(name="pip, hash-locked", words=("pip", "install", *lock), note=note)
+        yield InstallCommand(name="pip, hash-locked", words=("pip", "install", *lock), note=note)
         note = f"With Python {versions[-1]} and a network. Copy the folder {_FOLDER} to the machine without a network."
-        yield Command(name="Offline: download", words=("pip", "download", "--dest", _FOLDER, *lock), note=note)
+        yield InstallCommand(name="Offline: download", words=("pip", "download", "--dest", _FOLDER, *lock), note=note)
         words = ("pip", "install", "--no-index", "--find-links", _FOLDER, *needs)
         note = f"In the parent of that folder, with Python {versions[-1]}."
-        yield Command(name="Offline: install", words=words, note=note)
+        yield InstallCommand(name="Offline: install", words=words, note=note)
     else:
         note = f"This set has no {PYLOCK}, so there are no hashes to lock to, and no list of files to download."
-        yield Command(name="pip, hash-locked, and offline", words=(), note=note)
+        yield InstallCommand(name="pip, hash-locked, and offline", words=(), note=note)
     yield _docker(row, needs)
 
 
-def _docker(row: Mapping[str, Any], needs: Sequence[str]) -> Command:
+def _docker(row: Mapping[str, Any], needs: Sequence[str]) -> InstallCommand:
     tag = amd_image_tag(row["rocm"])
     if not tag or _DOCKER_PYTHON not in row["pythons"] or any("'" in word for word in needs):
         note = "AMD has no image with this ROCm and Python. Install into your own image with ROCm."
-        return Command(name="Docker", words=(), note=note)
-    return Command(
+        return InstallCommand(name="Docker", words=(), note=note)
+    return InstallCommand(
         name="Docker",
         words=(
             "docker", "run", "--rm", "-it", "--device=/dev/kfd", "--device=/dev/dri",

@@ -75,7 +75,7 @@ class WrittenSetRow(SetRow):
     quarantined: str
 
 
-class Change(TypedDict):
+class ChangeRow(TypedDict):
     """The newest ledger entry in status.json."""
 
     time: str
@@ -119,7 +119,7 @@ class StatusFile(TypedDict):
     index: str
     entries: int
     ledger_sha256: str
-    changed: Change
+    changed: ChangeRow
     visible: int
     last_set: str
     last_promoted: str

@@ -14,9 +14,9 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from core.targets import load_table, sort_key
-from promotion.index.install_commands import Command, install_commands
+from promotion.index.install_commands import InstallCommand, install_commands
 from promotion.index.ledger import LedgerEntry
-from promotion.index.summary import REPORT, SetSummary, written_with
+from promotion.index.summary import REPORT, SetFigures, written_with
 from promotion.storage.keys import SETS_FOLDER, ReleasedIndex
 from promotion.website.plots import Chart, stacked_bars, tier_grid
 from promotion.website.render import render
@@ -39,7 +39,7 @@ _MOST_EVIDENCE = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Gpu:
+class SupportedGpu:
     """A gfx target that an index supports, with the newest set for it.
 
     Attributes:
@@ -54,7 +54,7 @@ class Gpu:
     row: Mapping[str, Any]
     since: str
     tested: Mapping[str, Any] | None
-    commands: tuple[Command, ...]
+    commands: tuple[InstallCommand, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +74,7 @@ def overview_page(
     history: Sequence[Mapping[str, Any]],
     last: LedgerEntry,
     stale: str,
-    newest: tuple[LedgerEntry, SetSummary | None] | None,
+    newest: tuple[LedgerEntry, SetFigures | None] | None,
 ) -> bytes:
     """Return the page.
 
@@ -129,7 +129,7 @@ def natural_key(target: str) -> tuple[int, object]:
         return 1, target
 
 
-def _gpus(offered: Sequence[Mapping[str, Any]]) -> Iterator[Gpu]:
+def _gpus(offered: Sequence[Mapping[str, Any]]) -> Iterator[SupportedGpu]:
     """Yield each target with the newest set for it; of its sets, users without a pin get the highest version."""
     known = load_table().targets
     since = {span.name: span.since for span in _releases(offered, lambda row: row["tiers"])}
@@ -138,7 +138,7 @@ def _gpus(offered: Sequence[Mapping[str, Any]]) -> Iterator[Gpu]:
         info = known.get(target.partition(":")[0])
         covered = "runs on " + ", ".join(info.covers) if info and info.covers != (target,) else ""
         tier = having[0]["tiers"][target]
-        yield Gpu(
+        yield SupportedGpu(
             target=target,
             product=(info.product or covered) if info else "",
             tier=tier if tier in TIERS else "none",
@@ -180,7 +180,7 @@ def _release_key(version: str) -> tuple[int, Version | str]:
         return 0, version
 
 
-def _wheels(newest: tuple[LedgerEntry, SetSummary | None] | None) -> Iterator[Mapping[str, Any]]:
+def _wheels(newest: tuple[LedgerEntry, SetFigures | None] | None) -> Iterator[Mapping[str, Any]]:
     """Yield name, size, digest, link and targets of each wheel; targets are unknown in sets of older versions."""
     if newest is None or newest[0].promoted is None:
         return

@@ -29,7 +29,7 @@ GRACE_HOURS = 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Repair:
+class IndexRepair:
     """The result of a repair.
 
     Attributes:
@@ -52,7 +52,7 @@ def repair(
     now: Clock = utc_now,
     authority: Authority = ANYONE,
     since: Path | None = None,
-) -> Repair:
+) -> IndexRepair:
     """Restore the pages of an index, and remove the files that its ledger does not name. Safe at any time.
 
     Args:
@@ -96,7 +96,7 @@ def repair(
     found = [*reasons({})]
     kept = {one.key: reason for one, reason in found if reason}
     if len(kept) == len(found):
-        return Repair(written=tuple(dict.fromkeys(written)), removed=swept, kept=kept)
+        return IndexRepair(written=tuple(dict.fromkeys(written)), removed=swept, kept=kept)
     removed = [*swept]
     with removing(bucket, released, promoted=_promoted(bucket, released), now=now) as removal:
         # Read again: a promotion that ended before the removal began has a ledger entry now.
@@ -110,7 +110,7 @@ def repair(
                 removed += [one.key] * bucket.delete(one.key, sha256=one.info.sha256)
             except BucketError as error:  # such as a foreign object that the promoter may not remove
                 kept[one.key] = f"it cannot be removed: {error.message}"
-    return Repair(written=tuple(dict.fromkeys(written)), removed=tuple(removed), kept=kept)
+    return IndexRepair(written=tuple(dict.fromkeys(written)), removed=tuple(removed), kept=kept)
 
 
 def _promoted(bucket: Bucket, released: ReleasedIndex) -> frozenset[str]:

@@ -17,11 +17,11 @@ from promotion.index.overview import overview_page
 from promotion.index.page_diff import EntryOf
 from promotion.index.pages import install_requirements
 from promotion.index.reader import STATUS_SCHEMA, Snapshot
-from promotion.index.summary import SUMMARY, SetSummary, load_summary, written_with
+from promotion.index.summary import SUMMARY, SetFigures, load_summary, written_with
 from promotion.storage.bucket import AbsentError, Bucket, sha256_of
 from promotion.storage.keys import ReleasedIndex
 
-SummaryOf = Callable[[LedgerEntry], SetSummary | None]
+SummaryOf = Callable[[LedgerEntry], SetFigures | None]
 """Function that returns the numbers of a promoted set."""
 NOTHING_KNOWN = Snapshot()
 
@@ -35,7 +35,7 @@ def set_row(
     """Return the row of a set in status.json.
 
     Args:
-        figures: values of plots; see `SetSummary.figures`.
+        figures: values of plots; see `SetFigures.figures`.
     """
     assert entry.promoted is not None
     promoted = entry.promoted
@@ -149,15 +149,15 @@ class Summaries:
 
     def __init__(self, bucket: Bucket, released: ReleasedIndex) -> None:
         self._bucket, self._released = bucket, released
-        self._known: dict[int, SetSummary | None] = {}
+        self._known: dict[int, SetFigures | None] = {}
 
-    def __call__(self, entry: LedgerEntry) -> SetSummary | None:
+    def __call__(self, entry: LedgerEntry) -> SetFigures | None:
         """Return the numbers of a set; None if an older version promoted it, or if the file was lost or changed."""
         if entry.number not in self._known:
             self._known[entry.number] = self._read(entry)
         return self._known[entry.number]
 
-    def _read(self, entry: LedgerEntry) -> SetSummary | None:
+    def _read(self, entry: LedgerEntry) -> SetFigures | None:
         assert entry.promoted is not None
         name = written_with(SUMMARY, entry.promoted.files)
         if not name:

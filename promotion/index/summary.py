@@ -36,7 +36,7 @@ class ModuleTest:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SetSummary:
+class SetFigures:
     """The numbers of a set.
 
     Attributes:
@@ -63,13 +63,13 @@ class SetSummary:
         return (json.dumps({"schema": SCHEMA_VERSION, **asdict(self)}, indent=1, sort_keys=True) + "\n").encode()
 
 
-def load_summary(data: bytes, key: str) -> SetSummary:
+def load_summary(data: bytes, key: str) -> SetFigures:
     """Parse a summary; BucketError if it is damaged."""
     try:
         body: dict[str, Any] = json.loads(data)
         if body.pop("schema") != SCHEMA_VERSION:
             raise ValueError("it has another schema")
-        summary = SetSummary(
+        summary = SetFigures(
             wheels={name: tuple(targets) for name, targets in body.pop("wheels").items()},
             gates={name: float(seconds) for name, seconds in body.pop("gates").items()},
             modules=tuple(
@@ -77,7 +77,7 @@ def load_summary(data: bytes, key: str) -> SetSummary:
             ),
             **body,
         )
-        check_type(summary, SetSummary)
+        check_type(summary, SetFigures)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise BucketError(f"{key} cannot be read: {error!r}.", hint="Restore it from a backup.") from error
     return summary

@@ -38,7 +38,7 @@ class Label:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
+class PlotLine:
     """A horizontal line."""
 
     x1: int
@@ -61,7 +61,7 @@ class Chart:
     height: int
     key: tuple[tuple[str, str], ...]
     marks: tuple[Mark, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[PlotLine, ...]
     labels: tuple[Label, ...]
     columns: tuple[str, ...]
     table: tuple[tuple[str, ...], ...]
@@ -105,7 +105,7 @@ def stacked_bars(
         height=_TOP + _HEIGHT + 24,
         key=tuple(styles.items()),
         marks=tuple(marks),
-        lines=tuple(Line(x1=_LEFT, x2=right, y1=y) for y in levels.values()),
+        lines=tuple(PlotLine(x1=_LEFT, x2=right, y1=y) for y in levels.values()),
         labels=(
             *(Label(x=_LEFT - 6, y=y + 4, text=level, anchor="end") for level, y in levels.items()),
             *_below(sets, _TOP + _HEIGHT),

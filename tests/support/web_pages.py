@@ -20,7 +20,7 @@ from promotion.index.ledger import LedgerEntry
 from promotion.index.ledger_state import EntryKind, IndexState
 from promotion.index.listing import listing_page
 from promotion.index.status import overview_of, render_overview
-from promotion.index.summary import ModuleTest, SetSummary
+from promotion.index.summary import ModuleTest, SetFigures
 from promotion.set_report import report_page
 from promotion.storage.keys import ReleasedIndex, StagedSet
 from tests.support.sets import evidence, ledger_wheel, promoted_set, promotion_entry, wheel, wheel_set
@@ -123,7 +123,7 @@ def entry_of_set(number: int, last: int, targets: tuple[str, ...] = TARGETS, tex
     return promotion_entry(number, made, actor=text or "releases", state=state, time=time)
 
 
-def summary_of_set(entry: LedgerEntry, text: str = "") -> SetSummary:
+def summary_of_set(entry: LedgerEntry, text: str = "") -> SetFigures:
     """Return numbers that grow with the number of the set."""
     assert entry.promoted is not None
     number, tiers = entry.number, entry.promoted.tiers
@@ -131,7 +131,7 @@ def summary_of_set(entry: LedgerEntry, text: str = "") -> SetSummary:
         ModuleTest(name="jax.numpy", description="Arrays", works=dict.fromkeys([*tiers][:6], COMPILED), unsupported=()),
         ModuleTest(name=text or "jax.lax.linalg", description=text or "Linear algebra", works={}, unsupported=(text,)),
     )
-    return SetSummary(
+    return SetFigures(
         wheels={one.filename: tuple(tiers) for one in entry.promoted.wheels},
         code={target: 30_000_000 + 900_000 * (number + place) for place, target in enumerate([*tiers][:9])},
         tests={"passed": 21_000 + number * 13, "failed": number % 4 * 40, "flaky": number % 5 * 25, "known": 61},
@@ -168,7 +168,7 @@ def index_page(
     def entry_of(number: int) -> LedgerEntry:
         return entries[number - 1]
 
-    def summary_of(entry: LedgerEntry) -> SetSummary:
+    def summary_of(entry: LedgerEntry) -> SetFigures:
         return summary_of_set(entry, text)
 
     shown = overview_of(last.state, last.number, entry_of, summary_of)

@@ -23,7 +23,7 @@ from ci_build.cli.options.release_steps import (
 )
 from ci_build.cli.options.request import wheel_set_request
 from ci_build.cli.options.table import build_options, option_names
-from ci_build.release.request import NO_URL, ReleaseOptions, Step
+from ci_build.release.request import NO_URL, ReleaseOptions, ReleaseStep
 from core.errors import CiBuildError, RequestError
 from core.report import Reporter
 from promotion.storage.bucket_url import is_url
@@ -31,7 +31,7 @@ from promotion.storage.bucket_url import is_url
 if TYPE_CHECKING:  # start-up time: the gates load auditwheel
     from ci_build.build.request import WheelSetRequest
     from ci_build.build.source.source_build import PreparedBuild
-    from ci_build.cli.options.nightly import Row
+    from ci_build.cli.options.nightly import NightRow
     from ci_build.release.nightly import NightRequest
     from ci_build.release.runs import SetRun
 
@@ -86,7 +86,7 @@ def nightly(
     set. Each step resumes. Without --targets, the set is for the targets that the policy requires.
     """
     # Start-up time: the gates load auditwheel.
-    from ci_build.cli.options.nightly import Row, read_table
+    from ci_build.cli.options.nightly import NightRow, read_table
     from ci_build.release import runs
 
     given: dict[str, Any] = {name: after.pop(name) for name in _NAMES}
@@ -95,18 +95,18 @@ def nightly(
     reporter, settings = state.reporter(after), state.settings(after)
     options = release_options(given, bucket=bucket, channel=given["channel"], settings=settings)
     files = summary_files(given)
-    if Step.BUILD not in options.steps:
+    if ReleaseStep.BUILD not in options.steps:
         unused = [name for name in ("jax", *option_names()) if name not in _OUTPUT and settings.typed(name)]
         unused = [*unused, *(["jax"] if jax else []), *(["again"] if again else [])]
         _refuse_without_build(unused)
-    chosen = read_table(table, rows) if table else (Row(name="", values={}),)
+    chosen = read_table(table, rows) if table else (NightRow(name="", values={}),)
     nights = _Nights(state, index, jax, again=again, after=after, options=options, reporter=reporter)
     as_json = settings.flag("json")
     if settings.flag("dry_run"):
         show_plan([line for row in chosen for line in nights.dry_run_lines(row)], as_json=as_json)
         return
     done = tuple(one for row in chosen for one in nights.run(row))
-    report = runs.RunReport(command="nightly", index=index, options=options, sets=done)
+    report = runs.ReleaseReport(command="nightly", index=index, options=options, sets=done)
     runs.conclude(report, files, reporter, print_json if as_json else None)
 
 
@@ -129,7 +129,7 @@ class _Nights:
         self._after, self._options, self._reporter = after, options, reporter
         self._runner, self._connect = host_runner(reporter), connector(reporter)
 
-    def run(self, row: Row) -> tuple[SetRun, ...]:
+    def run(self, row: NightRow) -> tuple[SetRun, ...]:
         """Do a night; a row that fails does not stop the other rows."""
         from ci_build.release import nightly as night  # Start-up time: the gates load auditwheel.
         from ci_build.release.runs import SetRun
@@ -146,7 +146,7 @@ class _Nights:
                 raise
             return (SetRun(summary=failed(error, name=row.name), error=error),)
 
-    def dry_run_lines(self, row: Row) -> Iterator[str]:
+    def dry_run_lines(self, row: NightRow) -> Iterator[str]:
         """Yield the lines of a dry run: inputs, whether they were done, and the plan of the build."""
         # Start-up time: the gates load auditwheel.
         from ci_build.release import nightly as night
@@ -166,7 +166,7 @@ class _Nights:
     def _prepare(self, request: WheelSetRequest) -> PreparedBuild:
         return dist_wheels.prepare(request, self._reporter, self._runner, self._connect)
 
-    def _request(self, row: Row) -> NightRequest:
+    def _request(self, row: NightRow) -> NightRequest:
         """Return the request of a night; the command line overrides the row."""
         # Start-up time: the gates load auditwheel.
         from ci_build.cli.options.nightly import newest_settings
@@ -174,7 +174,7 @@ class _Nights:
 
         options = _below(self._options, row.name)
         wheel_set = None
-        if Step.BUILD in options.steps:
+        if ReleaseStep.BUILD in options.steps:
             values = {key: value for key, value in self._after.items() if value is not None}
             jax = self._jax or row.values.get("jax")
             both = {**{name: value for name, value in row.values.items() if name != "jax"}, **values}
@@ -185,7 +185,7 @@ class _Nights:
                 self._reporter, self._runner,
             )  # fmt: skip
             wheel_set = wheel_set_request(settings, self._reporter, self._runner, self._connect)
-            wheel_set = with_cluster(wheel_set, options.cluster, other_use=Step.GATES in options.steps)
+            wheel_set = with_cluster(wheel_set, options.cluster, other_use=ReleaseStep.GATES in options.steps)
             check_index(wheel_set.build, self._index)
         return NightRequest(name=row.name, index=self._index, wheel_set=wheel_set, options=options, again=self._again)
 

@@ -33,7 +33,7 @@ from ci_build.cli.options.release_steps import (
 )
 from ci_build.cli.options.request import wheel_set_request
 from ci_build.cli.options.table import build_options
-from ci_build.release.request import LocalRelease, Step
+from ci_build.release.request import LocalRelease, ReleaseStep
 from core.defaults import defaults
 from core.errors import RequestError
 from promotion import stage as promotion_stage
@@ -111,13 +111,13 @@ def _release(state: State, given: Mapping[str, Any], after: Mapping[str, Any]) -
         raise RequestError("`release` requires --bucket or --local.", hint="Run `ci_build release --local`.")
     bucket, channel = settings.text("bucket"), given["channel"] or CHANNELS[-1]
     options = release_options(given, bucket=bucket, channel=channel, settings=settings)
-    if Step.BUILD not in options.steps:
+    if ReleaseStep.BUILD not in options.steps:
         text = "--steps of a release must include build, which finds the set."
         raise RequestError(text, hint="Use `gate` and `promote` for single steps.")
     files = summary_files(given)
     runner, connect = host_runner(reporter), connector(reporter)
     request = wheel_set_request(settings, reporter, runner, connect)
-    request = with_cluster(request, options.cluster, other_use=Step.GATES in options.steps)
+    request = with_cluster(request, options.cluster, other_use=ReleaseStep.GATES in options.steps)
     opened = bucket_url.open_bucket(options.bucket)
     prepared = dist_wheels.prepare(request, reporter, runner, connect)
     as_json = settings.flag("json")

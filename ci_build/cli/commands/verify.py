@@ -27,7 +27,7 @@ from core.report import Reporter
 from promotion.evidence.attestation_verification import lazy_verifier
 from promotion.index import audit
 from promotion.index.checkpoint_audit import CheckpointAudit
-from promotion.index.repair import GRACE_HOURS, Repair
+from promotion.index.repair import GRACE_HOURS, IndexRepair
 from promotion.index.repair import repair as repair_index
 from promotion.policy.policy import load_policy
 from promotion.policy.recorded_tiers import tier_problems
@@ -87,7 +87,7 @@ def verify(
         raise RequestError("--checkpoint and --dry-run exclude each other.", hint="Omit one of them.")
     reporter = state.reporter()
     opened, released = open_bucket(bucket, reporter, dry_run=dry_run), ReleasedIndex(index=index)
-    done: Repair | None = None
+    done: IndexRepair | None = None
     if repair:
         reporter.step(f"repair {index}")
         authority = find_authority(opened, released, ledger_request(ledger_key, channel), host_runner(reporter))
@@ -129,7 +129,7 @@ def _refuse_unused(*, repair: bool) -> None:
         raise RequestError(f"{names} has no effect without --repair.", hint="Give --repair, or omit this.")
 
 
-def _show(done: Repair, reporter: Reporter) -> None:
+def _show(done: IndexRepair, reporter: Reporter) -> None:
     for word, keys in (("restored", done.written), ("removed", done.removed)):
         for key in keys:
             reporter.line(f"  {word} {key}")

@@ -30,14 +30,14 @@ MakeSettings = Callable[[Mapping[str, Any]], Settings]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class NightRow:
     """A row of a table of nights: its name, and values of options by identifier, such as `jax_version`."""
 
     name: str
     values: Mapping[str, Any]
 
 
-def read_table(file: Path, chosen: Sequence[str]) -> tuple[Row, ...]:
+def read_table(file: Path, chosen: Sequence[str]) -> tuple[NightRow, ...]:
     """Return the rows of a table of nights; without chosen names, all rows.
 
     Raises:
@@ -50,7 +50,7 @@ def read_table(file: Path, chosen: Sequence[str]) -> tuple[Row, ...]:
         if body.pop("schema", None) != _SCHEMA:
             raise ValueError(f"schema is not {_SCHEMA}")
         rows = [
-            Row(name=name, values={key.replace("-", "_"): _value(value) for key, value in values.items()})
+            NightRow(name=name, values={key.replace("-", "_"): _value(value) for key, value in values.items()})
             for name, values in body.items()
         ]
         if not rows:

@@ -27,7 +27,7 @@ from ci_build.cli.options.release import (
     trust_config_option,
 )
 from ci_build.cli.options.settings import Settings
-from ci_build.release.request import CORPORA, NO_URL, DeviceStep, ReleaseOptions, Step
+from ci_build.release.request import CORPORA, NO_URL, DeviceStep, ReleaseOptions, ReleaseStep
 from core.errors import RequestError
 from core.units import parse_url
 from promotion.gates.device.request import check_image
@@ -55,7 +55,7 @@ _STEP_OPTIONS = (
     click.option(
         "--steps",
         metavar="NAME,…",
-        help=f"Steps to perform, for jobs with separate identities: {', '.join(Step)}.  [default: all]",
+        help=f"Steps to perform, for jobs with separate identities: {', '.join(ReleaseStep)}.  [default: all]",
     ),
     click.option(
         "--summary",
@@ -93,13 +93,13 @@ STEP_OPTION_NAMES = (
 
 
 _NEEDS_STEP = {
-    "corpus": Step.GATES,
-    "signing_key": Step.GATES,
-    "device_gate": Step.GATES,
-    "wait": Step.PROMOTE,
-    "ledger_key": Step.PROMOTE,
-    "allow_unprotected": Step.PROMOTE,
-    "public_url": Step.CHECK,
+    "corpus": ReleaseStep.GATES,
+    "signing_key": ReleaseStep.GATES,
+    "device_gate": ReleaseStep.GATES,
+    "wait": ReleaseStep.PROMOTE,
+    "ledger_key": ReleaseStep.PROMOTE,
+    "allow_unprotected": ReleaseStep.PROMOTE,
+    "public_url": ReleaseStep.CHECK,
 }
 """Option -> the only step that uses it; the environment may set options for all steps."""
 
@@ -140,7 +140,7 @@ def release_options(given: Mapping[str, Any], *, bucket: str, channel: str, sett
     """
     steps, bucket = _steps(given["steps"]), bucket_name(bucket)
     url = given["public_url"] or ""
-    if Step.CHECK in steps and not url and is_url(bucket):
+    if ReleaseStep.CHECK in steps and not url and is_url(bucket):
         raise RequestError(
             f"The public URL of {bucket.partition('?')[0]} is unknown, and the released index is checked through it.",
             hint=f"Give --public-url=URL, or --public-url={NO_URL} to omit the check.",
@@ -152,7 +152,7 @@ def release_options(given: Mapping[str, Any], *, bucket: str, channel: str, sett
             option = name.replace("_", "-")
             text = f"--{option} has no effect without the step {step}."
             raise RequestError(text, hint="Omit it, or change --steps.")
-    if _is_typed("cluster") and not {Step.BUILD, Step.GATES} & {*steps}:
+    if _is_typed("cluster") and not {ReleaseStep.BUILD, ReleaseStep.GATES} & {*steps}:
         raise RequestError("--cluster has no effect without the steps build and gates.", hint="Omit it.")
     if given["image"]:
         check_image(given["image"])
@@ -183,14 +183,14 @@ def release_options(given: Mapping[str, Any], *, bucket: str, channel: str, sett
     )
 
 
-def _steps(text: str | None) -> tuple[Step, ...]:
+def _steps(text: str | None) -> tuple[ReleaseStep, ...]:
     """Return the steps of a comma-separated list in their order; all for None."""
     if text is None:
-        return tuple(Step)
+        return tuple(ReleaseStep)
     words = [word.strip() for word in text.split(",") if word.strip()]
-    if unknown := sorted({*words} - {*Step}) or ([] if words else ["none given"]):
-        raise RequestError(f"--steps is invalid: {', '.join(unknown)}.", hint=f"Give some of {', '.join(Step)}.")
-    return tuple(step for step in Step if step in words)
+    if unknown := sorted({*words} - {*ReleaseStep}) or ([] if words else ["none given"]):
+        raise RequestError(f"--steps is invalid: {', '.join(unknown)}.", hint=f"Give some of {', '.join(ReleaseStep)}.")
+    return tuple(step for step in ReleaseStep if step in words)
 
 
 def summary_files(given: Mapping[str, Any]) -> tuple[Path, ...]:

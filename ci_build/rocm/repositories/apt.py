@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from ci_build.rocm.repositories.openpgp import Verifier
-from ci_build.rocm.repositories.resolve import Metadata, Need, Offer, offered_file
+from ci_build.rocm.repositories.resolve import Need, Offer, RepositoryMetadata, offered_file
 from core.errors import InputError
 from core.http.client import Client
 from core.process import without_credentials
@@ -49,7 +49,7 @@ class AptRepository:
         base = self.url.rstrip("/")
         return f"{base}/{self.suite.lstrip('/')}" if self.suite.endswith("/") else f"{base}/dists/{self.suite}/"
 
-    def read(self, client: Client, verifier: Verifier, now: datetime | None = None) -> Metadata:
+    def read(self, client: Client, verifier: Verifier, now: datetime | None = None) -> RepositoryMetadata:
         """Return the packages of the repository.
 
         Args:
@@ -65,7 +65,7 @@ class AptRepository:
         digests = {path: digest for digest, _, path in rows}
         folders = [f"{component}/binary-{_ARCHITECTURE}/" for component in self.components] or [""]
         offers = [offer for folder in folders for offer in self._packages(client, digests, folder)]
-        return Metadata(offers=tuple(offers), signer=signer, compare=compare_versions, bare_provides=False)
+        return RepositoryMetadata(offers=tuple(offers), signer=signer, compare=compare_versions, bare_provides=False)
 
     def _release(self, client: Client, verifier: Verifier) -> tuple[str, str]:
         """Return the signed text of the Release file, and the fingerprint of its key."""

@@ -21,7 +21,7 @@ import zstandard
 from defusedxml import DefusedXmlException, ElementTree
 
 from ci_build.rocm.repositories.openpgp import Verifier
-from ci_build.rocm.repositories.resolve import Metadata, Need, Offer, offered_file
+from ci_build.rocm.repositories.resolve import Need, Offer, RepositoryMetadata, offered_file
 from core.errors import InputError
 from core.http.client import Client
 from core.process import without_credentials
@@ -44,7 +44,7 @@ class DnfRepository:
 
     url: str
 
-    def read(self, client: Client, verifier: Verifier) -> Metadata:
+    def read(self, client: Client, verifier: Verifier) -> RepositoryMetadata:
         """Return the packages of the repository; the signer is empty if the metadata is not signed.
 
         Raises:
@@ -68,7 +68,7 @@ class DnfRepository:
         root = _parse(_plain(data, location), f"{where}/{location}")
         rows = (row for row in root.iter(f"{_COMMON}package") if row.findtext(f"{_COMMON}arch") in _ARCHITECTURES)
         offers = tuple(_offer(base, row) for row in rows)
-        return Metadata(offers=offers, signer=signer, compare=compare_versions, bare_provides=True)
+        return RepositoryMetadata(offers=offers, signer=signer, compare=compare_versions, bare_provides=True)
 
 
 def _parse(data: bytes, where: str) -> Element:

@@ -66,7 +66,7 @@ Compare = Callable[[str, str], int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Metadata:
+class RepositoryMetadata:
     """The packages of a repository.
 
     Attributes:
@@ -96,7 +96,7 @@ def offered_file(base: str, location: str, name: str, version: str, sha256: str)
     return Resolved(name=name, version=version, filename=parts[-1], url=url, sha256=sha256, requires_python="")
 
 
-def resolve(metadata: Metadata, roots: Iterable[str]) -> tuple[tuple[Offer, ...], tuple[str, ...]]:
+def resolve(metadata: RepositoryMetadata, roots: Iterable[str]) -> tuple[tuple[Offer, ...], tuple[str, ...]]:
     """Return the packages with these names and everything that they need, and needed names that nothing provides.
 
     The newest version of a package is chosen, as a package manager does on an empty system.
@@ -131,7 +131,7 @@ def resolve(metadata: Metadata, roots: Iterable[str]) -> tuple[tuple[Offer, ...]
 
 
 def _provider(
-    metadata: Metadata, providers: Mapping[str, Sequence[Offer]], need: Need, chosen: Mapping[str, Offer]
+    metadata: RepositoryMetadata, providers: Mapping[str, Sequence[Offer]], need: Need, chosen: Mapping[str, Offer]
 ) -> Offer | None:
     """Return the best package that fulfils a requirement: a chosen one, else one of that name, else the newest."""
     best: Offer | None = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import GateError, RequestError
-from promotion.gates.device.shell_reader import OURS, Problem, ScriptReader, for_tests, pytest_options
+from promotion.gates.device.shell_reader import OURS, ScriptReader, UnreadLine, for_tests, pytest_options
 
 _MARKS = frozenset({"multiaccelerator", "not multiaccelerator"})
 """Marks that the passes of the gate select."""
@@ -60,7 +60,7 @@ def read_script(root: Path, name: str, given: Mapping[str, str] | None = None) -
     return Script(env=script.env, deselect=script.deselect, ignore=script.ignore, unread=unread)
 
 
-def _check_given(given: Mapping[str, str], script: Script, problems: Iterable[Problem], name: str) -> None:
+def _check_given(given: Mapping[str, str], script: Script, problems: Iterable[UnreadLine], name: str) -> None:
     """Refuse given values that would have no effect, or change a value of the script."""
     opened = {problem.variable for problem in problems}
     for variable in given:
@@ -76,7 +76,7 @@ def _check_given(given: Mapping[str, str], script: Script, problems: Iterable[Pr
             raise RequestError(f"--suite-env: {name} leaves no value of {variable} open.", hint="Omit it.")
 
 
-def _read_with(root: Path, name: str, given: Mapping[str, str]) -> tuple[Script, tuple[Problem, ...]]:
+def _read_with(root: Path, name: str, given: Mapping[str, str]) -> tuple[Script, tuple[UnreadLine, ...]]:
     """Return the settings of a script, and the lines that cannot be read."""
     reading = ScriptReader(root=root, given=given, values={**given})
     reading.read(name)

@@ -36,7 +36,7 @@ _FILES_DEEP = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class UnreadLine:
     """A line that cannot be read; without a variable, its effect on tests is unknown."""
 
     where: str
@@ -72,7 +72,7 @@ class ScriptReader:
     used: set[str] = field(default_factory=set)
     pytest: list[tuple[str, str]] = field(default_factory=list)
     all_exported: bool = False
-    problems: dict[Problem, None] = field(default_factory=dict)
+    problems: dict[UnreadLine, None] = field(default_factory=dict)
 
     def read(self, name: str) -> None:
         """Read a script, given relative to the root, and the scripts that it sources."""
@@ -80,7 +80,7 @@ class ScriptReader:
 
     def problem(self, where: str, why: str, variable: str = "") -> None:
         """Record a line that cannot be read."""
-        self.problems[Problem(where, why, variable)] = None
+        self.problems[UnreadLine(where, why, variable)] = None
 
 
 def for_tests(variable: str) -> bool:

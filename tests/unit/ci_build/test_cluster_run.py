@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ci_build.cluster import run as task_run
-from ci_build.cluster.messages import Answer
+from ci_build.cluster.messages import WorkerAnswer
 from ci_build.cluster.run import ConnectionLostError, TaskRun
 from ci_build.cluster.store import ClusterStore, Try
 from core.errors import MachineError
@@ -69,7 +69,10 @@ class FakeClient:
     def gather(self, keys: Sequence[str]) -> dict[str, Any]:
         if lost := [key for key in keys if key in self.unreadable]:
             return {"status": "error", "keys": lost}
-        return {"status": "OK", "data": {key: Answer(worker="w", address="tcp://w:1", value=1).dump() for key in keys}}
+        return {
+            "status": "OK",
+            "data": {key: WorkerAnswer(worker="w", address="tcp://w:1", value=1).dump() for key in keys},
+        }
 
     def scheduler_info(self, **_: object) -> dict[str, Any]:
         self.on_look(self)

@@ -13,7 +13,7 @@ import pytest
 
 from ci_build.cluster import kinds, worker
 from ci_build.cluster.identity import identity_of, own_identity
-from ci_build.cluster.messages import Answer, Order, load_answer, load_order, new_order
+from ci_build.cluster.messages import Order, WorkerAnswer, load_answer, load_order, new_order
 from ci_build.cluster.store import ClusterStore, Try
 from ci_build.cluster.worker import WorkerSetup, WorkerState, answer_order
 from core.errors import InputError, KernelError, MachineError
@@ -45,7 +45,7 @@ class Bench:
             self.store.send(given)
         return new_order(task, identity=PROGRAM, store=str(self.folder / "store"), name="run/t", earlier=[])
 
-    def answer(self, order: Order, state: WorkerState | None = None) -> Answer:
+    def answer(self, order: Order, state: WorkerState | None = None) -> WorkerAnswer:
         text = answer_order(load_order(order.dump()), state or self.state, "tcp://w:1", lambda: True).dump()
         return load_answer(text)
 

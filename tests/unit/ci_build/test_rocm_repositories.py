@@ -12,7 +12,7 @@ from ci_build.cli.options.rocm import find_rocm, rocm_defaults
 from ci_build.cli.options.settings import Settings
 from ci_build.rocm.repositories import apt, dnf
 from ci_build.rocm.repositories.openpgp import without_armor
-from ci_build.rocm.repositories.resolve import Metadata, Need, Offer, offered_file, resolve
+from ci_build.rocm.repositories.resolve import Need, Offer, RepositoryMetadata, offered_file, resolve
 from ci_build.rocm.request import RocmSource, check_source, repository_source
 from core.defaults import defaults
 from core.errors import InputError, RequestError
@@ -36,7 +36,7 @@ def offer(name: str, version: str, *needs: str, provides: Mapping[str, str] | No
 
 
 def names(*offers: Offer, bare: bool = True, roots: tuple[str, ...] = ("a",)) -> tuple[list[str], tuple[str, ...]]:
-    metadata = Metadata(offers=offers, signer="", compare=dnf.compare_versions, bare_provides=bare)
+    metadata = RepositoryMetadata(offers=offers, signer="", compare=dnf.compare_versions, bare_provides=bare)
     chosen, missing = resolve(metadata, roots)
     return [f"{row.file.name}-{row.file.version}" for row in chosen], missing
 

@@ -94,6 +94,14 @@ def test_processes_environment_and_click_are_confined() -> None:
     assert broken == {}
 
 
+def test_no_two_classes_share_a_name() -> None:
+    places: dict[str, list[str]] = {}
+    for path in house_modules():
+        for name in re.findall(r"^class ([A-Z]\w*)", (ROOT / path).read_text(), re.MULTILINE):
+            places.setdefault(name, []).append(path)
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
 INNER_IMPORT = re.compile(r"(^[ \t]+|[:;][ \t]*)(import|from)\s", re.MULTILINE)
 """An import that does not start its line, as every import inside a function."""
 

@@ -27,7 +27,7 @@ from core.model import (
     to_json,
 )
 from pjrt import recipe
-from promotion.gates.recipe_check import Program, check_files, check_wheel, differences_of
+from promotion.gates.recipe_check import SetWriter, check_files, check_wheel, differences_of
 from promotion.gates.set_record import malformed_values, read_build_info
 from tests.support.made_wheel import MadeWheel
 from tests.support.sets import wheel_set
@@ -51,7 +51,7 @@ MEMBER = MemberInfo(
 
 
 @pytest.fixture(scope="module")
-def program() -> Program:
+def program() -> SetWriter:
     return this_program()
 
 
@@ -76,7 +76,7 @@ def made_wheel() -> MadeWheel:
     return made
 
 
-def findings(made: MadeWheel, folder: Path, program: Program, **fields: Any) -> list[Finding]:
+def findings(made: MadeWheel, folder: Path, program: SetWriter, **fields: Any) -> list[Finding]:
     path = made.write(folder)
     (like,) = (wheel for wheel in wheel_set().wheels if wheel.name == "jax-rocm7-pjrt")
     wheel = replace(like, filename=path.name, version=VERSION, members=(MEMBER,))
@@ -87,7 +87,7 @@ def findings(made: MadeWheel, folder: Path, program: Program, **fields: Any) -> 
         return [*check_wheel(archive, (), wheel, held, read_build_info(path), program)]
 
 
-def test_own_wheel_has_no_difference(tmp_path: Path, program: Program) -> None:
+def test_own_wheel_has_no_difference(tmp_path: Path, program: SetWriter) -> None:
     assert findings(made_wheel(), tmp_path, program) == []
     request = {"payload": "published", "strip": True, "targets": ["gfx942"]}
     assert findings(made_wheel(), tmp_path, program, request=request) == []
@@ -135,7 +135,7 @@ def informed(**values: Any) -> Callable[[MadeWheel], None]:
     ],
 )  # fmt: skip
 def test_difference_is_named(
-    tmp_path: Path, program: Program, edit: Callable[[MadeWheel], object], code: str, text: str
+    tmp_path: Path, program: SetWriter, edit: Callable[[MadeWheel], object], code: str, text: str
 ) -> None:
     made = made_wheel()
     edit(made)
@@ -144,7 +144,7 @@ def test_difference_is_named(
     assert any(item.code == code and text in item.message and item.severity is Severity.ERROR for item in found), found
 
 
-def test_wheel_of_another_version_is_not_compared(tmp_path: Path, program: Program) -> None:
+def test_wheel_of_another_version_is_not_compared(tmp_path: Path, program: SetWriter) -> None:
     made = made_wheel()
     informed(recipe="0" * 64)(made)
     made.files[f"{LOADER}/_register.py"] += b"\n"
@@ -156,7 +156,7 @@ def test_wheel_of_another_version_is_not_compared(tmp_path: Path, program: Progr
     assert any("recipe is '000" in item.message for item in found)
 
 
-def test_wheel_of_another_program_is_not_compared(tmp_path: Path, program: Program) -> None:
+def test_wheel_of_another_program_is_not_compared(tmp_path: Path, program: SetWriter) -> None:
     made = made_wheel()
     made.files.pop(f"{LOADER}/build_info.json")
     made.replace("Generator", "setuptools")
@@ -173,13 +173,13 @@ def test_differences_of_names_path_and_type() -> None:
 
 
 @pytest.fixture
-def written(tmp_path: Path, program: Program) -> tuple[Path, WheelSet]:
+def written(tmp_path: Path, program: SetWriter) -> tuple[Path, WheelSet]:
     resolved = {"3.11": (JAX, NUMPY_311), "3.12": (JAX, NUMPY_312)}
     tools = {**wheel_set().tools, "ci_build": program.digest}
     return tmp_path, write_set(tmp_path, replace(wheel_set(), tools=tools), resolved)
 
 
-def test_files_of_own_set_have_no_difference(written: tuple[Path, WheelSet], program: Program) -> None:
+def test_files_of_own_set_have_no_difference(written: tuple[Path, WheelSet], program: SetWriter) -> None:
     folder, held = written
     texts = files_of_set(held, lambda name: (folder / name).read_bytes())
     assert {name: (folder / name).read_text() for name in texts} == texts
@@ -201,7 +201,7 @@ def test_files_of_own_set_have_no_difference(written: tuple[Path, WheelSet], pro
     ],
 )
 def test_difference_of_file_is_named(
-    written: tuple[Path, WheelSet], program: Program, name: str, old: str, new: str, text: str
+    written: tuple[Path, WheelSet], program: SetWriter, name: str, old: str, new: str, text: str
 ) -> None:
     folder, held = written
     before = (folder / name).read_text()
