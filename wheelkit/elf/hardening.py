@@ -21,6 +21,7 @@ PAGE = 4096
 
 _LOST = bytes(256)
 """Linkers fill gaps between functions with other bytes; published libraries have at most 32 zero bytes in a row."""
+_FRAMES = (".eh_frame", ".eh_frame_hdr", ".gcc_except_table")
 _UNWIND_HEAD = struct.Struct("<BBBBiI")
 _UNWIND_ROW = struct.Struct("<ii")
 _FRAME_HEAD = struct.Struct("<II")
@@ -84,12 +85,14 @@ def load_defects(image: ElfImage) -> Iterator[tuple[str, str]]:
 
 
 def _lost_code(image: ElfImage) -> Iterator[str]:
-    """Yield a clause for each section of machine code in which a block of a file was lost."""
+    """Yield a clause for each section of machine code or of frames in which a block of a file was lost."""
     for section in image.sections:
-        if section.type == constants.SHT_PROGBITS and section.flags & constants.SHF_EXECINSTR:
-            at = image.data.find(_LOST, section.offset, section.offset + section.size)
+        code = section.type == constants.SHT_PROGBITS and section.flags & constants.SHF_EXECINSTR
+        if code or section.name in _FRAMES:
+            at = image.data.find(_LOST, section.offset, section.offset + section.file_size)
             if at >= 0:
-                yield f"has zeros instead of machine code at {section.address + at - section.offset:#x}"
+                what = "machine code" if code else f"{section.name}, by which exceptions find their handlers,"
+                yield f"has zeros instead of {what} at {section.address + at - section.offset:#x}"
 
 
 def _table_problems(image: ElfImage, tags: Mapping[int, int]) -> Iterator[str]:

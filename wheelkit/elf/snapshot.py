@@ -31,6 +31,8 @@ _BINDS = {
     constants.STB_GNU_UNIQUE: "UNIQUE",
 }
 
+_INTERNALS = b"__nb_internals_"
+_ABI_TAG = re.compile(rb"\0((?:nanobind_|v)\d+\w*_abi_\w+)\0")
 HIP_RUNTIME = re.compile(r"(?:__)?hip[A-Z]\w*")
 """Names of HIP runtime functions; in hipBLAS and similar libraries, a lower-case letter follows (hipblasCreate)."""
 
@@ -64,6 +66,7 @@ class Elf:
         sections: sections by name; only the first of several sections with one name.
         build_id: build ID in hexadecimal, from .note.gnu.build-id; None if the file has none.
         debug_link: name and CRC-32 of the separate debug file, from .gnu_debuglink; None without one.
+        nanobind: tag of nanobind's ABI; empty for other libraries.
         comments: names of compilers and linkers, from .comment.
         defects: code of a finding and clause for each defect of loading; see `load_defects`.
         init_functions: exported PyInit_* functions.
@@ -81,6 +84,7 @@ class Elf:
     sections: Mapping[str, Section]
     build_id: str | None
     debug_link: tuple[str, int] | None
+    nanobind: str
     comments: tuple[str, ...]
     defects: tuple[tuple[str, str], ...]
 
@@ -139,6 +143,15 @@ def _debug_link(image: ElfImage, sections: Mapping[str, Section]) -> tuple[str, 
     return name.decode(errors="backslashreplace"), int.from_bytes(rest[-4:], "little")
 
 
+def _nanobind(image: ElfImage, sections: Mapping[str, Section]) -> str:
+    """Return the tag of nanobind's ABI; modules with different tags do not share types (nanobind, nb_abi.h)."""
+    section = sections.get(".rodata")
+    if section is None or image.data.find(_INTERNALS, section.offset, section.offset + section.file_size) < 0:
+        return ""
+    found = _ABI_TAG.search(image.contents(section))
+    return found[1].decode() if found else ""
+
+
 def _snapshot(image: ElfImage) -> Elf:
     entries = image.dynamic()
     count = next((i for i, entry in enumerate(entries) if entry.tag == constants.DT_NULL), len(entries))
@@ -178,7 +191,7 @@ def _snapshot(image: ElfImage) -> Elf:
         needed=tuple(string(entry.value) for entry in entries[:count] if entry.tag == constants.DT_NEEDED),
         runpath=name(constants.DT_RUNPATH), rpath=name(constants.DT_RPATH), soname=name(constants.DT_SONAME),
         undefined=undefined, offered=offered, sections=sections, build_id=next(build_ids, None),
-        debug_link=_debug_link(image, sections),
+        debug_link=_debug_link(image, sections), nanobind=_nanobind(image, sections),
         version_needs={library: frozenset(versions) for library, versions in libraries.items()},
         comments=tuple(dict.fromkeys(c.decode(errors="backslashreplace") for c in comments if c)),
         defects=tuple(load_defects(image)),

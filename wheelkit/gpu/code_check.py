@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from core.errors import ElfError, RequestError
 from core.model import GfxTarget
+from core.rocm_releases import AMD_CLANG
 from wheelkit.elf import constants
 from wheelkit.elf.hardening import segment_problems, writable_code
 from wheelkit.elf.reader import ElfImage, RawSymbol, Segment
@@ -64,11 +65,13 @@ class CodeCheck:
     Attributes:
         kernels: names of the kernels with a descriptor.
         problems: defects; at most one for each kernel.
+        compiler: name of the clang in .comment; empty if there is none.
         traits: kernel -> properties that are the same for every target.
     """
 
     kernels: tuple[str, ...] = ()
     problems: tuple[CodeProblem, ...] = ()
+    compiler: str = ""
     traits: Mapping[str, KernelTraits] = field(default_factory=dict, compare=False, repr=False)
 
 
@@ -80,11 +83,14 @@ def check_code(data: bytes, target: GfxTarget) -> CodeCheck:
         content = _Content(data, image, symbols, target)
         problems = [CodeProblem("code-object-damaged", text) for text in content.image_problems()]
         problems += content.metadata_problems()
+        comment = image.section(".comment")
+        names = image.contents(comment).decode(errors="replace").split("\0") if comment else []
     except ElfError as error:
         text = f"cannot be read: {error.message.removesuffix('.')}"
         return CodeCheck(problems=(CodeProblem("code-object-damaged", text),))
     kernels = (name.removesuffix(_SUFFIX) for name in content.descriptors)
-    return CodeCheck(kernels=tuple(kernels), problems=tuple(problems), traits=content.traits)
+    compiler = next(filter(AMD_CLANG.match, names), "")
+    return CodeCheck(kernels=tuple(kernels), problems=tuple(problems), compiler=compiler, traits=content.traits)
 
 
 class _Content:

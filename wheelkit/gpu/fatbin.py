@@ -122,6 +122,7 @@ def read_targets(
     findings = [finding("bundle-damaged", text, member=name) for text in damages]
     findings += [finding("code-object-wrong", text, member=name) for text in _wrong(scans, dict(machs or {}))]
     findings += [finding(code, text, member=name) for code, text in _defects(scans)]
+    findings += [finding("compilers-differ", text, member=name) for text in _other_compilers(scans)]
     return FatbinReport(
         bundles=bundles,
         device=_device_code(scans),
@@ -195,6 +196,19 @@ def _defects(scans: Sequence[_BundleScan]) -> Iterator[tuple[str, str]]:
                 more = sum(found[0] == code for found in check.problems or differences) - 1
                 others = f" (and {more} more of this kind)" if more else ""
                 yield code, f"{place} {entry.id} {text}{others}."
+
+
+def _other_compilers(scans: Sequence[_BundleScan]) -> Iterator[str]:
+    """Yield a sentence for each compiler but that of most code objects: one build compiles all of a library."""
+    places: dict[str, str] = {}
+    counts = Counter[str]()
+    for scan in scans:
+        for entry, check in scan.checks.items():
+            counts[check.compiler] += bool(check.compiler)
+            places.setdefault(check.compiler, f"{scan.bundle.label}: bundle {scan.bundle.index}: entry {entry.id}")
+    usual, *others = (compiler for compiler, count in counts.most_common() if count) if any(counts.values()) else ("",)
+    for compiler in others:
+        yield f"{places[compiler]} was compiled by {compiler}, but most others by {usual}."
 
 
 def _kernels(scans: Sequence[_BundleScan]) -> Mapping[int, Mapping[str, frozenset[str]]]:

@@ -221,6 +221,7 @@ class _Inspection:
             yield from library.check_linking(elf)
             yield from library.check_module_name(elf, pythons, abis)
             yield from library.check_evenness(elf)
+        yield from library.check_bindings(elfs)
         expected, is_jax = self.expectations.targets, metadata.JAX_ROCM.fullmatch(project)
         uses_rocm = is_jax or any(ROCM_SONAME.fullmatch(soname) for elf in elfs for soname in elf.needed)
         if expected is not None and uses_rocm:

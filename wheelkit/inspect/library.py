@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
@@ -51,6 +52,7 @@ def library_facts(
         build_id=elf.build_id or "",
         debug_file=debug_file,
         debug_crc32=debug_crc32,
+        nanobind=elf.nanobind,
         compilers=elf.comments,
         rocm=marks[-1] if marks else "",
         modules=tuple(init.removeprefix("PyInit_") for init in elf.init_functions),
@@ -228,6 +230,16 @@ def check_exports(elfs: Iterable[ElfFacts], *, plugin: bool) -> Iterator[Finding
                 f"the library exports {len(private)} private symbols, such as {some(private, 2)}.",
                 member=elf.path,
             )
+
+
+def check_bindings(elfs: Sequence[ElfFacts]) -> Iterator[Finding]:
+    """Check that all modules of a wheel share the types of nanobind."""
+    tagged = [elf for elf in elfs if elf.nanobind]
+    usual = Counter(elf.nanobind for elf in tagged).most_common(1)
+    for elf in tagged:
+        if elf.nanobind != usual[0][0]:
+            text = f"its tag of nanobind is {elf.nanobind}, but that of most other modules {usual[0][0]}."
+            yield finding("bindings-differ", text, member=elf.path)
 
 
 def check_evenness(elf: ElfFacts) -> Iterator[Finding]:

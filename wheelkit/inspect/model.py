@@ -36,6 +36,7 @@ class ElfFacts:
         symbol_table_bytes: size of .symtab and .strtab; 0 if stripped.
         debug_file: name of the separate debug file; empty if there is none.
         debug_crc32: CRC-32 of the debug file.
+        nanobind: tag of nanobind's ABI; empty for other libraries.
         compilers: strings of .comment.
         rocm: ROCm version that compiled the device code; empty if unknown.
         modules: names of the Python modules that the library can initialise (`PyInit_<name>`).
@@ -58,6 +59,7 @@ class ElfFacts:
     build_id: str
     debug_file: str
     debug_crc32: int
+    nanobind: str
     compilers: tuple[str, ...]
     rocm: str
     modules: tuple[str, ...]

@@ -6,7 +6,7 @@ from tests.support.faults import injections as make
 from tests.support.faults import patches
 from tests.support.faults.code_objects import CODE_FAULTS, CodeFault
 from tests.support.faults.model import LINALG, PRNG, PROGRAM, Fault, caught
-from tests.support.whole_code import kernel_field
+from tests.support.whole_code import kernel_field, section_bytes
 from wheelkit.elf import constants
 
 _PIVOTS = b"_ZN3jax3hip12_GLOBAL__N_127LuPivotsToPermutationKernelEPKiPilii"
@@ -56,6 +56,14 @@ FAULTS = (
             "64 work-items, unlike gfx950's kernel",
             kernel_field(max_flat_workgroup_size=64),
             "kernel-metadata-wrong",
+        )
+    ),
+    code_fault(
+        CodeFault(
+            "code of an earlier build",
+            "roc-7.1.1 in .comment, unlike gfx950's code object",
+            section_bytes(".comment", lambda old: old.replace(b"roc-7.2.0", b"roc-7.1.1")),
+            "compilers-differ",
         )
     ),
     Fault(

@@ -56,12 +56,22 @@ LOADING = (
         section_bytes(".text", lambda old: old[:4096] + bytes(4096) + old[8192:]), "code-lost", "part of the file",
     ),
     loading(
+        "lost block of frames", "256 bytes of zeros in .eh_frame",
+        section_bytes(".eh_frame", lambda old: old[:2048] + bytes(256) + old[2304:]), "code-lost", "part of the file",
+    ),
+    loading(
         "symbols of another library first", "DT_AUXILIARY added", dynamic_entry(constants.DT_AUXILIARY, 1),
         "load-flags-wrong", "Link without",
     ),
 )  # fmt: skip
 
 FAULTS = (
+    Fault(
+        name="module of another nanobind",
+        how="v18 in place of v19 in the ABI tag of nanobind in `_triton.so`",
+        inject=make.library("_triton.so", patches.word(b"\0v19_dev1_", b"\0v18_dev1_", ".rodata")),
+        catches=caught("inspection", "bindings-differ", TRITON, "Build all modules again"),
+    ),
     # Exports of a ROCm.
     Fault(
         name="ROCm lacks a symbol",

@@ -421,6 +421,20 @@ def test_read_targets_compares_kernels_of_targets(tmp_path: Path, edit: Edit, te
     assert f"gfx950 has kernel _Z3addv with {text}" in found.message
 
 
+def test_read_targets_reports_code_of_another_compiler(tmp_path: Path) -> None:
+    def compiled(target: str, rocm: str) -> bytes:
+        return with_sections(whole_code(target), (".comment", 1, 0, f"\0AMD clang version 22 ({rocm})\0lld\0".encode()))
+
+    usual = fat({target: compiled(target, "roc-7.2.0") for target in ("gfx942", "gfx950")})
+    odd = fat({"gfx942": compiled("gfx942", "roc-7.2.0"), "gfx950": compiled("gfx950", "roc-7.1.1")})
+    path = write(tmp_path / "lib.so", usual, odd)
+    (found,) = read_targets(path, verify=True, whole=True, machs=MACHS, name="x.so").findings
+    assert found.code == "compilers-differ"
+    assert found.message.startswith(f"x.so: bundle 1: entry {HIP}gfx950 was compiled by AMD clang version 22 (roc-7.1")
+    assert found.message.endswith("but most others by AMD clang version 22 (roc-7.2.0).")
+    assert read_targets(write(tmp_path / "a.so", usual), verify=True, whole=True, machs=MACHS).findings == ()
+
+
 def test_read_targets_accepts_target_specific_properties(tmp_path: Path) -> None:
     """Compilers add hidden arguments, and enable work-group IDs, only where the body of a kernel needs them."""
     hidden = {".offset": 24, ".size": 4, ".value_kind": "hidden_none"}

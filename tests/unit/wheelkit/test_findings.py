@@ -502,12 +502,26 @@ def test_as_published_names_remedies_that_users_can_follow(code: str, severity: 
 # The table.
 
 
+@pytest.mark.parametrize("usual", ["v19_dev1_abi_1", "nanobind_3_2_0_abi_1"])
+def test_module_of_another_nanobind_is_named(usual: str, tmp_path: Path) -> None:
+    made = clean_pjrt()
+    for number, tag in enumerate((usual, "v18_abi_1", usual)):
+        text = f"\0__nb_internals_%s_%s__\0{tag}\0".encode()
+        init = TinySymbol(f"PyInit__m{number}", defined=True)
+        module = with_sections(library(entry=(init,)), (".rodata", 1, 0, text))
+        made.files[f"jax_plugins/xla_rocm7/_m{number}.so"] = module
+    (found,) = (item for item in look(made, tmp_path).findings if item.code == "bindings-differ")
+    assert found.member.endswith("_m1.so")
+    assert found.message == f"its tag of nanobind is v18_abi_1, but that of most other modules {usual}."
+
+
 def test_every_finding_kind_has_a_test() -> None:
     files = ("test_findings.py", "test_inspect.py", "test_kernel_wheel.py")
     here = "".join((Path(__file__).parent / name).read_text() for name in files)
     elsewhere = {"symbol-not-allowed", "unversioned-symbol-unknown"}  # tests/unit/wheelkit/test_manylinux.py
     elsewhere |= {"code-object-damaged", "kernel-descriptor-wrong", "kernel-metadata-wrong"}  # test_code_check.py
     elsewhere |= {"layout-wrong", "relocation-wrong"}  # test_layout.py
+    elsewhere.add("compilers-differ")  # test_fatbin.py
     elsewhere |= {
         "registration-missing",
         "registration-wrong",
