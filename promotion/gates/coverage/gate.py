@@ -160,6 +160,18 @@ def _wrong_registrations(
     return problems[:_SHOWN]
 
 
+def _missing(library: _LibraryCode, target: str, names: Sequence[str]) -> Finding:
+    """Return the finding on registered kernels without code, which would fail at their first launch."""
+    some = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    count = f"{len(names)} registered kernel{'s' if len(names) > 1 else ''}"
+    if {*names} <= {name for held in library.kernels.values() for name in held.get(target, ())}:
+        text = f"{library.name} names another bundle than that with the {target} code of {count}: {some}."
+        return finding("registration-wrong", text, member=library.path)
+    text = f"{library.name} has no code for {target} of {count}: {some}."
+    reason = f"add the reason why {target} does not need the kernels to {RULES_FILE.name}"
+    return error("kernel-missing", text, f"Build the library again for {target}, or {reason}.", member=library.path)
+
+
 def _checks(
     library: _LibraryCode, wheel_set: WheelSet, targets: Iterable[str], rules: Sequence[KernelRule]
 ) -> Iterator[Check]:
@@ -175,13 +187,7 @@ def _checks(
             text = f"{library.name} has no code for {target}."
             findings.append(finding("target-missing", text, member=library.path))
         elif not library.damage and (names := missing_kernels(library.registered, library.kernels, target, rules)):
-            # These kernels would fail at their first launch.
-            some = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-            count = f"{len(names)} registered kernel{'s' if len(names) > 1 else ''}"
-            text = f"{library.name} has no code for {target} of {count}: {some}."
-            reason = f"add the reason why {target} does not need the kernels to {RULES_FILE.name}"
-            remedy = f"Build the library again for {target}, or {reason}."
-            findings.append(error("kernel-missing", text, remedy, member=library.path))
+            findings.append(_missing(library, target, names))
         serving = {t: size for t, size in library.code.items() if not missing_targets([t], [target])}
         details = {"code_bytes": serving, "kernels": sum(len(bundle.kernels) for bundle in library.registered)}
         yield Check(name=library.name, findings=tuple(findings), target=target, details=details)

@@ -170,6 +170,16 @@ def test_kernel_without_code_for_target_is_an_error(tmp_path: Path, helper: bool
     assert text.endswith(f"{PJRT_LIBRARY} has no code for gfx950 of 1 registered kernel: {MUL}.")
 
 
+def test_kernels_registered_with_bundles_of_others_are_an_error(tmp_path: Path) -> None:
+    made = pjrt()
+    bundles = [kernel_bundle({target: [name] for target in TARGETS}) for name in (MUL, ADD)]
+    made.files[PJRT_LIBRARY] = HostCode([[ADD], [MUL]]).library(tmp_path, bundles)
+    for target, evidence in judge(tmp_path, with_code(tmp_path, made, [PJRT_LIBRARY])).items():
+        (text,) = told(evidence)
+        assert text.startswith("registration-wrong: jax_rocm7_pjrt-")
+        assert f"names another bundle than that with the {target} code of 2 registered kernels: " in text
+
+
 MHA = "jax_aiter/_kernels/lib/libmha_fwd.so"
 FOR_GFX9, FOR_GFX950 = (
     f"_ZN7ck_tile6kentryILi2ENS_{len(tag)}{tag}ENS_13FmhaFwdKernelEEEvv" for tag in ("gfx9_t", "gfx950_t")
