@@ -136,13 +136,13 @@ def _device_heading(report: WheelReport) -> str:
     devices = [elf.device for elf in report.elfs if elf.device.bundles]
     formats = sorted({name for device in devices for name in device.formats})
     stored, unpacked = sum(d.stored for d in devices), sum(d.unpacked for d in devices)
+    targets = "1 target" if len(report.targets) == 1 else f"{len(report.targets)} targets"
     if not formats:  # plain code objects, without a bundle around them
         objects = sum(1 for elf in report.elfs if elf.machine == "amdgpu")
-        return f"Device code: {len(report.targets)} targets in {objects} code objects"
-    return (
-        f"Device code: {len(report.targets)} targets in {sum(d.bundles for d in devices)} fat binaries"
-        f" ({', '.join(formats)}), {human(stored)} -> {human(unpacked)}"
-    )
+        return f"Device code: {targets} in {objects} code object{'s' if objects > 1 else ''}"
+    bundles = sum(d.bundles for d in devices)
+    many = "1 fat binary" if bundles == 1 else f"{bundles} fat binaries"
+    return f"Device code: {targets} in {many} ({', '.join(formats)}), {human(stored)} -> {human(unpacked)}"
 
 
 def _device(report: WheelReport, width: int) -> Table:

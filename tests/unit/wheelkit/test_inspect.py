@@ -295,6 +295,18 @@ def test_render_groups_findings_by_kind(tmp_path: Path) -> None:
     assert "6 errors, 0 warnings, 0 notes" in text
 
 
+@pytest.mark.parametrize(
+    ("targets", "bundles", "says"),
+    [(("gfx942",), 1, "1 target in 1 fat binary ("), (("gfx942", "gfx950"), 2, "2 targets in 2 fat binaries (")],
+)
+def test_render_counts_targets_and_fat_binaries(
+    tmp_path: Path, targets: tuple[str, ...], bundles: int, says: str
+) -> None:
+    made = clean_pjrt()
+    made.files[LIB] = library(fatbins=[fat_binary(targets)] * bundles)
+    assert f"Device code: {says}" in shown(look(made, tmp_path))
+
+
 def test_render_clean_wheel(tmp_path: Path) -> None:
     text = shown(look(clean_pjrt(), tmp_path))
     assert "Findings\n  nothing found" in "\n".join(line.rstrip() for line in text.splitlines())
