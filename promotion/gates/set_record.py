@@ -48,7 +48,6 @@ from wheelkit.rocm_manifest import ROCM_MANIFEST
 
 REBUILD = "Build and stage the set again."
 _BUILD_INFO = "/build_info.json"
-_DEBUG = "debug/"
 _JAX = ("jax", "jaxlib")
 """Projects that the set has or pins."""
 _DIGEST_IN_URL = re.compile(r"/packages/([0-9a-f]{2})/([0-9a-f]{2})/([0-9a-f]{60})/[^/]+$")
@@ -267,17 +266,18 @@ def file_differences(wheel_set: WheelSet, read: Callable[[str], bytes]) -> Itera
 def debug_differences(
     wheel_set: WheelSet, reports: Sequence[WheelReport], crc32: Callable[[str], int]
 ) -> Iterator[Finding]:
-    """Compare the debug files of a set with the libraries that refer to them; sets without debug files yield nothing.
+    """Compare the debug files of each wheel with the libraries that refer to them; other wheels yield nothing.
 
     Args:
         crc32: returns the CRC-32 of a file of the set.
     """
-    held = {name for name in wheel_set.files if name.startswith(_DEBUG)}
-    for report in reports if held else ():
-        for elf in report.elfs:
+    for report in reports:
+        folder = f"debug/{report.filename.removesuffix('.whl')}/"
+        held = {name for name in wheel_set.files if name.startswith(folder)}
+        for elf in report.elfs if held else ():
             if not elf.debug_file:
                 continue
-            name = f"{_DEBUG}{report.filename.removesuffix('.whl')}/{posixpath.dirname(elf.path)}/{elf.debug_file}"
+            name = f"{folder}{posixpath.dirname(elf.path)}/{elf.debug_file}"
             if name not in held:
                 problem = "is missing"
             elif crc32(name) == elf.debug_crc32:
@@ -288,8 +288,8 @@ def debug_differences(
             if problem:
                 text = f"{report.filename}: {name} {problem}: {elf.path} needs the debug file {elf.debug_crc32:08x}."
                 yield error("debug-file-wrong", text, REBUILD, member=elf.path)
-    for name in sorted(held):
-        yield error("debug-file-wrong", f"{name} belongs to no library of the set.", REBUILD)
+        for name in sorted(held):
+            yield error("debug-file-wrong", f"{name} belongs to no library of {report.filename}.", REBUILD)
 
 
 def _excluded(lock: str, pythons: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ from packaging.version import Version
 from core.model import PYLOCK, Tier
 from core.process import Runner
 from promotion.gates.common.gate import Check, Gate, GateContext
-from promotion.gates.common.installers import Installer, Pip
+from promotion.gates.common.installers import Installer
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.requirements import wheels_for
 from promotion.gates.common.site import site_for
@@ -68,7 +68,7 @@ def make_gate(
                 for installer in find_installers(context)
             ]
             html = stack.enter_context(_open_index(context, static=True))
-            uv = next((installer for installer, _ in indexes if isinstance(installer, Uv)), None)
+            uv = next((one for one, _ in indexes if isinstance(one, Uv) and one.name == "uv"), None)
             tests = _InstallationTests(context, available, html.url, None if selection.name == ALL else uv)
             pool = ThreadPoolExecutor(_MOST_TESTS)
             stack.callback(pool.shutdown, cancel_futures=True)
@@ -177,7 +177,7 @@ class _InstallationTests:
         self, installer: Installer, version: str, shared: _StagedIndex | None, first: bool
     ) -> tuple[Check, ...]:
         """Test an installer for one Python of the set; all install the same files, so the first checks the loader."""
-        spared = self._uv is not None and isinstance(installer, Pip)
+        spared = self._uv is not None and installer.name == "pip"
         with self._place(shared) as (index, folder):
             test = InstallationTest(
                 self._source(index, version, html="" if spared else self._html),
