@@ -119,7 +119,7 @@ def answer_order(order: Order, state: WorkerState, address: str, wanted: Callabl
     """
     name, started = state.setup.name, time.monotonic()
 
-    def answer(**values: Any) -> WorkerAnswer:  # noqa: ANN401 - fields of Answer
+    def answer(**values: Any) -> WorkerAnswer:  # noqa: ANN401 - fields of WorkerAnswer
         return WorkerAnswer(worker=name, address=address, seconds=round(time.monotonic() - started, 3), **values)
 
     if order.identity != state.setup.identity:

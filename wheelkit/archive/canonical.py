@@ -19,7 +19,7 @@ _REGULAR, _PERMISSIONS = 0o100000 << 16, 0o775 << 16
 
 
 def check_canonical(archive: WheelArchive) -> dict[str, list[str]]:
-    """Return clause about a difference -> the files that it is about; none for the archive as a whole."""
+    """Return a mapping: clause about a difference -> the files that it is about; none for the archive as a whole."""
     found: dict[str, list[str]] = {}
     for name, clause in _differences(archive):
         found.setdefault(clause, []).extend([name] if name else [])

@@ -303,7 +303,7 @@ def test_user_without_index_skips_lockers(scene: Scene, tmp_path: Path) -> None:
     assert evidence.details["checks"][0]["why"] == "pip's configuration disables indexes, which poetry needs"
 
 
-class RecordedTest:
+class FakeInstallationTest:
     """Stand-in for InstallationTest that records its work."""
 
     done: ClassVar[list[tuple[str, str, str, str]]] = []
@@ -341,10 +341,10 @@ def test_uv_spares_newest_pip_work_unless_all_installers_are_tested(
     missing: tuple[str, ...],
     expected: list[tuple[str, ...]],
 ) -> None:
-    monkeypatch.setattr(install_gate, "InstallationTest", RecordedTest)
-    monkeypatch.setattr(install_gate, "LockingTest", RecordedTest)
+    monkeypatch.setattr(install_gate, "InstallationTest", FakeInstallationTest)
+    monkeypatch.setattr(install_gate, "LockingTest", FakeInstallationTest)
     monkeypatch.setattr(install_gate, "check_pair", lambda *_arguments: Check(name="pair"))
-    monkeypatch.setattr(RecordedTest, "done", [])
+    monkeypatch.setattr(FakeInstallationTest, "done", [])
     wheels = make_wheels(scene.folder / "w", pythons=("3.11", "3.12"))
     wheel_set = make_set(wheels, python_versions=("3.11", "3.12"))
     staged = stage(scene.bucket, write_set(scene.folder / "set", wheels, wheel_set))
@@ -353,7 +353,7 @@ def test_uv_spares_newest_pip_work_unless_all_installers_are_tested(
     gate = install_gate.make_gate(pythons, installers=installers, cache=cache, with_=with_)
     (evidence,) = run_gates(scene.bucket, staged, [gate], HostRunner(scene.environment), Steps())
     assert evidence.outcome is Outcome.PASSED
-    assert sorted(RecordedTest.done) == sorted(expected)
+    assert sorted(FakeInstallationTest.done) == sorted(expected)
 
 
 def running_installers(folder: Path, runner: Runner, _cache: Path) -> Sequence[Installer | Locker]:
