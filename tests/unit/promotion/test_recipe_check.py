@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -32,6 +33,7 @@ from promotion.gates.set_record import malformed_values, read_build_info
 from tests.support.made_wheel import MadeWheel
 from tests.support.sets import wheel_set
 from tests.unit.ci_build.test_set_files import JAX, NUMPY_311, NUMPY_312
+from wheelkit import recipe_base
 from wheelkit.archive.filename import WheelName
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.repair.metadata import render_entry_points, rewrite_metadata, rewrite_wheel
@@ -170,6 +172,19 @@ def test_differences_of_names_path_and_type() -> None:
         "a[0].b is 1, not 2", "c is 1, not True", "d is additional", "e is missing",
     ]  # fmt: skip
     assert [*differences_of([1], [])] == ["the value is [1], not []"]
+
+
+def test_other_texts_need_another_format() -> None:
+    """Wheels of an earlier program with the same format and payload are compared with these texts."""
+    plan = recipe.repair_plan(REQUEST, VERSION)
+    raw = b"Metadata-Version: 2.4\nName: jax-rocm7-pjrt\nVersion: 0.10.2\nRequires-Dist: jaxlib\n\nText\n"
+    assert plan.entry_points is not None
+    texts = [rewrite_metadata(raw, plan).decode(), render_entry_points(plan.entry_points).decode()]
+    made = json.dumps([*texts, sorted(plan.build_info), sorted(plan.runpath)])
+    found = (recipe_base._FORMAT, hashlib.sha256(made.encode()).hexdigest())
+    assert found == (1, "8097da4f859c431bb7cb4066ec10d8d0d78c5e8e00a8e9d7a3e77b10e9933422"), (
+        "raise _FORMAT in wheelkit/recipe_base.py and record its digest"
+    )
 
 
 @pytest.fixture
