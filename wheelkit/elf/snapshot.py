@@ -15,7 +15,6 @@ from pathlib import Path
 from core.errors import ElfError
 from core.rocm_releases import rocm_of_compiler
 from wheelkit.elf import constants, reader, symbol_versions
-from wheelkit.elf.hardening import load_defects
 from wheelkit.elf.reader import ElfImage, Section
 
 _MACHINES = {
@@ -68,7 +67,6 @@ class Elf:
         debug_link: name and CRC-32 of the separate debug file, from .gnu_debuglink; None without one.
         nanobind: tag of nanobind's ABI; empty for other libraries.
         comments: names of compilers and linkers, from .comment.
-        defects: code of a finding and clause for each defect of loading; see `load_defects`.
         init_functions: exported PyInit_* functions.
     """
 
@@ -86,7 +84,6 @@ class Elf:
     debug_link: tuple[str, int] | None
     nanobind: str
     comments: tuple[str, ...]
-    defects: tuple[tuple[str, str], ...]
 
     @classmethod
     def read(cls, path: Path) -> Elf:
@@ -194,7 +191,6 @@ def _snapshot(image: ElfImage) -> Elf:
         debug_link=_debug_link(image, sections), nanobind=_nanobind(image, sections),
         version_needs={library: frozenset(versions) for library, versions in libraries.items()},
         comments=tuple(dict.fromkeys(c.decode(errors="backslashreplace") for c in comments if c)),
-        defects=tuple(load_defects(image)),
     )  # fmt: skip
 
 

@@ -20,6 +20,8 @@ from wheelkit import kernel_wheel
 from wheelkit.archive.filename import WheelName
 from wheelkit.archive.verify import verify_record
 from wheelkit.elf.constants import ELF64_LITTLE, MAGIC
+from wheelkit.elf.hardening import load_defects
+from wheelkit.elf.reader import open_image
 from wheelkit.elf.snapshot import Elf
 from wheelkit.findings import finding, sort_findings
 from wheelkit.gpu.code_object import HEAD_SIZE
@@ -198,12 +200,14 @@ class _Inspection:
     def _elf(self, name: str, path: Path, sha256: str) -> ElfFacts | None:
         try:
             elf = Elf.read(path)
+            with open_image(path) as image:
+                defects = tuple(load_defects(image))
             code = read_targets(path, verify=self.expectations.verify, machs=self.expectations.machs, name=name)
         except CiBuildError as error:
             self.findings.append(finding("elf-unreadable", error.message, member=name))
             return None
         self.findings += code.findings
-        self.findings += [finding(kind, f"the library {text}.", member=name) for kind, text in elf.defects]
+        self.findings += [finding(kind, f"the library {text}.", member=name) for kind, text in defects]
         device = code.device
         if elf.machine == "amdgpu":
             with path.open("rb") as file:  # the file is itself a code object, without a bundle
