@@ -198,7 +198,7 @@ class LoadChecks:
             return
         for table, rows in answer.values["tables"].items():
             registered = self.registered["plugin"].setdefault(f"{module}.{table}", {})
-            registered |= {name: " ".join(stages) for name, stages in rows.items()}
+            registered |= rows
 
     def _check_api(self, answer: ProbeResult) -> tuple[Finding, ...]:
         if "error" not in answer.values:  # an error is reported by the check that loads the library

@@ -18,7 +18,7 @@ from typing import Any
 from core.errors import GateError
 
 Lists = Mapping[str, Mapping[str, str | int]]
-"""Section (such as `_solver.registrations`) -> name -> value (such as the stages of the handler)."""
+"""Section (such as `_solver.registrations`) -> name -> value (such as the signature of the handler)."""
 
 PARTS = ("plugin", "pjrt")
 ROOT = Path(__file__).parents[3]
@@ -29,7 +29,7 @@ _HEADER = """\
 # {about}
 """
 _ABOUT = {
-    "plugin": "Each extension module: handler or type = its stages.",
+    "plugin": "Each extension module: handler = stage, arguments -> results (attributes), FFI API; type = its parts.",
     "pjrt": "The C API: PJRT_Extension_Type = bytes of its table. Handlers that jax registers: name = FFI API version.",
 }
 

@@ -27,7 +27,8 @@ from typing import Any
 Answer = dict[str, Any]
 _REGISTERING = ("jax", "jax.experimental.pallas", "jax.experimental.rnn", "jax.experimental.sparse")
 """Modules that register handlers when they are imported."""
-_TABLES = ("registrations", "ffi_registrations", "ffi_handlers", "ffi_types")
+_TYPES = "ffi_types"
+_TABLES = ("registrations", "ffi_registrations", "ffi_handlers", _TYPES)
 """Functions of extension modules that return name -> capsule, or name -> {stage: capsule}."""
 _MOST_PRINTED = 2000
 """Bytes that are kept of the output of a module."""
@@ -131,14 +132,18 @@ def api(path: str) -> Answer:
 
 
 def module(name: str) -> Answer:
-    """Import an extension module and return table -> name -> stages of the handler."""
-    imported = importlib.import_module(name)
-    tables = {table: getattr(imported, table)() for table in _TABLES if hasattr(imported, table)}
-    stages = {
-        table: {name: sorted(value) if isinstance(value, dict) else ["execute"] for name, value in rows.items()}
-        for table, rows in tables.items()
-    }
-    return {"tables": stages}
+    """Import an extension module and return table -> name -> signatures of the handler's stages, or parts of a type."""
+    imported, signature = importlib.import_module(name), _program("signatures").signature
+    tables: dict[str, dict[str, str]] = {}
+    for table in (table for table in _TABLES if hasattr(imported, table)):
+        rows = tables.setdefault(table, {})
+        for key, value in getattr(imported, table)().items():
+            if table == _TYPES:
+                rows[key] = " ".join(sorted(value))
+                continue
+            sys.stderr.write(f"asking the handler {key}\n")  # names the handler if it crashes
+            rows[key] = signature(value if isinstance(value, dict) else {"execute": value})
+    return {"tables": tables}
 
 
 def package(name: str, distribution: str, *names: str) -> Answer:
@@ -152,7 +157,8 @@ def package(name: str, distribution: str, *names: str) -> Answer:
     """
     ours = f"{name}.build_info" in names
     rows = _imported_alone(*names) if ours else modules(*names)
-    if importlib.import_module(name).__file__ is None:  # Python accepts it as a namespace package
+    # Python accepts a namespace package, and jax 0.7.1 to 0.9.2 were published with one.
+    if ours and importlib.import_module(name).__file__ is None:
         raise ImportError(f"No module named '{name}.__init__'")
     version = importlib.import_module(f"{name}.version").__version__
     points = importlib.metadata.entry_points(group="jax_plugins")

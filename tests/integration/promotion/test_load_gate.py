@@ -293,8 +293,8 @@ def test_missing_handler_is_reported_until_golden_update(loaded: Loaded, tmp_pat
     for part in golden.PARTS:
         lists = {section: dict(rows) for section, rows in loading.registered[part].items()}
         if part == "plugin":
-            lists["_solver.registrations"]["hipsolver_lost_ffi"] = "execute"
-            lists["_magma.registrations"] = {"hipmagma_ffi": "execute"}
+            lists["_solver.registrations"]["hipsolver_lost_ffi"] = "execute 1 -> 1, API 0.3"
+            lists["_magma.registrations"] = {"hipmagma_ffi": "execute 1 -> 1, API 0.3"}
         path = golden.golden_file(tmp_path, part, "0.10.2")
         path.parent.mkdir(parents=True)
         path.write_text(golden.dump(lists, part=part, jax_version="0.10.2"))

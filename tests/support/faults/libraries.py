@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 from tests.support.faults import injections as make
 from tests.support.faults import patches
 from tests.support.faults.bench import XLA
@@ -11,6 +13,8 @@ from tests.support.whole_code import Edit, dynamic_entry, dynamic_tag, section_b
 from wheelkit.elf import constants
 
 _RENAMED = (b"\0hipGetErrorString\0", b"\0hipGetErrorStrinX\0")
+_FFI_0_3, _FFI_0_9 = (struct.pack("<Q", minor << 32) for minor in (3, 9))
+"""Major and minor version in the code of a handler."""
 _STACK, _RELRO, _CODE = constants.PT_GNU_STACK, constants.PT_GNU_RELRO, constants.PF_R | constants.PF_X
 
 
@@ -219,6 +223,27 @@ FAULTS = (
         how="`hipsolver_getrf_ffi` renamed in `_solver.so`",
         inject=make.library("_solver.so", patches.word(b"hipsolver_getrf_ffi\0", b"hipsolver_getrf_xxx\0", ".rodata")),
         catches=caught("load", "golden-differs", SOLVER, "--update-golden"),
+    ),
+    Fault(
+        name="exchanged FFI handlers",
+        how="`hipsolver_getrf_ffi` and `hipsolver_potrf_ffi` exchanged in `_solver.so`",
+        inject=make.library(
+            "_solver.so", patches.words_exchanged(b"hipsolver_getrf_ffi\0", b"hipsolver_potrf_ffi\0", ".rodata")
+        ),
+        catches=caught(
+            "load",
+            "golden-differs",
+            "registers otherwise hipsolver_getrf_ffi (execute 1 -> 2 (lower), API 0.3, not",
+            "--update-golden",
+        ),
+    ),
+    Fault(
+        name="FFI handler of another API",
+        how="the handler in `_prng.so` compiled with version 0.9 of XLA's FFI API instead of 0.3",
+        inject=make.library("_prng.so", patches.word(b"\x48\xb9" + _FFI_0_3, b"\x48\xb9" + _FFI_0_9, ".text")),
+        catches=caught(
+            "load", "golden-differs", "(execute 4 -> 2, API 0.9, not execute 4 -> 2, API 0.3)", "--update-golden"
+        ),
     ),
     Fault(
         name="wrong Python tag",

@@ -169,6 +169,11 @@ def word(old: bytes, new: bytes, section: str) -> Callable[[Path], Patches]:
     return find
 
 
+def words_exchanged(one: bytes, other: bytes, section: str) -> Callable[[Path], Patches]:
+    """Exchange two words of the same length in a section."""
+    return lambda file: [*word(one, other, section)(file), *word(other, one, section)(file)]
+
+
 def newer_glibc(file: Path) -> Patches:
     """Require a symbol version of a newer glibc, with its hash."""
     old, new = b"GLIBC_2.17", b"GLIBC_2.38"
