@@ -32,6 +32,8 @@ _BINDS = {
 
 _INTERNALS = b"__nb_internals_"
 _ABI_TAG = re.compile(rb"\0((?:nanobind_|v)\d+\w*_abi_\w+)\0")
+BY_PYTHON = (("PyErr_Fetch", "PyErr_GetRaisedException"), ("PyDict_GetItemWithError", "PyDict_GetItemRef"))
+"""Functions of which nanobind calls the second since Python 3.12 and 3.13 (src/nb_internals.h and common.cpp)."""
 HIP_RUNTIME = re.compile(r"(?:__)?hip[A-Z]\w*")
 """Names of HIP runtime functions; in hipBLAS and similar libraries, a lower-case letter follows (hipblasCreate)."""
 
@@ -109,6 +111,12 @@ class Elf:
     def hip_symbols(self) -> tuple[str, ...]:
         """Undefined symbols of the HIP runtime, sorted."""
         return tuple(sorted({symbol.name for symbol in self.undefined if HIP_RUNTIME.fullmatch(symbol.name)}))
+
+    @property
+    def python_calls(self) -> tuple[str, ...]:
+        """Undefined functions of BY_PYTHON."""
+        names = {symbol.name for symbol in self.undefined}
+        return tuple(name for pair in BY_PYTHON for name in pair if name in names)
 
     @property
     def rocm_versions(self) -> tuple[str, ...]:

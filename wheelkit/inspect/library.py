@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from core.model import Finding, GfxTarget
 from core.units import human
 from wheelkit.elf import constants
-from wheelkit.elf.snapshot import Elf
+from wheelkit.elf.snapshot import BY_PYTHON, Elf
 from wheelkit.findings import finding, some
 from wheelkit.gpu.bundle import BundleEntry, select_entries
 from wheelkit.gpu.fatbin import DeviceCode
@@ -53,6 +53,7 @@ def library_facts(
         debug_file=debug_file,
         debug_crc32=debug_crc32,
         nanobind=elf.nanobind,
+        python_calls=elf.python_calls,
         compilers=elf.comments,
         rocm=marks[-1] if marks else "",
         modules=tuple(init.removeprefix("PyInit_") for init in elf.init_functions),
@@ -233,13 +234,21 @@ def check_exports(elfs: Iterable[ElfFacts], *, plugin: bool) -> Iterator[Finding
 
 
 def check_bindings(elfs: Sequence[ElfFacts]) -> Iterator[Finding]:
-    """Check that all modules of a wheel share the types of nanobind."""
+    """Check that all modules of a wheel share the types of nanobind, and were compiled for the same Python."""
     tagged = [elf for elf in elfs if elf.nanobind]
     usual = Counter(elf.nanobind for elf in tagged).most_common(1)
     for elf in tagged:
         if elf.nanobind != usual[0][0]:
             text = f"its tag of nanobind is {elf.nanobind}, but that of most other modules {usual[0][0]}."
             yield finding("bindings-differ", text, member=elf.path)
+    for pair in BY_PYTHON:
+        # Modules with code of others may call both.
+        chosen = {elf.path: used for elf in tagged if len(used := set(pair).intersection(elf.python_calls)) == 1}
+        common = Counter(name for names in chosen.values() for name in names).most_common(1)
+        for path, (name,) in chosen.items():
+            if name != common[0][0]:
+                text = f"it calls {name}, but most other modules {common[0][0]}, so it is for another Python."
+                yield finding("bindings-differ", text, member=path)
 
 
 def check_evenness(elf: ElfFacts) -> Iterator[Finding]:

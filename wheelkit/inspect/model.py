@@ -37,6 +37,7 @@ class ElfFacts:
         debug_file: name of the separate debug file; empty if there is none.
         debug_crc32: CRC-32 of the debug file.
         nanobind: tag of nanobind's ABI; empty for other libraries.
+        python_calls: functions that tell for which Python a module was compiled, as in `Elf.python_calls`.
         compilers: strings of .comment.
         rocm: ROCm version that compiled the device code; empty if unknown.
         modules: names of the Python modules that the library can initialise (`PyInit_<name>`).
@@ -60,6 +61,7 @@ class ElfFacts:
     debug_file: str
     debug_crc32: int
     nanobind: str
+    python_calls: tuple[str, ...]
     compilers: tuple[str, ...]
     rocm: str
     modules: tuple[str, ...]

@@ -135,16 +135,20 @@ def text(kind: str, member: str, old: str, new: str, *, beside: tuple[str, ...] 
     return inject
 
 
-def of_another_python(bench: Bench) -> Case:
-    """Put the extension modules of Python 3.11 into the wheel for 3.12."""
-    folder = bench.fresh()
+def of_another_python(name: str = "") -> Inject:
+    """Put the extension modules of Python 3.11, or one of them, into the wheel for 3.12."""
 
-    def edit(wheel: WheelRewrite) -> None:
-        with zipfile.ZipFile(bench.real_wheel("jax-rocm7-plugin", "0.10.2", "3.11")) as archive:
-            for name in (name for name in archive.namelist() if name.endswith(".so")):
-                wheel.set_file(name, Path(archive.extract(name, folder)))
+    def inject(bench: Bench) -> Case:
+        folder = bench.fresh()
 
-    return bench.case(plugin=bench.rewritten("plugin", edit))
+        def edit(wheel: WheelRewrite) -> None:
+            with zipfile.ZipFile(bench.real_wheel("jax-rocm7-plugin", "0.10.2", "3.11")) as archive:
+                for member in (member for member in archive.namelist() if member.endswith(name or ".so")):
+                    wheel.set_file(member, Path(archive.extract(member, folder)))
+
+        return bench.case(plugin=bench.rewritten("plugin", edit))
+
+    return inject
 
 
 def record(change: Callable[[list[list[str]]], None]) -> Inject:

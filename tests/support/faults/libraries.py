@@ -76,6 +76,12 @@ FAULTS = (
         inject=make.library("_triton.so", patches.word(b"\0v19_dev1_", b"\0v18_dev1_", ".rodata")),
         catches=caught("inspection", "bindings-differ", TRITON, "Build all modules again"),
     ),
+    Fault(
+        name="module of another Python",
+        how="`_prng.so` of the wheel for Python 3.11 in the wheel for 3.12",
+        inject=make.of_another_python("_prng.so"),
+        catches=caught("inspection", "bindings-differ", PRNG, "Build all modules again"),
+    ),
     # Exports of a ROCm.
     Fault(
         name="ROCm lacks a symbol",
@@ -248,7 +254,7 @@ FAULTS = (
     Fault(
         name="wrong Python tag",
         how="the modules of Python 3.11 in the wheel for 3.12",
-        inject=make.of_another_python,
+        inject=make.of_another_python(),
         catches=caught("load", "import-failed", RNN, "Build the module for this Python"),
     ),
     Fault(

@@ -515,6 +515,19 @@ def test_module_of_another_nanobind_is_named(usual: str, tmp_path: Path) -> None
     assert found.message == f"its tag of nanobind is v18_abi_1, but that of most other modules {usual}."
 
 
+def test_module_of_another_python_is_named(tmp_path: Path) -> None:
+    made = clean_pjrt()
+    text = b"\0__nb_internals_v19_abi_1__\0v19_abi_1\0"
+    newer, older = "PyErr_GetRaisedException", "PyErr_Fetch"
+    for number, calls in enumerate(((newer,), (older,), (newer,), (newer, older))):
+        symbols = (TinySymbol(f"PyInit__m{number}", defined=True), *map(TinySymbol, calls))
+        module = with_sections(library(entry=symbols), (".rodata", 1, 0, text))
+        made.files[f"jax_plugins/xla_rocm7/_m{number}.so"] = module
+    found = [item for item in look(made, tmp_path).findings if item.code == "bindings-differ"]
+    assert [item.member.rpartition("/")[2] for item in found] == ["_m1.so"]
+    assert found[0].message == (f"it calls {older}, but most other modules {newer}, so it is for another Python.")
+
+
 def test_every_finding_kind_has_a_test() -> None:
     files = ("test_findings.py", "test_inspect.py", "test_kernel_wheel.py")
     here = "".join((Path(__file__).parent / name).read_text() for name in files)
