@@ -136,10 +136,11 @@ def _descriptor(entry: int, limits: GpuLimits) -> bytes:
     """Return a descriptor with 64 VGPRs, 32 SGPRs, the modes of compilers and the sizes of `_note`."""
     wave = limits.waves[0]
     blocks = 7 if limits.unified or wave == 32 else 15
+    users = 6 if limits.buffers else 2
     rsrc1 = blocks | (2 << 6 if wave == 64 else 0) | 0xC0 << 12 | limits.modes
     return struct.pack(
-        "<IIIIq20sIIIHHI", 1024, 16, 24, 0, entry, bytes(20), 15 if limits.unified else 0, rsrc1, 1 | 6 << 1 | 1 << 7,
-        0b1001 | (1 << 10 if wave == 32 else 0), 0, 0,
+        "<IIIIq20sIIIHHI", 1024, 16, 24, 0, entry, bytes(20), 15 if limits.unified else 0, rsrc1,
+        1 | users << 1 | 1 << 7, (0b1001 if limits.buffers else 0b1000) | (1 << 10 if wave == 32 else 0), 0, 0,
     )  # fmt: skip
 
 

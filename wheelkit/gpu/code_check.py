@@ -82,6 +82,7 @@ def check_code(data: bytes, target: GfxTarget) -> CodeCheck:
         symbols = {name: symbol for symbol, name in image.dynamic_symbols() if name}
         content = _Content(data, image, symbols, target)
         problems = [CodeProblem("code-object-damaged", text) for text in content.image_problems()]
+        problems += [CodeProblem("code-object-wrong", text) for text in content.foreign_instructions()]
         problems += content.metadata_problems()
         comment = image.section(".comment")
         names = image.contents(comment).decode(errors="replace").split("\0") if comment else []
@@ -137,6 +138,21 @@ class _Content:
         for name, symbol in self._symbols.items():
             if not symbol.section and symbol.info >> 4 != constants.STB_WEAK:
                 yield f"needs the symbol {name}, which no code object provides"
+
+    def foreign_instructions(self) -> Iterator[str]:
+        """Yield a clause about the first instruction that the target lacks, and that another GPU has."""
+        limits = limits_of(self._target.processor)
+        for section in self._image.sections if limits else ():
+            if not limits or not section.flags & constants.SHF_EXECINSTR:
+                continue
+            for pattern in map(re.compile, limits.foreign):
+                for match in pattern.finditer(self._data, section.offset, section.offset + section.file_size):
+                    at = match.start() - 3 - section.offset
+                    # A literal constant follows an instruction whose first or second byte is 255.
+                    if at % 4 == 0 and (at < 4 or 0xFF not in self._data[match.start() - 7 : match.start() - 5]):
+                        place = section.address + at
+                        yield f"has an instruction at {place:#x} that {self._target.processor} lacks, and others have"
+                        return
 
     def metadata_problems(self) -> Iterator[CodeProblem]:
         """Yield the defects of the metadata note, and of each kernel."""

@@ -24,7 +24,7 @@ _POINTERS, _POINTER_SIZE = ("global_buffer", "image", "sampler", "pipe", "queue"
 _VALUE_KINDS = (*_POINTERS, "by_value", "dynamic_shared_pointer")
 """Kinds of arguments; those that begin with `hidden_` are added by compilers for the runtime."""
 _WAVE32, _RESERVED_PROPERTIES = 1 << 10, 0b111 << 7 | 0xF << 12
-_KERNARG_POINTER = 1 << 3
+_SCRATCH_BUFFER, _KERNARG_POINTER = 1 << 0, 1 << 3
 _WORK_ITEM_ID = 3 << 11
 """Work-item IDs in VGPRs: x, x and y, or x, y and z; 3 is undefined."""
 _FLOAT_MODES = (0xC0, 0xF0)
@@ -142,6 +142,8 @@ def start_problem(kernel: Mapping[str, Any], found: Descriptor, limits: GpuLimit
     padded = limits.first_sgprs - (found.rsrc2 >> 7 & 0b1111).bit_count()
     if users != available and (users > available or available != padded):
         return f"names {users} user SGPRs, and gets {available}, so that the next registers have other values"
+    if bool(found.properties & _SCRATCH_BUFFER) != limits.buffers:
+        return f"{'does not expect' if limits.buffers else 'expects'} its scratch buffer in registers"
     modes = limits.modes | (_WGP_MODE if kernel.get(".workgroup_processor_mode") else 0)
     if found.rsrc1 & _MODES != modes:
         return f"has the modes {found.rsrc1 & _MODES:#x} in its descriptor, and compilers set {modes:#x}"

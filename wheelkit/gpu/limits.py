@@ -2,7 +2,7 @@
 
 Sources: LLVM, "User Guide for AMDGPU Backend" (kernel descriptor, compute_pgm_rsrc1 to 3), and LLVM's AMDGPU target:
 register counts and granules in Utils/AMDGPUBaseInfo.cpp, LDS sizes in AMDGPU.td, and COMPUTE_TMPRING_SIZE.WAVESIZE in
-GCNSubtarget.h.
+GCNSubtarget.h; opcodes in VOP3Instructions.td and VOP3PInstructions.td.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ class GpuLimits:
         end: machine code of s_endpgm.
         modes: bits of compute_pgm_rsrc1 from ENABLE_DX10_CLAMP on that compilers set in each kernel.
         unpack: second half of the first word of v_bfe_u32, if the work-item IDs x, y and z are packed into v0.
+        foreign: patterns of instructions that similar GPUs have, and this one lacks: of the fourth byte, which look
+            back at the third one.
+        buffers: whether compilers set up the scratch buffer in registers; other GPUs know its address.
         zeros: reserved bits of compute_pgm_rsrc1, 2 and 3; compilers before LLVM 21 set the reserved number of scalar
             registers of gfx10 and later, which GPUs ignore.
     """
@@ -51,6 +54,8 @@ class GpuLimits:
     end: bytes = b"\x00\x00\x81\xbf"
     modes: int
     unpack: bytes = b""
+    foreign: tuple[bytes, ...] = ()
+    buffers: bool = False
     zeros: tuple[int, int, int]
 
 
@@ -60,21 +65,30 @@ _TRAP = 1 << 6 | 1 << 31  # before gfx12: ENABLE_TRAP_HANDLER, reserved
 _CLAMP_IEEE = 1 << 21 | 1 << 23  # ENABLE_DX10_CLAMP, ENABLE_IEEE_MODE
 _ORDERED = 1 << 30 | 1 << 31  # MEM_ORDERED, FWD_PROGRESS
 
+# v_bitop3 to v_cvt_scalef32_*, v_cvt_sr_*, v_minimum3 and v_maximum3; and new sizes of v_mfma.
+_NEW_IN_GFX950 = rb"\xd2(?<=[\x33-\x6a\xa6-\xa9].)", rb"\xd3(?<=[\xac-\xae\xd4\xd5].)"
+# v_lshl_add_u64; v_cvt_pk_fp8_f32 to v_cvt_sr_bf8_f32.
+_NEW_IN_GFX940 = rb"\xd2(?<=[\x08\xa2-\xa5].)"
+# v_mfma with xf32.
+_ONLY_IN_GFX942 = rb"\xd3(?<=[\xbe\xbf].)"
+
 _GFX9 = GpuLimits(
     waves=(64,), vgprs=256, registers=256, granule=4, sgprs=112, counts_sgprs=True, scratch=1024 * 0x1FFF,
-    modes=_CLAMP_IEEE, zeros=(_RSRC1 | 0b11101 << 27, _RSRC2 | _TRAP, 0xFFFFFFFF),
+    buffers=True, foreign=(*_NEW_IN_GFX950, _NEW_IN_GFX940), modes=_CLAMP_IEEE,
+    zeros=(_RSRC1 | 0b11101 << 27, _RSRC2 | _TRAP, 0xFFFFFFFF),
 )  # fmt: skip
 _GFX90A = replace(
     _GFX9, vgprs=512, registers=512, granule=8, unified=True, preloads=True, unpack=b"\xc8\xd1",
     zeros=(*_GFX9.zeros[:2], 0x3FF << 6 | 0x7FFF << 17),
 )  # fmt: skip
+_GFX940 = replace(_GFX90A, buffers=False, foreign=_NEW_IN_GFX950)
 _GFX10 = GpuLimits(
     waves=(32, 64), vgprs=256, registers=1024, granule=8, sgprs=128, scratch=1024 * 0x1FFF,
-    modes=_CLAMP_IEEE | _ORDERED, zeros=(_RSRC1 | 1 << 27, _RSRC2 | _TRAP, 0xFFFFFFF0),
+    buffers=True, modes=_CLAMP_IEEE | _ORDERED, zeros=(_RSRC1 | 1 << 27, _RSRC2 | _TRAP, 0xFFFFFFF0),
 )  # fmt: skip
 _GFX11 = replace(
     _GFX10, registers=1536, scratch=256 * 0x7FFF, end=b"\x00\x00\xb0\xbf", unpack=b"\x10\xd6", first_sgprs=16,
-    zeros=(*_GFX10.zeros[:2], 0x1FFFFF << 10),
+    buffers=False, zeros=(*_GFX10.zeros[:2], 0x1FFFFF << 10),
 )  # fmt: skip
 _GFX12 = replace(
     _GFX11, scratch=256 * 0x3FFFF, modes=_ORDERED, first_sgprs=0,
@@ -86,8 +100,10 @@ _GFX125 = replace(
 )  # fmt: skip
 
 _ARCHITECTURES = (
-    (r"gfx950", replace(_GFX90A, lds=160 << 10)),
-    (r"gfx90a|gfx94[0-2]|gfx9-4-generic", _GFX90A),
+    (r"gfx950", replace(_GFX940, lds=160 << 10, foreign=(_ONLY_IN_GFX942,))),
+    (r"gfx94[0-2]", _GFX940),
+    (r"gfx9-4-generic", replace(_GFX940, foreign=(*_NEW_IN_GFX950, _ONLY_IN_GFX942))),
+    (r"gfx90a", _GFX90A),
     (r"gfx90[024689c]|gfx9-generic", _GFX9),
     (r"gfx10[13]\w|gfx10-[13]-generic", _GFX10),
     (r"gfx11[05]\w|gfx11-generic", _GFX11),

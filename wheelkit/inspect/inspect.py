@@ -23,10 +23,12 @@ from wheelkit.elf.constants import ELF64_LITTLE, MAGIC
 from wheelkit.elf.hardening import load_defects
 from wheelkit.elf.reader import open_image
 from wheelkit.elf.snapshot import Elf
+from wheelkit.elf.x86 import MachineCode, read_code
 from wheelkit.findings import finding, sort_findings
 from wheelkit.gpu.code_object import HEAD_SIZE
 from wheelkit.gpu.fatbin import DeviceCode, TargetCode, read_targets
 from wheelkit.inspect import contents, library, metadata, parts
+from wheelkit.inspect.host_code import check_instructions
 from wheelkit.inspect.manylinux import ROCM_SONAME, check_platform
 from wheelkit.inspect.metadata import read_metadata
 from wheelkit.inspect.model import ContentPart, ElfFacts, WheelReport
@@ -110,6 +112,7 @@ class _Inspection:
     ) -> None:
         self.archive, self.root, self.expectations, self.progress = archive, root, expectations, progress
         self.findings: list[Finding] = []
+        self.codes: dict[str, MachineCode] = {}
 
     def complete(self, report: WheelReport) -> WheelReport:
         """Read everything and apply every rule."""
@@ -202,12 +205,15 @@ class _Inspection:
             elf = Elf.read(path)
             with open_image(path) as image:
                 defects = tuple(load_defects(image))
+                machine_code = read_code(image) if self.expectations.verify else None
             code = read_targets(path, verify=self.expectations.verify, machs=self.expectations.machs, name=name)
         except CiBuildError as error:
             self.findings.append(finding("elf-unreadable", error.message, member=name))
             return None
         self.findings += code.findings
         self.findings += [finding(kind, f"the library {text}.", member=name) for kind, text in defects]
+        if machine_code:
+            self.codes[name] = machine_code
         device = code.device
         if elf.machine == "amdgpu":
             with path.open("rb") as file:  # the file is itself a code object, without a bundle
@@ -230,6 +236,8 @@ class _Inspection:
         uses_rocm = is_jax or any(ROCM_SONAME.fullmatch(soname) for elf in elfs for soname in elf.needed)
         if expected is not None and uses_rocm:
             yield from library.check_device_code(elfs, expected, self.expectations.covers, whole=whole)
+        if is_jax or project == "jaxlib":  # other projects choose functions for the processor in other ways
+            yield from check_instructions(self.codes)
         if is_jax:
             yield from library.check_exports(elfs, plugin=whole and project.endswith("-pjrt"))
             yield from library.check_runtime_targets(

@@ -49,6 +49,11 @@ def _reads_y(text: bytes) -> bytes:
     return text[:64] + b"\x01\x00\xc8\xd1\x00\x15\x29\x02" + text[72:]
 
 
+def _bitop3(text: bytes) -> bytes:
+    """Put v_bitop3_b32 v5, v1, v2, v3 of gfx950 into the first kernel."""
+    return text[:64] + b"\x05\x00\x34\xd2\x01\x05\x0e\x04" + text[72:]
+
+
 def _idle(text: bytes) -> bytes:
     return b"\0\0\x81\xbf" + text[4:]
 
@@ -100,7 +105,7 @@ CODE_FAULTS = (
     CodeFault("AccVGPRs among the VGPRs", "ACCUM_OFFSET is 4", descriptor(_RSRC3, "I", 0), DESCRIPTOR),
     CodeFault("no user SGPRs", "USER_SGPR_COUNT is 0", descriptor(_RSRC2, "B", 1), DESCRIPTOR),
     CodeFault("reserved bits in a kernel descriptor", "byte 60 is 1", descriptor(60, "B", 1), DESCRIPTOR),
-    CodeFault("address of arguments unknown", "not among the user SGPRs", descriptor(_PROPERTIES, "B", 1), DESCRIPTOR),
+    CodeFault("address of arguments unknown", "not among the user SGPRs", descriptor(_PROPERTIES, "B", 0), DESCRIPTOR),
     CodeFault("undefined work-item IDs", "3 in the descriptor", descriptor(_RSRC2 + 1, "B", 0x18), DESCRIPTOR),
     CodeFault("kernel descriptor of 32 bytes", "the size of its symbol", kernel_symbol(".kd", 16, "Q", 32), DESCRIPTOR),
     CodeFault("kernel that rounds down", "FLOAT_ROUND_MODE is 2", descriptor(_RSRC1 + 1, "B", 0x20), DESCRIPTOR),
@@ -114,6 +119,13 @@ CODE_FAULTS = (
         "work-item ID not enabled",
         "it reads y, and gets x",
         both(section_bytes(".text", _reads_y), descriptor(_RSRC2 + 1, "B", 0)),
+        DESCRIPTOR,
+    ),
+    CodeFault("instruction of gfx950", "v_bitop3_b32", section_bytes(".text", _bitop3), "code-object-wrong"),
+    CodeFault(
+        "scratch buffer of an older GPU",
+        "among the user SGPRs",
+        both(descriptor(_PROPERTIES, "B", 0b1001), descriptor(_RSRC2, "B", 0x80 | 6 << 1 | 1)),
         DESCRIPTOR,
     ),
     CodeFault("kernel that does nothing", "it begins with s_endpgm", section_bytes(".text", _idle), DESCRIPTOR),

@@ -49,6 +49,13 @@ FAULTS = (
         inject=make.library("_prng.so", patches.device_code(patches.other_processor)),
         catches=caught("coverage", "code-object-wrong", PRNG, "Build it again"),
     ),
+    Fault(
+        name="code of another generation",
+        how="gfx950's code object of `_linalg.so` in place of gfx942's, with its name in header and metadata",
+        inject=make.library("_linalg.so", patches.device_code(patches.next_generation)),
+        catches=caught("coverage", "code-object-wrong", LINALG, "Build it again"),
+        heavy=True,
+    ),
     *map(code_fault, CODE_FAULTS),
     code_fault(
         CodeFault(

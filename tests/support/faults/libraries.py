@@ -69,7 +69,28 @@ LOADING = (
     ),
 )  # fmt: skip
 
+_ZMM, _YMM = b"\x62\xf1\xfd\x48\x6f\x07", b"\xc4\xe2\x7d\x58\x07"
+"""vmovdqa64 zmm0, [rdi], and vpbroadcastd ymm0, [rdi]."""
+
 FAULTS = (
+    Fault(
+        name="compiled for newer processors",
+        how="an instruction of AVX-512 in a function of `_prng.so`",
+        inject=make.library("_prng.so", patches.edited(patches.first_function(_ZMM))),
+        catches=caught("inspection", "isa-too-new", PRNG, "-march=native"),
+    ),
+    Fault(
+        name="one library for newer processors",
+        how="an instruction of AVX2 in a function of `_prng.so`, unlike the other libraries",
+        inject=make.library("_prng.so", patches.edited(patches.first_function(_YMM))),
+        catches=caught("inspection", "isa-too-new", PRNG, "-march=native"),
+    ),
+    Fault(
+        name="damaged machine code of the host",
+        how="64 bytes of the first function of `_prng.so` are 0x06, no instruction",
+        inject=make.library("_prng.so", patches.edited(patches.first_function(b"\x06" * 64))),
+        catches=caught("inspection", "code-lost", PRNG, "part of the file"),
+    ),
     Fault(
         name="module of another nanobind",
         how="v18 in place of v19 in the ABI tag of nanobind in `_triton.so`",

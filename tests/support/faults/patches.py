@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from core.targets import machs
@@ -207,6 +208,22 @@ def _module_size(data: bytes, place: int) -> int:
     return 4 * int(size) if (head & 3, head >> 2 & 0xFF) == (1, 8) else 0
 
 
+def first_function(code: bytes) -> Edit:
+    """Overwrite the beginning of the first function of 64 bytes, from the table of .eh_frame_hdr."""
+
+    def edit(data: bytearray) -> None:
+        image = reader.ElfImage.parse(bytes(data), "library")
+        table, text = image.section(".eh_frame_hdr"), image.section(".text")
+        assert table is not None
+        assert text is not None
+        starts = [table.address + start for start, _ in struct.iter_unpack("<ii", image.contents(table)[12:])]
+        at = next(one for one, two in pairwise(starts) if one >= text.address and two - one >= 64)
+        place = at - text.address + text.offset
+        data[place : place + len(code)] = code
+
+    return edit
+
+
 def _all(data: bytes, old: bytes) -> list[int]:
     found, at = [], data.find(old)
     while at >= 0:
@@ -301,6 +318,13 @@ def other_processor(held: dict[str, bytes]) -> None:
     code = bytearray(held["gfx950"])
     code[_E_FLAGS] = machs()["gfx942"]
     held["gfx950"] = bytes(code)
+
+
+def next_generation(held: dict[str, bytes]) -> None:
+    """Use gfx950's code for gfx942, with its name in header and metadata."""
+    code = bytearray(held["gfx950"].replace(b"--gfx950", b"--gfx942"))
+    code[_E_FLAGS] = machs()["gfx942"]
+    held["gfx942"] = bytes(code)
 
 
 def cut_code(held: dict[str, bytes]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -64,10 +65,10 @@ def test_check_code_reports_each_fault(fault: CodeFault) -> None:
         ("gfx90a", kernel_field(agpr_count=8), "8 are AccVGPRs"),
         ("gfx1201", descriptor(46, "B", 1), "reserved bits"),
         ("gfx942", descriptor(52, "B", 6 << 1), "16 bytes of scratch, but does not enable it"),
-        ("gfx942", descriptor(58, "B", 4), "starts with 10 user SGPRs, and gets 6"),
+        ("gfx942", descriptor(58, "B", 4), "starts with 6 user SGPRs, and gets 2"),
         ("gfx1030", descriptor(59, "B", 1), "reserved bits"),
         ("gfx1030", descriptor(52, "H", 1 | 15 << 1 | 1 << 7), "names 6 user SGPRs, and gets 15"),
-        ("gfx942", descriptor(56, "B", 0b1011), "starts with 8 user SGPRs, and gets 6"),
+        ("gfx942", descriptor(56, "B", 0b1010), "starts with 4 user SGPRs, and gets 2"),
         ("gfx1100", descriptor(48 + 3, "B", 0x80), "has the modes"),
         ("gfx1201", descriptor(48 + 3, "B", 0x80), "has the modes"),
     ],
@@ -123,6 +124,52 @@ def test_check_code_accepts_unpacked_work_item_ids() -> None:
     (problem,) = checked("gfx942", reads_y).problems
     assert problem.text.endswith("reads the work-item ID y, which its descriptor does not enable")
     assert checked("gfx1030", reads_y).problems == ()
+
+
+# v_bitop3_b32, v_lshl_add_u64 and v_mfma_f32_16x16x8_xf32, from LLVM's tests of the assembler.
+BITOP3, LSHL_ADD, XF32 = "050034d20105 0e04", "020008d20305 1104", "0000bed30005 0a04"
+
+
+@pytest.mark.parametrize(
+    ("code", "targets", "lacking"),
+    [
+        (BITOP3, ("gfx950",), ("gfx942", "gfx90a", "gfx9-4-generic")),
+        (LSHL_ADD, ("gfx942", "gfx950", "gfx9-4-generic"), ("gfx90a", "gfx906")),
+        (XF32, ("gfx942",), ("gfx950", "gfx9-4-generic")),
+    ],
+)
+def test_check_code_reports_instructions_of_other_gpus(
+    code: str, targets: Sequence[str], lacking: Sequence[str]
+) -> None:
+    new = bytes.fromhex(code)
+
+    def first(text: bytes) -> bytes:
+        return text[:8] + new + text[16:]
+
+    def constant(text: bytes) -> bytes:
+        return text[:8] + b"\xff\x00\x02\x7e" + new[:4] + text[16:]
+
+    for target in targets:
+        assert checked(target, section_bytes(".text", first)).problems == ()
+    for target in lacking:
+        (problem,) = checked(target, section_bytes(".text", first)).problems
+        assert problem.code == "code-object-wrong"
+        assert target in problem.text
+        # v_mov_b32 with a literal constant, such as those of random generators.
+        assert checked(target, section_bytes(".text", constant)).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("target", "properties", "users", "text"),
+    [
+        ("gfx942", 0b1001, 6, "which expects its scratch buffer in registers"),
+        ("gfx90a", 0b1000, 2, "which does not expect its scratch buffer in registers"),
+        ("gfx1201", 0b1001, 6, "which expects its scratch buffer in registers"),
+    ],
+)
+def test_check_code_compares_scratch_with_generation(target: str, properties: int, users: int, text: str) -> None:
+    (problem,) = checked(target, descriptor(56, "B", properties), descriptor(52, "B", 0x81 | users << 1)).problems
+    assert problem.text.endswith(text)
 
 
 def test_check_code_accepts_unknown_processor_without_limits() -> None:

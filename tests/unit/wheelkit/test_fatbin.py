@@ -410,7 +410,7 @@ def test_read_targets_counts_defects_of_one_kind(tmp_path: Path) -> None:
             "number of arguments 2, but 3 for gfx942",
         ),
         (descriptor(48 + 2, "B", 0xAF), "float mode"),
-        (descriptor(52, "H", 1 | 6 << 1 | 7 << 7), "work-group IDs"),
+        (descriptor(52, "H", 1 | 2 << 1 | 7 << 7), "work-group IDs"),
     ],
 )
 def test_read_targets_compares_kernels_of_targets(tmp_path: Path, edit: Edit, text: str) -> None:
@@ -444,7 +444,7 @@ def test_read_targets_accepts_target_specific_properties(tmp_path: Path) -> None
         metadata(lambda about: about["amdhsa.kernels"][0][".args"].append(hidden)),
         kernel_field(kernarg_segment_size=280),
         descriptor(8, "I", 280),
-        descriptor(52, "H", 1 | 6 << 1 | 7 << 7),
+        descriptor(52, "H", 1 | 2 << 1 | 7 << 7),
         kernel_symbol("", 16, "Q", 4),
     )(other)
     parts = {"gfx942": whole_code("gfx942"), "gfx950": bytes(other)}

@@ -1,0 +1,121 @@
+"""Decoded machine code of compiled libraries, and of functions that are overwritten."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from wheelkit.elf.reader import ElfImage
+from wheelkit.elf.x86 import MachineCode, read_code
+from wheelkit.inspect.host_code import check_instructions
+
+NOP = b"\x90"
+AVX512, AVX2, AVX = "62f1fd486f05228aecff", "c4e27d78c0", "c5fd6f442420"
+
+
+def compiled() -> bytes:
+    return next(Path(msgpack.__file__).parent.glob("_cmsgpack.*.so")).read_bytes()
+
+
+def overwritten(folder: Path, code: bytes) -> tuple[Path, int]:
+    """Write a compiled library in which a function begins with other code; return the function's address."""
+    path, data = folder / "library.so", bytearray(compiled())
+    image = ElfImage.parse(bytes(data), "library")
+    text, table = image.section(".text"), image.section(".eh_frame_hdr")
+    assert text is not None
+    assert table is not None
+    starts = [table.address + start for start, _ in struct.iter_unpack("<ii", image.contents(table)[12:])]
+    place, following = next((one, two) for one, two in pairwise(starts) if one > text.address and two - one >= 64)
+    at = place - text.address + text.offset
+    data[at : at + following - place] = code.ljust(following - place, NOP)
+    path.write_bytes(data)
+    return path, place
+
+
+def decoded(path: Path) -> MachineCode:
+    code = read_code(path)
+    assert code is not None
+    return code
+
+
+def test_read_code_decodes_every_function_of_compiled_library(tmp_path: Path) -> None:
+    (tmp_path / "library.so").write_bytes(compiled())
+    code = decoded(tmp_path / "library.so")
+    assert code.functions > 100
+    assert (code.avx2, code.avx512, code.unknown, code.whole, code.dispatches) == ((), (), (), True, False)
+
+
+# Each form of instruction once, from Intel's manual.
+@pytest.mark.parametrize(
+    "code",
+    [
+        *("55", "4889e5", "4c8b7c2410", "488d3d11223344", "8b0425aabbccdd", "8b8c9d11223344", "8b4c9d08", "ccc9"),
+        *("48b81122334455667788", "b811223344", "66b81122", "e811223344", "0f8411223344", "ff1511223344", "75f0"),
+        *("f6c101", "f6d8", "f7c111223344", "f7d8", "66f7c11122", "48f7c111223344", "69c011223344", "6bc007", "83ec10"),
+        *("0fb6c0", "0f1f8400aabbccdd", "660f3a0fc108", "660f3800c1", "f30f7e07", "f20f2ac0", "0fc6c1aa", "660f70c0ee"),
+        *("f0480fb10f", "64488b042528000000", "67668b07", "2e660f1f8400aabbccdd", "d9c0", "a811", "3d11223344"),
+        *("c20800", "66c7450011aa", "c5f877", AVX, "c5f9efc0", "c4e37d19c001", "c4c17a6f0424", "c5f970c0ee"),
+        *("c4e27918c0", "8b9c2411223344", "8b5c2411", "41ff24c6", "486bc964", "0fa2"),
+    ],
+)
+def test_read_code_knows_length_of_each_form(code: str, tmp_path: Path) -> None:
+    path, place = overwritten(tmp_path, bytes.fromhex(code + AVX512))
+    found = decoded(path)
+    assert (found.avx2, found.avx512, found.unknown) == ((), (place + len(code) // 2,), ())
+
+
+def test_read_code_lists_avx2_before_avx512(tmp_path: Path) -> None:
+    path, place = overwritten(tmp_path, bytes.fromhex(AVX2 + AVX512))
+    found = decoded(path)
+    assert (found.avx2, found.avx512) == ((place,), (place + len(AVX2) // 2,))
+
+
+def test_read_code_lists_bytes_that_are_no_instructions(tmp_path: Path) -> None:
+    path, place = overwritten(tmp_path, bytes.fromhex(AVX) + b"\x06" * 40)
+    assert decoded(path).unknown == (place + len(AVX) // 2,)
+
+
+def test_read_code_finds_question_to_processor(tmp_path: Path) -> None:
+    path, _ = overwritten(tmp_path, b"\x0f\x01\xd0")
+    assert decoded(path).dispatches
+
+
+def test_read_code_skips_other_libraries(tmp_path: Path) -> None:
+    data = compiled().replace(b"\x01\x1b\x03\x3b", b"\x01\x1b\x03\xff")
+    (tmp_path / "library.so").write_bytes(data)
+    assert read_code(tmp_path / "library.so") is None
+
+
+OLD = MachineCode(functions=1000, avx2=(), avx512=(), unknown=(), whole=True, dispatches=False)
+NEW = replace(OLD, avx2=tuple(range(4096, 4146)))
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (OLD, ""),
+        (replace(OLD, avx512=(4096,)), "AVX-512 in 1 of 1000 functions, the first at 0x1000, without asking"),
+        (replace(OLD, avx512=(4096,), dispatches=True), ""),
+        (replace(OLD, avx512=tuple(range(21)), dispatches=True), "AVX-512 in 21 of 1000 functions"),
+        (NEW, "AVX2, FMA or BMI in 50 of 1000 functions"),
+        (replace(OLD, unknown=(4096,)), "bytes that are no instructions in its machine code at 0x1000"),
+        (replace(OLD, unknown=(4096,), dispatches=True), ""),
+        (replace(OLD, unknown=(4096, 4097, 4098), dispatches=True), "0x1000"),
+        (replace(OLD, unknown=(4096,), whole=False), ""),
+    ],
+)
+def test_check_instructions_reports_newer_instructions(code: MachineCode, message: str) -> None:
+    tiny = replace(OLD, functions=7)
+    found = [item.message for item in check_instructions({"a.so": OLD, "b.so": code, "c.so": OLD, "d.so": tiny})]
+    assert len(found) == bool(message)
+    assert message in "".join(found)
+
+
+def test_check_instructions_accepts_what_most_libraries_need() -> None:
+    assert list(check_instructions({"a.so": NEW, "b.so": NEW, "c.so": OLD})) == []
+    assert list(check_instructions({"a.so": NEW})) == []
