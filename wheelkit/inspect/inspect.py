@@ -23,7 +23,7 @@ from wheelkit.elf.constants import ELF64_LITTLE, MAGIC
 from wheelkit.elf.hardening import load_defects
 from wheelkit.elf.reader import open_image
 from wheelkit.elf.snapshot import Elf
-from wheelkit.elf.x86 import MachineCode, read_code
+from wheelkit.elf.x86 import CAN_DECODE, MachineCode, read_code
 from wheelkit.findings import finding, sort_findings
 from wheelkit.gpu.code_object import HEAD_SIZE
 from wheelkit.gpu.fatbin import DeviceCode, TargetCode, read_targets
@@ -238,6 +238,8 @@ class _Inspection:
             yield from library.check_device_code(elfs, expected, self.expectations.covers, whole=whole)
         if is_jax or project == "jaxlib":  # other projects choose functions for the processor in other ways
             yield from check_instructions(self.codes)
+            if not CAN_DECODE:
+                yield finding("code-unread", "the instructions of its libraries were not decoded on this machine.")
         if is_jax:
             yield from library.check_exports(elfs, plugin=whole and project.endswith("-pjrt"))
             yield from library.check_runtime_targets(

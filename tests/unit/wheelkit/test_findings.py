@@ -528,6 +528,13 @@ def test_module_of_another_python_is_named(tmp_path: Path) -> None:
     assert found[0].message == (f"it calls {older}, but most other modules {newer}, so it is for another Python.")
 
 
+def test_machine_that_decodes_nothing_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "code-unread" not in {item.code for item in look(clean_pjrt(), tmp_path).findings}
+    monkeypatch.setattr("wheelkit.inspect.inspect.CAN_DECODE", False)
+    (found,) = (item for item in look(clean_pjrt(), tmp_path).findings if item.code == "code-unread")
+    assert found.severity is Severity.NOTE
+
+
 def test_every_finding_kind_has_a_test() -> None:
     files = ("test_findings.py", "test_inspect.py", "test_kernel_wheel.py")
     here = "".join((Path(__file__).parent / name).read_text() for name in files)
