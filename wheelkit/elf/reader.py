@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from wheelkit.elf.constants import (
     SHT_NOBITS,
     SHT_NOTE,
     SHT_NULL,
+    SHT_SYMTAB,
     SYMBOL,
 )
 
@@ -236,6 +238,19 @@ class ElfImage:
         strings = self.contents(self.sections[table.link])
         for symbol in self.symbols(table):
             yield symbol, string_at(strings, symbol.name, self.label)
+
+    def symbol_names(self, addresses: Container[int], kind: int) -> Iterator[tuple[int, str]]:
+        """Yield the address and name of each symbol of .symtab that has this type and one of these addresses."""
+        table = next((section for section in self.sections if section.type == SHT_SYMTAB), None)
+        if table is None or table.link >= len(self.sections):
+            return
+        content, names = self.contents(table), self.contents(self.sections[table.link])
+        # A library has a million symbols, so addresses are compared without a loop of Python.
+        words = memoryview(content[: len(content) // SYMBOL.size * SYMBOL.size]).cast("Q")
+        values = words[1::3].tolist()
+        for row in compress(range(len(values)), map(addresses.__contains__, values)):
+            if words[3 * row] >> 32 & 0xF == kind:
+                yield values[row], string_at(names, words[3 * row] & 0xFFFFFFFF, self.label)
 
     def notes(self) -> Iterator[tuple[bytes, int, bytes]]:
         """Yield name (with its NUL), type and description of each note; the file aligns all of them to 4 bytes."""

@@ -61,17 +61,9 @@ def name_problems(debug: Path, registered: Sequence[RegisteredKernels]) -> Itera
     """
     kernels = {handle: kernel for bundle in registered for kernel, handle in bundle.handles.items()}
     with reader.open_image(debug) as image:
-        table = next((section for section in image.sections if section.type == constants.SHT_SYMTAB), None)
-        if table is None or table.link >= len(image.sections):
-            return
-        content, names = image.contents(table), image.contents(image.sections[table.link])
-        words = memoryview(content[: len(content) // constants.SYMBOL.size * constants.SYMBOL.size]).cast("Q")
-        values = words[1::3].tolist()
-        for row in compress(range(len(values)), map(kernels.__contains__, values)):
-            kernel, is_object = kernels[values[row]], words[3 * row] >> 32 & 0xF == constants.STT_OBJECT
-            name = reader.string_at(names, words[3 * row] & 0xFFFFFFFF, image.label)
-            if is_object and name != kernel:
-                yield f"registers kernel {kernel} for the handle of {name}"
+        for handle, name in image.symbol_names(kernels, constants.STT_OBJECT):
+            if name != kernels[handle]:
+                yield f"registers kernel {kernels[handle]} for the handle of {name}"
 
 
 def _problem(image: ElfImage, kernel: str, handle: int, address: int, expected: int | None) -> Iterator[str]:

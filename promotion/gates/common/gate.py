@@ -101,6 +101,11 @@ class GateContext:
             )
         return path
 
+    def debug_file(self, wheel: Wheel, path: str) -> Path | None:
+        """Return the file with the symbol table of a wheel's library, or None if the set has none."""
+        name = f"debug/{wheel.filename.removesuffix('.whl')}/{path}.debug"
+        return self.bucket.fetch(self.staged.file(name), self.work) if name in self.wheel_set.files else None
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gate:

@@ -107,10 +107,7 @@ def _libraries(
     for path in present:
         out = context.work / "library.so"
         archive.extract(path, out)
-        symbols = f"debug/{wheel.filename.removesuffix('.whl')}/{path}.debug"
-        debug = None
-        if promised.get(path) and symbols in context.wheel_set.files:
-            debug = context.bucket.fetch(context.staged.file(symbols), context.work)
+        debug = context.debug_file(wheel, path) if promised.get(path) else None
         yield _read(out, wheel.filename, path, promised.get(path, ()), owed=path in owed, debug=debug)
         out.unlink()
     for path in sorted({*(path for path, targets in promised.items() if targets), *owed} - set(present)):

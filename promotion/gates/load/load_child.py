@@ -111,6 +111,13 @@ def _registrations() -> Answer:
     return {"registered": found}
 
 
+def _base(path: str) -> int:
+    """Return the address of a loaded library."""
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    rows = (line.split(maxsplit=5) for line in maps)
+    return min(int(row[0].partition("-")[0], 16) for row in rows if row[5:] == [path])
+
+
 def api(path: str) -> Answer:
     """Read the API table of a PJRT plugin: version, number of functions, extensions as [type, bytes]."""
     get = ctypes.CDLL(path, mode=os.RTLD_NOW).GetPjrtApi
@@ -132,9 +139,14 @@ def api(path: str) -> Answer:
 
 
 def module(name: str) -> Answer:
-    """Import an extension module and return table -> name -> signatures of the handler's stages, or parts of a type."""
-    imported, signature = importlib.import_module(name), _program("signatures").signature
+    """Import an extension module, and return table -> name -> signature of the handler, or parts of the type.
+
+    `places` has the address of each handler in the module's file.
+    """
+    imported, signatures = importlib.import_module(name), _program("signatures")
     tables: dict[str, dict[str, str]] = {}
+    places: dict[str, int] = {}
+    base = _base(os.path.realpath(str(imported.__file__)))
     for table in (table for table in _TABLES if hasattr(imported, table)):
         rows = tables.setdefault(table, {})
         for key, value in getattr(imported, table)().items():
@@ -142,8 +154,10 @@ def module(name: str) -> Answer:
                 rows[key] = " ".join(sorted(value))
                 continue
             sys.stderr.write(f"asking the handler {key}\n")  # names the handler if it crashes
-            rows[key] = signature(value if isinstance(value, dict) else {"execute": value})
-    return {"tables": tables}
+            stages = value if isinstance(value, dict) else {"execute": value}
+            rows[key] = signatures.signature(stages)
+            places[key] = signatures.address(stages) - base
+    return {"tables": tables, "places": places}
 
 
 def package(name: str, distribution: str, *names: str) -> Answer:

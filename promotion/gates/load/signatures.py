@@ -197,15 +197,26 @@ def signature(stages: Mapping[str, object]) -> str:
     Raises:
         ValueError: the handler does not check its call frame.
     """
-    name = ctypes.pythonapi.PyCapsule_GetName
-    name.restype, name.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     capsule = stages.get(_STAGE)
     if capsule is None:
         return ", ".join(sorted(stages))
-    if name(capsule) == _CUSTOM_CALL:
+    if _name(capsule) == _CUSTOM_CALL:
         return "custom call"
-    handler = _Handler(pointer(capsule, name(capsule)))
+    handler = _Handler(address(stages))
     others = sorted(stages.keys() - {_STAGE})
     return ", ".join([f"{_STAGE} {handler.shape()}", handler.metadata(), *others])
+
+
+def address(stages: Mapping[str, object]) -> int:
+    """Return the address of a handler's function."""
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    capsule = stages.get(_STAGE) or next(iter(stages.values()))
+    return int(pointer(capsule, _name(capsule)))
+
+
+def _name(capsule: object) -> bytes | None:
+    name = ctypes.pythonapi.PyCapsule_GetName
+    name.restype, name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    found: bytes | None = name(capsule)
+    return found
