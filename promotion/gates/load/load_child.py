@@ -2,7 +2,8 @@
 
 The program uses only the standard library, and jax in some probes. The arguments are the name of a probe and its paths
 or names; the last line of output is the answer in JSON, since loaded libraries may print too. The answer has `error` if
-the probe raised an exception; after a crash there is no answer.
+the probe raised an exception; after a crash there is no answer. Most probes only load a library, so that modules which
+few probes need are imported late.
 """
 
 from __future__ import annotations
@@ -10,15 +11,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import hashlib
 import importlib
-import importlib.metadata
 import importlib.util
 import json
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -105,8 +103,7 @@ def _registrations() -> Answer:
         wrapper = _Wrapper.from_address(address)
         path = next(path for start, end, path in files if start <= address < end)
         base = min(start for start, _, other in files if other == path)
-        digest = hashlib.sha256(b"\n".join(sorted(names))).hexdigest()
-        facts = [wrapper.magic, wrapper.version, len(names), digest, sorted(variables[address])]
+        facts = [wrapper.magic, wrapper.version, len(names), _digest(names), sorted(variables[address])]
         found.setdefault(path, {})[hex(wrapper.bundle - base)] = facts
     return {"registered": found}
 
@@ -116,6 +113,12 @@ def _base(path: str) -> int:
     maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     rows = (line.split(maxsplit=5) for line in maps)
     return min(int(row[0].partition("-")[0], 16) for row in rows if row[5:] == [path])
+
+
+def _digest(names: set[bytes]) -> str:
+    import hashlib  # late: it loads OpenSSL
+
+    return hashlib.sha256(b"\n".join(sorted(names))).hexdigest()
 
 
 def api(path: str) -> Answer:
@@ -169,6 +172,8 @@ def package(name: str, distribution: str, *names: str) -> Answer:
         distribution: project of the wheel.
         names: modules of the wheel.
     """
+    import importlib.metadata  # late: it takes as long as the rest of most probes
+
     ours = f"{name}.build_info" in names
     rows = _imported_alone(*names) if ours else modules(*names)
     # Python accepts a namespace package, and jax 0.7.1 to 0.9.2 were published with one.
@@ -215,6 +220,8 @@ def _imported(name: str, recorded: Callable[[], Any] = contextlib.nullcontext) -
     Args:
         recorded: returns a context manager that yields a list of effects.
     """
+    import tempfile  # late: most probes do without
+
     effects = None
     sys.stderr.write(f"importing {name}\n")  # names the module if importing it crashes
     problem, kept = "", [os.dup(1), os.dup(2)]
