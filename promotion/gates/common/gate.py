@@ -13,6 +13,7 @@ from core.errors import GateError
 from core.model import Finding, Progress, Severity, Tier, Wheel, WheelSet
 from core.process import Runner
 from promotion.evidence.evidence import ANY
+from promotion.gates.common.machine_tools import MachineTools
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import StagedSet
 
@@ -66,6 +67,7 @@ class GateContext:
         shared: a directory that all gates of one run share.
         lock: lock of the files in `shared`, since gates run concurrently.
         digests: SHA-256 of files that a gate of this run has read; see `sha256`.
+        tools: interpreters and settings of this machine, which all gates of one run share.
     """
 
     bucket: Bucket
@@ -78,6 +80,11 @@ class GateContext:
     shared: Path
     lock: threading.Lock = field(default_factory=threading.Lock)
     digests: dict[tuple[object, ...], str] = field(default_factory=dict)
+    tools: MachineTools = field(default_factory=MachineTools)
+
+    def pythons(self, *versions: str) -> Mapping[str, Path]:
+        """Return the interpreters of this machine, by version; by default, those of the set's versions."""
+        return self.tools.pythons(versions or self.wheel_set.python_versions, self.runner)
 
     def sha256(self, path: Path) -> str:
         """Return the SHA-256 of a file, which is read once in a run of gates unless it changes."""

@@ -37,6 +37,7 @@ from promotion.evidence.signing import Signer
 from promotion.gates.common.gate import Check, Gate, GateContext, error, warning
 from promotion.gates.common.gate_code import code_digest
 from promotion.gates.common.kept_results import KeptResults
+from promotion.gates.common.machine_tools import MachineTools
 from promotion.gates.common.transcript import Transcript
 from promotion.policy.policy import EDITION, edition
 from promotion.stage import read_staged
@@ -92,6 +93,7 @@ def run_gates(
     kept = None if store is None else KeptResults(store)
     oldest = None if max_age is None else datetime.now(UTC) - max_age
     stop, lock, digests = threading.Event(), threading.Lock(), dict[tuple[object, ...], str]()
+    tools = MachineTools()
     results: list[dict[str, Evidence]] = []
     with tempfile.TemporaryDirectory(prefix="gates-") as top:
         shared, scratch = Path(top, "shared"), Path(top, "tmp")
@@ -114,6 +116,7 @@ def run_gates(
                     shared=shared,
                     lock=lock,
                     digests=digests,
+                    tools=tools,
                 )
                 if kept is not None:
                     kept.prepare(gate, _settings(gate), context, left)

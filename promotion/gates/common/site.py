@@ -14,7 +14,6 @@ from core.layouts import allowed_sonames
 from core.model import PYLOCK, RocmVersion
 from promotion.gates.common.gate import GateContext
 from promotion.gates.common.installers import Command, is_connection_failure, on_one_line
-from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.requirements import hashed, locked, wheels_for, write_lines
 from promotion.gates.common.rocm_manifest import RocmTree, set_manifest
 from promotion.gates.common.stubs import write_stubs
@@ -196,11 +195,11 @@ def _install(context: GateContext, site: Site, root: Path) -> None:
     def run(command: Command) -> None:
         context.runner.run(command.argv, env=command.env, timeout=_SECONDS)
 
-    python = find_pythons((site.version,), context.runner).get(site.version)
+    python = context.pythons(site.version).get(site.version)
     if python is None:
         hint = f"Run `uv python install {site.version}`."
         raise MachineError(f"This machine has no Python {site.version}.", hint=hint)
-    uv = configured_uv(context.runner)
+    uv = configured_uv(context.runner, context.tools.pip_config(context.runner))
     run(uv.create(python, root))
     wheels = wheels_for(context.wheel_set, site.version)
     folders = {context.wheel(wheel).parent for wheel in wheels}

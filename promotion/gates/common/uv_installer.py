@@ -169,6 +169,6 @@ class Uv:
         return Command(argv=argv, env={**UNSET, **_UNSET_UV, **self._direct})
 
 
-def configured_uv(runner: Runner, *, cache: Path | None = None, direct: str = LOOPBACK) -> Uv:
-    """Return uv with the user's pip configuration; see `Uv`."""
-    return Uv(find_uv_bin(), pip_config(runner), cache=cache, direct=direct)
+def configured_uv(runner: Runner, config: Mapping[str, str] | None = None) -> Uv:
+    """Return uv with the user's pip configuration, which is read unless it is given."""
+    return Uv(find_uv_bin(), pip_config(runner) if config is None else config)

@@ -27,7 +27,6 @@ from promotion.corpus.catalog import CompileCorpus
 from promotion.corpus.expectations import ExpectationKind
 from promotion.corpus.programs.declaration import Program
 from promotion.gates.common.gate import Check, Gate, GateContext, error, warning
-from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.rocm_manifest import RocmTree
 from promotion.gates.common.site import RocmLibraries, Site, make_site, rocm_libraries
 from promotion.gates.compile.budget import Budget, load_budget
@@ -57,7 +56,7 @@ def install_compiler(context: GateContext, rocm: RocmTree | None) -> tuple[Site,
         MachineError: this machine has no Python of the set.
     """
     versions = context.wheel_set.python_versions
-    pythons = find_pythons(versions, context.runner)
+    pythons = context.pythons()
     site = make_site(context, next((version for version in versions if version in pythons), versions[0]))
     return site, rocm_libraries(context, site, rocm)
 
@@ -118,9 +117,8 @@ def _inputs(context: GateContext, options: CompileOptions) -> dict[str, str] | N
     """Return the Python and the earlier code; None if the versions of jax's dependencies or a real ROCm may change."""
     if options.rocm or context.bucket.head(context.staged.file(PYLOCK)) is None:
         return None
-    pythons = find_pythons(context.wheel_set.python_versions, context.runner)
     before = options.before or previous_code(context.bucket, context.staged.index, context.wheel_set.jax_version)
-    python = next((str(path.resolve()) for path in pythons.values()), "")
+    python = next((str(path.resolve()) for path in context.pythons().values()), "")
     return {"python": python, "before": json.dumps({"set": before.set_digest, "code": to_json(before.code)})}
 
 

@@ -22,7 +22,6 @@ from core.tasks import Task, TaskContext, TaskInput, Tasks
 from core.wheels_json import load_wheel_set
 from promotion.corpus.catalog import CHILD
 from promotion.gates.common.gate import GateContext
-from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.requirements import wheels_for
 from promotion.gates.common.rocm_manifest import RocmTree
 from promotion.gates.common.site import RocmLibraries, Site, make_site, rocm_libraries
@@ -83,7 +82,7 @@ class RemoteBatches:
     def _python(self) -> str:
         """Return the Python that a run on this machine would use."""
         versions = self.context.wheel_set.python_versions
-        pythons = find_pythons(versions, self.context.runner)
+        pythons = self.context.pythons()
         return next((version for version in versions if version in pythons), versions[0])
 
     def _inputs(self) -> dict[str, TaskInput]:

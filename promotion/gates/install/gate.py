@@ -16,7 +16,6 @@ from core.model import PYLOCK, Tier
 from core.process import Runner
 from promotion.gates.common.gate import Check, Gate, GateContext
 from promotion.gates.common.installers import Installer
-from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.requirements import wheels_for
 from promotion.gates.common.site import site_for
 from promotion.gates.common.uv_installer import Uv
@@ -56,11 +55,12 @@ def make_gate(
         folder = context.work / "cache"
         if with_ is not None:
             return with_(context.runner, folder)
-        return configured_installers(context.runner, folder, selection, cache)
+        config = context.tools.pip_config(context.runner)
+        return configured_installers(context.runner, folder, selection, cache, config=config)
 
     def run(context: GateContext) -> Iterator[Check]:
         versions = context.wheel_set.python_versions
-        available = find_pythons(versions, context.runner) if pythons is None else pythons
+        available = context.pythons() if pythons is None else pythons
         with contextlib.ExitStack() as stack:
             # Tests with a common cache share an index; other tests have separate indexes, which record the downloads.
             indexes = [

@@ -119,7 +119,11 @@ def select_installers(text: str) -> InstallerSelection:
 
 
 def configured_installers(
-    runner: Runner, folder: Path, selection: InstallerSelection | None = None, environments: Path | None = None
+    runner: Runner,
+    folder: Path,
+    selection: InstallerSelection | None = None,
+    environments: Path | None = None,
+    config: Mapping[str, str] | None = None,
 ) -> tuple[Installer | Locker, ...]:
     """Return installers with the user's pip configuration.
 
@@ -127,6 +131,7 @@ def configured_installers(
         folder: directory for caches of files.
         selection: the installers; None means the newest ones.
         environments: the user's cache, which keeps the environments of installers; None uses `folder`.
+        config: the user's pip configuration; None reads it.
 
     Raises:
         MachineError: an installer cannot be installed.
@@ -135,7 +140,7 @@ def configured_installers(
     # Staged indexes and the hosts in the user's NO_PROXY are reached directly.
     code = "import urllib.request; print(urllib.request.getproxies_environment().get('no', ''))"
     direct = ",".join(filter(None, (LOOPBACK, runner.run((sys.executable, "-I", "-c", code)).stdout.strip())))
-    config = pip_config(runner)
+    config = pip_config(runner) if config is None else config
     uv = Uv(find_uv_bin(), config, cache=folder / "uv", direct=direct)
     # Without the option --python, pip saves one process for each command.
     pip = Pip(no_index=uv.no_index, direct=direct, environment=Path(sys.prefix))

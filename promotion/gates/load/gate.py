@@ -10,7 +10,6 @@ from packaging.version import Version
 from core.errors import CiBuildError
 from core.model import Finding, Tier
 from promotion.gates.common.gate import Check, Gate, GateContext, error, warning
-from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.rocm_manifest import RocmTree
 from promotion.gates.common.site import make_site, rocm_libraries
 from promotion.gates.load import golden
@@ -34,7 +33,7 @@ def make_gate(*, rocm: RocmTree | None = None, update_golden: bool = False, root
 
     def run(context: GateContext) -> Iterator[Check]:
         versions = context.wheel_set.python_versions
-        present = find_pythons(versions, context.runner)
+        present = context.pythons()
         update = update_golden
         for version in versions:
             if version not in present:

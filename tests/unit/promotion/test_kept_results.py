@@ -18,7 +18,7 @@ from promotion.corpus.catalog import load_corpus
 from promotion.evidence.evidence import read_all, record
 from promotion.gates import inspection
 from promotion.gates.abi import gate as abi_gate
-from promotion.gates.common import kept_results
+from promotion.gates.common import kept_results, machine_tools
 from promotion.gates.common.gate import Check, Gate, GateContext, content_alone, error
 from promotion.gates.common.runs import run_gates
 from promotion.gates.compile import gate as compile_gate
@@ -194,7 +194,7 @@ def test_old_result_runs_again(place: Place) -> None:
 
 
 def test_compile_depends_on_locked_jax_and_earlier_code(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile_gate, "find_pythons", lambda _versions, _runner: {"3.12": Path("/usr/bin/python3.12")})
+    monkeypatch.setattr(machine_tools, "find_pythons", lambda _versions, _runner: {"3.12": Path("/usr/bin/python3.12")})
     contexts: list[GateContext] = []
 
     def keep_context(context: GateContext) -> None:
