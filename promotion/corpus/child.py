@@ -23,6 +23,7 @@ and the linker in the wheel. The child uses only jax and the standard library.
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import json
 import re
@@ -90,6 +91,7 @@ def load_programs() -> dict[str, tuple[Any, Callable[..., Any]]]:
     sys.modules[PACKAGE] = package
     for path in sorted((HERE / "programs").glob("[!_]*.py")):
         corpus_module(f"programs.{path.stem}")
+    gc.freeze()  # jax stays in memory, so that collections need not visit it
     registry: dict[str, tuple[Any, Callable[..., Any]]] = corpus_module("programs.declaration").REGISTRY
     return registry
 
