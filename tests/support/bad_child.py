@@ -36,6 +36,9 @@ def main(request: dict[str, Any]) -> int:
             return 3
         if "start.abort" in request["programs"]:
             os.abort()
+        if "start.slow" in request["programs"]:
+            time.sleep(1)
+            (HERE / "imported").touch()
         tell(event="ready", jax="0.10.2", device_kind="none", seconds=0.1)
         for program in request["programs"]:
             kind, _, name = program.partition(".")

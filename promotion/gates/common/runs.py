@@ -46,8 +46,9 @@ from promotion.storage.keys import StagedSet
 
 _MOST_LISTED = 20
 """Maximum number of errors in the final message; thousands of tests may fail for the same reason."""
-_FIRST = ("load", "compile")
-"""Gates that start first: they take long, and compile jax's modules to bytecode, which the gate install copies."""
+_FIRST = ("compile", "coverage", "load")
+"""Gates that start first, in this order: compile takes longest, and compiles jax's modules to bytecode, which load and
+install use; coverage needs no Python meanwhile."""
 
 _THREADS = "gate"
 """Prefix of the names of threads that run gates."""
@@ -174,7 +175,8 @@ def _run_all(
 
     # Python 3.11 shows other threads incomplete variables while it reads them for the first time, and uv needs them.
     sysconfig.get_config_vars()
-    first = sorted(pending, key=lambda one: one[0].name not in _FIRST)
+    order = [*_FIRST, *(gate.name for gate, _ in pending)]
+    first = sorted(pending, key=lambda one: order.index(one[0].name))
     with ThreadPoolExecutor(min(len(pending), len(os.sched_getaffinity(0))) or 1, thread_name_prefix=_THREADS) as pool:
         try:
             futures = {gate.name: pool.submit(run, gate, context) for gate, context in first}

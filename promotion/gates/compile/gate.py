@@ -194,8 +194,15 @@ class _CompileRun:
         count, memory = share_machine(len(os.sched_getaffinity(0)), available_memory(), self.options.jobs)
         limits = self.options.limits or ProcessLimits(memory=memory)
 
+        first, imported = threading.Lock(), threading.Event()
+
         def start(share: Share) -> Sequence[ChildRun]:
-            return self._run_share(run, share, limits)
+            if not first.acquire(blocking=False):
+                imported.wait()  # the first process compiles jax's modules to bytecode, which the others read
+            try:
+                return self._run_share(run, share, limits, imported)
+            finally:
+                imported.set()
 
         for batch_result in compile_shares(shares(self.compiled, count), start, count, self.stop):
             yield batch_result, rocm.kind
@@ -213,8 +220,9 @@ class _CompileRun:
         yield from remote.results([batch for parts in work for part in parts for batch in part], tasks)
 
     def _run_share(
-        self, run: Callable[..., Sequence[ChildRun]], share: Share, limits: ProcessLimits
+        self, run: Callable[..., Sequence[ChildRun]], share: Share, limits: ProcessLimits, imported: threading.Event
     ) -> Sequence[ChildRun]:
+        """Run one process for some batches; `imported` is set when it begins with its first program."""
         if self.stop.is_set():
             raise GateError("The gate was stopped.")
         requests = [self._request(batch) for batch in share]
@@ -223,6 +231,7 @@ class _CompileRun:
 
             def show(program: str, fate: Fate | None) -> None:
                 nonlocal done
+                imported.set()
                 done += fate is not None
                 task.count(done, total, program, unit="programs")
 

@@ -65,6 +65,7 @@ class Bench:
         matrix: tuple[str, ...] = (),
         limits: ProcessLimits = LIMITS,
         expectations: tuple[Expectation, ...] = (),
+        jobs: int = 1,
         **options: Any,
     ) -> Gate:
         corpus = CompileCorpus(
@@ -77,7 +78,7 @@ class Bench:
         bytecode = {"PYTHONPYCACHEPREFIX": str(self.child / "bytecode")}
         site = Site(python=Path(sys.executable), version="", folder=self.child, env=bytecode)
         compiler = site, RocmLibraries(weak=False, kind="none", env={})
-        return make_gate(corpus, CompileOptions(jobs=1, limits=limits, compiler=lambda *_: compiler, **options))
+        return make_gate(corpus, CompileOptions(jobs=jobs, limits=limits, compiler=lambda *_: compiler, **options))
 
     def run(self, gate: Gate, *, redo: bool = True) -> Evidence:
         runner = HostRunner(dict(os.environ))
@@ -226,6 +227,19 @@ def test_program_killed_from_outside_runs_again(bench: Bench) -> None:
     evidence = bench.run(bench.gate("numpy.one", "bad.kill_once", "numpy.two"))
     assert errors(evidence) == []
     assert fates(evidence)["bad.kill_once"] == "compiled"
+
+
+def test_second_process_starts_when_first_has_imported_jax(bench: Bench) -> None:
+    names = ["start.slow", *(f"numpy.p{number}" for number in range(15))]
+    evidence = bench.run(bench.gate(*names, jobs=2))
+    assert errors(evidence) == []
+    assert len(bench.processes()) == 2
+    assert (bench.child / "processes").stat().st_mtime > (bench.child / "imported").stat().st_mtime
+
+
+def test_second_process_starts_when_first_dies(bench: Bench) -> None:
+    evidence = bench.run(bench.gate("start.abort", *(f"numpy.p{number}" for number in range(15)), jobs=2))
+    assert sum(fate == "compiled" for fate in fates(evidence).values()) == 8
 
 
 def test_evidence_keeps_last_output_of_process(bench: Bench) -> None:

@@ -407,10 +407,10 @@ def test_gates_run_at_once_and_answer_in_order(
         yield GOOD
 
     gates = [
-        replace(made_gate([]), name=name, run=partial(work, name)) for name in ("abi", "load", "compile", "install")
+        replace(made_gate([]), name=name, run=partial(work, name)) for name in ("abi", "load", "coverage", "compile")
     ]
-    assert [evidence.gate for evidence in run(bucket, staged, *gates)] == ["abi", "load", "compile", "install"]
-    assert sorted(begun[:2]) == ["compile", "load"], "these gates start first"
+    assert [evidence.gate for evidence in run(bucket, staged, *gates)] == ["abi", "load", "coverage", "compile"]
+    assert sorted(begun[:2]) == ["compile", "coverage"], "these gates start first"
 
 
 def test_variables_of_python_are_read_before_gates_start(
