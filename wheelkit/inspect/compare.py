@@ -60,8 +60,8 @@ def _compare(before: WheelArchive, now: WheelArchive, scratch: Path) -> Iterator
 
 def _member(before: WheelArchive, now: WheelArchive, name: str, scratch: Path) -> Iterator[Difference]:
     old, new = scratch / "before", scratch / "now"
-    before.extract(name, old)
-    now.extract(name, new)
+    before.unpack(name, old)
+    now.unpack(name, new)
     try:
         if _is_elf(old) and _is_elf(new):
             yield from compare_libraries(old, new, name)

@@ -82,7 +82,7 @@ def compare_rocm(path: Path, rocm: BuildRocm, *, scratch: Path | None = None) ->
             if _LIBRARY.fullmatch(member.name) is None:
                 continue
             library = Path(folder) / "library"
-            archive.extract(member.name, library)
+            archive.unpack(member.name, library)
             with library.open("rb") as file:
                 readable = file.read(len(ELF64_LITTLE)) == ELF64_LITTLE
             if readable:

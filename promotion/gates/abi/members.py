@@ -100,7 +100,7 @@ def _unpack(archive: WheelArchive, name: str, folder: Path, progress: Progress) 
         # Code objects run on the GPU; the coverage gate and the inspection check them.
         if head.startswith(_MAGIC) and not is_code_object(head):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            archive.extract(name, folder / name, progress=progress)
+            archive.unpack(name, folder / name, progress=progress)
     except ArchiveError as problem:
         return finding("member-damaged", f"is damaged: {problem.message}")
     return None

@@ -106,7 +106,7 @@ def _libraries(
     present = [name for name in names if next(iter(archive.chunks(name)), b"").startswith(_MAGIC)]
     for path in present:
         out = context.work / "library.so"
-        archive.extract(path, out)
+        archive.unpack(path, out)
         debug = context.debug_file(wheel, path) if promised.get(path) else None
         yield _read(out, wheel.filename, path, promised.get(path, ()), owed=path in owed, debug=debug)
         out.unlink()

@@ -114,6 +114,10 @@ def test_extract_writes_and_hashes(tmp_path: Path) -> None:
         assert archive.extract("tiny/big.so", out, progress=Watcher()) == hashlib.sha256(big).hexdigest()
         assert out.read_bytes() == big
         assert seen[-1] == (len(big), len(big))
+        seen.clear()
+        archive.unpack("tiny/big.so", out, progress=Watcher())
+        assert out.read_bytes() == big
+        assert seen[-1] == (len(big), len(big))
         assert all(len(chunk) <= 1 << 20 for chunk in archive.chunks("tiny/big.so"))
         with pytest.raises(ArchiveError, match="the limit is 100"):
             archive.read("tiny/big.so", limit=100)
@@ -129,6 +133,8 @@ def test_extract_write_error_is_raised_and_leaves_no_file(tmp_path: Path) -> Non
             archive.digest("tiny/big.so", fail)
         with pytest.raises(FileNotFoundError):
             archive.extract("tiny/big.so", tmp_path / "nowhere" / "big.so")
+        with pytest.raises(FileNotFoundError):
+            archive.unpack("tiny/big.so", tmp_path / "nowhere" / "big.so")
 
 
 def test_archive_reads_directories_and_streamed_members(tmp_path: Path) -> None:
@@ -326,6 +332,9 @@ def test_extract_damaged_member_leaves_no_file(tmp_path: Path, member: RawMember
         out = tmp_path / "out"
         with pytest.raises(ArchiveError, match=named):
             archive.extract("tiny/bad.py", out)
+        assert not out.exists()
+        with pytest.raises(ArchiveError, match=named):
+            archive.unpack("tiny/bad.py", out)
         assert not out.exists()
 
 
