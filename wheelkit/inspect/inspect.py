@@ -112,6 +112,7 @@ class _Inspection:
     ) -> None:
         self.archive, self.root, self.expectations, self.progress = archive, root, expectations, progress
         self.findings: list[Finding] = []
+        self.elves: dict[str, Elf] = {}
         self.codes: dict[str, MachineCode] = {}
 
     def complete(self, report: WheelReport) -> WheelReport:
@@ -127,7 +128,8 @@ class _Inspection:
         host = [elf for elf in elfs if elf.machine != "amdgpu"]
         files = {elf.path: libraries[elf.path] for elf in host}
         platforms = self.archive.name.platform.split(".")
-        platform, problems = check_platform(host, files, platforms, self.expectations.allowed_sonames)
+        elves = {name: self.elves[name] for name in files}
+        platform, problems = check_platform(host, files, platforms, self.expectations.allowed_sonames, elves)
         self.findings += problems
         rocm = library.rocm_versions(elfs)
         names, dist_info = [member.name for member in self.archive.members], f"{self.archive.dist_info}/"
@@ -202,7 +204,7 @@ class _Inspection:
 
     def _elf(self, name: str, path: Path, sha256: str) -> ElfFacts | None:
         try:
-            elf = Elf.read(path)
+            elf = self.elves[name] = Elf.read(path)
             with open_image(path) as image:
                 defects = tuple(load_defects(image))
                 machine_code = read_code(image) if self.expectations.verify else None

@@ -82,7 +82,11 @@ class _JudgedLibrary:
 
 
 def platform_verdict(
-    libraries: Mapping[str, Path], *, allowed_sonames: frozenset[str], platform: str
+    libraries: Mapping[str, Path],
+    *,
+    allowed_sonames: frozenset[str],
+    platform: str,
+    elves: Mapping[str, Elf] | None = None,
 ) -> PlatformVerdict:
     """Check the ELF members of one wheel against a platform.
 
@@ -90,6 +94,7 @@ def platform_verdict(
         libraries: member path -> file, laid out as in the wheel so that $ORIGIN finds siblings.
         allowed_sonames: exact sonames, not patterns, that may come from outside the wheel and the platform.
         platform: platform tag such as manylinux_2_28_x86_64.
+        elves: member path -> snapshot of its file; None reads the files.
 
     Raises:
         RepairError: the platform is unknown, or the files are not laid out as in the wheel.
@@ -97,7 +102,8 @@ def platform_verdict(
     """
     policies, policy = _policies(platform)
     root = _root(libraries)
-    elves = {name: Elf.read(path) for name, path in libraries.items()}
+    if elves is None:
+        elves = {name: Elf.read(path) for name, path in libraries.items()}
     exported = {symbol for elf in elves.values() for symbol in elf.exported}
     members = [
         _member(name, elf, root=root, policies=policies, allowed=allowed_sonames, exported=exported)
@@ -266,6 +272,7 @@ def check_platform(
     files: Mapping[str, Path],
     platforms: Sequence[str],
     allowed_sonames: Collection[str] | None,
+    elves: Mapping[str, Elf],
 ) -> tuple[PlatformSupport | None, list[Finding]]:
     """Compare the needs of the libraries with the platform tags.
 
@@ -273,6 +280,7 @@ def check_platform(
         elfs: host libraries of the wheel, not code objects; may be empty.
         files: path inside the wheel -> file, laid out as in the wheel.
         allowed_sonames: exact sonames that users have installed; None allows the libraries of ROCm.
+        elves: path inside the wheel -> snapshot of the file.
     """
     if not elfs:
         return None, []
@@ -287,7 +295,10 @@ def check_platform(
         return None, findings
     try:
         result = platform_verdict(
-            files, allowed_sonames=allowed, platform=claimed[0] if claimed else f"{_DEFAULT}_{elfs[0].machine}"
+            files,
+            allowed_sonames=allowed,
+            platform=claimed[0] if claimed else f"{_DEFAULT}_{elfs[0].machine}",
+            elves=elves,
         )
     except CiBuildError as error:
         return None, [*findings, finding("tag-unjudged", error.message)]

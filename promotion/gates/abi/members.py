@@ -130,10 +130,10 @@ def _platform_findings(folder: Path, members: Mapping[str, ElfMember]) -> dict[s
     """Return findings on needs beyond manylinux_2_28 for each library; the inspection gate reports notes."""
     if not members:
         return {}
-    files = {path: folder / path for path in members}
+    files, elves = {path: folder / path for path in members}, {path: member.elf for path, member in members.items()}
     others = {soname for member in members.values() for soname in member.elf.needed} - platform_libraries(PLATFORM)
     try:
-        result = platform_verdict(files, allowed_sonames=frozenset(others), platform=PLATFORM)
+        result = platform_verdict(files, allowed_sonames=frozenset(others), platform=PLATFORM, elves=elves)
     except CiBuildError as problem:
         text = f"cannot be compared with {PLATFORM}: {problem.message}"
         return {path: [finding("elf-unreadable", text)] for path in files}

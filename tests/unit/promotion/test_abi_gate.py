@@ -19,6 +19,7 @@ from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.gating import stage_wheels
 from tests.support.made_wheel import GLIBC, MadeWheel, library, with_sections
+from tests.support.read_libraries import record_reads
 from tests.support.silent import NoProcesses, Silent
 from tests.support.tiny_elf import TinySymbol
 from tests.support.wheel_sets import PJRT_LIBRARY, TARGETS, make_set, make_wheels, pjrt, plugin, set_wheel, write_set
@@ -124,6 +125,13 @@ def test_good_set_passes_with_origin_of_each_library(tmp_path: Path) -> None:
         BLAS: f"site-packages/_rocm_sdk_libraries_gfx94X_dcgpu/lib/{BLAS}",
     }
     assert found["layout prefix, Python 3.12"] == {HIP: f"$ROCM_PATH/lib/{HIP}", BLAS: f"$ROCM_PATH/lib/{BLAS}"}
+
+
+def test_each_library_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = record_reads(monkeypatch)
+    evidence = judge(tmp_path, our_pjrt())
+    platform = [name for name in checks(evidence) if name.endswith(".so: platform")]
+    assert len(read) == len(platform) > 0
 
 
 def test_manifest_of_set_is_used(tmp_path: Path) -> None:

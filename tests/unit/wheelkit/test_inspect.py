@@ -28,6 +28,7 @@ from tests.support.made_wheel import (
     look,
     with_sections,
 )
+from tests.support.read_libraries import record_reads
 from tests.support.silent import Silent
 from tests.support.tiny_elf import TinySymbol
 from tests.support.wheel_sets import make_set, make_wheels, write_set
@@ -120,6 +121,12 @@ def test_inspect_allow_list_is_exact(tmp_path: Path) -> None:
     assert codes(look(made, tmp_path, allowed_sonames=["librocblas.so.5"])) == ["tag-by-exception"]
     wrong = look(made, tmp_path, allowed_sonames=["librocblas.so.4"])
     assert codes(wrong) == ["needed-not-allowed", "tag-untrue"]
+
+
+def test_inspect_reads_each_library_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = record_reads(monkeypatch)
+    report = look(clean_pjrt(), tmp_path)
+    assert read == [Path(elf.path).name for elf in report.elfs] != []
 
 
 def test_inspect_sibling_library_is_not_external(tmp_path: Path) -> None:
