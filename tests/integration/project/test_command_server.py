@@ -1,0 +1,63 @@
+"""Commands of the server that forks: they give what a new process gives."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_server import LAUNCHER, run_command
+
+
+@pytest.mark.parametrize(
+    ("words", "more"),
+    [
+        (["targets", "--json"], {}),
+        (["promote", "x"], {"CI_BUILD_BUCKET": "elsewhere\udcff"}),
+        (["no-command"], {}),
+        (["release", "--local", "--dry-run"], {"COLUMNS": "60"}),
+        (["dist_wheels", "--help"], {"PYTHONIOENCODING": "latin-1"}),
+    ],
+)
+def test_command_gives_what_a_new_process_gives(words: list[str], more: dict[str, str], tmp_path: Path) -> None:
+    env = {**os.environ, **more}
+    done = run_command(words, tmp_path, env)
+    argv = [sys.executable, LAUNCHER, *words]
+    new = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
+    assert (done.args, done.returncode, done.stdout, done.stderr) == (argv, new.returncode, new.stdout, new.stderr)
+
+
+def test_commands_of_threads_run_together(tmp_path: Path) -> None:
+    folders = [tmp_path / str(number) for number in range(4)]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "x.whl").mkdir()
+    with ThreadPoolExecutor(4) as pool:
+        done = [*pool.map(lambda folder: run_command(["inspect", str(folder)], folder, os.environ), folders)]
+    assert [str(folder) in one.stderr for folder, one in zip(folders, done, strict=True)] == [True] * 4
+
+
+def test_killed_command_has_the_code_of_its_signal(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(run_command, ["index", "serve", "--bucket=.", "--port=0"], tmp_path, os.environ)
+        while not (found := processes_in(tmp_path)):
+            assert not done.done()
+            time.sleep(0.02)
+        os.kill(found[0], signal.SIGKILL)
+        assert done.result().returncode == -signal.SIGKILL
+
+
+def processes_in(folder: Path) -> list[int]:
+    """Return the processes with this working directory."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):
+            found += [int(path.parent.name)] if path.readlink() == folder else []
+    return found

@@ -1,0 +1,187 @@
+"""A process that has imported the command line and forks for every command, so that commands of tests start at once.
+
+A command is a process like that of a user: it runs the launcher with its own arguments, directory, environment and
+output. Only its modules are imported already. Variables that Python reads at its start need a new process, and so does
+the doctor, which runs without `.venv`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import re
+import runpy
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LAUNCHER = str(ROOT / "build" / "ci_build")
+MODULES = (
+    *("ci_build.build.execute", "ci_build.release.chain", "ci_build.rocm.local", "core.http.client"),
+    *("promotion.index.audit", "promotion.promote", "promotion.storage.bucket_url", "rich.table"),
+    *("venv", "wheelkit.inspect.text", "wheelkit.repair.repair"),
+)
+"""Modules that commands import late."""
+_AT_START = re.compile("PYTHON|LANG|LC_|LD_|TZ$|GLIBC|MALLOC")
+"""Variables that a process reads at its start."""
+_LOCK = threading.Lock()
+"""Requests of several threads follow one another; their commands run at the same time."""
+
+
+def run_command(words: Sequence[str], cwd: Path | None, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command of `ci_build` and return its exit code and output, like `subprocess.run`."""
+    argv = [sys.executable, LAUNCHER, *words]
+    with _LOCK:
+        server, environment = _server()
+    changed = {name for name in env.keys() | environment if env.get(name) != environment.get(name)}
+    if any(map(_AT_START.match, changed)) or "doctor" in words:
+        return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=cwd, env=env)
+    pipes = [os.pipe(), os.pipe()]
+    ours, its = socket.socketpair()
+    request = {"words": list(words), "cwd": str(cwd or Path.cwd()), "env": dict(env)}
+    text = json.dumps(request).encode(errors="surrogateescape")
+    try:
+        with _LOCK:
+            socket.send_fds(server, [len(text).to_bytes(4)], [*(out for _, out in pipes), its.fileno()])
+            server.sendall(text)
+    finally:
+        its.close()
+        for _, out in pipes:
+            os.close(out)
+    with ours, selectors.DefaultSelector() as selector:
+        output = {source: bytearray() for source, _ in pipes}
+        for source in output:
+            selector.register(source, selectors.EVENT_READ)
+        while selector.get_map():
+            for key, _ in selector.select():
+                data = os.read(key.fd, 1 << 16)
+                output[key.fd] += data
+                if not data:
+                    selector.unregister(key.fd)
+                    os.close(key.fd)
+        status = ours.recv(4)
+    assert status, "the server of commands ended"
+    said, told = (bytes(data).decode().replace("\r\n", "\n").replace("\r", "\n") for data in output.values())
+    return subprocess.CompletedProcess(argv, int.from_bytes(status, signed=True), said, told)
+
+
+@cache
+def _server() -> tuple[socket.socket, Mapping[str, str]]:
+    """Start the server of this process; return its socket and its environment."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    ours, its = socket.socketpair()
+    argv = [sys.executable, "-m", __name__, str(its.fileno())]
+    # Commands inherit the files of their output, which must not be seekable. Nobody reads these pipes.
+    process = subprocess.Popen(
+        argv, pass_fds=[its.fileno()], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    its.close()
+
+    def end() -> None:
+        ours.close()
+        process.communicate()
+
+    atexit.register(end)
+    return ours, environment
+
+
+def main() -> None:
+    """Import the command line, then serve; in a forked process, run the command as the main program."""
+    codes = list[int]()
+    atexit.register(_leave, codes)  # before all other functions, so that it is called last
+    import ci_build.cli.commands as commands  # the client needs none of its modules
+
+    found = pkgutil.walk_packages(commands.__path__, f"{commands.__name__}.")
+    for name in (*MODULES, *(module.name for module in found)):
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # garbage collections of commands leave the shared memory alone
+    _become(_serve(socket.socket(fileno=int(sys.argv[1]))))
+    try:
+        runpy.run_path(LAUNCHER, run_name="__main__")
+    except SystemExit as ending:
+        codes += [ending.code] if isinstance(ending.code, int) else []
+        raise
+
+
+def _leave(codes: Sequence[int]) -> None:
+    """End the process without the removal of all modules, which would copy the shared memory."""
+    if codes:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(codes[0] & 0xFF)
+
+
+def _serve(control: socket.socket) -> tuple[Mapping[str, object], Sequence[int]]:
+    """Fork for each request; return the request, and its descriptors of output, in the forked process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the commands
+    with selectors.DefaultSelector() as selector:
+        selector.register(control, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is not control:
+                    pid, status = key.data
+                    selector.unregister(key.fd)
+                    os.close(key.fd)
+                    with status:
+                        status.sendall(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]).to_bytes(4, signed=True))
+                    continue
+                length, descriptors, _, _ = socket.recv_fds(control, 4, 3)
+                if not length:
+                    sys.exit()
+                request = json.loads(_receive(control, int.from_bytes(length)).decode(errors="surrogateescape"))
+                pid = os.fork()
+                if not pid:
+                    control.close()
+                    os.close(descriptors[2])
+                    for held in [*selector.get_map().values()]:
+                        if held.data:
+                            os.close(held.fd)
+                            held.data[1].close()
+                    return request, descriptors[:2]
+                for descriptor in descriptors[:2]:
+                    os.close(descriptor)
+                watched = os.pidfd_open(pid)
+                selector.register(watched, selectors.EVENT_READ, (pid, socket.socket(fileno=descriptors[2])))
+
+
+def _receive(control: socket.socket, length: int) -> bytes:
+    data = b""
+    while len(data) < length:
+        data += control.recv(length - len(data))
+    return data
+
+
+def _become(request: tuple[Mapping[str, object], Sequence[int]]) -> None:
+    """Take over directory, environment, arguments and output of a command."""
+    wanted, descriptors = request
+    for number, descriptor in enumerate(descriptors, 1):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(str(wanted["cwd"]))
+    env, words = wanted["env"], wanted["words"]
+    assert isinstance(env, dict)
+    assert isinstance(words, list)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv[:] = [LAUNCHER, *words]
+    sys.orig_argv[:] = [sys.executable, *sys.argv]
+    sys.path.remove(str(ROOT))  # the launcher adds it
+
+
+if __name__ == "__main__":
+    main()
