@@ -78,6 +78,12 @@ def work_cache(shared_folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def build_lock(shared_folder: Path) -> FileLock:
+    """Return the lock of builds of the published wheels: each finds the finished steps of earlier ones in the cache."""
+    return FileLock(shared_folder / "build.lock")
+
+
+@pytest.fixture(scope="session")
 def engine() -> Iterator[docker.Docker]:
     """Start a real Docker daemon for these tests."""
     if why := docker.obstacle():
@@ -112,14 +118,15 @@ def s3_client(s3_server: ceph.Ceph, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture(scope="session")
-def released(shared_folder: Path, work_cache: Path) -> Released:
+def released(shared_folder: Path, work_cache: Path, build_lock: FileLock) -> Released:
     """Run the main job once."""
     folder, outcome = shared_folder / "release", shared_folder / "release.json"
     with FileLock(shared_folder / "release.lock"):
         if not outcome.exists():
             folder.mkdir()
             argv = [*CI_BUILD, "release", "--local", f"--cache-dir={work_cache}"]
-            done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=folder)
+            with build_lock:
+                done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=folder)
             outcome.write_text(json.dumps({"returncode": done.returncode, "said": done.stderr}))
     # A failed start is reported by every worker and not repeated.
     told = json.loads(outcome.read_text())

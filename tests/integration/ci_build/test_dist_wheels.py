@@ -5,17 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
-import time
 import tomllib
 import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from core.errors import ReproducibilityError
 from core.wheels_json import dump_wheel_set, load_wheel_set
@@ -39,10 +40,11 @@ def cache(work_cache: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+def made(tmp_path_factory: pytest.TempPathFactory, cache: Path, build_lock: FileLock) -> Path:
     """Build a set."""
     out = tmp_path_factory.mktemp("out") / "dist"
-    done = dist_wheels(out, cache, "--json")
+    with build_lock:
+        done = dist_wheels(out, cache, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["digest"] == load_wheel_set((out / "wheels.json").read_text()).digest
     return out
@@ -106,11 +108,13 @@ def test_pylock_installs_exactly_the_set(made: Path, tmp_path: Path) -> None:
 
 def test_second_run_is_up_to_date_and_quick(made: Path, cache: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in made.rglob("*")}
-    began = time.monotonic()
-    done = dist_wheels(made, cache)
+    began = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    argv = [*CI_BUILD, "dist_wheels", *OPTIONS, f"--out={made}", f"--cache-dir={cache}"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert "is up to date; nothing to do" in done.stderr
-    assert time.monotonic() - began < 10
+    # Processor time, since a busy machine is not a failure.
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - began < 5
     assert {path: path.stat().st_mtime_ns for path in made.rglob("*")} == before
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from promotion.gates.coverage import gate as coverage_gate
 from promotion.gates.install import gate as install_gate
 from promotion.gates.install.installer_table import configured_installers
 from promotion.gates.load import gate as load_gate
+from tests.integration.conftest import succeed
 from tests.support.faults.bench import PYTHON, Bench, Case
 from tests.support.faults.device_code import BEYOND
 from tests.support.faults.matrix import FAULTS
@@ -29,22 +30,18 @@ from tests.support.faults.model import PROGRAM, Catch, Fault
 
 pytestmark = pytest.mark.network
 
-ROOT = Path(__file__).resolve().parents[3]
 WHOLE = ("load", "compile", "install")
 """Gates that need all wheels of a set."""
 
 
 @pytest.fixture(scope="session")
-def made(shared_folder: Path, work_cache: Path) -> Path:
+def made(shared_folder: Path, work_cache: Path, build_lock: FileLock) -> Path:
     """Build the set to be broken, from the published wheels for one Python."""
     folder = shared_folder / "matrix-set"
-    with FileLock(shared_folder / "matrix.lock"):
+    with build_lock:
         if not folder.exists():
-            argv = [sys.executable, "-m", "ci_build.cli", "dist_wheels", "--payload=published"]
-            argv += [f"--python-versions={PYTHON}", "--targets=gfx942,gfx950"]
-            argv += [f"--out={folder}", f"--cache-dir={work_cache}"]
-            done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
-            assert done.returncode == 0, done.stderr
+            options = [f"--python-versions={PYTHON}", "--targets=gfx942,gfx950"]
+            succeed("dist_wheels", "--payload=published", *options, f"--out={folder}", f"--cache-dir={work_cache}")
     return folder
 
 
@@ -61,6 +58,7 @@ def cpu_seconds() -> Iterator[None]:
     sys.stdout.write(f"{sum(os.times()[:4]) - before:.1f} s of processor time\n")
 
 
+@cache
 def gate(name: str) -> Gate:
     """Return a gate in the smallest form that detects a fault: one program, one installer."""
     match name:

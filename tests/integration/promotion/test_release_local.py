@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import urllib.request
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pip
 import pytest
 
 from ci_build.release.request import GATES
@@ -118,13 +120,16 @@ def test_release_compiles_small_corpus(released: Released) -> None:
 
 
 def test_release_install_command_installs_tested_wheels(released: Released, tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "v")], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "v")], check=True)
+    # A copy of the running pip, since ensurepip compiles all its modules.
+    (packages,) = (tmp_path / "v").glob("lib/python*/site-packages")
+    for path in (Path(pip.__path__[0]), *Path(pip.__path__[0]).parent.glob("pip-*.dist-info")):
+        shutil.copytree(path, packages / path.name)
     env = {**os.environ, "PIP_NO_COMPILE": "1"}  # most of the compiled files would never be imported
     with served(released.folder / "bucket") as url:
         words = shlex.split(released.install_line.replace("http://127.0.0.1:8000/", url))
-        done = subprocess.run(
-            [str(tmp_path / "v" / "bin" / words[0]), *words[1:]], capture_output=True, text=True, check=False, env=env
-        )
+        argv = [str(tmp_path / "v" / "bin" / "python"), "-m", *words]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stderr
     code = (
         "import jax, jax_rocm7_plugin.build_info as b\nprint(b.VERSION, *b.TARGETS)\nprint(jax.devices()[0].platform)\n"
