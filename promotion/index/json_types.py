@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Any, TypedDict, Union, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -140,46 +140,77 @@ def check_type(value: object, kind: Any) -> None:  # noqa: ANN401 - any annotati
     Args:
         kind: a class, dataclass, TypedDict, or an optional, tuple, list, dict or Mapping of such types.
     """
-    if type(value) is kind and kind in _SCALARS:  # most values
-        return
+    _check_of(kind)(value)
+
+
+@functools.cache
+def _check_of(kind: Any) -> _Check:  # noqa: ANN401 - any annotation
+    """Return the function that checks a value of an annotated type; analysing the annotation takes longer than that."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        if value is not None or NoneType not in inner:
-            check_type(value, next(one for one in inner if one is not NoneType))
-    elif origin is not None:
+        check = _check_of(next(one for one in inner if one is not NoneType))
+        return functools.partial(_check_optional, check) if NoneType in inner else check
+    if origin is not None:
         wanted = dict if origin is Mapping or origin is dict else origin
-        if not isinstance(value, wanted):
-            raise TypeError(f"{value!r:.80} is not a {wanted.__name__}")
-        _check_items(value, inner)
-    elif is_typeddict(kind) or dataclasses.is_dataclass(kind):
-        for name, part, annotation in _fields(value, kind):
-            try:
-                check_type(part, annotation)
-            except TypeError as error:
-                raise TypeError(f"{name}: {error}") from error
-    elif kind is not Any and type(value) is not kind:
+        return functools.partial(_check_items, wanted, [_part(one) for one in inner if one is not Ellipsis])
+    if is_typeddict(kind) or dataclasses.is_dataclass(kind):
+        return functools.partial(_check_fields, kind)
+    return _check_nothing if kind is Any else functools.partial(_check_class, kind)
+
+
+def _part(kind: Any) -> tuple[type | None, _Check]:  # noqa: ANN401 - any annotation
+    """Return the class that needs no further check, as most values have it, and the check of all other values."""
+    return kind if kind in _SCALARS else None, _check_of(kind)
+
+
+def _check_nothing(_: object) -> None:
+    pass
+
+
+def _check_class(kind: type, value: object) -> None:
+    if type(value) is not kind:
         raise TypeError(f"{value!r:.80} is not of the type {kind.__name__}")
 
 
-def _check_items(value: Any, inner: tuple[Any, ...]) -> None:  # noqa: ANN401 - a container
-    for item in value:
-        check_type(item, inner[0])
-    for item in value.values() if isinstance(value, dict) else ():
-        check_type(item, inner[1])
+def _check_optional(check: _Check, value: object) -> None:
+    if value is not None:
+        check(value)
 
 
-def _fields(value: object, kind: Any) -> Iterator[tuple[str, object, Any]]:  # noqa: ANN401 - any annotation
-    """Yield name, value and annotation of each field; TypeError if the value lacks a required one."""
+def _check_items(wanted: Any, inner: Sequence[tuple[type | None, _Check]], value: Any) -> None:  # noqa: ANN401
+    if not isinstance(value, wanted):
+        raise TypeError(f"{value!r:.80} is not a {wanted.__name__}")
+    parts = (value, value.values()) if isinstance(value, dict) else (value,)
+    for (scalar, check), items in zip(inner, parts, strict=False):
+        for item in items:
+            if type(item) is not scalar:
+                check(item)
+
+
+def _check_fields(kind: Any, value: object) -> None:  # noqa: ANN401 - a TypedDict or dataclass
+    """Check each field; TypeError if the value lacks a required one."""
     if not isinstance(value, dict if is_typeddict(kind) else kind):
         raise TypeError(f"{value!r:.80} is not a {kind.__name__}")
-    for name, annotation in _hints(kind).items():
+    for name, scalar, check in _fields(kind):
         if not isinstance(value, dict):
-            yield name, getattr(value, name), annotation
+            part = getattr(value, name)
         elif name in value:
-            yield name, value[name], annotation
+            part = value[name]
         elif name in kind.__required_keys__:
             raise TypeError(f"{name} is missing")
+        else:
+            continue
+        if type(part) is not scalar:
+            try:
+                check(part)
+            except TypeError as error:
+                raise TypeError(f"{name}: {error}") from error
 
 
+@functools.cache
+def _fields(kind: Any) -> tuple[tuple[str, type | None, _Check], ...]:  # noqa: ANN401 - a TypedDict or dataclass
+    return tuple((name, *_part(annotation)) for name, annotation in get_type_hints(kind).items())
+
+
+_Check = Callable[[Any], None]
 _SCALARS = frozenset({str, int, bool, float})
-_hints = functools.cache(get_type_hints)

@@ -71,8 +71,8 @@ def policy(style: str, script: str) -> str:
 
 def visible(value: object) -> object:
     """Return a text with invisible characters, and those that change its direction, as escapes."""
-    if type(value) is not str:
-        return value  # such as Markup of a template
+    if type(value) is not str or (value.isascii() and value.isprintable()):
+        return value  # such as Markup of a template, and most texts
     return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), value)
 
 

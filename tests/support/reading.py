@@ -66,9 +66,15 @@ class Reader:
 
     def problems(self, bucket: MemoryBucket, released: ReleasedIndex) -> Iterator[str]:
         """Yield all problems that a user of the HTML pages or of the JSON pages would have."""
-        objects = bucket.everything()
+        folder = released.simple
+        slashes = folder.count("/") + 1
+        objects = {
+            key: data
+            for key, data in bucket.everything().items()
+            if key.startswith(folder) and key.count("/") == slashes
+        }
         for ending in (".html", ".json"):
-            pages = {key: data for key, data in objects.items() if _is_page(key, released) and key.endswith(ending)}
+            pages = {key: data for key, data in objects.items() if key.endswith(ending)}
             seen: dict[str, str] = {}
             for data in pages.values():
                 seen |= files_of(data, as_json=ending == ".json")
@@ -80,7 +86,3 @@ class Reader:
                     yield f"{ending}: {name} is listed, but its file does not exist"
                 if bucket.head(metadata_name(key)) is None:
                     yield f"{ending}: {name} is listed, but its metadata does not exist"
-
-
-def _is_page(key: str, released: ReleasedIndex) -> bool:
-    return key.startswith(released.simple) and key.count("/") == released.simple.count("/") + 1
