@@ -23,7 +23,7 @@ from promotion.storage.bucket import Bucket
 from promotion.storage.bucket_url import open_bucket
 from promotion.storage.keys import StagedSet
 from tests.support.memory_bucket import Fault, FaultyBucket
-from tests.support.promoting import NOW, POLICY, RELEASED
+from tests.support.multi_arch import NOW, POLICY, RELEASED
 
 T = TypeVar("T")
 ME, WHY = "child", "to see"

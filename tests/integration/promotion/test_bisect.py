@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -25,18 +26,25 @@ sys.exit(version >= "0.10.2+rocm7.5")
 """
 
 
+@pytest.fixture(scope="module")
+def promoted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of an index with six sets, which tests copy."""
+    folder = tmp_path_factory.mktemp("promoted")
+    made = DirBucket(folder / "bucket")
+    for minor in range(2, 8):
+        version = f"0.10.2+rocm7.{minor}.0"
+        wheels = make_wheels(folder / "w", version=version, pythons=(OWN,))
+        go(made, staged_in(made, folder / "sets", wheels, rocm_version=f"7.{minor}.0"))
+    return made.root
+
+
 @pytest.fixture
-def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirBucket:
+def bucket(promoted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirBucket:
     """Return an index with six sets; the fourth, of ROCm 7.5, is the first bad one."""
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(ordinary_index(tmp_path / "ordinary")))
     monkeypatch.setenv("CI_BUILD_CACHE_DIR", str(tmp_path / "cache"))
-    made = DirBucket(tmp_path / "bucket")
-    for minor in range(2, 8):
-        version = f"0.10.2+rocm7.{minor}.0"
-        wheels = make_wheels(tmp_path / "w", version=version, pythons=(OWN,))
-        go(made, staged_in(made, tmp_path / "sets", wheels, rocm_version=f"7.{minor}.0"))
-    return made
+    return DirBucket(shutil.copytree(promoted, tmp_path / "bucket"))
 
 
 def run(bucket: DirBucket, *words: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -67,15 +68,24 @@ class ServedIndex:
             connection.close()
 
 
-@pytest.fixture
-def index(tmp_path: Path) -> Iterator[ServedIndex]:
-    bucket = DirBucket(tmp_path / "bucket")
-    sets = [make_wheels(tmp_path / "w", version=version, pythons=(OWN,)) for version in VERSIONS]
+@pytest.fixture(scope="module")
+def promoted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[SetWheel]]]:
+    """Return the folder of a bucket with two promoted sets, which tests copy, and the wheels of the sets."""
+    folder = tmp_path_factory.mktemp("promoted")
+    bucket = DirBucket(folder / "bucket")
+    sets = [make_wheels(folder / "w", version=version, pythons=(OWN,)) for version in VERSIONS]
     for wheels in sets:
-        go(bucket, staged_in(bucket, tmp_path, wheels))
+        go(bucket, staged_in(bucket, folder, wheels))
+    return bucket.root, sets
+
+
+@pytest.fixture
+def index(promoted: tuple[Path, list[list[SetWheel]]], tmp_path: Path) -> Iterator[ServedIndex]:
+    root, sets = promoted
+    bucket = DirBucket(shutil.copytree(root, tmp_path / "bucket"))
     requests: list[Served] = []
     with IndexServer(bucket.root, on_request=requests.append) as server:
-        yield ServedIndex(bucket=bucket, server=server, sets=sets, requests=requests)
+        yield ServedIndex(bucket=bucket, server=server, sets=[[*wheels] for wheels in sets], requests=requests)
 
 
 @pytest.fixture
@@ -211,7 +221,7 @@ def tamper(index: ServedIndex, folder: Path) -> None:
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_clients_refuse_tampered_wheel(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
-    tamper(index, tmp_path / "w")
+    tamper(index, tmp_path)
     with pytest.raises(ProcessError, match=r"(?i)hash"):
         runner.run(install_argv(client, index, tmp_path / "t", PLUGIN))
     assert not (tmp_path / "t" / "jax_plugins").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,18 +14,26 @@ from uv import find_uv_bin
 
 from promotion.index.serve import IndexServer
 from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
 from tests.support import live
 from tests.support.live import COUNT, OWN, Scene, staged_sets
 from tests.support.machine import user_environment
 from tests.support.promoting import RELEASED, objects
 from tests.support.promotion_child import act
-from tests.support.wheel_sets import ordinary_index
+from tests.support.wheel_sets import SetWheel, ordinary_index
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[StagedSet], list[list[SetWheel]]]:
+    """Return the folder of a bucket with staged sets, which tests copy, the sets and their wheels."""
+    folder = tmp_path_factory.mktemp("staged")
+    return folder / "bucket", *staged_sets(DirBucket(folder / "bucket"), folder, COUNT)
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    bucket = DirBucket(tmp_path / "bucket")
-    sets, groups = staged_sets(bucket, tmp_path, COUNT)
+def scene(staged: tuple[Path, list[StagedSet], list[list[SetWheel]]], tmp_path: Path) -> Iterator[Scene]:
+    root, sets, groups = staged
+    bucket = DirBucket(shutil.copytree(root, tmp_path / "bucket"))
     with IndexServer(bucket.root) as server:
         yield Scene(
             bucket=bucket,
@@ -78,7 +87,7 @@ def test_promote_killed_at_some_writes_is_repaired(scene: Scene) -> None:
 
 
 def test_promote_killed_at_any_time_is_completed(scene: Scene) -> None:
-    live.check_killed_at_any_time(scene, (0.35, 0.5, 0.6, 0.75))
+    live.check_killed_at_any_time(scene, (0.25, 0.4, 0.5, 0.65))
 
 
 @pytest.mark.parametrize("client", ["pip", "uv"])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -52,16 +53,24 @@ class Published:
         return INDEX.wheel(wheel.name, wheel.filename)
 
 
-@pytest.fixture
-def published(tmp_path: Path) -> Iterator[Published]:
-    bucket, digests = DirBucket(tmp_path / "bucket"), []
+@pytest.fixture(scope="module")
+def promoted(tmp_path_factory: pytest.TempPathFactory) -> Published:
+    """Return a bucket with two promoted sets, which tests copy before they serve it."""
+    folder = tmp_path_factory.mktemp("promoted")
+    bucket, digests = DirBucket(folder / "bucket"), []
     for version in VERSIONS:
-        wheels = make_wheels(tmp_path / "w", version=version, pythons=(OWN,))
-        staged = staged_in(bucket, tmp_path, wheels)
+        wheels = make_wheels(folder / "w", version=version, pythons=(OWN,))
+        staged = staged_in(bucket, folder, wheels)
         go(bucket, staged)
         digests.append(staged.digest)
+    return Published(bucket=bucket, url="", digests=digests, wheels=wheels)
+
+
+@pytest.fixture
+def published(promoted: Published, tmp_path: Path) -> Iterator[Published]:
+    bucket = DirBucket(shutil.copytree(promoted.bucket.root, tmp_path / "bucket"))
     with IndexServer(bucket.root) as server:
-        yield Published(bucket=bucket, url=server.url + INDEX.simple, digests=digests, wheels=wheels)
+        yield replace(promoted, bucket=bucket, url=server.url + INDEX.simple)
 
 
 @pytest.fixture
