@@ -28,23 +28,32 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = str(ROOT / "build" / "ci_build")
+PACKAGE = "ci_build.cli"
 MODULES = (
     *("ci_build.build.execute", "ci_build.release.chain", "ci_build.rocm.local", "core.http.client"),
     *("promotion.index.audit", "promotion.promote", "promotion.storage.bucket_url", "rich.table"),
     *("venv", "wheelkit.inspect.text", "wheelkit.repair.repair"),
 )
-"""Modules that commands import late."""
+SIGSTORE = ("pypi_attestations", "sigstore.models", "sigstore.oidc", "sigstore.sign", "sigstore.verify")
+"""Modules that commands import late, in the environment of the tests and in one for attestations."""
 _AT_START = re.compile("PYTHON|LANG|LC_|LD_|TZ$|GLIBC|MALLOC")
 """Variables that a process reads at its start."""
 _LOCK = threading.Lock()
 """Requests of several threads follow one another; their commands run at the same time."""
 
 
-def run_command(words: Sequence[str], cwd: Path | None, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a command of `ci_build` and return its exit code and output, like `subprocess.run`."""
-    argv = [sys.executable, LAUNCHER, *words]
+def run_command(
+    words: Sequence[str], cwd: Path | None, env: Mapping[str, str], *, python: str = sys.executable
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of `ci_build` and return its exit code and output, like `subprocess.run`.
+
+    Args:
+        python: interpreter with the needed packages; another one than that of the tests runs the command without the
+            launcher, which would start it in `.venv`.
+    """
+    argv = [python, *([LAUNCHER] if python == sys.executable else ["-m", PACKAGE]), *words]
     with _LOCK:
-        server, environment = _server()
+        server, environment = _server(python)
     changed = {name for name in env.keys() | environment if env.get(name) != environment.get(name)}
     if any(map(_AT_START.match, changed)) or "doctor" in words:
         return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=cwd, env=env)
@@ -78,11 +87,11 @@ def run_command(words: Sequence[str], cwd: Path | None, env: Mapping[str, str]) 
 
 
 @cache
-def _server() -> tuple[socket.socket, Mapping[str, str]]:
-    """Start the server of this process; return its socket and its environment."""
+def _server(python: str) -> tuple[socket.socket, Mapping[str, str]]:
+    """Start the server of an interpreter for this process; return its socket and its environment."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     ours, its = socket.socketpair()
-    argv = [sys.executable, "-m", __name__, str(its.fileno())]
+    argv = [python, "-m", __name__, str(its.fileno()), LAUNCHER if python == sys.executable else PACKAGE]
     # Commands inherit the files of their output, which must not be seekable. Nobody reads these pipes.
     process = subprocess.Popen(
         argv, pass_fds=[its.fileno()], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -99,18 +108,23 @@ def _server() -> tuple[socket.socket, Mapping[str, str]]:
 
 def main() -> None:
     """Import the command line, then serve; in a forked process, run the command as the main program."""
-    codes = list[int]()
+    program, codes = sys.argv[2], list[int]()
     atexit.register(_leave, codes)  # before all other functions, so that it is called last
     import ci_build.cli.commands as commands  # the client needs none of its modules
 
     found = pkgutil.walk_packages(commands.__path__, f"{commands.__name__}.")
-    for name in (*MODULES, *(module.name for module in found)):
-        importlib.import_module(name)
+    few, more = ((ModuleNotFoundError,), SIGSTORE) if program == PACKAGE else ((), MODULES)
+    for name in (*more, *(module.name for module in found)):
+        with contextlib.suppress(*few):  # the other interpreter has few packages
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()  # garbage collections of commands leave the shared memory alone
-    _become(_serve(socket.socket(fileno=int(sys.argv[1]))))
+    _become(_serve(socket.socket(fileno=int(sys.argv[1]))), program)
     try:
-        runpy.run_path(LAUNCHER, run_name="__main__")
+        if program == PACKAGE:
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(program, run_name="__main__")
     except SystemExit as ending:
         codes += [ending.code] if isinstance(ending.code, int) else []
         raise
@@ -165,7 +179,7 @@ def _receive(control: socket.socket, length: int) -> bytes:
     return data
 
 
-def _become(request: tuple[Mapping[str, object], Sequence[int]]) -> None:
+def _become(request: tuple[Mapping[str, object], Sequence[int]], program: str) -> None:
     """Take over directory, environment, arguments and output of a command."""
     wanted, descriptors = request
     for number, descriptor in enumerate(descriptors, 1):
@@ -178,9 +192,10 @@ def _become(request: tuple[Mapping[str, object], Sequence[int]]) -> None:
     assert isinstance(words, list)
     os.environ.clear()
     os.environ.update(env)
-    sys.argv[:] = [LAUNCHER, *words]
-    sys.orig_argv[:] = [sys.executable, *sys.argv]
-    sys.path.remove(str(ROOT))  # the launcher adds it
+    sys.argv[:] = [program, *words]
+    if program == LAUNCHER:
+        sys.orig_argv[:] = [sys.executable, *sys.argv]
+        sys.path.remove(str(ROOT))  # the launcher adds it
 
 
 if __name__ == "__main__":
