@@ -7,11 +7,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
 
 from ci_build.build.expected import this_program
+from core.digests import file_sha256
 from core.model import Evidence, Outcome, Severity
 from promotion.corpus.catalog import load_corpus
 from promotion.gates import inspection
@@ -27,6 +29,8 @@ from tests.support.faults.bench import PYTHON, Bench, Case
 from tests.support.faults.device_code import BEYOND
 from tests.support.faults.matrix import FAULTS
 from tests.support.faults.model import PROGRAM, Catch, Fault
+from wheelkit.inspect.inspect import Expectations, inspect_wheel
+from wheelkit.inspect.model import WheelReport
 
 pytestmark = pytest.mark.network
 
@@ -48,6 +52,26 @@ def made(shared_folder: Path, work_cache: Path, build_lock: FileLock) -> Path:
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory, made: Path, real_wheel: Callable[..., Path]) -> Bench:
     return Bench(tmp_path_factory.mktemp("bench"), made, real_wheel)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unbroken_wheels_are_inspected_once(bench: Bench) -> Iterator[None]:
+    """Give the report of an unbroken wheel to all sets that have the same bytes under the same name."""
+    good = {wheel.size: wheel.sha256 for wheel in bench.wheel_set.wheels}
+    reports: dict[tuple[str, str], WheelReport] = {}
+
+    def inspect(path: Path, expectations: Expectations, **more: Any) -> WheelReport:
+        sha256 = good.get(path.stat().st_size)
+        if sha256 is None or sha256 != file_sha256(path):
+            return inspect_wheel(path, expectations, **more)
+        key = path.name, repr(expectations)
+        if key not in reports:
+            reports[key] = inspect_wheel(path, expectations, **more)
+        return reports[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inspection, "inspect_wheel", inspect)
+        yield
 
 
 @pytest.fixture(autouse=True)
