@@ -62,13 +62,16 @@ def _run(context: GateContext, program: SetWriter | None) -> Iterator[Check]:
     )
     reports, infos = [], []
     for wheel in context.wheel_set.wheels:
-        report = inspect_wheel(context.wheel(wheel), expectations, scratch=context.work, progress=context.progress)
+        path = context.wheel(wheel)
+        report = inspect_wheel(
+            path, expectations, scratch=context.work, progress=context.progress, sha256=context.sha256(path)
+        )
         reports.append(report)
-        infos.append(read_build_info(context.wheel(wheel)))
+        infos.append(read_build_info(path))
         relevant = as_published(report.findings, wheel.name) if wheel.as_published else report.findings
         untrue = (
             *wheel_differences(report, wheel, infos[-1]),
-            *url_differences(context.wheel_set, wheel, context.wheel(wheel)),
+            *url_differences(context.wheel_set, wheel, path),
         )
         made = _recipe_findings(context, wheel, report, infos[-1], program) if program else ()
         findings = (*(_with_location(item, report.filename) for item in relevant), *untrue, *made)

@@ -68,18 +68,20 @@ def inspect_wheel(
     *,
     scratch: Path | None = None,
     progress: Progress | None = None,
+    sha256: str = "",
 ) -> WheelReport:
     """Inspect any wheel and return a report.
 
     Args:
         scratch: folder with room for the unpacked libraries, which are removed at the end.
+        sha256: digest of the file, if the caller has computed it.
 
     Raises:
         OSError: the file cannot be read at all, or the scratch folder is full.
     """
     if progress:
         progress.step(f"inspect {path.name}")
-    report = _identity(path, verify=expectations.verify)
+    report = _identity(path, sha256 or file_sha256(path), verify=expectations.verify)
     try:
         with TracedArchive(path) as archive, tempfile.TemporaryDirectory(prefix="inspect-", dir=scratch) as root:
             return _Inspection(archive, Path(root).resolve(), expectations, progress).complete(report)
@@ -89,10 +91,10 @@ def inspect_wheel(
         return replace(report, findings=sort_findings(findings))
 
 
-def _identity(path: Path, *, verify: bool) -> WheelReport:
+def _identity(path: Path, sha256: str, *, verify: bool) -> WheelReport:
     """Return a report with the facts that do not need an open archive."""
     report = WheelReport(
-        filename=path.name, size=path.stat().st_size, sha256=file_sha256(path),
+        filename=path.name, size=path.stat().st_size, sha256=sha256,
         project="", version="", build="", tags=(), verified=verify,
     )  # fmt: skip
     try:

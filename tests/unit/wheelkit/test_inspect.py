@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import random
@@ -127,6 +128,12 @@ def test_inspect_reads_each_library_once(tmp_path: Path, monkeypatch: pytest.Mon
     read = record_reads(monkeypatch)
     report = look(clean_pjrt(), tmp_path)
     assert read == [Path(elf.path).name for elf in report.elfs] != []
+
+
+def test_inspect_does_not_hash_wheel_of_known_digest(tmp_path: Path) -> None:
+    path = clean_pjrt().write(tmp_path)
+    assert inspect_wheel(path, sha256="5" * 64).sha256 == "5" * 64
+    assert inspect_wheel(path).sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_inspect_sibling_library_is_not_external(tmp_path: Path) -> None:
