@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import platform
 import shutil
@@ -178,6 +179,7 @@ def _run_all(
     order = [*_FIRST, *(gate.name for gate, _ in pending)]
     first = sorted(pending, key=lambda one: order.index(one[0].name))
     with ThreadPoolExecutor(min(len(pending), len(os.sched_getaffinity(0))) or 1, thread_name_prefix=_THREADS) as pool:
+        gc.freeze()  # what is imported stays, so that collections need not visit it
         try:
             futures = {gate.name: pool.submit(run, gate, context) for gate, context in first}
             for future in as_completed(futures.values()):
@@ -188,6 +190,8 @@ def _run_all(
             pool.shutdown(wait=False, cancel_futures=True)
             end_threads(_THREADS)
             raise
+        finally:
+            gc.unfreeze()
 
 
 def _run(gate: Gate, context: GateContext, signer: Signer | None, stop: threading.Event) -> list[Evidence]:

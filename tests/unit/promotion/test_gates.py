@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -411,6 +412,18 @@ def test_gates_run_at_once_and_answer_in_order(
     ]
     assert [evidence.gate for evidence in run(bucket, staged, *gates)] == ["abi", "load", "coverage", "compile"]
     assert sorted(begun[:2]) == ["compile", "coverage"], "these gates start first"
+
+
+def test_collections_skip_imported_modules_during_gates(bucket: DirBucket, staged: StagedSet) -> None:
+    frozen = list[int]()
+
+    def work(_: GateContext) -> Iterator[Check]:
+        frozen.append(gc.get_freeze_count())
+        yield GOOD
+
+    run(bucket, staged, replace(made_gate([]), run=work))
+    assert frozen[0] > 0
+    assert gc.get_freeze_count() == 0
 
 
 def test_variables_of_python_are_read_before_gates_start(
