@@ -53,7 +53,7 @@ def run_command(
     """
     argv = [python, *([LAUNCHER] if python == sys.executable else ["-m", PACKAGE]), *words]
     with _LOCK:
-        server, environment = _server(python)
+        server, process, environment = _server(python)
     changed = {name for name in env.keys() | environment if env.get(name) != environment.get(name)}
     if any(map(_AT_START.match, changed)) or "doctor" in words:
         return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=cwd, env=env)
@@ -62,7 +62,7 @@ def run_command(
     request = {"words": list(words), "cwd": str(cwd or Path.cwd()), "env": dict(env)}
     text = json.dumps(request).encode(errors="surrogateescape")
     try:
-        with _LOCK:
+        with _LOCK, contextlib.suppress(BrokenPipeError):  # the server ended, which is reported below
             socket.send_fds(server, [len(text).to_bytes(4)], [*(out for _, out in pipes), its.fileno()])
             server.sendall(text)
     finally:
@@ -81,29 +81,33 @@ def run_command(
                     selector.unregister(key.fd)
                     os.close(key.fd)
         status = ours.recv(4)
-    assert status, "the server of commands ended"
+    if not status:
+        process.kill()
+        raise RuntimeError(f"The server of commands ended: {process.communicate()[1].decode()}")
     said, told = (bytes(data).decode().replace("\r\n", "\n").replace("\r", "\n") for data in output.values())
     return subprocess.CompletedProcess(argv, int.from_bytes(status, signed=True), said, told)
 
 
 @cache
-def _server(python: str) -> tuple[socket.socket, Mapping[str, str]]:
-    """Start the server of an interpreter for this process; return its socket and its environment."""
+def _server(python: str) -> tuple[socket.socket, subprocess.Popen[bytes], Mapping[str, str]]:
+    """Start the server of an interpreter for this process; return its socket, its process and its environment."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     ours, its = socket.socketpair()
     argv = [python, "-m", __name__, str(its.fileno()), LAUNCHER if python == sys.executable else PACKAGE]
-    # Commands inherit the files of their output, which must not be seekable. Nobody reads these pipes.
+    # Commands inherit the files of their output, which must not be seekable.
     process = subprocess.Popen(
         argv, pass_fds=[its.fileno()], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     its.close()
+    owner = os.getpid()
 
     def end() -> None:
-        ours.close()
-        process.communicate()
+        if os.getpid() == owner:  # not in a fork of this process
+            ours.close()
+            process.communicate()
 
     atexit.register(end)
-    return ours, environment
+    return ours, process, environment
 
 
 def main() -> None:
