@@ -16,10 +16,12 @@ from wheelkit.elf.layout import layout_problems
 from wheelkit.elf.reader import ElfImage, Section
 from wheelkit.elf.relocations import relocation_problems
 
+_LARGEST_ALIGNMENT = 1 << 24
+"""Larger alignments of segments do not occur; huge pages have 2 MiB."""
 PAGE = 4096
 """Page size of x86-64 in bytes; glibc maps no segment with a smaller alignment."""
 
-_LOST = bytes(256)
+_LOST_CODE, _LOST_FRAMES = bytes(64), bytes(256)
 """Linkers fill gaps between functions with other bytes; published libraries have at most 32 zero bytes in a row."""
 _FRAMES = (".eh_frame", ".eh_frame_hdr", ".gcc_except_table")
 _UNWIND_HEAD = struct.Struct("<BBBBiI")
@@ -38,6 +40,11 @@ _TABLES = {
     "names": (constants.DT_STRTAB, constants.DT_STRSZ),
 }
 """Table -> the tags of its address and of its size in bytes."""
+_ROWS = {
+    constants.DT_SYMENT: constants.SYMBOL.size, constants.DT_RELAENT: constants.RELA.size,
+    constants.DT_PLTREL: constants.DT_RELA,
+}  # fmt: skip
+"""Tag -> its only value: the sizes of rows, and the kind of the relocations of functions."""
 _REDIRECTIONS = {
     constants.DT_AUXILIARY: "DT_AUXILIARY", constants.DT_FILTER: "DT_FILTER", constants.DT_CONFIG: "DT_CONFIG",
     constants.DT_AUDIT: "DT_AUDIT", constants.DT_DEPAUDIT: "DT_DEPAUDIT",
@@ -51,7 +58,11 @@ def load_defects(image: ElfImage) -> Iterator[tuple[str, str]]:
     Programs, object files and device code are skipped.
     """
     kinds = {segment.type: segment for segment in image.segments}
-    if image.type != constants.ET_DYN or image.machine == constants.EM_AMDGPU or constants.PT_INTERP in kinds:
+    if image.machine == constants.EM_AMDGPU or constants.PT_INTERP in kinds:
+        return
+    if image.type != constants.ET_DYN:
+        if constants.PT_DYNAMIC in kinds:
+            yield "layout-wrong", f"is no shared library, but an ELF file of type {image.type}"
         return
     stack = kinds.get(constants.PT_GNU_STACK)
     if stack is None or stack.flags & constants.PF_X:
@@ -89,7 +100,8 @@ def _lost_code(image: ElfImage) -> Iterator[str]:
     for section in image.sections:
         code = section.type == constants.SHT_PROGBITS and section.flags & constants.SHF_EXECINSTR
         if code or section.name in _FRAMES:
-            at = image.data.find(_LOST, section.offset, section.offset + section.file_size)
+            lost = _LOST_CODE if code else _LOST_FRAMES
+            at = image.data.find(lost, section.offset, section.offset + section.file_size)
             if at >= 0:
                 what = "machine code" if code else f"{section.name}, by which exceptions find their handlers,"
                 yield f"has zeros instead of {what} at {section.address + at - section.offset:#x}"
@@ -102,6 +114,9 @@ def _table_problems(image: ElfImage, tags: Mapping[int, int]) -> Iterator[str]:
         held = sizes.get(tags.get(start, 0))
         if held is not None and tags.get(size, 0) != held:
             yield f"has {held} bytes of {name}, but {tags.get(size, 0)} in its dynamic table"
+    for tag, only in _ROWS.items():
+        if tags.get(tag, only) != only:
+            yield f"has {tags[tag]} instead of {only} as entry {tag} of its dynamic table"
 
 
 def _bound_twice(image: ElfImage, tags: Mapping[int, int]) -> Iterator[str]:
@@ -136,7 +151,7 @@ def segment_problems(image: ElfImage, *, page: int = 1) -> Iterator[str]:
             segment.offset + segment.file_size > len(image.data)
             or segment.file_size > segment.memory_size
             or alignment & (alignment - 1)
-            or alignment < page
+            or not page <= alignment <= _LARGEST_ALIGNMENT
             or (segment.address - segment.offset) % alignment
             or segment.address < end
         ):

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 from wheelkit.elf import constants
-from wheelkit.elf.reader import ElfImage, RawSymbol, Section, Segment
+from wheelkit.elf.reader import ElfImage, RawSymbol, Section, Segment, bytes_at, string_at
+from wheelkit.elf.symbol_versions import definitions, needs_with_hashes
 
 _HASH_HEAD = struct.Struct("<IIII")
 _TABLES = {
@@ -40,6 +41,10 @@ def layout_problems(image: ElfImage, tags: Mapping[int, int]) -> Iterator[str]:
         return
     if image.flags or image.data[7] not in (constants.ELFOSABI_NONE, constants.ELFOSABI_GNU):
         yield f"is for OS ABI {image.data[7]} with flags {image.flags:#x}"
+    if image.data[6] != 1 or int.from_bytes(image.data[20:24], "little") != 1 or any(image.data[9:16]):
+        yield "has a header of another version, which the loader refuses"
+    if image.data[8] and image.data[7] == constants.ELFOSABI_NONE:
+        yield f"is for version {image.data[8]} of its ABI, which the loader refuses"
     # .tbss has an address, but no memory; each thread has its own.
     loaded = [s for s in image.sections if s.flags & constants.SHF_ALLOC and s.size and not _is_tbss(s)]
     for section in loaded:
@@ -106,6 +111,8 @@ def _segment_problems(image: ElfImage, loads: list[Segment]) -> Iterator[str]:
         or tls.address + tls.memory_size < max(section.address + section.size for section in threads)
     ):
         yield "has a PT_TLS that does not cover the variables of threads"
+    if tls and (tls.file_size > tls.memory_size or tls.alignment & (tls.alignment - 1)):
+        yield "has a PT_TLS that the loader cannot set up"
 
 
 def _symbol_problems(image: ElfImage, tags: Mapping[int, int]) -> Iterator[str]:
@@ -114,6 +121,11 @@ def _symbol_problems(image: ElfImage, tags: Mapping[int, int]) -> Iterator[str]:
     versions = image.section(".gnu.version")
     if versions and constants.DT_VERSYM in tags and versions.size != 2 * len(symbols):
         yield f"has {versions.size // 2} symbol versions for {len(symbols)} symbols"
+    local = next((name for symbol, name in symbols if name and symbol.info >> 4 == constants.STB_LOCAL and
+                  not symbol.section), "")  # fmt: skip
+    if local:
+        yield f"needs {local} by a local symbol, which the loader takes for the start of the library"
+    yield from _version_problems(image, tags, symbols)
     for symbol, name in symbols:
         if not symbol.section or symbol.section >= constants.SHN_LORESERVE or symbol.info & 0xF not in _TYPED:
             continue
@@ -128,6 +140,34 @@ def _symbol_problems(image: ElfImage, tags: Mapping[int, int]) -> Iterator[str]:
     hashes = image.section(".gnu.hash")
     if hashes and constants.DT_GNU_HASH in tags:
         yield from _hash_problems(image.contents(hashes), symbols)
+
+
+def _version_problems(image: ElfImage, tags: Mapping[int, int], symbols: list[tuple[RawSymbol, str]]) -> Iterator[str]:
+    """Yield a clause about the first version that the loader does not find by its hash or index."""
+    if constants.DT_VERSYM not in tags or constants.DT_STRTAB not in tags:
+        return
+    known, start = {0, 1}, image.offset_of(tags[constants.DT_STRTAB])
+    strings = image.read(start, tags.get(constants.DT_STRSZ, 0))
+    for index, name, _, value in needs_with_hashes(image, tags):
+        known.add(index)
+        if value != _version_hash(bytes_at(strings, name, image.label)):
+            yield f"needs version {string_at(strings, name, image.label)}, whose hash is wrong"
+            return
+    known |= {index for index, _ in definitions(image, tags)}
+    data = image.read(image.offset_of(tags[constants.DT_VERSYM]), 2 * len(symbols))
+    for (_, symbol), (index,) in zip(symbols, struct.iter_unpack("<H", data), strict=True):
+        if index & 0x7FFF not in known:
+            yield f"has {symbol} in version {index & 0x7FFF} of its list, which has no such version"
+            return
+
+
+def _version_hash(name: bytes) -> int:
+    """Return the hash of the gABI."""
+    value = 0
+    for byte in name:
+        value = (value << 4) + byte
+        value = (value ^ (value & 0xF0000000) >> 24) & 0x0FFFFFFF
+    return value
 
 
 def _hash_problems(table: bytes, symbols: list[tuple[RawSymbol, str]]) -> Iterator[str]:

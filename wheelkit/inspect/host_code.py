@@ -31,6 +31,8 @@ def check_instructions(codes: Mapping[str, MachineCode]) -> Iterator[Finding]:
             others = [other for name, other in codes.items() if name != path and other.functions > _FEW]
             if others and 2 * sum(_is_built_for(other, other.avx2) for other in others) < len(others):
                 yield _finding(path, "AVX2, FMA or BMI", code, code.avx2)
+        for kind, text in code.defects:
+            yield finding(kind, f"the library {text}.", member=path)
         # Large libraries have assembly code with constants between functions.
         if code.whole and code.unknown:
             text = f"the library has bytes that are no instructions in its machine code at {code.unknown[0]:#x}."

@@ -158,9 +158,11 @@ def check_module_name(elf: ElfFacts, pythons: Collection[str], abis: Collection[
         pythons: python tags of the wheel, such as cp312.
         abis: ABI tags of the wheel, such as cp312 or none.
     """
-    if not elf.modules:
-        return
     name = PurePosixPath(elf.path).name
+    if not elf.modules:
+        if elf.nanobind and not name.startswith("lib"):
+            yield finding("init-name-wrong", f"{name} exports no PyInit function.", member=elf.path)
+        return
     match = _EXTENSION.fullmatch(name)
     if match is None or (match["name"] not in elf.modules and not match["name"].startswith("lib")):
         yield finding(

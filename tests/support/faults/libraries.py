@@ -9,7 +9,7 @@ from tests.support.faults import patches
 from tests.support.faults.bench import XLA
 from tests.support.faults.injections import HIP, HIPSPARSE
 from tests.support.faults.model import HYBRID, PRNG, RNN, SOLVER, SPARSE, TRITON, Fault, caught
-from tests.support.whole_code import Edit, dynamic_entry, dynamic_tag, section_bytes, segment
+from tests.support.whole_code import Edit, dynamic_entry, dynamic_tag, put, section_bytes, segment
 from wheelkit.elf import constants
 
 _RENAMED = (b"\0hipGetErrorString\0", b"\0hipGetErrorStrinX\0")
@@ -90,6 +90,72 @@ FAULTS = (
         how="64 bytes of the first function of `_prng.so` are 0x06, no instruction",
         inject=make.library("_prng.so", patches.edited(patches.first_function(b"\x06" * 64))),
         catches=caught("inspection", "code-lost", PRNG, "part of the file"),
+    ),
+    Fault(
+        name="lost constants",
+        how="1 kB of 255 in .rodata of `_sparse.so`",
+        inject=make.library(
+            "_sparse.so",
+            patches.edited(section_bytes(".rodata", lambda old: old[:4096] + b"\xff" * 1024 + old[5120:])),
+        ),
+        catches=caught("inspection", "code-lost", SPARSE, "part of the file"),
+    ),
+    Fault(
+        name="pointer into a function",
+        how="the first relocated pointer to machine code of `_sparse.so` plus 1",
+        inject=make.library("_sparse.so", patches.edited(patches.stray_pointer)),
+        catches=caught("inspection", "relocation-wrong", SPARSE, "Link it again"),
+    ),
+    Fault(
+        name="linked with -ffast-math",
+        how="start-up code that flushes denormals in place of the last constructor of `_sparse.so`",
+        inject=make.library("_sparse.so", patches.edited(patches.fast_math)),
+        catches=caught("inspection", "load-flags-wrong", SPARSE, "into the process"),
+    ),
+    Fault(
+        name="library that measures itself",
+        how="the name of a .gcda file in .rodata of `_sparse.so`",
+        inject=make.library(
+            "_sparse.so",
+            patches.edited(section_bytes(".rodata", lambda old: old[:4096] + b"/tmp/x.gcda\0" + old[4108:])),
+        ),
+        catches=caught("inspection", "instrumented", SPARSE, "--coverage"),
+    ),
+    Fault(
+        name="frames out of order",
+        how="two rows of .eh_frame_hdr of `_sparse.so` exchanged",
+        inject=make.library(
+            "_sparse.so",
+            patches.edited(section_bytes(".eh_frame_hdr", lambda old: old[:52] + old[60:68] + old[52:60] + old[68:])),
+        ),
+        catches=caught("inspection", "unwind-table-wrong", SPARSE, "Link it again"),
+    ),
+    Fault(
+        name="file of another type",
+        how="ET_REL in the header of `_sparse.so`",
+        inject=make.library("_sparse.so", patches.edited(put(16, "H", 1))),
+        catches=caught("inspection", "layout-wrong", SPARSE, "Link it again"),
+    ),
+    Fault(
+        name="symbol version that does not exist",
+        how="99 as the version of a symbol of `_sparse.so`",
+        inject=make.library(
+            "_sparse.so",
+            patches.edited(section_bytes(".gnu.version", lambda old: old[:2] + b"\x63\0" + old[4:])),
+        ),
+        catches=caught("inspection", "layout-wrong", SPARSE, "Link it again"),
+    ),
+    Fault(
+        name="rows of another size",
+        how="DT_RELAENT of `_sparse.so` is 16",
+        inject=make.library("_sparse.so", patches.dynamic(constants.DT_RELAENT, 16)),
+        catches=caught("inspection", "dynamic-table-wrong", SPARSE, "Link it again"),
+    ),
+    Fault(
+        name="hidden module function",
+        how="the visibility of `PyInit__sparse` in `_sparse.so`",
+        inject=make.library("_sparse.so", patches.edited(patches.hidden_init)),
+        catches=caught("inspection", "init-name-wrong", SPARSE, "Name the file"),
     ),
     Fault(
         name="module of another nanobind",

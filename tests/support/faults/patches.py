@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -222,6 +222,45 @@ def first_function(code: bytes) -> Edit:
         data[place : place + len(code)] = code
 
     return edit
+
+
+def _relocations(data: bytearray) -> Iterator[tuple[int, int, int]]:
+    """Yield offset, place and addend of the relocated pointers."""
+    table = reader.ElfImage.parse(bytes(data), "library").section(".rela.dyn")
+    assert table is not None
+    for at in range(table.offset, table.offset + table.size, constants.RELA.size):
+        place, info, addend = constants.RELA.unpack_from(data, at)
+        if info == constants.R_X86_64_RELATIVE:
+            yield at, place, addend
+
+
+def stray_pointer(data: bytearray) -> None:
+    """Move the first pointer to machine code by one byte."""
+    text = reader.ElfImage.parse(bytes(data), "library").section(".text")
+    assert text is not None
+    at, addend = next((a, to) for a, _, to in _relocations(data) if text.address <= to < text.address + text.size)
+    struct.pack_into("<q", data, at + 16, addend + 1)
+
+
+def fast_math(data: bytearray) -> None:
+    """Overwrite the last constructor by that of crtfastmath.o: stmxcsr, or, ldmxcsr, ret."""
+    image = reader.ElfImage.parse(bytes(data), "library")
+    array, text = image.section(".init_array"), image.section(".text")
+    assert array is not None
+    assert text is not None
+    *_, place = (to for _, at, to in _relocations(data) if array.address <= at < array.address + array.size)
+    code = bytes.fromhex("0fae5c24fc814c24fc408000000fae5424fcc3")
+    start = place - text.address + text.offset
+    data[start : start + len(code)] = code
+
+
+def hidden_init(data: bytearray) -> None:
+    """Hide the PyInit function."""
+    image = reader.ElfImage.parse(bytes(data), "library")
+    table, names = image.section(".dynsym"), [name for _, name in image.dynamic_symbols()]
+    assert table is not None
+    number = next(number for number, name in enumerate(names) if name.startswith("PyInit_"))
+    data[table.offset + constants.SYMBOL.size * number + 5] = constants.STV_HIDDEN
 
 
 def _all(data: bytes, old: bytes) -> list[int]:

@@ -306,6 +306,9 @@ BREAKS = [
     case("segment-unmappable", edited(segment(1, 40, "Q", 16)), says="cannot be mapped"),
     case("code-writable", edited(segment(1, 4, "I", 7)), says="writable and executable"),
     case("code-writable", edited(dynamic_entry(constants.DT_TEXTREL, 0)), says="relocations in its code"),
+    case("segment-unmappable", edited(segment(1, 48, "Q", 1 << 40)), says="cannot be mapped"),
+    case("dynamic-table-wrong", edited(dynamic_entry(constants.DT_RELAENT, 16)), says="16 instead of 24 as entry 9"),
+    case("dynamic-table-wrong", edited(dynamic_entry(constants.DT_PLTREL, 17)), says="17 instead of 7 as entry 20"),
     case(
         "load-flags-wrong",
         edited(dynamic_entry(constants.DT_FLAGS, constants.DF_STATIC_TLS)),
@@ -535,6 +538,14 @@ def test_machine_that_decodes_nothing_says_so(tmp_path: Path, monkeypatch: pytes
     assert found.severity is Severity.NOTE
 
 
+def test_module_without_init_function_is_named(tmp_path: Path) -> None:
+    made = clean_pjrt()
+    module = with_sections(library(), (".rodata", 1, 0, b"\0__nb_internals_%s_%s__\0v19_abi_1\0"))
+    made.files["jax_plugins/xla_rocm7/_m.so"] = made.files["jax_plugins/xla_rocm7/libm.so"] = module
+    (found,) = (item for item in look(made, tmp_path).findings if item.code == "init-name-wrong")
+    assert found.message == "_m.so exports no PyInit function."
+
+
 def test_every_finding_kind_has_a_test() -> None:
     files = ("test_findings.py", "test_inspect.py", "test_kernel_wheel.py")
     here = "".join((Path(__file__).parent / name).read_text() for name in files)
@@ -542,6 +553,7 @@ def test_every_finding_kind_has_a_test() -> None:
     elsewhere |= {"code-object-damaged", "kernel-descriptor-wrong", "kernel-metadata-wrong"}  # test_code_check.py
     elsewhere |= {"layout-wrong", "relocation-wrong"}  # test_layout.py
     elsewhere.add("compilers-differ")  # test_fatbin.py
+    elsewhere.add("instrumented")  # test_functions.py
     elsewhere |= {
         "registration-missing",
         "registration-wrong",

@@ -132,9 +132,28 @@ def _unused(found: list[list[int]]) -> None:
         row[1] = constants.R_X86_64_JUMP_SLOT
 
 
+def _imported(at: int, form: str, value: int) -> Edit:
+    """Change a field of the first symbol of another library."""
+    return lambda data: struct.pack_into(f"<{form}", data, part(data, ".dynsym").offset + 24 + at, value)
+
+
+def _other_hash(needs: bytes) -> bytes:
+    """Change the hash of the first version, which follows the first library."""
+    return needs[:16] + bytes([needs[16] ^ 1]) + needs[17:]
+
+
+def _unknown_version(indices: bytes) -> bytes:
+    return indices[:2] + struct.pack("<H", 99) + indices[4:]
+
+
 LAYOUT: list[tuple[str, Edit, str]] = [
     ("ABI", lambda data: struct.pack_into("<B", data, 7, 9), "is for OS ABI 9"),
     ("flags", lambda data: struct.pack_into("<I", data, 48, 1), "with flags 0x1"),
+    ("version", lambda data: struct.pack_into("<B", data, 6, 2), "has a header of another version"),
+    ("version of the file", lambda data: struct.pack_into("<I", data, 20, 0), "has a header of another version"),
+    ("padding", lambda data: struct.pack_into("<B", data, 12, 1), "has a header of another version"),
+    ("ABI version", lambda data: struct.pack_into("<BB", data, 7, 0, 1), "is for version 1 of its ABI"),
+    ("program", lambda data: struct.pack_into("<H", data, 16, 2), "is no shared library, but an ELF file of type 2"),
     ("address", header(".data", 16, "Q", lambda old: old + (1 << 30)), "has section .data outside of its segments"),
     ("offset", header(".rodata", 24, "Q", lambda old: old - 64), ".rodata at another place in the file"),
     ("access", header(".rodata", 8, "Q", lambda old: old | constants.SHF_EXECINSTR), "without the access"),
@@ -154,6 +173,18 @@ LAYOUT: list[tuple[str, Edit, str]] = [
         ),
         "has a PT_TLS that does not cover",
     ),
+    (
+        "PT_TLS that cannot be set up",
+        both(
+            header(".data", 8, "Q", lambda old: old | constants.SHF_TLS),
+            segment(constants.PT_GNU_STACK, 48, "Q", 3),
+            segment(constants.PT_GNU_STACK, 0, "I", constants.PT_TLS),
+        ),
+        "has a PT_TLS that the loader cannot set up",
+    ),
+    ("local symbol", _imported(4, "B", constants.STT_FUNC), "by a local symbol"),
+    ("hash of a version", section_bytes(".gnu.version_r", _other_hash), "whose hash is wrong"),
+    ("unknown version", section_bytes(".gnu.version", _unknown_version), "in version 99 of its list"),
     ("short hash table", header(".gnu.hash", 32, "Q", lambda old: 8), "has a damaged .gnu.hash"),
     ("versions", header(".gnu.version", 32, "Q", lambda old: old - 2), "symbol versions for"),
     ("symbol", exported(8, "Q", 1 << 40), "outside of its section"),
