@@ -32,6 +32,7 @@ from wheelkit.gpu.kernel_descriptor import (
     work_item_ids,
 )
 from wheelkit.gpu.limits import GpuLimits, limits_of
+from wheelkit.gpu.machine_code import foreign_instruction, unknown_instruction
 
 _METADATA_VERSIONS = {1: [1, 0], 2: [1, 1], 3: [1, 2], 4: [1, 2]}
 """EI_ABIVERSION of code object V3 to V6 -> `amdhsa.version`."""
@@ -45,6 +46,16 @@ _BODY = 64
 """Size in bytes from which a kernel has a body, which ends; a shorter one may have only its prologue."""
 _UNPACK_Y, _UNPACK_Z = struct.pack("<I", 0x2291500), struct.pack("<I", 0x2292900)
 """Second word of v_bfe_u32 with bits 10 to 19, or 20 to 29, of v0: the work-item ID y or z."""
+_DECODED = "gfx9"
+"""Beginning of the processors whose instructions are decoded."""
+_TABLES = {
+    ".hash": constants.DT_HASH, ".gnu.hash": constants.DT_GNU_HASH, ".dynsym": constants.DT_SYMTAB,
+    ".dynstr": constants.DT_STRTAB,
+}  # fmt: skip
+"""Section -> tag with its address."""
+_FOREIGN_TAGS = {
+    constants.DT_NEEDED: "DT_NEEDED", constants.DT_TEXTREL: "DT_TEXTREL", constants.DT_INIT_ARRAY: "DT_INIT_ARRAY",
+}  # fmt: skip
 _HOLE = bytes(32)
 """Zeros that no kernel contains."""
 _GAP = bytes(256)
@@ -82,6 +93,8 @@ def check_code(data: bytes, target: GfxTarget) -> CodeCheck:
         symbols = {name: symbol for symbol, name in image.dynamic_symbols() if name}
         content = _Content(data, image, symbols, target)
         problems = [CodeProblem("code-object-damaged", text) for text in content.image_problems()]
+        if not problems:
+            problems += [CodeProblem("code-object-damaged", text) for text in content.unknown_instructions()]
         problems += [CodeProblem("code-object-wrong", text) for text in content.foreign_instructions()]
         problems += content.metadata_problems()
         comment = image.section(".comment")
@@ -135,24 +148,49 @@ class _Content:
                 yield f"has section {section.name} outside of the segments that ROCm maps for it"
             elif code and self._data.find(_GAP, section.offset, section.offset + section.file_size) >= 0:
                 yield f"has zeros instead of machine code in section {section.name}"
+        yield from self._table_problems()
         for name, symbol in self._symbols.items():
             if not symbol.section and symbol.info >> 4 != constants.STB_WEAK:
                 yield f"needs the symbol {name}, which no code object provides"
 
+    def unknown_instructions(self) -> Iterator[str]:
+        """Yield a clause about the first bytes in the functions that are no instructions of the target."""
+        text = self._image.section(".text")
+        if text is None or not self._target.processor.startswith(_DECODED):
+            return
+        functions = [
+            (symbol.value - text.address + text.offset, symbol.size)
+            for symbol in self._symbols.values()
+            if symbol.size and symbol.section and symbol.info & 0xF == constants.STT_FUNC
+        ]
+        at = unknown_instruction(self._data, (text.offset, text.file_size), functions)
+        if at is not None:
+            yield f"has bytes that are no instructions at {at - text.offset + text.address:#x}"
+
+    def _table_problems(self) -> Iterator[str]:
+        """Yield the defects of the dynamic table, by which ROCm finds symbols."""
+        tags = {entry.tag: entry.value for entry in self._image.dynamic()}
+        for name, tag in _TABLES.items():
+            section = self._image.section(name)
+            if section and tags.get(tag) != section.address:
+                yield f"has {name} at {section.address:#x}, but not in its dynamic table"
+        names, hashes = self._image.section(".dynstr"), self._image.section(".hash")
+        if names and tags.get(constants.DT_STRSZ) != names.size:
+            yield f"has {names.size} bytes of names, but {tags.get(constants.DT_STRSZ)} in its dynamic table"
+        rows = sum(s.size for s in self._image.sections if s.type == constants.SHT_DYNSYM) // constants.SYMBOL.size
+        if hashes and int.from_bytes(self._image.contents(hashes)[4:8], "little") != rows:
+            yield f"has hashes that are not those of its {rows} symbols"
+        for tag in sorted(_FOREIGN_TAGS.keys() & tags.keys()):
+            yield f"has {_FOREIGN_TAGS[tag]} in its dynamic table, which ROCm does not load"
+
     def foreign_instructions(self) -> Iterator[str]:
         """Yield a clause about the first instruction that the target lacks, and that another GPU has."""
-        limits = limits_of(self._target.processor)
-        for section in self._image.sections if limits else ():
-            if not limits or not section.flags & constants.SHF_EXECINSTR:
-                continue
-            for pattern in map(re.compile, limits.foreign):
-                for match in pattern.finditer(self._data, section.offset, section.offset + section.file_size):
-                    at = match.start() - 3 - section.offset
-                    # A literal constant follows an instruction whose first or second byte is 255.
-                    if at % 4 == 0 and (at < 4 or 0xFF not in self._data[match.start() - 7 : match.start() - 5]):
-                        place = section.address + at
-                        yield f"has an instruction at {place:#x} that {self._target.processor} lacks, and others have"
-                        return
+        limits, text = limits_of(self._target.processor), self._image.section(".text")
+        if limits and text:
+            at = foreign_instruction(self._data, (text.offset, text.file_size), limits.foreign)
+            if at is not None:
+                place = at - text.offset + text.address
+                yield f"has an instruction at {place:#x} that {self._target.processor} lacks, and others have"
 
     def metadata_problems(self) -> Iterator[CodeProblem]:
         """Yield the defects of the metadata note, and of each kernel."""

@@ -36,6 +36,24 @@ _MODES, _WGP_MODE = 0xFFF << 20, 1 << 29
 """Bits of compute_pgm_rsrc1 from PRIV on, and ENABLE_WGP_MODE among them."""
 _HIDDEN = 256
 """Size in bytes of the arguments that compilers add for the runtime since code object V5."""
+_AXES = "xyz"
+_ALWAYS_HIDDEN = {
+    **{f"hidden_block_count_{axis}": 4 * number for number, axis in enumerate(_AXES)},
+    **{f"hidden_group_size_{axis}": 12 + 2 * number for number, axis in enumerate(_AXES)},
+    **{f"hidden_remainder_{axis}": 18 + 2 * number for number, axis in enumerate(_AXES)},
+    **{f"hidden_global_offset_{axis}": 40 + 8 * number for number, axis in enumerate(_AXES)}, "hidden_grid_dims": 64,
+}  # fmt: skip
+"""Arguments that compilers add together since code object V5 -> their offsets in bytes."""
+_HIDDEN_OFFSETS = {
+    **_ALWAYS_HIDDEN, "hidden_tool_correlation_id": 24, "hidden_printf_buffer": 72, "hidden_hostcall_buffer": 80,
+    "hidden_multigrid_sync_arg": 88, "hidden_heap_v1": 96, "hidden_default_queue": 104,
+    "hidden_completion_action": 112, "hidden_dynamic_lds_size": 120, "hidden_private_base": 192,
+    "hidden_shared_base": 196, "hidden_queue_ptr": 200,
+}  # fmt: skip
+_NO_ARGUMENT = "hidden_none"
+_SPACES = {"global_buffer": ("global", "constant", "generic"), "dynamic_shared_pointer": ("local",)}
+"""Kind of argument -> memories to which it may point."""
+_DYNAMIC_STACK = 1 << 11
 _USER_SGPRS = (4, 2, 2, 2, 2, 2, 1)
 """Registers of each bit of the properties: private segment buffer, dispatch pointer, …, private segment size."""
 _USER_COUNTS = tuple(sum(n for bit, n in enumerate(_USER_SGPRS) if bits >> bit & 1) for bits in range(1 << 7))
@@ -113,26 +131,47 @@ def metadata_problem(kernel: Mapping[str, Any], needs: KernelNeeds, *, exact: bo
         KeyError, TypeError: an argument has no offset or size, or is not a map.
     """
     end = given = 0
+    hidden: dict[str, int] = {}
     for argument in kernel.get(".args", ()):
         offset, size, kind = argument[".offset"], argument[".size"], argument[".value_kind"]
-        if kind in _VALUE_KINDS:
-            given = offset + size
-        elif not str(kind).startswith("hidden_"):
-            return f"has an argument of the unknown kind {kind}"
-        if kind in _POINTERS and size != _POINTER_SIZE:
-            return f"has a pointer of {size} bytes as an argument"
+        if kind not in _VALUE_KINDS:
+            if kind not in _HIDDEN_OFFSETS and kind != _NO_ARGUMENT:
+                return f"has an argument of the unknown kind {kind}"
+            hidden[kind] = offset
+        if kind in _POINTERS and (size != _POINTER_SIZE or offset % _POINTER_SIZE):
+            return f"has a pointer of {size} bytes at byte {offset} as an argument"
+        if argument.get(".address_space", _SPACES.get(kind, ("",))[0]) not in _SPACES.get(kind, ("",)):
+            return f"has an argument of the kind {kind} in {argument['.address_space']} memory"
         if offset < end or size <= 0:
             return f"has an argument at byte {offset} that overlaps the one before"
+        # The size of a type is a multiple of its alignment.
+        if kind in _VALUE_KINDS:
+            if exact and offset - end >= size & -size:
+                return f"has {offset - end} bytes without an argument before byte {offset}"
+            given = offset + size
         end = offset + size
     if end > needs.kernarg:
         return f"has arguments in {end} bytes of a kernarg segment of {needs.kernarg}"
     expected = -(-end // 4) * 4 if given == end else -(-given // 8) * 8 + _HIDDEN
+    if exact and hidden.keys() != {_NO_ARGUMENT} and (text := _hidden_problem(hidden, -(-given // 8) * 8)):
+        return text
     if exact and needs.kernarg != expected:
         return f"has a kernarg segment of {needs.kernarg} bytes, but its arguments need {expected}"
     if not 1 <= needs.work_group <= MAX_WORK_GROUP:
         return f"has work-groups of {needs.work_group} work-items"
     if needs.alignment & (needs.alignment - 1) or not needs.alignment:
         return f"has a kernarg segment aligned to {needs.alignment} bytes"
+    return ""
+
+
+def _hidden_problem(hidden: Mapping[str, int], start: int) -> str:
+    """Return a description of the first argument for the runtime that is not where code reads it."""
+    for kind, offset in hidden.items():
+        if kind != _NO_ARGUMENT and offset != start + _HIDDEN_OFFSETS[kind]:
+            return f"has {kind} at byte {offset}, but its code reads byte {start + _HIDDEN_OFFSETS[kind]}"
+    missing = [kind for kind in _ALWAYS_HIDDEN if kind not in hidden]
+    if missing and len(missing) < len(_ALWAYS_HIDDEN):
+        return f"has no argument {missing[0]}, but others of its kind"
     return ""
 
 
@@ -144,6 +183,8 @@ def start_problem(kernel: Mapping[str, Any], found: Descriptor, limits: GpuLimit
         return f"names {users} user SGPRs, and gets {available}, so that the next registers have other values"
     if bool(found.properties & _SCRATCH_BUFFER) != limits.buffers:
         return f"{'does not expect' if limits.buffers else 'expects'} its scratch buffer in registers"
+    if bool(found.properties & _DYNAMIC_STACK) != bool(kernel.get(".uses_dynamic_stack")):
+        return "has a stack of another kind in its descriptor than in its metadata"
     modes = limits.modes | (_WGP_MODE if kernel.get(".workgroup_processor_mode") else 0)
     if found.rsrc1 & _MODES != modes:
         return f"has the modes {found.rsrc1 & _MODES:#x} in its descriptor, and compilers set {modes:#x}"

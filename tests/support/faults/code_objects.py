@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tests.support.whole_code import (
@@ -51,7 +52,7 @@ def _reads_y(text: bytes) -> bytes:
 
 def _bitop3(text: bytes) -> bytes:
     """Put v_bitop3_b32 v5, v1, v2, v3 of gfx950 into the first kernel."""
-    return text[:64] + b"\x05\x00\x34\xd2\x01\x05\x0e\x04" + text[72:]
+    return text[:56] + b"\x05\x00\x34\xd2\x01\x05\x0e\x04" + text[64:]
 
 
 def _idle(text: bytes) -> bytes:
@@ -60,6 +61,20 @@ def _idle(text: bytes) -> bytes:
 
 def _hole(text: bytes) -> bytes:
     return text[:64] + bytes(64) + text[128:]
+
+
+def _no_instructions(text: bytes) -> bytes:
+    return text[:64] + b"\xff" * 64 + text[128:]
+
+
+def _dynamic(tag: int, change: Callable[[int], int], *, new: int | None = None) -> Edit:
+    """Change the value of an entry of the dynamic table, and its tag if `new` is given."""
+
+    def edit(data: bytearray) -> None:
+        entry = next(entry for entry in ElfImage.parse(bytes(data), "code").dynamic() if entry.tag == tag)
+        struct.pack_into("<qQ", data, entry.offset, tag if new is None else new, change(entry.value))
+
+    return edit
 
 
 def _longer(about: dict[str, Any]) -> None:
@@ -128,6 +143,7 @@ CODE_FAULTS = (
         both(descriptor(_PROPERTIES, "B", 0b1001), descriptor(_RSRC2, "B", 0x80 | 6 << 1 | 1)),
         DESCRIPTOR,
     ),
+    CodeFault("stack of another kind", "USES_DYNAMIC_STACK is 1", descriptor(_PROPERTIES + 1, "B", 8), DESCRIPTOR),
     CodeFault("kernel that does nothing", "it begins with s_endpgm", section_bytes(".text", _idle), DESCRIPTOR),
     CodeFault("kernel with a hole", "64 bytes of zeros", section_bytes(".text", _hole), DESCRIPTOR),
     CodeFault("kernel without an end", "s_endpgm replaced by s_nop", section_bytes(".text", _endless), DESCRIPTOR),
@@ -139,6 +155,8 @@ CODE_FAULTS = (
     CodeFault("kernel under another name", "another `.name` in metadata", kernel_field(name="x"), METADATA),
     CodeFault("pointer of 4 bytes", "an argument in metadata", _argument(size=4), METADATA),
     CodeFault("argument of an unknown kind", "`globl_buffer`", _argument(value_kind="globl_buffer"), METADATA),
+    CodeFault("pointer that is not aligned", "an argument at byte 12", _argument(offset=12, size=4), METADATA),
+    CodeFault("pointer to other memory", "of a work-group", _argument(address_space="local"), METADATA),
     CodeFault("metadata of another gfx", "`amdhsa.target`", _about(target=f"{_TRIPLE}gfx90a"), "code-object-wrong"),
     CodeFault("metadata of an older version", "`amdhsa.version` is 1.1", _about(version=[1, 1]), METADATA),
     CodeFault("another wavefront in metadata", "32 lanes", kernel_field(wavefront_size=32), DESCRIPTOR),
@@ -167,6 +185,10 @@ CODE_FAULTS = (
     CodeFault("dynamic table elsewhere", "its address is 1 GiB", segment(2, 16, "Q", 1 << 30), DAMAGED),
     CodeFault("notes without program header", "its type is 0", segment(4, 0, "I", 0), DAMAGED),
     CodeFault("notes elsewhere", "offset in the program header", segment(4, 8, "Q", 64), DAMAGED),
+    CodeFault("bytes that are no instructions", "64 bytes of 255", section_bytes(".text", _no_instructions), DAMAGED),
+    CodeFault("symbols elsewhere", "DT_SYMTAB", _dynamic(6, lambda old: old + 24), DAMAGED),
+    CodeFault("names cut off", "DT_STRSZ is 8", _dynamic(10, lambda old: 8), DAMAGED),
+    CodeFault("code that needs another file", "DT_NEEDED", _dynamic(11, lambda old: 1, new=1), DAMAGED),
     CodeFault("undefined device function", "a symbol without section", kernel_symbol("", 6, "H", 0), DAMAGED),
     CodeFault("machine code of zeros", "all of .text", section_bytes(".text", lambda old: bytes(len(old))), DAMAGED),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from tests.support.whole_code import (
 )
 from wheelkit.elf.reader import ElfImage
 from wheelkit.gpu.code_check import CodeCheck, check_code
+from wheelkit.gpu.kernel_descriptor import kernel_needs, metadata_problem
 from wheelkit.gpu.limits import limits_of
 
 ADD, MUL = "_Z3addv", "_Z3mulv"
@@ -124,6 +125,56 @@ def test_check_code_accepts_unpacked_work_item_ids() -> None:
     (problem,) = checked("gfx942", reads_y).problems
     assert problem.text.endswith("reads the work-item ID y, which its descriptor does not enable")
     assert checked("gfx1030", reads_y).problems == ()
+
+
+HIDDEN = [
+    *({".offset": 24 + 4 * n, ".size": 4, ".value_kind": f"hidden_block_count_{axis}"} for n, axis in enumerate("xyz")),
+    *({".offset": 36 + 2 * n, ".size": 2, ".value_kind": f"hidden_group_size_{axis}"} for n, axis in enumerate("xyz")),
+    *({".offset": 42 + 2 * n, ".size": 2, ".value_kind": f"hidden_remainder_{axis}"} for n, axis in enumerate("xyz")),
+    *(
+        {".offset": 64 + 8 * n, ".size": 8, ".value_kind": f"hidden_global_offset_{axis}"}
+        for n, axis in enumerate("xyz")
+    ),
+    {".offset": 88, ".size": 2, ".value_kind": "hidden_grid_dims"},
+]
+"""Arguments behind 24 bytes of others, as compilers add them (LLVM, "User Guide for AMDGPU Backend")."""
+
+
+def _with_hidden(change: Callable[[list[dict[str, Any]]], object]) -> str:
+    arguments: list[dict[str, Any]] = [
+        {".offset": 0, ".size": 24, ".value_kind": "by_value"},
+        *({**row} for row in HIDDEN),
+    ]
+    change(arguments)
+    kernel = {
+        ".args": arguments, ".kernarg_segment_size": 280, ".group_segment_fixed_size": 0,
+        ".private_segment_fixed_size": 0, ".wavefront_size": 64, ".sgpr_count": 8, ".vgpr_count": 8,
+        ".max_flat_workgroup_size": 256, ".kernarg_segment_align": 8,
+    }  # fmt: skip
+    return metadata_problem(kernel, kernel_needs(kernel), exact=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda rows: None, ""),
+        (lambda rows: rows.append({".offset": 144, ".size": 4, ".value_kind": "hidden_dynamic_lds_size"}), ""),
+        (lambda rows: rows.pop(4), "has no argument hidden_group_size_x, but others of its kind"),
+        (
+            lambda rows: (rows[1].update(HIDDEN[1] | {".offset": 24}), rows[2].update(HIDDEN[0] | {".offset": 28})),
+            "has hidden_block_count_y at byte 24, but its code reads byte 28",
+        ),
+        (lambda rows: rows[-1].update({".value_kind": "hidden_grid_dim"}), "of the unknown kind hidden_grid_dim"),
+        (
+            lambda rows: rows.__setitem__(slice(1), [{".offset": 8, ".size": 4, ".value_kind": "by_value"}]),
+            "has 8 bytes without an argument before byte 8",
+        ),
+    ],
+)
+def test_metadata_problem_compares_arguments_with_their_offsets(change: Any, text: str) -> None:
+    found = _with_hidden(change)
+    assert text in found
+    assert bool(text) == bool(found)
 
 
 # v_bitop3_b32, v_lshl_add_u64 and v_mfma_f32_16x16x8_xf32, from LLVM's tests of the assembler.
