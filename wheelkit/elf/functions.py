@@ -23,8 +23,12 @@ _ENCODINGS = b"\x01\x1b\x03\x3b"
 """Version and encodings of .eh_frame_hdr, as linkers write it: (function, frame) relative to the table, sorted."""
 _FRAME = struct.Struct("<IIi")
 """Start of a frame: size, offset back to the common information, and the function relative to the field."""
-_MOST_FRAMES = 8192
-"""Number of frames that are read; of larger libraries, evenly distributed ones."""
+_HANDLERS, _RELATIVE_INT, _MOST_AUGMENTATION = 17, 0x1B, 24
+"""Offset of a table's address in a frame: after size, offset, function, its size, and one byte of length."""
+_OMITTED, _TYPE_ENCODINGS = 0xFF, (0x00, 0x03, 0x0B, 0x1B, 0x9B, 0xFF)
+"""Encodings at the start of a table of handlers: start of landing pads, and types."""
+_MOST_FRAMES, _SAMPLE = 8192, 2048
+"""Number of frames up to which all are read, and number of evenly distributed ones that are read of others."""
 _POINTER, _IRELATIVE = 8, 37
 _ALIGNMENT = 16
 """Alignment of functions without frames."""
@@ -125,18 +129,56 @@ def _frame_problem(image: ElfImage, functions: Functions) -> str:
     frames = image.section(".eh_frame")
     if frames is None:
         return ""
+    handlers: dict[int, int] = {}
     content = memoryview(image.data)[frames.offset : frames.offset + frames.file_size]
     try:
-        for row in range(0, len(starts), max(1, len(starts) // _MOST_FRAMES)):
+        for row in range(0, len(starts), 1 if len(starts) <= _MOST_FRAMES else len(starts) // _SAMPLE):
             at = table + rows[2 * row + 1] - frames.address
             size, back, start = _FRAME.unpack_from(content, at) if at >= 0 else (0, 0, 0)
-            if not size or not 0 <= at + 4 - back < at or frames.address + at + 8 + start != starts[row]:
+            common = at + 4 - back
+            if not size or not 0 <= common < at or frames.address + at + 8 + start != starts[row]:
                 return f"has no frame of the function at {starts[row]:#x}, by which exceptions find their handlers"
+            if common not in handlers:
+                handlers[common] = _handler_offset(bytes(content[common + 9 : common + 9 + _MOST_AUGMENTATION]))
+            # The address of the handlers follows the length of the augmentation data.
+            if table_offset := handlers[common]:
+                pointer = int.from_bytes(content[at + table_offset : at + table_offset + 4], "little", signed=True)
+                address = frames.address + at + table_offset + pointer
+                if pointer and not _has_handlers(image, address):
+                    return f"has no table at {address:#x} of the handlers of the function at {starts[row]:#x}"
     except struct.error:
         return "has frames outside of .eh_frame, by which exceptions find their handlers"
     finally:
         content.release()
     return ""
+
+
+def _handler_offset(augmentation: bytes) -> int:
+    """Return the offset in a frame of the address of its table of handlers; 0 if frames have none.
+
+    Args:
+        augmentation: text and encodings of the common information.
+    """
+    text, _, rest = augmentation.partition(b"\0")
+    # Alignments and the return register have one byte each; then the length, and an encoding for each letter.
+    encodings = iter(rest[4:])
+    for letter in text[1:].decode("ascii", errors="replace") if text.startswith(b"z") else "":
+        encoding = next(encodings, 0)
+        if letter == "P":
+            for _ in range(4):
+                next(encodings, 0)
+        if letter == "L":
+            return _HANDLERS if encoding == _RELATIVE_INT else 0
+    return 0
+
+
+def _has_handlers(image: ElfImage, address: int) -> bool:
+    """Return whether a table of handlers begins with encodings that compilers use."""
+    section = image.section(".gcc_except_table")
+    if section is None or not section.address <= address < section.address + section.size - 3:
+        return section is None
+    start, types = image.read(section.offset + address - section.address, 2)
+    return start == _OMITTED and types in _TYPE_ENCODINGS
 
 
 def _pointer_problems(

@@ -125,6 +125,8 @@ def _symbol_problems(image: ElfImage, tags: Mapping[int, int]) -> Iterator[str]:
                   not symbol.section), "")  # fmt: skip
     if local:
         yield f"needs {local} by a local symbol, which the loader takes for the start of the library"
+    if not all(name for _, name in symbols[1:]):
+        yield "has a dynamic symbol without a name"
     yield from _version_problems(image, tags, symbols)
     for symbol, name in symbols:
         if not symbol.section or symbol.section >= constants.SHN_LORESERVE or symbol.info & 0xF not in _TYPED:

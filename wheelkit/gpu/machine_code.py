@@ -10,8 +10,8 @@ import functools
 import re
 from collections.abc import Iterable
 
-_BUDGET = 1 << 16
-"""Number of bytes that are decoded in one code object."""
+_WHOLE, _BUDGET = 1 << 16, 1 << 14
+"""Size in bytes up to which machine code is decoded as a whole, and number of bytes that are decoded of other code."""
 _EVEN = b"[" + b"".join(b"\\x%02x" % byte for byte in range(0, 256, 2)) + b"]"
 _TWO = b".{4}"
 """The second word of an instruction."""
@@ -56,8 +56,9 @@ def unknown_instruction(data: bytes, section: tuple[int, int], functions: Iterab
         section: offset and size of the machine code.
         functions: offset and size of functions, which are decoded instead of long machine code, as far as they fit.
     """
-    left = _BUDGET
-    for start, size in [section] if section[1] <= _BUDGET else functions:
+    whole = section[1] <= _WHOLE
+    left = _WHOLE if whole else _BUDGET
+    for start, size in [section] if whole else functions:
         if size <= left:
             left -= size
             match = _code().match(data, start, start + size)

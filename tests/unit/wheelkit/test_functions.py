@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgpack
+import numpy
 import pytest
 
 from tests.support.whole_code import Edit, both, section_bytes
@@ -160,6 +161,15 @@ def test_read_code_reports_constructor_that_sets_float_mode() -> None:
         found = read_code(ElfImage.parse(bytes(data), "library"))
         assert found is not None
         assert [kind for kind, _ in found.defects] == (["load-flags-wrong"] if code == CRTFASTMATH else [])
+
+
+def test_function_problems_reports_lost_handlers() -> None:
+    data = bytearray(next(Path(numpy.__file__).parent.glob("fft/_pocketfft_umath.*.so")).read_bytes())
+    assert problems(data) == []
+    section_bytes(".gcc_except_table", lambda old: old[:64] + b"\x11" * 64 + old[128:])(data)
+    ((code, text),) = problems(data)
+    assert code == "unwind-table-wrong"
+    assert "of the handlers of the function at" in text
 
 
 @pytest.mark.parametrize(

@@ -182,6 +182,7 @@ LAYOUT: list[tuple[str, Edit, str]] = [
         ),
         "has a PT_TLS that the loader cannot set up",
     ),
+    ("symbol without a name", _imported(0, "I", 0), "has a dynamic symbol without a name"),
     ("local symbol", _imported(4, "B", constants.STT_FUNC), "by a local symbol"),
     ("hash of a version", section_bytes(".gnu.version_r", _other_hash), "whose hash is wrong"),
     ("unknown version", section_bytes(".gnu.version", _unknown_version), "in version 99 of its list"),
