@@ -25,7 +25,7 @@ else:
 
 _WHOLE = 8 << 20
 """Size of .text in bytes up to which all functions are decoded; of larger libraries, evenly distributed ones."""
-_SAMPLE = 1 << 20
+_SAMPLE = 1 << 19
 _PADDING = 16
 """Number of bytes at the end of a function that may be padding, such as an odd zero byte."""
 _DISPATCH = (b"\x0f\x01\xd0", ("__cpu_model", "__cpu_indicator_init"))
