@@ -13,14 +13,14 @@ import json
 import posixpath
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from core.errors import ArchiveError, CiBuildError
@@ -54,6 +54,8 @@ _DIGEST_IN_URL = re.compile(r"/packages/([0-9a-f]{2})/([0-9a-f]{2})/([0-9a-f]{60
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST_BYTES = 4 << 20
 _MOST_NAMED = 4
+_MOST_MINORS = 1000
+"""Above every minor version of Python 3."""
 _Row = tuple[str, str, str, str]
 """Project, version, file name and SHA-256; the last two may be empty."""
 
@@ -293,8 +295,26 @@ def debug_differences(
 
 
 def _excluded(lock: str, pythons: Sequence[str]) -> list[str]:
-    accepted = SpecifierSet(tomllib.loads(lock).get("requires-python", ""))
-    return [f"requires-python {accepted}, which excludes {python}" for python in pythons if python not in accepted]
+    """Return a clause for each Python of a set for which a lock cannot be installed."""
+    table = tomllib.loads(lock)
+    accepted = SpecifierSet(table.get("requires-python", ""))
+    wrong = [f"requires-python {accepted}, which excludes {python}" for python in pythons if python not in accepted]
+    for package in (package for package in table["packages"] if "marker" not in package):
+        served = list(_served(package["wheels"]))
+        lacking = [python for python in pythons if not any(int(python[2:]) in minors for minors in served)]
+        wrong += [f"no wheel of {package['name']} for Python {python}" for python in lacking]
+    return wrong
+
+
+def _served(wheels: Iterable[Mapping[str, Any]]) -> Iterator[range]:
+    """Yield the minor versions of CPython 3 that each tag of each locked wheel serves."""
+    for wheel in wheels:
+        for tag in parse_wheel_filename(wheel["name"])[3]:
+            if tag.interpreter.startswith("py"):
+                yield range(_MOST_MINORS)
+            elif tag.interpreter.startswith("cp3") and tag.interpreter[3:].isdecimal():
+                minor = int(tag.interpreter[3:])
+                yield range(minor, _MOST_MINORS if tag.abi == "abi3" else minor + 1)
 
 
 def _constraints(text: str) -> Iterator[_Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,8 @@ from wheelkit.kernel_wheel import KernelManifest
 
 _MAGIC = b"\x7fELF"
 _SHOWN = 3
+_NEVER_REGISTERED = re.compile("rocprim")
+"""Kernels that host code need not register: rocPRIM compiles some for the configurations of other GPUs."""
 """Maximum number of kernels that a finding names."""
 
 
@@ -131,6 +134,9 @@ def _read(
         ]
         wrong = _wrong_registrations(file, host, report.arguments, debug)
         damage += [finding("registration-wrong", f"{wheel}: {path} {text}.", member=path) for text in wrong]
+        # Modules of kernel libraries may have more kernels than they register.
+        lost = _unregistered(host, report.kernels) if wheel.startswith("jax_rocm") and not damage else []
+        damage += [finding("registration-missing", f"{wheel}: {path} {text}.", member=path) for text in lost]
     except ElfError as error:
         text = f"{wheel}: {error}".replace(file.name, path)  # some errors name the unpacked file
         damage.append(finding("code-object-wrong", text, member=path))
@@ -155,6 +161,21 @@ def _wrong_registrations(
     if debug is not None and host:
         problems += name_problems(debug, host)
     return problems[:_SHOWN]
+
+
+def _unregistered(host: Sequence[RegisteredKernels], kernels: Mapping[int, Mapping[str, frozenset[str]]]) -> list[str]:
+    """Return a clause about kernels in the code of a library that it does not register with HIP.
+
+    Libraries with a registration that cannot be read are skipped.
+    """
+    if not host or any(bundle.unread for bundle in host):
+        return []
+    code = frozenset[str]().union(*(names for targets in kernels.values() for names in targets.values()))
+    known = frozenset[str]().union(*(bundle.kernels for bundle in host))
+    # Otherwise a kernel has another name in the code, which is reported as missing.
+    lost = sorted(name for name in code - known if not _NEVER_REGISTERED.search(name)) if known <= code else []
+    count = "a kernel" if len(lost) == 1 else f"{len(lost)} kernels"
+    return [f"has code of {count} that it does not register with HIP: {', '.join(lost[:_SHOWN])}"] if lost else []
 
 
 def _missing(library: _LibraryCode, target: str, names: Sequence[str]) -> Finding:

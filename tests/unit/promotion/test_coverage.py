@@ -153,7 +153,7 @@ def with_kernels(folder: Path, held: Mapping[str, Sequence[str]], registered: Se
 
 
 def test_complete_kernels_pass(tmp_path: Path) -> None:
-    wheel = with_kernels(tmp_path, {"gfx942": [ADD, MUL, "unregistered"], "gfx950": [ADD, MUL]}, [ADD, MUL])
+    wheel = with_kernels(tmp_path, {"gfx942": [ADD, MUL, "rocprim_other"], "gfx950": [ADD, MUL]}, [ADD, MUL])
     found = judge(tmp_path, wheel)
     assert [evidence.findings for evidence in found.values()] == [(), ()]
     details = {check["name"]: check for check in found["gfx942"].details["checks"]}
@@ -425,6 +425,14 @@ def test_kernels_are_compared_with_symbol_table_beside_wheel(tmp_path: Path) -> 
     for evidence in run_gates(bucket, staged, [coverage_gate.GATE], NoProcesses(), Silent()):
         texts = [text for text in told(evidence) if text.startswith("registration-wrong")]
         assert [text.endswith(f"registers kernel {ADD} for the handle of {MUL}.") for text in texts] == [True]
+
+
+def test_kernel_that_is_not_registered_is_an_error(tmp_path: Path) -> None:
+    wheel = with_kernels(tmp_path, {target: [ADD, MUL] for target in TARGETS}, [ADD])
+    for evidence in judge(tmp_path, wheel).values():
+        (text,) = told(evidence)
+        assert text.startswith("registration-missing: ")
+        assert text.endswith(f"{PJRT_LIBRARY} has code of a kernel that it does not register with HIP: {MUL}.")
 
 
 def test_kernel_registered_twice_is_an_error(tmp_path: Path) -> None:

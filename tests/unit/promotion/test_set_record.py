@@ -219,18 +219,19 @@ LOCK = """[[packages]]
 name = "jax"
 version = "{jax}"
 [[packages.wheels]]
-name = "jax.whl"
+name = "jax-{jax}-py3-none-any.whl"
 hashes = {{sha256 = "1"}}
 [[packages]]
 name = "jax-rocm7-pjrt"
 version = "1"
 [[packages.wheels]]
-name = "pjrt.whl"
+name = "jax_rocm7_pjrt-1-py3-none-any.whl"
 hashes = {{sha256 = "{sha256}"}}
 """
 BILL = (
-    '{{"components": [{{"name": "jax", "version": "{jax}", "bom-ref": "jax.whl"}}, {{"name": "jax-rocm7-pjrt", '
-    '"version": "1", "bom-ref": "pjrt.whl", "hashes": [{{"alg": "SHA-256", "content": "{sha256}"}}]}}]}}'
+    '{{"components": [{{"name": "jax", "version": "{jax}", "bom-ref": "jax-{jax}-py3-none-any.whl"}}, '
+    '{{"name": "jax-rocm7-pjrt", "version": "1", "bom-ref": "jax_rocm7_pjrt-1-py3-none-any.whl", '
+    '"hashes": [{{"alg": "SHA-256", "content": "{sha256}"}}]}}]}}'
 )
 GOOD = {"jax": "0.10.2", "sha256": "a"}
 
@@ -243,23 +244,35 @@ GOOD = {"jax": "0.10.2", "sha256": "a"}
         ("constraints.txt", "jax==0.10.2\n", "no jax-rocm7-pjrt"),
         ("pylock.toml", LOCK.format(**GOOD), ""),
         ("pylock.toml", LOCK.format(**GOOD | {"jax": "0.9"}), "jax 0.9, not 0.10.2"),
-        ("pylock.toml", LOCK.format(**GOOD | {"sha256": "b"}), "sha256 b of pjrt.whl, not a"),
+        ("pylock.toml", LOCK.format(**GOOD | {"sha256": "b"}), "sha256 b of jax_rocm7_pjrt-1-py3-none-any.whl, not a"),
         ("pylock.toml", 'requires-python = ">=3.12"\n' + LOCK.format(**GOOD), ""),
         (
             "pylock.toml",
             'requires-python = ">=3.13"\n' + LOCK.format(**GOOD),
             "has requires-python >=3.13, which excludes 3.12.",
         ),
+        ("pylock.toml", LOCK.format(**GOOD).replace("py3-none", "cp311-cp311"), "no wheel of jax for Python 3.12"),
+        ("pylock.toml", LOCK.format(**GOOD).replace("py3-none", "cp311-abi3"), ""),
         ("pylock.toml", "[", "cannot be read"),
         ("pylock.toml", "", "cannot be read: 'packages'"),
         ("sbom.cdx.json", BILL.format(**GOOD), ""),
-        ("sbom.cdx.json", BILL.format(**GOOD | {"sha256": "b"}), "sha256 b of pjrt.whl, not a"),
+        (
+            "sbom.cdx.json",
+            BILL.format(**GOOD | {"sha256": "b"}),
+            "sha256 b of jax_rocm7_pjrt-1-py3-none-any.whl, not a",
+        ),
         ("sbom.cdx.json", BILL.format(**GOOD | {"jax": "0.9"}), "jax 0.9, not 0.10.2"),
         ("sbom.cdx.json", "[]", "cannot be read"),
     ],
 )
 def test_file_differences_names_untrue_file(scene: Scene, name: str, text: str, says: str) -> None:
-    wheel = replace(scene.wheel_set.wheels[0], name="jax-rocm7-pjrt", version="1", filename="pjrt.whl", sha256="a")
+    wheel = replace(
+        scene.wheel_set.wheels[0],
+        name="jax-rocm7-pjrt",
+        version="1",
+        filename="jax_rocm7_pjrt-1-py3-none-any.whl",
+        sha256="a",
+    )
     made = replace(scene.wheel_set, wheels=(wheel,), pins={"jax": "0.10.2"}, files={name: "5" * 64})
     found = list(file_differences(made, {name: text.encode()}.__getitem__))
     assert [(item.code, says in item.message and name in item.message) for item in found] == (
