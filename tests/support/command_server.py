@@ -2,7 +2,7 @@
 
 A command is a process like that of a user: it runs the launcher with its own arguments, directory, environment and
 output. Only its modules are imported already. Variables that Python reads at its start need a new process, and so does
-the doctor, which runs without `.venv`.
+the doctor, which runs without `.venv`. Other programs of Python are forked likewise from a process with their modules.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
@@ -38,8 +39,35 @@ SIGSTORE = ("pypi_attestations", "sigstore.models", "sigstore.oidc", "sigstore.s
 """Modules that commands import late, in the environment of the tests and in one for attestations."""
 _AT_START = re.compile("PYTHON|LANG|LC_|LD_|TZ$|GLIBC|MALLOC")
 """Variables that a process reads at its start."""
+_PATH = "PYTHONPATH"
 _LOCK = threading.Lock()
 """Requests of several threads follow one another; their commands run at the same time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preloaded:
+    """A Python that has imported modules.
+
+    Attributes:
+        modules: names of the modules; those that do not exist are left out.
+        path: folders of the modules, which PYTHONPATH of each program must contain too.
+        variables: environment variables during the imports, as pairs.
+    """
+
+    modules: tuple[str, ...]
+    path: tuple[str, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
+
+
+def run_python(
+    preloaded: Preloaded, words: Sequence[str], cwd: Path | None, env: Mapping[str, str], timeout: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a program in a fork of a Python that has imported modules, like `subprocess.run` in a new Python.
+
+    Args:
+        words: arguments of the interpreter: `-c CODE`, `-m MODULE` or the path of a script, and the program's own.
+    """
+    return _run(sys.executable, json.dumps(asdict(preloaded)), words, cwd, env, [sys.executable, *words], timeout)
 
 
 def run_command(
@@ -52,11 +80,26 @@ def run_command(
             launcher, which would start it in `.venv`.
     """
     argv = [python, *([LAUNCHER] if python == sys.executable else ["-m", PACKAGE]), *words]
+    program = LAUNCHER if python == sys.executable else PACKAGE
+    return _run(python, program, words, cwd, env, argv)
+
+
+def _run(
+    python: str,
+    program: str,
+    words: Sequence[str],
+    cwd: Path | None,
+    env: Mapping[str, str],
+    argv: Sequence[str],
+    timeout: float | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run words in a fork of the server of a program; `argv` does the same in a new process."""
     with _LOCK:
-        server, process, environment = _server(python)
+        server, process, environment = _server(python, program)
     changed = {name for name in env.keys() | environment if env.get(name) != environment.get(name)}
-    if any(map(_AT_START.match, changed)) or "doctor" in words:
-        return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=cwd, env=env)
+    known = {_PATH} if _is_preloaded(program) else set()
+    if any(map(_AT_START.match, changed - known)) or "doctor" in words:
+        return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=cwd, env=env, timeout=timeout)
     pipes = [os.pipe(), os.pipe()]
     ours, its = socket.socketpair()
     request = {"words": list(words), "cwd": str(cwd or Path.cwd()), "env": dict(env)}
@@ -74,7 +117,10 @@ def run_command(
         for source in output:
             selector.register(source, selectors.EVENT_READ)
         while selector.get_map():
-            for key, _ in selector.select():
+            events = selector.select(timeout)
+            if not events:
+                raise subprocess.TimeoutExpired(list(argv), timeout or 0)
+            for key, _ in events:
                 data = os.read(key.fd, 1 << 16)
                 output[key.fd] += data
                 if not data:
@@ -88,12 +134,17 @@ def run_command(
     return subprocess.CompletedProcess(argv, int.from_bytes(status, signed=True), said, told)
 
 
+def _is_preloaded(program: str) -> bool:
+    """Report whether a server runs any program of Python, with modules that its client names."""
+    return program.startswith("{")
+
+
 @cache
-def _server(python: str) -> tuple[socket.socket, subprocess.Popen[bytes], Mapping[str, str]]:
-    """Start the server of an interpreter for this process; return its socket, its process and its environment."""
+def _server(python: str, program: str) -> tuple[socket.socket, subprocess.Popen[bytes], Mapping[str, str]]:
+    """Start the server of a program for this process; return its socket, its process and its environment."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     ours, its = socket.socketpair()
-    argv = [python, "-m", __name__, str(its.fileno()), LAUNCHER if python == sys.executable else PACKAGE]
+    argv = [python, "-m", __name__, str(its.fileno()), program]
     # Commands inherit the files of their output, which must not be seekable.
     process = subprocess.Popen(
         argv, pass_fds=[its.fileno()], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -114,6 +165,32 @@ def main() -> None:
     """Import the command line, then serve; in a forked process, run the command as the main program."""
     program, codes = sys.argv[2], list[int]()
     atexit.register(_leave, codes)  # before all other functions, so that it is called last
+    _import_modules(program)
+    gc.collect()
+    gc.freeze()  # garbage collections of commands leave the shared memory alone
+    _become(_serve(socket.socket(fileno=int(sys.argv[1]))), program)
+    try:
+        if _is_preloaded(program):
+            _run_main()
+        elif program == PACKAGE:
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(program, run_name="__main__")
+    except SystemExit as ending:
+        codes += [ending.code] if isinstance(ending.code, int) else []
+        raise
+
+
+def _import_modules(program: str) -> None:
+    """Import the modules of the command line, or those that a client names."""
+    if _is_preloaded(program):
+        given = json.loads(program)
+        sys.path[1:1] = given["path"]
+        os.environ.update(given["variables"])
+        for name in given["modules"]:
+            with contextlib.suppress(ModuleNotFoundError):
+                importlib.import_module(name)
+        return
     import ci_build.cli.commands as commands  # the client needs none of its modules
 
     found = pkgutil.walk_packages(commands.__path__, f"{commands.__name__}.")
@@ -121,17 +198,23 @@ def main() -> None:
     for name in (*more, *(module.name for module in found)):
         with contextlib.suppress(*few):  # the other interpreter has few packages
             importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # garbage collections of commands leave the shared memory alone
-    _become(_serve(socket.socket(fileno=int(sys.argv[1]))), program)
-    try:
-        if program == PACKAGE:
-            runpy.run_module(program, run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(program, run_name="__main__")
-    except SystemExit as ending:
-        codes += [ending.code] if isinstance(ending.code, int) else []
-        raise
+
+
+def _run_main() -> None:
+    """Run the program in the arguments as the main program of a new Python does."""
+    first, *rest = sys.argv
+    if first == "-c":
+        code, sys.argv[:] = rest[0], ["-c", *rest[1:]]
+        sys.path.insert(0, "")
+        names = {"__name__": "__main__", "__builtins__": __builtins__}
+        exec(compile(code, "<string>", "exec"), names)
+    elif first == "-m":
+        sys.argv[:] = rest
+        sys.path.insert(0, str(Path.cwd()))
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, str(Path(first).resolve().parent))
+        runpy.run_path(first, run_name="__main__")
 
 
 def _leave(codes: Sequence[int]) -> None:
@@ -196,6 +279,13 @@ def _become(request: tuple[Mapping[str, object], Sequence[int]], program: str) -
     assert isinstance(words, list)
     os.environ.clear()
     os.environ.update(env)
+    if _is_preloaded(program):
+        given = json.loads(program)["path"]
+        path = [folder for folder in sys.path if folder not in (str(ROOT), *given)]
+        sys.path[:] = [*filter(None, str(env.get(_PATH, "")).split(os.pathsep)), *path]
+        sys.argv[:] = words
+        sys.orig_argv[:] = [sys.executable, *words]
+        return
     sys.argv[:] = [program, *words]
     if program == LAUNCHER:
         sys.orig_argv[:] = [sys.executable, *sys.argv]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_server import LAUNCHER, run_command
+from tests.support.command_server import LAUNCHER, Preloaded, run_command, run_python
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,26 @@ def test_command_gives_what_a_new_process_gives(words: list[str], more: dict[str
     argv = [sys.executable, LAUNCHER, *words]
     new = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
     assert (done.args, done.returncode, done.stdout, done.stderr) == (argv, new.returncode, new.stdout, new.stderr)
+
+
+SHOWN = "import json, os, sys; print(json.dumps([sys.argv, sys.path, __name__, os.getcwd(), os.environ.get('X')]))"
+
+
+@pytest.mark.parametrize("kind", ["-c", "-m", "script"])
+@pytest.mark.parametrize("more", ["", "; sys.exit(3)", "; raise ValueError('no')"])
+def test_program_gives_what_a_new_python_gives(kind: str, more: str, tmp_path: Path) -> None:
+    for folder in ("modules", "first"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "modules" / "shown.py").write_text(SHOWN + more)
+    paths = [str(tmp_path / folder) for folder in ("first", "modules")]
+    words = {"-c": ["-c", SHOWN + more], "-m": ["-m", "shown"], "script": [f"{paths[1]}/shown.py"]}[kind]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "X": "y"}
+    preloaded = Preloaded(modules=("json", "no_such_module"), path=(paths[1],))
+    done = run_python(preloaded, [*words, "a b"], tmp_path, env)
+    argv = [sys.executable, *words, "a b"]
+    new = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
+    assert (done.args, done.returncode, done.stdout) == (argv, new.returncode, new.stdout)
+    assert done.stderr.splitlines()[-1:] == new.stderr.splitlines()[-1:]
 
 
 def test_commands_of_threads_run_together(tmp_path: Path) -> None:
