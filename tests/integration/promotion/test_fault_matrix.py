@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from filelock import FileLock
@@ -29,8 +29,8 @@ from tests.support.faults.bench import PYTHON, Bench, Case
 from tests.support.faults.device_code import BEYOND
 from tests.support.faults.matrix import FAULTS
 from tests.support.faults.model import PROGRAM, Catch, Fault
-from wheelkit.inspect.inspect import Expectations, inspect_wheel
-from wheelkit.inspect.model import WheelReport
+from wheelkit.inspect.inspect import Expectations, _Inspection, inspect_wheel
+from wheelkit.inspect.model import ElfFacts, WheelReport
 
 pytestmark = pytest.mark.network
 
@@ -71,6 +71,34 @@ def unbroken_wheels_are_inspected_once(bench: Bench) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inspection, "inspect_wheel", inspect)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unbroken_libraries_are_read_once(bench: Bench) -> Iterator[None]:
+    """Give the facts of an unbroken library to all wheels that have the same bytes under the same name."""
+    good = {(held.path, held.sha256) for wheel in bench.wheel_set.wheels for held in wheel.members}
+    known: dict[tuple[object, ...], tuple[Any, ...]] = {}
+    read = _Inspection._elf
+
+    def read_library(self: _Inspection, name: str, path: Path, sha256: str) -> ElfFacts | None:
+        if (name, sha256) not in good:
+            return read(self, name, path, sha256)
+        stored, checkpoints = self.archive[name].compressed_size, self.archive.checkpoints_of(name)
+        key = name, sha256, stored, repr(checkpoints), repr(self.expectations)
+        if key not in known:
+            before = len(self.findings)
+            facts = read(self, name, path, sha256)
+            known[key] = facts, self.elves.get(name), self.codes.get(name), self.findings[before:]
+            return facts
+        facts, elf, code, findings = known[key]
+        self.findings += findings
+        self.elves |= {name: elf} if elf else {}
+        self.codes |= {name: code} if code else {}
+        return cast("ElfFacts | None", facts)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Inspection, "_elf", read_library)
         yield
 
 
