@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -21,6 +22,7 @@ from promotion.index.repair import repair
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import StagedSet
 from tests.support.bucket_contract import run_together
+from tests.support.command_server import Preloaded, run_python
 from tests.support.http_reader import HttpReader
 from tests.support.promoting import RELEASED, objects, offered, staged_in
 from tests.support.promotion_child import act
@@ -30,6 +32,17 @@ from tests.support.wheel_sets import SetWheel, make_wheels
 ROOT = Path(__file__).resolve().parents[2]
 OWN = "{}.{}".format(*sys.version_info[:2])
 COUNT = 8
+CHILD = "tests.support.promotion_child"
+PYTHON = Preloaded(
+    modules=(
+        *("jinja2", "promotion.index.operations", "promotion.index.publish", "promotion.index.retention"),
+        *("promotion.promote", "promotion.storage.bucket_url", "promotion.website.render"),
+        *("tests.support.memory_bucket", "tests.support.multi_arch"),
+    )
+)
+"""A Python with the modules of the child process."""
+POOL = ThreadPoolExecutor(COUNT)
+"""Threads that wait for child processes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +69,14 @@ class Scene:
     def names(self, *sets: int) -> frozenset[str]:
         return frozenset(wheel.wheel.filename for number in sets for wheel in self.groups[number])
 
-    def start(self, operation: str, argument: str = "", *die: int) -> subprocess.Popen[bytes]:
-        """Start an operation in a child process."""
-        argv = [sys.executable, "-m", "tests.support.promotion_child", self.where, operation, argument, *map(str, die)]
+    def start(self, operation: str, argument: str = "", *die: int) -> Future[subprocess.CompletedProcess[str]]:
+        """Start an operation in a child process, which is forked from one that has imported its modules."""
+        words = ["-m", CHILD, self.where, operation, argument, *map(str, die)]
+        return POOL.submit(run_python, PYTHON, words, ROOT, {**os.environ, **self.environment}, 120)
+
+    def start_new(self, operation: str, argument: str) -> subprocess.Popen[bytes]:
+        """Start an operation in a new Python, which the caller can kill."""
+        argv = [sys.executable, "-m", CHILD, self.where, operation, argument]
         return subprocess.Popen(
             argv, cwd=ROOT, env={**os.environ, **self.environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
@@ -76,11 +94,11 @@ def staged_sets(bucket: Bucket, folder: Path, count: int) -> tuple[list[StagedSe
     return [staged_in(bucket, folder / "sets", group) for group in groups], groups
 
 
-def ended(process: subprocess.Popen[bytes]) -> int:
+def ended(process: Future[subprocess.CompletedProcess[str]]) -> int:
     """Wait for a process; fail with its output unless it succeeded or was killed."""
-    said, _ = process.communicate(timeout=120)
-    assert process.returncode in (0, -signal.SIGKILL), said.decode()
-    return process.returncode
+    done = process.result(timeout=120)
+    assert done.returncode in (0, -signal.SIGKILL), done.stdout + done.stderr
+    return done.returncode
 
 
 def check_processes_that_promote_at_once(scene: Scene) -> None:
@@ -176,11 +194,12 @@ def check_killed_at_any_time(scene: Scene, delays: Sequence[float]) -> None:
     """Kill promotions after some delays, also during a write, and complete them."""
     with scene.reader() as reader:
         for number, delay in enumerate(delays):
-            process = scene.start("promote", scene.sets[number].digest)
+            process = scene.start_new("promote", scene.sets[number].digest)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(delay)
             process.kill()
-            ended(process)
+            said, _ = process.communicate(timeout=120)
+            assert process.returncode in (0, -signal.SIGKILL), said.decode()
         for number in range(len(delays)):
             act(scene.bucket, "promote", scene.sets[number].digest)
         watched(reader)
