@@ -19,6 +19,7 @@ from promotion.gates.common.gate import GateContext
 from promotion.gates.common.rocm_manifest import RocmTree
 from promotion.gates.common.site import FROM_MANIFEST, FROM_NEEDS, TREE, Site, make_site, rocm_libraries
 from promotion.gates.load import gate as load_gate
+from tests.support.forked_pip import ForkedPip
 from tests.support.gating import gate_context, stage_wheels
 from tests.support.machine import user_environment
 from tests.support.wheel_sets import (
@@ -46,7 +47,7 @@ def index(tmp_path: Path) -> Path:
 def room_for(folder: Path, index: Path, wheels: Sequence[SetWheel], pythons: Sequence[str] = (OWN,)) -> GateContext:
     """Return the context of a staged set whose user has a folder as package index in pip's configuration."""
     staged = stage_wheels(folder, wheels, python_versions=pythons)
-    return gate_context(folder, *staged, HostRunner(user_environment(index)))
+    return gate_context(folder, *staged, ForkedPip(user_environment(index)))
 
 
 def installed(site: Site) -> set[str]:
