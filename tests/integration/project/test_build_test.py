@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-ONE = "--jobs=1"
-"""Each worker takes half a second to start."""
+ONE, HERE = "--jobs=1", "--jobs=0"
+"""One worker, which takes half a second to start, or none where it makes no difference."""
 DOCSTRING = '"""Documented."""\n'
 PACKAGES = (
     "core",
@@ -105,7 +105,7 @@ def test_summary_lists_steps_before_pytest_line(project: Path) -> None:
 def test_every_step_runs_after_failures(project: Path) -> None:
     (project / "core" / "plan.py").write_text("import ci_build\nx: int = 'one'\n")
     write_test(project, "unit", "assert os.sep == 'no'")
-    done = run(project, ONE)
+    done = run(project, HERE)
     assert done.returncode == 1
     assert done.stdout.count(" FAILED ") >= 5, done.stdout
     for word in ("F401", "would be reformatted", "Incompatible types", "BROKEN", "assert '/' == 'no'"):
@@ -114,7 +114,7 @@ def test_every_step_runs_after_failures(project: Path) -> None:
 
 def test_one_failed_check_is_enough(project: Path) -> None:
     (project / "tests" / "unit" / "test_it.py").write_text("def test_it() -> None:\n    assert  True\n")
-    done = run(project, ONE)
+    done = run(project, HERE)
     assert done.returncode == 1
     assert "1 passed" in done.stdout.splitlines()[-1]
 
@@ -160,7 +160,7 @@ def test_omission_by_option_is_listed_and_fails_ci(option: str, project: Path) -
 def test_omitted_test_is_listed_and_fails_ci(body: str, words: tuple[str, ...], reason: str, project: Path) -> None:
     write_test(project, "unit", body)
     (project / "tests" / "unit" / "test_more.py").write_text("def test_nothing() -> None:\n    assert True\n")
-    done = run(project, "--unit", ONE, *words)
+    done = run(project, "--unit", HERE, *words)
     assert done.returncode == 0, done.stdout
     assert "left out: " in done.stdout
     assert reason in done.stdout
@@ -288,7 +288,7 @@ def test_unit_tests_cannot_have_side_effects(project: Path) -> None:
     ]
     tests = "".join(f"def test_{number}() -> None:\n    {body}\n" for number, body in enumerate(bodies))
     (project / "tests" / "unit" / "test_it.py").write_text("import os, socket, subprocess\n" + tests)
-    done = run(project, "--unit", ONE)
+    done = run(project, "--unit", HERE)
     assert done.returncode == 1
     assert done.stderr == ""
     for number in range(9):
