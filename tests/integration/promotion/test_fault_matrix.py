@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -31,9 +32,11 @@ from tests.support.faults.matrix import FAULTS
 from tests.support.faults.model import PROGRAM, Catch, Fault
 from wheelkit.inspect.inspect import Expectations, _Inspection, inspect_wheel
 from wheelkit.inspect.model import ElfFacts, WheelReport
+from wheelkit.inspect.parts import Checkpoint, TracedArchive
 
 pytestmark = pytest.mark.network
 
+BLOCK = 1 << 20
 WHOLE = ("load", "compile", "install")
 """Gates that need all wheels of a set."""
 
@@ -74,10 +77,15 @@ def unbroken_wheels_are_inspected_once(bench: Bench) -> Iterator[None]:
         yield
 
 
+def unbroken_libraries(bench: Bench) -> set[tuple[str, str]]:
+    """Return path and sha256 of the libraries of the good set."""
+    return {(held.path, held.sha256) for wheel in bench.wheel_set.wheels for held in wheel.members}
+
+
 @pytest.fixture(scope="module", autouse=True)
 def unbroken_libraries_are_read_once(bench: Bench) -> Iterator[None]:
     """Give the facts of an unbroken library to all wheels that have the same bytes under the same name."""
-    good = {(held.path, held.sha256) for wheel in bench.wheel_set.wheels for held in wheel.members}
+    good = unbroken_libraries(bench)
     known: dict[tuple[object, ...], tuple[Any, ...]] = {}
     read = _Inspection._elf
 
@@ -99,6 +107,34 @@ def unbroken_libraries_are_read_once(bench: Bench) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_Inspection, "_elf", read_library)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unbroken_libraries_are_inflated_once(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Give the file of an unbroken library to all wheels that store it as the same bytes with the same size and CRC."""
+    good = unbroken_libraries(bench)
+    folder, extract = tmp_path_factory.mktemp("libraries"), TracedArchive.extract
+    known: dict[tuple[object, ...], tuple[str, Path, list[Checkpoint]]] = {}
+
+    def extract_once(self: TracedArchive, name: str, out: Path, **more: Any) -> str:
+        member, stored = self[name], hashlib.sha256()
+        for at in range(member.data_offset, member.data_end, BLOCK):
+            stored.update(self.pread(min(BLOCK, member.data_end - at), at))
+        key = name, member.method, member.size, member.crc32, stored.digest()
+        if key in known:
+            sha256, kept, self.checkpoints[name] = known[key]
+            out.unlink(missing_ok=True)
+            os.link(kept, out)
+            return sha256
+        sha256, kept = extract(self, name, out, **more), folder / str(len(known))
+        if (name, sha256) in good:
+            os.link(out, kept)
+            known[key] = sha256, kept, self.checkpoints[name]
+        return sha256
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TracedArchive, "extract", extract_once)
         yield
 
 
