@@ -148,9 +148,12 @@ def _debug_link(image: ElfImage, sections: Mapping[str, Section]) -> tuple[str, 
     return name.decode(errors="backslashreplace"), int.from_bytes(rest[-4:], "little")
 
 
-def _nanobind(image: ElfImage, sections: Mapping[str, Section]) -> str:
-    """Return the tag of nanobind's ABI; modules with different tags do not share types (nanobind, nb_abi.h)."""
-    section = sections.get(".rodata")
+def _nanobind(image: ElfImage, sections: Mapping[str, Section], undefined: Iterable[Symbol]) -> str:
+    """Return the tag of nanobind's ABI; modules with different tags do not share types (nanobind, nb_abi.h).
+
+    Only libraries that call Python are searched.
+    """
+    section = sections.get(".rodata") if any(symbol.name.startswith("Py") for symbol in undefined) else None
     if section is None or image.data.find(_INTERNALS, section.offset, section.offset + section.file_size) < 0:
         return ""
     found = _ABI_TAG.search(image.contents(section))
@@ -196,7 +199,7 @@ def _snapshot(image: ElfImage) -> Elf:
         needed=tuple(string(entry.value) for entry in entries[:count] if entry.tag == constants.DT_NEEDED),
         runpath=name(constants.DT_RUNPATH), rpath=name(constants.DT_RPATH), soname=name(constants.DT_SONAME),
         undefined=undefined, offered=offered, sections=sections, build_id=next(build_ids, None),
-        debug_link=_debug_link(image, sections), nanobind=_nanobind(image, sections),
+        debug_link=_debug_link(image, sections), nanobind=_nanobind(image, sections, undefined),
         version_needs={library: frozenset(versions) for library, versions in libraries.items()},
         comments=tuple(dict.fromkeys(c.decode(errors="backslashreplace") for c in comments if c)),
     )  # fmt: skip

@@ -27,6 +27,7 @@ from wheelkit.archive.record import RecordEntry
 from wheelkit.archive.rewrite import WheelRewrite
 from wheelkit.archive.verify import verify_record
 from wheelkit.elf.constants import MAGIC
+from wheelkit.elf.snapshot import Elf
 from wheelkit.inspect.manylinux import platform_verdict
 from wheelkit.inspect.metadata import rocm_in_summary
 from wheelkit.repair.cut_plan import plan_cuts
@@ -80,7 +81,8 @@ def repair(
         _say(progress, f"edit {len(files)} librar{'y' if len(files) == 1 else 'ies'} of {name.project}")
         edits = edit_members(files, plan, scratch / "debug" if debug_dir else None)
         _check_summary(archive, plan.rocm_version, edits)
-        judging = pool.submit(_check_libraries, files, plan.allowed_sonames, source.name)
+        elves = {edit.name: edit.elf for edit in edits}
+        judging = pool.submit(_check_libraries, files, plan.allowed_sonames, source.name, elves)
         for edit in edits:
             if edit.changed or edit.elf.size != edit.size_before:
                 rewrite.set_file(edit.name, edit.path, changed=edit.changed, blocks=blocks.get(edit.name))
@@ -242,9 +244,11 @@ def _expect_members(files: Collection[str], plan: RepairPlan, source: str) -> No
         )
 
 
-def _check_libraries(files: Mapping[str, Path], allowed_sonames: frozenset[str], source: str) -> tuple[Finding, ...]:
+def _check_libraries(
+    files: Mapping[str, Path], allowed_sonames: frozenset[str], source: str, elves: Mapping[str, Elf] | None = None
+) -> tuple[Finding, ...]:
     """Check the libraries of a new wheel with auditwheel; return warnings and notes."""
-    judged = platform_verdict(files, allowed_sonames=allowed_sonames, platform=PLATFORM)
+    judged = platform_verdict(files, allowed_sonames=allowed_sonames, platform=PLATFORM, elves=elves)
     if not judged.ok:
         errors = [f for f in judged.findings if f.severity is Severity.ERROR]
         raise RepairError(

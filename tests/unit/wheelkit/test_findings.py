@@ -511,7 +511,7 @@ def test_module_of_another_nanobind_is_named(usual: str, tmp_path: Path) -> None
     for number, tag in enumerate((usual, "v18_abi_1", usual)):
         text = f"\0__nb_internals_%s_%s__\0{tag}\0".encode()
         init = TinySymbol(f"PyInit__m{number}", defined=True)
-        module = with_sections(library(entry=(init,)), (".rodata", 1, 0, text))
+        module = with_sections(library(entry=(init, TinySymbol("PyErr_Clear"))), (".rodata", 1, 0, text))
         made.files[f"jax_plugins/xla_rocm7/_m{number}.so"] = module
     (found,) = (item for item in look(made, tmp_path).findings if item.code == "bindings-differ")
     assert found.member.endswith("_m1.so")
@@ -540,7 +540,9 @@ def test_machine_that_decodes_nothing_says_so(tmp_path: Path, monkeypatch: pytes
 
 def test_module_without_init_function_is_named(tmp_path: Path) -> None:
     made = clean_pjrt()
-    module = with_sections(library(), (".rodata", 1, 0, b"\0__nb_internals_%s_%s__\0v19_abi_1\0"))
+    module = with_sections(
+        library(entry=(TinySymbol("PyErr_Clear"),)), (".rodata", 1, 0, b"\0__nb_internals_%s_%s__\0v19_abi_1\0")
+    )
     made.files["jax_plugins/xla_rocm7/_m.so"] = made.files["jax_plugins/xla_rocm7/libm.so"] = module
     (found,) = (item for item in look(made, tmp_path).findings if item.code == "init-name-wrong")
     assert found.message == "_m.so exports no PyInit function."
