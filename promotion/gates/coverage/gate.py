@@ -170,12 +170,19 @@ def _unregistered(host: Sequence[RegisteredKernels], kernels: Mapping[int, Mappi
     """
     if not host or any(bundle.unread for bundle in host):
         return []
-    code = frozenset[str]().union(*(names for targets in kernels.values() for names in targets.values()))
-    known = frozenset[str]().union(*(bundle.kernels for bundle in host))
-    # Otherwise a kernel has another name in the code, which is reported as missing.
-    lost = sorted(name for name in code - known if not _NEVER_REGISTERED.search(name)) if known <= code else []
+    known = _registrable(kernel for bundle in host for kernel in bundle.kernels)
+    code: dict[str, set[str]] = {}
+    for target, names in (item for targets in kernels.values() for item in targets.items()):
+        code.setdefault(target, set()).update(names)
+    # Where a registered kernel is missing, one has another name in the code, which is reported as missing.
+    complete = [names for names in map(_registrable, code.values()) if known <= names]
+    lost = sorted(frozenset[str]().union(*complete) - known)
     count = "a kernel" if len(lost) == 1 else f"{len(lost)} kernels"
     return [f"has code of {count} that it does not register with HIP: {', '.join(lost[:_SHOWN])}"] if lost else []
+
+
+def _registrable(kernels: Iterable[str]) -> frozenset[str]:
+    return frozenset(kernel for kernel in kernels if not _NEVER_REGISTERED.search(kernel))
 
 
 def _missing(library: _LibraryCode, target: str, names: Sequence[str]) -> Finding:
