@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pip
+
 from core.errors import ProcessError
 from core.process import HostRunner, ProcessResult, failure, merge_environment, render, without_credentials
 from tests.support.command_server import Preloaded, run_python
@@ -20,6 +22,9 @@ PYTHON = Preloaded(
     )
 )
 """A Python with the modules of `pip install` and `pip config`."""
+
+
+_PROGRAM = str(Path(pip.__file__).with_name("__pip-runner__.py"))
 
 
 class ForkedPip(HostRunner):
@@ -36,7 +41,8 @@ class ForkedPip(HostRunner):
         **more: Any,
     ) -> ProcessResult:
         """See `HostRunner.run`."""
-        if not (argv[0] == sys.executable and ("pip" in argv[1:3] or argv[1].endswith("__pip-runner__.py"))):
+        # The environments of old versions are run by the same interpreter, as programs.
+        if not (argv[0] == sys.executable and ("pip" in argv[1:3] or argv[1] == _PROGRAM)):
             return super().run(argv, env=env, cwd=cwd, check=check, timeout=timeout, **more)
         if self._echo is not None:
             self._echo(render(argv, env))
