@@ -73,9 +73,7 @@ def _registrations() -> Answer:
     The facts are magic, version, number of kernels, SHA-256 of their names, and the variables as [kind, name, size].
     The answer is empty if HIP is not the stand-in of `promotion/gates/common/stubs.py`.
     """
-    maps = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()]
-    ends = [(row[0].partition("-"), row[5]) for row in maps if len(row) == 6]
-    files = [(int(start, 16), int(end, 16), path) for (start, _, end), path in ends]
+    files = _mapped_files()
     tables: dict[int, ctypes.c_uint64] = {}
     for path in dict.fromkeys(path for _, _, path in files if ".so" in path):
         with contextlib.suppress(OSError, ValueError):  # the library has no such variable
@@ -108,11 +106,11 @@ def _registrations() -> Answer:
     return {"registered": found}
 
 
-def _base(path: str) -> int:
-    """Return the address of a loaded library."""
-    maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
-    rows = (line.split(maxsplit=5) for line in maps)
-    return min(int(row[0].partition("-")[0], 16) for row in rows if row[5:] == [path])
+def _mapped_files() -> list[tuple[int, int, str]]:
+    """Return start, end and path of each mapped part of a file."""
+    maps = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()]
+    ends = [(row[0].partition("-"), row[5]) for row in maps if len(row) == 6]
+    return [(int(start, 16), int(end, 16), path) for (start, _, end), path in ends]
 
 
 def _digest(names: set[bytes]) -> str:
@@ -149,7 +147,8 @@ def module(name: str) -> Answer:
     imported, signatures = importlib.import_module(name), _program("signatures")
     tables: dict[str, dict[str, str]] = {}
     places: dict[str, int] = {}
-    base = _base(os.path.realpath(str(imported.__file__)))
+    file = os.path.realpath(str(imported.__file__))
+    base = min(start for start, _, path in _mapped_files() if path == file)
     for table in (table for table in _TABLES if hasattr(imported, table)):
         rows = tables.setdefault(table, {})
         for key, value in getattr(imported, table)().items():
@@ -158,7 +157,10 @@ def module(name: str) -> Answer:
                 continue
             sys.stderr.write(f"asking the handler {key}\n")  # names the handler if it crashes
             stages = value if isinstance(value, dict) else {"execute": value}
-            rows[key] = signatures.signature(stages)
+            try:
+                rows[key] = signatures.signature(stages)
+            except ValueError as problem:
+                rows[key] = f"no FFI handler: {problem}"
             places[key] = signatures.address(stages) - base
     return {"tables": tables, "places": places}
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
+import sys
+from types import ModuleType
+from typing import Any
 
 import pytest
 
+from promotion.gates.load.load_child import module
 from promotion.gates.load.signatures import signature
 
 _HANDLER = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
@@ -28,6 +33,16 @@ def test_function_without_checks_is_no_handler() -> None:
     with pytest.raises(ValueError, match="accepts a call frame of 0 bytes"):
         signature({"execute": capsule(address)})
     assert len(calls) == 1
+
+
+def test_function_without_checks_is_listed_as_no_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    function = _HANDLER(lambda _frame: None)
+    made: Any = ModuleType("made_handlers")
+    made.__file__ = _ctypes.__file__
+    made.registrations = lambda: {"lost": capsule(ctypes.cast(function, ctypes.c_void_p).value or 0)}
+    monkeypatch.setitem(sys.modules, made.__name__, made)
+    text = "no FFI handler: the handler accepts a call frame of 0 bytes (its answer is '')"
+    assert module(made.__name__)["tables"] == {"registrations": {"lost": text}}
 
 
 def test_only_handlers_are_called() -> None:
