@@ -1,4 +1,4 @@
-"""Functions of a library, from the table by which exceptions find their frames, and what must agree with them.
+"""Functions of a library, from the table by which exceptions find their frames, and tables that must agree with them.
 
 Sources: LSB Core, "Exception Frames" (.eh_frame_hdr, .eh_frame); System V ABI, x86-64 supplement. Compilers write a
 frame for each function, so that pointers, exported functions and constructors lead to the beginning of one. Only the

@@ -87,7 +87,7 @@ def read_code(image: ElfImage) -> MachineCode | None:
 
 
 def _first(image: ElfImage, functions: Functions, start: int, stop: int) -> dict[str, int]:
-    """Return the addresses of the first instruction of AVX2, of AVX-512, and of the first bytes that are none."""
+    """Return the addresses of the first AVX2 instruction, the first AVX-512 instruction and the first invalid bytes."""
     found: dict[str, int] = {}
     for instruction in _instructions(image, functions, start, stop):
         if instruction.is_invalid:

@@ -21,7 +21,7 @@ _SOURCE = rb"[^\xd1-\xea\xf9\xfa\xff]"
 _OPERANDS = rb"(?:" + _SOURCE + rb".|." + _ODD + rb")"
 """The source of a vector instruction, which has 9 bits; those with the ninth bit are vector registers."""
 _ENCODINGS = (
-    # VOP2, VOP1 and VOPC, with a literal constant, SDWA or DPP; v_madmk and its like have a constant of their own.
+    # VOP2, VOP1 and VOPC, with a literal constant, SDWA or DPP; v_madmk, v_madak, v_fmamk and v_fmaak with a constant.
     rb"[\xf9\xfa\xff]" + _EVEN + rb".[\x00-\x7f]" + _TWO, _OPERANDS + rb".[\x2e-\x31\x48-\x4b]" + _TWO,
     _OPERANDS + rb".[\x00-\x2d\x32-\x47\x4c-\x7b]", _OPERANDS + rb"(?:[\x20-\x2b\x40-\xff]\x7c|[\x40-\xff]\x7d)",
     rb"(?=.[\x00-\xb7]" + _EVEN + rb"[\x7e\x7f])" + _OPERANDS + b"..",
@@ -50,7 +50,7 @@ def _code() -> re.Pattern[bytes]:
 
 
 def unknown_instruction(data: bytes, section: tuple[int, int], functions: Iterable[tuple[int, int]]) -> int | None:
-    """Return the offset of the first bytes that are no instruction of gfx9; None if there are none.
+    """Return the offset of the first bytes that are no instruction of gfx9; None if all are instructions.
 
     Args:
         section: offset and size of the machine code.
@@ -68,7 +68,7 @@ def unknown_instruction(data: bytes, section: tuple[int, int], functions: Iterab
 
 
 def foreign_instruction(data: bytes, section: tuple[int, int], patterns: Iterable[bytes]) -> int | None:
-    """Return the offset of the first instruction that other GPUs have; None if there is none.
+    """Return the offset of the first instruction of other GPUs; None if the target has all instructions.
 
     Args:
         section: offset and size of the machine code.

@@ -242,7 +242,7 @@ class _Inspection:
             yield from library.check_device_code(elfs, expected, self.expectations.covers, whole=whole)
         if is_jax or project == "jaxlib":  # other projects choose functions for the processor in other ways
             yield from check_instructions(self.codes)
-            if not CAN_DECODE:
+            if self.expectations.verify and not CAN_DECODE:
                 yield finding("code-unread", "the instructions of its libraries were not decoded on this machine.")
         if is_jax:
             yield from library.check_exports(elfs, plugin=whole and project.endswith("-pjrt"))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import struct
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import pytest
 
+from wheelkit.elf import x86
 from wheelkit.elf.reader import ElfImage
 from wheelkit.elf.x86 import MachineCode, read_code
 from wheelkit.inspect.host_code import check_instructions
@@ -59,6 +63,25 @@ def test_read_code_lists_avx2_before_avx512(tmp_path: Path) -> None:
 def test_read_code_lists_bytes_that_are_no_instructions(tmp_path: Path) -> None:
     path, place = overwritten(tmp_path, bytes.fromhex(AVX) + b"\x06" * 40)
     assert decoded(path).unknown == (place + len(AVX) // 2,)
+
+
+def test_machine_without_decoder_still_compares_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decoder has wheels for x86-64 machines only."""
+    monkeypatch.setitem(sys.modules, "iced_x86", None)
+    spec: Any = importlib.util.spec_from_file_location("x86_elsewhere", x86.__file__)
+    elsewhere = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, elsewhere)
+    spec.loader.exec_module(elsewhere)
+    data = bytearray(compiled())
+    assert (x86.CAN_DECODE, elsewhere.CAN_DECODE) == (True, False)
+    code = elsewhere.read_code(ElfImage.parse(bytes(data), "library"))
+    assert (code.functions, code.unknown, code.defects) == (0, (), ())
+    table = ElfImage.parse(bytes(data), "library").section(".eh_frame_hdr")
+    assert table is not None
+    first, second = (data[table.offset + at : table.offset + at + 8] for at in (12, 20))
+    data[table.offset + 12 : table.offset + 28] = second + first
+    code = elsewhere.read_code(ElfImage.parse(bytes(data), "library"))
+    assert [kind for kind, _ in code.defects] == ["unwind-table-wrong"]
 
 
 def test_read_code_finds_question_to_processor(tmp_path: Path) -> None:
