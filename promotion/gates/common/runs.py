@@ -179,7 +179,7 @@ def _run_all(
     order = [*_FIRST, *(gate.name for gate, _ in pending)]
     first = sorted(pending, key=lambda one: order.index(one[0].name))
     with ThreadPoolExecutor(min(len(pending), len(os.sched_getaffinity(0))) or 1, thread_name_prefix=_THREADS) as pool:
-        gc.freeze()  # what is imported stays, so that collections need not visit it
+        gc.freeze()  # imported modules stay in memory, so that collections need not visit them
         try:
             futures = {gate.name: pool.submit(run, gate, context) for gate, context in first}
             for future in as_completed(futures.values()):

@@ -174,7 +174,7 @@ def _unregistered(host: Sequence[RegisteredKernels], kernels: Mapping[int, Mappi
     code: dict[str, set[str]] = {}
     for target, names in (item for targets in kernels.values() for item in targets.items()):
         code.setdefault(target, set()).update(names)
-    # Where a registered kernel is missing, one has another name in the code, which is reported as missing.
+    # If the code lacks a registered kernel, it is reported as missing; the code may have it under another name.
     complete = [names for names in map(_registrable, code.values()) if known <= names]
     lost = sorted(frozenset[str]().union(*complete) - known)
     count = "a kernel" if len(lost) == 1 else f"{len(lost)} kernels"

@@ -1,4 +1,4 @@
-"""Commands of the server that forks: they give what a new process gives."""
+"""Commands of the forking server: exit codes and output equal those of a new process."""
 
 from __future__ import annotations
 
