@@ -9,6 +9,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -131,15 +132,20 @@ def load_spec(file: Path = COMPAT_FILE) -> tuple[tuple[JaxModule, ...], tuple[Do
         RequestError: a field is missing, unknown or invalid.
     """
     try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
-        if tables.pop("schema") != _SCHEMA_VERSION:
-            raise ValueError(f"schema is not {_SCHEMA_VERSION}")
-        modules = tuple(JaxModule(**{**body, "checks": tuple(body["checks"])}) for body in tables.pop("module"))
-        libraries = tuple(DocumentedLibrary(**body) for body in tables.pop("library"))
-        if tables:
-            raise ValueError(f"{', '.join(tables)} is unknown")
+        return _parse(file.read_text(encoding="utf-8"))
     except (KeyError, TypeError, ValueError, OSError) as error:
         raise RequestError(f"{file} is invalid: {error}.", hint="See the comment at the top of the file.") from error
+
+
+@cache
+def _parse(text: str) -> tuple[tuple[JaxModule, ...], tuple[DocumentedLibrary, ...]]:
+    tables = tomllib.loads(text)
+    if tables.pop("schema") != _SCHEMA_VERSION:
+        raise ValueError(f"schema is not {_SCHEMA_VERSION}")
+    modules = tuple(JaxModule(**{**body, "checks": tuple(body["checks"])}) for body in tables.pop("module"))
+    libraries = tuple(DocumentedLibrary(**body) for body in tables.pop("library"))
+    if tables:
+        raise ValueError(f"{', '.join(tables)} is unknown")
     return modules, libraries
 
 

@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -124,18 +125,23 @@ def load_families(file: Path = FAMILIES_FILE) -> Families:
         RequestError: a field is missing, unknown or invalid, or a family or target is unknown.
     """
     try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
-        if tables.pop("schema") != _SCHEMA_VERSION:
-            raise ValueError(f"schema is not {_SCHEMA_VERSION}")
-        occasions = {Trigger(name): _occasion(body) for name, body in tables.pop("when").items()}
-        if set(occasions) != set(Trigger):
-            raise ValueError("[when.*] needs a table for each of " + ", ".join(Trigger))
-        families = {name: _family(name, body) for name, body in tables.pop("family").items()}
-        if tables:
-            raise ValueError(f"{', '.join(tables)} is unknown")
+        return _parse(file.read_text(encoding="utf-8"))
     except (KeyError, TypeError, ValueError, OSError) as error:
         problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise RequestError(f"{file} is invalid: {problem}.", hint="See the comment at the top of the file.") from error
+
+
+@cache
+def _parse(text: str) -> Families:
+    tables = tomllib.loads(text)
+    if tables.pop("schema") != _SCHEMA_VERSION:
+        raise ValueError(f"schema is not {_SCHEMA_VERSION}")
+    occasions = {Trigger(name): _occasion(body) for name, body in tables.pop("when").items()}
+    if set(occasions) != set(Trigger):
+        raise ValueError("[when.*] needs a table for each of " + ", ".join(Trigger))
+    families = {name: _family(name, body) for name, body in tables.pop("family").items()}
+    if tables:
+        raise ValueError(f"{', '.join(tables)} is unknown")
     return Families(occasions=occasions, families=families)
 
 

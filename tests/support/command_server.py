@@ -176,8 +176,9 @@ def main() -> None:
             runpy.run_module(program, run_name="__main__", alter_sys=True)
         else:
             runpy.run_path(program, run_name="__main__")
+        codes.append(0)
     except SystemExit as ending:
-        codes += [ending.code] if isinstance(ending.code, int) else []
+        codes += [ending.code or 0] if isinstance(ending.code, int | None) else []
         raise
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any, Self
 
 import pytest
 
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.hypothesis_profile import load_profile
+from tests.support.left_out import STRICT
 
 load_profile()
 SHARED_MEMORY = Path("/dev/shm")
@@ -36,12 +38,9 @@ def memory() -> Iterator[Path | None]:
 
 
 @pytest.fixture
-def tmp_path(tmp_path: Path, memory: Path | None) -> Iterator[Path]:
+def tmp_path(memory: Path | None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Provide an empty folder, in memory if possible."""
-    if memory is None:
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=memory) as folder:
+    with tempfile.TemporaryDirectory(dir=memory or tmp_path_factory.getbasetemp()) as folder:
         yield Path(folder)
 
 
@@ -49,6 +48,31 @@ def tmp_path(tmp_path: Path, memory: Path | None) -> Iterator[Path]:
 def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip fsync, since power failures are not tested here."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+class _OneAtATime:
+    """Stands in for ThreadPoolExecutor and makes its calls one after another, in this thread."""
+
+    def __init__(self, _: int) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    @staticmethod
+    def map(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        return map(function, items)
+
+
+@pytest.fixture(autouse=True)
+def one_request_at_a_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start no threads for requests to buckets, which cost a third of the time here; CI starts them.
+
+    Modules that test concurrency have the mark `threads`.
+    """
+    if not STRICT and request.node.get_closest_marker("threads") is None:
+        monkeypatch.setattr("promotion.storage.concurrency.ThreadPoolExecutor", _OneAtATime)
 
 
 @pytest.fixture

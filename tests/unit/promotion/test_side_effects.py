@@ -28,10 +28,12 @@ _HANDLER = signal.getsignal(signal.SIGUSR1)
 
 @pytest.fixture
 def ended() -> Iterator[threading.Event]:
-    """Return an event that ends at the end of the test."""
-    event = threading.Event()
+    """Return an event that is set at the end of the test, and wait for the threads that waited for it."""
+    before, event = threading.enumerate(), threading.Event()
     yield event
     event.set()
+    for thread in set(threading.enumerate()).difference(before):
+        thread.join()
 
 
 def write(path: Path) -> None:
