@@ -84,7 +84,7 @@ assert all(TARGETS[t].backend == AITER for kind, _, ts in MODULES.values() if ki
 @cache
 def compiled(module: str, *defines: str) -> bytes:
     """Return a library of handlers.c for a module."""
-    argv = ["cc", "-std=c11", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", f"-I{jax.ffi.include_dir()}"]
+    argv = ["cc", "-std=c11", "-O0", "-Wall", "-Werror", "-shared", "-fPIC", f"-I{jax.ffi.include_dir()}"]
     argv += [f'-DMODULE="{module}"', *(f"-D{define}" for define in defines), str(SOURCE), "-lm", "-o"]
     # The path of the source differs between runs, its content does not.
     about = [word for word in argv if word != str(SOURCE)]

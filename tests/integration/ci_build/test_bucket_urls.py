@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from functools import cache, partial
 from pathlib import Path
 
 import click
 import pytest
+from botocore.loaders import JSONFileLoader
 
 from ci_build import cli
 from ci_build.cli.commands import release as release_command
@@ -64,6 +66,8 @@ COMMANDS = {
 OTHERS = ("s3:/name", "s3:name", "gs://name", "http://host/b", "file://host/b", "s3://")
 PLANS = ("release",)
 """Commands whose dry run does not access the bucket."""
+DESCRIPTIONS = cache(partial(JSONFileLoader.load_file, JSONFileLoader()))
+"""Path -> content of a file that describes AWS; the client of each session reads 1 MB of them."""
 
 
 def commands_with_bucket(command: click.Command, name: str = "") -> Iterator[str]:
@@ -93,6 +97,7 @@ def place(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch:
     """Run commands in an empty folder, with a store that answers at once that it is not there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(s3_client, "_ATTEMPTS", 1)
+    monkeypatch.setattr(JSONFileLoader, "load_file", lambda _, path: DESCRIPTIONS(path))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
