@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -16,25 +15,6 @@ from tests.support.hypothesis_profile import load_profile
 from tests.support.left_out import STRICT
 
 load_profile()
-SHARED_MEMORY = Path("/dev/shm")
-LEAST = 1 << 30
-"""Bytes of free memory from which folders are in memory."""
-PREFIX = "jax-rocm-release-unit-tests"
-
-
-@pytest.fixture(scope="session")
-def memory() -> Iterator[Path | None]:
-    """Provide a folder in memory, which takes a third of the time of a disk for small files; None without space."""
-    usable = os.access(SHARED_MEMORY, os.W_OK) and shutil.disk_usage(SHARED_MEMORY).free >= LEAST
-    # Containers often mount it without the right to run programs, which tests write too.
-    if not usable or os.statvfs(SHARED_MEMORY).f_flag & os.ST_NOEXEC:
-        yield None
-        return
-    for old in SHARED_MEMORY.glob(f"{PREFIX}-*-*"):
-        if not Path("/proc", old.name.split("-")[-2]).exists():
-            shutil.rmtree(old, ignore_errors=True)  # of a killed run
-    with tempfile.TemporaryDirectory(prefix=f"{PREFIX}-{os.getpid()}-", dir=SHARED_MEMORY) as folder:
-        yield Path(folder)
 
 
 @pytest.fixture

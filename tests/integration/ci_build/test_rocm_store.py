@@ -463,6 +463,7 @@ def test_store_trim_keeps_entry_locked_meanwhile(
 
 def test_store_lists_and_removes_partial_tree(tmp_path: Path) -> None:
     (tmp_path / "rocm/trees/.new-dead/rocm").mkdir(parents=True)
+    (tmp_path / "rocm/trees/.new-dead/rocm/part").write_bytes(b"x")
     assert [entry.name for entry in cache.entries(tmp_path)] == ["rocm/trees/.new-dead"]
     assert [entry.name for entry in cache.collect(tmp_path, limit=0, young=-1)] == ["rocm/trees/.new-dead"]
     assert names(tmp_path / "rocm/trees") == []
