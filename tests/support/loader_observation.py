@@ -111,11 +111,11 @@ def child(root: Path, machine: dict[str, Any]) -> dict[str, Any]:
     tools["enter"](root, machine)
     tools["hide"](machine["hidden"])
     tools["redirect"](str(root))
-    own = (str(root), machine["env"]["ROCM_PATH"] or str(root))
+    watched = (str(root), machine["env"]["ROCM_PATH"] or str(root))
 
     def is_watched(path: str) -> bool:
         """Whether a path is of the machine or of ROCm; the folder of the test may be in /dev/shm."""
-        return path.startswith(own) or (path.startswith(("/sys", "/dev", "/opt")) and str(root.parent) not in path)
+        return path.startswith(watched) or (path.startswith(("/sys", "/dev", "/opt")) and str(root.parent) not in path)
 
     def audit(event: str, args: tuple[Any, ...]) -> None:
         if event == "ctypes.dlopen" or (event in ("open", "os.listdir", "os.scandir") and is_watched(str(args[0]))):

@@ -246,13 +246,14 @@ def test_harness_refuses_foreign_folder(tmp_path: Path) -> None:
 
 
 KILLER = """
-import os, pathlib, signal
+import os, pathlib, signal, time
 
 def parent(pid):
     return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 def test_killer():
     os.kill(parent(os.getppid()), signal.SIGKILL)
+    time.sleep(60)  # it must not pass before its worker ends with the gate
 """
 
 
