@@ -114,7 +114,7 @@ def child(root: Path, machine: dict[str, Any]) -> dict[str, Any]:
     watched = (str(root), machine["env"]["ROCM_PATH"] or str(root))
 
     def is_watched(path: str) -> bool:
-        """Whether a path is of the machine or of ROCm; the folder of the test may be in /dev/shm."""
+        """Return whether a path is of the machine or of ROCm; the folder of the test may be in /dev/shm."""
         return path.startswith(watched) or (path.startswith(("/sys", "/dev", "/opt")) and str(root.parent) not in path)
 
     def audit(event: str, args: tuple[Any, ...]) -> None:
