@@ -246,6 +246,22 @@ def memory() -> Iterator[Path | None]:
         yield Path(folder)
 
 
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Provide an empty folder, in memory if possible: ext4 takes long to create files where others were deleted.
+
+    Heavy integration tests, and those with published wheels (the mark `network`), have pytest's folder on a disk.
+    """
+    marks = () if request.path.is_relative_to(UNIT) else ("network", "heavy")
+    large = any(request.node.get_closest_marker(mark) for mark in marks)
+    memory = None if large else request.getfixturevalue("memory")
+    if memory is None:
+        yield request.getfixturevalue("tmp_path")  # the fixture that this one replaces
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        yield Path(folder)
+
+
 # Omissions and their reasons
 
 

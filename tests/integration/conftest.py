@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,21 +67,6 @@ class Released:
         """
         unwanted = shutil.ignore_patterns("*.lock")
         shutil.copytree(self.folder, folder, copy_function=os.link, dirs_exist_ok=True, ignore=unwanted)
-
-
-@pytest.fixture
-def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """Provide an empty folder, in memory if possible: ext4 takes long to create files where others were deleted.
-
-    Tests with published wheels, which have the mark `network`, and heavy ones have folders on a disk.
-    """
-    large = any(request.node.get_closest_marker(name) for name in ("network", "heavy"))
-    memory = None if large else request.getfixturevalue("memory")
-    if memory is None:
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=memory) as folder:
-        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -15,13 +14,6 @@ from tests.support.hypothesis_profile import load_profile
 from tests.support.left_out import STRICT
 
 load_profile()
-
-
-@pytest.fixture
-def tmp_path(memory: Path | None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Provide an empty folder, in memory if possible."""
-    with tempfile.TemporaryDirectory(dir=memory or tmp_path_factory.getbasetemp()) as folder:
-        yield Path(folder)
 
 
 @pytest.fixture(autouse=True)
