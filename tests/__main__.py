@@ -196,8 +196,8 @@ def main(argv: Sequence[str]) -> int:
 
     chosen = [] if any("::" in word or word.endswith((".py", "/")) for word in rest) else [ROOT / "tests"]
     strict = os.environ.get("CI", "").lower() in ("1", "true")
-    # Tests wait for disks, for the network and for each other's processes; heavy tests keep all cores busy.
-    jobs = len(os.sched_getaffinity(0)) + (0 if strict else 2) if options.jobs is None else options.jobs
+    # Tests wait a fifth of their time, for disks and for each other's processes; heavy tests keep all cores busy.
+    jobs = len(os.sched_getaffinity(0)) + (not strict) if options.jobs is None else options.jobs
     if options.jobs is None and (not chosen or not SINGLE_PROCESS.isdisjoint(rest)):
         jobs = 0  # output and debuggers work in this process only
     if chosen and left_out:
