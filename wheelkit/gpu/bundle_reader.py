@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,9 +26,12 @@ from wheelkit.gpu.bundle import (
     digest_value,
     parse_entries,
 )
+from wheelkit.gpu.md5_lanes import LANES, ROW, Md5Lanes
 
 THREADS = 2
-"""Number of bundles decoded in parallel; a bundle of 0.10.2 needs up to 130 MiB plus twice the size of the new one."""
+"""Number of threads; decoding a bundle of 0.10.2 needs up to 130 MiB, plus twice the size of the new bundle."""
+LARGE = 64 << 20
+"""Size in bytes of bundles of which a thread keeps one at a time, to bound memory."""
 _CHUNK = 1 << 20
 _ZEROS = bytes(_CHUNK)
 
@@ -151,11 +154,15 @@ def _stream_size(image: ElfImage, position: int, end: int, packed: CompressedHea
 
 @dataclass(slots=True)
 class BundleReader:
-    """Decoder for one thread; it reuses its buffers, since allocating new buffers costs more than decoding."""
+    """Decoder for one thread; it reuses its buffers, since allocating new buffers costs more than decoding.
+
+    Attributes:
+        buffer: memory for each chunk of a decoded bundle, larger than `HEAD_LIMIT`.
+    """
 
     file: int
+    buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(ROW)))
     zstd: zstandard.ZstdDecompressor = field(default_factory=zstandard.ZstdDecompressor)
-    buffer: bytearray = field(default_factory=lambda: bytearray(_CHUNK))
     place: bytearray = field(default_factory=bytearray)
 
     def chunks(self, bundle: BundleLocation, *, stored: int | None = None) -> Iterator[memoryview]:
@@ -180,11 +187,11 @@ class BundleReader:
             raise bundle.error(f"the uncompressed size is not the {bundle.content_size} bytes in the header.")
 
     def _raw(self, bundle: BundleLocation, limit: int) -> Iterator[memoryview]:
-        view = memoryview(self.buffer)
+        view = self.buffer
         if bundle.packed is None:
-            for start in range(0, bundle.size, _CHUNK):
-                count = min(_CHUNK, bundle.size - start)
-                yield memoryview(os.pread(self.file, count, bundle.offset + start))
+            for start in range(0, bundle.size, len(view)):
+                count = os.preadv(self.file, [view[: bundle.size - start]], bundle.offset + start)
+                yield view[:count]
             return
         header = bundle.packed.header_size
         stored = os.pread(self.file, min(bundle.size - header, limit), bundle.offset + header)
@@ -194,9 +201,10 @@ class BundleReader:
                     yield view[:count]
             return
         inflate = zlib.decompressobj()
-        while not inflate.eof and (chunk := inflate.decompress(stored, _CHUNK)):
+        while not inflate.eof and (chunk := inflate.decompress(stored, len(view))):
             stored = inflate.unconsumed_tail
-            yield memoryview(chunk)
+            view[: len(chunk)] = chunk
+            yield view[: len(chunk)]
 
     def entries(self, bundle: BundleLocation) -> tuple[BundleEntry, ...]:
         """Return the entry table; only the beginning of the bundle is decoded."""
@@ -208,16 +216,15 @@ class BundleReader:
         return self._parse(bundle, head)
 
     def objects(
-        self, bundle: BundleLocation, size_of: Callable[[BundleEntry], int], *, verify: bool
+        self, bundle: BundleLocation, size_of: Callable[[BundleEntry], int]
     ) -> Iterator[tuple[BundleEntry, bytes]]:
         """Decode a whole bundle once and yield entries with their first bytes, in order of offset.
 
         Args:
             size_of: returns the number of bytes of an entry to keep; 0 skips the entry.
-            verify: compare the MD5 of the whole content with the header's.
 
         Raises:
-            FatbinError: the bundle is damaged. With `verify`, a wrong checksum is raised after the last entry.
+            FatbinError: the bundle is damaged.
         """
         rooms: dict[BundleEntry, bytearray] = {}
 
@@ -225,36 +232,30 @@ class BundleReader:
             rooms[entry] = bytearray(min(size_of(entry), entry.size))
             return memoryview(rooms[entry])
 
-        for entry in self.fill(bundle, room, verify=verify):
-            yield entry, bytes(rooms.pop(entry))
+        for _, full in self.fill(bundle, room):
+            for entry in full:
+                yield entry, bytes(rooms.pop(entry))
 
     def fill(
-        self, bundle: BundleLocation, room: Callable[[BundleEntry], memoryview], *, verify: bool
-    ) -> Iterator[BundleEntry]:
-        """Decode a whole bundle once, directly into the buffers of its entries.
+        self, bundle: BundleLocation, room: Callable[[BundleEntry], memoryview]
+    ) -> Iterator[tuple[int, Sequence[BundleEntry]]]:
+        """Decode a whole bundle once, part by part, and copy the parts into the buffers of its entries.
 
         Args:
             room: called once per entry; returns the buffer for the entry's first bytes. An empty buffer skips the
                 entry.
 
         Yields:
-            Entries in order of offset, as soon as their buffer is full.
+            The size of a part, which is in `buffer`, and the entries whose buffers are full now, in order of offset.
         """
-        md5 = hashlib.md5(usedforsecurity=False)
         pending: list[tuple[BundleEntry, memoryview]] | None = None
-        position, head = 0, b""
-        for raw in self.chunks(bundle):
-            chunk: memoryview | bytes = raw
-            if verify and bundle.packed:
-                md5.update(chunk)
+        position = 0
+        for chunk in self.chunks(bundle):
             if pending is None:
-                head += chunk
-                if len(head) < min(HEAD_LIMIT, bundle.content_size):
-                    continue
-                entries = sorted(self._parse(bundle, head), key=lambda e: e.offset, reverse=True)
+                entries = sorted(self._parse(bundle, bytes(chunk[:HEAD_LIMIT])), key=lambda e: e.offset, reverse=True)
                 pending = [(entry, place) for entry in entries if entry.size and (place := room(entry))]
-                chunk = head
             start, position = position, position + len(chunk)
+            full = []
             while pending and pending[-1][0].offset < position:
                 entry, place = pending[-1]
                 begin, stop = max(entry.offset, start), min(entry.offset + len(place), position)
@@ -262,11 +263,10 @@ class BundleReader:
                 if entry.offset + len(place) > position:
                     break
                 pending.pop()
-                yield entry
+                full.append(entry)
+            yield len(chunk), full
         if pending is None:
             raise bundle.error("the bundle is empty.")
-        if verify and bundle.packed and digest_value(md5.digest()) != bundle.packed.digest:
-            raise bundle.error("the content does not match the MD5 in the header.")
 
     def zeros(self, size: int) -> memoryview:
         """Return a zeroed buffer for a new bundle; the buffer is valid until the next call."""
@@ -285,29 +285,114 @@ class BundleReader:
             raise bundle.error(error.message) from error
 
 
+class GroupReader:
+    """Decodes up to `LANES` bundles in step, in one thread, so that their MD5s are computed together."""
+
+    def __init__(self, file: int) -> None:
+        self.md5 = Md5Lanes()
+        self.readers = [BundleReader(file, row) for row in self.md5.rows]
+
+    def fill(
+        self, bundles: Sequence[BundleLocation], room: Callable[[int, BundleEntry], memoryview], *, verify: bool
+    ) -> Iterator[tuple[int, BundleEntry | FatbinError]]:
+        """Decode whole bundles once, directly into the buffers of their entries.
+
+        Args:
+            room: called once per entry with the number of its bundle; returns the buffer for the entry's first bytes.
+                An empty buffer skips the entry.
+            verify: compare the MD5 of each compressed bundle with its header. If False, the bundles are decoded one
+                after another, with the memory of one decoder.
+
+        Yields:
+            Number of the bundle and entry, as soon as the entry's buffer is full; number and error of a damaged bundle.
+        """
+        fills = [
+            reader.fill(bundle, partial(room, number))
+            for number, (reader, bundle) in enumerate(
+                zip(self.readers if verify else self.readers[:1] * LANES, bundles, strict=False)
+            )
+        ]
+        if not verify:
+            for number, fill in enumerate(fills):
+                yield from self._run({number: fill})
+            return
+        self.md5.begin()
+        damaged = set()
+        for number, found in self._run(dict(enumerate(fills)), self.md5.update):
+            if isinstance(found, FatbinError):
+                damaged.add(number)
+            yield number, found
+        for number, (bundle, digest) in enumerate(zip(bundles, self.md5.digests(), strict=False)):
+            if number not in damaged and bundle.packed and digest_value(digest) != bundle.packed.digest:
+                yield number, bundle.error("the content does not match the MD5 in the header.")
+
+    @staticmethod
+    def _run(
+        fills: dict[int, Iterator[tuple[int, Sequence[BundleEntry]]]],
+        update: Callable[[Sequence[int]], None] = lambda _: None,
+    ) -> Iterator[tuple[int, BundleEntry | FatbinError]]:
+        """Decode a part of each bundle in turn, and pass the sizes of the parts to `update`."""
+        while fills:
+            sizes = [0] * LANES
+            for number, fill in list(fills.items()):
+                found: Sequence[BundleEntry | FatbinError]
+                try:
+                    sizes[number], found = next(fill, (0, ()))
+                except FatbinError as error:
+                    found = [error]
+                if not sizes[number]:
+                    del fills[number]
+                yield from ((number, item) for item in found)
+            update(sizes)
+
+
 def map_bundles(
     path: Path,
     bundles: Sequence[BundleLocation],
     work: Callable[[BundleReader, BundleLocation], T],
     *,
-    threads: int = 0,
+    threads: int = THREADS,
 ) -> list[T]:
     """Run `work` on all bundles in parallel, largest bundle first, and return the results in the bundles' order.
 
     Each thread uses memory for one decoding window (up to 128 MiB) and for the data that `work` keeps.
     """
-    local = threading.local()
-    with path.open("rb") as file, ThreadPoolExecutor(threads or THREADS) as pool:
 
-        def task(bundle: BundleLocation) -> T:
+    def work_on_one(group: GroupReader, bundles: Sequence[BundleLocation]) -> Sequence[T]:
+        return [work(group.readers[0], bundles[0])]
+
+    return map_groups(path, bundles, work_on_one, size=1, threads=threads)
+
+
+def map_groups(
+    path: Path,
+    bundles: Sequence[BundleLocation],
+    work: Callable[[GroupReader, Sequence[BundleLocation]], Sequence[T]],
+    *,
+    size: int = LANES,
+    threads: int = THREADS,
+) -> list[T]:
+    """Run `work` on groups of bundles of similar size, as `map_bundles` does; it returns a result for each bundle.
+
+    Args:
+        size: number of bundles of a group, for each of which a thread needs memory.
+    """
+    local = threading.local()
+    with path.open("rb") as file, ThreadPoolExecutor(threads) as pool:
+
+        def task(group: Sequence[BundleLocation]) -> Sequence[T]:
             if not hasattr(local, "reader"):
-                local.reader = BundleReader(file.fileno())
-            return work(local.reader, bundle)
+                local.reader = GroupReader(file.fileno())
+            return work(local.reader, group)
 
         order = sorted(bundles, key=lambda b: b.content_size, reverse=True)
-        futures = {bundle.index: pool.submit(task, bundle) for bundle in order}
+        groups = [order[start : start + size] for start in range(0, len(order), size)]
+        futures = [pool.submit(task, group) for group in groups]
+        results: dict[int, T] = {}
         try:
-            return [futures[bundle.index].result() for bundle in bundles]
+            for group, future in zip(groups, futures, strict=True):
+                results.update(zip((bundle.index for bundle in group), future.result(), strict=True))
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+        return [results[bundle.index] for bundle in bundles]

@@ -14,8 +14,18 @@ from wheelkit.findings import finding
 from wheelkit.gpu import code_object
 from wheelkit.gpu.agreement import argument_counts, disagreements
 from wheelkit.gpu.bundle import METHOD_NAMES, BundleEntry
-from wheelkit.gpu.bundle_reader import BundleLocation, BundleReader, find_bundles, locate_bundles, map_bundles
+from wheelkit.gpu.bundle_reader import (
+    LARGE,
+    BundleLocation,
+    BundleReader,
+    GroupReader,
+    find_bundles,
+    locate_bundles,
+    map_bundles,
+    map_groups,
+)
 from wheelkit.gpu.code_check import CodeCheck, check_code
+from wheelkit.gpu.md5_lanes import LANES
 from wheelkit.gpu.registration import bundle_pointers
 
 
@@ -107,10 +117,12 @@ def read_targets(
     """
     bundles, damage = locate_bundles(path, name=name)
 
-    def scan(reader: BundleReader, bundle: BundleLocation) -> _BundleScan:
-        return _scan(reader, bundle, verify=verify, whole=whole)
+    def scan(group: GroupReader, bundles: Sequence[BundleLocation]) -> list[_BundleScan]:
+        return _scan(group, bundles, verify=verify, whole=whole)
 
-    scans = map_bundles(path, bundles, scan)
+    # Checks of code objects take longer than MD5s: no group of large bundles, which would need a gigabyte for them.
+    size = 1 if whole and any(bundle.content_size >= LARGE for bundle in bundles) else LANES
+    scans = map_groups(path, bundles, scan, size=size)
     damages = [damage.message] if damage else []
     damages += [scan.damage for scan in scans if scan.damage]
     if verify:
@@ -144,33 +156,59 @@ def read_variables(path: Path, addresses: Collection[int]) -> Mapping[int, Mappi
     """
 
     def read(reader: BundleReader, bundle: BundleLocation) -> Mapping[str, Mapping[str, int]]:
-        objects = reader.objects(bundle, lambda entry: entry.size if entry.target else 0, verify=False)
+        objects = reader.objects(bundle, lambda entry: entry.size if entry.target else 0)
         return {entry.name: code_object.variables(ElfImage.parse(code, entry.id)) for entry, code in objects}
 
     bundles = [bundle for bundle in find_bundles(path) if bundle.address in addresses]
     return dict(zip((bundle.address for bundle in bundles), map_bundles(path, bundles, read), strict=True))
 
 
-def _scan(reader: BundleReader, bundle: BundleLocation, *, verify: bool, whole: bool) -> _BundleScan:
-    def size_of(entry: BundleEntry) -> int:
-        return (entry.size if whole else code_object.HEAD_SIZE) if entry.target else 0
+def _scan(group: GroupReader, bundles: Sequence[BundleLocation], *, verify: bool, whole: bool) -> list[_BundleScan]:
+    entries: dict[int, tuple[BundleEntry, ...]] = {}
+    damages: dict[int, str] = {}
+    for bundle in bundles:
+        try:
+            entries[bundle.index] = group.readers[0].entries(bundle)
+        except FatbinError as error:
+            damages[bundle.index] = error.message
+    intact = [bundle for bundle in bundles if bundle.index in entries]
+    heads: dict[int, dict[BundleEntry, bytes]] = {bundle.index: {} for bundle in intact}
+    checks: dict[int, dict[BundleEntry, CodeCheck]] = {bundle.index: {} for bundle in intact}
+    rooms: dict[tuple[int, BundleEntry], bytearray] = {}
 
-    entries: tuple[BundleEntry, ...] = ()
-    heads: list[tuple[BundleEntry, bytes]] = []
-    checks: dict[BundleEntry, CodeCheck] = {}
-    try:
-        entries = reader.entries(bundle)
-        for entry, code in reader.objects(bundle, size_of, verify=True) if verify else ():
-            heads.append((entry, code[: code_object.HEAD_SIZE]))
-            if whole and entry.target:
-                checks[entry] = check_code(code, entry.target)
-    except FatbinError as error:
-        return _BundleScan(bundle=bundle, entries=entries, damage=error.message)
+    def room(number: int, entry: BundleEntry) -> memoryview:
+        size = min(entry.size, entry.size if whole else code_object.HEAD_SIZE) if entry.target else 0
+        rooms[number, entry] = bytearray(size)
+        return memoryview(rooms[number, entry])
+
+    for number, found in group.fill(intact, room, verify=True) if verify else ():
+        index = intact[number].index
+        if isinstance(found, FatbinError):
+            damages[index] = found.message
+            continue
+        code = bytes(rooms.pop((number, found)))
+        heads[index][found] = code[: code_object.HEAD_SIZE]
+        if whole and found.target:
+            checks[index][found] = check_code(code, found.target)
+    return [
+        _BundleScan(bundle=bundle, entries=entries.get(bundle.index, ()), damage=damages[bundle.index])
+        if bundle.index in damages
+        else _bundle_scan(bundle, entries[bundle.index], heads[bundle.index], checks[bundle.index])
+        for bundle in bundles
+    ]
+
+
+def _bundle_scan(
+    bundle: BundleLocation,
+    entries: tuple[BundleEntry, ...],
+    heads: Mapping[BundleEntry, bytes],
+    checks: Mapping[BundleEntry, CodeCheck],
+) -> _BundleScan:
     traits = {entry.name: check.traits for entry, check in checks.items() if not check.problems}
     return _BundleScan(
         bundle=bundle,
         entries=entries,
-        heads=tuple(heads),
+        heads=tuple(heads.items()),
         checks={entry: replace(check, traits={}) for entry, check in checks.items()},  # those of all bundles are large
         arguments=argument_counts(traits),
         differences=tuple(disagreements(traits)),

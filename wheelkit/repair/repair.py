@@ -28,7 +28,6 @@ from wheelkit.archive.rewrite import WheelRewrite
 from wheelkit.archive.verify import verify_record
 from wheelkit.elf.constants import MAGIC
 from wheelkit.elf.snapshot import Elf
-from wheelkit.inspect.manylinux import platform_verdict
 from wheelkit.inspect.metadata import rocm_in_summary
 from wheelkit.repair.cut_plan import plan_cuts
 from wheelkit.repair.member import MemberEdit, edit_members
@@ -248,6 +247,9 @@ def _check_libraries(
     files: Mapping[str, Path], allowed_sonames: frozenset[str], source: str, elves: Mapping[str, Elf] | None = None
 ) -> tuple[Finding, ...]:
     """Check the libraries of a new wheel with auditwheel; return warnings and notes."""
+    # auditwheel is imported in the thread that judges, while another one writes the wheel.
+    from wheelkit.inspect.manylinux import platform_verdict
+
     judged = platform_verdict(files, allowed_sonames=allowed_sonames, platform=PLATFORM, elves=elves)
     if not judged.ok:
         errors = [f for f in judged.findings if f.severity is Severity.ERROR]

@@ -14,7 +14,7 @@ from core.errors import FatbinError
 from core.model import GfxTarget
 from wheelkit.gpu import bundle
 from wheelkit.gpu.bundle import BundleEntry, CompressedHeader
-from wheelkit.gpu.bundle_reader import BundleLocation, BundleReader
+from wheelkit.gpu.bundle_reader import BundleLocation, GroupReader
 
 HOST = "host-x86_64-unknown-linux-gnu-"
 HIP = "hipv4-amdgcn-amd-amdhsa--"
@@ -62,9 +62,11 @@ def decoded(packed: bytes, path: Path) -> bytes:
     size = min(header.file_size or len(packed), len(packed))
     place = BundleLocation(label="x", index=0, offset=0, address=0, size=size, capacity=len(packed), packed=header)
     with path.open("rb") as file:
-        reader = BundleReader(file.fileno())
-        list(reader.objects(place, lambda entry: 0, verify=True))
-        return b"".join(map(bytes, reader.chunks(place)))
+        group = GroupReader(file.fileno())
+        for _, found in group.fill([place], lambda _, entry: memoryview(b""), verify=True):
+            assert isinstance(found, FatbinError)
+            raise found
+        return b"".join(map(bytes, group.readers[0].chunks(place)))
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

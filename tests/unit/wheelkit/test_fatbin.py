@@ -156,7 +156,8 @@ def test_slim_large_bundle_is_packed_tighter_or_refused(
     path = write(tmp_path / "lib.so", fat(codes()))
     old, levels = path.read_bytes(), []
 
-    def pack(plain: bytes, *, version: int, method: int, level: int) -> bytes:
+    def pack(plain: bytes, *, version: int, method: int, level: int, md5: bytes) -> bytes:
+        assert md5 == hashlib.md5(plain).digest()
         levels.append(level)
         real = bundle.pack(plain, version=version, method=method)
         return real if level == bundle.LEVEL_TIGHT and fits else bytes(1 << 20)
@@ -238,6 +239,27 @@ def test_slim_refuses_damaged_bundle(tmp_path: Path, place: str) -> None:
     with pytest.raises(FatbinError, match="bundle 1"):
         slim(path, gfx(*TARGETS))  # checked although there is nothing to drop
     assert path.read_bytes() == old
+
+
+def test_read_targets_names_each_damaged_bundle_of_a_group(tmp_path: Path) -> None:
+    """Bundles are decoded in step; the others of the group are still verified and read."""
+    large = {target: code + bytes(200_000) for target, code in codes().items()}  # more than is read for the entries
+    longer = bytearray(fat(large))
+    struct.pack_into("<Q", longer, 16, struct.unpack_from("<Q", longer, 16)[0] + 1)
+    longer[24] ^= 1  # of two problems, the first is named
+    path = write(tmp_path / "lib.so", fat(large), fat(large), bytes(longer), fat(large), fat(large))
+    bundles = find_bundles(path)
+    damage(path, bundles[1].offset + 24)
+    damage(path, bundles[4].offset + 24)
+    report = read_targets(path, verify=True, whole=True)
+    damaged = [f.message for f in report.findings if f.code == "bundle-damaged"]
+    problems = {1: "the content does not match", 2: "the uncompressed size is not", 4: "the content does not match"}
+    for message, (number, problem) in zip(damaged, problems.items(), strict=True):
+        assert f"bundle {number} at" in message
+        assert problem in message
+    assert [bool(report.kernels[bundle.address]) for bundle in bundles] == [True, False, False, True, False]
+    with pytest.raises(FatbinError, match="bundle [124] at"):
+        slim(path, gfx("gfx942"))
 
 
 def test_slim_without_verify_skips_only_the_checksum(tmp_path: Path) -> None:
