@@ -25,8 +25,8 @@ else:
 
 LANES = 3
 """Number of messages at once; the registers of x86-64 hold the states of three."""
-ROW = 1 << 17
-"""Largest part of a message in bytes; the parts of all messages fit into the cache of a core."""
+ROW = 1 << 20
+"""Largest part of a message in bytes."""
 _BLOCK = 64
 _STRIDE = ROW + _BLOCK  # rows a power of two apart would share few places of the cache
 _STATE = struct.Struct("<4I")
