@@ -195,7 +195,7 @@ class InputStore(ContentStore):
                 "".join(f"{item.name}=={item.version} --hash=sha256:{item.sha256}\n" for item in items)
             )
             argv = fetch_argv(python, requirements, folder / "files", find_links)
-            run_pip(argv, runner, log=self.log("download"), env=env, on_line=_progress_reader(on_bytes))
+            run_pip(argv, runner, log=self.log(f"download-{python}"), env=env, on_line=_progress_reader(on_bytes))
             for item in items:
                 came = folder / "files" / item.filename
                 if not came.is_file() or file_sha256(came) != item.sha256:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +22,7 @@ from ci_build.cluster.request import ClusterRequest, connected
 from core import wheelset
 from core.digests import file_sha256
 from core.errors import InputError, WheelSetError
+from core.interrupts import end_threads
 from core.model import Finding, GfxTarget, InputFile, Progress, WheelSet
 from core.pip import InputStore, Resolved
 from core.process import Runner
@@ -29,6 +33,11 @@ from wheelkit.rocm_manifest import ROCM_MANIFEST
 
 if TYPE_CHECKING:
     from kernels.assemble import CompilerLocation
+
+_TOGETHER = (Effect.RESOLVE, Effect.FETCH)
+"""Effects whose steps for all Pythons run at the same time, since pip does the work in processes of its own."""
+_MOST_STEPS = 2
+_THREADS = "build-step"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,9 +139,12 @@ class _Run:
             ContentStore(self.cache / name).sweep()
         steps = [step for stage in self.plan.stages for step in stage.steps]
         self.progress.plan([_fetching(step) if step.effect is Effect.FETCH else step.what for step in steps])
-        for stage in self.plan.stages:
-            for step in stage.steps:
-                self._do(step)
+        for effect, turn in itertools.groupby(steps, key=lambda step: step.effect):
+            if effect in _TOGETHER:
+                self._do_together(tuple(turn))
+            else:
+                for step in turn:
+                    self._do(step)
         wheel_set = self._assemble()
         return BuildResult(
             wheel_set=wheel_set,
@@ -143,11 +155,22 @@ class _Run:
             saved={step.wheel.filename: step.saved for step in self.done},
         )
 
+    def _do_together(self, steps: Sequence[Step]) -> None:
+        """Run steps that do not depend on each other; the error of the first failed step is raised."""
+        with ThreadPoolExecutor(_MOST_STEPS, thread_name_prefix=_THREADS) as pool:
+            try:
+                for future in [pool.submit(self._do, step) for step in steps]:
+                    future.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                end_threads(_THREADS)
+                raise
+
     def _do(self, step: Step) -> None:
         match step.effect:
             case Effect.RESOLVE:
-                self.progress.step(step.what)
-                self.resolved[step.python] = self._resolve(step.python)
+                with self.progress.task(step.what):
+                    self.resolved[step.python] = self._resolve(step.python)
             case Effect.FETCH:
                 self._fetch(step)
             case Effect.CHECKOUT:
@@ -213,11 +236,15 @@ class _Run:
         return [item for item in self.resolved[python] if item.name in projects]
 
     def _fetch(self, step: Step) -> None:
-        missing = [item for item in self._fetched(step.python) if not self.inputs.has(item)]
-        if missing:
-            self.progress.step(f"{_fetching(step)}: {', '.join(item.filename for item in missing)}")
-            links = self.plan.request.find_links
-            self.inputs.fetch(missing, step.python, self.runner, self.progress.advance, find_links=links)
+        """Fetch the inputs for one Python, except those that the fetch for an earlier Python brings."""
+        pythons = self.plan.request.python_versions
+        others = {item for python in pythons[: pythons.index(step.python)] for item in self._fetched(python)}
+        wanted = [item for item in self._fetched(step.python) if item not in others]
+        if missing := [item for item in wanted if not self.inputs.has(item)]:
+            with self.progress.task(_fetching(step)) as task:
+                task.step(", ".join(item.filename for item in missing))
+                links = self.plan.request.find_links
+                self.inputs.fetch(missing, step.python, self.runner, task.advance, find_links=links)
 
     def _input(self, step: Step) -> Resolved:
         """Return the input of a step: its built wheel, or else the fetched wheel for all Pythons of the step."""
