@@ -109,7 +109,7 @@ class WheelMaker:
         else:
             path = Path(shutil.copyfile(source, folder / item.filename))
         # A published wheel cannot be changed, so only integrity errors refuse it; other defects are findings.
-        report = inspect_wheel(path, Expectations(python=False), progress=progress)
+        report = inspect_wheel(path, Expectations(integrity=True), progress=progress)
         if errors := [finding for finding in report.findings if is_integrity(finding)]:
             details = "; ".join(f"{finding.code}: {finding.member} {finding.message}" for finding in errors)
             raise InputError(f"{path.name} {problem}: {details}")

@@ -31,7 +31,7 @@ from wheelkit.inspect import contents, library, metadata, parts
 from wheelkit.inspect.host_code import check_instructions
 from wheelkit.inspect.manylinux import ROCM_SONAME, check_platform
 from wheelkit.inspect.metadata import read_metadata
-from wheelkit.inspect.model import ContentPart, ElfFacts, WheelReport
+from wheelkit.inspect.model import ContentPart, ElfFacts, PlatformSupport, WheelReport
 from wheelkit.inspect.parts import TracedArchive
 
 _LIBRARY = re.compile(r".*\.so(\.[0-9]+)*")
@@ -50,7 +50,8 @@ class Expectations:
         allow_list: processors that XLA accepts at run time; empty skips the check.
         allowed_sonames: exact sonames that may be missing from wheel and platform; None allows the libraries of ROCm.
         verify: check RECORD and the MD5 of device code; if False, only the parts that the report needs are read.
-        python: check the syntax of all Python files, which takes a second for jaxlib; only with `verify`.
+        integrity: look only for damaged or wrong bytes: do not decode host code, or check the platform and the syntax
+            of Python files, which take two seconds for jaxlib.
     """
 
     targets: tuple[GfxTarget, ...] | None = None
@@ -59,7 +60,7 @@ class Expectations:
     allow_list: Collection[str] = ()
     allowed_sonames: Collection[str] | None = None
     verify: bool = True
-    python: bool = True
+    integrity: bool = False
 
 
 def inspect_wheel(
@@ -116,6 +117,7 @@ class _Inspection:
         self.findings: list[Finding] = []
         self.elves: dict[str, Elf] = {}
         self.codes: dict[str, MachineCode] = {}
+        self._checks_code = expectations.verify and not expectations.integrity
 
     def complete(self, report: WheelReport) -> WheelReport:
         """Read everything and apply every rule."""
@@ -131,8 +133,10 @@ class _Inspection:
         files = {elf.path: libraries[elf.path] for elf in host}
         platforms = self.archive.name.platform.split(".")
         elves = {name: self.elves[name] for name in files}
-        platform, problems = check_platform(host, files, platforms, self.expectations.allowed_sonames, elves)
-        self.findings += problems
+        platform: PlatformSupport | None = None
+        if not self.expectations.integrity:
+            platform, problems = check_platform(host, files, platforms, self.expectations.allowed_sonames, elves)
+            self.findings += problems
         rocm = library.rocm_versions(elfs)
         names, dist_info = [member.name for member in self.archive.members], f"{self.archive.dist_info}/"
         self.findings += [
@@ -146,7 +150,7 @@ class _Inspection:
             *contents.check_modes({member.name: member.mode for member in self.archive.members}),
             *self._library_rules(host, report.project, whole=len(elfs) == len(libraries)),
         ]
-        if self.expectations.verify and self.expectations.python:
+        if self._checks_code:
             self.findings += contents.check_python(self.archive, names, meta.requires_python)
             if metadata.JAX_ROCM.fullmatch(report.project):
                 self.findings += contents.check_asserts(self.archive, names)
@@ -209,7 +213,7 @@ class _Inspection:
             elf = self.elves[name] = Elf.read(path)
             with open_image(path) as image:
                 defects = tuple(load_defects(image))
-                machine_code = read_code(image) if self.expectations.verify else None
+                machine_code = read_code(image) if self._checks_code else None
             code = read_targets(path, verify=self.expectations.verify, machs=self.expectations.machs, name=name)
         except CiBuildError as error:
             self.findings.append(finding("elf-unreadable", error.message, member=name))
@@ -242,7 +246,7 @@ class _Inspection:
             yield from library.check_device_code(elfs, expected, self.expectations.covers, whole=whole)
         if is_jax or project == "jaxlib":  # other projects choose functions for the processor in other ways
             yield from check_instructions(self.codes)
-            if self.expectations.verify and not CAN_DECODE:
+            if self._checks_code and not CAN_DECODE:
                 yield finding("code-unread", "the instructions of its libraries were not decoded on this machine.")
         if is_jax:
             yield from library.check_exports(elfs, plugin=whole and project.endswith("-pjrt"))

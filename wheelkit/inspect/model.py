@@ -118,7 +118,7 @@ class WheelReport:
         project: normalized project name (PEP 503), from the file name.
         tags: expanded tags of the file name, sorted.
         metadata: None if the archive could not be opened.
-        platform: None for wheels without libraries.
+        platform: None for wheels without libraries, or if only the integrity was checked.
         verified: True if RECORD hashes and the MD5 of device code were checked.
         rocm: ROCm versions that compiled device code in the wheel, sorted.
         files: number of members.
