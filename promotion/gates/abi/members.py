@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from core.errors import ArchiveError, CiBuildError
-from core.model import Finding, Progress, Severity, Wheel
+from core.model import Finding, Severity, Wheel
 from promotion.gates.common.gate import Check, GateContext, warning
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.elf.build_paths import build_paths
@@ -61,30 +60,27 @@ class ElfMember:
 def read_members(context: GateContext, wheel: Wheel) -> tuple[list[Check], list[ElfMember]]:
     """Read every ELF file of a wheel, and check each for faults that are independent of ROCm."""
     context.progress.step(f"libraries of {wheel.filename}")
-    folder = context.work / "unpacked"
-    folder.mkdir()
     members: dict[str, ElfMember] = {}
+    problems: dict[str, list[Finding]] = {}
     try:
         with WheelArchive(context.wheel(wheel)) as archive:
-            names = [member.name for member in archive.members]
-            damage = {name: problem for name in names if (problem := _unpack(archive, name, folder, context.progress))}
-            paths = [name for name in names if name in damage or (folder / name).exists()]
+            found = {member.name: _unpack(context, wheel, archive, member.name) for member in archive.members}
             preload = _preload(archive)
-        for path in (path for path in paths if path not in damage):
-            try:
-                members[path] = ElfMember(wheel=wheel, path=path, elf=Elf.read(folder / path), preload=preload)
-            except CiBuildError as problem:
-                damage[path] = finding("elf-unreadable", f"cannot be read: {problem.message}")
-        problems = {path: [problem] for path, problem in damage.items()} | _platform_findings(folder, members)
-        for path, member in members.items():
-            problems[path] += _build_path_findings(member, folder / path)
     except ArchiveError as problem:
         broken = finding("archive-damaged", f"{wheel.filename} {problem.message}")
         return [Check(name=f"{wheel.filename}: platform", findings=(broken,))], []
-    finally:
-        shutil.rmtree(folder)
+    files = {path: file for path, file in found.items() if isinstance(file, Path)}
+    problems |= {path: [damage] for path, damage in found.items() if isinstance(damage, Finding)}
+    for path, file in files.items():
+        try:
+            members[path] = ElfMember(wheel=wheel, path=path, elf=Elf.read(file), preload=preload)
+        except CiBuildError as problem:
+            problems[path] = [finding("elf-unreadable", f"cannot be read: {problem.message}")]
+    problems |= _platform_findings(files, members)
+    for path, member in members.items():
+        problems[path] += _build_path_findings(member, files[path])
     checks, reported = [], set[str]()
-    for path in paths:
+    for path in (path for path in found if path in problems):
         name, findings = f"{wheel.filename}: {path}", problems[path]
         if wheel.as_published:
             findings = [*_deduplicated(as_published(findings, wheel.name), reported)]
@@ -93,17 +89,15 @@ def read_members(context: GateContext, wheel: Wheel) -> tuple[list[Check], list[
     return checks or [Check(name=f"{wheel.filename}: platform", details={"libraries": 0})], [*members.values()]
 
 
-def _unpack(archive: WheelArchive, name: str, folder: Path, progress: Progress) -> Finding | None:
-    """Unpack a member if it is an ELF file, and return a finding if it is damaged."""
+def _unpack(context: GateContext, wheel: Wheel, archive: WheelArchive, name: str) -> Path | Finding | None:
+    """Return the unpacked file of a member that is an ELF file, or a finding if the member is damaged."""
     try:
         head = next(iter(archive.chunks(name)), b"")
         # Code objects run on the GPU; the coverage gate and the inspection check them.
-        if head.startswith(_MAGIC) and not is_code_object(head):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            archive.unpack(name, folder / name, progress=progress)
+        library = head.startswith(_MAGIC) and not is_code_object(head)
+        return context.unpacked(wheel, archive, name) if library else None
     except ArchiveError as problem:
         return finding("member-damaged", f"is damaged: {problem.message}")
-    return None
 
 
 def _preload(archive: WheelArchive) -> tuple[str, ...]:
@@ -126,11 +120,11 @@ def _deduplicated(findings: Iterable[Finding], reported: set[str]) -> Iterator[F
             yield item
 
 
-def _platform_findings(folder: Path, members: Mapping[str, ElfMember]) -> dict[str, list[Finding]]:
+def _platform_findings(unpacked: Mapping[str, Path], members: Mapping[str, ElfMember]) -> dict[str, list[Finding]]:
     """Return findings on needs beyond manylinux_2_28 for each library; the inspection gate reports notes."""
     if not members:
         return {}
-    files, elves = {path: folder / path for path in members}, {path: member.elf for path, member in members.items()}
+    files, elves = {path: unpacked[path] for path in members}, {path: member.elf for path, member in members.items()}
     others = {soname for member in members.values() for soname in member.elf.needed} - platform_libraries(PLATFORM)
     try:
         result = platform_verdict(files, allowed_sonames=frozenset(others), platform=PLATFORM, elves=elves)

@@ -16,6 +16,7 @@ from promotion.evidence.evidence import ANY
 from promotion.gates.common.machine_tools import MachineTools
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import StagedSet
+from wheelkit.archive.reader import WheelArchive
 
 _RESERVED = frozenset({"name", "outcome", "why", "findings"})
 
@@ -66,6 +67,7 @@ class GateContext:
         work: an empty directory, removed after the gate.
         shared: a directory that all gates of one run share.
         lock: lock of the files in `shared`, since gates run concurrently.
+        unpacking: lock of the unpacked libraries in `shared`.
         digests: SHA-256 of files that a gate of this run has read; see `sha256`.
         tools: interpreters and settings of this machine, which all gates of one run share.
     """
@@ -79,6 +81,7 @@ class GateContext:
     work: Path
     shared: Path
     lock: threading.Lock = field(default_factory=threading.Lock)
+    unpacking: threading.Lock = field(default_factory=threading.Lock)
     digests: dict[tuple[object, ...], str] = field(default_factory=dict)
     tools: MachineTools = field(default_factory=MachineTools)
 
@@ -106,6 +109,21 @@ class GateContext:
                 f"The staged {wheel.filename} has sha256 {actual}, but wheels.json has {wheel.sha256}.",
                 hint="Stage the set again.",
             )
+        return path
+
+    def unpacked(self, wheel: Wheel, archive: WheelArchive, name: str) -> Path:
+        """Return the file with a member of a wheel, which all gates of one run share and none may change.
+
+        The files of a wheel are laid out as in the wheel, so that $ORIGIN finds siblings.
+
+        Raises:
+            ArchiveError: the member is damaged.
+        """
+        path = self.shared / "unpacked" / wheel.filename / name
+        with self.unpacking:
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                archive.unpack(name, path, progress=self.progress)
         return path
 
     def debug_file(self, wheel: Wheel, path: str) -> Path | None:

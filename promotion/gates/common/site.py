@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -75,7 +76,7 @@ class Site:
         return (str(self.python), "-I", "-X", f"pycache_prefix={self.env[_BYTECODE]}")
 
     def share_bytecode(self, folder: Path) -> int:
-        """Copy bytecode to another environment of the same Python, which then need not compile these files again.
+        """Give bytecode to another environment of the same Python, which then need not compile these files again.
 
         Only files that are hard links of this site's get it. uv links the files of its cache; pip writes files.
 
@@ -83,18 +84,29 @@ class Site:
             folder: site-packages of the other environment.
 
         Returns:
-            Number of copied files.
+            Number of files that got bytecode.
         """
         mine, count = Path(f"{self.env[_BYTECODE]}{self.folder}"), 0
-        for compiled in mine.rglob("*.pyc"):
-            package = compiled.parent.relative_to(mine)
-            source = package / f"{compiled.name.partition('.')[0]}.py"
-            with contextlib.suppress(FileNotFoundError):
-                if (folder / source).samefile(self.folder / source):
-                    (folder / package / "__pycache__").mkdir(exist_ok=True)
-                    shutil.copyfile(compiled, folder / package / "__pycache__" / compiled.name)
-                    count += 1
+        for path, _, names in os.walk(mine):
+            compiled = Path(path)
+            package = compiled.relative_to(mine)
+            for name in names:
+                source = package / f"{name.partition('.')[0]}.py"
+                with contextlib.suppress(FileNotFoundError):
+                    if (folder / source).samefile(self.folder / source):
+                        cache = folder / package / "__pycache__"
+                        cache.mkdir(exist_ok=True)
+                        _link(compiled / name, cache / name)
+                        count += 1
         return count
+
+
+def _link(source: Path, target: Path) -> None:
+    """Give a file a second name; copy it to a file system that cannot have one."""
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

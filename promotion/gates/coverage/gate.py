@@ -108,11 +108,9 @@ def _libraries(
     names = [member.name for member in archive.members if not member.name.endswith(".co")]
     present = [name for name in names if next(iter(archive.chunks(name)), b"").startswith(_MAGIC)]
     for path in present:
-        out = context.work / "library.so"
-        archive.unpack(path, out)
+        file = context.unpacked(wheel, archive, path)
         debug = context.debug_file(wheel, path) if promised.get(path) else None
-        yield _read(out, wheel.filename, path, promised.get(path, ()), owed=path in owed, debug=debug)
-        out.unlink()
+        yield _read(file, wheel.filename, path, promised.get(path, ()), owed=path in owed, debug=debug)
     for path in sorted({*(path for path, targets in promised.items() if targets), *owed} - set(present)):
         targets = promised.get(path, ())
         yield _LibraryCode(wheel=wheel.filename, path=path, promised=targets, owed=path in owed, code={}, kernels={})
