@@ -6,7 +6,7 @@ import itertools
 import shutil
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -156,10 +156,10 @@ class _Run:
         )
 
     def _do_together(self, steps: Sequence[Step]) -> None:
-        """Run steps that do not depend on each other; the error of the first failed step is raised."""
+        """Run steps that do not depend on each other; the first error ends the others."""
         with ThreadPoolExecutor(_MOST_STEPS, thread_name_prefix=_THREADS) as pool:
             try:
-                for future in [pool.submit(self._do, step) for step in steps]:
+                for future in as_completed([pool.submit(self._do, step) for step in steps]):
                     future.result()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)

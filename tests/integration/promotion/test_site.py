@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import errno
 import os
 import re
 import shutil
@@ -95,7 +96,15 @@ def test_site_writes_bytecode_outside_site_packages(tmp_path: Path, index: Path)
     assert not [*site.folder.rglob("__pycache__")]
 
 
-def test_site_shares_bytecode_of_linked_files(tmp_path: Path, index: Path) -> None:
+def refuse(self: Path, target: Path) -> None:
+    """Answer like a file system to which a file of another one is linked."""
+    raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(target))
+
+
+@pytest.mark.parametrize("one_disk", [True, False])
+def test_site_shares_bytecode_of_linked_files(
+    tmp_path: Path, index: Path, one_disk: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     context = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
     site = make_site(context, OWN)
     package = Path("jax_plugins") / "xla_rocm7"
@@ -105,6 +114,8 @@ def test_site_shares_bytecode_of_linked_files(tmp_path: Path, index: Path) -> No
     shutil.copytree(site.folder, written)
     assert site.share_bytecode(written) == 0
     assert not [*written.rglob("*.pyc")]
+    if not one_disk:
+        monkeypatch.setattr(Path, "hardlink_to", refuse)
     count = site.share_bytecode(linked)
     (compiled,) = linked.joinpath(package, "__pycache__").glob("version.*.pyc")
     assert count == len([*linked.rglob("*.pyc")]) > 0

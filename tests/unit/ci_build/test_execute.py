@@ -1,0 +1,113 @@
+"""Steps for several Pythons at the same time: resolution and downloads with a pip that this test controls."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.build.execute import _Run
+from ci_build.build.plan import Effect, make_plan
+from core.errors import InputError
+from core.process import ProcessResult
+from tests.support.sets import published_request
+from tests.support.silent import Silent
+
+PYTHONS = ("3.11", "3.12")
+SHARED = "jax_rocm7_pjrt-0.10.2-py3-none-manylinux_2_27_x86_64.whl"
+
+
+def files(python: str) -> dict[str, str]:
+    """Return project -> file name of the wheels for one Python; the pjrt wheel serves all."""
+    tag = f"cp{python.replace('.', '')}"
+    return {
+        "jaxlib": f"jaxlib-0.10.2-{tag}-{tag}-manylinux_2_27_x86_64.whl",
+        "jax-rocm7-plugin": f"jax_rocm7_plugin-0.10.2-{tag}-{tag}-manylinux_2_27_x86_64.whl",
+        "jax-rocm7-pjrt": SHARED,
+    }
+
+
+class FakePip:
+    """A runner whose pip resolves and downloads wheels of one line, for both Pythons only at the same time.
+
+    Attributes:
+        downloaded: number of downloads by file name.
+        fails: Python whose resolution fails, while that of the other one never ends by itself.
+    """
+
+    def __init__(self) -> None:
+        self.downloaded = Counter[str]()
+        self.fails = ""
+        self.ended: list[str] = []
+        self._both = threading.Barrier(len(PYTHONS), timeout=20)
+
+    def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
+        """Run pip."""
+        words = [*argv]
+        python = next(word.removeprefix("--python-version=") for word in words if word.startswith("--python-version="))
+        self._both.wait()
+        if "download" in words:
+            options: Mapping[str, str] = dict(
+                word.split("=", 1) for word in words if word.startswith("--") and "=" in word
+            )
+            wanted = re.findall(r"^(.+)==", Path(options["--requirement"]).read_text(), re.MULTILINE)
+            (folder := Path(options["--dest"])).mkdir()
+            for name in (files(python)[project] for project in wanted):
+                (folder / name).write_text(name)
+                self.downloaded[name] += 1
+            return ProcessResult(returncode=0)
+        if self.fails == python:
+            return ProcessResult(returncode=1, stderr="ERROR: No matching distribution found for jaxlib==0.10.2")
+        if self.fails:
+            try:
+                while True:
+                    time.sleep(0.01)
+            finally:
+                self.ended.append(python)
+        return ProcessResult(
+            returncode=0, stdout=json.dumps({"version": "1", "install": [*map(_row, files(python).items())]})
+        )
+
+
+def _row(item: tuple[str, str]) -> dict[str, Any]:
+    project, name = item
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    return {
+        "metadata": {"name": project, "version": "0.10.2", "requires_python": ">=3.11"},
+        "download_info": {"url": f"https://example.org/{name}", "archive_info": {"hashes": {"sha256": digest}}},
+    }
+
+
+def run_of(pip: FakePip, cache: Path, *effects: Effect) -> _Run:
+    """Run the steps of a build with these effects."""
+    plan = make_plan(published_request("gfx942", python_versions=PYTHONS))
+    run = _Run(plan, cache / "out", cache, pip, Silent())
+    for effect in effects:
+        run._do_together([step for stage in plan.stages for step in stage.steps if step.effect is effect])
+    return run
+
+
+def test_pythons_are_resolved_and_fetched_at_the_same_time(tmp_path: Path) -> None:
+    pip = FakePip()
+    run = run_of(pip, tmp_path, Effect.RESOLVE, Effect.FETCH)
+    for python in PYTHONS:
+        assert {item.name: item.filename for item in run.resolved[python]} == files(python)
+        assert all(run.inputs.has(item) for item in run.resolved[python])
+    assert pip.downloaded == Counter(dict.fromkeys({*files("3.11").values(), *files("3.12").values()}, 1))
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_failed_resolution_ends_the_others(tmp_path: Path, python: str) -> None:
+    pip = FakePip()
+    pip.fails = python
+    with pytest.raises(InputError, match=r"jaxlib==0\.10\.2"):
+        run_of(pip, tmp_path, Effect.RESOLVE)
+    assert pip.ended == [other for other in PYTHONS if other != python]
