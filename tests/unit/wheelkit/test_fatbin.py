@@ -258,7 +258,7 @@ def test_read_targets_names_each_damaged_bundle_of_a_group(tmp_path: Path) -> No
         assert f"bundle {number} at" in message
         assert problem in message
     assert [bool(report.kernels[bundle.address]) for bundle in bundles] == [True, False, False, True, False]
-    with pytest.raises(FatbinError, match="bundle [124] at"):
+    with pytest.raises(FatbinError, match=r"bundle [124] at"):
         slim(path, gfx("gfx942"))
 
 
