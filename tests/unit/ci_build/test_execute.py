@@ -47,6 +47,7 @@ class FakePip:
         self.downloaded = Counter[str]()
         self.fails = ""
         self.ended: list[str] = []
+        self._endless = threading.Event()
         self._both = threading.Barrier(len(PYTHONS), timeout=20)
 
     def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
@@ -65,10 +66,12 @@ class FakePip:
                 self.downloaded[name] += 1
             return ProcessResult(returncode=0)
         if self.fails == python:
+            assert self._endless.wait(20)
             return ProcessResult(returncode=1, stderr="ERROR: No matching distribution found for jaxlib==0.10.2")
         if self.fails:
             try:
                 while True:
+                    self._endless.set()
                     time.sleep(0.01)
             finally:
                 self.ended.append(python)
