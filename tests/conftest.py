@@ -250,7 +250,8 @@ def memory() -> Iterator[Path | None]:
 def tmp_path(request: pytest.FixtureRequest) -> Iterator[Path]:
     """Provide an empty folder, in memory if possible: ext4 takes long to create files where others were deleted.
 
-    Heavy integration tests, and those with published wheels (the mark `network`), have pytest's folder on a disk.
+    Temporary files of the tested code are then in memory, too. Heavy integration tests, and those with published wheels
+    (the mark `network`), have pytest's folder on a disk.
     """
     marks = () if request.path.is_relative_to(UNIT) else ("network", "heavy")
     large = any(request.node.get_closest_marker(mark) for mark in marks)
@@ -258,7 +259,9 @@ def tmp_path(request: pytest.FixtureRequest) -> Iterator[Path]:
     if memory is None:
         yield request.getfixturevalue("tmp_path")  # the fixture that this one replaces
         return
-    with tempfile.TemporaryDirectory(dir=memory) as folder:
+    with tempfile.TemporaryDirectory(dir=memory) as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(memory))
+        patch.setattr(tempfile, "tempdir", str(memory))
         yield Path(folder)
 
 
