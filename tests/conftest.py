@@ -42,6 +42,8 @@ SHARED_MEMORY = Path("/dev/shm")
 LEAST = 1 << 30
 """Bytes of free memory from which folders are in memory."""
 MEMORY_PREFIX = "jax-rocm-tests"
+APART = 8
+"""Distance in the order of files between two whose tests wait; more than there are workers."""
 SIDE_EFFECTS = re.compile(
     r"subprocess\.Popen|os\.(system|exec|fork|forkpty|posix_spawn|spawn)|pty\.spawn"
     r"|socket\.(connect|bind|sendto|sendmsg|getaddrinfo|gethostbyname|gethostbyaddr|getnameinfo)"
@@ -314,7 +316,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Omit tests according to --offline and --heavy, and put the files with the heaviest tests first.
+    """Omit tests according to --offline and --heavy, and put the files in order: first those with the heaviest tests.
 
     A test that uses a real wheel needs the network, marked or not. A heavy test that is named (`file::test`) runs.
     """
@@ -334,3 +336,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         minutes = next((mark.kwargs.get("minutes", 0) for mark in item.iter_markers("heavy")), 0)
         long[item.path] = max(long[item.path], minutes)
     items.sort(key=lambda item: -long.get(item.path, -1))
+    # Tests that wait run beside those that keep the cores busy.
+    waiting = {item.path for item in items if item.get_closest_marker("waits")}
+    files = list(dict.fromkeys(item.path for item in items))
+    order = [file for file in files if file not in waiting]
+    for number, file in enumerate((file for file in files if file in waiting), 1):
+        order.insert(number * APART, file)
+    places = {file: place for place, file in enumerate(order)}
+    items.sort(key=lambda item: places[item.path])

@@ -137,9 +137,10 @@ def configured_installers(
         MachineError: an installer cannot be installed.
     """
     selection = selection or select_installers(NEWEST)
-    # Staged indexes and the hosts in the user's NO_PROXY are reached directly.
-    code = "import urllib.request; print(urllib.request.getproxies_environment().get('no', ''))"
-    direct = ",".join(filter(None, (LOOPBACK, runner.run((sys.executable, "-I", "-c", code)).stdout.strip())))
+    # Staged indexes and the hosts in the user's NO_PROXY are reached directly; the name in lower case comes first, as in
+    # urllib.request, whose import would take most of the time.
+    code = "from os import environ; print(environ.get('no_proxy', environ.get('NO_PROXY', '')))"
+    direct = ",".join(filter(None, (LOOPBACK, runner.run((sys.executable, "-I", "-S", "-c", code)).stdout.strip())))
     config = pip_config(runner) if config is None else config
     uv = Uv(find_uv_bin(), config, cache=folder / "uv", direct=direct)
     # Without the option --python, pip saves one process for each command.

@@ -15,6 +15,8 @@ import pytest
 from core.terminal import fold
 from tests.support.terminal import show
 
+pytestmark = pytest.mark.waits
+
 RELEASE = """
 import sys, threading, time
 from core.report import Reporter

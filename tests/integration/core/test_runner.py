@@ -15,6 +15,8 @@ import pytest
 from core.errors import ProcessError
 from core.process import HostRunner, merge_environment, render, without_credentials
 
+pytestmark = pytest.mark.waits
+
 PYTHON = sys.executable
 
 
