@@ -306,12 +306,9 @@ class GroupReader:
         Yields:
             Number of the bundle and entry, as soon as the entry's buffer is full; number and error of a damaged bundle.
         """
-        fills = [
-            reader.fill(bundle, partial(room, number))
-            for number, (reader, bundle) in enumerate(
-                zip(self.readers if verify else self.readers[:1] * LANES, bundles, strict=False)
-            )
-        ]
+        readers = self.readers if verify else self.readers[:1] * LANES
+        pairs = enumerate(zip(readers, bundles, strict=False))
+        fills = [reader.fill(bundle, partial(room, number)) for number, (reader, bundle) in pairs]
         if not verify:
             for number, fill in enumerate(fills):
                 yield from self._run({number: fill})

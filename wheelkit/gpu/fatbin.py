@@ -177,8 +177,8 @@ def _scan(group: GroupReader, bundles: Sequence[BundleLocation], *, verify: bool
     rooms: dict[tuple[int, BundleEntry], bytearray] = {}
 
     def room(number: int, entry: BundleEntry) -> memoryview:
-        size = min(entry.size, entry.size if whole else code_object.HEAD_SIZE) if entry.target else 0
-        rooms[number, entry] = bytearray(size)
+        wanted = entry.size if whole else min(entry.size, code_object.HEAD_SIZE)
+        rooms[number, entry] = bytearray(wanted if entry.target else 0)
         return memoryview(rooms[number, entry])
 
     for number, found in group.fill(intact, room, verify=True) if verify else ():

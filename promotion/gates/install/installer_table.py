@@ -137,8 +137,8 @@ def configured_installers(
         MachineError: an installer cannot be installed.
     """
     selection = selection or select_installers(NEWEST)
-    # Staged indexes and the hosts in the user's NO_PROXY are reached directly; the name in lower case comes first, as in
-    # urllib.request, whose import would take most of the time.
+    # Staged indexes and the hosts in the user's NO_PROXY are reached directly. As in urllib.request, whose import takes
+    # longer than all else, the name in lower case comes first.
     code = "from os import environ; print(environ.get('no_proxy', environ.get('NO_PROXY', '')))"
     direct = ",".join(filter(None, (LOOPBACK, runner.run((sys.executable, "-I", "-S", "-c", code)).stdout.strip())))
     config = pip_config(runner) if config is None else config
