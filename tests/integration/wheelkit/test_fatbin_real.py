@@ -141,7 +141,7 @@ def test_slim_published_pjrt(pjrt: Path, tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stderr
         report = json.loads(done.stdout)
-        assert report["peak"] < 600
+        assert report["peak"] < 1000  # two threads decode three bundles each, with windows of 128 MiB
         assert report["stored_after"] < 8_000_000 < 50_000_000 < report["stored_before"]
         assert report["targets_kept"] == list(WANTED)
         assert report["targets_dropped"] == [name for name in ALL_0_10_2 if name not in WANTED]
