@@ -41,11 +41,13 @@ class FakePip:
     Attributes:
         downloaded: number of downloads by file name.
         fails: Python whose resolution fails, while that of the other one never ends by itself.
+        late: Python whose resolution ends after that of the other one, which `resolved` has then.
     """
 
     def __init__(self) -> None:
         self.downloaded = Counter[str]()
-        self.fails = ""
+        self.fails = self.late = ""
+        self.resolved: Mapping[str, Sequence[object]] = {}
         self.ended: list[str] = []
         self._endless = threading.Event()
         self._both = threading.Barrier(len(PYTHONS), timeout=20)
@@ -75,6 +77,10 @@ class FakePip:
                     time.sleep(0.01)
             finally:
                 self.ended.append(python)
+        until = time.monotonic() + 20
+        while self.late == python and not all(self.resolved.get(other) for other in PYTHONS if other != python):
+            assert time.monotonic() < until
+            time.sleep(0.01)
         return ProcessResult(
             returncode=0, stdout=json.dumps({"version": "1", "install": [*map(_row, files(python).items())]})
         )
@@ -93,6 +99,7 @@ def run_of(pip: FakePip, cache: Path, *effects: Effect) -> _Run:
     """Run the steps of a build with these effects."""
     plan = make_plan(published_request("gfx942", python_versions=PYTHONS))
     run = _Run(plan, cache / "out", cache, pip, Silent())
+    pip.resolved = run.resolved
     for effect in effects:
         run._do_together([step for stage in plan.stages for step in stage.steps if step.effect is effect])
     return run
@@ -105,6 +112,14 @@ def test_pythons_are_resolved_and_fetched_at_the_same_time(tmp_path: Path) -> No
         assert {item.name: item.filename for item in run.resolved[python]} == files(python)
         assert all(run.inputs.has(item) for item in run.resolved[python])
     assert pip.downloaded == Counter(dict.fromkeys({*files("3.11").values(), *files("3.12").values()}, 1))
+
+
+@pytest.mark.parametrize("late", PYTHONS)
+def test_order_of_pythons_does_not_depend_on_their_resolutions(tmp_path: Path, late: str) -> None:
+    """The markers in the lock depend on it."""
+    pip = FakePip()
+    pip.late = late
+    assert tuple(run_of(pip, tmp_path, Effect.RESOLVE).resolved) == PYTHONS
 
 
 @pytest.mark.parametrize("python", PYTHONS)
