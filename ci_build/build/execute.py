@@ -127,7 +127,7 @@ class _Run:
         self.plan, self.out, self.runner, self.progress = plan, out, runner, progress
         self.cache, self.inputs = cache, InputStore(cache / "inputs")
         self.wheels = WheelMaker(plan.request, self.inputs, StepStore(cache / "steps"), tool_versions(), progress)
-        # In the order of the request, in whatever order the resolutions end: files of the set depend on it.
+        # In the order of the request: files of the set depend on it, and the resolutions end in any order.
         self.resolved: dict[str, tuple[Resolved, ...]] = dict.fromkeys(plan.request.python_versions, ())
         self.built: dict[tuple[str, str], Resolved] = {}
         self.sources: list[InputFile] = []
