@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import mmap
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,16 +11,14 @@ from pathlib import Path
 
 from isal import isal_zlib
 
+from core.digests import file_sha256
 from core.errors import ArchiveError
 from wheelkit.archive.blocks import BlockIndex, BlockRun, scan_blocks
-from wheelkit.archive.inflate import WINDOW, InflateError, inflate, packed_chunks
+from wheelkit.archive.inflate import CHUNK, WINDOW, InflateError, inflate, packed_chunks
 from wheelkit.archive.output_file import ByteRange, OutFile
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.splice import CopiedBits, RecompressedBytes, Splicer, plan_splice, scan_goal
 from wheelkit.archive.zip_format import DEFLATED, ZipMember, full_pread
-
-_MAPPED = 32 << 20
-"""Number of bytes of a file that are mapped at once, since mapped bytes count as memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,39 +30,25 @@ class FileContent:
     blocks: BlockIndex | None
 
 
-def file_sha256(fd: int) -> str:
-    """Return the SHA-256 of an open file in hexadecimal."""
-    digest = hashlib.sha256()
-    for _, part in _mapped(fd):
-        digest.update(part)
-    return digest.hexdigest()
-
-
 def file_crc(fd: int, runs: Sequence[BlockRun]) -> int:
-    """Return the CRC-32 of an open file.
+    """Read an open file once, and return its CRC-32.
 
     Raises:
         InflateError: the content of a run, or the window before it, has changed.
     """
-    crc = 0
+    crc = at = 0
     needed = [(max(0, run.content[0] - WINDOW), run.content[1]) for run in runs]
     checksums = [0] * len(runs)
-    for at, part in _mapped(fd):
-        crc = isal_zlib.crc32(part, crc)
+    buffer = memoryview(bytearray(CHUNK))
+    while count := os.preadv(fd, [buffer], at):
+        crc = isal_zlib.crc32(buffer[:count], crc)
         for number, (begin, end) in enumerate(needed):
-            with part[max(begin - at, 0) : min(max(end - at, 0), len(part))] as inside:
-                checksums[number] = isal_zlib.crc32(inside, checksums[number])
+            part = buffer[max(begin - at, 0) : min(max(end - at, 0), count)]
+            checksums[number] = isal_zlib.crc32(part, checksums[number])
+        at += count
     if checksums != [run.crc32 for run in runs]:
         raise InflateError("the file differs from the old content outside the given ranges")
     return crc
-
-
-def _mapped(fd: int) -> Iterator[tuple[int, memoryview]]:
-    """Yield offset and bytes of each part of an open file; a part is valid until the next one."""
-    size = os.fstat(fd).st_size
-    for at in range(0, size, _MAPPED):
-        with mmap.mmap(fd, min(_MAPPED, size - at), prot=mmap.PROT_READ, offset=at) as part, memoryview(part) as view:
-            yield at, view
 
 
 def write_file(
@@ -88,7 +70,7 @@ def write_file(
     ]
     splicer = Splicer(out, old=source.fileno(), old_offset=old.data_offset if old else 0, content=fd)
     with ThreadPoolExecutor(2) as pool:
-        summing = pool.submit(file_sha256, fd)  # first, since it takes longest
+        summing = pool.submit(file_sha256, content.path)  # first, since it takes longest
         checking = pool.submit(file_crc, fd, copied)
         proofs = list(write_and_verify(pool, splicer, pieces, out, fd, size, split=bool(runs)))
         try:
