@@ -60,15 +60,16 @@ class Md5Lanes:
         Args:
             sizes: number of bytes of each row; only the last part of a message may be no multiple of 64.
         """
+        if any(size and before % _BLOCK for size, before in zip(sizes, self._sizes, strict=False)):
+            raise ValueError("only the last part of a message may be no multiple of 64 bytes")
+        for lane, size in enumerate(sizes):
+            self._sizes[lane] += size
         if self._function is None:
             for digest, row, size in zip(self._hashes, self.rows, sizes, strict=False):
                 digest.update(row[:size])
             return
-        if any(size and rest for size, rest in zip(sizes, self._rests, strict=False)):
-            raise ValueError("only the last part of a message may be no multiple of 64 bytes")
         self._digest_blocks([size // _BLOCK for size in sizes])
         for lane, size in enumerate(sizes):
-            self._sizes[lane] += size
             self._rests[lane] = self._rests[lane] or bytes(self.rows[lane][size - size % _BLOCK : size])
 
     def digests(self) -> list[bytes]:

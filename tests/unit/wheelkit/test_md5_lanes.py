@@ -76,8 +76,7 @@ def test_md5_of_messages_in_parts_of_all_sizes(blocks: list[list[int]], rests: l
     assert lanes.digests()[: len(parts)] == expected([b"".join(own) for own in parts])
 
 
-def test_part_after_the_last_one_is_refused() -> None:
-    lanes = Md5Lanes()
+def test_part_after_the_last_one_is_refused(lanes: Md5Lanes) -> None:
     lanes.update([65])
     with pytest.raises(ValueError, match="only the last part"):
         lanes.update([64])
