@@ -362,6 +362,24 @@ def running_installers(folder: Path, runner: Runner, _cache: Path) -> Sequence[I
     return configured_installers(runner, folder)
 
 
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, "127.0.0.1"),
+        ({"NO_PROXY": "upper.example"}, "127.0.0.1,upper.example"),
+        ({"NO_PROXY": "upper.example", "no_proxy": "lower.example"}, "127.0.0.1,lower.example"),
+        ({"NO_PROXY": "upper.example", "no_proxy": ""}, "127.0.0.1"),
+    ],
+)
+def test_hosts_without_proxy_are_those_of_urllib(variables: dict[str, str], expected: str, tmp_path: Path) -> None:
+    """urllib.request.getproxies_environment prefers the name in lower case, even if its value is empty."""
+    runner = HostRunner({"PATH": os.environ["PATH"], **variables})
+    for installer in configured_installers(runner, tmp_path, config={}):
+        assert not isinstance(installer, Locker)
+        command = installer.install_staged(Path("python"), Path("requirements.txt"), "http://127.0.0.1:1/simple/")
+        assert command.env["NO_PROXY"] == expected
+
+
 def test_import_that_never_ends_is_named_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     venv.create(tmp_path / "environment", symlinks=True)
     (site,) = (tmp_path / "environment" / "lib").glob("*/site-packages")

@@ -9,6 +9,7 @@ import signal
 import sysconfig
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,7 @@ from core.errors import GateError, MachineError, RequestError
 from core.model import Evidence, Finding, Outcome, Severity, Tier
 from promotion.evidence.evidence import ENVIRONMENT, read_all
 from promotion.gates import inspection
+from promotion.gates.abi import gate as abi_gate
 from promotion.gates.common import gate as gate_module
 from promotion.gates.common import runs
 from promotion.gates.common.gate import Check, Gate, GateContext, error
@@ -48,6 +50,7 @@ from tests.support.wheel_sets import (
     set_wheel,
     write_set,
 )
+from wheelkit.archive.reader import WheelArchive
 
 PYTHON = ("3.12",)
 
@@ -88,6 +91,21 @@ def test_good_set_passes(bucket: DirBucket, tmp_path: Path) -> None:
     evidences = [said.evidence for said in read_all(bucket, staged).values()]
     stored = sorted(evidences, key=lambda evidence: (evidence.gate, evidence.target))
     assert stored == [*covered, inspected]
+
+
+def test_gates_share_unpacked_libraries(bucket: DirBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unpacked, unpack = Counter[str](), WheelArchive.unpack
+
+    def counted(self: WheelArchive, name: str, out: Path, **more: Any) -> None:
+        unpacked[f"{self.path.name}: {name}"] += 1
+        unpack(self, name, out, **more)
+
+    monkeypatch.setattr(WheelArchive, "unpack", counted)
+    staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=PYTHON))
+    *covered, libraries = run(bucket, staged, coverage_gate.GATE, abi_gate.make_gate())
+    assert {evidence.outcome for evidence in covered} == {Outcome.PASSED}
+    assert libraries.counts["run"] > 0
+    assert {*unpacked.values()} == {1}
 
 
 # Inspection gate
