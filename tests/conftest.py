@@ -43,7 +43,7 @@ LEAST = 1 << 30
 """Bytes of free memory from which folders are in memory."""
 MEMORY_PREFIX = "jax-rocm-tests"
 APART = 8
-"""Distance in the order of files between two whose tests wait; more than there are workers."""
+"""Distance in the order of files between two whose tests wait."""
 SIDE_EFFECTS = re.compile(
     r"subprocess\.Popen|os\.(system|exec|fork|forkpty|posix_spawn|spawn)|pty\.spawn"
     r"|socket\.(connect|bind|sendto|sendmsg|getaddrinfo|gethostbyname|gethostbyaddr|getnameinfo)"

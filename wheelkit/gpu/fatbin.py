@@ -103,7 +103,7 @@ class _BundleScan:
 def read_targets(
     path: Path, *, verify: bool = False, whole: bool = False, machs: Mapping[str, int] | None = None, name: str = ""
 ) -> FatbinReport:
-    """List the device code of a file, which is streamed: each thread keeps one code object in memory.
+    """List the device code of a file, which is streamed: each thread keeps up to three code objects in memory.
 
     Args:
         verify: decompress everything. Check MD5s, each code object's header against its entry ID, and that the host
