@@ -61,7 +61,6 @@ def read_members(context: GateContext, wheel: Wheel) -> tuple[list[Check], list[
     """Read every ELF file of a wheel, and check each for faults that are independent of ROCm."""
     context.progress.step(f"libraries of {wheel.filename}")
     members: dict[str, ElfMember] = {}
-    problems: dict[str, list[Finding]] = {}
     try:
         with WheelArchive(context.wheel(wheel)) as archive:
             found = {member.name: _unpack(context, wheel, archive, member.name) for member in archive.members}
@@ -70,7 +69,7 @@ def read_members(context: GateContext, wheel: Wheel) -> tuple[list[Check], list[
         broken = finding("archive-damaged", f"{wheel.filename} {problem.message}")
         return [Check(name=f"{wheel.filename}: platform", findings=(broken,))], []
     files = {path: file for path, file in found.items() if isinstance(file, Path)}
-    problems |= {path: [damage] for path, damage in found.items() if isinstance(damage, Finding)}
+    problems = {path: [damage] for path, damage in found.items() if isinstance(damage, Finding)}
     for path, file in files.items():
         try:
             members[path] = ElfMember(wheel=wheel, path=path, elf=Elf.read(file), preload=preload)
