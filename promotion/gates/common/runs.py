@@ -38,7 +38,6 @@ from promotion.evidence.signing import Signer
 from promotion.gates.common.gate import Check, Gate, GateContext, error, warning
 from promotion.gates.common.gate_code import code_digest
 from promotion.gates.common.kept_results import KeptResults
-from promotion.gates.common.machine_tools import MachineTools
 from promotion.gates.common.transcript import Transcript
 from promotion.policy.policy import EDITION, edition
 from promotion.stage import read_staged
@@ -94,8 +93,7 @@ def run_gates(
     decided = {(old.evidence.gate, old.evidence.target) for old in stored}
     kept = None if store is None else KeptResults(store)
     oldest = None if max_age is None else datetime.now(UTC) - max_age
-    stop, lock, digests = threading.Event(), threading.Lock(), dict[tuple[object, ...], str]()
-    tools = MachineTools()
+    stop = threading.Event()
     results: list[dict[str, Evidence]] = []
     with tempfile.TemporaryDirectory(prefix="gates-") as top:
         shared, scratch = Path(top, "shared"), Path(top, "tmp")
@@ -103,22 +101,19 @@ def run_gates(
         scratch.mkdir()
         if isinstance(runner, HostRunner):
             runner = runner.until(stop, scratch)
+        # All gates get copies of one context, so that they share its locks, digests and tools.
+        common = GateContext(
+            bucket=bucket, staged=staged, wheel_set=wheel_set, targets=selected, runner=runner, progress=progress,
+            work=scratch, shared=shared,
+        )  # fmt: skip
         pending: list[tuple[Gate, GateContext]] = []
         for gate in gates:
             results.append(_reusable(gate, gate.subjects(selected), last, oldest, progress))
             if left := tuple(target for target in gate.subjects(selected) if target not in results[-1]):
-                context = GateContext(
-                    bucket=bucket,
-                    staged=staged,
-                    wheel_set=wheel_set,
+                context = dataclasses.replace(
+                    common,
                     targets=left if gate.per_target else selected,
-                    runner=runner,
-                    progress=progress,
                     work=Path(tempfile.mkdtemp(prefix=f"{gate.name}-", dir=top)),
-                    shared=shared,
-                    lock=lock,
-                    digests=digests,
-                    tools=tools,
                 )
                 if kept is not None:
                     kept.prepare(gate, _settings(gate), context, left)

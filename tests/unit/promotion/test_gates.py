@@ -98,12 +98,15 @@ def test_gates_share_unpacked_libraries(bucket: DirBucket, tmp_path: Path, monke
 
     def counted(self: WheelArchive, name: str, out: Path, **more: Any) -> None:
         unpacked[f"{self.path.name}: {name}"] += 1
+        out.touch()
+        time.sleep(0.02)  # other gates would see the incomplete file
         unpack(self, name, out, **more)
 
     monkeypatch.setattr(WheelArchive, "unpack", counted)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
     staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=PYTHON))
-    *covered, libraries = run(bucket, staged, coverage_gate.GATE, abi_gate.make_gate())
-    assert {evidence.outcome for evidence in covered} == {Outcome.PASSED}
+    inspected, libraries, *covered = run(bucket, staged, inspection.GATE, abi_gate.make_gate(), coverage_gate.GATE)
+    assert {evidence.outcome for evidence in (inspected, *covered)} == {Outcome.PASSED}
     assert libraries.counts["run"] > 0
     assert {*unpacked.values()} == {1}
 
