@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from isal import isal_zlib
@@ -64,8 +65,9 @@ def _run(context: GateContext, program: SetWriter | None) -> Iterator[Check]:
     for wheel in context.wheel_set.wheels:
         path = context.wheel(wheel)
         report = inspect_wheel(
-            path, expectations, scratch=context.work, progress=context.progress, sha256=context.sha256(path)
-        )
+            path, expectations, scratch=context.work, progress=context.progress, sha256=context.sha256(path),
+            unpack=partial(context.unpacked, wheel),
+        )  # fmt: skip
         reports.append(report)
         infos.append(read_build_info(path))
         relevant = as_published(report.findings, wheel.name) if wheel.as_published else report.findings

@@ -19,6 +19,7 @@ def verify_record(
     *,
     extract: Mapping[str, Path] | None = None,
     cuts: Mapping[str, CutPoints] | None = None,
+    digests: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> tuple[Finding, ...]:
     """Compare every member with RECORD and with its CRC.
@@ -26,6 +27,7 @@ def verify_record(
     Args:
         extract: member name -> file to which the member is also written, so that nothing is inflated twice.
         cuts: member name -> split points of an extracted member; see `WheelArchive.chunks`.
+        digests: member name -> SHA-256 of members that the caller has unpacked, which are not inflated again.
 
     Returns:
         A finding for each wrong hash or size, damaged member, member without row, row without member, duplicate or
@@ -54,7 +56,9 @@ def verify_record(
     entries = dict(rows)
     for member in archive.members:
         try:
-            if target := (extract or {}).get(member.name):
+            if known := (digests or {}).get(member.name):
+                digest = known
+            elif target := (extract or {}).get(member.name):
                 taken_apart = (cuts or {}).get(member.name)
                 digest = archive.extract(member.name, target, progress=progress, cuts=taken_apart)
             else:

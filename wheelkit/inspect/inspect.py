@@ -6,9 +6,10 @@ library is inflated once, into a scratch folder, while RECORD is checked.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from core.model import Finding, GfxTarget, Progress
 from core.units import human
 from wheelkit import kernel_wheel
 from wheelkit.archive.filename import WheelName
+from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.verify import verify_record
 from wheelkit.elf.constants import ELF64_LITTLE, MAGIC
 from wheelkit.elf.hardening import load_defects
@@ -37,6 +39,13 @@ from wheelkit.inspect.parts import TracedArchive
 _LIBRARY = re.compile(r".*\.so(\.[0-9]+)*")
 _NO_LIBRARY = re.compile(r".*\.(py|pyi|txt|md|rst|h|hpp|json|html|css|js|typed|o|a|csv|toml|xml|png|svg)")
 """Names of members that are not libraries; for all others the first bytes decide."""
+
+
+Unpack = Callable[[WheelArchive, str], Path]
+"""Function that returns the file with a member of a wheel, in a folder that is laid out as the wheel.
+
+Raises ArchiveError if the member is damaged.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,12 +79,15 @@ def inspect_wheel(
     scratch: Path | None = None,
     progress: Progress | None = None,
     sha256: str = "",
+    unpack: Unpack | None = None,
 ) -> WheelReport:
     """Inspect any wheel and return a report.
 
     Args:
         scratch: folder with room for the unpacked libraries, which are removed at the end.
         sha256: digest of the file, if the caller has computed it.
+        unpack: returns the unpacked libraries, if the caller keeps them. RECORD is then always checked, and the stored
+            sizes of a library's sections are in proportion to their unpacked sizes.
 
     Raises:
         OSError: the file cannot be read at all, or the scratch folder is full.
@@ -85,7 +97,7 @@ def inspect_wheel(
     report = _identity(path, sha256 or file_sha256(path), verify=expectations.verify)
     try:
         with TracedArchive(path) as archive, tempfile.TemporaryDirectory(prefix="inspect-", dir=scratch) as root:
-            return _Inspection(archive, Path(root).resolve(), expectations, progress).complete(report)
+            return _Inspection(archive, Path(root).resolve(), expectations, progress, unpack).complete(report)
     except ArchiveError as error:
         head, *problems = error.message.split("\n  - ")
         findings = (finding("archive-damaged", problem.strip()) for problem in problems or [head])
@@ -111,9 +123,15 @@ class _Inspection:
     """Inspection of one open archive; `root` receives its libraries, laid out as in the wheel."""
 
     def __init__(
-        self, archive: TracedArchive, root: Path, expectations: Expectations, progress: Progress | None
+        self,
+        archive: TracedArchive,
+        root: Path,
+        expectations: Expectations,
+        progress: Progress | None,
+        unpack: Unpack | None,
     ) -> None:
         self.archive, self.root, self.expectations, self.progress = archive, root, expectations, progress
+        self.unpack = unpack
         self.findings: list[Finding] = []
         self.elves: dict[str, Elf] = {}
         self.codes: dict[str, MachineCode] = {}
@@ -123,9 +141,7 @@ class _Inspection:
         """Read everything and apply every rule."""
         # Libraries are laid out as in the wheel, so that $ORIGIN finds siblings.
         libraries = {name: self.root / name for name in self._libraries()}
-        for path in libraries.values():
-            path.parent.mkdir(parents=True, exist_ok=True)
-        digests = self._extract(libraries)
+        digests = self._extract(libraries) if self.unpack is None else self._find_unpacked(libraries, self.unpack)
         meta, problems = read_metadata(self.archive)
         self.findings += problems
         elfs = [facts for name in digests if (facts := self._elf(name, libraries[name], digests[name]))]
@@ -191,6 +207,8 @@ class _Inspection:
 
     def _extract(self, libraries: Mapping[str, Path]) -> dict[str, str]:
         """Write the libraries to disk, check RECORD, and return name -> SHA-256 of the intact ones."""
+        for path in libraries.values():
+            path.parent.mkdir(parents=True, exist_ok=True)
         if self.expectations.verify:
             findings = verify_record(self.archive, extract=libraries, progress=self.progress)
             self.findings += findings
@@ -206,6 +224,16 @@ class _Inspection:
                 digests[name] = self.archive.extract(name, path, progress=self.progress)
             except ArchiveError as error:
                 self.findings.append(finding("member-damaged", error.message, member=name))
+        return digests
+
+    def _find_unpacked(self, libraries: dict[str, Path], unpack: Unpack) -> dict[str, str]:
+        """Replace the paths of intact libraries, check RECORD, and return name -> SHA-256 of these libraries."""
+        digests = {}
+        for name in libraries:
+            with contextlib.suppress(ArchiveError):  # reported by the check of RECORD
+                libraries[name] = unpack(self.archive, name)
+                digests[name] = file_sha256(libraries[name])
+        self.findings += verify_record(self.archive, digests=digests, progress=self.progress)
         return digests
 
     def _elf(self, name: str, path: Path, sha256: str) -> ElfFacts | None:
@@ -230,7 +258,7 @@ class _Inspection:
             device = DeviceCode(targets=tuple(codes))
         return library.library_facts(
             name, elf, device, stored=self.archive[name].compressed_size, sha256=sha256,
-            checkpoints=self.archive.checkpoints_of(name),
+            checkpoints=self.archive.checkpoints_of(name) if self.unpack is None else (),
         )  # fmt: skip
 
     def _library_rules(self, elfs: Sequence[ElfFacts], project: str, *, whole: bool) -> Iterator[Finding]:

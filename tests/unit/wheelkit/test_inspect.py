@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ from tests.support.tiny_elf import TinySymbol
 from tests.support.wheel_sets import make_set, make_wheels, write_set
 from tests.support.whole_code import whole_code
 from tests.unit.kernels.test_kernel_estimate import NoProcesses
+from wheelkit.archive.reader import WheelArchive
 from wheelkit.inspect import metadata
 from wheelkit.inspect.inspect import inspect_wheel
 from wheelkit.inspect.model import WheelReport, member_infos
@@ -190,6 +192,41 @@ def test_inspect_for_integrity_looks_only_for_wrong_bytes(tmp_path: Path, monkey
     report = look(made, tmp_path, integrity=True)
     assert codes(report) == ["bundle-damaged"]
     assert [elf.path for elf in report.elfs] == [LIB]
+
+
+def test_inspect_uses_libraries_that_the_caller_unpacked(tmp_path: Path) -> None:
+    path, tree = clean_pjrt().write(tmp_path), tmp_path / "tree"
+
+    def unpack(archive: WheelArchive, name: str) -> Path:
+        (tree / name).parent.mkdir(parents=True)
+        archive.unpack(name, tree / name)
+        return tree / name
+
+    report = inspect_wheel(path, unpack=unpack)
+    own = inspect_wheel(path)
+    assert [replace(elf, sections=()) for elf in report.elfs] == [replace(elf, sections=()) for elf in own.elfs]
+    assert report.findings == own.findings
+    changed = bytearray((tree / LIB).read_bytes())
+    changed[-1] ^= 1
+    (tree / LIB).write_bytes(changed)
+    assert codes(inspect_wheel(path, unpack=lambda *_: tree / LIB)) == ["record-wrong-hash"]
+
+
+def test_inspect_reports_library_that_cannot_be_unpacked(tmp_path: Path) -> None:
+    path = clean_pjrt().write(tmp_path)
+    with WheelArchive(path) as archive:
+        member = archive[LIB]
+    data = bytearray(path.read_bytes())
+    data[member.data_end - 1] ^= 1
+    path.write_bytes(data)
+
+    def unpack(archive: WheelArchive, name: str) -> Path:
+        archive.unpack(name, tmp_path / "library")
+        return tmp_path / "library"
+
+    report = inspect_wheel(path, unpack=unpack)
+    assert codes(report) == ["member-damaged"]
+    assert report.elfs == ()
 
 
 # Content of a report.
