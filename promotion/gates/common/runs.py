@@ -46,9 +46,10 @@ from promotion.storage.keys import StagedSet
 
 _MOST_LISTED = 20
 """Maximum number of errors in the final message; thousands of tests may fail for the same reason."""
-_FIRST = ("compile", "coverage", "load")
+_FIRST = ("compile", "coverage", "load", "install")
 """Gates that start first, in this order: compile takes longest, and compiles jax's modules to bytecode, which load and
-install use; coverage needs no Python meanwhile."""
+install use; coverage needs no Python meanwhile. The others use one core, so they run best beside those with processes.
+"""
 
 _THREADS = "gate"
 """Prefix of the names of threads that run gates."""
