@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 from isal import isal_zlib
@@ -14,6 +13,7 @@ from core.errors import ArchiveError, BucketError
 from core.model import Finding, GfxTarget, Severity, Tier, Wheel
 from core.targets import covers, lists, machs
 from promotion.gates.common.gate import Check, Gate, GateContext, content_alone, error
+from promotion.gates.common.libraries import SharedLibraries
 from promotion.gates.recipe_check import SetWriter, check_files, check_wheel
 from promotion.gates.set_record import (
     REBUILD,
@@ -66,7 +66,7 @@ def _run(context: GateContext, program: SetWriter | None) -> Iterator[Check]:
         path = context.wheel(wheel)
         report = inspect_wheel(
             path, expectations, scratch=context.work, progress=context.progress, sha256=context.sha256(path),
-            unpack=partial(context.unpacked, wheel),
+            libraries=SharedLibraries(context, wheel),
         )  # fmt: skip
         reports.append(report)
         infos.append(read_build_info(path))

@@ -69,16 +69,23 @@ class FatbinReport:
     Attributes:
         bundles: bundles in file order, up to the first unreadable place.
         device: code per target.
-        findings: damage, and code objects that do not match their entry.
+        entry_findings: damage, and code objects that do not match their entry.
+        code_findings: problems of whole code objects.
         kernels: address of a bundle -> target -> kernels, of whole code objects.
         arguments: address of a bundle -> kernel -> number of arguments in its source, of whole code objects.
     """
 
     bundles: tuple[BundleLocation, ...]
     device: DeviceCode
-    findings: tuple[Finding, ...]
+    entry_findings: tuple[Finding, ...]
+    code_findings: tuple[Finding, ...]
     kernels: Mapping[int, Mapping[str, frozenset[str]]]
     arguments: Mapping[int, Mapping[str, int]]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Return all findings."""
+        return self.entry_findings + self.code_findings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,12 +140,14 @@ def read_targets(
         ]
     findings = [finding("bundle-damaged", text, member=name) for text in damages]
     findings += [finding("code-object-wrong", text, member=name) for text in _wrong(scans, dict(machs or {}))]
-    findings += [finding(code, text, member=name) for code, text in _defects(scans)]
-    findings += [finding("compilers-differ", text, member=name) for text in _other_compilers(scans)]
+    findings += [finding(code, text, member=name) for code, text in _unused_entries(scans)]
+    others = [finding(code, text, member=name) for code, text in _defects(scans)]
+    others += [finding("compilers-differ", text, member=name) for text in _other_compilers(scans)]
     return FatbinReport(
         bundles=bundles,
         device=_device_code(scans),
-        findings=tuple(findings),
+        entry_findings=tuple(findings),
+        code_findings=tuple(others),
         kernels=_kernels(scans) if whole else {},
         arguments={scan.bundle.address: scan.arguments for scan in scans},
     )
@@ -215,8 +224,8 @@ def _bundle_scan(
     )
 
 
-def _defects(scans: Sequence[_BundleScan]) -> Iterator[tuple[str, str]]:
-    """Yield the code and text of a finding for each kind of defect of each code object, and for unknown entries."""
+def _unused_entries(scans: Sequence[_BundleScan]) -> Iterator[tuple[str, str]]:
+    """Yield the code and text of a finding for each entry that HIP does not load."""
     for scan in scans:
         place = f"{scan.bundle.label}: bundle {scan.bundle.index}: entry"
         for entry in scan.entries:
@@ -225,6 +234,12 @@ def _defects(scans: Sequence[_BundleScan]) -> Iterator[tuple[str, str]]:
         targets = Counter(entry.target for entry in scan.entries if entry.target and entry.size)
         for target in (target for target, count in targets.items() if count > 1):
             yield "bundle-damaged", f"{place} {target} is there twice, and HIP loads one of them."
+
+
+def _defects(scans: Sequence[_BundleScan]) -> Iterator[tuple[str, str]]:
+    """Yield the code and text of a finding for each kind of defect of each code object."""
+    for scan in scans:
+        place = f"{scan.bundle.label}: bundle {scan.bundle.index}: entry"
         for entry, check in scan.checks.items():
             first: dict[str, str] = {}
             differences = [(code, text) for target, code, text in scan.differences if target == entry.name]

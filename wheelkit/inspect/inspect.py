@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 from core.digests import file_sha256
 from core.errors import ArchiveError, CiBuildError
@@ -28,7 +29,7 @@ from wheelkit.elf.snapshot import Elf
 from wheelkit.elf.x86 import CAN_DECODE, MachineCode, read_code
 from wheelkit.findings import finding, sort_findings
 from wheelkit.gpu.code_object import HEAD_SIZE
-from wheelkit.gpu.fatbin import DeviceCode, TargetCode, read_targets
+from wheelkit.gpu.fatbin import DeviceCode, FatbinReport, TargetCode, read_targets
 from wheelkit.inspect import contents, library, metadata, parts
 from wheelkit.inspect.host_code import check_instructions
 from wheelkit.inspect.manylinux import ROCM_SONAME, check_platform
@@ -41,11 +42,14 @@ _NO_LIBRARY = re.compile(r".*\.(py|pyi|txt|md|rst|h|hpp|json|html|css|js|typed|o
 """Names of members that are not libraries; for all others the first bytes decide."""
 
 
-Unpack = Callable[[WheelArchive, str], Path]
-"""Function that returns the file with a member of a wheel, in a folder that is laid out as the wheel.
+class Libraries(Protocol):
+    """Unpacked libraries that the caller keeps, in a folder that is laid out as the wheel."""
 
-Raises ArchiveError if the member is damaged.
-"""
+    def unpack(self, archive: WheelArchive, name: str) -> Path:
+        """Return the file with a member; raise ArchiveError if the member is damaged."""
+
+    def device_code(self, file: Path, name: str) -> FatbinReport:
+        """Return the verified device code of an unpacked library."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,14 +83,14 @@ def inspect_wheel(
     scratch: Path | None = None,
     progress: Progress | None = None,
     sha256: str = "",
-    unpack: Unpack | None = None,
+    libraries: Libraries | None = None,
 ) -> WheelReport:
     """Inspect any wheel and return a report.
 
     Args:
         scratch: folder with room for the unpacked libraries, which are removed at the end.
         sha256: digest of the file, if the caller has computed it.
-        unpack: returns the unpacked libraries, if the caller keeps them. RECORD is then always checked, and the stored
+        libraries: the unpacked libraries, if the caller keeps them. Everything is then verified, and the stored
             sizes of a library's sections are in proportion to their unpacked sizes.
 
     Raises:
@@ -97,7 +101,7 @@ def inspect_wheel(
     report = _identity(path, sha256 or file_sha256(path), verify=expectations.verify)
     try:
         with TracedArchive(path) as archive, tempfile.TemporaryDirectory(prefix="inspect-", dir=scratch) as root:
-            return _Inspection(archive, Path(root).resolve(), expectations, progress, unpack).complete(report)
+            return _Inspection(archive, Path(root).resolve(), expectations, progress, libraries).complete(report)
     except ArchiveError as error:
         head, *problems = error.message.split("\n  - ")
         findings = (finding("archive-damaged", problem.strip()) for problem in problems or [head])
@@ -128,10 +132,10 @@ class _Inspection:
         root: Path,
         expectations: Expectations,
         progress: Progress | None,
-        unpack: Unpack | None,
+        shared: Libraries | None,
     ) -> None:
         self.archive, self.root, self.expectations, self.progress = archive, root, expectations, progress
-        self.unpack = unpack
+        self.shared = shared
         self.findings: list[Finding] = []
         self.elves: dict[str, Elf] = {}
         self.codes: dict[str, MachineCode] = {}
@@ -141,7 +145,7 @@ class _Inspection:
         """Read everything and apply every rule."""
         # Libraries are laid out as in the wheel, so that $ORIGIN finds siblings.
         libraries = {name: self.root / name for name in self._libraries()}
-        digests = self._extract(libraries) if self.unpack is None else self._find_unpacked(libraries, self.unpack)
+        digests = self._extract(libraries) if self.shared is None else self._find_unpacked(libraries, self.shared)
         meta, problems = read_metadata(self.archive)
         self.findings += problems
         elfs = [facts for name in digests if (facts := self._elf(name, libraries[name], digests[name]))]
@@ -226,12 +230,12 @@ class _Inspection:
                 self.findings.append(finding("member-damaged", error.message, member=name))
         return digests
 
-    def _find_unpacked(self, libraries: dict[str, Path], unpack: Unpack) -> dict[str, str]:
+    def _find_unpacked(self, libraries: dict[str, Path], shared: Libraries) -> dict[str, str]:
         """Replace the paths of intact libraries, check RECORD, and return name -> SHA-256 of these libraries."""
         digests = {}
         for name in libraries:
             with contextlib.suppress(ArchiveError):  # reported by the check of RECORD
-                libraries[name] = unpack(self.archive, name)
+                libraries[name] = shared.unpack(self.archive, name)
                 digests[name] = file_sha256(libraries[name])
         self.findings += verify_record(self.archive, digests=digests, progress=self.progress)
         return digests
@@ -242,11 +246,14 @@ class _Inspection:
             with open_image(path) as image:
                 defects = tuple(load_defects(image))
                 machine_code = read_code(image) if self._checks_code else None
-            code = read_targets(path, verify=self.expectations.verify, machs=self.expectations.machs, name=name)
+            if self.shared is None:
+                code = read_targets(path, verify=self.expectations.verify, machs=self.expectations.machs, name=name)
+            else:
+                code = self.shared.device_code(path, name)
         except CiBuildError as error:
             self.findings.append(finding("elf-unreadable", error.message, member=name))
             return None
-        self.findings += code.findings
+        self.findings += code.entry_findings
         self.findings += [finding(kind, f"the library {text}.", member=name) for kind, text in defects]
         if machine_code:
             self.codes[name] = machine_code
@@ -258,7 +265,7 @@ class _Inspection:
             device = DeviceCode(targets=tuple(codes))
         return library.library_facts(
             name, elf, device, stored=self.archive[name].compressed_size, sha256=sha256,
-            checkpoints=self.archive.checkpoints_of(name) if self.unpack is None else (),
+            checkpoints=self.archive.checkpoints_of(name) if self.shared is None else (),
         )  # fmt: skip
 
     def _library_rules(self, elfs: Sequence[ElfFacts], project: str, *, whole: bool) -> Iterator[Finding]:

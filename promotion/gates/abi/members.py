@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from core.errors import ArchiveError, CiBuildError
 from core.model import Finding, Severity, Wheel
 from promotion.gates.common.gate import Check, GateContext, warning
+from promotion.gates.common.libraries import SharedLibraries
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.elf.build_paths import build_paths
 from wheelkit.elf.snapshot import Elf
@@ -94,7 +95,7 @@ def _unpack(context: GateContext, wheel: Wheel, archive: WheelArchive, name: str
         head = next(iter(archive.chunks(name)), b"")
         # Code objects run on the GPU; the coverage gate and the inspection check them.
         library = head.startswith(_MAGIC) and not is_code_object(head)
-        return context.unpacked(wheel, archive, name) if library else None
+        return SharedLibraries(context, wheel).unpack(archive, name) if library else None
     except ArchiveError as problem:
         return finding("member-damaged", f"is damaged: {problem.message}")
 

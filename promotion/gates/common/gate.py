@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from core.errors import GateError
 from core.model import Finding, Progress, Severity, Tier, Wheel, WheelSet
@@ -16,7 +17,8 @@ from promotion.evidence.evidence import ANY
 from promotion.gates.common.machine_tools import MachineTools
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import StagedSet
-from wheelkit.archive.reader import WheelArchive
+
+T = TypeVar("T")
 
 _RESERVED = frozenset({"name", "outcome", "why", "findings"})
 
@@ -58,6 +60,26 @@ class Check:
         return "failed" if self.failed else "skipped" if self.skipped else "known" if self.known else "passed"
 
 
+class SharedResults:
+    """Results that the gates of one run compute once: the first that needs a result computes it, others wait."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._futures: dict[Hashable, Future[Any]] = {}
+
+    def get(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """Return the result of the first call with this key, or raise its error."""
+        with self._lock:
+            first = key not in self._futures
+            future: Future[T] = self._futures.setdefault(key, Future())
+        if first:
+            try:
+                future.set_result(compute())
+            except BaseException as problem:
+                future.set_exception(problem)
+        return future.result()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateContext:
     """A staged set under test, with the bucket, runner and directories of the gate.
@@ -67,8 +89,7 @@ class GateContext:
         work: an empty directory, removed after the gate.
         shared: a directory that all gates of one run share.
         lock: lock of the files in `shared`, since gates run concurrently.
-        unpacking: lock of the unpacked libraries in `shared`.
-        digests: SHA-256 of files that a gate of this run has read; see `sha256`.
+        results: what gates of this run have computed for all of them.
         tools: interpreters and settings of this machine, which all gates of one run share.
     """
 
@@ -81,8 +102,7 @@ class GateContext:
     work: Path
     shared: Path
     lock: threading.Lock = field(default_factory=threading.Lock)
-    unpacking: threading.Lock = field(default_factory=threading.Lock)
-    digests: dict[tuple[object, ...], str] = field(default_factory=dict)
+    results: SharedResults = field(default_factory=SharedResults)
     tools: MachineTools = field(default_factory=MachineTools)
 
     def pythons(self, *versions: str) -> Mapping[str, Path]:
@@ -93,9 +113,7 @@ class GateContext:
         """Return the SHA-256 of a file, which is read once in a run of gates unless it changes."""
         status = path.stat()
         identity = (path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-        if identity not in self.digests:
-            self.digests[identity] = sha256_of(path)
-        return self.digests[identity]
+        return self.results.get(identity, lambda: sha256_of(path))
 
     def wheel(self, wheel: Wheel) -> Path:
         """Return the path of a staged wheel.
@@ -109,21 +127,6 @@ class GateContext:
                 f"The staged {wheel.filename} has sha256 {actual}, but wheels.json has {wheel.sha256}.",
                 hint="Stage the set again.",
             )
-        return path
-
-    def unpacked(self, wheel: Wheel, archive: WheelArchive, name: str) -> Path:
-        """Return the file with a member of a wheel, which all gates of one run share and none may change.
-
-        The files of a wheel are laid out as in the wheel, so that $ORIGIN finds siblings.
-
-        Raises:
-            ArchiveError: the member is damaged.
-        """
-        path = self.shared / "unpacked" / wheel.filename / name
-        with self.unpacking:
-            if not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                archive.unpack(name, path, progress=self.progress)
         return path
 
     def debug_file(self, wheel: Wheel, path: str) -> Path | None:

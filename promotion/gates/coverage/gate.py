@@ -11,6 +11,7 @@ from core.errors import ArchiveError, ElfError
 from core.model import Finding, GfxTarget, RocmVersion, Severity, Tier, Wheel, WheelSet
 from core.targets import lists, machs
 from promotion.gates.common.gate import Check, Gate, GateContext, content_alone, error, warning
+from promotion.gates.common.libraries import SharedLibraries
 from promotion.gates.coverage.kernel_rules import RULES_FILE, KernelRule, load_rules, missing_kernels, rules_for
 from promotion.policy.policy import device_members_digest, load_policy
 from promotion.policy.set_rules import missing_targets, unused_targets
@@ -18,7 +19,7 @@ from promotion.storage.bucket import sha256_of
 from wheelkit import kernel_wheel
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.findings import finding
-from wheelkit.gpu.fatbin import read_targets
+from wheelkit.gpu.fatbin import FatbinReport
 from wheelkit.gpu.launch_stub import name_problems, stub_problems
 from wheelkit.gpu.registration import RegisteredKernels, registered_kernels, registration_problems
 from wheelkit.kernel_wheel import KernelManifest
@@ -106,21 +107,29 @@ def _libraries(
     # Separate code object files belong to wheels of kernel modules, whose manifest names them.
     promised = {member.path: member.targets for member in wheel.members if not member.path.endswith(".co")}
     names = [member.name for member in archive.members if not member.name.endswith(".co")]
+    shared = SharedLibraries(context, wheel)
     present = [name for name in names if next(iter(archive.chunks(name)), b"").startswith(_MAGIC)]
     for path in present:
-        file = context.unpacked(wheel, archive, path)
         debug = context.debug_file(wheel, path) if promised.get(path) else None
-        yield _read(file, wheel.filename, path, promised.get(path, ()), owed=path in owed, debug=debug)
+        file, targets = shared.unpack(archive, path), promised.get(path, ())
+        report = shared.device_code(file, path)
+        yield _read(file, wheel.filename, path, targets, report=report, owed=path in owed, debug=debug)
     for path in sorted({*(path for path, targets in promised.items() if targets), *owed} - set(present)):
         targets = promised.get(path, ())
         yield _LibraryCode(wheel=wheel.filename, path=path, promised=targets, owed=path in owed, code={}, kernels={})
 
 
 def _read(
-    file: Path, wheel: str, path: str, promised: tuple[str, ...], *, owed: bool, debug: Path | None
+    file: Path,
+    wheel: str,
+    path: str,
+    promised: tuple[str, ...],
+    *,
+    report: FatbinReport,
+    owed: bool,
+    debug: Path | None,
 ) -> _LibraryCode:
-    """Read the device code of an unpacked library; `debug` has its symbol table."""
-    report = read_targets(file, verify=True, whole=True, machs=machs(), name=path)
+    """Compare the device code of an unpacked library with its host code; `debug` has its symbol table."""
     errors = (item for item in report.findings if item.severity is Severity.ERROR)
     damage = [replace(item, message=f"{wheel}: {item.message}") for item in errors]
     host: tuple[RegisteredKernels, ...] = ()

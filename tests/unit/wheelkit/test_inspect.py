@@ -37,6 +37,8 @@ from tests.support.wheel_sets import make_set, make_wheels, write_set
 from tests.support.whole_code import whole_code
 from tests.unit.kernels.test_kernel_estimate import NoProcesses
 from wheelkit.archive.reader import WheelArchive
+from wheelkit.gpu import bundle
+from wheelkit.gpu.fatbin import FatbinReport, read_targets
 from wheelkit.inspect import metadata
 from wheelkit.inspect.inspect import inspect_wheel
 from wheelkit.inspect.model import WheelReport, member_infos
@@ -194,37 +196,52 @@ def test_inspect_for_integrity_looks_only_for_wrong_bytes(tmp_path: Path, monkey
     assert [elf.path for elf in report.elfs] == [LIB]
 
 
-def test_inspect_uses_libraries_that_the_caller_unpacked(tmp_path: Path) -> None:
-    path, tree = clean_pjrt().write(tmp_path), tmp_path / "tree"
+class Kept:
+    """Libraries in a folder, with checks of whole code objects."""
 
-    def unpack(archive: WheelArchive, name: str) -> Path:
-        (tree / name).parent.mkdir(parents=True)
-        archive.unpack(name, tree / name)
-        return tree / name
+    def __init__(self, tree: Path) -> None:
+        self.tree, self.decoded = tree, list[str]()
 
-    report = inspect_wheel(path, unpack=unpack)
-    own = inspect_wheel(path)
+    def unpack(self, archive: WheelArchive, name: str) -> Path:
+        if not (path := self.tree / name).exists():
+            path.parent.mkdir(parents=True)
+            archive.unpack(name, path)
+        return path
+
+    def device_code(self, file: Path, name: str) -> FatbinReport:
+        self.decoded.append(name)
+        return read_targets(file, verify=True, whole=True, name=name)
+
+
+def test_inspect_uses_libraries_that_the_caller_keeps(tmp_path: Path) -> None:
+    path, kept = clean_pjrt().write(tmp_path), Kept(tmp_path / "tree")
+    report, own = inspect_wheel(path, libraries=kept), inspect_wheel(path)
     assert [replace(elf, sections=()) for elf in report.elfs] == [replace(elf, sections=()) for elf in own.elfs]
     assert report.findings == own.findings
-    changed = bytearray((tree / LIB).read_bytes())
+    assert kept.decoded == [LIB]
+    changed = bytearray((kept.tree / LIB).read_bytes())
     changed[-1] ^= 1
-    (tree / LIB).write_bytes(changed)
-    assert codes(inspect_wheel(path, unpack=lambda *_: tree / LIB)) == ["record-wrong-hash"]
+    (kept.tree / LIB).write_bytes(changed)
+    assert codes(inspect_wheel(path, libraries=kept)) == ["record-wrong-hash"]
+
+
+def test_inspect_leaves_problems_of_whole_code_objects_to_the_coverage_gate(tmp_path: Path) -> None:
+    made = clean_pjrt()
+    code = whole_code("gfx942").replace(b".vgpr_count\x10", b".vgpr_count\x7f")
+    coded(made, bundle.pack(bundle.build([("hipv4-amdgcn-amd-amdhsa--gfx942", code)])))
+    path, kept = made.write(tmp_path), Kept(tmp_path / "tree")
+    assert inspect_wheel(path, libraries=kept).findings == inspect_wheel(path).findings
+    assert kept.device_code(kept.tree / LIB, LIB).code_findings
 
 
 def test_inspect_reports_library_that_cannot_be_unpacked(tmp_path: Path) -> None:
-    path = clean_pjrt().write(tmp_path)
+    path, kept = clean_pjrt().write(tmp_path), Kept(tmp_path / "tree")
     with WheelArchive(path) as archive:
         member = archive[LIB]
     data = bytearray(path.read_bytes())
     data[member.data_end - 1] ^= 1
     path.write_bytes(data)
-
-    def unpack(archive: WheelArchive, name: str) -> Path:
-        archive.unpack(name, tmp_path / "library")
-        return tmp_path / "library"
-
-    report = inspect_wheel(path, unpack=unpack)
+    report = inspect_wheel(path, libraries=kept)
     assert codes(report) == ["member-damaged"]
     assert report.elfs == ()
 

@@ -1,0 +1,52 @@
+"""Libraries of a staged wheel that all gates of one run share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.model import Wheel
+from core.targets import machs
+from promotion.gates.common.gate import GateContext
+from wheelkit.archive.reader import WheelArchive
+from wheelkit.gpu.fatbin import FatbinReport, read_targets
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLibraries:
+    """The libraries of one wheel, each unpacked and decoded once in a run of gates."""
+
+    context: GateContext
+    wheel: Wheel
+
+    def unpack(self, archive: WheelArchive, name: str) -> Path:
+        """Return the file with a member of the wheel, which no gate may change.
+
+        The files are laid out as in the wheel, so that $ORIGIN finds siblings.
+
+        Raises:
+            ArchiveError: the member is damaged.
+        """
+        path = self.context.shared / "unpacked" / self.wheel.filename / name
+
+        def unpack() -> Path:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            archive.unpack(name, path, progress=self.context.progress)
+            return path
+
+        return self.context.results.get(path, unpack)
+
+    def device_code(self, file: Path, name: str) -> FatbinReport:
+        """Return the device code of an unpacked library, with checks of whole code objects.
+
+        Args:
+            name: path of the library inside the wheel.
+
+        Raises:
+            ElfError: the file is not an ELF file.
+        """
+
+        def read() -> FatbinReport:
+            return read_targets(file, verify=True, whole=True, machs=machs(), name=name)
+
+        return self.context.results.get((file, "device code"), read)
