@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import Requirement
 from packaging.version import Version
 
 from core.rocm_releases import AMD_CLANG, rocm_of_compiler
@@ -104,8 +105,9 @@ def evidence(reports: Sequence[WheelReport]) -> Row:
     """Return the marks of the published wheels."""
     clangs = {text for report in reports for elf in report.elfs for text in elf.compilers if AMD_CLANG.match(text)}
     needed = {name for report in reports for elf in report.elfs for name in elf.needed}
+    pins = {pin for report in reports if report.metadata for pin in report.metadata.requires_dist}
     return {
-        "requires": sorted({pin for report in reports if report.metadata for pin in report.metadata.requires_dist}),
+        "requires": sorted(pin for pin in pins if Requirement(pin).marker is None),  # without those of extras
         "summaries": sorted({report.metadata.summary for report in reports if report.metadata}),
         "compilers": sorted(clangs),
         "rocm_of_compilers": sorted({(rocm_of_compiler(text) or ("unknown",))[0] for text in clangs}),
