@@ -27,7 +27,8 @@ def verify_record(
     Args:
         extract: member name -> file to which the member is also written, so that nothing is inflated twice.
         cuts: member name -> split points of an extracted member; see `WheelArchive.chunks`.
-        digests: member name -> SHA-256 of members that the caller has unpacked, which are not inflated again.
+        digests: member name -> SHA-256 of members that the caller has unpacked and compared with their CRC; they are
+            not inflated again.
 
     Returns:
         A finding for each wrong hash or size, damaged member, member without row, row without member, duplicate or

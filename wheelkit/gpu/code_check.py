@@ -240,13 +240,14 @@ class _Content:
         if text:
             return CodeProblem("kernel-metadata-wrong", f"has kernel {name}, which {text}")
         segment = _segment_of(self._loads, row.value, SIZE)
-        if segment is None or row.value % SIZE or row.size != SIZE:
+        at = row.value - _shift(segment) if segment else -1
+        data = self._data[at : at + SIZE] if at >= 0 else b""
+        if row.value % SIZE or row.size != SIZE or len(data) != SIZE:
             text = "has no descriptor of 64 bytes at its symbol"
         elif row.info not in _VISIBLE or row.other & 3 in _HIDDEN:
             text = "has a descriptor that ROCm does not find, since its symbol is hidden, local or no object"
         else:
-            at = row.value - _shift(segment)
-            found = Descriptor.parse(self._data[at : at + SIZE])
+            found = Descriptor.parse(data)
             if self._assembled and not found.kernarg:
                 found = found._replace(kernarg=needs.kernarg)
             function = self._symbols.get(name)

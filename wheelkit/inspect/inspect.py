@@ -1,12 +1,11 @@
 """Inspection of a wheel: its contents, its defects, and their remedies.
 
 `inspect_wheel` reports defects of a wheel, even damage, as findings, and its report covers everything readable. Each
-library is inflated once, into a scratch folder, while RECORD is checked.
+library is inflated once, into a scratch folder, while RECORD is checked, unless the caller has it already.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -43,13 +42,13 @@ _NO_LIBRARY = re.compile(r".*\.(py|pyi|txt|md|rst|h|hpp|json|html|css|js|typed|o
 
 
 class Libraries(Protocol):
-    """Unpacked libraries that the caller keeps, in a folder that is laid out as the wheel."""
+    """Unpacked libraries that the caller keeps, in the file system of the scratch folder."""
 
     def unpack(self, archive: WheelArchive, name: str) -> Path:
         """Return the file with a member; raise ArchiveError if the member is damaged."""
 
-    def device_code(self, file: Path, name: str) -> FatbinReport:
-        """Return the verified device code of an unpacked library."""
+    def device_code(self, archive: WheelArchive, name: str) -> FatbinReport:
+        """Return the verified device code of a library."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,8 +89,8 @@ def inspect_wheel(
     Args:
         scratch: folder with room for the unpacked libraries, which are removed at the end.
         sha256: digest of the file, if the caller has computed it.
-        libraries: the unpacked libraries, if the caller keeps them. Everything is then verified, and the stored
-            sizes of a library's sections are in proportion to their unpacked sizes.
+        libraries: the unpacked libraries, if the caller keeps them; for expectations with `verify`. The stored sizes of
+            a library's sections are then in proportion to their unpacked sizes.
 
     Raises:
         OSError: the file cannot be read at all, or the scratch folder is full.
@@ -145,7 +144,9 @@ class _Inspection:
         """Read everything and apply every rule."""
         # Libraries are laid out as in the wheel, so that $ORIGIN finds siblings.
         libraries = {name: self.root / name for name in self._libraries()}
-        digests = self._extract(libraries) if self.shared is None else self._find_unpacked(libraries, self.shared)
+        for path in libraries.values():
+            path.parent.mkdir(parents=True, exist_ok=True)
+        digests = self._extract(libraries) if self.shared is None else self._link(libraries, self.shared)
         meta, problems = read_metadata(self.archive)
         self.findings += problems
         elfs = [facts for name in digests if (facts := self._elf(name, libraries[name], digests[name]))]
@@ -211,8 +212,6 @@ class _Inspection:
 
     def _extract(self, libraries: Mapping[str, Path]) -> dict[str, str]:
         """Write the libraries to disk, check RECORD, and return name -> SHA-256 of the intact ones."""
-        for path in libraries.values():
-            path.parent.mkdir(parents=True, exist_ok=True)
         if self.expectations.verify:
             findings = verify_record(self.archive, extract=libraries, progress=self.progress)
             self.findings += findings
@@ -230,14 +229,20 @@ class _Inspection:
                 self.findings.append(finding("member-damaged", error.message, member=name))
         return digests
 
-    def _find_unpacked(self, libraries: dict[str, Path], shared: Libraries) -> dict[str, str]:
-        """Replace the paths of intact libraries, check RECORD, and return name -> SHA-256 of these libraries."""
-        digests = {}
-        for name in libraries:
-            with contextlib.suppress(ArchiveError):  # reported by the check of RECORD
-                libraries[name] = shared.unpack(self.archive, name)
-                digests[name] = file_sha256(libraries[name])
+    def _link(self, libraries: Mapping[str, Path], shared: Libraries) -> dict[str, str]:
+        """Give the caller's files of libraries second names, check RECORD, and return as `_extract` does."""
+        digests, damage = {}, {}
+        for name, path in libraries.items():
+            try:
+                path.hardlink_to(shared.unpack(self.archive, name))
+                digests[name] = file_sha256(path)
+            except ArchiveError as error:
+                damage[name] = error.message
         self.findings += verify_record(self.archive, digests=digests, progress=self.progress)
+        reported = {item.member for item in self.findings if item.code == "member-damaged"}
+        self.findings += [
+            finding("member-damaged", text, member=name) for name, text in damage.items() if name not in reported
+        ]
         return digests
 
     def _elf(self, name: str, path: Path, sha256: str) -> ElfFacts | None:
@@ -249,7 +254,7 @@ class _Inspection:
             if self.shared is None:
                 code = read_targets(path, verify=self.expectations.verify, machs=self.expectations.machs, name=name)
             else:
-                code = self.shared.device_code(path, name)
+                code = self.shared.device_code(self.archive, name)
         except CiBuildError as error:
             self.findings.append(finding("elf-unreadable", error.message, member=name))
             return None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -65,19 +65,18 @@ class SharedResults:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._futures: dict[Hashable, Future[Any]] = {}
+        self._locks = defaultdict[Hashable, threading.Lock](threading.Lock)
+        self._results: dict[Hashable, Any] = {}
 
     def get(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Return the result of the first call with this key, or raise its error."""
+        """Return the result for this key, computed unless an earlier call did; errors are not kept."""
         with self._lock:
-            first = key not in self._futures
-            future: Future[T] = self._futures.setdefault(key, Future())
-        if first:
-            try:
-                future.set_result(compute())
-            except BaseException as problem:
-                future.set_exception(problem)
-        return future.result()
+            lock = self._locks[key]
+        with lock:
+            if key not in self._results:
+                self._results[key] = compute()
+            result: T = self._results[key]
+            return result
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,7 +22,7 @@ class SharedLibraries:
     def unpack(self, archive: WheelArchive, name: str) -> Path:
         """Return the file with a member of the wheel, which no gate may change.
 
-        The files are laid out as in the wheel, so that $ORIGIN finds siblings.
+        The files are laid out as in the wheel, but only those are there that a gate has unpacked.
 
         Raises:
             ArchiveError: the member is damaged.
@@ -36,17 +36,16 @@ class SharedLibraries:
 
         return self.context.results.get(path, unpack)
 
-    def device_code(self, file: Path, name: str) -> FatbinReport:
-        """Return the device code of an unpacked library, with checks of whole code objects.
-
-        Args:
-            name: path of the library inside the wheel.
+    def device_code(self, archive: WheelArchive, name: str) -> FatbinReport:
+        """Return the device code of a library, with checks of whole code objects.
 
         Raises:
-            ElfError: the file is not an ELF file.
+            ArchiveError: the member is damaged.
+            ElfError: the member is not an ELF file.
         """
+        path = self.unpack(archive, name)
 
         def read() -> FatbinReport:
-            return read_targets(file, verify=True, whole=True, machs=machs(), name=name)
+            return read_targets(path, verify=True, whole=True, machs=machs(), name=name)
 
-        return self.context.results.get((file, "device code"), read)
+        return self.context.results.get((path, "device code"), read)

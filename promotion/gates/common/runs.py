@@ -48,7 +48,8 @@ _MOST_LISTED = 20
 """Maximum number of errors in the final message; thousands of tests may fail for the same reason."""
 _FIRST = ("compile", "coverage", "load", "install")
 """Gates that start first, in this order: compile takes longest, and compiles jax's modules to bytecode, which load and
-install use; coverage needs no Python meanwhile. The others use one core, so they run best beside those with processes.
+install use; coverage needs no Python meanwhile. The others mostly use one core, so they run best beside gates with
+processes.
 """
 
 _THREADS = "gate"
@@ -102,7 +103,7 @@ def run_gates(
         scratch.mkdir()
         if isinstance(runner, HostRunner):
             runner = runner.until(stop, scratch)
-        # All gates get copies of one context, so that they share its locks, digests and tools.
+        # All gates get copies of one context, so that they share its locks, results and tools.
         common = GateContext(
             bucket=bucket, staged=staged, wheel_set=wheel_set, targets=selected, runner=runner, progress=progress,
             work=scratch, shared=shared,

@@ -112,7 +112,7 @@ def _libraries(
     for path in present:
         debug = context.debug_file(wheel, path) if promised.get(path) else None
         file, targets = shared.unpack(archive, path), promised.get(path, ())
-        report = shared.device_code(file, path)
+        report = shared.device_code(archive, path)
         yield _read(file, wheel.filename, path, targets, report=report, owed=path in owed, debug=debug)
     for path in sorted({*(path for path, targets in promised.items() if targets), *owed} - set(present)):
         targets = promised.get(path, ())

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -109,6 +110,23 @@ def test_gates_share_unpacked_libraries(bucket: DirBucket, tmp_path: Path, monke
     assert {evidence.outcome for evidence in (inspected, *covered)} == {Outcome.PASSED}
     assert libraries.counts["run"] > 0
     assert {*unpacked.values()} == {1}
+
+
+def test_shared_results_are_computed_once_and_errors_again() -> None:
+    results, computed = gate_module.SharedResults(), list[int]()
+
+    def compute() -> int:
+        computed.append(1)
+        time.sleep(0.02)  # the other threads ask meanwhile
+        if len(computed) == 1:
+            raise OSError(5, "a read failed")
+        return len(computed)
+
+    with pytest.raises(OSError, match="a read failed"):
+        results.get("a", compute)
+    with ThreadPoolExecutor(3) as pool:
+        assert {*pool.map(lambda _: results.get("a", compute), range(3))} == {2}
+    assert results.get("b", lambda: 5) == 5
 
 
 # Inspection gate

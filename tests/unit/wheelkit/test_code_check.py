@@ -106,6 +106,14 @@ def test_check_code_describes_problem(edit: Edit, text: str) -> None:
     assert any(text in problem.text for problem in checked("gfx942", edit).problems)
 
 
+def test_check_code_reports_descriptor_outside_of_the_file() -> None:
+    data = bytearray(whole_code("gfx942"))
+    put(0xA1, "B", 127)(data)  # the offset of a segment
+    put(0x37D, "B", 127)(data)  # the address of the descriptor's symbol
+    texts = [problem.text for problem in check_code(bytes(data), GfxTarget.parse("gfx942")).problems]
+    assert "has kernel _Z3addv, which has no descriptor of 64 bytes at its symbol" in texts
+
+
 def test_check_code_accepts_largest_sizes() -> None:
     edits = (kernel_field(group_segment_fixed_size=163840), descriptor(0, "I", 163840))
     assert checked("gfx950", *edits).problems == ()

@@ -204,13 +204,13 @@ class Kept:
 
     def unpack(self, archive: WheelArchive, name: str) -> Path:
         if not (path := self.tree / name).exists():
-            path.parent.mkdir(parents=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             archive.unpack(name, path)
         return path
 
-    def device_code(self, file: Path, name: str) -> FatbinReport:
+    def device_code(self, archive: WheelArchive, name: str) -> FatbinReport:
         self.decoded.append(name)
-        return read_targets(file, verify=True, whole=True, name=name)
+        return read_targets(self.unpack(archive, name), verify=True, whole=True, name=name)
 
 
 def test_inspect_uses_libraries_that_the_caller_keeps(tmp_path: Path) -> None:
@@ -231,7 +231,8 @@ def test_inspect_leaves_problems_of_whole_code_objects_to_the_coverage_gate(tmp_
     coded(made, bundle.pack(bundle.build([("hipv4-amdgcn-amd-amdhsa--gfx942", code)])))
     path, kept = made.write(tmp_path), Kept(tmp_path / "tree")
     assert inspect_wheel(path, libraries=kept).findings == inspect_wheel(path).findings
-    assert kept.device_code(kept.tree / LIB, LIB).code_findings
+    with WheelArchive(path) as archive:
+        assert kept.device_code(archive, LIB).code_findings
 
 
 def test_inspect_reports_library_that_cannot_be_unpacked(tmp_path: Path) -> None:
@@ -244,6 +245,35 @@ def test_inspect_reports_library_that_cannot_be_unpacked(tmp_path: Path) -> None
     report = inspect_wheel(path, libraries=kept)
     assert codes(report) == ["member-damaged"]
     assert report.elfs == ()
+
+
+def test_inspect_reports_damaged_library_without_record(tmp_path: Path) -> None:
+    made = clean_pjrt()
+    made.files[LIB] += random.Random(1).randbytes(2 << 20)  # the damage is not in the first chunk
+    path, kept = made.write(tmp_path), Kept(tmp_path / "tree")
+    with WheelArchive(path) as archive:
+        member, record = archive[LIB], archive[f"{archive.dist_info}/RECORD"]
+    data = bytearray(path.read_bytes())
+    for damaged in (member, record):
+        data[damaged.data_end - 1] ^= 1
+    path.write_bytes(data)
+    assert (
+        codes(inspect_wheel(path, libraries=kept))
+        == codes(inspect_wheel(path))
+        == ["member-damaged", "record-unreadable"]
+    )
+
+
+def test_inspect_ignores_libraries_that_others_unpacked(tmp_path: Path) -> None:
+    made = clean_pjrt()
+    linked(made, needed=("libc.so.6", "libdep.o"), runpath="$ORIGIN")
+    made.files["jax_plugins/xla_rocm7/libdep.o"] = library()
+    path, kept = made.write(tmp_path), Kept(tmp_path / "tree")
+    with WheelArchive(path) as archive:
+        kept.unpack(archive, "jax_plugins/xla_rocm7/libdep.o")
+    report = inspect_wheel(path, libraries=kept)
+    assert report.findings == inspect_wheel(path).findings
+    assert {"needed-not-allowed", "tag-untrue"} <= {*codes(report)}
 
 
 # Content of a report.
