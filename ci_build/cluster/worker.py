@@ -133,7 +133,12 @@ def answer_order(order: Order, state: WorkerState, address: str, wanted: Callabl
             return answer(lost=begun)
         try:
             with state.scratch.scratch() as folder, cancellation(wanted) as stop:
-                value, files = _run(order, state, store, folder, stop)
+                try:
+                    value, files = _run(order, state, store, folder, stop)
+                except Exception as error:
+                    if not stop.is_set():
+                        raise
+                    return answer(error=f"It was cancelled: {error}")  # says nothing about this machine
         finally:
             store.end_try(begun)
         return answer(value=value, files=files)

@@ -100,6 +100,17 @@ def test_failure_of_machine_ends_the_worker(bench: Bench, error: Exception) -> N
     assert bench.answer(replace(order, name="run/u")).refused == bench.state.unfit != ""
 
 
+def test_cancelled_task_says_nothing_about_the_machine(bench: Bench) -> None:
+    def function(_: Any, context: TaskContext) -> Any:
+        assert context.stop.wait(20)
+        raise WorkerUnfitError("it has no toolchain pypi: `pip` was cancelled and was stopped.")
+
+    order = bench.order(function)
+    answer = answer_order(load_order(order.dump()), bench.state, "tcp://w:1", lambda: False)
+    assert answer.error.startswith("It was cancelled: it has no toolchain")
+    assert bench.state.unfit == ""
+
+
 def test_error_because_of_full_disk_blames_the_machine(bench: Bench) -> None:
     """A compiler, and a bucket, report a full disk in their own words."""
     error = KernelError("The compiler failed.")
