@@ -150,6 +150,7 @@ def make_site(context: GateContext, version: str) -> Site:
     with context.lock:
         if not ready.exists():
             context.progress.step(f"install the set for Python {version}")
+            shutil.rmtree(root, ignore_errors=True)  # of an installation that failed or was killed
             try:
                 _install(context, site, root)
             except ProcessError as problem:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from promotion.gates.common.rocm_manifest import RocmTree
 from promotion.gates.common.site import RocmLibraries, Site, make_site, rocm_libraries
 from promotion.gates.compile.child_run import ChildRun, Fate, ProcessLimits, Result, run_child
 from promotion.gates.compile.schedule import Batch, BatchResult, Share, compile_share
-from promotion.storage.bucket import fetch_to
+from promotion.storage.bucket import fetch_to, sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from wheelkit.rocm_manifest import ROCM_MANIFEST
@@ -190,10 +189,8 @@ def site_of(
             staged = StagedSet(index=arguments["index"], digest=arguments["digest"])
             bucket = DirBucket(root / "bucket")
             for name in context.inputs.keys() - {_CHILD}:
-                path = bucket.path(staged.file(name))
-                if not path.exists():
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(context.inputs[name], path)
+                path = context.inputs[name]
+                bucket.put_if_absent(staged.file(name), path, sha256=sha256_of(path))
             for name in ("work", "shared"):
                 (root / name).mkdir(exist_ok=True)
             gate_context = GateContext(

@@ -6,23 +6,30 @@ import errno
 import hashlib
 import os
 import re
+import resource
 import shutil
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from core.errors import GateError, InputError, MachineError
+from core.errors import BucketError, GateError, InputError, MachineError
+from core.model import WHEELS_JSON
 from core.process import HostRunner
+from core.tasks import TaskContext
 from promotion.gates.common.gate import GateContext
+from promotion.gates.common.machine_tools import MachineTools
 from promotion.gates.common.rocm_manifest import RocmTree
 from promotion.gates.common.site import FROM_MANIFEST, FROM_NEEDS, TREE, Site, make_site, rocm_libraries
+from promotion.gates.compile import remote
 from promotion.gates.load import gate as load_gate
 from tests.support.forked_pip import ForkedPip
 from tests.support.gating import gate_context, stage_wheels
 from tests.support.machine import user_environment
+from tests.support.silent import Silent
 from tests.support.wheel_sets import (
     PJRT_LIBRARY,
     TARGETS,
@@ -143,6 +150,37 @@ def test_site_without_network_is_failure_of_the_machine(tmp_path: Path) -> None:
     with pytest.raises(MachineError, match=f"Cannot install the set for Python {OWN}") as raised:
         make_site(replace(context, runner=HostRunner(nowhere)), OWN)
     assert "network" in raised.value.hint
+
+
+def test_site_is_installed_again_after_a_failure(tmp_path: Path, index: Path) -> None:
+    context = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
+    nowhere = {**user_environment(), "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "UV_HTTP_RETRIES": "0"}
+    with pytest.raises(MachineError, match="Cannot install"):
+        make_site(replace(context, runner=HostRunner(nowhere), tools=MachineTools()), OWN)
+    assert "jax-0.10.2.dist-info" in installed(make_site(context, OWN))
+
+
+def test_site_of_a_worker_is_made_again_after_a_full_disk(
+    tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
+    names = [WHEELS_JSON, *(wheel.filename for wheel in given.wheel_set.wheels)]
+    inputs = {name: given.bucket.fetch(given.staged.file(name), tmp_path) for name in names}
+    arguments = {"python": OWN, "index": given.staged.index, "digest": given.staged.digest, "target": TARGETS[0]}
+    worker = TaskContext(
+        folder=tmp_path, scratch=tmp_path, cache=tmp_path / "cache", inputs=inputs,
+        runner=ForkedPip(user_environment(index)), stop=threading.Event(),
+    )  # fmt: skip
+    monkeypatch.setattr(remote, "_sites", {})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises((BucketError, OSError)):
+            remote.site_of(arguments, worker, None, Silent())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    site, _ = remote.site_of(arguments, worker, None, Silent())
+    assert "jax-0.10.2.dist-info" in installed(site)
 
 
 def test_site_refuses_file_missing_in_lock(tmp_path: Path, index: Path) -> None:
