@@ -16,7 +16,8 @@ def write_whole(out: Path, data: bytes) -> None:
     if out.is_symlink() or (out.exists() and not out.is_file()):
         out.write_bytes(data)
         return
-    fresh = out.with_name(f".{out.name}.{os.getpid()}")
+    # Process IDs are not unique: threads share one, and containers that share a folder can have equal ones.
+    fresh = out.with_name(f".{out.name}.{os.urandom(8).hex()}")
     try:
         with writes_to(out):
             fresh.write_bytes(data)

@@ -33,6 +33,23 @@ def test_write_failure_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_write_during_other_write_of_same_file_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, write_bytes = tmp_path / "out", Path.write_bytes
+
+    def write(path: Path, data: bytes) -> int:
+        written = write_bytes(path, data)
+        if data == b"first":
+            write_whole(out, b"second")
+        return written
+
+    monkeypatch.setattr(Path, "write_bytes", write)
+    write_whole(out, b"first")
+    assert out.read_bytes() == b"first"
+    (tmp_path / "plain").write_bytes(b"")
+    assert out.stat().st_mode == (tmp_path / "plain").stat().st_mode
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "plain"]
+
+
 def test_write_to_pipe_keeps_pipe(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
