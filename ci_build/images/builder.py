@@ -22,6 +22,7 @@ from ci_build.images.local import ContainerImage
 from ci_build.images.mirrors import full_name, mirrored
 from ci_build.images.pins import ImagePins, Pin
 from ci_build.images.recipe import CONTENT_LABEL, BaseImage, ContextFile, Recipe, base_tag, build_argv, stand_in
+from core.atomic import write_whole
 from core.errors import InputError, NoContainerEngineError, ProcessError
 from core.model import Progress
 from core.process import HostRunner, without_credentials
@@ -228,7 +229,8 @@ class ImageBuilder:
 
         def write() -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            # Build contexts of other runs may have hard links to an existing file.
+            write_whole(path, text.encode())
             return path
 
         return ContextFile(digest=path.name, source=write)

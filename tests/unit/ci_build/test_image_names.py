@@ -119,6 +119,14 @@ def test_recipe_digest_covers_mode_and_path(image_builder: ImageBuilder) -> None
     assert text_file(made.source()).digest == made.digest
 
 
+def test_generated_file_keeps_hard_links_of_contexts(image_builder: ImageBuilder, tmp_path: Path) -> None:
+    context = tmp_path / "context"
+    context.hardlink_to(image_builder.generated("text").source())
+    again = image_builder.generated("text").source()
+    assert again.read_text() == context.read_text() == "text"
+    assert not again.samefile(context)
+
+
 def test_downloads_come_with_their_digests(image_builder: ImageBuilder) -> None:
     pin = image_builder.pins.get("download", "bazel", "x86_64")
     files = image_builder.downloads({"b": pin, "a": replace(pin, digest="1")})
