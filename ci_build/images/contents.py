@@ -73,8 +73,11 @@ def rocm_packages(
         InputError: the index does not have the packages in this version, or its newest version is an old nightly.
     """
     store = ContentStore(builder.folder / "rocm-packages")
-    key = hashlib.sha256("\0".join((index, version, python, image)).encode()).hexdigest()
-    folder = store.folder(key)
+
+    def folder_of(*packages: str) -> Path:
+        return store.folder(hashlib.sha256("\0".join((index, *packages, python, image)).encode()).hexdigest())
+
+    folder = folder_of(version)
     if not version or not _complete(folder):
         wanted = f"{_REQUIREMENT}{f' {version}' if version else ''}"
         builder.progress.step(f"downloading from {urlsplit(index).hostname}: {wanted}")
@@ -87,8 +90,11 @@ def rocm_packages(
                 raise InputError(problem, hint="Check the URL and the version.") from error
             digests = {path.name: file_sha256(path) for path in sorted(out.glob("*.whl"))}
             (out / _DONE).write_text(json.dumps(digests))
-            remove(folder)
-            store.publish(out, key)
+            folder = folder_of(version) if version else folder_of(*digests)
+            # Other builds may be reading an existing folder, so that only a damaged one is replaced.
+            if not store.publish(out, folder.name) and not _complete(folder):
+                remove(folder)
+                store.publish(out, folder.name)
     os.utime(folder)
     recorded: dict[str, str] = json.loads((folder / _DONE).read_text())
     rows = [(*parse_wheel_filename(name)[:2], sha256) for name, sha256 in recorded.items()]

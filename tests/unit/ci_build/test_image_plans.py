@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from ci_build.images import builder
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.contents import rocm_packages
 from ci_build.images.pins import load_pins
+from core.digests import file_sha256
 from core.errors import InputError, RequestError
 from core.pip import Resolved
 from core.process import HostRunner, ProcessResult
@@ -231,6 +232,27 @@ class FakeHost(HostRunner):
         return ProcessResult(returncode=1, stdout="", stderr="no\n")
 
 
+class PipHost(HostRunner):
+    """A host whose pip writes the wheel of a version, with the number of the download.
+
+    Attributes:
+        meanwhile: called once, during a download.
+    """
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.version, self.downloads = "7.2.0", 0
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
+        if out := re.search("source=([^,]+),target=/out", " ".join(argv)):
+            self.downloads += 1
+            Path(out[1], f"rocm-{self.version}-py3-none-any.whl").write_text(f"download {self.downloads}")
+            meanwhile, self.meanwhile = self.meanwhile, lambda: None
+            meanwhile()
+        return ProcessResult(returncode=0, stdout="", stderr="")
+
+
 def test_proxy_password_is_not_in_process_lists(image_builder: ImageBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://user:secret@host.invalid:3128")
     image_builder.host = host = FakeHost()
@@ -239,3 +261,33 @@ def test_proxy_password_is_not_in_process_lists(image_builder: ImageBuilder, mon
     assert any(" pip wheel " in command for command in host.commands)
     assert not any("secret" in command for command in host.commands)
     assert host.variables == "https_proxy=http://user:secret@host.invalid:3128\n"
+
+
+@pytest.mark.parametrize("version", ["", "7.2.0"])
+def test_rocm_packages_keep_files_of_running_builds(image_builder: ImageBuilder, version: str) -> None:
+    image_builder.host = host = PipHost()
+
+    def download() -> dict[str, Path]:
+        _, files = rocm_packages(image_builder, "image", "python3", "https://host.invalid/simple", version, ({}, ""))
+        return {name: file.source() for name, file in files.items() if name.endswith(".whl")}
+
+    running = dict[str, Path]()
+    host.meanwhile = lambda: running.update(download())
+    later = download()
+    assert later == running
+    assert {path.read_text() for path in running.values()} == {"download 2"}
+    host.version = "7.2.1"
+    newer = download()
+    assert [*newer] == ([*running] if version else ["rocm-7.2.1-py3-none-any.whl"])
+    assert {path.read_text() for path in running.values()} == {"download 2"}
+
+
+def test_rocm_packages_replace_damaged_files(image_builder: ImageBuilder) -> None:
+    image_builder.host = PipHost()
+    for version in ("", "7.2.0"):
+        for _ in range(2):
+            _, files = rocm_packages(image_builder, "image", "python3", "https://host.invalid/", version, ({}, ""))
+            wheel = files["rocm-7.2.0-py3-none-any.whl"]
+            path = wheel.source()
+            assert file_sha256(path) == wheel.digest
+            path.write_text("damaged")
