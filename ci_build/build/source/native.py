@@ -56,6 +56,7 @@ class SourceBuilder:
         logs: log folder beside the set.
         where: description of the build environment as JSON values, for `shell`.
         shell_command: command that opens the build environment; empty if there is none.
+        copy_cache: function that copies a read-only disk cache; called before each command, while no other run builds.
     """
 
     request: SourceRequest
@@ -70,6 +71,7 @@ class SourceBuilder:
     progress: BuildProgress
     where: Mapping[str, Any] = field(default_factory=dict)
     shell_command: str = ""
+    copy_cache: Callable[[], None] = lambda: None
 
     def checkout(self, checkout: Checkout, folder: str) -> None:
         """Fetch a source tree, or check that the user's folder is unchanged since planning.
@@ -101,10 +103,11 @@ class SourceBuilder:
         if (recorded := _recorded(record)) is not None and inputs.has(recorded):
             return recorded
         self.builds.mkdir(parents=True, exist_ok=True)
-        # Only one run at a time may use Bazel's output tree and this folder.
+        # Only one run at a time may use Bazel's output tree, this folder and the copy of a read-only disk cache.
         with FileLock(self.work.with_suffix(".lock")):
             if (recorded := _recorded(record)) is not None and inputs.has(recorded):
                 return recorded
+            self.copy_cache()
             wheel = self._run(command)
             check_wheel(wheel, self.rocm, kept=self.logs / REFUSED, scratch=self.work, progress=self.progress)
             built = _describe(wheel, self.inputs.jax_commit)

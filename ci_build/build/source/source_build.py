@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import shutil
@@ -211,6 +212,8 @@ def _make_builder(context: SourceBuildContext, inputs: SourceInputs, layout: Sou
         rocm=given_rocm(rocm, paths.rocm, inside(lambda _: None)),
         host=context.runner,
         inside=inside,
+        # Once: later commands of a run find the results of earlier ones in the copy.
+        copy_cache=functools.cache(lambda: copy_disk_cache(source.cache, built)),
         work=work,
         builds=built / "builds",
         logs=logs_of(out),
@@ -262,28 +265,34 @@ def listing(root: Path) -> Iterator[str]:
 
 
 def disk_cache(cache: ActionCache, built: Path) -> Path | None:
-    """Return the folder of Bazel's disk cache; None without a disk cache.
+    """Return the folder of Bazel's disk cache, or of the copy of a read-only one; None without a disk cache."""
+    if not cache.disk:
+        return None
+    return built / DISK_CACHE if cache.read_only else Path(cache.disk)
 
-    For a read-only cache, return a copy with hard links: Bazel adds files to a cache, but never changes a file.
+
+def copy_disk_cache(cache: ActionCache, built: Path) -> None:
+    """Replace the copy of a read-only disk cache; the caller excludes other builds, which use the same copy.
+
+    The copy has hard links: Bazel adds files to a cache, but never changes a file.
 
     Raises:
         MachineError: the cache cannot be copied.
     """
-    if not cache.disk:
-        return None
-    if not cache.read_only:
-        return Path(cache.disk)
+    if not cache.disk or not cache.read_only:
+        return
     copy = built / DISK_CACHE
-    shutil.rmtree(copy, ignore_errors=True)
     try:
-        shutil.copytree(cache.disk, copy, copy_function=os.link)
+        # The folder itself stays: other runs mount it when they ask the ROCm for its version.
+        for path in copy.glob("*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.copytree(cache.disk, copy, copy_function=os.link, dirs_exist_ok=True)
     except OSError as error:
         raise MachineError(
             f"Cannot use the disk cache {cache.disk} read-only: hard links in {copy} failed: "
             f"{error.strerror or 'unknown error'}.",
             hint="Put --cache-dir on the same file system, owned by the same user.",
         ) from error
-    return copy
 
 
 def logs_of(out: Path) -> Path:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,13 +18,13 @@ import pytest
 from ci_build.build import build_shell
 from ci_build.build.plan import SourceLayout
 from ci_build.build.request import WheelSetRequest
-from ci_build.build.source import host_build
+from ci_build.build.source import given_rocm, host_build, source_build
 from ci_build.build.source.build_py import IN_CONTAINER, BuildPaths
 from ci_build.build.source.builder import TOOLS_SCRIPT, build_mounts, create_folders, find_tools, load_spec, spec_values
 from ci_build.build.source.dry_run import ROCM_CLANG
 from ci_build.build.source.host_build import check_rocm, check_tools, describe_host, host_paths, newest_clang
 from ci_build.build.source.native import STATE
-from ci_build.build.source.source_build import SourceBuildContext, check_environment, disk_cache
+from ci_build.build.source.source_build import SourceBuildContext, check_environment, copy_disk_cache, disk_cache
 from ci_build.build.source.tools import SCRIPT
 from ci_build.containers.container import ContainerSpec, Mount
 from ci_build.images.pins import ImagePins, Pin
@@ -32,7 +34,7 @@ from core.errors import InputError, MachineError
 from core.model import BuildRequest
 from core.process import HostRunner, ProcessResult
 from core.report import Reporter
-from core.source_request import ActionCache, Checkout, Compiler, SourceRequest
+from core.source_request import ActionCache, Checkout, Compiler, Container, SourceRequest
 from tests.support.golden_build_py import inputs_of, request
 
 
@@ -87,9 +89,12 @@ def test_disk_cache_read_only_is_hard_linked_copy(tmp_path: Path) -> None:
     (tmp_path / "disk" / "ac" / "x").write_text("result")
     assert disk_cache(ActionCache(), tmp_path) is None
     assert disk_cache(ActionCache(disk=str(tmp_path / "disk")), tmp_path) == tmp_path / "disk"
+    cache = ActionCache(disk=str(tmp_path / "disk"), read_only=True)
+    copy = disk_cache(cache, tmp_path / "cache")
+    assert copy is not None
     for _ in range(2):
-        copy = disk_cache(ActionCache(disk=str(tmp_path / "disk"), read_only=True), tmp_path / "cache")
-        assert copy is not None
+        copy_disk_cache(cache, tmp_path / "cache")
+        assert [path.name for path in (copy / "ac").iterdir()] == ["x"]
         assert (copy / "ac" / "x").samefile(tmp_path / "disk" / "ac" / "x")
         (copy / "ac" / "y").write_text("what Bazel adds")
     assert [path.name for path in (tmp_path / "disk" / "ac").iterdir()] == ["x"]
@@ -97,7 +102,37 @@ def test_disk_cache_read_only_is_hard_linked_copy(tmp_path: Path) -> None:
 
 def test_disk_cache_read_only_needs_existing_cache(tmp_path: Path) -> None:
     with pytest.raises(MachineError, match="read-only"):
-        disk_cache(ActionCache(disk=str(tmp_path / "none"), read_only=True), tmp_path / "cache")
+        copy_disk_cache(ActionCache(disk=str(tmp_path / "none"), read_only=True), tmp_path / "cache")
+
+
+def test_prepare_leaves_disk_cache_of_running_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = request("0.10.2")
+    (tmp_path / "disk").mkdir()
+    cache = ActionCache(disk=str(tmp_path / "disk"), read_only=True)
+    asked = replace(asked, source=replace(source(asked), cache=cache, container=Container(host=True)))
+    monkeypatch.setattr(source_build, "resolve_inputs", lambda *_, **__: inputs_of(asked))
+    for name in ("check_rocm", "describe_host", "make_plan", "dump_lock"):
+        monkeypatch.setattr(source_build, name, lambda *_, **__: "")
+    monkeypatch.setattr(given_rocm, "given_rocm", lambda *_: None)
+    lock = SimpleNamespace(sha256="1" * 64, device_library_folder="")
+    rocm: Any = SimpleNamespace(root=tmp_path / "no-rocm", lock=lock, trust=None)
+    context = SourceBuildContext(
+        request=replace(wheel_set(asked), cache=tmp_path), rocm=rocm, manifest=b"", reporter=Reporter(terminal=False),
+        runner=HostRunner({}), connect=lambda: pytest.fail("no"),
+    )  # fmt: skip
+    running, waiting = (source_build.prepare(context).builder for _ in range(2))
+    assert running is not None
+    assert waiting is not None
+    copy = Path(running.layout.paths.disk_cache)
+    running.copy_cache()
+    (copy / "result").write_text("of the first command")
+    source_build.prepare(context)
+    running.copy_cache()
+    assert (copy / "result").exists()
+    mounted = copy.stat()
+    waiting.copy_cache()
+    assert list(copy.iterdir()) == []
+    assert os.path.samestat(copy.stat(), mounted)
 
 
 SPEC = ContainerSpec(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock, Timeout
 
 from ci_build.build.plan import SourceLayout
 from ci_build.build.source.build_py import IN_CONTAINER, BuildCommand, build_commands
@@ -169,6 +170,20 @@ def test_build_reuses_record(bench: Bench) -> None:
     first = bench.build()
     assert bench.build() == first
     assert len(bench.builder.runs) == 1
+
+
+def test_build_copies_disk_cache_while_no_other_run_builds(bench: Bench) -> None:
+    copied = []
+
+    def copy_cache() -> None:
+        copied.append(len(bench.builder.runs))
+        with pytest.raises(Timeout):
+            FileLock(bench.native.work.with_suffix(".lock"), timeout=0).acquire()
+
+    bench.native.copy_cache = copy_cache
+    bench.build()
+    bench.build()
+    assert copied == [0]
 
 
 def test_build_again_after_wheel_changed(bench: Bench) -> None:
