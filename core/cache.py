@@ -68,12 +68,19 @@ def collect(
     removed, total = [], 0
     for entry in entries(root, kinds):
         stays = entry.busy or time.time() - entry.used < young or total + entry.size <= limit
-        # Another run may have started to use the entry after it was listed.
-        if stays or not (dry_run or (not in_use(entry.path) and remove(entry.path))):
+        if stays or not (dry_run or (_is_unused(entry.path, young) and remove(entry.path))):
             total += entry.size
             continue
         removed.append(entry)
     return tuple(removed)
+
+
+def _is_unused(path: Path, young: float) -> bool:
+    """Return whether an entry is still unused; the list takes minutes, and another run may have used it since."""
+    try:
+        return time.time() - path.stat().st_mtime >= young and not in_use(path)
+    except FileNotFoundError:  # another run removed it just now
+        return False
 
 
 def _size(folder: Path) -> int:

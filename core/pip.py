@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from core.digests import file_sha256
 from core.errors import InputError
 from core.process import ByteSink, LineSink, Runner, render, without_credentials
-from core.store import ContentStore
+from core.store import ContentStore, mark_used
 
 _PROGRESS = "Progress "
 _CHECKED = "device-code-checked"
@@ -169,6 +169,7 @@ class InputStore(ContentStore):
     def has(self, item: Resolved) -> bool:
         """Return whether the input exists with the right content."""
         path = self.path(item)
+        mark_used(path.parent)
         return path.is_file() and file_sha256(path) == item.sha256
 
     def fetch(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from core.digests import file_sha256
 from core.model import Wheel, to_json
-from core.store import ContentStore
+from core.store import ContentStore, mark_used
 from core.wheels_json import load_wheel
 
 _RESULT = "result.json"
@@ -72,6 +72,7 @@ class StepStore(ContentStore):
     def find(self, key: str) -> FinishedStep | None:
         """Return a finished step; None if the step has to run."""
         folder = self.folder(key)
+        mark_used(folder)
         try:
             body = json.loads((folder / _RESULT).read_text(encoding="utf-8"))
             wheel, saved = load_wheel(body["wheel"]), str(body["saved"])

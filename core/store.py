@@ -84,6 +84,25 @@ def lock_shared(folder: Path) -> int:
     return _lock(folder, fcntl.LOCK_SH)
 
 
+def mark_used(folder: Path) -> None:
+    """Set the time of a folder's last use to now, so that `cache gc` keeps it; a read-only folder stays as it is."""
+    with suppress(OSError):
+        os.utime(folder)
+
+
+@contextmanager
+def lock_in_use(folder: Path) -> Iterator[None]:
+    """Create a folder if necessary, and lock it, so that `cache gc` keeps it during the block and for a while after."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mark_used(folder)
+    fd = lock_shared(folder)
+    try:
+        yield
+    finally:
+        mark_used(folder)
+        os.close(fd)
+
+
 def in_use(folder: Path) -> bool:
     """Return whether a process has locked a folder."""
     try:

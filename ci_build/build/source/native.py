@@ -29,6 +29,7 @@ from core.pip import InputStore, Resolved
 from core.process import LineSink, Runner
 from core.source_request import Checkout, SourceInputs, SourceRequest
 from core.steps import step_key
+from core.store import lock_in_use
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.inspect.compiled_rocm import BuildRocm
 
@@ -53,6 +54,7 @@ class SourceBuilder:
         inside: function that returns a runner in the build environment; the runner passes every line to a listener.
         work: folder on this machine that the build sees as `layout.paths.out`.
         builds: folder for records of finished builds.
+        bazel_tree: folder on this machine for Bazel's own output, an entry of the cache.
         logs: log folder beside the set.
         where: description of the build environment as JSON values, for `shell`.
         shell_command: command that opens the build environment; empty if there is none.
@@ -67,6 +69,7 @@ class SourceBuilder:
     inside: Callable[[LineSink], Runner]
     work: Path
     builds: Path
+    bazel_tree: Path
     logs: Path
     progress: BuildProgress
     where: Mapping[str, Any] = field(default_factory=dict)
@@ -103,8 +106,9 @@ class SourceBuilder:
         if (recorded := _recorded(record)) is not None and inputs.has(recorded):
             return recorded
         self.builds.mkdir(parents=True, exist_ok=True)
-        # Only one run at a time may use Bazel's output tree, this folder and the copy of a read-only disk cache.
-        with FileLock(self.work.with_suffix(".lock")):
+        # Only one run at a time may use Bazel's output tree, this folder and the copy of a read-only disk cache;
+        # `cache gc` must keep the tree meanwhile.
+        with FileLock(self.work.with_suffix(".lock")), lock_in_use(self.bazel_tree):
             if (recorded := _recorded(record)) is not None and inputs.has(recorded):
                 return recorded
             self.copy_cache()

@@ -216,6 +216,7 @@ def _make_builder(context: SourceBuildContext, inputs: SourceInputs, layout: Sou
         copy_cache=functools.cache(lambda: copy_disk_cache(source.cache, built)),
         work=work,
         builds=built / "builds",
+        bazel_tree=built / "bazel" / "bazel",
         logs=logs_of(out),
         progress=context.reporter,
         where=where,

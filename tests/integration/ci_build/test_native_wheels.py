@@ -73,6 +73,7 @@ class Machine:
             inside=self.runner.also,
             work=self.folder / "out",
             builds=self.folder / "builds",
+            bazel_tree=self.folder / "bazel/bazel",
             logs=self.folder / "dist.logs",
             progress=FakeProgress(),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,11 +16,13 @@ from ci_build.build.plan import SourceLayout
 from ci_build.build.source.build_py import IN_CONTAINER, BuildCommand, build_commands
 from ci_build.build.source.native import STATE, SourceBuilder, made_of
 from ci_build.build.source.sources import check_complete
+from core.cache import CacheEntry, collect
 from core.digests import file_sha256
 from core.errors import InputError, OtherRocmError, ProcessError
 from core.pip import InputStore
 from core.process import ProcessResult
 from core.source_request import ActionCache, Checkout, Remote, SourceInputs, SourceRequest
+from core.store import in_use
 from core.versions import set_version
 from tests.support.golden_build_py import inputs, request
 from tests.support.made_wheel import LIB, clean_pjrt, fat_binary, library, with_sections
@@ -149,6 +152,7 @@ def bench(tmp_path: Path) -> Bench:
         inside=builder.inside,
         work=tmp_path / "work",
         builds=tmp_path / "builds",
+        bazel_tree=tmp_path / "bazel/bazel",
         logs=tmp_path / "dist.logs",
         progress=progress,
         where={"kind": "container"},
@@ -208,6 +212,26 @@ def test_build_ignores_damaged_record(bench: Bench) -> None:
         record.write_text("{")
     bench.build()
     assert len(bench.builder.runs) == 2
+
+
+def test_build_keeps_bazel_tree_from_gc_until_its_end(bench: Bench, tmp_path: Path) -> None:
+    collected: list[Sequence[CacheEntry]] = []
+    bench.builder.says = ["line"]
+    bench.native.bazel_tree.mkdir(parents=True)
+
+    def inside(listener: Callable[[str], None]) -> FakeBuilder:
+        def listen(line: str) -> None:
+            if line == "line":  # after hours
+                os.utime(bench.native.bazel_tree, (1, 1))
+                collected.append(collect(tmp_path, limit=-1, kinds=["bazel"]))
+            listener(line)
+
+        return bench.builder.inside(listen)
+
+    bench.native.inside = inside
+    bench.build()
+    assert (collected, in_use(bench.native.bazel_tree)) == ([()], False)
+    assert collect(tmp_path, limit=-1, kinds=["bazel"]) == ()
 
 
 def test_build_logs_output_beside_set(bench: Bench) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,7 @@ from typing import Any
 import pytest
 
 from core import pip
+from core.cache import collect
 from core.errors import InputError
 from core.process import ProcessResult
 
@@ -81,6 +85,23 @@ def test_pip_failure_is_one_sentence_with_a_log(
     assert text.endswith(output)
     assert text.startswith("$ ")
     assert "secret" not in text
+
+
+def test_input_store_has_keeps_input_from_gc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, file = pip.InputStore(tmp_path / "inputs"), tmp_path / "a-1-py3-none-any.whl"
+    file.write_bytes(b"wheel")
+    sha256 = hashlib.sha256(b"wheel").hexdigest()
+    item = pip.Resolved(name="a", version="1", filename=file.name, url="", sha256=sha256, requires_python="")
+    store.adopt(item, file)
+    os.utime(store.folder(sha256), (1, 1))
+    assert store.has(item)
+    assert collect(tmp_path, limit=-1, kinds=["inputs"]) == ()
+
+    def fake_utime(_: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "utime", fake_utime)
+    assert store.has(item)
 
 
 def test_pip_failure_without_log_points_to_verbose() -> None:

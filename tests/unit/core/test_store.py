@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 
 from ci_build.build.output_dir import locked, remove_leftovers, replace_folder, replacement
+from core import cache
 from core.errors import BusyError
 from core.steps import FinishedStep, StepStore
 from core.store import ContentStore, in_use, lock_alone, lock_file, lock_shared, remove
@@ -60,6 +63,44 @@ def test_store_recreates_damaged_result(tmp_path: Path) -> None:
     (keep(store, "first").folder / WHEEL.filename).write_bytes(b"damaged")
     assert store.find("key") is None
     assert keep(store, "second").saved == "second"
+
+
+def test_store_find_keeps_step_from_gc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = StepStore(tmp_path / "steps")
+    folder = keep(store, "first").folder
+    os.utime(folder, (1, 1))
+    found = store.find("key")
+    assert found is not None
+    assert cache.collect(tmp_path, limit=-1, kinds=["steps"]) == ()
+    monkeypatch.setattr(os, "utime", fail)
+    assert store.find("key") == found
+
+
+def fail(*_: object) -> None:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+@pytest.mark.parametrize("use", [lambda folder: os.utime(folder), lock_shared])
+def test_gc_keeps_entry_used_after_listing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[Path], int | None]
+) -> None:
+    entries, descriptors, folders = cache.entries, [], [tmp_path / f"steps/{name}" for name in ("used", "old", "gone")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        os.utime(folder, (1, 1))
+
+    def fake_entries(*args: Any) -> tuple[cache.CacheEntry, ...]:
+        """Let other runs use one entry and remove another one after the listing."""
+        listed = entries(*args)
+        descriptors.append(use(folders[0]))
+        folders[2].rmdir()
+        return listed
+
+    monkeypatch.setattr(cache, "entries", fake_entries)
+    assert [entry.name for entry in cache.collect(tmp_path, limit=-1)] == ["steps/old"]
+    assert folders[0].is_dir()
+    for descriptor in filter(None, descriptors):
+        os.close(descriptor)
 
 
 def test_store_sweeps_scratch_folders_of_dead_runs_only(tmp_path: Path) -> None:
