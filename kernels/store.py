@@ -56,6 +56,8 @@ class KernelStore(ContentStore):
     def find(self, key: str) -> StoredFile | None:
         """Return the result of a key; remove it and return None if it is damaged."""
         folder = self.folder(key)
+        if not (folder / _RECORD).exists():  # another run may publish the result now, so nothing is removed
+            return None
         try:
             body = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
             cost = Cost(seconds=float(body["seconds"]), memory_mb=int(body["memory_mb"]))
@@ -71,7 +73,9 @@ class KernelStore(ContentStore):
         """Store a folder with a finished file under its key, unless another run has stored a result there."""
         body = {"name": name, "sha256": file_sha256(folder / name), "label": label, **asdict(cost)}
         (folder / _RECORD).write_text(json.dumps(body, indent=1), encoding="utf-8")
-        self.publish(folder, key)
+        if not self.publish(folder, key) and self.find(key) is None:
+            shutil.rmtree(self.folder(key), ignore_errors=True)  # it has lost its record
+            self.publish(folder, key)
         note = self._note(label)
         note.parent.mkdir(parents=True, exist_ok=True)
         with suppress(OSError):

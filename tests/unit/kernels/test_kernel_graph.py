@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -201,6 +202,24 @@ def test_damaged_result_is_rebuilt(src: Path) -> None:
     assert graph.store.find(graph.keys["m/u for gfx942"]) is None
     assert not made.path.exists()
     assert "m/u for gfx942" in [step.label for step in graph.missing()]
+
+
+def test_find_removes_nothing_without_record(src: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, removed = graph_of(src, steps_of(src, "gfx942")), list[Path]()
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **_: removed.append(path))
+    assert len(graph.missing()) == len(graph.steps)
+    assert removed == [], "another run may have published the result meanwhile"
+
+
+def test_keep_replaces_result_without_record(src: Path) -> None:
+    graph = graph_of(src, steps_of(src, "gfx942"))
+    key = graph.keys["m/u for gfx942"]
+    give(graph, "m/u for gfx942", b"first")
+    graph.store.record(key).unlink()
+    give(graph, "m/u for gfx942", b"second")
+    made = graph.store.find(key)
+    assert made is not None
+    assert made.path.read_bytes() == b"second"
 
 
 def test_measured_cost_overrides_estimate(src: Path) -> None:
