@@ -86,10 +86,11 @@ class StepStore(ContentStore):
 
     def keep(self, key: str, folder: Path, wheel: Wheel, saved: str = "") -> FinishedStep:
         """Store the folder of a finished step; if another run was first, return its result, which may be in use."""
-        if first := self.find(key):
-            return first
         (folder / _RESULT).write_text(json.dumps({"wheel": to_json(wheel), "saved": saved}, indent=1), encoding="utf-8")
-        shutil.rmtree(self.folder(key), ignore_errors=True)
-        if not self.publish(folder, key) and (first := self.find(key)):
-            return first
+        if not self.publish(folder, key):
+            if first := self.find(key):
+                return first
+            shutil.rmtree(self.folder(key), ignore_errors=True)  # it is damaged
+            if not self.publish(folder, key) and (first := self.find(key)):
+                return first
         return FinishedStep(wheel=wheel, folder=self.folder(key), saved=saved)

@@ -20,6 +20,7 @@ import pytest
 from ci_build.build.output_dir import locked, remove_leftovers, replace_folder, replacement
 from core import cache
 from core.errors import BusyError
+from core.model import to_json
 from core.steps import FinishedStep, StepStore
 from core.store import ContentStore, in_use, lock_alone, lock_file, lock_shared, remove
 from tests.support.sets import wheel_set
@@ -46,7 +47,21 @@ def test_store_keeps_first_of_two_equal_results(tmp_path: Path) -> None:
 
 
 def test_store_race_returns_winners_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    winner = StepStore(tmp_path)
+
+    def late(value: object) -> Any:
+        """Let the other run finish while this run writes the description of its result."""
+        monkeypatch.undo()
+        keep(winner, "other")
+        return to_json(value)
+
+    monkeypatch.setattr("core.steps.to_json", late)
+    assert keep(StepStore(tmp_path), "own").saved == "other"
+
+
+def test_store_race_for_damaged_result_returns_winners_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, winner = shutil.rmtree, StepStore(tmp_path)
+    (keep(winner, "damaged").folder / "result.json").write_text("{")
 
     def late(path: Path, *, ignore_errors: bool = False) -> None:
         """Let the other run finish just after the place was cleared."""
@@ -56,6 +71,14 @@ def test_store_race_returns_winners_result(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(shutil, "rmtree", late)
     assert keep(StepStore(tmp_path), "own").saved == "other"
+
+
+@pytest.mark.parametrize("file", [WHEEL.filename, "result.json"])
+def test_store_keep_replaces_damaged_result(tmp_path: Path, file: str) -> None:
+    store = StepStore(tmp_path)
+    (keep(store, "first").folder / file).write_bytes(b"damaged")
+    assert keep(store, "second").saved == "second"
+    assert store.find("key") == keep(store, "third")
 
 
 def test_store_recreates_damaged_result(tmp_path: Path) -> None:
