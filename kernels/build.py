@@ -130,7 +130,7 @@ class KernelBuild:
         return Graph(self.steps(), self.toolchain, self.store, folders, locked)
 
     def work(self) -> Path:
-        """Return the folder for ninja's state."""
+        """Return the folder for temporary files of builds."""
         return self.cache / "work" / self.toolchain.digest[:16]
 
     def forecast(self, capacity: Capacity, shard: tuple[int, int] | None = None, units: str = "") -> Forecast:

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -174,6 +175,9 @@ class Graph:
     def build(self, work: Path, runner: Runner, progress: Progress, capacity: Capacity) -> dict[str, StoredFile]:
         """Run the missing steps and return the result of every step by label.
 
+        Args:
+            work: folder for ninja's files, which are removed at the end.
+
         Raises:
             KernelError: steps failed; the message has the target, command and compiler output of each.
         """
@@ -181,16 +185,18 @@ class Graph:
         if missing:
             limits = self.forecast(capacity).limits
             work.mkdir(parents=True, exist_ok=True)
-            file = work / "build.ninja"
-            file.write_text(self.ninja(missing, work, limits), encoding="utf-8")
-            argv = (str(self.toolchain.ninja), "-f", str(file), "-j", str(limits.jobs), "-k", "0")
-            done = runner.run(
-                argv,
-                env={"NINJA_STATUS": _STATUS},
-                on_line=lambda line: progress.step(line) if _BEGUN.match(line) else None,
-                check=False,
-                cwd=str(Path(__file__).parents[1]),
-            )
+            # Other builds may use the same work folder. Only the store decides which steps run, not ninja's log.
+            with tempfile.TemporaryDirectory(prefix=".ninja-", dir=work) as name:
+                file = Path(name) / "build.ninja"
+                file.write_text(self.ninja(missing, file.parent, limits), encoding="utf-8")
+                argv = (str(self.toolchain.ninja), "-f", str(file), "-j", str(limits.jobs), "-k", "0")
+                done = runner.run(
+                    argv,
+                    env={"NINJA_STATUS": _STATUS},
+                    on_line=lambda line: progress.step(line) if _BEGUN.match(line) else None,
+                    check=False,
+                    cwd=str(Path(__file__).parents[1]),
+                )
             if done.returncode:
                 raise KernelError(
                     self._failure(done.stdout, missing), hint="\nRun a failed command by itself for details."

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from core.errors import KernelError
 from core.model import GfxTarget, KernelRequest
+from core.process import ProcessResult
 from kernels.build import KernelBuild
 from kernels.catalog import load_catalog
 from kernels.graph import Capacity, Graph, limits_for
@@ -22,6 +25,7 @@ from kernels.step_process import split_times
 from kernels.steps import CompileStep, closure, fill, library_steps, unit_steps
 from kernels.store import Cost, KernelStore, key_of
 from kernels.toolchains import Toolchain, load
+from tests.support.silent import Silent
 
 TOOLCHAIN = Toolchain(
     name="pypi", digest="d" * 64, places={"pypi": "/t"}, environment={}, ninja=Path("/t/bin/ninja"), data=load()
@@ -190,6 +194,41 @@ def give(graph: Graph, label: str, content: bytes, cost: Cost = QUICK) -> None:
         folder.mkdir()
         (folder / step.name).write_bytes(content)
         graph.store.keep(graph.keys[label], folder, step.name, label=label, cost=cost)
+
+
+class FakeNinja:
+    """A runner whose ninja stores a result for every step of its file.
+
+    Args:
+        before: function that is called before ninja reads its file.
+    """
+
+    def __init__(self, graph: Graph, before: Callable[[], object] = lambda: None) -> None:
+        self.graph, self.before = graph, before
+        self.labels: list[str] = []
+
+    def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
+        self.before()
+        text = Path(argv[argv.index("-f") + 1]).read_text()
+        self.labels = re.findall(r"^  label = (.+)$", text, re.MULTILINE)
+        specs = [
+            json.loads(Path(spec).read_text())
+            for spec in re.findall(r" kernels\.step_process (.+)$", text, re.MULTILINE)
+        ]
+        assert [spec["label"] for spec in specs] == self.labels
+        for label in self.labels:
+            give(self.graph, label, b"x")
+        return ProcessResult(returncode=0)
+
+
+def test_two_builds_at_once_run_their_own_steps(src: Path) -> None:
+    work, capacity = src.parent / "work", Capacity(jobs=1, memory_mb=1000)
+    first, second = (graph_of(src, steps_of(src, target)[:1]) for target in ("gfx942", "gfx1100"))
+    other = FakeNinja(second)
+    own = FakeNinja(first, before=lambda: second.build(work, other, Silent(), capacity))
+    assert [*first.build(work, own, Silent(), capacity)] == own.labels == ["m/u for gfx942"]
+    assert other.labels == ["m/u for gfx1100"]
+    assert list(work.iterdir()) == []
 
 
 def test_damaged_result_is_rebuilt(src: Path) -> None:
