@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +28,7 @@ from core.model import Finding, GfxTarget, InputFile, Progress, WheelSet
 from core.pip import InputStore, Resolved
 from core.process import Runner
 from core.steps import FinishedStep, StepStore, tool_versions
-from core.store import ContentStore
+from core.store import ContentStore, lock_in_use
 from wheelkit.repair.plan import RepairPlan
 from wheelkit.rocm_manifest import ROCM_MANIFEST
 
@@ -133,6 +134,7 @@ class _Run:
         self.sources: list[InputFile] = []
         self.recipes: dict[str, RepairPlan] = {}
         self.done: list[FinishedStep] = []
+        self.used = ExitStack()
 
     def run(self) -> BuildResult:
         """Run every stage in order."""
@@ -140,13 +142,14 @@ class _Run:
             ContentStore(self.cache / name).sweep()
         steps = [step for stage in self.plan.stages for step in stage.steps]
         self.progress.plan([_fetching(step) if step.effect is Effect.FETCH else step.what for step in steps])
-        for effect, turn in itertools.groupby(steps, key=lambda step: step.effect):
-            if effect in _TOGETHER:
-                self._do_together(tuple(turn))
-            else:
-                for step in turn:
-                    self._do(step)
-        wheel_set = self._assemble()
+        with self.used:
+            for effect, turn in itertools.groupby(steps, key=lambda step: step.effect):
+                if effect in _TOGETHER:
+                    self._do_together(tuple(turn))
+                else:
+                    for step in turn:
+                        self._do(step)
+            wheel_set = self._assemble()
         return BuildResult(
             wheel_set=wheel_set,
             folder=self.out,
@@ -181,14 +184,20 @@ class _Run:
             case Effect.BUILD:
                 assert self.builder is not None
                 assert step.build is not None
-                self.built[step.project, step.python] = self.builder.build(step.build, self.inputs)
+                self.built[step.project, step.python] = built = self.builder.build(step.build, self.inputs)
+                self._use(self.inputs.folder(built.sha256))
             case Effect.KERNELS:
                 self._build_kernels(step)
             case Effect.REPAIR | Effect.TAKE | Effect.RETAG:
                 recipe = self.recipes.get(step.project, step.recipe)
-                self.done.append(self.wheels.make(step, recipe, self._input(step)))
+                self.done.append(done := self.wheels.make(step, recipe, self._input(step)))
+                self._use(done.folder)
             case Effect.WRITE:
                 self.progress.step(step.what)
+
+    def _use(self, folder: Path) -> None:
+        """Keep an entry of the cache from `cache gc` until the end of the run; a later step may take hours."""
+        self.used.enter_context(lock_in_use(folder))
 
     def _resolve(self, python: str) -> tuple[Resolved, ...]:
         return resolve(self.plan.request, python, self.runner, self.inputs.log(f"resolve-{python}"))
@@ -220,6 +229,7 @@ class _Run:
                 requires_python="",
             )
             self.inputs.adopt(item, packed.path)
+            self._use(self.inputs.folder(item.sha256))
         self.built[step.project, step.python] = item
         self.recipes[step.project] = recipe.with_members(
             recipe.repair_plan(request, version, job.catalog), job.catalog, packed.built.natives
@@ -246,6 +256,8 @@ class _Run:
                 task.step(", ".join(item.filename for item in missing))
                 links = self.plan.request.find_links
                 self.inputs.fetch(missing, step.python, self.runner, task.advance, find_links=links)
+        for item in wanted:
+            self._use(self.inputs.folder(item.sha256))
 
     def _input(self, step: Step) -> Resolved:
         """Return the input of a step: its built wheel, or else the fetched wheel for all Pythons of the step."""

@@ -9,16 +9,20 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from ci_build.build.execute import _Run
-from ci_build.build.plan import Effect, make_plan
+from ci_build.build.plan import Effect, Step, make_plan
+from core.cache import collect
 from core.errors import InputError
 from core.process import ProcessResult
-from tests.support.sets import published_request
+from core.steps import FinishedStep
+from tests.support.sets import published_request, wheel_set
 from tests.support.silent import Silent
 
 PYTHONS = ("3.11", "3.12")
@@ -112,6 +116,22 @@ def test_pythons_are_resolved_and_fetched_at_the_same_time(tmp_path: Path) -> No
         assert {item.name: item.filename for item in run.resolved[python]} == files(python)
         assert all(run.inputs.has(item) for item in run.resolved[python])
     assert pip.downloaded == Counter(dict.fromkeys({*files("3.11").values(), *files("3.12").values()}, 1))
+
+
+def test_run_keeps_inputs_and_steps_from_gc_until_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(FakePip(), tmp_path, Effect.RESOLVE, Effect.FETCH)
+    done = FinishedStep(wheel=wheel_set().wheels[0], folder=tmp_path / "steps/key", saved="")
+    built = replace(run.resolved["3.11"][0], sha256="0" * 64)
+    for folder in (done.folder, run.inputs.folder(built.sha256)):
+        folder.mkdir(parents=True)
+    monkeypatch.setattr(run, "builder", Mock(build=lambda *_: built))
+    monkeypatch.setattr(run.wheels, "make", lambda *_: done)
+    run._do(Step(what="build", effect=Effect.BUILD, build=Mock()))
+    run._do(next(step for stage in run.plan.stages for step in stage.steps if step.effect is Effect.REPAIR))
+    count = len({name for python in PYTHONS for name in files(python).values()}) + 2
+    with run.used:
+        assert collect(tmp_path, limit=-1, young=-1) == ()
+    assert len(collect(tmp_path, limit=-1, young=-1)) == count
 
 
 @pytest.mark.parametrize("late", PYTHONS)
