@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,12 +45,13 @@ class CacheEntry:
 
 def entries(root: Path, kinds: Sequence[str] = KINDS) -> tuple[CacheEntry, ...]:
     """Return the entries, most recently used first."""
-    rows = [
-        CacheEntry(path=path, kind=kind, size=_size(path), used=path.stat().st_mtime, busy=in_use(path))
-        for kind in kinds
-        for path in sorted((root / kind).glob("*" if kind == _TREES else "[!.]*"))
-        if path.is_dir()
-    ]
+    rows: list[CacheEntry] = []
+    for kind in kinds:
+        for path in sorted((root / kind).glob("*" if kind == _TREES else "[!.]*")):
+            if path.is_dir():
+                with suppress(FileNotFoundError):  # another run removed it meanwhile
+                    size, used = _size(path), path.stat().st_mtime
+                    rows.append(CacheEntry(path=path, kind=kind, size=size, used=used, busy=in_use(path)))
     return tuple(sorted(rows, key=lambda entry: entry.used, reverse=True))
 
 

@@ -126,6 +126,21 @@ def test_gc_keeps_entry_used_after_listing(
         os.close(descriptor)
 
 
+def test_entries_leave_out_what_another_run_removes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("kept", "removed"):
+        (tmp_path / "steps" / name).mkdir(parents=True)
+    size_of = cache._size
+
+    def remove_during(folder: Path) -> int:
+        size = size_of(folder)
+        if folder.name == "removed":
+            folder.rmdir()
+        return size
+
+    monkeypatch.setattr(cache, "_size", remove_during)
+    assert [entry.name for entry in cache.entries(tmp_path)] == ["steps/kept"]
+
+
 def test_store_sweeps_scratch_folders_of_dead_runs_only(tmp_path: Path) -> None:
     for name in (".new-dead", ".new-alive", "0123"):
         (tmp_path / name).mkdir()
