@@ -23,7 +23,7 @@ from ci_build.cluster.request import ClusterRequest, connected
 from core import wheelset
 from core.digests import file_sha256
 from core.errors import InputError, WheelSetError
-from core.interrupts import end_threads
+from core.interrupts import EndableCalls
 from core.model import Finding, GfxTarget, InputFile, Progress, WheelSet
 from core.pip import InputStore, Resolved
 from core.process import Runner
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 _TOGETHER = (Effect.RESOLVE, Effect.FETCH)
 """Effects whose steps for all Pythons run at the same time, since pip does the work in processes of its own."""
 _MOST_STEPS = 2
-_THREADS = "build-step"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,13 +160,14 @@ class _Run:
 
     def _do_together(self, steps: Sequence[Step]) -> None:
         """Run steps that do not depend on each other; the first error ends the others."""
-        with ThreadPoolExecutor(_MOST_STEPS, thread_name_prefix=_THREADS) as pool:
+        calls = EndableCalls()
+        with ThreadPoolExecutor(_MOST_STEPS, thread_name_prefix="build-step") as pool:
             try:
-                for future in as_completed([pool.submit(self._do, step) for step in steps]):
+                for future in as_completed([pool.submit(calls.run, self._do, step) for step in steps]):
                     future.result()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
-                end_threads(_THREADS)
+                calls.end()
                 raise
 
     def _do(self, step: Step) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import CiBuildError, GateError, MachineError, RequestError
-from core.interrupts import end_threads
+from core.interrupts import EndableCalls
 from core.model import Evidence, Finding, Outcome, Progress, Severity, WheelSet
 from core.process import HostRunner, Runner
 from core.store import ContentStore
@@ -51,9 +51,6 @@ _FIRST = ("compile", "coverage", "load", "install")
 install use; coverage needs no Python meanwhile. The others mostly use one core, so they run best beside gates with
 processes.
 """
-
-_THREADS = "gate"
-"""Prefix of the names of threads that run gates."""
 
 
 def run_gates(
@@ -175,17 +172,18 @@ def _run_all(
     sysconfig.get_config_vars()
     order = [*_FIRST, *(gate.name for gate, _ in pending)]
     first = sorted(pending, key=lambda one: order.index(one[0].name))
-    with ThreadPoolExecutor(min(len(pending), len(os.sched_getaffinity(0))) or 1, thread_name_prefix=_THREADS) as pool:
+    calls = EndableCalls()
+    with ThreadPoolExecutor(min(len(pending), len(os.sched_getaffinity(0))) or 1, thread_name_prefix="gate") as pool:
         gc.freeze()  # imported modules stay in memory, so that collections need not visit them
         try:
-            futures = {gate.name: pool.submit(run, gate, context) for gate, context in first}
+            futures = {gate.name: pool.submit(calls.run, run, gate, context) for gate, context in first}
             for future in as_completed(futures.values()):
                 future.result()
             return {name: future.result() for name, future in futures.items()}
         except BaseException:
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
-            end_threads(_THREADS)
+            calls.end()
             raise
         finally:
             gc.unfreeze()

@@ -537,6 +537,29 @@ def test_interrupt_ends_gates_that_compute(bucket: DirBucket, staged: StagedSet)
     assert read_all(bucket, staged) == {}
 
 
+def test_failed_run_leaves_gates_of_other_runs_alone(bucket: DirBucket, staged: StagedSet) -> None:
+    """One process runs several shards of a device gate."""
+    begun, failed = threading.Event(), threading.Event()
+
+    def work(context: GateContext) -> Iterator[Check]:
+        del context
+        begun.set()
+        failed.wait(20)
+        yield GOOD
+
+    def fail(context: GateContext) -> Iterable[Check]:
+        del context
+        begun.wait(20)
+        raise AssertionError("a fault of the program")
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(run, bucket, staged, replace(made_gate([]), run=work))
+        with pytest.raises(AssertionError, match="a fault of the program"):
+            run(bucket, staged, replace(made_gate([]), name="other", run=fail))
+        failed.set()
+        assert [evidence.outcome for evidence in other.result()] == [Outcome.PASSED]
+
+
 def test_wheel_is_read_once_in_a_run_unless_it_changes(
     bucket: DirBucket, staged: StagedSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
