@@ -234,11 +234,13 @@ class HostRunner:
         try:
             out, err = _drain(process, on_line or self._sink, on_error_line or self._sink, patience, keep)
             returncode = _wait(process, patience)
-        except _UnwantedError as error:
-            _stop(process)
-            raise ProcessError(f"`{render(argv)}` {error} and was stopped.") from error
-        except BaseException:
-            _stop(process)
+        except BaseException as error:
+            try:
+                _terminate(process)
+            finally:  # another interrupt ends the wait
+                _kill(process)
+            if isinstance(error, _UnwantedError):
+                raise ProcessError(f"`{render(argv)}` {error} and was stopped.") from error
             raise
         done = ProcessResult(returncode=returncode, stdout=out, stderr=err)
         if check and returncode != 0:
@@ -313,17 +315,20 @@ def _wait(process: subprocess.Popen[bytes], patience: Callable[[], float | None]
             return process.wait(patience())
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a child's process group: SIGTERM first, then SIGKILL."""
-    for sign in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, sign)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_SECONDS)
-            break
-    # Other processes of the group may have ignored SIGTERM.
+def _terminate(process: subprocess.Popen[bytes]) -> None:
+    """Ask a child's process group to end, and wait for the child."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE_SECONDS)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill the processes of a child's group that are left, since they may ignore SIGTERM."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE_SECONDS)
     for pipe in (process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()

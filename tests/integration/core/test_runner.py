@@ -8,11 +8,13 @@ import sys
 import threading
 import time
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from core.errors import ProcessError
+from core.interrupts import EndableCalls
 from core.process import HostRunner, merge_environment, render, without_credentials
 
 pytestmark = pytest.mark.waits
@@ -165,6 +167,38 @@ def test_run_interrupt_stops_child() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         runner().run([PYTHON, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(60)"], on_line=on_line)
+    assert _gone(int(pids[0]))
+
+
+STUBBORN = ("sh", "-c", "trap '' TERM; echo $$; sleep 20; :")
+"""Command that prints its process id and ignores SIGTERM."""
+
+
+def test_run_second_interrupt_kills_child_that_ignores_sigterm() -> None:
+    pids: list[str] = []
+
+    def on_line(line: str) -> None:
+        pids.append(line)
+        for seconds in (0.2, 0.6):
+            threading.Timer(seconds, os.kill, [os.getpid(), signal.SIGINT]).start()
+
+    with pytest.raises(KeyboardInterrupt):
+        runner().run(STUBBORN, on_line=on_line)
+    assert _gone(int(pids[0]))
+
+
+def test_run_ended_while_it_stops_kills_child_that_ignores_sigterm() -> None:
+    calls, pids = EndableCalls(), list[str]()
+
+    def on_line(line: str) -> None:
+        pids.append(line)
+        threading.Timer(0.5, calls.end).start()
+
+    def work() -> None:
+        runner().run(STUBBORN, on_line=on_line, watch=lambda _: "was seen" if pids else "")
+
+    with ThreadPoolExecutor(1) as pool:
+        assert isinstance(pool.submit(calls.run, work).exception(), SystemExit)
     assert _gone(int(pids[0]))
 
 
