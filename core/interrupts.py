@@ -9,6 +9,9 @@ from typing import TypeVar
 
 _Result = TypeVar("_Result")
 
+END_LOCK = threading.Lock()
+"""Lock that delays `EndableCalls.end`, for a thread that must not end at the moment; the others do not end either."""
+
 
 class EndableCalls:
     """Functions in the threads of a pool, which the pool's owner can end early.
@@ -20,27 +23,26 @@ class EndableCalls:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._threads: set[int] = set()
         self._ended = False
 
     def run(self, function: Callable[..., _Result], *args: object) -> _Result:
         """Run a function in this thread; raise SystemExit if it is ended, or was before its start."""
         thread = threading.get_ident()
-        with self._lock:
+        with END_LOCK:
             if self._ended:
                 raise SystemExit
             self._threads.add(thread)
         try:
             return function(*args)
         finally:
-            with self._lock:
+            with END_LOCK:
                 self._threads.discard(thread)
                 _raise_in(thread, None)  # the function has returned: do not end what this thread runs next
 
     def end(self) -> None:
         """Raise SystemExit once in each running function, at its next Python instruction."""
-        with self._lock:
+        with END_LOCK:
             self._ended = True
             for thread in self._threads:
                 _raise_in(thread, SystemExit)

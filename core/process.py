@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, NoReturn, Protocol, Self
 
 from core.errors import ProcessError
+from core.interrupts import END_LOCK
 
 _TAIL_LINES = 20
 _GRACE_SECONDS = 5.0
@@ -201,25 +202,13 @@ class HostRunner:
         if self._echo is not None:
             self._echo(render(argv, env))
         deadline = time.monotonic() + timeout if timeout else None
-        try:
-            process = subprocess.Popen(
-                list(argv),
-                env=merge_environment(self._environment, env or {}),
-                cwd=cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise ProcessError(
-                f"{argv[0]} could not be started: {error.strerror}.", hint=f"Install {argv[0]} or correct PATH."
-            ) from error
+        process: subprocess.Popen[bytes] | None = None
 
         def patience() -> float | None:
             """Return the seconds to wait before the next call; _UnwantedError if the command must be stopped."""
             if self._unwanted is not None and self._unwanted.is_set():
                 raise _UnwantedError("is not wanted any more")
+            assert process is not None
             if watch is not None and (reason := watch(process.pid)):
                 raise _UnwantedError(reason)
             left = None if deadline is None else deadline - time.monotonic()
@@ -232,13 +221,16 @@ class HostRunner:
             return min(waits, default=None)
 
         try:
+            with END_LOCK:  # a thread that ends in Popen would leave the command behind
+                process = self._start(argv, env or {}, cwd)
             out, err = _drain(process, on_line or self._sink, on_error_line or self._sink, patience, keep)
             returncode = _wait(process, patience)
         except BaseException as error:
-            try:
-                _terminate(process)
-            finally:  # another interrupt ends the wait
-                _kill(process)
+            if process is not None:
+                try:
+                    _terminate(process)
+                finally:  # another interrupt ends the wait
+                    _kill(process)
             if isinstance(error, _UnwantedError):
                 raise ProcessError(f"`{render(argv)}` {error} and was stopped.") from error
             raise
@@ -246,6 +238,22 @@ class HostRunner:
         if check and returncode != 0:
             raise ProcessError(failure(argv, done), hint="Run the command by hand to see its full output.")
         return done
+
+    def _start(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                list(argv),
+                env=merge_environment(self._environment, env),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ProcessError(
+                f"{argv[0]} could not be started: {error.strerror}.", hint=f"Install {argv[0]} or correct PATH."
+            ) from error
 
 
 def failure(argv: Sequence[str], done: ProcessResult) -> str:

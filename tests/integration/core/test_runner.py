@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 import tracemalloc
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -200,6 +203,23 @@ def test_run_ended_while_it_stops_kills_child_that_ignores_sigterm() -> None:
     with ThreadPoolExecutor(1) as pool:
         assert isinstance(pool.submit(calls.run, work).exception(), SystemExit)
     assert _gone(int(pids[0]))
+
+
+def test_run_ended_while_command_starts_stops_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, pids, start = EndableCalls(), list[int](), subprocess.Popen
+
+    def popen(argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+        process = start(argv, **options)
+        pids.append(process.pid)
+        thread = threading.Thread(target=calls.end)
+        thread.start()
+        thread.join(0.2)  # it waits until the command has started
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    with ThreadPoolExecutor(1) as pool:
+        assert isinstance(pool.submit(calls.run, runner().run, ("sleep", "20")).exception(), SystemExit)
+    assert _gone(pids[0])
 
 
 def _gone(pid: int) -> bool:
