@@ -250,22 +250,31 @@ class ImageBuilder:
                 os.utime(folder)
                 return path
             self.progress.step(f"fetching {pin.name} {pin.version} for {pin.arch}")
-            with part.open("ab+") as file:
-                file.seek(0)
-                sha256 = hashlib.file_digest(file, "sha256")
-                for chunk in self._chunks(pin.origin, sha256, file.tell()):
-                    file.write(chunk)
-                file.flush()
-                os.fsync(file.fileno())
-            if sha256.hexdigest() != pin.digest:
+            resumed = part.exists()
+            found = self._download(pin.origin, part)
+            if found != pin.digest and resumed:  # the stored part may have lost bytes in a crash
+                part.unlink()
+                found = self._download(pin.origin, part)
+            if found != pin.digest:
                 part.unlink()
                 origin = without_credentials(pin.origin)
                 raise InputError(
-                    f"{origin} has sha256 {sha256.hexdigest()}, but {pin.label} is pinned to {pin.digest}.",
+                    f"{origin} has sha256 {found}, but {pin.label} is pinned to {pin.digest}.",
                     hint="Do not use the file: find out why it changed.",
                 )
             part.rename(path)
         return path
+
+    def _download(self, url: str, part: Path) -> str:
+        """Append the missing bytes of a URL to a file, and return the file's sha256."""
+        with part.open("ab+") as file:
+            file.seek(0)
+            sha256 = hashlib.file_digest(file, "sha256")
+            for chunk in self._chunks(url, sha256, file.tell()):
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        return sha256.hexdigest()
 
     def digest_of(self, url: str) -> str:
         """Download a URL and return its sha256; nothing is stored."""

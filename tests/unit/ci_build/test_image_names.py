@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ from ci_build.images.recipe import (
     describe,
     text_file,
 )
-from core.errors import RequestError
+from core.errors import InputError, RequestError
 from tests.support.tiny_wheel import make_wheel
 
 
@@ -132,6 +134,31 @@ def test_downloads_come_with_their_digests(image_builder: ImageBuilder) -> None:
     files = image_builder.downloads({"b": pin, "a": replace(pin, digest="1")})
     assert files["downloads/SHA256SUMS"].source().read_text() == f"1  a\n{pin.digest}  b\n"
     assert files["downloads/b"].digest == pin.digest
+
+
+@pytest.mark.parametrize("served", [b"content", b"another content"])
+def test_damaged_part_is_fetched_again_before_the_server_is_blamed(
+    image_builder: ImageBuilder, monkeypatch: pytest.MonkeyPatch, served: bytes
+) -> None:
+    pin = replace(image_builder.pins.get("download", "bazel", "x86_64"), digest=hashlib.sha256(b"content").hexdigest())
+    folder, begun = image_builder.folder / "files" / pin.digest, list[int]()
+    folder.mkdir(parents=True)
+    (folder / "part").write_bytes(bytes(3))
+
+    def chunks(_: ImageBuilder, __: str, sha256: Any, done: int) -> Iterator[memoryview]:
+        begun.append(done)
+        sha256.update(served[done:])
+        yield memoryview(served[done:])
+
+    monkeypatch.setattr(ImageBuilder, "_chunks", chunks)
+    fetch = image_builder.downloads({"bazel": pin})["downloads/bazel"].source
+    if served == b"content":
+        assert fetch().read_bytes() == served
+    else:
+        with pytest.raises(InputError, match=r"but download\.bazel\.x86_64 is pinned to"):
+            fetch()
+        assert not (folder / "part").exists()
+    assert begun == [3, 0]
 
 
 @pytest.mark.parametrize("arch", ARCHES)
