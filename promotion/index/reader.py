@@ -174,6 +174,17 @@ def newest_set(page: bytes) -> int:
         return 0
 
 
+class _SafeRedirects(urllib.request.HTTPRedirectHandler):
+    """Redirects, except from https to another scheme, as in `core.http`."""
+
+    def redirect_request(self, req: urllib.request.Request, *rest: Any) -> urllib.request.Request | None:  # noqa: ANN401
+        """Return the request for a new URL; URLError if it gives up https."""
+        new = str(rest[-1])
+        if req.full_url.startswith("https:") and not new.startswith("https:"):
+            raise urllib.error.URLError(f"it redirects to {new}, which is not https")
+        return super().redirect_request(req, *rest)
+
+
 class PublishedIndex:
     """A released index behind an http, https or file URL.
 
@@ -202,14 +213,16 @@ class PublishedIndex:
         url = urljoin(self.base, path)
         try:
             # Not `requests`, see the module's docstring. The caller chooses the URL.
-            with urllib.request.urlopen(url, timeout=self._seconds) as answer:  # noqa: S310
-                data: bytes = answer.read(_MAX_BYTES)
+            with urllib.request.build_opener(_SafeRedirects).open(url, timeout=self._seconds) as answer:
+                data: bytes = answer.read(_MAX_BYTES + 1)
         except (OSError, ValueError, http.client.HTTPException) as error:
             if isinstance(error, urllib.error.HTTPError):
                 error.close()
             reason = error.reason if type(error) is urllib.error.URLError else error
             text = getattr(reason, "strerror", None) or reason
             raise InputError(f"{url} cannot be read: {text}.", hint="Check the URL and the server.") from error
+        if len(data) > _MAX_BYTES:
+            raise InputError(f"{url} has more than {_MAX_BYTES >> 20} MiB.", hint="Check the URL and the server.")
         return data
 
     def status(self) -> Mapping[str, Any]:
