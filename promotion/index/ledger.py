@@ -269,27 +269,36 @@ def _promoted(body: Mapping[str, Any]) -> PromotedSet:
 
 
 def find_head(
-    bucket: Bucket, released: ReleasedIndex, entries: Entries, *, number: int = 0, sha256: str = FIRST
+    bucket: Bucket,
+    released: ReleasedIndex,
+    entries: Entries,
+    *,
+    number: int = 0,
+    sha256: str = FIRST,
+    everything: bool = False,
 ) -> Head:
     """Return the end of a ledger.
 
     Args:
-        number: number of the entry that status.json names, where the search starts. 0 means the last listed entry.
+        number: number of the entry that status.json names, where the search starts. 0 means the first entry.
         sha256: sha256 of that entry in status.json.
+        everything: verify all entries. Otherwise those before entry `number` are not read: status.json, which is not
+            signed, vouches for them.
 
     Raises:
         BucketError: the ledger has a gap, the named entry is missing or changed, or an entry does not match the entry
             before it, or the entries are signed by keys that the reader's authority does not accept.
     """
+    head = Head()
     if number:
         entry = entries.find(number)
         if entry is None or entry[1] != sha256:
             problem = "is missing" if entry is None else "was changed"
             raise BucketError(f"{released.ledger_entry(number)}, named in {released.status}, {problem}.", hint=_RESTORE)
-    else:
-        number = len(check_keys(bucket, released))
-        entry = entries.find(number) if number else None
-    head = Head(number=number, sha256=entry[1], state=entry[0].state) if entry else Head()
+        head = Head(number=number, sha256=entry[1], state=entry[0].state)
+    if everything or not number:
+        check_keys(bucket, released)
+        head = Head()
     last = [head, *_heads_after(head, released, entries)][-1]
     read = [entries.at(number) for number in range(head.number, last.number + 1) if number]
     if problems := [*entries.authority.problems(released, read)]:

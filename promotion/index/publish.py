@@ -13,7 +13,7 @@ from dataclasses import replace
 from core.errors import BucketError, BusyError
 from promotion.index.authority import ANYONE, Authority
 from promotion.index.checkpoint import grown_tree, read_checkpoint, verified_tree, write_checkpoint
-from promotion.index.ledger import Entries, Head, find_head, read_ledger
+from promotion.index.ledger import Entries, Head, find_head
 from promotion.index.listing import listing_row, lists_index, update_listing
 from promotion.index.overview import overview_entry
 from promotion.index.page_diff import PageState, files_of_sets, page_updates, sets_by_project, sets_that_differ
@@ -47,12 +47,17 @@ def publish(
     careful, written = False, list[str]()
     for _ in range(_MAX_RACES):
         published = read_checkpoint(bucket, released, authority, repair=everything)
-        if everything:
-            read_ledger(bucket, released)
         snapshot = read_snapshot(bucket, released)
         entries = Entries(bucket, released, authority, snapshot.tree)
         shown = newest_shown(bucket, released) if everything or snapshot.number == 0 else 0
-        head = find_head(bucket, released, entries, number=snapshot.number, sha256=snapshot.ledger_sha256)
+        head = find_head(
+            bucket,
+            released,
+            entries,
+            number=snapshot.number,
+            sha256=snapshot.ledger_sha256,
+            everything=everything,
+        )
         check_not_cut(released, head, shown)
         tree = verified_tree(released, published, head, entries)
         if head.number == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -96,8 +96,20 @@ class Signed:
             "retention": lambda: apply(bucket, RELEASED, RetentionRule(days=0), actor="me", authority=authority),
         }
 
+    def name_newest_entry(self) -> None:
+        """Edit status.json, which is not signed, so that it names the newest entry."""
+        ledger, path = read_ledger(self.bucket, RELEASED), self.bucket.path(RELEASED.status)
+        body = {"entries": len(ledger.entries), "ledger_sha256": ledger.head}
+        path.write_text(json.dumps(json.loads(path.read_bytes()) | body))
+
     def refuses_every_change(self, reason: str) -> None:
-        for name, change in self.changes().items():
+        self.refuses(reason, self.changes())
+
+    def refuses_publication_of_everything(self, reason: str) -> None:
+        self.refuses(reason, {"everything": self.changes()["everything"]})
+
+    def refuses(self, reason: str, changes: Mapping[str, Callable[[], object]]) -> None:
+        for name, change in changes.items():
             self.staged(5)
             before = objects(self.bucket)
             with pytest.raises(BucketError, match=reason):
@@ -178,6 +190,16 @@ def test_forged_entry_is_refused_with_forged_status(index: Signed, status: str) 
     path = index.bucket.path(RELEASED.status)
     body = json.loads(path.read_bytes()) | {"entries": 3, "ledger_sha256": sha256_of(entry.dump())}
     path.write_text(json.dumps(body)) if status == "named" else path.unlink()
+    index.refuses_every_change("00000003.json is not signed")
+
+
+def test_unsigned_entry_below_signed_one_is_refused(index: Signed) -> None:
+    """Commands that start at the entry of status.json do not read it."""
+    index.append(index.forged())
+    index.append(index.forged(), index.signer)
+    index.name_newest_entry()
+    index.refuses_publication_of_everything("00000003.json is not signed")
+    index.remove(RELEASED.status)
     index.refuses_every_change("00000003.json is not signed")
 
 
@@ -281,6 +303,32 @@ def test_expired_key_stays_valid_for_older_entries(index: Signed) -> None:
     assert index.problems()[0] == f"{RELEASED.ledger_entry(4)} is signed by the key ci after it expired."
     with pytest.raises(BucketError, match="after it expired"):
         yank(new, EntryKind.UNYANK, later)
+
+
+def test_backdated_entry_of_expired_key_is_refused(index: Signed) -> None:
+    """An attacker has an expired key, and edits or removes status.json."""
+    old = LedgerKey(key=index.thief.key, expires=date(2026, 1, 1))
+    index.policy = replace(index.policy, ledger_keys={**(index.policy.ledger_keys or {}), "old": old})
+    index.append(replace(index.forged(), time="2025-12-01T00:00:00Z"), index.thief)
+    index.name_newest_entry()
+    index.refuses_publication_of_everything("00000003.json is signed by the key old after it expired")
+    index.remove(RELEASED.status)
+    index.refuses_every_change("00000003.json is signed by the key old after it expired")
+
+
+def test_entry_of_revoked_key_is_refused(index: Signed) -> None:
+    """A key leaks, signs an entry and is revoked after other keys continued the ledger."""
+    keys = index.policy.ledger_keys or {}
+    index.policy = replace(index.policy, ledger_keys={**keys, "leaked": LedgerKey(key=index.thief.key)})
+    index.append(index.forged(), index.thief)
+    index.mark(EntryKind.YANK)
+    revoked = LedgerKey(key=index.thief.key, expires=date(2026, 1, 1))
+    index.policy = replace(index.policy, ledger_keys={**keys, "leaked": revoked})
+    reason = "00000003.json is signed by the key leaked after it expired"
+    assert any(reason in problem for problem in index.problems())
+    index.refuses_publication_of_everything(reason)
+    index.remove(RELEASED.status)
+    index.refuses_every_change(reason)
 
 
 def test_unsigned_ledger_is_signed_once(tmp_path: Path) -> None:
