@@ -13,7 +13,7 @@ from promotion.evidence.signing import Signer, load_signer
 from promotion.index.authority import Authority, PolicySource
 from promotion.index.ledger import Entries, LedgerEntry
 from promotion.index.operations import utc_now
-from promotion.policy.policy import LOCAL, POLICY_FILE, load_policy
+from promotion.policy.policy import LOCAL, POLICY_FILE, channel_names, load_policy
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import ReleasedIndex
 
@@ -22,12 +22,14 @@ def find_authority(bucket: Bucket, released: ReleasedIndex, request: LedgerReque
     """Return the authority of a command that changes the ledger of an index.
 
     Raises:
-        RequestError: the index belongs to another channel than the requested one, or the key is invalid.
+        RequestError: the index belongs to another channel than the requested one, or the key is invalid. Or no channel
+            was requested, and the key is listed for another one than that of the ledger.
     """
     authority = read_authority(bucket, released, request.channel or None)
-    return replace(
-        authority, signer=signer_of(request.key) if request.key else None, source=policy_source(request, runner)
-    )
+    signer = signer_of(request.key) if request.key else None
+    if signer is not None and authority.keys is None and not request.channel:
+        _refuse_listed_key(released, authority, signer)
+    return replace(authority, signer=signer, source=policy_source(request, runner))
 
 
 def read_authority(bucket: Bucket, released: ReleasedIndex, channel: str | None) -> Authority:
@@ -47,6 +49,24 @@ def read_authority(bucket: Bucket, released: ReleasedIndex, channel: str | None)
             hint=f"Give --channel={first}, unless its ledger was replaced.",
         )
     return load_policy(released.index, channel=channel or first or LOCAL).authority()
+
+
+def _refuse_listed_key(released: ReleasedIndex, authority: Authority, signer: Signer) -> None:
+    """Refuse to sign entries that need no signature with a key that other channels trust.
+
+    Whoever replaces the first entry of an index chooses the channel that its ledger names.
+
+    Raises:
+        RequestError: the policy of a channel lists the key.
+    """
+    policies = (load_policy(released.index, channel=channel) for channel in channel_names())
+    keys = {policy.channel: [item.key for item in (policy.ledger_keys or {}).values()] for policy in policies}
+    if channels := [channel for channel, listed in keys.items() if signer.key in listed]:
+        raise RequestError(
+            f"Without --channel, {released.index} is an index of channel {authority.channel}, but the ledger key is"
+            f" listed for {', '.join(channels)}.",
+            hint=f"Give --channel={channels[0]}, or --channel={authority.channel} if the index is not of that channel.",
+        )
 
 
 def check_authority(index: str, request: LedgerRequest, runner: Runner) -> None:

@@ -144,6 +144,11 @@ def load_policy(
         raise RequestError(f"{file} is invalid: {error}.", hint="See the comment at the top of the file.") from error
 
 
+def channel_names(file: Path = POLICY_FILE) -> tuple[str, ...]:
+    """Return the names of all channels."""
+    return tuple(name for name, values in _read(file)[1].items() if isinstance(values, dict))
+
+
 def edition(file: Path = POLICY_FILE) -> str:
     """Return the edition of the policy for the settings of evidence."""
     return str(_read(file)[1]["edition"])

@@ -16,7 +16,7 @@ from core.errors import BucketError, PromotionBlockedError, RequestError
 from promotion.evidence.evidence import record
 from promotion.evidence.signing import load_signer, new_key
 from promotion.index.authority import PolicySource
-from promotion.index.ledger import read_ledger
+from promotion.index.ledger import load_entry, read_ledger
 from promotion.policy.policy import POLICY_FILE, load_policy
 from promotion.promote import promote
 from promotion.stage import read_staged
@@ -58,6 +58,16 @@ class Place:
         forged = replace(last, number=3, previous=ledger.head, sets=(3,), promoted=promoted, channel=channel)
         data = forged.dump()
         self.bucket.put_if_absent(RELEASED.ledger_entry(3), data, sha256=sha256_of(data))
+
+    def replace_first_entry(self) -> None:
+        """Make the ledger name channel local, and status.json the newest entry."""
+        newest, first = len(read_ledger(self.bucket, RELEASED).entries), self.bucket.path(RELEASED.ledger_entry(1))
+        entry = load_entry(first.read_bytes(), "first")
+        first.chmod(0o644)
+        first.write_bytes(replace(entry, channel="local").dump())
+        status = self.bucket.path(RELEASED.status)
+        digest = sha256_of(self.bucket.get(RELEASED.ledger_entry(newest)))
+        status.write_text(json.dumps(json.loads(status.read_bytes()) | {"entries": newest, "ledger_sha256": digest}))
 
 
 def use_policy(file: Path, patch: pytest.MonkeyPatch) -> None:
@@ -202,6 +212,39 @@ def test_verify_reports_replaced_ledger_if_channel_is_named(place: Place, capsys
     assert place.run("verify", "multi-arch", key=None) == 0
     assert place.run("verify", "multi-arch", "--channel", "nightly", key=None) == RequestError.exit_code
     assert "belongs to channel local, not nightly" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [*CHANGES, UNDO, *PUBLISH], ids=" ".join)
+def test_listed_key_signs_no_ledger_of_replaced_channel(
+    place: Place, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An attacker replaces the first entry, so that channel local accepts the unsigned entry 3."""
+    place.forge("local")
+    place.replace_first_entry()
+    before = objects(place.bucket)
+    assert place.run(*words) == RequestError.exit_code
+    said = " ".join(capsys.readouterr().err.split())
+    assert "is an index of channel local, but the ledger key is listed for nightly, release." in said
+    assert place.run(*words, "--channel", "nightly") == RequestError.exit_code
+    assert "The index multi-arch belongs to channel local, not nightly." in capsys.readouterr().err
+    assert objects(place.bucket) == before
+
+
+def test_listed_key_signs_no_checkpoint_without_first_entry(place: Place) -> None:
+    place.bucket.path(RELEASED.ledger_entry(1)).unlink()
+    before = objects(place.bucket)
+    assert place.run("index", "publish", "multi-arch") == RequestError.exit_code
+    assert objects(place.bucket) == before
+
+
+def test_local_index_needs_channel_for_listed_key_only(place: Place) -> None:
+    shutil.rmtree(place.bucket.root / "v2")
+    assert place.run("promote", str(place.staged), key="other.key") == 0
+    yank, unyank = ("yank", "multi-arch/1", "--reason", "slow"), ("unyank", "multi-arch/1")
+    assert place.run(*yank, key="other.key") == 0
+    assert place.run(*unyank, key=None) == 0
+    assert place.run(*yank) == RequestError.exit_code
+    assert place.run(*yank, "--channel", "local") == 0
 
 
 def test_index_sign_begins_signing(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
