@@ -1,4 +1,4 @@
-"""Errors of the operating system: sentences for users, full disks, and folders that accept no files."""
+"""Errors of the operating system: sentences for users, failures of the machine, and folders that accept no files."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_OF_MACHINE = frozenset({*_FULL, errno.EROFS, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 _NO_FILES = (errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL)
 """Errors of file systems such as /proc, in which programs cannot create files."""
 
@@ -38,6 +39,16 @@ def describe(error: OSError) -> str:
         return f"{reason}{_full_disk(error.filename2 or error.filename)}. Free space there, or use another disk."
     file = f": {error.filename}" if error.filename else ""
     return f"{reason}{file}. Fix this and run the command again."
+
+
+def machine_failure(error: BaseException) -> OSError | None:
+    """Return the error, or the first of its causes, that is a failure of the machine, such as a full disk; or None."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _OF_MACHINE:
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    return None
 
 
 def _full_disk(file: object) -> str:

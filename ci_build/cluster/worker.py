@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import socket
@@ -20,14 +19,13 @@ from ci_build.cluster.kinds import KINDS
 from ci_build.cluster.messages import Order, WorkerAnswer, load_order
 from ci_build.cluster.store import ClusterStore, Try
 from core.errors import CiBuildError, MachineError
-from core.os_errors import describe
+from core.os_errors import describe, machine_failure
 from core.process import HostRunner, LineSink, ProcessResult, Watch
 from core.process_groups import GroupGuard
 from core.store import ContentStore
 from core.tasks import TaskContext, WorkerUnfitError
 from promotion.storage.bucket_url import open_bucket
 
-_MACHINE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOMEM, errno.EMFILE})
 _FULL = 16 << 20
 """Free bytes below which a disk counts as full."""
 _LOOK_SECONDS = 0.2
@@ -149,7 +147,7 @@ def answer_order(order: Order, state: WorkerState, address: str, wanted: Callabl
         state.unfit = str(error)
         return answer(machine=state.unfit)
     except Exception as error:
-        if reason := machine_failure(error, state.setup.cache):
+        if reason := _machine_failure(error, state.setup.cache):
             state.unfit = reason
             return answer(machine=reason)
         known = isinstance(error, CiBuildError)
@@ -238,13 +236,10 @@ class CancellableRunner(HostRunner):
                 self._guard.remove(pid)
 
 
-def machine_failure(error: BaseException, folder: Path) -> str:
+def _machine_failure(error: BaseException, folder: Path) -> str:
     """Return the failure of this machine that caused an error, such as a full disk; empty if there is none."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.errno in _MACHINE_ERRORS:
-            return describe(cause)
-        cause = cause.__cause__ or cause.__context__
+    if failure := machine_failure(error):
+        return describe(failure)
     free = shutil.disk_usage(folder).free
     # A compiler that could not write its output reports it in its own words.
     return f"The disk of {folder} has {free >> 20} MB left." if free < _FULL else ""

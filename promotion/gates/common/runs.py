@@ -21,6 +21,7 @@ from typing import Any
 from core.errors import CiBuildError, GateError, MachineError, RequestError
 from core.interrupts import EndableCalls
 from core.model import Evidence, Finding, Outcome, Progress, Severity, WheelSet
+from core.os_errors import machine_failure
 from core.process import HostRunner, Runner
 from core.store import ContentStore
 from promotion.evidence.evidence import (
@@ -262,10 +263,11 @@ def _execute(gate: Gate, context: GateContext) -> list[Evidence]:
     try:
         checks.extend(gate.run(context))
     except CiBuildError as problem:
-        code = ENVIRONMENT if isinstance(problem, MachineError) else "gate-error"
+        code = ENVIRONMENT if isinstance(problem, MachineError) or machine_failure(problem) else "gate-error"
         failure = (error(code, problem.message, problem.hint or "Run the gate again."),)
     except OSError as problem:
-        failure = (error("gate-error", f"{type(problem).__name__}: {problem}.", "Check disk space and memory."),)
+        code = ENVIRONMENT if machine_failure(problem) else "gate-error"
+        failure = (error(code, f"{type(problem).__name__}: {problem}.", "Check disk space and memory."),)
     except AssertionError:
         raise
     except Exception as problem:
