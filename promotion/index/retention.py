@@ -151,11 +151,15 @@ def complete_sweeps(
 
 
 def digests_in(path: Path) -> frozenset[str]:
-    """Return every sha256 in a lock file or a wheels.json."""
+    """Return every sha256 in a lock file or a wheels.json; RequestError if it has none."""
     try:
-        return frozenset(re.findall(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])", path.read_text()))
+        text = path.read_text().lower()
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"{path} cannot be read: {error}.", hint="Give a pylock.toml or a wheels.json.") from error
+    digests = frozenset(re.findall(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])", text))
+    if not digests:  # the file would keep no set
+        raise RequestError(f"{path} names no sha256.", hint="Give a pylock.toml or a wheels.json.")
+    return digests
 
 
 def _plan(

@@ -14,6 +14,7 @@ from ci_build.release import gating
 from core.errors import BucketError, RequestError
 from promotion.evidence.evidence import TIME, read_all
 from promotion.gates.common import runs
+from promotion.index.retention import digests_in
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.promoting import POLICY, RELEASED, go, objects, offered, staged_in
@@ -93,6 +94,23 @@ def test_retention_prints_plan_and_applies_it(
     assert run(bucket, *words, "--apply") == 0
     assert len(offered(bucket)) < 5
     assert run(bucket, "verify", "multi-arch") == 0
+
+
+def test_retention_refuses_lock_without_digests(
+    bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, lock = objects(bucket), tmp_path / "requirements.txt"
+    for text in ("", "jax==0.10.2\n", f"sha256:{'0' * 63}\n"):
+        lock.write_text(text)
+        words = ("retention", "multi-arch", "--days", "1", "--keep-newest", "1", "--keep-lock", str(lock), "--apply")
+        assert run(bucket, *words) == RequestError.exit_code
+        assert f"{lock} names no sha256." in capsys.readouterr().err
+    assert objects(bucket) == before
+
+
+def test_retention_reads_digests_in_upper_case(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text(f'sha256 = "{"AB" * 32}"')
+    assert digests_in(tmp_path / "lock") == {"ab" * 32}
 
 
 def test_promote_json_has_receipt(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
