@@ -64,9 +64,9 @@ def locked(out: Path) -> Iterator[None]:
 def remove_leftovers(out: Path) -> None:
     """Remove temporary folders of killed runs beside `out`; the caller holds the lock.
 
-    Only names that `tempfile` creates for `out` match, so folders for `dist-2` are not removed for `dist`.
+    Only names of `replacement` match, so users' folders, such as `.dist-packages`, and those for `dist-2` stay.
     """
-    own = re.compile(re.escape(f".{out.name}-") + "[a-z0-9_]{8}")
+    own = re.compile(re.escape(_prefix(out)) + "[a-z0-9_]{8}")
     for left in out.parent.iterdir():
         if own.fullmatch(left.name):
             shutil.rmtree(left, ignore_errors=True)
@@ -75,12 +75,17 @@ def remove_leftovers(out: Path) -> None:
 @contextmanager
 def replacement(out: Path) -> Iterator[Path]:
     """Provide an empty folder that replaces `out` at the end of the block; if the block raises, `out` is unchanged."""
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as name:
+    with tempfile.TemporaryDirectory(prefix=_prefix(out), dir=out.parent) as name:
         fresh, old = Path(name) / "set", Path(name) / "old"
         fresh.mkdir()
         with writes_to(out):
             yield fresh
         replace_folder(fresh, out, old)
+
+
+def _prefix(out: Path) -> str:
+    """Return the prefix of temporary folders beside `out`."""
+    return f".{out.name}.new-"
 
 
 def replace_folder(fresh: Path, out: Path, old: Path) -> None:

@@ -256,7 +256,7 @@ def test_output_dir_failure_leaves_nothing(tmp_path: Path, error: type[BaseExcep
 
 def test_output_dir_success_leaves_set_only(tmp_path: Path) -> None:
     (tmp_path / ".dist.lock").touch()  # of a killed run
-    (tmp_path / ".dist-abcd_123").mkdir()
+    (tmp_path / ".dist.new-abcd_123").mkdir()
     with locked(tmp_path / "dist"), replacement(tmp_path / "dist") as fresh:
         (fresh / "wheels.json").write_text("{}")
         with pytest.raises(BusyError, match="Another run uses"), locked(tmp_path / "dist"):
@@ -270,8 +270,9 @@ def test_output_dir_error_in_block_is_not_another_run(tmp_path: Path) -> None:
 
 
 def test_store_removes_leftovers_but_not_files_in_use(tmp_path: Path) -> None:
-    others = [".dist-2-abcd_123", ".dist-2.lock", ".dist.lock", ".dist-config", "dist", "dist-2"]
-    for name in [*others, ".dist-abcd_123"]:
+    users = [".dist-packages", ".dist-original", ".dist.new-config"]
+    others = [*users, ".dist-2.new-abcd_123", ".dist-2.lock", ".dist.lock", "dist", "dist-2"]
+    for name in [*others, ".dist.new-abcd_123"]:
         (tmp_path / name).mkdir()
     remove_leftovers(tmp_path / "dist")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
