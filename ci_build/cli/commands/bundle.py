@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tarfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -54,6 +55,8 @@ def bundle(
     With --with-gate, the result is a folder, the --wheelhouse of `gate device --offline` (docs/offline-tests.md).
     """
     gate = _gate_bundle(values, with_gate=with_gate)
+    if out is not None:
+        _check_out(out, with_gate=with_gate)
     from ci_build.release import gating  # Start-up time: the gates load auditwheel.
 
     beside = (out or Path("bundle")).absolute().parent
@@ -69,10 +72,26 @@ def bundle(
             opened, staged = ended.enter_context(staged_for_bundle(opened, folder, beside, reporter))
         else:
             staged = gating.find_staged(wheel_set, opened)
-        out = out or Path(f"{staged.index}-{staged.digest[:12]}{'' if with_gate else '.tar'}")
-        if with_gate and os.path.lexists(out):
-            raise RequestError(f"--out exists: {out}.", hint="Give another --out, or remove it.")
+        if out is None:
+            out = Path(f"{staged.index}-{staged.digest[:12]}{'' if with_gate else '.tar'}")
+            _check_out(out, with_gate=with_gate)
         click.echo(write_bundle(opened, staged, out, runner, reporter, gate))
+
+
+def _check_out(out: Path, *, with_gate: bool) -> None:
+    """Refuse a path that exists, unless it is an earlier archive to replace."""
+    if not os.path.lexists(out) or (not with_gate and _is_archive(out)):
+        return
+    if with_gate:
+        raise RequestError(f"--out exists: {out}.", hint="Give another --out, or remove it.")
+    if out.is_dir():
+        raise RequestError(f"--out is a folder: {out}.", hint="Give the path of an archive, such as bundle.tar.")
+    raise RequestError(f"--out exists and is not a bundle: {out}.", hint="Give another --out, or remove the file.")
+
+
+def _is_archive(path: Path) -> bool:
+    """Return whether a file can be an earlier bundle."""
+    return path.suffix == ".tar" and path.is_file() and tarfile.is_tarfile(path)
 
 
 def _gate_bundle(values: Mapping[str, Any], *, with_gate: bool) -> GateBundle | None:

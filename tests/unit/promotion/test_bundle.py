@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,6 +50,37 @@ def test_bundle_into_read_only_file_system_leaves_nothing(
     assert cli.run(["bundle", str(folder), "--out=x.tar"]) == RequestError.exit_code
     assert f"--out: the folder {Path.cwd()} is not writable." in capsys.readouterr().err
     assert listing(folder.parent) == before
+
+
+@pytest.mark.parametrize("out", ["notes.txt", "notes.tar", "folder", "folder.tar", "gone.tar", "copy.txt", ""])
+def test_bundle_refuses_existing_out_before_work(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], out: str
+) -> None:
+    for name in ("notes.txt", "notes.tar"):
+        Path(name).write_text("a user's text")
+    for name in ("folder", "folder.tar"):
+        Path(name).mkdir()
+    Path("gone.tar").symlink_to("none")
+    tarfile.open("copy.txt", "w").close()
+    before = listing(folder.parent)
+    monkeypatch.setattr(command, "open_bucket", None)
+    assert cli.run(["bundle", str(folder), f"--out={out}"]) == RequestError.exit_code
+    assert "error: --out " in capsys.readouterr().err
+    assert listing(folder.parent) == before
+    assert Path("notes.txt").read_text() == "a user's text"
+
+
+def test_bundle_replaces_earlier_bundle(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "write_bundle", lambda *given: given[2])
+    tarfile.open("x.tar", "w").close()
+    assert cli.run(["bundle", str(folder), "--out=x.tar"]) == 0
+
+
+def test_bundle_refuses_folder_with_default_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    staged = stage(DirBucket(Path("bucket")), folder)
+    Path(f"{staged.index}-{staged.digest[:12]}.tar").mkdir()
+    assert cli.run(["bundle", str(staged)]) == RequestError.exit_code
+    assert "--out is a folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("out", [(), ("--out=x.tar",), ("--bucket=other",)])
