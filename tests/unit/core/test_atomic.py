@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -70,6 +71,50 @@ def test_write_through_link_keeps_link(tmp_path: Path, *, there: bool) -> None:
     write_whole(tmp_path / "link", b"data")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "out").read_bytes() == b"data"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_failed_write_through_link_keeps_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, there: bool
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "first").symlink_to(tmp_path / "second")
+    (tmp_path / "second").symlink_to("folder/out")
+    if there:
+        (tmp_path / "folder/out").write_bytes(b"old")
+    write_bytes = Path.write_bytes
+
+    def fail(path: Path, data: bytes) -> int:
+        write_bytes(path, data[:1])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    with pytest.raises(OSError, match="No space"):
+        write_whole(tmp_path / "first", b"data")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "folder").iterdir()} == (
+        {"out": b"old"} if there else {}
+    )
+
+
+def test_write_to_link_of_open_file_writes_directly(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w+b") as file:
+        (tmp_path / "link").symlink_to(f"/dev/fd/{file.fileno()}")
+        write_whole(tmp_path / "link", b"data")
+        assert file.read() == b"data"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "out"]
+
+
+def test_write_to_link_of_device_keeps_device(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/dev/null")
+    write_whole(tmp_path / "link", b"data")
+    assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize("target", ["none/out", "link"])
+def test_write_through_unusable_link_names_link(tmp_path: Path, target: str) -> None:
+    (tmp_path / "link").symlink_to(target)
+    with pytest.raises(OSError, match=f"{tmp_path}/link"):
+        write_whole(tmp_path / "link", b"data")
 
 
 @pytest.mark.parametrize("gate", ["structure", "device"])
