@@ -44,11 +44,11 @@ class CacheEntry:
 
 
 def entries(root: Path, kinds: Sequence[str] = KINDS) -> tuple[CacheEntry, ...]:
-    """Return the entries, most recently used first."""
+    """Return the entries, most recently used first; links are no entries, since their files are elsewhere."""
     rows: list[CacheEntry] = []
     for kind in kinds:
         for path in sorted((root / kind).glob("*" if kind == _TREES else "[!.]*")):
-            if path.is_dir():
+            if path.is_dir() and not path.is_symlink():
                 with suppress(FileNotFoundError):  # another run removed it meanwhile
                     size, used = _size(path), path.stat().st_mtime
                     rows.append(CacheEntry(path=path, kind=kind, size=size, used=used, busy=in_use(path)))

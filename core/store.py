@@ -203,9 +203,17 @@ def _is_at(fd: int, path: Path) -> bool:
 def remove(folder: Path) -> bool:
     """Remove a folder, even a read-only one; it is renamed first, so that no other run sees a partial folder.
 
+    Of a symbolic link, only the link is removed.
+
     Returns:
         Whether the folder was removed; False if it does not exist or cannot be renamed.
     """
+    if folder.is_symlink():
+        try:
+            folder.unlink()
+        except OSError:
+            return False
+        return True
     gone = folder.with_name(f"{NEW}{os.getpid()}-{folder.name}")
     try:
         fd = lock_shared(folder)  # `sweep` of another run leaves it alone

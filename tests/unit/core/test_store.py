@@ -185,6 +185,33 @@ def test_store_sweep_spares_folder_that_is_being_removed(tmp_path: Path, monkeyp
     assert (left, list(tmp_path.iterdir())) == ([True], [])
 
 
+def folder_behind_link(link: Path, folder: Path) -> Path:
+    """Create a link to a folder with an old subfolder, which is returned."""
+    inner = folder / "inner"
+    inner.mkdir(parents=True)
+    for path in (inner, folder):
+        path.chmod(0o755)
+        os.utime(path, (1, 1))
+    link.parent.mkdir(parents=True)
+    link.symlink_to(folder)
+    return inner
+
+
+def test_remove_of_link_keeps_its_target(tmp_path: Path) -> None:
+    link = tmp_path / "steps/link"
+    inner = folder_behind_link(link, tmp_path / "elsewhere")
+    assert remove(link)
+    assert list(link.parent.iterdir()) == []
+    assert [path.stat().st_mode & 0o777 for path in (inner, inner.parent)] == [0o755, 0o755]
+
+
+def test_gc_ignores_link(tmp_path: Path) -> None:
+    link = tmp_path / "steps/link"
+    folder_behind_link(link, tmp_path / "elsewhere")
+    assert cache.entries(tmp_path) == cache.collect(tmp_path, limit=-1) == ()
+    assert link.is_symlink()
+
+
 def test_lock_alone_waits_and_leaves_nothing(tmp_path: Path) -> None:
     folder, waits = tmp_path / "parts/one", []
 
