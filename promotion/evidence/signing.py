@@ -96,7 +96,14 @@ def load_signer(path: Path) -> Signer:
 
 
 def new_key(path: Path) -> Signer:
-    """Create a private key that only its owner can read; FileExistsError when the file exists."""
+    """Create a private key that only its owner can read.
+
+    Raises:
+        FileExistsError: the file exists.
+        RequestError: the path is empty.
+    """
+    if not path.name:
+        raise RequestError(f"{path} is not the name of a file.", hint="Name the file of the new key.")
     text = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     path.parent.mkdir(parents=True, exist_ok=True)
     # The key is written to a temporary file, so the file never contains an incomplete key.

@@ -67,6 +67,16 @@ def test_keys_new_creates_private_key(tmp_path: Path, capsys: pytest.CaptureFixt
     assert f"{file} already exists" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["", ".", "/"])
+def test_keys_new_refuses_empty_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["keys", "new", name]) == RequestError.exit_code
+    assert "is not the name of a file" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_keys_show_prints_effective_key(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["keys", "show"]) == 2, "there is none yet, and looking makes none"
     capsys.readouterr()
