@@ -7,12 +7,13 @@ whose own digest names the set, so the check also detects an index with replaced
 from __future__ import annotations
 
 import tempfile
+import urllib.error
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from core.errors import BucketError, GateError, InputError, RequestError, WheelSetError
+from core.errors import BucketError, GateError, InputError, MachineError, RequestError, WheelSetError
 from core.model import PYLOCK, WHEELS_JSON, Finding, Progress, WheelSet
 from core.process import Runner
 from core.units import parse_url
@@ -56,6 +57,7 @@ def read_published(url: str, digest: str | None = None) -> PublishedSet:
 
     Raises:
         RequestError: the URL is not the URL of a simple index, or the index does not offer the set.
+        MachineError: the server cannot be reached.
         GateError: the index cannot be read, or its files contradict each other.
     """
     url = url if url.endswith("/") else f"{url}/"
@@ -72,6 +74,10 @@ def read_published(url: str, digest: str | None = None) -> PublishedSet:
         entry = next((e for e in _promotions(index, status) if e.set_digest == listed), None)
         lock = index.read_set_file(listed, PYLOCK) if PYLOCK in wheel_set.files else None
     except InputError as problem:
+        cause = problem.__cause__
+        if isinstance(cause, OSError) and not isinstance(cause, urllib.error.HTTPError):  # no answer of the server
+            hint = "Check the network and the URL, and run the command again."
+            raise MachineError(problem.message, hint=hint) from problem
         raise GateError(problem.message, hint=_REMEDY) from problem
     except (WheelSetError, BucketError) as problem:
         raise GateError(f"The index {url} cannot be trusted: {problem.message}", hint=_REMEDY) from problem

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ci_build import cli
-from core.errors import GateError, RequestError
+from core.errors import GateError, MachineError, RequestError
 from promotion.gates.common.gate import Check
 from promotion.index.serve import IndexServer
 from promotion.published_check import check_published, read_published
@@ -197,6 +197,14 @@ def test_index_check_refuses_unknown_installer(published: Published, capsys: pyt
     assert "Unknown installers: pip-1." in capsys.readouterr().err
 
 
-def test_read_published_reports_unreachable_server(published: Published) -> None:
-    with pytest.raises(GateError, match="cannot be read"):
-        read_published("http://127.0.0.1:1/v2/multi-arch/simple/")
+def test_index_check_reports_unreachable_server(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["index", "check", "http://127.0.0.1:1/v2/multi-arch/simple/"]) == MachineError.exit_code
+    message = " ".join(capsys.readouterr().err.split())
+    assert "cannot be read: Connection refused. Check the network and the URL" in message
+    assert "stop using the index" not in message
+
+
+def test_index_check_reports_missing_index(published: Published, capsys: pytest.CaptureFixture[str]) -> None:
+    published.replace(INDEX.status, None)
+    assert cli.run(["index", "check", published.url]) == GateError.exit_code
+    assert "HTTP Error 404" in capsys.readouterr().err
