@@ -34,7 +34,9 @@ _ENVIRONMENT = {
 _NEEDS_URL = ("404.html", "sitemap.xml", "sitemap.xml.gz")
 """Files of mkdocs that work only at a known URL."""
 _MARK = f"{REFERENCE}/exit-codes.html"
-"""File by which a folder is recognised as a site."""
+"""File by which a site without LIST is recognised; earlier versions wrote no list."""
+LIST = "site-files.json"
+"""File of a site that lists its other files, so that a folder with more files is not replaced."""
 
 
 def check_out(out: Path) -> None:
@@ -45,8 +47,11 @@ def check_out(out: Path) -> None:
     """
     if out.exists() and not out.is_dir():
         raise RequestError(f"{out} is not a folder.", hint="Give another --out.")
-    if out.is_dir() and any(out.iterdir()) and not (out / _MARK).is_file():
-        raise RequestError(f"{out} has files that do not belong to a site.", hint="Give another --out.")
+    if out.is_dir() and (foreign := _foreign_files(out)):
+        raise RequestError(
+            f"{out} has files that do not belong to a site, such as {foreign[0]}.",
+            hint="Give another --out, or move these files.",
+        )
 
 
 def build_site(request: DocsRequest, out: Path, *, cache: Path, runner: Runner, progress: Progress) -> None:
@@ -82,9 +87,30 @@ def build_site(request: DocsRequest, out: Path, *, cache: Path, runner: Runner, 
             raise ProcessError(f"mkdocs refused the pages: {_problems(done.stderr)}", hint="Correct them.")
         for file in _NEEDS_URL:
             (site / file).unlink(missing_ok=True)
+        (site / LIST).write_text(json.dumps(_files(site), indent=1), encoding="utf-8")
         with suppress(FileNotFoundError):
             out.rename(work / "old")
         site.rename(out)
+
+
+def _foreign_files(out: Path) -> list[str]:
+    """Return the files of a folder that do not belong to a site; without LIST, all or only the hidden ones."""
+    files = _files(out)
+    try:
+        own = {LIST, *json.loads((out / LIST).read_bytes())}
+    except FileNotFoundError:
+        is_site = (out / _MARK).is_file()
+        return [name for name in files if not is_site or any(part.startswith(".") for part in Path(name).parts)]
+    except (ValueError, TypeError):
+        own = set()
+    return [name for name in files if name not in own]
+
+
+def _files(folder: Path) -> list[str]:
+    """Return the sorted paths of all files and links, relative to the folder."""
+    return sorted(
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()
+    )
 
 
 def _problems(text: str) -> str:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ci_build.cli import run
+from ci_build.docs import site as docs_site
 from ci_build.docs.publish import Publication, publish_site
-from ci_build.docs.site import check_out
+from ci_build.docs.request import DocsRequest
+from ci_build.docs.site import LIST, build_site, check_out
 from core.errors import RequestError
 from promotion.storage.bucket import ConflictError
 from promotion.storage.s3_bucket import S3Bucket, _headers
+from tests.support.files import write_files
 from tests.support.memory_bucket import MemoryBucket
+from tests.support.silent import Silent
+
+MARK = "docs/reference/exit-codes.html"
 
 
 def site(folder: Path, **files: str) -> Path:
@@ -144,6 +152,47 @@ def test_out_is_no_folder_with_other_files(tmp_path: Path) -> None:
         check_out(tmp_path)
     with pytest.raises(RequestError, match="is not a folder"):
         check_out(tmp_path / "file")
-    (tmp_path / "docs/reference").mkdir(parents=True)
-    (tmp_path / "docs/reference/exit-codes.html").write_text("")
+
+
+@pytest.fixture
+def fast_docs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return `build_site` with a replacement of mkdocs that writes the page by which a site is recognised."""
+    monkeypatch.setattr(docs_site, "configured_uv", lambda _: None)
+    monkeypatch.setattr(docs_site, "locked_environment", lambda *_: Path("none"))
+    monkeypatch.setattr(docs_site, "write_pages", lambda *_: None)
+    monkeypatch.setattr(docs_site, "configuration", lambda *_: {})
+
+    class FakeMkdocs:
+        def run(self, *_: object, cwd: str, **__: object) -> SimpleNamespace:
+            site(Path(cwd, "site"), **{MARK: "new"})
+            return SimpleNamespace(returncode=0)
+
+    def build(out: Path) -> None:
+        build_site(DocsRequest(commands=()), out, cache=out, runner=FakeMkdocs(), progress=Silent())  # type: ignore[arg-type]
+
+    return build
+
+
+@pytest.mark.parametrize("name", ["CNAME", ".git/HEAD", "docs/mine.md"])
+def test_out_with_file_beside_listed_site_is_refused(tmp_path: Path, fast_docs: Callable[..., None], name: str) -> None:
+    for _ in range(2):  # a site replaces an earlier one
+        fast_docs(tmp_path / "site")
+    write_files(tmp_path / "site", {name: "mine"})
+    with pytest.raises(RequestError, match=f"do not belong to a site, such as {name}"):
+        fast_docs(tmp_path / "site")
+    assert (tmp_path / "site" / name).read_text() == "mine"
+
+
+def test_out_without_list_is_refused_with_hidden_files(tmp_path: Path) -> None:
+    """Earlier versions wrote no list."""
+    site(tmp_path, **{MARK: "old"})
     check_out(tmp_path)
+    write_files(tmp_path, {".git/HEAD": "mine"})
+    with pytest.raises(RequestError, match=r"such as \.git/HEAD"):
+        check_out(tmp_path)
+
+
+def test_out_with_damaged_list_is_refused(tmp_path: Path) -> None:
+    site(tmp_path, **{MARK: "old", LIST: "{"})
+    with pytest.raises(RequestError, match="has files that do not belong to a site"):
+        check_out(tmp_path)
