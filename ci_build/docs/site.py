@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
+from ci_build.build.output_dir import replace_folder
 from ci_build.docs.pages import REFERENCE, configuration, write_pages
 from ci_build.docs.request import DocsRequest
 from core.errors import ProcessError, RequestError
@@ -88,9 +88,7 @@ def build_site(request: DocsRequest, out: Path, *, cache: Path, runner: Runner, 
         for file in _NEEDS_URL:
             (site / file).unlink(missing_ok=True)
         (site / LIST).write_text(json.dumps(_files(site), indent=1), encoding="utf-8")
-        with suppress(FileNotFoundError):
-            out.rename(work / "old")
-        site.rename(out)
+        replace_folder(site, out, work / "old")
 
 
 def _foreign_files(out: Path) -> list[str]:

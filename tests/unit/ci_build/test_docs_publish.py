@@ -196,3 +196,22 @@ def test_out_with_damaged_list_is_refused(tmp_path: Path) -> None:
     site(tmp_path, **{MARK: "old", LIST: "{"})
     with pytest.raises(RequestError, match="has files that do not belong to a site"):
         check_out(tmp_path)
+
+
+def test_interrupted_replacement_keeps_earlier_site(
+    tmp_path: Path, fast_docs: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast_docs(tmp_path / "site")
+    rename, renamed = Path.rename, []
+
+    def interrupt_second(path: Path, target: Path) -> Path:
+        renamed.append(path.name)
+        if len(renamed) == 2:
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", interrupt_second)
+    with pytest.raises(KeyboardInterrupt):
+        fast_docs(tmp_path / "site")
+    assert (tmp_path / "site" / MARK).read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["site"]
