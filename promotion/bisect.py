@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ class BisectionRequest:
         command: command that tells good sets from bad ones, with the placeholders SET and PYTHON.
         python: Python version of the environments; empty for the newest that this machine and both ends have.
         path: PATH of the command, after the programs of the environment.
-        work: folder for the exit codes and the output of the command; the same request resumes in it.
+        work: folder for the exit codes and the output of the command; a request with the same command resumes in it.
     """
 
     found: tuple[Candidate, ...]
@@ -110,32 +111,33 @@ def candidates(bucket: Bucket, released: ReleasedIndex, good: str, bad: str) -> 
 
 
 def bisect(
-    found: Sequence[Candidate], trial: Trial, state: Path, progress: Progress
+    found: Sequence[Candidate], trial: Trial, state: Path, request: Mapping[str, Any], progress: Progress
 ) -> tuple[Candidate, Candidate, tuple[Candidate, ...], Mapping[int, int]]:
     """Return the last good set, the first bad set, the skipped sets between them, and all exit codes.
 
     Args:
         found: sets in order; the first is good, and the last is bad.
         state: file of the exit codes; a bisection with an existing file resumes.
+        request: values on which an exit code depends besides the set, recorded as JSON in `state`.
 
     Raises:
+        RequestError: the file is damaged, or has the exit codes of another request.
         ProcessError: the command ended with a code above 127, or was killed.
     """
-    codes: dict[int, int] = {}
-    if state.exists():
-        codes = {int(number): int(code) for number, code in json.loads(state.read_text()).items()}
+    codes = _read_codes(state, request)
     low, high = 0, len(found) - 1
     while True:
         for place in range(low + 1, high):
-            code = codes.get(found[place].number)
+            code = codes.get(found[place].digest)
             if code == GOOD:
                 low = place
             elif code not in (None, SKIP):
                 high = place
                 break
-        untried = [place for place in range(low + 1, high) if found[place].number not in codes]
+        untried = [place for place in range(low + 1, high) if found[place].digest not in codes]
         if not untried:
-            return found[low], found[high], tuple(found[low + 1 : high]), codes
+            tried = {one.number: codes[one.digest] for one in found if one.digest in codes}
+            return found[low], found[high], tuple(found[low + 1 : high]), tried
         place = min(untried, key=lambda place: abs(2 * place - low - high))
         one = found[place]
         progress.step(f"try set {one.digest[:12]}, ledger entry {one.number}; {len(untried)} sets are left")
@@ -145,8 +147,22 @@ def bisect(
                 f"The command ended with {code} for ledger entry {one.number}, which says neither good nor bad.",
                 hint=f"Let it end with {GOOD} (good), {SKIP} (skip) or 1 to {WORST} (bad), and run this again.",
             )
-        codes[one.number] = code
-        write_whole(state, json.dumps(codes, indent=1).encode())
+        codes[one.digest] = code
+        write_whole(state, json.dumps({"request": request, "codes": codes}, indent=1).encode())
+
+
+def _read_codes(state: Path, request: Mapping[str, Any]) -> dict[str, int]:
+    """Return digest -> exit code of the sets that the same request tried; empty without a file."""
+    if not state.exists():
+        return {}
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
+        recorded = json.loads(state.read_bytes())
+        if recorded["request"] == request:
+            return {str(digest): int(code) for digest, code in recorded["codes"].items()}
+    raise RequestError(
+        f"{state} is damaged, or has the results of another command or Python.",
+        hint="Give another --work, or remove this file.",
+    )
 
 
 def run(
@@ -156,7 +172,7 @@ def run(
 
     Raises:
         MachineError: this machine lacks the Python.
-        ProcessError: see `bisect`.
+        RequestError, ProcessError: see `bisect`.
     """
     work, found = request.work, request.found
     work.mkdir(parents=True, exist_ok=True)
@@ -185,8 +201,8 @@ def run(
             progress.step(f"ledger entry {one.number}: `{render(argv)}` ended with {done.returncode}, output in {log}")
             return done.returncode
 
-    state = work / "codes.json"
-    good, bad, skipped, codes = bisect(found, trial, state, progress)
+    asked = {"command": list(request.command), "python": python}
+    good, bad, skipped, codes = bisect(found, trial, work / "codes.json", asked, progress)
     old, new = (fetch_description(bucket, released, one) for one in (good, bad))
     return Bisection(good=good, bad=bad, skipped=skipped, changed=differences(old, new), codes=codes)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import ProcessError, RequestError
-from promotion.bisect import SKIP, Candidate, bisect, candidates, differences
+from core.process import HostRunner, ProcessResult
+from promotion import bisect as bisection
+from promotion.bisect import SKIP, Bisection, BisectionRequest, Candidate, bisect, candidates, differences
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark
 from promotion.index.retention import RetentionRule, apply
@@ -20,6 +24,8 @@ from tests.support import sets
 from tests.support.promoting import NOW, RELEASED, go, staged_in
 from tests.support.silent import Silent
 from tests.support.wheel_sets import make_wheels
+
+REQUEST = {"command": ["true"], "python": "3.12"}
 
 
 def listed(count: int) -> list[Candidate]:
@@ -38,7 +44,7 @@ def test_bisect_finds_first_bad_set(count: int, first_bad: int, skipped: frozens
         return SKIP if one.number in skipped else int(one.number > first_bad)
 
     with tempfile.TemporaryDirectory() as folder:
-        good, bad, left, codes = bisect(found, trial, Path(folder, "codes.json"), Silent())
+        good, bad, left, codes = bisect(found, trial, Path(folder, "codes.json"), REQUEST, Silent())
     between = range(good.number + 1, bad.number)
     assert good.number <= first_bad < bad.number
     assert [one.number for one in left] == [*between]
@@ -51,7 +57,7 @@ def test_bisect_finds_first_bad_set(count: int, first_bad: int, skipped: frozens
 @pytest.mark.parametrize("code", [128, -9, 255])
 def test_bisect_ends_at_other_exit_codes(tmp_path: Path, code: int) -> None:
     with pytest.raises(ProcessError, match=f"ended with {code} for ledger entry 2"):
-        bisect(listed(3), lambda _: code, tmp_path / "codes.json", Silent())
+        bisect(listed(3), lambda _: code, tmp_path / "codes.json", REQUEST, Silent())
     assert not (tmp_path / "codes.json").exists()
 
 
@@ -65,8 +71,8 @@ def test_interrupted_bisection_resumes(tmp_path: Path) -> None:
         return int(one.number > 9)
 
     with pytest.raises(KeyboardInterrupt):
-        bisect(listed(32), trial, tmp_path / "codes.json", Silent())
-    assert {*map(int, json.loads((tmp_path / "codes.json").read_text()))} == {*tried}
+        bisect(listed(32), trial, tmp_path / "codes.json", REQUEST, Silent())
+    assert {*map(int, json.loads((tmp_path / "codes.json").read_text())["codes"])} == {*tried}
     before = {*tried}
     tried.clear()
     again: list[int] = []
@@ -75,9 +81,63 @@ def test_interrupted_bisection_resumes(tmp_path: Path) -> None:
         again.append(one.number)
         return int(one.number > 9)
 
-    good, bad, _, _ = bisect(listed(32), rest, tmp_path / "codes.json", Silent())
+    good, bad, _, _ = bisect(listed(32), rest, tmp_path / "codes.json", REQUEST, Silent())
     assert (good.number, bad.number) == (9, 10)
     assert before.isdisjoint(again)
+
+
+def test_bisection_does_not_reuse_codes_of_other_sets(tmp_path: Path) -> None:
+    """Entries of another index have the same numbers."""
+    others = [replace(one, digest=f"f{one.digest[1:]}") for one in listed(9)]
+    for found, first_bad in ((listed(9), 3), (others, 7)):
+        trial = lambda one, first_bad=first_bad: int(one.number >= first_bad)  # noqa: E731
+        assert bisect(found, trial, tmp_path / "codes.json", REQUEST, Silent())[1].number == first_bad
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", '{"2": 0}', '{"request": null, "codes": {}}'),
+        json.dumps({"request": {**REQUEST, "command": ["false"]}, "codes": {}}),
+        json.dumps({"request": {**REQUEST, "python": "3.11"}, "codes": {}}),
+        json.dumps({"request": REQUEST, "codes": []}),
+    ],
+)
+def test_bisection_refuses_damaged_and_other_codes(tmp_path: Path, text: str) -> None:
+    (tmp_path / "codes.json").write_text(text)
+    with pytest.raises(RequestError, match="is damaged, or has the results of another command") as caught:
+        bisect(listed(3), lambda _: 0, tmp_path / "codes.json", REQUEST, Silent())
+    assert "--work" in caught.value.hint
+    assert (tmp_path / "codes.json").read_text() == text
+
+
+class FakeRunner(HostRunner):
+    """Instead of a command, return 0 for `true`, else 1."""
+
+    def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
+        return ProcessResult(returncode=int(argv[0] != "true"))
+
+
+@pytest.fixture
+def run_fast(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bisection]:
+    """Return `bisection.run` for three sets, without downloads, installations and processes."""
+    monkeypatch.setattr(bisection, "fetch_description", lambda *_: sets.wheel_set())
+    monkeypatch.setattr(bisection, "fetch_set", lambda *words: words[-1])
+    monkeypatch.setattr(bisection, "find_pythons", lambda *_: {"3.12": Path("/usr/bin/python3")})
+    monkeypatch.setattr(bisection, "install", lambda *_: None)
+
+    def run(work: Path, *command: str) -> Bisection:
+        request = BisectionRequest(found=tuple(listed(3)), command=command, python="3.12", path="/bin", work=work)
+        return bisection.run(DirBucket(work), RELEASED, request, FakeRunner({}), Silent())
+
+    return run
+
+
+def test_bisection_refuses_work_of_another_command(tmp_path: Path, run_fast: Callable[..., Bisection]) -> None:
+    assert run_fast(tmp_path, "true").codes == run_fast(tmp_path, "true").codes == {2: 0}
+    with pytest.raises(RequestError, match="has the results of another command"):
+        run_fast(tmp_path, "false")
+    assert run_fast(tmp_path / "new", "false").codes == {2: 1}
 
 
 def test_candidates_are_retained_sets_between_both(bucket: DirBucket, tmp_path: Path) -> None:
