@@ -174,7 +174,7 @@ def run(
         MachineError: this machine lacks the Python.
         RequestError, ProcessError: see `bisect`.
     """
-    work, found = request.work, request.found
+    work, found = request.work.absolute(), request.found  # the command may run in another folder
     work.mkdir(parents=True, exist_ok=True)
     sets = [fetch_description(bucket, released, one) for one in (found[0], found[-1])]
     python = request.python or _common_python(sets, runner)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -112,9 +112,11 @@ def test_bisection_refuses_damaged_and_other_codes(tmp_path: Path, text: str) ->
 
 
 class FakeRunner(HostRunner):
-    """Instead of a command, return 0 for `true`, else 1."""
+    """Instead of a command, return 0 for `true`, else 1; refuse paths that another folder changes."""
 
-    def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
+    def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, **_: object) -> ProcessResult:
+        assert env is not None
+        assert all(Path(path).is_absolute() for path in (*argv[1:], *env["PATH"].split(":"), env["VIRTUAL_ENV"]))
         return ProcessResult(returncode=int(argv[0] != "true"))
 
 
@@ -138,6 +140,13 @@ def test_bisection_refuses_work_of_another_command(tmp_path: Path, run_fast: Cal
     with pytest.raises(RequestError, match="has the results of another command"):
         run_fast(tmp_path, "false")
     assert run_fast(tmp_path / "new", "false").codes == {2: 1}
+
+
+def test_bisection_gives_command_absolute_paths(
+    tmp_path: Path, run_fast: Callable[..., Bisection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_fast(Path("work"), "true", "{python}", "{set}").codes == {2: 0}
 
 
 def test_candidates_are_retained_sets_between_both(bucket: DirBucket, tmp_path: Path) -> None:
