@@ -22,6 +22,7 @@ from core.wheels_json import load_wheel_set
 from core.wheelset import check_files
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.requirements import hashed, locked, wheels_for, write_lines
+from promotion.gates.common.site import installation_error
 from promotion.gates.common.uv_installer import configured_uv
 from promotion.index.publish import read_head
 from promotion.index.set_lookup import find_set
@@ -171,7 +172,7 @@ def run(
     """Bisect with a command that runs in the environment of each tried set, and keep its output in a log.
 
     Raises:
-        MachineError: this machine lacks the Python.
+        MachineError: this machine lacks the Python, a network or disk space.
         RequestError, ProcessError: see `bisect`.
     """
     work, found = request.work.absolute(), request.found  # the command may run in another folder
@@ -183,12 +184,18 @@ def run(
         raise MachineError(f"This machine has no Python {python}.", hint=f"Run `uv python install {python}`.")
 
     def trial(one: Candidate) -> int:
+        if python not in fetch_description(bucket, released, one).python_versions:
+            progress.step(f"ledger entry {one.number} is skipped: the set does not support Python {python}")
+            return SKIP
         with tempfile.TemporaryDirectory(prefix="bisect-", dir=work) as name:
             folder = fetch_set(bucket, released, one, Path(name, "set"))
             environment = Path(name, "environment")
             try:
                 install(folder, python, interpreter, environment, work / "uv-cache", runner)
             except ProcessError as problem:
+                error = installation_error(f"Cannot install ledger entry {one.number}", problem)
+                if isinstance(error, MachineError):  # a skip would be recorded
+                    raise error from problem
                 progress.step(f"ledger entry {one.number} is skipped: {problem.message}")
                 return SKIP
             own = environment / "bin" / "python"
@@ -236,7 +243,7 @@ def install(folder: Path, version: str, python: Path, environment: Path, cache: 
     """Install the wheels of a set, jax and its dependencies into a new environment.
 
     Raises:
-        ProcessError: uv cannot install them, for example because the set is not for this Python.
+        ProcessError: uv cannot install them.
     """
     wheel_set, uv = load_wheel_set((folder / WHEELS_JSON).read_bytes()), configured_uv(runner)
     own, wheels = environment / "bin" / "python", wheels_for(wheel_set, version)

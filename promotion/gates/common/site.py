@@ -167,7 +167,7 @@ def installation_error(what: str, problem: ProcessError) -> GateError | MachineE
     """
     text = f"{what}: {problem.message}"
     if is_connection_failure(problem.message) or _OF_MACHINE.search(on_one_line(problem.message)):
-        return MachineError(text, hint="Check this machine's network and package index, then run the gate again.")
+        return MachineError(text, hint="Check this machine's network and package index, then run the command again.")
     return GateError(text, hint="Read the output, fix the wheel that it names and run the gate again.")
 
 

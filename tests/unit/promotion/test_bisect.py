@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import ProcessError, RequestError
+from core.errors import MachineError, ProcessError, RequestError
 from core.process import HostRunner, ProcessResult
 from promotion import bisect as bisection
 from promotion.bisect import SKIP, Bisection, BisectionRequest, Candidate, bisect, candidates, differences
@@ -147,6 +147,21 @@ def test_bisection_gives_command_absolute_paths(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_fast(Path("work"), "true", "{python}", "{set}").codes == {2: 0}
+
+
+def test_bisection_without_network_stops_and_records_nothing(
+    tmp_path: Path, run_fast: Callable[..., Bisection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ProcessError(
+            "`uv pip install` failed.\n  error: Failed to fetch: https://pypi.org/simple/numpy/: dns error"
+        )
+
+    with monkeypatch.context() as offline:
+        offline.setattr(bisection, "install", fail)
+        with pytest.raises(MachineError, match="Cannot install ledger entry 2"):
+            run_fast(tmp_path, "true")
+    assert run_fast(tmp_path, "true").codes == {2: 0}
 
 
 def test_candidates_are_retained_sets_between_both(bucket: DirBucket, tmp_path: Path) -> None:
