@@ -29,6 +29,8 @@ FOLDER, SUITE = "gate", "gate/jax.git"
 _BUILD = Path(__file__).parents[1] / "build"
 _LOCKS = (_BUILD / "requirements.lock", _BUILD / "requirements-gate.lock")
 """Packages of this program, with uv and pip, and packages that run the tests."""
+_ALSO = "also.lock"
+"""Name of the user's lock file in the bundle; it differs from the names of this program's."""
 _SECONDS = 1800.0
 _README = """
 Tests without a network
@@ -82,8 +84,9 @@ def add_gate(root: Path, request: GateBundle, wheel_set: WheelSet, runner: Runne
         ProcessError: a package cannot be downloaded.
     """
     (root / FOLDER).mkdir()
-    for lock in filter(None, (*_LOCKS, request.also)):
-        (root / FOLDER / lock.name).write_bytes(lock.read_bytes())
+    locks = {lock.name: lock for lock in _LOCKS} | ({_ALSO: request.also} if request.also else {})
+    for name, lock in locks.items():
+        (root / FOLDER / name).write_bytes(lock.read_bytes())
         needed = write_lines(root / "needed.txt", _applicable(lock, request.python))
         _run(runner, download(Path(sys.executable), request.python, needed, root / "wheels"))
         needed.unlink()
@@ -91,7 +94,7 @@ def add_gate(root: Path, request: GateBundle, wheel_set: WheelSet, runner: Runne
         (root / "set" / wheel.filename).hardlink_to(root / "wheels" / wheel.filename)
     options = [f"--platform {request.platform}", f"--python {request.python}"]
     options += ["--family FAMILY"] if request.platform == "rocm" else []
-    options += [f"--also DIR/{FOLDER}/{request.also.name}"] if request.also else []
+    options += [f"--also DIR/{FOLDER}/{_ALSO}"] if request.also else []
     if request.suite is not None:
         _fetch_suite(request.suite, root / SUITE, runner)
         options.append(f"--jax-tests file://$(realpath DIR)/{SUITE}@{request.suite.commit}")
