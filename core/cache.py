@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -17,6 +18,8 @@ ROCM = (_TREES, "rocm/tarballs", "rocm/parts")
 IMAGES = ("images/files", "images/rocm-packages", "images/contexts", "images/gates")
 KINDS = (*ROCM, *IMAGES, "inputs", "steps", "sources", "bazel", "bisect", "installers", "results", "docs")
 """Folders of the cache; each contains one subfolder for each entry."""
+_ENTRY = re.compile(r".*[0-9a-f]{16}.*|\.new-.+|context-.+|bazel", re.DOTALL)
+"""Names of entries. Most contain a digest; a folder with another name, for example in a project, is not an entry."""
 _YOUNG = 3600
 """Seconds after the last use during which an entry always stays, because a run may be about to use it again."""
 
@@ -48,7 +51,7 @@ def entries(root: Path, kinds: Sequence[str] = KINDS) -> tuple[CacheEntry, ...]:
     rows: list[CacheEntry] = []
     for kind in kinds:
         for path in sorted((root / kind).glob("*" if kind == _TREES else "[!.]*")):
-            if path.is_dir() and not path.is_symlink():
+            if _ENTRY.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
                 with suppress(FileNotFoundError):  # another run removed it meanwhile
                     size, used = _size(path), path.stat().st_mtime
                     rows.append(CacheEntry(path=path, kind=kind, size=size, used=used, busy=in_use(path)))

@@ -484,9 +484,10 @@ def test_store_unpacks_and_hashes_local_tarball(tmp_path: Path, data: bytes) -> 
 def test_store_trim_keeps_entries_in_use(tmp_path: Path, told: Behaviour) -> None:
     root = tmp_path / "rocm"
     tree = store(root).from_url(Client(), told.url + PATH, NAME, selection(full=True))
-    (tmp_path / "inputs/abc").mkdir(parents=True)
-    (tmp_path / "inputs/abc/wheel").write_bytes(b"x" * 50_000)
-    os.utime(tmp_path / "inputs/abc", (1, 1))
+    wheel = tmp_path / "inputs" / ("0" * 64) / "wheel"
+    wheel.parent.mkdir(parents=True)
+    wheel.write_bytes(b"x" * 50_000)
+    os.utime(wheel.parent, (1, 1))
     listed = cache.entries(tmp_path)
     assert [entry.kind for entry in listed][-1] == "inputs"
     assert {entry.kind for entry in listed} == {"rocm/trees", "rocm/tarballs", "inputs"}

@@ -120,7 +120,7 @@ def test_pythons_are_resolved_and_fetched_at_the_same_time(tmp_path: Path) -> No
 
 def test_run_keeps_inputs_and_steps_from_gc_until_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of(FakePip(), tmp_path, Effect.RESOLVE, Effect.FETCH)
-    done = FinishedStep(wheel=wheel_set().wheels[0], folder=tmp_path / "steps/key", saved="")
+    done = FinishedStep(wheel=wheel_set().wheels[0], folder=tmp_path / "steps" / ("0" * 64), saved="")
     built = replace(run.resolved["3.11"][0], sha256="0" * 64)
     for folder in (done.folder, run.inputs.folder(built.sha256)):
         folder.mkdir(parents=True)

@@ -107,7 +107,7 @@ def fail(*_: object) -> None:
 def test_gc_keeps_entry_used_after_listing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[Path], int | None]
 ) -> None:
-    entries, descriptors, folders = cache.entries, [], [tmp_path / f"steps/{name}" for name in ("used", "old", "gone")]
+    entries, descriptors, folders = cache.entries, [], [tmp_path / f"steps/{digit * 64}" for digit in "012"]
     for folder in folders:
         folder.mkdir(parents=True)
         os.utime(folder, (1, 1))
@@ -120,25 +120,41 @@ def test_gc_keeps_entry_used_after_listing(
         return listed
 
     monkeypatch.setattr(cache, "entries", fake_entries)
-    assert [entry.name for entry in cache.collect(tmp_path, limit=-1)] == ["steps/old"]
+    assert [entry.name for entry in cache.collect(tmp_path, limit=-1)] == [f"steps/{'1' * 64}"]
     assert folders[0].is_dir()
     for descriptor in filter(None, descriptors):
         os.close(descriptor)
 
 
 def test_entries_leave_out_what_another_run_removes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("kept", "removed"):
-        (tmp_path / "steps" / name).mkdir(parents=True)
+    kept, removed = (tmp_path / "steps" / (digit * 64) for digit in "01")
+    for folder in (kept, removed):
+        folder.mkdir(parents=True)
     size_of = cache._size
 
     def remove_during(folder: Path) -> int:
         size = size_of(folder)
-        if folder.name == "removed":
+        if folder == removed:
             folder.rmdir()
         return size
 
     monkeypatch.setattr(cache, "_size", remove_during)
-    assert [entry.name for entry in cache.entries(tmp_path)] == ["steps/kept"]
+    assert [entry.path for entry in cache.entries(tmp_path)] == [kept]
+
+
+def test_gc_keeps_folders_of_projects(tmp_path: Path) -> None:
+    """A project may have folders with the names of those of a cache."""
+    mine = [tmp_path / name for name in ("docs/guide", "sources/thesis", "results/run1", "inputs/data", "bazel/rules")]
+    names = ("a" * 64, f"jax-{'b' * 40}", "bazel", ".new-dead", "context-abc")
+    cached = [
+        tmp_path / kind / name
+        for kind, name in zip(("inputs", "sources", "bazel", "rocm/trees", "images/contexts"), names, strict=True)
+    ]
+    for folder in (*mine, *cached):
+        folder.mkdir(parents=True)
+        os.utime(folder, (1, 1))
+    assert {entry.path for entry in cache.collect(tmp_path, limit=-1)} == {*cached}
+    assert all(folder.is_dir() for folder in mine)
 
 
 def test_store_sweeps_scratch_folders_of_dead_runs_only(tmp_path: Path) -> None:
