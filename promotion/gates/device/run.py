@@ -239,7 +239,9 @@ class _GateRun:
             skips=config.skips,
             limits=SessionLimits(test=request.test_timeout),
             retries=request.retries,
-            identity=json.dumps([self.context.staged.digest, config.settings, str(shard), config.listed]),
+            identity=json.dumps(
+                [self.context.staged.digest, config.settings, str(shard), config.listed, *_rocm_identity(request.rocm)]
+            ),
         )
 
     def _check_jax(self, python: Sequence[str], env: Mapping[str, str], expected: ExpectedMachine) -> Iterator[Check]:
@@ -257,6 +259,14 @@ class _GateRun:
         if not any(check.failed for check in self._check_jax(python, env, expected)):
             return report.results
         return tuple(judge(result.id, report.attempts[result.id], machine_unfit=True) for result in report.results)
+
+
+def _rocm_identity(folder: Path | None) -> list[str]:
+    """Return the real path and the version of a given ROCm; empty without one."""
+    if folder is None:
+        return []
+    version = folder / ".info/version"
+    return [str(folder.resolve()), version.read_text(errors="replace") if version.is_file() else ""]
 
 
 def _container(request: DeviceRequest) -> dict[str, str]:

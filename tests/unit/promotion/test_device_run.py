@@ -144,3 +144,25 @@ def test_plan_has_as_many_workers_as_free_memory_allows(tmp_path: Path, given: s
     gate.config, gate.devices = device_config(JaxPlatform.CPU), ()
     (every,) = gate._plan(("python",), {}, suite).passes
     assert len(every.leases) == 16
+
+
+def test_identity_of_run_depends_on_given_rocm(tmp_path: Path) -> None:
+    """An interrupted run does not resume with another ROCm, even at the same path."""
+    gate = _GateRun.__new__(_GateRun)
+    gate.devices, gate.host = (), Allotment(cpus=(0,), cores=1, memory=GIB)
+    gate.context = cast("Any", SimpleNamespace(staged=SimpleNamespace(digest="d")))
+    suite, link = Suite(root=tmp_path, files=(".",), env={}), tmp_path / "rocm"
+
+    def identity(rocm: Path | None) -> str:
+        gate.config = device_config(JaxPlatform.CPU, rocm=rocm)
+        return gate._plan(("python",), {}, suite).identity
+
+    seen = [identity(None)]
+    for version in ("7.0", "7.2"):
+        write_files(tmp_path / version, {"bin/hipcc": ""})
+        link.unlink(missing_ok=True)
+        link.symlink_to(version)
+        seen.append(identity(link))
+    assert identity(link) == identity(tmp_path / "7.2") == seen[-1]
+    write_files(link, {".info/version": "7.2.1"})
+    assert len({*seen, identity(link)}) == 4
