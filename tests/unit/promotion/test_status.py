@@ -54,8 +54,8 @@ def test_running_work_and_cache_are_listed(
     bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cache = tmp_path / "cache"
-    (cache / "inputs" / "abc").mkdir(parents=True)
-    (cache / "inputs" / "abc" / "a.whl").write_bytes(b"x" * 5000)
+    (cache / "inputs" / ("abc" * 22)).mkdir(parents=True)
+    (cache / "inputs" / ("abc" * 22) / "a.whl").write_bytes(b"x" * 5000)
     with ContentStore(cache / "steps").scratch() as folder:
         assert cli.run(words(bucket, cache)) == 0
         said = capsys.readouterr().out
