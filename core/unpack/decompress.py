@@ -17,10 +17,14 @@ from core.errors import ArchiveError, RequestError
 
 _PIECE = 1 << 20
 _PIECES = 8
-_SIP = 4096
 _XZ_MEMORY = 256 << 20
 """Memory limit of xz in bytes, four times the need of `xz -9`; a header may request 4 GB."""
-_BAD_PADDING = "the padding after a stream is damaged"
+_ZST_WINDOW = 128 << 20
+"""Largest window of a .zst frame in bytes, that of `zstd --ultra -22`; a header may request 2 TB."""
+_ZST_BLOCK = 128 << 10
+"""Largest block of a .zst frame in bytes, packed or plain (RFC 8878, section 3.1.1.2.4)."""
+_ZST_MAGIC, _ZST_SKIPPABLE, _ZST_RLE = 0xFD2FB528, 0x184D2A50, 1
+_BAD_PADDING, _TRUNCATED = "the padding after a stream is damaged", "the last stream is truncated"
 
 FORMATS = {".tar.gz": "gz", ".tgz": "gz", ".tar.xz": "xz", ".txz": "xz", ".tar.zst": "zst", ".tzst": "zst"}
 """Supported endings of file names -> compression."""
@@ -98,11 +102,9 @@ def _plain(chunks: Chunks, compression: str) -> Iterator[bytes]:
             with igzip.IGzipFile(None, "rb", fileobj=_ChunkFile(chunks)) as file:  # type: ignore[no-untyped-call]
                 yield from iter(lambda: file.read(_PIECE), b"")
         case "xz":
-            yield from _streams(chunks, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY), padded=True)
+            yield from _xz_streams(chunks)
         case _:
-            # zstandard cannot limit its output, and a few bytes may expand to very many; so the input is split.
-            parts = (chunk[at : at + _SIP] for chunk in chunks for at in range(0, len(chunk), _SIP))
-            yield from _streams(parts, zstandard.ZstdDecompressor().decompressobj, padded=False)
+            yield from _zst_frames(io.BufferedReader(_ChunkFile(chunks), _PIECE))
 
 
 class _ChunkFile(io.RawIOBase):
@@ -123,29 +125,26 @@ class _ChunkFile(io.RawIOBase):
         return count
 
 
-def _streams(chunks: Iterable[bytes | memoryview], start: Callable[[], Any], *, padded: bool) -> Iterator[bytes]:
-    """Decompress concatenated streams.
+def _xz_streams(chunks: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    """Decompress concatenated .xz streams; zeros may follow each, in multiples of four (The .xz File Format, 2.2).
 
-    The file objects of the libraries do not limit the memory of .xz, and do not detect a truncated last .zst stream.
-
-    Args:
-        start: factory of the decompressor of one stream.
-        padded: whether zeros may follow a stream, in multiples of four (The .xz File Format, section 2.2).
+    The file object of lzma does not limit the memory.
     """
-    stream, zeros = start(), 0
+    stream: lzma.LZMADecompressor | None = lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY)
+    zeros = 0
     for chunk in chunks:
         data = bytes(chunk)
         while data:
             if stream is None:
-                before, data = len(data), data.lstrip(b"\0") if padded else data
+                before, data = len(data), data.lstrip(b"\0")
                 zeros += before - len(data)
                 if not data:
                     break
                 if zeros % 4:
                     raise lzma.LZMAError(_BAD_PADDING)
-                stream, zeros = start(), 0
-            yield stream.decompress(data, _PIECE) if padded else stream.decompress(data)
-            while padded and not (stream.eof or stream.needs_input):
+                stream, zeros = lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY), 0
+            yield stream.decompress(data, _PIECE)
+            while not (stream.eof or stream.needs_input):
                 yield stream.decompress(b"", _PIECE)
             data = stream.unused_data
             if stream.eof:
@@ -153,7 +152,50 @@ def _streams(chunks: Iterable[bytes | memoryview], start: Callable[[], Any], *, 
     if zeros % 4:
         raise lzma.LZMAError(_BAD_PADDING)
     if stream is not None:
-        raise EOFError("the last stream is truncated")
+        raise EOFError(_TRUNCATED)
+
+
+def _zst_frames(file: io.BufferedReader) -> Iterator[bytes]:
+    """Decompress concatenated .zst frames (RFC 8878, section 3.1)."""
+    first = _read(file, 1)
+    while first:
+        start = first + _read(file, 4)
+        magic = int.from_bytes(start[:4], "little")
+        if magic & ~0xF == _ZST_SKIPPABLE:
+            left = int.from_bytes(start[4:] + _read(file, 3), "little")
+            while left:
+                left -= len(_read(file, min(left, _PIECE)))
+        elif magic == _ZST_MAGIC:
+            yield from _zst_frame(start, file)
+        else:
+            raise zstandard.ZstdError("no frame starts where one is expected")
+        first = file.read(1)
+
+
+def _zst_frame(start: bytes, file: io.BufferedReader) -> Iterator[bytes]:
+    """Decompress one frame, whose first five bytes were read, block by block.
+
+    zstandard does not limit its output, and four bytes may expand to a block; its file object, which does, does not
+    detect a truncated last frame.
+    """
+    stream = zstandard.ZstdDecompressor(max_window_size=_ZST_WINDOW).decompressobj()
+    stream.decompress(start + _read(file, zstandard.frame_header_size(start) - len(start)))
+    last = 0
+    while not last:
+        block = _read(file, 3)
+        header = int.from_bytes(block, "little")
+        last, kind, size = header & 1, header >> 1 & 3, header >> 3
+        if size > _ZST_BLOCK:
+            raise zstandard.ZstdError(f"a block has {size} bytes")
+        yield stream.decompress(block + _read(file, 1 if kind == _ZST_RLE else size))
+    if not stream.eof:  # a checksum follows
+        yield stream.decompress(_read(file, 4))
+
+
+def _read(file: io.BufferedReader, count: int) -> bytes:
+    if len(data := file.read(count)) < count:
+        raise EOFError(_TRUNCATED)
+    return data
 
 
 def _as_archive_error(error: BaseException, compression: str) -> BaseException:
