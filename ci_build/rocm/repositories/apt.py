@@ -5,18 +5,15 @@ Sources: Debian wiki, DebianRepository/Format; Debian Policy Manual, 5.6.12 (ver
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import lzma
 import re
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from ci_build.rocm.repositories.openpgp import Verifier
-from ci_build.rocm.repositories.resolve import Need, Offer, RepositoryMetadata, offered_file
+from ci_build.rocm.repositories.resolve import Need, Offer, RepositoryMetadata, offered_file, plain_list
 from core.errors import InputError
 from core.http.client import Client
 from core.process import without_credentials
@@ -110,11 +107,7 @@ class AptRepository:
                 f"{without_credentials(self.folder)}{name} has sha256 {found}, not {digests[name]} as signed.",
                 hint="The repository was changed or is being updated; try again later.",
             )
-        try:
-            plain = lzma.decompress(data) if name.endswith(".xz") else data
-            plain = gzip.decompress(data) if name.endswith(".gz") else plain
-        except (lzma.LZMAError, EOFError, OSError, zlib.error) as error:
-            raise InputError(f"{without_credentials(self.folder)}{name} is damaged: {error}.") from error
+        plain = plain_list(data, f"{without_credentials(self.folder)}{name}")
         for row in stanzas(plain.decode("utf-8", "replace")):
             if row.get("Architecture") in (_ARCHITECTURE, "all"):
                 yield _offer(self.url, row)

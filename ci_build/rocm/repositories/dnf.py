@@ -8,20 +8,16 @@ Sources: createrepo_c, doc; rpm, docs/manual/dependencies.md and rpmio/rpmvercmp
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import lzma
 import re
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import zstandard
 from defusedxml import DefusedXmlException, ElementTree
 
 from ci_build.rocm.repositories.openpgp import Verifier
-from ci_build.rocm.repositories.resolve import Need, Offer, RepositoryMetadata, offered_file
+from ci_build.rocm.repositories.resolve import Need, Offer, RepositoryMetadata, offered_file, plain_list
 from core.errors import InputError
 from core.http.client import Client
 from core.process import without_credentials
@@ -65,7 +61,7 @@ class DnfRepository:
                 f"{where}/{location} has sha256 {found}, not {digest} as in repomd.xml.",
                 hint="The repository was changed or is being updated; try again later.",
             )
-        root = _parse(_plain(data, location), f"{where}/{location}")
+        root = _parse(plain_list(data, f"{where}/{location}"), f"{where}/{location}")
         rows = (row for row in root.iter(f"{_COMMON}package") if row.findtext(f"{_COMMON}arch") in _ARCHITECTURES)
         offers = tuple(_offer(base, row) for row in rows)
         return RepositoryMetadata(offers=offers, signer=signer, compare=compare_versions, bare_provides=True)
@@ -90,20 +86,6 @@ def _primary(root: Element, where: str) -> tuple[str, str]:
     raise InputError(
         f"{where}/repodata/repomd.xml names no list of packages with a sha256.", hint="Check the URL of the repository."
     )
-
-
-def _plain(data: bytes, name: str) -> bytes:
-    try:
-        match name.rpartition(".")[2]:
-            case "gz":
-                return gzip.decompress(data)
-            case "xz":
-                return lzma.decompress(data)
-            case "zst":
-                return zstandard.ZstdDecompressor().decompressobj().decompress(data)
-    except (lzma.LZMAError, EOFError, OSError, zlib.error, zstandard.ZstdError) as error:
-        raise InputError(f"{name} is damaged: {error}.", hint="Try again later.") from error
-    return data
 
 
 def _offer(base: str, row: Element) -> Offer:

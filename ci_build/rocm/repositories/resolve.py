@@ -9,6 +9,7 @@ of ROCm's prefix only.
 from __future__ import annotations
 
 import hashlib
+import io
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,13 +17,17 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from core.errors import InputError
+from core.errors import ArchiveError, InputError
 from core.http.client import Client, canonical
 from core.http.download import RemoteFile
 from core.model import Progress
 from core.pip import InputStore, Resolved
 from core.process import without_credentials
+from core.unpack.decompress import chunks_of, decompressed
 
+_LARGEST_LIST = 1 << 30
+"""Maximum bytes of a decompressed list of packages; AMD's have a few million."""
+_COMPRESSIONS = frozenset({"gz", "xz", "zst"})
 _MOST_DOWNLOADS = 4
 """Number of packages that are downloaded at the same time."""
 _SHOWN = 8
@@ -78,6 +83,34 @@ class RepositoryMetadata:
     signer: str
     compare: Compare
     bare_provides: bool
+
+
+def plain_list(data: bytes, where: str) -> bytes:
+    """Return a list of packages without the compression that its name ends with.
+
+    Args:
+        where: URL of the list without credentials.
+
+    Raises:
+        InputError: the data is damaged, or expands to more than 1 GiB.
+    """
+    ending = where.rpartition(".")[2]
+    compression = ending if ending in _COMPRESSIONS else "tar"
+    plain, size = [], 0
+    try:
+        with decompressed(
+            chunks_of(io.BytesIO(data)), compression if compression in _COMPRESSIONS else "tar"
+        ) as pieces:
+            for piece in pieces:
+                size += len(piece)
+                if size > _LARGEST_LIST:
+                    raise InputError(
+                        f"{where} expands to more than {_LARGEST_LIST} bytes.", hint="Check the URL of the repository."
+                    )
+                plain.append(piece)
+    except ArchiveError as error:
+        raise InputError(f"Cannot decompress {where}: {error.message}", hint="Try again later.") from error
+    return b"".join(plain)
 
 
 def offered_file(base: str, location: str, name: str, version: str, sha256: str) -> Resolved:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gzip
+import hashlib
+import lzma
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from ci_build.cli.options.rocm import find_rocm, rocm_defaults
 from ci_build.cli.options.settings import Settings
 from ci_build.rocm.repositories import apt, dnf
-from ci_build.rocm.repositories.openpgp import without_armor
+from ci_build.rocm.repositories import resolve as resolving
+from ci_build.rocm.repositories.openpgp import Verifier, without_armor
 from ci_build.rocm.repositories.resolve import Need, Offer, RepositoryMetadata, offered_file, resolve
 from ci_build.rocm.request import RocmSource, check_source, repository_source
 from core.defaults import defaults
 from core.errors import InputError, RequestError
-from core.http.client import Client
+from core.http.client import Answer, Client
 from core.process import HostRunner
 from core.report import Reporter
 
@@ -198,3 +203,87 @@ def test_without_armor_refuses_other_files() -> None:
     lines = [b"-----BEGIN PGP PUBLIC KEY BLOCK-----", b"Version: x", b"", b"mQENBAAA", b"AA==", b"=abcd"]
     block = b"\r\n".join([*lines, b"-----END PGP PUBLIC KEY BLOCK-----"])
     assert without_armor(block + b"\n" + block, "key.asc") == 2 * b"\x99\x01\x0d\x04\x00\x00\x00"
+
+
+PACK: Mapping[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.ZstdCompressor().compress,
+    "": bytes,
+}
+PRIMARY = (
+    b'<metadata xmlns="http://linux.duke.edu/metadata/common"><package type="rpm"><name>a</name><arch>x86_64</arch>'
+    b'<version epoch="0" ver="1" rel="2"/><checksum type="sha256">%s</checksum><location href="a.rpm"/></package>'
+    b"</metadata>" % (b"0" * 64)
+)
+PACKAGES = b"Package: a\nVersion: 1-2\nArchitecture: amd64\nFilename: a.deb\nSHA256: %s\n" % (b"0" * 64)
+
+
+class Files(Client):
+    """Client of a server with these files, by the ends of their URLs."""
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        super().__init__()
+        self.files = files
+
+    def fetch(self, url: str, **_: Any) -> Answer:
+        body = next((data for end, data in self.files.items() if url.endswith(end)), None)
+        return Answer(status=404 if body is None else 200, headers={}, body=body or b"")
+
+
+class Trusting(Verifier):
+    def cleartext(self, data: bytes, where: str) -> tuple[bytes, str]:
+        return data, "signer"
+
+
+def read_dnf(plain: bytes, ending: str, folder: Path, cut: int = 0) -> RepositoryMetadata:
+    data = PACK[ending](plain)
+    data = data[: len(data) - cut]
+    row = (
+        f'<data type="primary"><checksum type="sha256">{hashlib.sha256(data).hexdigest()}</checksum>'
+        f'<location href="repodata/primary.xml{ending}"/></data>'
+    )
+    index = f'<repomd xmlns="http://linux.duke.edu/metadata/repo">{row}</repomd>'
+    files = Files({"repomd.xml": index.encode(), f"primary.xml{ending}": data})
+    return dnf.DnfRepository(url="https://user:secret@host/x").read(files, Trusting(b"", "", folder, HostRunner({})))
+
+
+def read_apt(plain: bytes, ending: str, folder: Path, cut: int = 0) -> RepositoryMetadata:
+    data = PACK[ending](plain)
+    data = data[: len(data) - cut]
+    name = f"main/binary-amd64/Packages{ending}"
+    release = f"Suite: jammy\nSHA256:\n {hashlib.sha256(data).hexdigest()} {len(data)} {name}\n"
+    repository = apt.AptRepository(url="https://user:secret@host/x", suite="jammy", components=("main",))
+    return repository.read(
+        Files({"InRelease": release.encode(), name: data}), Trusting(b"", "", folder, HostRunner({}))
+    )
+
+
+READERS = [
+    *((read_dnf, PRIMARY, ending) for ending in PACK),
+    *((read_apt, PACKAGES, ending) for ending in (".gz", ".xz", "")),
+]
+
+
+@pytest.mark.parametrize(("read", "plain", "ending"), READERS)
+def test_repository_limits_size_of_expanded_list(
+    read: Callable[..., RepositoryMetadata],
+    plain: bytes,
+    ending: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resolving, "_LARGEST_LIST", 1 << 20)
+    (offer,) = read(plain, ending, tmp_path).offers
+    assert (offer.file.name, offer.file.version) == ("a", "1-2")
+    with pytest.raises(InputError, match=r"^https://\*\*\*\*@host/x/\S+ expands to more than 1048576 bytes") as error:
+        read(plain + b"\n" * (1 << 20), ending, tmp_path)
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(("read", "plain", "ending"), [row for row in READERS if row[2]])
+def test_repository_refuses_truncated_list(
+    read: Callable[..., RepositoryMetadata], plain: bytes, ending: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=r"^Cannot decompress https://\*\*\*\*@host/x/\S+: .*damaged"):
+        read(plain, ending, tmp_path, cut=2)
