@@ -27,8 +27,17 @@ _GRACE_SECONDS = 5.0
 _LOOK_SECONDS = 0.1
 _SIGNALS = {sign.value: sign.name for sign in signal.Signals}
 """Names of signals by number; of the real-time signals, only the first and the last have a name."""
+_INNER_QUOTE = r"['\"](?![\s,;:)\]}]|$)"
+"""A quotation mark that does not end a quoted text, such as a part of a password."""
+_NAME = r"[\w.%\[\]-]{0,64}"
 _CREDENTIALS = re.compile(
-    r"(?<=://)[^/\s'\"@]+(?:@[^/\s'\"@]+)*(?=@)"
+    rf"(?<=://)(?:[^/\s'\"@]|{_INNER_QUOTE})+(?:@[^/\s'\"@]+)*(?=@)"
+    # Passwords with spaces; a port ends a URL.
+    r"|(?<=://)[^/\s'\"@:\[]*:(?!\d{1,5}(?:[\s'\",;:)\]}.]|$))\S[^/\r\n@]*(?=@)"
+    # Parameters of signed URLs, and others with credentials.
+    r"|([?&;#](?i:X-Amz-[\w-]+"
+    rf"|{_NAME}(?:signature|token|secret|credential|passw|authorization){_NAME}|{_NAME}key(?:[-_.]?id)?"
+    rf"|(?:{_NAME}[-_.\[])?(?:auth|key|pass|passphrase|pwd|sig)(?:[-_.\]]{_NAME})?)=)(?:[^&#\s'\"]|{_INNER_QUOTE})+"
     # Headers in the options that Bazel prints; values may contain spaces.
     r"|(?<=_header[= ]).+?(?= --|$)",
     re.MULTILINE,
@@ -115,11 +124,12 @@ def render(argv: Sequence[str], env: Mapping[str, str] | None = None) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """Replace user and password of every URL, and values of Bazel's remote_header options, with `****`.
+    """Replace credentials with `****`.
 
-    Logs may be kept and published as evidence.
+    These are user and password of every URL, the values of query parameters with names such as `sig`, `token` or
+    `X-Amz-Signature`, and the values of Bazel's remote_header options. Logs may be kept and published as evidence.
     """
-    return _CREDENTIALS.sub("****", text)
+    return _CREDENTIALS.sub(r"\1****", text)
 
 
 def merge_environment(base: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:

@@ -137,7 +137,7 @@ def obtain(rocm_source: RocmSource, store: RocmStore, client: Client, *, progres
         source = without_user(url)
     if rocm_source.locked and locked is not None and locked.source != source:
         raise RequestError(
-            f"{rocm_source.lock} locks {locked.source}, not {source}.",
+            f"{rocm_source.lock} locks {without_credentials(locked.source)}, not {without_credentials(source)}.",
             hint="Give the locked source, or another lock.",
         )
     pinned = locked if locked is not None and locked.source == source else None

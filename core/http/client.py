@@ -72,9 +72,14 @@ class RetryState(urllib3.Retry):
         if self._session.stop.is_set():
             raise StoppedError
         if isinstance(error, SSLError):
-            raise InputError(f"{name}: TLS failed: {error}.", hint="Check the certificates of this machine.")
+            raise InputError(
+                f"{name}: TLS failed: {without_credentials(str(error))}.",
+                hint="Check the certificates of this machine.",
+            )
         reason = (
-            str(error) if response is None else f"the server returned {status_text(response.status, response.reason)}"
+            without_credentials(str(error))
+            if response is None
+            else f"the server returned {status_text(response.status, response.reason)}"
         )
         try:
             following = super().increment(*request, **failure)
@@ -144,7 +149,8 @@ class Session(requests.Session):
         except requests.TooManyRedirects as error:
             raise InputError(f"{self.name} redirects too often.", hint="Check the URL.") from error
         except requests.RequestException as error:
-            raise InputError(f"Cannot download {self.name}: {error}.", hint="Check the URL.") from error
+            reason = without_credentials(str(error))
+            raise InputError(f"Cannot download {self.name}: {reason}.", hint="Check the URL.") from error
         if response.status_code not in (200, 206, *accept):
             status = status_text(response.status_code, response.reason)
             response.close()
@@ -162,7 +168,8 @@ class Session(requests.Session):
             return None
         url = canonical(urljoin(resp.url, location))
         if resp.url.startswith("https:") and not url.startswith("https:"):
-            raise InputError(f"{self.name} redirects to {url}, which is not encrypted.", hint="Use an https URL.")
+            target = without_credentials(url)
+            raise InputError(f"{self.name} redirects to {target}, which is not encrypted.", hint="Use an https URL.")
         return url
 
     def rebuild_proxies(self, prepared_request: requests.PreparedRequest, proxies: Any) -> Any:  # noqa: ANN401, ARG002
@@ -249,7 +256,10 @@ def canonical(url: str) -> str:
     """
     parts = parse_url(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise RequestError(f"{url!r} is not an http or https URL.", hint="Write it like https://host/path/file.tar.gz.")
+        shown = without_credentials(url)
+        raise RequestError(
+            f"{shown!r} is not an http or https URL.", hint="Write it like https://host/path/file.tar.gz."
+        )
     return urlunsplit(parts._replace(path=parts.path.replace("+", "%2B") or "/", fragment=""))
 
 
@@ -260,6 +270,6 @@ def sidecar(url: str) -> str:
 
 
 def without_user(url: str) -> str:
-    """Return the URL without user and password."""
+    """Return the URL without user and password, to record it; `without_credentials` is for messages."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

@@ -86,7 +86,7 @@ class AptRepository:
             try:
                 until = parsedate_to_datetime(text)
             except ValueError as error:
-                raise InputError(f"{self.folder} has an invalid Valid-Until: {text!r}.") from error
+                raise InputError(f"{without_credentials(self.folder)} has an invalid Valid-Until: {text!r}.") from error
             if (until if until.tzinfo else until.replace(tzinfo=UTC)) < now:
                 raise InputError(
                     f"{without_credentials(self.folder)}: the Release file expired on {text}.",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -21,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from core.errors import InputError, RequestError
 from core.http import download
-from core.http.client import Client, RetryPolicy
+from core.http.client import Client, RetryPolicy, Session
 from core.http.download import ChangedError, RemoteFile
 from tests.support.file_server import Behaviour, serving
 
@@ -187,6 +188,28 @@ def test_download_sends_credentials_to_own_host_only() -> None:
     assert "secret" not in str(caught.value)
     assert near.authorizations == ["Basic c29tZW9uZTpzZWNyZXQ="]
     assert far.authorizations == [""]
+
+
+def test_download_errors_hide_credentials_in_queries() -> None:
+    heard: list[str] = []
+    client = Client(policy=QUICK, notice=heard.append)
+    with serving(Behaviour(files={}, answers=[500])) as told:
+        url = f"{told.url}/x.tar.gz?sv=2024&sig=SECRET"
+        with pytest.raises(InputError, match=r"x.tar.gz\?sv=2024&sig=\*\*\*\*: the server returned 404") as absent:
+            client.fetch(url, limit=1)
+    with pytest.raises(InputError, match="tries failed") as unreachable:
+        client.fetch("http://127.0.0.1:9/x?token=SECRET", limit=1)
+    answer = requests.Response()
+    answer.status_code, answer.url = 302, "https://host/x?sig=SECRET"
+    answer.headers["location"] = "http://other/y?se=1&sig=SECRET"
+    with (
+        Session(answer.url, client) as session,
+        pytest.raises(InputError, match=r"sig=\*\*\*\* redirects to http://other/y\?se=1&sig=\*\*\*\*,") as redirected,
+    ):
+        session.get_redirect_target(answer)
+    with pytest.raises(RequestError, match=r"'ftp://host/x\?sig=\*\*\*\*' is not") as unknown:
+        client.fetch("ftp://host/x?sig=SECRET", limit=1)
+    assert "SECRET" not in f"{heard} {absent.value} {unreachable.value} {redirected.value} {unknown.value}"
 
 
 def test_fetch_text_returns_small_file() -> None:

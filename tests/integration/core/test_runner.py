@@ -67,11 +67,39 @@ def test_run_hides_credentials_of_urls() -> None:
         ("name @ https://h/x, me@example.invalid", "name @ https://h/x, me@example.invalid"),
         ("build --remote_header=authorization=Bearer abc --jobs=1", "build --remote_header=**** --jobs=1"),
         ("options: --remote_header authorization=Bearer abc --jobs=1", "options: --remote_header **** --jobs=1"),
+        *(
+            (f"x https://user:{word}@h/y, z", "x https://****@h/y, z")
+            for word in ("a'b", 'a"b', "a b", "a', b", "1a b")
+        ),
+        ("'https://user:pa'\"'\"'ss@h/x'", "'https://****@h/x'"),
+        ("https://h, me@x https://h: me@x", "https://h, me@x https://h: me@x"),
+        ("https://h:80 me@x 'https://h:80' me@x", "https://h:80 me@x 'https://h:80' me@x"),
+        ('{"a":"https://h","b":"me@x"} [\'https://h:1\', \'me@x\']',) * 2,
+        ("https://h/x?sv=1&sig=a%2Fb&se=2", "https://h/x?sv=1&sig=****&se=2"),
+        ("'https://h/x?token=a' https://h/?TOKEN=b#c", "'https://h/x?token=****' https://h/?TOKEN=****#c"),
+        ("GET /x?prefix=y&Signature=z&marker=7 failed", "GET /x?prefix=y&Signature=****&marker=7 failed"),
+        ("?a=1&amp;api_key=b", "?a=1&amp;api_key=****"),
         ("While parsing --bes_header=abc: no\nfrom_header", "While parsing --bes_header=****\nfrom_header"),
     ],
 )
 def test_run_hides_credentials_only(text: str, shown: str) -> None:
     assert without_credentials(text) == shown
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("X-Amz-Signature", "x-amz-security-token", "X-Amz-Credential", "X-Goog-Signature", "AWSAccessKeyId", "sig"),
+        *("Key-Pair-Id", "access_token", "private_token", "client-secret", "password", "auth", "key", "sharedKey"),
+    ],
+)
+def test_run_hides_query_parameters_with_credentials(name: str) -> None:
+    assert without_credentials(f"https://h/x?a=b&{name}=y%2B&c=d") == f"https://h/x?a=b&{name}=****&c=d"
+
+
+@pytest.mark.parametrize("name", ["keyword", "author", "design", "list-type", "Expires", "sha256"])
+def test_run_shows_other_query_parameters(name: str) -> None:
+    assert without_credentials(f"https://h/x?{name}=y#{name}=z") == f"https://h/x?{name}=y#{name}=z"
 
 
 def test_run_names_signal() -> None:
