@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import codecs
 import copy
+import ctypes
 import os
 import re
 import selectors
 import shlex
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections import deque
@@ -42,6 +44,17 @@ _CREDENTIALS = re.compile(
     r"|(?<=_header[= ]).+?(?= --|$)",
     re.MULTILINE,
 )
+
+CREDENTIAL_VARIABLES = (
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_PROFILE"),
+    *("AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_ROLE_ARN"),
+    *("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
+    *("AWS_CONTAINER_AUTHORIZATION_TOKEN", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
+    *("GITHUB_TOKEN", "GH_TOKEN", "ACTIONS_ID_TOKEN_REQUEST_TOKEN", "ACTIONS_ID_TOKEN_REQUEST_URL"),
+    *("ACTIONS_RUNTIME_TOKEN", "CI_JOB_TOKEN", "CI_JOB_JWT", "CI_JOB_JWT_V1", "CI_JOB_JWT_V2", "CI_REGISTRY_PASSWORD"),
+)
+"""Environment variables with credentials of AWS, GitHub or GitLab, or with the place of some."""
+_PR_SET_DUMPABLE = 4
 
 LineSink = Callable[[str], None]
 ByteSink = Callable[[int, int], None]
@@ -135,6 +148,17 @@ def without_credentials(text: str) -> str:
 def merge_environment(base: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
     """Return an environment with changes; a key changed to "" is removed."""
     return {key: value for key, value in {**base, **changes}.items() if value != "" or key not in changes}
+
+
+def forbid_inspection() -> None:
+    """Forbid other processes of the same user to read the memory and the environment of this one (prctl(2), Linux).
+
+    They can neither open its /proc/PID/environ nor trace it, and it leaves no core dump. Root, processes with
+    CAP_SYS_PTRACE, and the environment of the shell that started this process are not affected; nor are programs that
+    this process starts.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def exec_replace(argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:

@@ -6,7 +6,10 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
+
+from core.process import CREDENTIAL_VARIABLES, merge_environment
 
 _PROGRAM = """
 import os, signal, sys
@@ -26,9 +29,13 @@ class GroupGuard:
 
     PR_SET_PDEATHSIG of Linux would end only the direct child: the compilers that a driver starts would run on. The
     guard sees the end of its standard input, whose other end only this process has. It starts with the first group.
+
+    Args:
+        environment: environment of the guard, from which credentials are removed, since the commands can read it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = merge_environment(environment, dict.fromkeys(CREDENTIAL_VARIABLES, ""))
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
@@ -45,7 +52,9 @@ class GroupGuard:
             if self._process is None:
                 argv = [sys.executable, "-I", "-S", "-c", _PROGRAM]
                 # Ctrl-C in a terminal, which ends this process, must not end the guard.
-                self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True)
+                self._process = subprocess.Popen(
+                    argv, env=self._environment, stdin=subprocess.PIPE, start_new_session=True
+                )
             assert self._process.stdin is not None
             with suppress(OSError):  # the guard was killed; commands run without it
                 os.write(self._process.stdin.fileno(), line.encode())

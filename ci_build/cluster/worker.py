@@ -60,7 +60,7 @@ class WorkerState:
         self.setup = setup
         self.unfit = ""
         self.scratch = ContentStore(setup.cache / "running")
-        self.guard = GroupGuard()
+        self.guard = GroupGuard(setup.environment)
         self._stores: dict[str, ClusterStore] = {}
         self._lock = threading.Lock()
 

@@ -17,6 +17,7 @@ import platformdirs
 
 from ci_build.release.request import LedgerRequest, SigningKey
 from core.errors import MachineError, RequestError
+from core.process import CREDENTIAL_VARIABLES, forbid_inspection
 from core.report import Reporter
 from core.screen import Folding
 
@@ -69,8 +70,11 @@ def refuse_unknown(environ: Mapping[str, str] | None, options: Iterable[str]) ->
 def child_environment() -> dict[str, str]:
     """Return the environment of child processes, without the signing keys.
 
-    If the user's cache folder is not writable, XDG_CACHE_HOME names its replacement.
+    If the user's cache folder is not writable, XDG_CACHE_HOME names its replacement. If this environment has signing
+    keys or other credentials, children cannot read them from this process either; see `forbid_inspection`.
     """
+    if any(os.environ.get(name) for name in (SIGNING_KEY, LEDGER_KEY, *CREDENTIAL_VARIABLES)):
+        forbid_inspection()
     usual = Path(platformdirs.user_cache_dir())
     folder = writable_folder(usual, "cache")
     caches = {} if folder == usual else {"XDG_CACHE_HOME": str(folder)}

@@ -13,6 +13,7 @@ from pathlib import Path
 from core.errors import ElfError, GateError, MachineError, ProcessError
 from core.layouts import allowed_sonames
 from core.model import PYLOCK, RocmVersion
+from core.process import CREDENTIAL_VARIABLES
 from promotion.gates.common.gate import GateContext
 from promotion.gates.common.installers import Command, is_connection_failure, on_one_line
 from promotion.gates.common.requirements import hashed, locked, wheels_for, write_lines
@@ -49,6 +50,7 @@ _UNSET = (
     *("JAX_TRACEBACK_FILTERING", "JAX_NUM_CPU_DEVICES", "JAX_ENABLE_COMPILATION_CACHE", "JAX_LOGGING_LEVEL"),
     *("JAX_ROCM_PLUGIN_INTERNAL_BITCODE_PATH", "JAX_ROCM_PLUGIN_INTERNAL_LLD_PATH", "JAX_DEBUG_LOG_MODULES"),
     *("MIOPEN_USER_DB_PATH", "MIOPEN_SYSTEM_DB_PATH", "TENSILE_DB", "ROCBLAS_TENSILE_LIBPATH"),
+    *CREDENTIAL_VARIABLES,
 )
 """Variables of the user that gates unset."""
 

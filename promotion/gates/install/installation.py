@@ -12,7 +12,7 @@ from typing import Any
 
 from core.errors import GateError, MachineError, ProcessError
 from core.model import Finding, WheelSet
-from core.process import ProcessResult, Runner
+from core.process import CREDENTIAL_VARIABLES, ProcessResult, Runner
 from core.units import parse_url
 from promotion.gates.common.gate import Check, error, warning
 from promotion.gates.common.installers import Command, Installer, is_connection_failure
@@ -246,7 +246,7 @@ class InstallationTest:
     def _probe(self, python: Path, question: Mapping[str, Any], *, platforms: str = "") -> tuple[dict[str, Any], str]:
         """Run `probe.py` and return its answer and standard error."""
         argv = (str(python), "-I", str(_PROBE), json.dumps(question))
-        env = {"JAX_PLATFORMS": platforms, "JAX_PLATFORM_NAME": ""}
+        env = {**dict.fromkeys(CREDENTIAL_VARIABLES, ""), "JAX_PLATFORMS": platforms, "JAX_PLATFORM_NAME": ""}
         started = time.monotonic()
         try:
             completed = self._run("probe-failed", Command(argv=argv, env=env))

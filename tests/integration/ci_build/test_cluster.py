@@ -104,7 +104,7 @@ KILLED = """
 import os, signal, sys, threading
 from ci_build.cluster.worker import CancellableRunner
 from core.process_groups import GroupGuard
-runner = CancellableRunner(os.environ, threading.Event(), GroupGuard())
+runner = CancellableRunner(os.environ, threading.Event(), GroupGuard(os.environ))
 runner.run(("true",))
 driver = "echo $$ > $1; sleep 600 & echo $! > $0; echo started; wait"
 runner.run(("sh", "-c", driver, *sys.argv[1:]), on_line=lambda _: os.kill(os.getpid(), signal.SIGKILL))

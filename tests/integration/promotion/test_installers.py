@@ -395,3 +395,16 @@ def test_import_that_never_ends_is_named_with_its_line(tmp_path: Path, monkeypat
         test._probe(tmp_path / "environment/bin/python", question)
     assert caught.value.code == "import-hangs"
     assert re.search(r'endless\.py", line 3', caught.value.message)
+
+
+def test_import_gets_no_credentials(tmp_path: Path) -> None:
+    venv.create(tmp_path / "environment", symlinks=True)
+    (site,) = (tmp_path / "environment" / "lib").glob("*/site-packages")
+    (site / "curious.py").write_text("import os\n\nassert 'AWS_SECRET_ACCESS_KEY' not in os.environ\n")
+    source = installation.InstallationSource(
+        index="http://127.0.0.1/", wheel_set=replace(wheel_set(), wheels=(), pins={}), lock=None
+    )
+    runner = HostRunner({**os.environ, "AWS_SECRET_ACCESS_KEY": "secret"})
+    test = installation.InstallationTest(source, runner, configured_uv(runner), OWN, tmp_path)
+    question = {**test._question(imports=True), "imports": ["curious"], "devices": False}
+    test._probe(tmp_path / "environment/bin/python", question)

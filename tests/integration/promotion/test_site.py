@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from core.tasks import TaskContext
 from promotion.gates.common.gate import GateContext
 from promotion.gates.common.machine_tools import MachineTools
 from promotion.gates.common.rocm_manifest import RocmTree
-from promotion.gates.common.site import FROM_MANIFEST, FROM_NEEDS, TREE, Site, make_site, rocm_libraries
+from promotion.gates.common.site import FROM_MANIFEST, FROM_NEEDS, TREE, Site, make_site, rocm_libraries, site_for
 from promotion.gates.compile import remote
 from promotion.gates.load import gate as load_gate
 from tests.support.forked_pip import ForkedPip
@@ -43,6 +44,7 @@ from tests.support.wheel_sets import (
 )
 from wheelkit.rocm_manifest import ROCM_MANIFEST, RocmLibrary, RocmManifest, dump_manifest
 
+ROOT = Path(__file__).resolve().parents[3]
 OWN = "{}.{}".format(*sys.version_info[:2])
 ABSENT = "3.99"
 
@@ -314,3 +316,31 @@ def test_tree_without_hip_is_refused(tmp_path: Path, index: Path) -> None:
     context = room_with(tmp_path, index, dump_manifest(MANIFEST), "0" * 64)
     with pytest.raises(GateError, match=r"has no libamdhip64\.so"):
         rocm_libraries(context, site_in(tmp_path), tree_of(tmp_path, "lib/librocblas.so.5"))
+
+
+_DUMPABLE = """
+import ctypes
+from ci_build.cli.options.environment import child_environment
+child_environment()
+print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["CI_BUILD_SIGNING_KEY", "CI_BUILD_LEDGER_KEY", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", ""]
+)
+def test_children_cannot_read_credentials_of_parent(name: str) -> None:
+    environment = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], **({name: "secret"} if name else {})}
+    done = subprocess.run(
+        [sys.executable, "-c", _DUMPABLE], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == ("0\n" if name else "1\n")
+
+
+def test_processes_of_site_get_no_credentials(tmp_path: Path) -> None:
+    names = ("AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_REGION", "GITHUB_TOKEN", "GH_TOKEN", "CI_JOB_TOKEN")
+    runner = HostRunner(dict.fromkeys(names, "secret"))
+    staged = stage_wheels(tmp_path, make_wheels(tmp_path / "w", pythons=(OWN,)))
+    site = site_for(gate_context(tmp_path, *staged, runner), OWN)
+    show = "import os; print(*sorted(name for name, value in os.environ.items() if value == 'secret'))"
+    assert runner.run([sys.executable, "-I", "-c", show], env=site.env).stdout == "AWS_REGION\n"
