@@ -95,12 +95,9 @@ def plain_list(data: bytes, where: str) -> bytes:
         InputError: the data is damaged, or expands to more than 1 GiB.
     """
     ending = where.rpartition(".")[2]
-    compression = ending if ending in _COMPRESSIONS else "tar"
     plain, size = [], 0
     try:
-        with decompressed(
-            chunks_of(io.BytesIO(data)), compression if compression in _COMPRESSIONS else "tar"
-        ) as pieces:
+        with decompressed(chunks_of(io.BytesIO(data)), ending if ending in _COMPRESSIONS else "tar") as pieces:
             for piece in pieces:
                 size += len(piece)
                 if size > _LARGEST_LIST:
