@@ -87,7 +87,8 @@ class _Files:
 
 def obtain_rocm(source: RocmSource, storage: RocmStorage, reporter: Reporter, runner: Runner, connect: Connect) -> Rocm:
     """Return the ROCm of a checked source, report on it, and keep the cache within its limit."""
-    with reporter.group(f"ROCm: {source.source.rpartition('/')[2] or without_credentials(source.source)}"):
+    shown = without_credentials(source.source)
+    with reporter.group(f"ROCm: {shown.rpartition('/')[2] or shown}"):
         store = RocmStore(storage.cache / "rocm", progress=reporter, keep_tarballs=storage.keep_tarballs)
         rocm = obtain(source, store, connect(), progress=reporter, runner=runner)
     for note in rocm.notes:

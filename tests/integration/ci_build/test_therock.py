@@ -213,7 +213,8 @@ def test_therock_url_name_excludes_query_and_encoded_slash(tmp_path: Path, told:
     told.answers = [503]
     done = run(tmp_path, f"--therock-path={source}", "dist_wheels")
     assert "its sha256 matches the sidecar file on the server" in done.stderr, done.stderr
-    assert ".sha256?token=1: the server returned 503 Service Unavailable; try 2 of 6 in 0.5 s" in done.stderr
+    assert ".sha256?token=****: the server returned 503 Service Unavailable; try 2 of 6 in 0.5 s" in done.stderr
+    assert "token=1" not in done.stderr + done.stdout
     assert done.returncode == 18, done.stderr
     assert [path.name for path in (tmp_path / "cache/rocm/tarballs" / digest).iterdir()] == [NAME]
 
