@@ -16,7 +16,6 @@ from ci_build.cli.options.settings import split_list
 from ci_build.cli.options.table import chosen_options
 from ci_build.cluster.request import connected
 from core.errors import InputError, RequestError
-from core.model import WHEELS_JSON
 from core.report import print_table
 from core.targets import requested
 from core.units import human
@@ -89,11 +88,6 @@ def build(
     room, out = kernel_build.capacity(jobs, memory), Path(settings.text("out"))
     if out.exists() and not out.is_dir():
         raise RequestError(f"--out {out} is not a directory.", hint="Name a directory; a missing one is created.")
-    if (out / WHEELS_JSON).exists():
-        raise RequestError(
-            f"--out {out} has a wheel set, whose wheels must not change.",
-            hint="Name another directory, or build a set with `dist_wheels --kernels`.",
-        )
     if settings.flag("dry_run"):
         if shard or units or forecast:
             raise RequestError(

@@ -118,12 +118,6 @@ def test_long_build_without_named_modules_is_refused(tmp_path: Path, src: Path) 
         job(tmp_path, src, "m").run(NoProcesses(), Silent(), Capacity(jobs=1, memory_mb=1000))
 
 
-def test_build_leaves_wheels_of_a_set_alone(tmp_path: Path) -> None:
-    (tmp_path / "wheels.json").touch()
-    with pytest.raises(RequestError, match="has a wheel set, whose wheels must not change"):
-        dry_run("--targets=gfx942", f"--out={tmp_path}")
-
-
 def test_dry_run_prints_cost_and_required_names() -> None:
     said = dry_run("--targets=gfx942", "--toolchain=rocm")
     assert "of CPU; --forecast" in said
