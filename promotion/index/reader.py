@@ -13,8 +13,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from http.client import HTTPMessage
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urljoin
 
 from core.errors import InputError
@@ -177,12 +178,14 @@ def newest_set(page: bytes) -> int:
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
     """Redirects, except from https to another scheme, as in `core.http`."""
 
-    def redirect_request(self, req: urllib.request.Request, *rest: Any) -> urllib.request.Request | None:  # noqa: ANN401
-        """Return the request for a new URL; URLError if it gives up https."""
-        new = str(rest[-1])
-        if req.full_url.startswith("https:") and not new.startswith("https:"):
-            raise urllib.error.URLError(f"it redirects to {new}, which is not https")
-        return super().redirect_request(req, *rest)
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> urllib.request.Request | None:
+        """Return the request for a new URL; HTTPError if it gives up https."""
+        if req.full_url.startswith("https:") and not newurl.startswith("https:"):
+            text = f"it redirects to {newurl}, which is not https"
+            raise urllib.error.HTTPError(req.full_url, code, text, headers, fp)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 class PublishedIndex:
