@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -86,11 +87,15 @@ def test_interrupted_bisection_resumes(tmp_path: Path) -> None:
     assert before.isdisjoint(again)
 
 
+def fails_from(first_bad: int, one: Candidate) -> int:
+    return int(one.number >= first_bad)
+
+
 def test_bisection_does_not_reuse_codes_of_other_sets(tmp_path: Path) -> None:
     """Entries of another index have the same numbers."""
     others = [replace(one, digest=f"f{one.digest[1:]}") for one in listed(9)]
     for found, first_bad in ((listed(9), 3), (others, 7)):
-        trial = lambda one, first_bad=first_bad: int(one.number >= first_bad)  # noqa: E731
+        trial = partial(fails_from, first_bad)
         assert bisect(found, trial, tmp_path / "codes.json", REQUEST, Silent())[1].number == first_bad
 
 
