@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +53,10 @@ class Checks:
     def __init__(self, names: Sequence[str]) -> None:
         pool = ThreadPoolExecutor(max_workers=2)
         longest_first = sorted(names, key=lambda name: name != TYPES)
-        self._running: dict[str, Future[StepResult]] = {name: pool.submit(run_check, name) for name in longest_first}
+        environment = dict(os.environ)  # exec fails with EFAULT while pytest, in this process, changes the variables
+        self._running: dict[str, Future[StepResult]] = {
+            name: pool.submit(run_check, name, environment) for name in longest_first
+        }
         pool.shutdown(wait=False)
         self.steps: list[StepResult] = []
         """Results that were printed."""
@@ -148,12 +151,14 @@ class Listing:
         items.clear()
 
 
-def run_check(name: str) -> StepResult:
+def run_check(name: str, environment: Mapping[str, str]) -> StepResult:
     """Run one checker of `.venv` in the repository root."""
     started = time.monotonic()
     program, *arguments = CHECKS[name]
     argv = [str(Path(sys.prefix, "bin", program)), *arguments]
-    done = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    done = subprocess.run(
+        argv, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
     return StepResult(name=name, ok=done.returncode == 0, seconds=time.monotonic() - started, output=done.stdout)
 
 
@@ -192,6 +197,9 @@ def main(argv: Sequence[str]) -> int:
         left_out.append(f"tests/integration: because of {'--fast' if options.fast else '--unit'}")
     if options.unit:
         left_out.append(f"{', '.join(CHECKS)}: because of --unit")
+    # Hundreds of processes import the same modules, so bytecode is cached.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     checks = Checks(() if options.unit else tuple(CHECKS))
 
     chosen = [] if any("::" in word or word.endswith((".py", "/")) for word in rest) else [ROOT / "tests"]
@@ -202,9 +210,6 @@ def main(argv: Sequence[str]) -> int:
         jobs = 0  # output and debuggers work in this process only
     if chosen and left_out:
         chosen = [ROOT / "tests" / "unit"]
-    # Hundreds of processes import the same modules, so bytecode is cached.
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    sys.dont_write_bytecode = False
     if chosen and jobs > 1 and not (ROOT / "tests" / "unit" / "__pycache__").exists():
         compile_modules([*settings, *map(str, chosen)])
     checks.show(*(name for name in CHECKS if name != TYPES))
