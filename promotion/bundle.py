@@ -12,6 +12,7 @@ from __future__ import annotations
 import email.parser
 import functools
 import os
+import re
 import sys
 import tarfile
 import tempfile
@@ -113,6 +114,18 @@ def bundle(
         _tar(root, part)
         part.replace(out)
     return out
+
+
+def is_bundle(path: Path) -> bool:
+    """Return whether a file is an archive that `bundle` wrote; its first file is README.txt."""
+    if not path.is_file():
+        return False
+    try:
+        with tarfile.open(path, "r:") as archive:
+            first = archive.next()
+    except (OSError, tarfile.TarError):
+        return False
+    return first is not None and re.fullmatch(r"[^/]+-[0-9a-f]{12}/README\.txt", first.name) is not None
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tarfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +15,7 @@ from ci_build.cli.common import State, host_runner, open_bucket
 from ci_build.cli.options.release import bucket_option
 from core.errors import RequestError
 from promotion.bundle import bundle as write_bundle
-from promotion.bundle import staged_for_bundle
+from promotion.bundle import is_bundle, staged_for_bundle
 from promotion.bundle_gate import GateBundle
 from promotion.evidence.known_tests import PLATFORMS
 from promotion.gates.device.suite import parse_source
@@ -79,19 +78,14 @@ def bundle(
 
 
 def _check_out(out: Path, *, with_gate: bool) -> None:
-    """Refuse a path that exists, unless it is an earlier archive to replace."""
-    if not os.path.lexists(out) or (not with_gate and _is_archive(out)):
+    """Refuse a path that exists, unless it is an earlier bundle to replace."""
+    if not os.path.lexists(out) or (not with_gate and is_bundle(out)):
         return
     if with_gate:
         raise RequestError(f"--out exists: {out}.", hint="Give another --out, or remove it.")
     if out.is_dir():
         raise RequestError(f"--out is a folder: {out}.", hint="Give the path of an archive, such as bundle.tar.")
     raise RequestError(f"--out exists and is not a bundle: {out}.", hint="Give another --out, or remove the file.")
-
-
-def _is_archive(path: Path) -> bool:
-    """Return whether a file can be an earlier bundle."""
-    return path.suffix == ".tar" and path.is_file() and tarfile.is_tarfile(path)
 
 
 def _gate_bundle(values: Mapping[str, Any], *, with_gate: bool) -> GateBundle | None:

@@ -6,6 +6,7 @@ import os
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,11 +15,13 @@ from ci_build.cli.commands import bundle as command
 from core.errors import BucketError, RequestError, WheelSetError
 from core.process import HostRunner
 from promotion import bundle_gate
+from promotion.bundle import bundle
 from promotion.bundle_gate import GateBundle, add_gate
 from promotion.stage import stage
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from tests.support import sets
+from tests.support.silent import Silent
 from tests.support.wheel_sets import make_set, make_wheels, write_set
 
 LOCK = b'lock-version = "1.0"\ncreated-by = "tests"\npackages = []\n'
@@ -55,7 +58,9 @@ def test_bundle_into_read_only_file_system_leaves_nothing(
     assert listing(folder.parent) == before
 
 
-@pytest.mark.parametrize("out", ["notes.txt", "notes.tar", "folder", "folder.tar", "gone.tar", "copy.txt", ""])
+@pytest.mark.parametrize(
+    "out", ["notes.txt", "notes.tar", "folder", "folder.tar", "gone.tar", "backup.tar", "empty.tar", ""]
+)
 def test_bundle_refuses_existing_out_before_work(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], out: str
 ) -> None:
@@ -64,7 +69,9 @@ def test_bundle_refuses_existing_out_before_work(
     for name in ("folder", "folder.tar"):
         Path(name).mkdir()
     Path("gone.tar").symlink_to("none")
-    tarfile.open("copy.txt", "w").close()
+    tarfile.open("empty.tar", "w").close()
+    with tarfile.open("backup.tar", "w") as archive:
+        archive.add("notes.txt")
     before = listing(folder.parent)
     monkeypatch.setattr(command, "open_bucket", None)
     assert cli.run(["bundle", str(folder), f"--out={out}"]) == RequestError.exit_code
@@ -73,10 +80,19 @@ def test_bundle_refuses_existing_out_before_work(
     assert Path("notes.txt").read_text() == "a user's text"
 
 
-def test_bundle_replaces_earlier_bundle(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def write_bundle(out: Path) -> None:
+    """Write the bundle of a set without wheels and dependencies."""
+    bare, bucket = make_set((), python_versions=("3.12",)), DirBucket(Path("bucket"))
+    made = replace(bare, files={**bare.files, "pylock.toml": sha256_of(LOCK)}, file_sizes={})
+    staged = stage(bucket, write_set(out.with_name("empty"), (), made, {"pylock.toml": LOCK}))
+    bundle(bucket, staged, out, Mock(), Silent())
+
+
+@pytest.mark.parametrize("out", ["x.tar", "x"])
+def test_bundle_replaces_earlier_bundle(folder: Path, monkeypatch: pytest.MonkeyPatch, out: str) -> None:
+    write_bundle(Path(out))
     monkeypatch.setattr(command, "write_bundle", lambda *given: given[2])
-    tarfile.open("x.tar", "w").close()
-    assert cli.run(["bundle", str(folder), "--out=x.tar"]) == 0
+    assert cli.run(["bundle", str(folder), f"--out={out}"]) == 0
 
 
 def test_bundle_refuses_folder_with_default_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
