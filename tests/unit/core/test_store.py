@@ -27,6 +27,7 @@ from tests.support.sets import wheel_set
 
 DATA = b"the wheel"
 WHEEL = replace(wheel_set().wheels[0], sha256=hashlib.sha256(DATA).hexdigest(), size=len(DATA))
+KEY = "0" * 64
 
 
 def keep(store: StepStore, saved: str) -> FinishedStep:
@@ -34,7 +35,7 @@ def keep(store: StepStore, saved: str) -> FinishedStep:
         folder = Path(name) / "step"
         folder.mkdir()
         (folder / WHEEL.filename).write_bytes(DATA)
-        return store.keep("key", folder, WHEEL, saved)
+        return store.keep(KEY, folder, WHEEL, saved)
 
 
 def test_store_keeps_first_of_two_equal_results(tmp_path: Path) -> None:
@@ -78,13 +79,13 @@ def test_store_keep_replaces_damaged_result(tmp_path: Path, file: str) -> None:
     store = StepStore(tmp_path)
     (keep(store, "first").folder / file).write_bytes(b"damaged")
     assert keep(store, "second").saved == "second"
-    assert store.find("key") == keep(store, "third")
+    assert store.find(KEY) == keep(store, "third")
 
 
 def test_store_recreates_damaged_result(tmp_path: Path) -> None:
     store = StepStore(tmp_path)
     (keep(store, "first").folder / WHEEL.filename).write_bytes(b"damaged")
-    assert store.find("key") is None
+    assert store.find(KEY) is None
     assert keep(store, "second").saved == "second"
 
 
@@ -92,11 +93,11 @@ def test_store_find_keeps_step_from_gc(tmp_path: Path, monkeypatch: pytest.Monke
     store = StepStore(tmp_path / "steps")
     folder = keep(store, "first").folder
     os.utime(folder, (1, 1))
-    found = store.find("key")
+    found = store.find(KEY)
     assert found is not None
     assert cache.collect(tmp_path, limit=-1, kinds=["steps"]) == ()
     monkeypatch.setattr(os, "utime", fail)
-    assert store.find("key") == found
+    assert store.find(KEY) == found
 
 
 def fail(*_: object) -> None:
@@ -214,7 +215,7 @@ def folder_behind_link(link: Path, folder: Path) -> Path:
 
 
 def test_remove_of_link_keeps_its_target(tmp_path: Path) -> None:
-    link = tmp_path / "steps/link"
+    link = tmp_path / f"steps/{KEY}"
     inner = folder_behind_link(link, tmp_path / "elsewhere")
     assert remove(link)
     assert list(link.parent.iterdir()) == []
@@ -222,7 +223,7 @@ def test_remove_of_link_keeps_its_target(tmp_path: Path) -> None:
 
 
 def test_gc_ignores_link(tmp_path: Path) -> None:
-    link = tmp_path / "steps/link"
+    link = tmp_path / f"steps/{KEY}"
     folder_behind_link(link, tmp_path / "elsewhere")
     assert cache.entries(tmp_path) == cache.collect(tmp_path, limit=-1) == ()
     assert link.is_symlink()
