@@ -154,6 +154,16 @@ def test_bisection_gives_command_absolute_paths(
     assert run_fast(Path("work"), "true", "{python}", "{set}").codes == {2: 0}
 
 
+def test_bisection_skips_set_without_the_python(
+    tmp_path: Path, run_fast: Callable[..., Bisection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = {2: replace(sets.wheel_set(), python_versions=("3.11",))}
+    monkeypatch.setattr(
+        bisection, "fetch_description", lambda *words: described.get(words[-1].number, sets.wheel_set())
+    )
+    assert run_fast(tmp_path, "true").codes == {2: SKIP}
+
+
 def test_bisection_without_network_stops_and_records_nothing(
     tmp_path: Path, run_fast: Callable[..., Bisection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
