@@ -362,7 +362,7 @@ class Verdict:
         warnings: problems that do not block the promotion.
         attested: signer -> file names of the attested wheels.
         provenances: file name of a wheel -> sha256 of its verified attestations.
-        evidence: keys of the evidence that was read.
+        evidence: key -> sha256 of the evidence and signatures that were read.
         requirements: all evidence that the policy requires.
     """
 
@@ -376,7 +376,7 @@ class Verdict:
     warnings: tuple[str, ...] = ()
     attested: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     provenances: Mapping[str, str] = field(default_factory=dict)
-    evidence: tuple[str, ...] = ()
+    evidence: Mapping[str, str] = field(default_factory=dict)
     requirements: tuple[Requirement, ...] = ()
 
     @property

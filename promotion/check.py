@@ -52,8 +52,7 @@ def check(
     """
     released = ReleasedIndex(index=staged.index)
     wheel_set = read_staged(bucket, staged)
-    evidence = read_all(bucket, staged)
-    files = tuple(evidence.values())
+    files = tuple(read_all(bucket, staged).values())
     baseline, offered = _visible(bucket, released, wheel_set, policy)
     attested = verify_attestations(bucket, staged, wheel_set, verify or lazy_verifier())
     provenances = {report.wheel: report.sha256 for report in attested}
@@ -77,7 +76,8 @@ def check(
         *_staged_problems(bucket, staged, wheel_set, files),
         *_conflicts(bucket, released, wheel_set),
     )
-    return dataclasses.replace(decision, blocked_by=reasons, provenances=provenances, evidence=tuple(evidence))
+    digests = {key: sha256 for file in files for key, sha256 in file.digests.items()}
+    return dataclasses.replace(decision, blocked_by=reasons, provenances=provenances, evidence=digests)
 
 
 def _visible(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 
-from core.errors import PromotionBlockedError
+from core.errors import BucketError, PromotionBlockedError
 from core.model import SHA256SUMS, WHEELS_JSON, Progress, Verdict, WheelSet
 from core.number_ranges import NumberRanges
 from core.wheelset import sha256sums
@@ -103,7 +103,8 @@ def promote(
         source: checkout of the policy. None means unknown.
 
     Raises:
-        BucketError: the ledger is damaged or was cut, or has an entry that no key of the policy signed.
+        BucketError: the ledger is damaged or was cut, or has an entry that no key of the policy signed; or the stored
+            evidence changed after it was judged.
         RequestError: the policy requires a signed entry, and does not list the key of the signer.
         PromotionBlockedError: the policy is not satisfied, the staged bytes differ from the set, or the index uses the
             name of a wheel for other bytes. The message lists every reason. The index is unchanged.
@@ -192,6 +193,7 @@ def _promoted(
 
     Raises:
         PromotionBlockedError: the verdict blocks the promotion.
+        BucketError: evidence was replaced after the verdict.
     """
     raise_if_blocked(staged, verdict)
     # The digest of the set covers its other files; the policy checks evidence and its logs. Evidence that arrived after
@@ -201,6 +203,10 @@ def _promoted(
     infos = zip(names, map_concurrently(lambda name: bucket.head(staged.file(name)), names), strict=True)
     digests = {**wheel_set.files, SHA256SUMS: sha256_of(sha256sums(wheel_set))}
     digests |= {name: info.sha256 for name, info in infos if info}
+    judged = {key.removeprefix(staged.root): sha256 for key, sha256 in verdict.evidence.items()}
+    if changed := [name for name, sha256 in judged.items() if digests.get(name) != sha256]:
+        text = f"Evidence of set {staged.digest[:12]} was changed during the promotion: {', '.join(changed)}."
+        raise BucketError(text, hint="Run the command again.")
     record = {
         "channel": policy.channel,
         "sha256": policy.sha256,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from core.errors import BucketError, RequestError
@@ -41,11 +41,13 @@ class EvidenceFile:
     Attributes:
         key: public key of a valid signature, or empty.
         flaw: problem of the signature, or empty.
+        digests: key -> sha256 of both files as they were read.
     """
 
     evidence: Evidence
     key: str = ""
     flaw: str = ""
+    digests: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 def now() -> str:
@@ -138,16 +140,19 @@ def read_files(bucket: Bucket, keys: Iterable[str]) -> Mapping[str, EvidenceFile
 
 def _read(bucket: Bucket, key: str, *, signed: bool) -> EvidenceFile:
     data = bucket.get(key)
-    evidence = load_evidence(data, key)
+    evidence, digests = load_evidence(data, key), {key: sha256_of(data)}
     if not signed:
-        return EvidenceFile(evidence=evidence)
+        return EvidenceFile(evidence=evidence, digests=digests)
+    text = bucket.get(key + SUFFIX)
+    digests[key + SUFFIX] = sha256_of(text)
     try:
-        signature = load_signature(bucket.get(key + SUFFIX), key + SUFFIX)
+        signature = load_signature(text, key + SUFFIX)
     except RequestError as error:
-        return EvidenceFile(evidence=evidence, flaw=error.message)
+        return EvidenceFile(evidence=evidence, flaw=error.message, digests=digests)
     if not is_valid_signature(data, EVIDENCE_TYPE, signature):
-        return EvidenceFile(evidence=evidence, flaw=f"{key + SUFFIX} is not the signature of {key}.")
-    return EvidenceFile(evidence=evidence, key=signature.key)
+        flaw = f"{key + SUFFIX} is not the signature of {key}."
+        return EvidenceFile(evidence=evidence, flaw=flaw, digests=digests)
+    return EvidenceFile(evidence=evidence, key=signature.key, digests=digests)
 
 
 def latest_by_part(evidences: Iterable[Evidence]) -> tuple[Evidence, ...]:
