@@ -145,6 +145,7 @@ class Gate:
         partial: whether only a part is checked, so that the evidence is shown but not stored.
         inputs: function that returns what determines the result besides the staged files, code and settings, or None if
             that is unknown; without a function, the result also depends on the machine. See `kept_results`.
+        has_options: whether a RequestError is about options of the user, so that no evidence of the set records it.
     """
 
     name: str
@@ -154,6 +155,7 @@ class Gate:
     settings: Mapping[str, str] = field(default_factory=dict)
     partial: bool = False
     inputs: Callable[[GateContext], Mapping[str, str] | None] | None = None
+    has_options: bool = False
 
     def subjects(self, targets: tuple[str, ...]) -> tuple[str, ...]:
         """Return the targets of the gate's evidence: these targets, or ANY for the whole set."""

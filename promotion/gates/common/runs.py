@@ -83,7 +83,7 @@ def run_gates(
         New and reused evidence, in order of gates and targets.
 
     Raises:
-        RequestError: the set lacks one of the targets.
+        RequestError: the set lacks one of the targets, or options of a gate are wrong.
     """
     wheel_set = read_staged(bucket, staged)
     selected = _selected_targets(wheel_set, targets)
@@ -256,13 +256,15 @@ def raise_for_failures(evidences: Iterable[Evidence]) -> None:
 
 
 def _execute(gate: Gate, context: GateContext) -> list[Evidence]:
-    """Run a gate; an error that ends the gate early is recorded as evidence too."""
+    """Run a gate; an error that ends the gate early is recorded as evidence too, unless it is about its options."""
     started = now()
     failure: tuple[Finding, ...] = ()
     checks: list[Check] = []
     try:
         checks.extend(gate.run(context))
     except CiBuildError as problem:
+        if gate.has_options and isinstance(problem, RequestError):
+            raise
         code = ENVIRONMENT if isinstance(problem, MachineError) or machine_failure(problem) else "gate-error"
         failure = (error(code, problem.message, problem.hint or "Run the gate again."),)
     except OSError as problem:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from core.errors import GateError, MachineError
+from core.errors import GateError, MachineError, RequestError
 from core.model import Finding, Outcome
 from promotion.evidence.evidence import latest_by_part, load_evidence
 from promotion.evidence.known_tests import KnownTest, KnownTests
@@ -16,10 +16,10 @@ from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.gate import Check, GateContext, error, warning
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.evidence import Reproduce, attachments, upload
-from promotion.gates.device.results import counts, executed
+from promotion.gates.device.results import counts, executed, file_of
 from promotion.gates.device.run_record import results_names
 from promotion.gates.device.sessions.passes import ALL, MULTI
-from promotion.gates.device.suite import TESTS, suite_sizes
+from promotion.gates.device.suite import CORRECT, TESTS, suite_sizes
 from promotion.index.publish import read_head
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex
@@ -161,25 +161,38 @@ def run_check(
     return Check(name=RUN, findings=(*findings, *warnings), target=target, times=0, details=details)
 
 
-def missing_tests(listed: Sequence[str], collected: Collection[str]) -> Iterator[str]:
-    """Yield a problem if listed tests do not exist or are deselected by the suite."""
-    if missing := [test for test in listed if "::" in test and test not in set(collected)]:
-        yield f"the suite has no {', '.join(missing[:_NAMED])}" + (" and others" if missing[_NAMED:] else "")
+def missing_tests(listed: Sequence[str], collected: Collection[str], results: Sequence[TestResult]) -> tuple[str, ...]:
+    """Return the listed tests that do not exist or are deselected, unless their whole file failed or was skipped."""
+    known = {*collected, *(result.id for result in results)}
+    return tuple(test for test in listed if "::" in test and known.isdisjoint((test, file_of(test))))
 
 
 def raise_unless_complete(
-    problems: Sequence[str], collected: int, results: Sequence[TestResult], *, shard: bool = False
+    problems: Sequence[str],
+    collected: int,
+    results: Sequence[TestResult],
+    *,
+    shard: bool = False,
+    missing: Sequence[str] = (),
 ) -> None:
     """Raise an error if the run is incomplete; failed tests alone raise no error.
 
     Args:
         shard: whether the run is a shard, which may have no test to execute.
+        missing: listed tests that do not exist.
 
     Raises:
         MachineError: the machine caused all problems.
+        RequestError: listed tests do not exist, and there is no other problem.
         GateError: there are other problems.
     """
     number, reasons = counts(results), list(problems)
+    if missing:
+        names = ", ".join(missing[:_NAMED]) + (" and others" if missing[_NAMED:] else "")
+        good = (TestVerdict.PASSED, TestVerdict.SKIPPED)
+        if not problems and all(result.verdict in good for result in results):
+            raise RequestError(f"The suite lacks or deselects {names}.", hint=CORRECT)
+        reasons.append(f"the suite lacks or deselects {names}")
     if not collected:
         reasons.append("no test was collected")
     elif not executed(results) and not shard and not number[TestVerdict.ENVIRONMENT]:

@@ -53,6 +53,7 @@ def make_gate(config: DeviceGateConfig) -> Gate:
         run=lambda context: _GateRun(context, config).checks(),
         settings={**config.settings, **part},
         partial=bool(part),
+        has_options=True,
     )
 
 
@@ -79,6 +80,7 @@ class _GateRun:
 
         Raises:
             MachineError: the machine is unfit, or caused the failures.
+            RequestError: options are wrong, such as names of tests.
             GateError: the run is incomplete; failed tests alone raise no error.
         """
         context, config = self.context, self.config
@@ -120,8 +122,9 @@ class _GateRun:
         yield from self._report(report, results, suite, folder, {**config.options, "--python": site.version})
         if config.request.work and not report.problems:
             (folder / DONE).touch()
-        problems = (*report.problems, *missing_tests(config.listed, report.collected))
-        raise_unless_complete(problems, len(report.collected), results, shard=config.shard is not None)
+        missing = missing_tests(config.listed, report.collected, results)
+        shard = config.shard is not None
+        raise_unless_complete(report.problems, len(report.collected), results, shard=shard, missing=missing)
 
     def _report(
         self, report: RunReport, results: tuple[TestResult, ...], suite: Suite, folder: Path, options: Mapping[str, str]

@@ -24,6 +24,8 @@ SMOKE = Path(__file__).parent.parent / "suites" / "smoke"
 SIZES_FILE = Path(__file__).with_name("sizes.toml")
 TESTS = "tests"
 """Folder of JAX's tests."""
+CORRECT = "Correct --test or --test-list."
+"""Hint for listed tests that do not exist."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REMOTE = re.compile(r"(?:[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:).+")
 _COPIED = (TESTS, "docs", "examples", "conftest.py", "pyproject.toml", "pytest.ini")
@@ -93,10 +95,13 @@ def smoke_suite(listed: Sequence[str] = ()) -> Suite:
 
     Args:
         listed: files or tests to run; empty runs all.
+
+    Raises:
+        RequestError: the suite lacks a listed file.
     """
-    files, notes = _files(SMOKE, listed, "list") if listed else ((".",), ())
+    files = _listed_files(SMOKE, listed) if listed else (".",)
     commit = f"smoke-{_digest(SMOKE)[:16]}"
-    return Suite(root=SMOKE, files=files, env={}, commit=commit, choose=_chooser(listed), notes=notes)
+    return Suite(root=SMOKE, files=files, env={}, commit=commit, choose=_chooser(listed))
 
 
 def suite_id(source: SuiteSource | None, runner: Runner) -> str:
@@ -150,7 +155,7 @@ def jax_suite(
         raise InputError(f"{source.location} has no folder {TESTS}.", hint="Pass a checkout of JAX.")
     if not listed and size not in suite_sizes():
         raise RequestError(f"Unknown size: {size!r}.", hint=f"Choose from {', '.join(suite_sizes())}.")
-    files, notes = _files(root, listed, "list") if listed else _files(root, suite_sizes()[size].files, size)
+    files, notes = (_listed_files(root, listed), ()) if listed else _files_of_size(root, size)
     requirements = folder / REQUIREMENTS_FILE
     return Suite(
         root=root,
@@ -172,13 +177,21 @@ def _chooser(listed: Sequence[str]) -> Choose | None:
     return (lambda there: [test for test in there if file_of(test) not in files or test in tests]) if tests else None
 
 
-def _files(root: Path, listed: Sequence[str], size: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the listed files that exist, and a note about missing files."""
-    names = list(dict.fromkeys(map(file_of, listed)))
+def _listed_files(root: Path, listed: Sequence[str]) -> tuple[str, ...]:
+    """Return the files of listed tests and files; RequestError if one does not exist."""
+    names = tuple(dict.fromkeys(map(file_of, listed)))
+    if missing := [name for name in names if not (root / name).exists()]:
+        raise RequestError(f"The suite has no {', '.join(missing)}.", hint=CORRECT)
+    return names
+
+
+def _files_of_size(root: Path, size: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the files of a size that exist, and a note about missing files."""
+    names = suite_sizes()[size].files
     missing = [name for name in names if not (root / name).exists()]
-    if len(missing) * 2 > len(names) or not names:
+    if len(missing) * 2 > len(names):
         text = f"The checkout has only {len(names) - len(missing)} of the {len(names)} files of size {size}."
-        raise RequestError(text, hint="Fix promotion/gates/device/sizes.toml or the list.")
+        raise RequestError(text, hint="Fix promotion/gates/device/sizes.toml, or give another checkout.")
     note = f"The suite lacks {', '.join(missing)} of size {size}."
     return tuple(name for name in names if name not in missing), (note,) if missing else ()
 

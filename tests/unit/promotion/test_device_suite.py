@@ -84,6 +84,10 @@ def test_listed_tests_and_files_are_chosen(tmp_path: Path) -> None:
     there = ["tests/a_test.py::A::one", "tests/a_test.py::A::two", "tests/b_test.py::B::one"]
     assert tests.choose
     assert tests.choose(there) == [there[0], there[2]]
+    with pytest.raises(RequestError, match=r"The suite has no tests/aa_test.py\. Correct --test"):
+        prepared(root, tmp_path / "other", listed=["tests/a_test.py", "tests/aa_test.py::A::one"])
+    with pytest.raises(RequestError, match=r"The suite has no test_nump\.py\."):
+        smoke_suite(["test_numpy.py", "test_nump.py"])
 
 
 def test_jax_suite_refuses_size_with_most_files_missing(tmp_path: Path) -> None:

@@ -314,6 +314,15 @@ def test_failing_gate_leaves_evidence(bucket: DirBucket, staged: StagedSet, fail
         raise_for_failures([first, second])
 
 
+def test_wrong_option_is_not_evidence_of_set(bucket: DirBucket, staged: StagedSet) -> None:
+    wrong = made_gate([GOOD], fail=RequestError("The folder contains a run of another set."))
+    with pytest.raises(RequestError, match="run of another set"):
+        run(bucket, staged, replace(wrong, has_options=True))
+    assert not [*bucket.list(staged.evidence)]
+    (evidence,) = run(bucket, staged, wrong)  # a name in the set may be wrong
+    assert evidence.outcome is Outcome.ERROR
+
+
 def test_machine_failure_is_a_machine_error(bucket: DirBucket, staged: StagedSet) -> None:
     unfit = made_gate([], fail=MachineError("There is no GPU.", hint="Take another machine."))
     (evidence,) = run(bucket, staged, unfit)
