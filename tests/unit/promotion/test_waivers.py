@@ -136,8 +136,10 @@ def judge(evidence: Evidence, policy: Policy, now: datetime = NOW) -> Verdict:
     return verdict(SET, [EvidenceFile(evidence=evidence)], policy, now=now)
 
 
-def test_verdict_accepts_and_lists_waived_flakes() -> None:
-    word = judge(ran(), replace(POLICY, waivers=(WAIVER,)))
+@pytest.mark.parametrize("known_failures", [0, (), ("tests/a_test.py",)])
+def test_verdict_accepts_and_lists_waived_flakes(known_failures: int | tuple[str, ...]) -> None:
+    gates = {"device": replace(DEVICE, known_failures=known_failures)}
+    word = judge(ran(), replace(POLICY, waivers=(WAIVER,), gates=gates))
     assert word.blocked_by == ()
     assert word.waived == tuple(
         f"{WAIVER}. Flaky in the gate device for gfx942: tests/a_test.py::{test}" for test in ("odd", "odd_too")
