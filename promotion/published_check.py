@@ -170,7 +170,10 @@ def _listed(rows: Sequence[Mapping[str, Any]], digest: str | None, url: str) -> 
 
 def _promotions(index: PublishedIndex, status: Mapping[str, Any]) -> Iterator[PromotedSet]:
     """Yield the promoted sets in the ledger, newest first."""
-    released = ReleasedIndex(index=str(status.get("index", "")))
+    try:
+        released = ReleasedIndex(index=str(status.get("index", "")))
+    except RequestError as problem:  # the name comes from the server
+        raise BucketError(problem.message) from problem
     for number in range(int(status.get("entries", 0)), 0, -1):
         key = released.ledger_entry(number)
         if promoted := load_entry(index.read(key.removeprefix(released.root)), key).promoted:

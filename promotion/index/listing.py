@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from core.errors import BucketError, BusyError
+from core.errors import BusyError, RequestError
 from core.model import Channel
 from core.targets import load_table
 from promotion.index.json_types import ListedIndex, check_type
@@ -57,7 +57,7 @@ def parse_listing(page: bytes) -> tuple[ListedIndex, ...] | None:
         check_type(rows, list[ListedIndex])
         for row in rows:
             ReleasedIndex(index=row["index"])
-    except (ValueError, TypeError, RecursionError, BucketError):
+    except (ValueError, TypeError, RecursionError, RequestError):
         return None
     return tuple(rows) if listing_page(rows) == page else None
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from urllib.parse import parse_qs, unquote
 
-from core.errors import RequestError
+from core.errors import BucketError, RequestError
 from core.units import parse_url
 from promotion.storage.bucket import Bucket, check_key
 from promotion.storage.directory_bucket import DirBucket
@@ -47,7 +47,6 @@ def s3_location(text: str) -> tuple[str, str, dict[str, str]]:
 
     Raises:
         RequestError: the URL is invalid.
-        BucketError: the prefix is no key.
     """
     url = parse_url(text)
     parameters = {name: values[-1] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
@@ -57,7 +56,10 @@ def s3_location(text: str) -> tuple[str, str, dict[str, str]]:
             hint=f"Give s3://NAME/PREFIX, optionally with ? and {', '.join(_PARAMETERS)}.",
         )
     prefix = url.path.strip("/")
-    return url.netloc, f"{check_key(prefix)}/" if prefix else "", parameters
+    try:
+        return url.netloc, f"{check_key(prefix)}/" if prefix else "", parameters
+    except BucketError as error:
+        raise RequestError(f"{text!r} is not a bucket: {error.message}", hint=error.hint) from error
 
 
 def open_bucket(text: str) -> Bucket:

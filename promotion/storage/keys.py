@@ -28,7 +28,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from core.errors import BucketError
+from core.errors import RequestError
 from core.model import Channel
 
 METADATA_SUFFIX, PROVENANCE_SUFFIX = ".metadata", ".provenance"
@@ -55,7 +55,7 @@ class StagedSet:
     """A staged set: its index and its digest, which determine all its keys.
 
     Raises:
-        BucketError: the index or the digest cannot be part of a key.
+        RequestError: the index or the digest cannot be part of a key.
     """
 
     index: str
@@ -64,7 +64,7 @@ class StagedSet:
     def __post_init__(self) -> None:
         _check_index(self.index)
         if not is_digest(self.digest):
-            raise BucketError(f"{self.digest!r} is not the digest of a set.", hint="Give 64 hexadecimal digits.")
+            raise RequestError(f"{self.digest!r} is not the digest of a set.", hint="Give 64 hexadecimal digits.")
 
     def __str__(self) -> str:
         return f"{self.index}/{self.digest}"
@@ -183,4 +183,4 @@ def is_digest(text: str) -> bool:
 
 def _check_index(name: str) -> None:
     if _INDEX_NAME.fullmatch(name) is None:
-        raise BucketError(f"{name!r} is not a valid name of an index.", hint="Use a family name or multi-arch.")
+        raise RequestError(f"{name!r} is not a valid name of an index.", hint="Use a family name or multi-arch.")

@@ -151,6 +151,7 @@ def test_index_check_reports_missing_wheel(
         ("wheels.json", lambda data: None, "wheels.json cannot be read: HTTP Error 404"),
         ("status.json", lambda data: b"[]", "status.json is not a status file"),
         ("status.json", lambda data: b"nothing", "is not JSON"),
+        ("status.json", lambda data: data.replace(b'"multi-arch"', b'"../x"', 1), "cannot be trusted: '../x' is not"),
         ("ledger", lambda data: b"{}", "cannot be trusted"),
         ("ledger", lambda data: data.replace(b'"set_digest": "', b'"set_digest": "0'), "has no set"),
     ],

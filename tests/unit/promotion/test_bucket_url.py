@@ -79,6 +79,6 @@ def test_bucket_policy_takes_name_or_url(name: str, capsys: pytest.CaptureFixtur
     assert "arn:aws:s3:::wheels/some/prefix/v2/*" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["file:///wheels", "http://host/wheels", "s3://"])
+@pytest.mark.parametrize("name", ["file:///wheels", "http://host/wheels", "s3://", "s3://name/../x", "s3://name/a%20b"])
 def test_bucket_policy_refuses_other_urls(name: str) -> None:
     assert cli.run(["bucket", "policy", name, "--reader", "*"]) == RequestError.exit_code

@@ -152,6 +152,9 @@ def test_verify_prints_problems(bucket: DirBucket, capsys: pytest.CaptureFixture
     assert run(bucket, "yank", "two", "--reason", "x") == 2
     assert run(bucket, "yank", "multi-arch/2") == 2
     assert run(bucket, "yank", "multi-arch/7", "--reason", "x") == RequestError.exit_code
+    for words in (("verify", "../multi-arch"), ("policy", "check", "multi/arch/123456")):
+        assert run(bucket, *words) == RequestError.exit_code
+        assert "is not a valid name of an index. Use a family name" in capsys.readouterr().err
 
 
 # JSON output

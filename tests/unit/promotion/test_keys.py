@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import BucketError
+from core.errors import RequestError
 from promotion.index.pages import metadata_name
 from promotion.storage.bucket import check_key
 from promotion.storage.keys import ReleasedIndex, StagedSet, project_pages, root_pages
@@ -54,13 +54,13 @@ def test_ledger_keys_sort_by_number() -> None:
 
 @pytest.mark.parametrize("index", ["", "../x", "a/b", ".a", "a b"])
 def test_keys_refuse_invalid_index_names(index: str) -> None:
-    with pytest.raises(BucketError, match="name of an index"):
+    with pytest.raises(RequestError, match="name of an index"):
         ReleasedIndex(index=index)
-    with pytest.raises(BucketError, match="name of an index"):
+    with pytest.raises(RequestError, match="name of an index"):
         StagedSet(index=index, digest=DIGEST)
 
 
 @pytest.mark.parametrize("digest", ["", "ab", "AB" * 32, "zz" * 32, DIGEST + "0"])
 def test_keys_refuse_invalid_digests(digest: str) -> None:
-    with pytest.raises(BucketError, match="digest of a set"):
+    with pytest.raises(RequestError, match="digest of a set"):
         StagedSet(index="multi-arch", digest=digest)

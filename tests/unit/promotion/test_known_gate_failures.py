@@ -17,7 +17,7 @@ import pytest
 
 from ci_build.cli.commands.release import promote as promote_command
 from ci_build.cli.commands.release import release as release_command
-from core.errors import BucketError, PromotionBlockedError
+from core.errors import BucketError, PromotionBlockedError, RequestError
 from core.model import Evidence, Outcome, Tier, WheelSet
 from core.targets import load_table
 from promotion.evidence.evidence import record
@@ -377,7 +377,7 @@ def test_16_cancelled_run_blocks_and_empty_promotion_fails(desk: Desk, outcome: 
 
     assert "The gate install" in desk.refused(desk.bare(desk.wheels(), cancelled))
     for digest in ("", "0" * 12, "undefined"):
-        with pytest.raises(BucketError, match="not the digest of a set"):
+        with pytest.raises(RequestError, match="not the digest of a set"):
             StagedSet(index="multi-arch", digest=digest)
     with pytest.raises(BucketError, match="not in the bucket"):
         go(desk.bucket, StagedSet(index="multi-arch", digest="0" * 64))

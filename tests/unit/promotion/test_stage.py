@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from core import wheelset
-from core.errors import ArchiveError, BucketError, WheelSetError
+from core.errors import ArchiveError, BucketError, RequestError, WheelSetError
 from core.model import WheelSet
 from core.wheels_json import dump_wheel_set
 from promotion.stage import fetch_set, read_staged, stage, write_if_changed
@@ -194,7 +194,7 @@ def test_stage_refuses_invalid_wheel(bucket: DirBucket, tmp_path: Path, wheels: 
 
 def test_stage_refuses_invalid_index_name(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:
     folder = write_set(tmp_path / "set", wheels, make_set(wheels, index="../up"))
-    with pytest.raises(BucketError, match="name of an index"):
+    with pytest.raises(RequestError, match="name of an index"):
         stage(bucket, folder)
 
 
