@@ -53,7 +53,7 @@ def check(
     released = ReleasedIndex(index=staged.index)
     wheel_set = read_staged(bucket, staged)
     files = tuple(read_all(bucket, staged).values())
-    baseline, offered = _visible(bucket, released, wheel_set, policy)
+    baseline, offered, yanked = _visible(bucket, released, wheel_set, policy)
     attested = verify_attestations(bucket, staged, wheel_set, verify or lazy_verifier())
     provenances = {report.wheel: report.sha256 for report in attested}
     decision = verdict(
@@ -63,6 +63,7 @@ def check(
         now=now(),
         baseline=baseline,
         offered=offered,
+        yanked=yanked,
         attested=attested,
         allow_lower=allow_lower,
     )
@@ -82,8 +83,8 @@ def check(
 
 def _visible(
     bucket: Bucket, released: ReleasedIndex, wheel_set: WheelSet, policy: Policy
-) -> tuple[PromotedSet | None, Mapping[str, Collection[str]]]:
-    """Return the newest visible set other than `wheel_set`, and the visible versions of its projects.
+) -> tuple[PromotedSet | None, Mapping[str, Collection[str]], Mapping[str, Collection[str]]]:
+    """Return the newest visible set other than `wheel_set`, and the visible and the yanked versions of its projects.
 
     The versions of `wheel_set`'s projects come from the published pages if these are up to date, else from the ledger.
     """
@@ -91,9 +92,10 @@ def _visible(
     head = find_head(bucket, released, entries, number=snapshot.number, sha256=snapshot.ledger_sha256)
     visible = sorted(head.state.visible, reverse=True)
     if not visible:
-        return None, {}
+        return None, {}, {}
     others = (promoted for number in visible if (promoted := entries.set(number)).set_digest != wheel_set.digest)
     versions: dict[str, Collection[str]] = {}
+    yanked: dict[str, Collection[str]] = {}
     for project in {wheel.name for wheel in wheel_set.wheels}:
         recorded = snapshot.pages.get(project)
         data = b""
@@ -101,13 +103,19 @@ def _visible(
             _, json_key = project_pages(released.simple, project)
             page = bucket.read(json_key)
             data = page[0] if page else b""
+        found: set[tuple[str, bool]] = set()
         if recorded is not None and sha256_of(data) == recorded.sha256:
-            versions[project] = {row.wheel.version for row in parse_project_page(data)}
+            found = {(row.wheel.version, bool(row.yanked)) for row in parse_project_page(data)}
         elif recorded is not None or snapshot.number != head.number:
-            versions[project] = {
-                wheel.version for number in visible for wheel in entries.set(number).wheels if wheel.project == project
+            found = {
+                (wheel.version, number in head.state.yanked)
+                for number in visible
+                for wheel in entries.set(number).wheels
+                if wheel.project == project
             }
-    return next(others, None), versions
+        versions[project] = {version for version, _ in found}
+        yanked[project] = {version for version, _ in found if (version, False) not in found}
+    return next(others, None), versions, yanked
 
 
 def raise_if_blocked(staged: StagedSet, verdict_: Verdict) -> None:

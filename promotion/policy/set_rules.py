@@ -144,14 +144,17 @@ def variant_problems(wheel_set: WheelSet, offered: Mapping[str, Collection[str]]
                 break
 
 
-def order_problems(wheel_set: WheelSet, offered: Mapping[str, Collection[str]]) -> Iterator[str]:
+def order_problems(
+    wheel_set: WheelSet, offered: Mapping[str, Collection[str]], yanked: Mapping[str, Collection[str]] | None = None
+) -> Iterator[str]:
     """Yield a sentence for each project of which pip would not select the set's version, or would go to an older ROCm.
 
     Args:
         offered: project -> visible versions.
+        yanked: project -> versions among them that pip does not select (PEP 592).
     """
     for project, wheel in sorted({wheel.name: wheel for wheel in wheel_set.wheels}.items()):
-        versions = [version for version in offered.get(project, ()) if version != wheel.version]
+        versions = {*offered.get(project, ())} - {wheel.version, *(yanked or {}).get(project, ())}
         highest = max(filter(_is_version, versions), key=Version, default=None)
         if highest is None or not _is_version(wheel.version):
             continue

@@ -51,6 +51,7 @@ def verdict(
     now: datetime,
     baseline: PromotedSet | None = None,
     offered: Mapping[str, Collection[str]] | None = None,
+    yanked: Mapping[str, Collection[str]] | None = None,
     attested: Collection[AttestationReport] = (),
     allow_lower: bool = False,
 ) -> Verdict:
@@ -61,13 +62,14 @@ def verdict(
         now: current time, with a time zone.
         baseline: the newest visible set of the index.
         offered: project -> visible versions.
+        yanked: project -> visible versions that pip selects only for users who pin them.
         attested: report of each provenance file of the set.
         allow_lower: whether a version that pip would not select, or one for an older ROCm, causes only a warning.
     """
     files = tuple(files)
     own = counted_evidence(wheel_set, files, policy)
     grown = tuple(growth_problems(wheel_set, policy, baseline)) if baseline else ()
-    lower = tuple(order_problems(wheel_set, offered or {}))
+    lower = tuple(order_problems(wheel_set, offered or {}, yanked))
     required_evidence = tuple(requirements(wheel_set, files, policy, now))
     unrequired = tuple(_unrequired_failures(wheel_set, files, policy))
     reasons = (*_gate_problems(required_evidence), *(reason for reason, on_rocm in unrequired if on_rocm))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from core.errors import PromotionBlockedError, RequestError
 from core.number_ranges import NumberRanges
+from promotion.check import check
 from promotion.index.audit import verify
 from promotion.index.ledger import LedgerEntry, read_ledger
 from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, IndexState, apply_change
@@ -134,6 +135,18 @@ def test_rollback_refuses_unknown_entry(index: Index, to: int) -> None:
 
 
 # Marks
+
+
+def test_promote_accepts_version_below_yanked_ones(index: Index) -> None:
+    wheels = make_wheels(index.folder / "w", version="0.10.2+rocm7.2.1", pythons=("3.12",))
+    staged = staged_in(index.bucket, index.folder / "sets", wheels)
+    assert any("rocm7.4.0, which pip would select" in text for text in check(index.bucket, staged, POLICY).blocked_by)
+    index.mark(EntryKind.YANK, index.digests[2])
+    assert any("rocm7.3.0, which pip would select" in text for text in check(index.bucket, staged, POLICY).blocked_by)
+    index.mark(EntryKind.YANK, index.digests[1])
+    assert check(index.bucket, staged, POLICY).blocked_by == ()
+    index.bucket.path(RELEASED.status).unlink()  # then the ledger names the versions
+    assert check(index.bucket, staged, POLICY).blocked_by == ()
 
 
 def test_yank_marks_files(index: Index) -> None:

@@ -184,3 +184,4 @@ def test_order_problems_reports_what_pip_would_select(offered: tuple[str, ...], 
     (*texts,) = order_problems(SET, {NAME: offered, "other": ("99",)})
     assert len(texts) == bool(expected)
     assert all(expected in text and NAME in text for text in texts)
+    assert not [*order_problems(SET, {NAME: offered}, {NAME: offered})]
