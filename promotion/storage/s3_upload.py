@@ -7,12 +7,14 @@ import contextlib
 import hashlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core.errors import BucketError
 from promotion.storage.bucket import AbsentError, ConflictError
 from promotion.storage.s3_client import call, call_paged
+from promotion.storage.s3_conditions import unless_busy
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
@@ -68,7 +70,8 @@ def upload_parts(
     try:
         with ThreadPoolExecutor(_MAX_PARTS_AT_ONCE) as pool:
             parts = list(pool.map(part, range(1, -(-size // step) + 1)))
-        done = request("complete_multipart_upload", UploadId=upload_id, MultipartUpload={"Parts": parts}, **condition)
+        end = partial(request, "complete_multipart_upload", UploadId=upload_id, MultipartUpload={"Parts": parts})
+        done = unless_busy(label, partial(end, **condition))
     except ConflictError:
         # An upload that is absent was completed by an earlier attempt of the same request.
         with contextlib.suppress(AbsentError):

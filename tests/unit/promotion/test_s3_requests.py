@@ -143,6 +143,13 @@ def test_upload_recognises_own_completed_upload(tmp_path: Path, code: str) -> No
     assert not uploaded(tmp_path, complete_multipart_upload=again, abort_multipart_upload=gone, head_object=HEAD)
 
 
+def test_upload_waits_while_other_process_writes_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_conditions, "_RACE_SECONDS", 0)
+    busy, stored = refused(409, "ConditionalRequestConflict"), refused(412, "PreconditionFailed")
+    assert not uploaded(tmp_path, complete_multipart_upload=[busy, busy, stored], head_object=HEAD)
+    assert uploaded(tmp_path, complete_multipart_upload=[busy, {"ETag": '"e-1"'}], head_object=HEAD)
+
+
 def test_upload_recognises_completion_by_other_process(tmp_path: Path) -> None:
     assert not uploaded(tmp_path, upload_part=refused(404, "NoSuchUpload"), head_object=HEAD)
 
