@@ -57,14 +57,16 @@ def list_nights(bucket: Bucket, index: str) -> tuple[Night, ...]:
     """Return the nights of an index, oldest first; no record is read."""
     folder = nights_folder(index)
     found: dict[str, Night] = {}
+    checked: set[str] = set()  # also of nights whose record was removed
     for key in bucket.list(folder):
         if match := _NAME.fullmatch(key.removeprefix(folder)):
-            staged = StagedSet(index=index, digest=match[3])
-            night = Night(time=match[1], lock=match[2], staged=staged, checked=bool(match[4]))
-            found[night.key] = replace(
-                night, checked=night.checked or (night.key in found and found[night.key].checked)
-            )
-    return tuple(sorted(found.values(), key=lambda night: (night.time, night.key)))
+            night = Night(time=match[1], lock=match[2], staged=StagedSet(index=index, digest=match[3]))
+            if match[4]:
+                checked.add(night.key)
+            else:
+                found[night.key] = night
+    nights = sorted(found.values(), key=lambda night: (night.time, night.key))
+    return tuple(replace(night, checked=night.key in checked) for night in nights)
 
 
 def record_night(

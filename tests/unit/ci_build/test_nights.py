@@ -14,7 +14,7 @@ from ci_build.build.source.pins import releases
 from ci_build.cli.options import nightly as options
 from ci_build.cli.options.settings import Settings
 from ci_build.release import night_lock
-from ci_build.release.night_lock import free_post_release, lock_of
+from ci_build.release.night_lock import free_post_release, lock_of, used_versions
 from ci_build.release.summary import RunSummary, SetSummary, TargetSummary
 from ci_build.release.summary_text import as_html, as_markdown
 from ci_build.rocm.request import RocmSource, RocmStorage
@@ -22,12 +22,15 @@ from core.errors import RequestError
 from core.model import BuildRequest, Payload
 from core.report import Reporter
 from core.source_request import Checkout, Container, SourceRequest
-from promotion.nights import lock_digest
+from promotion.nights import list_nights, lock_digest, record_check, record_night
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
 from tests.support.sets import published_request
 from tests.support.silent import NoProcesses
 
 CONTINUOUS = Path(options.__file__).parents[2] / "release" / "continuous.toml"
 COMMIT = "c" * 40
+STAGED = StagedSet(index="multi-arch", digest="a" * 64)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +46,21 @@ COMMIT = "c" * 40
 )
 def test_free_post_release_is_unused_and_never_decreases(used: tuple[str, ...], expected: int | None) -> None:
     assert free_post_release(published_request(), used) == expected
+
+
+def test_night_without_its_record_is_not_listed(bucket: DirBucket) -> None:
+    """A damaged record is removed by hand; the night is then done again."""
+    first, second = (record_night(bucket, STAGED, {"n": n}, version=f"0.10.2.post{n}") for n in (1, 2))
+    for night in (first, second):
+        record_check(bucket, night, {"pip": "passed"})
+    assert [(night.lock, night.checked) for night in list_nights(bucket, STAGED.index)] == [
+        (first.lock, True),
+        (second.lock, True),
+    ]
+    bucket.path(first.key).unlink()
+    assert list_nights(bucket, STAGED.index) == (replace(second, checked=True),)
+    build = published_request()
+    assert used_versions(bucket, STAGED.index, build) == {"0.10.2.post2"}
 
 
 def wheel_set(build: BuildRequest, rocm: RocmSource | None = None, folder: Path = Path("cache")) -> WheelSetRequest:
