@@ -8,7 +8,7 @@ entry takes the number of the sweep, the sweep is planned again.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -103,7 +103,7 @@ def apply(
     removing: dict[str, str] = {}
 
     def sweep(head: Head, entries: Entries) -> Change | None:
-        fresh = _plan(bucket, released, head, entries, rule, now())
+        fresh = _plan(bucket, released, head, entries, rule, now(), most=retention.sweep)
         for key in removing.keys() - fresh.remove.keys():
             if info := bucket.head(key + TOMBSTONE_SUFFIX):
                 bucket.delete(info.key, sha256=info.sha256)
@@ -169,7 +169,14 @@ def _plan(
     entries: Entries,
     rule: RetentionRule,
     now: datetime,
+    *,
+    most: Collection[int] | None = None,
 ) -> RetentionPlan:
+    """Return the plan of a rule.
+
+    Args:
+        most: the only sets whose bytes may be removed. None means all.
+    """
     state = head.state
     newest = sorted(state.visible, reverse=True)[: rule.keep_newest]
     kept: dict[int, str] = {}
@@ -180,7 +187,7 @@ def _plan(
             kept[number] = why
         else:
             retire.append(number)
-    candidates = state.retired.without(state.pinned)
+    candidates = [n for n in state.retired.without(state.pinned) if most is None or n in most]
     since = _retired_since(candidates, entries, head.number)
     sweep = {
         number: entries.set(number)

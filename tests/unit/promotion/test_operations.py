@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -313,6 +314,22 @@ def test_retention_retires_then_sweeps(index: Index) -> None:
     stored = {key.rpartition("/")[2] for key in index.bucket.list(f"{RELEASED.root}packages/") if key.endswith(".whl")}
     assert stored == index.names(2), "jaxlib is shared and stays"
     assert list(index.bucket.list(f"{RELEASED.root}sets/{index.digests[0]}/")) == []
+    assert index.sound()
+
+
+def test_retention_removes_only_planned_bytes(index: Index) -> None:
+    """Even without days of grace, files of sets that leave the pages now are removed by the next run."""
+    rule, times = RetentionRule(days=0.5, grace_days=0), itertools.count()
+
+    def now() -> datetime:
+        return index.day(9) + timedelta(seconds=0.7 * next(times))
+
+    shown = plan(index.bucket, RELEASED, rule, now=now)
+    assert apply(index.bucket, RELEASED, rule, actor=ME, now=now) == shown
+    assert (shown.retire, shown.sweep) == ((1, 2), ())
+    assert index.bucket.head(RELEASED.set_file(index.digests[0], "wheels.json")) is not None
+    assert apply(index.bucket, RELEASED, rule, actor=ME, now=now).sweep == (1, 2)
+    assert index.bucket.head(RELEASED.set_file(index.digests[0], "wheels.json")) is None
     assert index.sound()
 
 
