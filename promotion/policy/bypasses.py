@@ -56,7 +56,7 @@ class Bypass:
 
     def covers(self, gate: str, target: str) -> bool:
         """Return whether the bypass applies to a gate for a target."""
-        return gate in self.gates and target in self.targets
+        return gate in self.gates and not {target, target.partition(":")[0]}.isdisjoint(self.targets)
 
 
 def whole_number(value: Any, *, least: int = 1, most: int = 1_000_000) -> int:  # noqa: ANN401 - any value of TOML

@@ -43,8 +43,8 @@ class GateRule:
     targets: Mapping[str, GateRule] = field(default_factory=dict)
 
     def of(self, target: str) -> GateRule:
-        """Return the requirements for a gfx target."""
-        return self.targets.get(target.partition(":")[0], self)
+        """Return the requirements for a gfx target; an entry without features applies to all features."""
+        return self.targets.get(target, self.targets.get(target.partition(":")[0], self))
 
     def __post_init__(self) -> None:
         least, known_failures = self.min_passed, self.known_failures

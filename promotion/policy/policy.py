@@ -105,8 +105,8 @@ class Policy:
         return Authority(channel=self.channel, keys=self.ledger_keys, signer=signer, policy=self.text, source=source)
 
     def required_tier(self, target: str) -> Tier:
-        """Return the required tier of a gfx target."""
-        return self.tiers.get(target, self.tier)
+        """Return the required tier of a gfx target; an entry without features applies to all features."""
+        return self.tiers.get(target, self.tiers.get(target.partition(":")[0], self.tier))
 
 
 def load_policy(
@@ -225,7 +225,7 @@ def _parsed(values: dict[str, Any], index: str) -> dict[str, Any]:
     return {
         **_rules_for_evidence(values),
         "tier": _target_tier(values.pop("tier")),
-        "tiers": {target: _target_tier(tier) for target, tier in values.pop("tiers").items()},
+        "tiers": {_target(word): _target_tier(tier) for word, tier in values.pop("tiers").items()},
         "python_versions": None if python_versions == _SUPPORTED else strings(python_versions),
         "pythons": whole_number(values.pop("pythons"), least=1),
         "device_members": {name: strings(paths) for name, paths in values.pop("device_members").items()},
@@ -276,6 +276,13 @@ def _ledger_key(value: object) -> LedgerKey:
     if expires is not None and type(expires) is not date:
         raise ValueError(f"{expires!r} is not a date")
     return LedgerKey(key=public_key(table["key"]), expires=expires)
+
+
+def _target(word: str) -> str:
+    """Return a gfx target; ValueError for a family or an unknown word."""
+    if expanded([word]) != (word,):
+        raise ValueError(f"tiers: {word} is not a gfx target")
+    return word
 
 
 def _target_tier(text: str) -> Tier:

@@ -30,6 +30,8 @@ def test_parse_bypasses_accepts_complete_entry() -> None:
     assert void == ()
     assert entry.covers("device", "gfx942")
     assert not entry.covers("device", "any")
+    assert entry.covers("device", "gfx942:xnack-")
+    assert not parse_bypass({**COMPLETE, "targets": ["gfx942:xnack-"]}).covers("device", "gfx942:xnack+")
     assert str(entry) == "by somebody, from 2026-01-01 until 2026-01-10: the runner is broken"
 
 

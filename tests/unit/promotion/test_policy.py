@@ -54,6 +54,8 @@ def test_load_policy_applies_index_values(tmp_path: Path) -> None:
         ("edition = 1", ""),
         ("edition = 1", 'edition = "1"'),
         ("tiers = {}", 'tiers = { gfx942 = "rumour" }'),
+        ("tiers = {}", 'tiers = { "gfx103X-all" = "structure" }'),
+        ("tiers = {}", 'tiers = { gfx9042 = "device" }'),
         ("tiers = {}", ""),
         ("python_versions = []", "python_versions = [3.11]"),
         ("verified_rocm = false", 'verified_rocm = "yes"'),

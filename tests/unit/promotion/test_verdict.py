@@ -403,6 +403,20 @@ def test_verdict_uses_tier_of_target(wheel_set: WheelSet) -> None:
     assert verdict(wheel_set, passing_evidence(wheel_set, policy), policy).allowed
 
 
+def test_verdict_applies_rules_of_processor_to_features(wheel_set: WheelSet) -> None:
+    target = "gfx942:xnack-"
+    strict, loose = replace(DEVICE, min_passed=9), replace(DEVICE, min_passed=1)
+    gate = replace(DEVICE, targets={"gfx942": strict, "gfx90a:xnack+": loose})
+    policy = replace(POLICY, tiers={"gfx942": Tier.DEVICE}, gates={"device": gate}, device_members={})
+    word = verdict(replace(wheel_set, targets=(target,)), [], policy)
+    assert word.blocked_by == (
+        f"The gate device for {target} has not run on this set.",
+        f"{target} was tested at tier none; device is required.",
+    )
+    rules = [gate.of(name) for name in ("gfx942:xnack+", "gfx90a:xnack+", "gfx90a:xnack-")]
+    assert rules == [strict, loose, gate]
+
+
 # Accepted signers
 
 MINE, THEIRS = "ssh-ed25519 MINE", "ssh-ed25519 THEIRS"
