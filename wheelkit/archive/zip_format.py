@@ -163,9 +163,7 @@ def read_central(directory: bytes, count: int, problems: list[str]) -> list[ZipM
         if at > len(directory):
             raise ArchiveError(f"The central directory is damaged at entry {len(members)}.")
         name = _decode_name(raw_name, flags, problems)
-        extra = _read_extra(raw_extra, name, problems)
-        if extra.get(UNICODE_PATH_EXTRA, b"12345" + raw_name)[5:] != raw_name:
-            problems.append(f"{name}: an extra field contains another name")
+        extra = _read_extra(raw_extra, raw_name, name, problems)
         size, packed, offset = _widen((size, packed, offset), extra, name, problems)
         if disk not in (0, MAX16):
             problems.append(f"{name}: it is on another disk")
@@ -189,7 +187,7 @@ def read_local(pread: Pread, member: ZipMember, problems: list[str]) -> LocalHea
         return None
     _, _, flags, method, _, _, crc, packed, size, name_size, extra_size = LOCAL.unpack(raw)
     rest = pread(name_size + extra_size, member.header_offset + LOCAL.size)
-    extra = _read_extra(rest[name_size:], member.name, problems)
+    extra = _read_extra(rest[name_size:], rest[:name_size], member.name, problems)
     size, packed = _widen((size, packed), extra, member.name, problems)
     data_offset = member.header_offset + LOCAL.size + name_size + extra_size
     return LocalHeader(
@@ -221,17 +219,20 @@ def _decode_name(raw: bytes, flags: int, problems: list[str]) -> str:
         return name
 
 
-def _read_extra(raw: bytes, name: str, problems: list[str]) -> dict[int, bytes]:
+def _read_extra(raw: bytes, raw_name: bytes, name: str, problems: list[str]) -> dict[int, bytes]:
     fields: dict[int, bytes] = {}
     at = 0
     while at + 4 <= len(raw):
         kind, size = struct.unpack_from("<HH", raw, at)
-        at += 4 + size
-        if at > len(raw) or kind in fields:
+        end = at + 4 + size
+        if end > len(raw) or kind in fields:
             break
-        fields[kind] = raw[at - size : at]
+        fields[kind] = raw[at + 4 : end]
+        at = end
     if at != len(raw):
         problems.append(f"{name}: its extra fields are malformed")
+    if fields.get(UNICODE_PATH_EXTRA, b"12345" + raw_name)[5:] != raw_name:
+        problems.append(f"{name}: an extra field contains another name")
     return fields
 
 

@@ -231,6 +231,14 @@ def wrong(name: bytes = b"tiny/bad.py", **fields: object) -> RawMember:
             wrong(central={"extra": struct.pack("<HHBL", 0x7075, 10, 1, 0) + b"other"}),
             "tiny/bad.py: an extra field contains another name",
         ),
+        (
+            wrong(local={"extra": struct.pack("<HHBL", 0x7075, 10, 1, 0) + b"other"}),
+            "tiny/bad.py: an extra field contains another name",
+        ),
+        (  # readers disagree about which of the two fields counts
+            wrong(central={"extra": b"\x55\x54\1\0a\x55\x54\1\0b"}),
+            "tiny/bad.py: its extra fields are malformed",
+        ),
         (wrong(before=b"hidden"), "6 bytes between tiny-1.0.dist-info/RECORD and tiny/bad.py belong to no member"),
         (wrong(after=b"hidden"), "6 bytes between tiny/bad.py and the central directory belong to no member"),
         (wrong(central={"packed": 99}, local={"packed": 99}), "tiny/bad.py: it overlaps the central directory"),
