@@ -36,14 +36,17 @@ def parse_record(text: str) -> tuple[list[tuple[str, RecordEntry]], list[str]]:
     """
     entries: list[tuple[str, RecordEntry]] = []
     problems: list[str] = []
-    for number, row in enumerate(csv.reader(io.StringIO(text, newline="")), 1):
-        if not row:
-            continue
-        entry = _parse_row(row)
-        if entry is None:
-            problems.append(f"line {number} is not path,hash,size")
-        else:
-            entries.append((row[0], entry))
+    try:
+        for number, row in enumerate(csv.reader(io.StringIO(text, newline="")), 1):
+            if not row:
+                continue
+            entry = _parse_row(row)
+            if entry is None:
+                problems.append(f"line {number} is not path,hash,size")
+            else:
+                entries.append((row[0], entry))
+    except csv.Error as error:  # for example, a quote without its end makes one field of all following lines
+        problems.append(f"it is not CSV: {error}")
     return entries, problems
 
 

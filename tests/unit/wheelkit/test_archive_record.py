@@ -64,6 +64,13 @@ def test_verify_record_reports_wrong_record(tmp_path: Path, change: str, to: str
     assert named in found[code]
 
 
+def test_verify_record_reports_unbalanced_quote(tmp_path: Path) -> None:
+    members = with_record(RECORD, f'"{RECORD}')
+    members[RECORD] += b"tiny/c.py,,\n" * 20000
+    found = findings(tmp_path, members)
+    assert found["record-malformed"].startswith("RECORD is malformed: it is not CSV: field larger than field limit")
+
+
 def test_verify_record_reports_all_findings(tmp_path: Path) -> None:
     members = with_record(record_line("tiny/a.py", b"a\n"), record_line("tiny/c.py", b"a\n"))
     assert set(findings(tmp_path, members)) == {"record-missing-entry", "record-no-such-file"}
