@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -224,11 +224,11 @@ class WheelArchive:
             ArchiveError: RECORD is missing or malformed, or lists a path twice.
         """
         rows, problems = parse_record(self._info("RECORD"))
-        entries = dict(rows)
-        problems += [f"{path} is listed twice" for path in {p for i, (p, _) in enumerate(rows) if p in dict(rows[:i])}]
+        counts = Counter(path for path, _ in rows)
+        problems += [f"{path} is listed twice" for path, count in counts.items() if count > 1]
         if problems:
             raise ArchiveError(f"RECORD of {self.name} is malformed: {'; '.join(problems)}.")
-        return entries
+        return dict(rows)
 
     def metadata(self) -> Message:
         """Return METADATA (core metadata, PEP 566)."""
