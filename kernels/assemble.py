@@ -155,7 +155,8 @@ def make_wheel(
     out.mkdir(parents=True, exist_ok=True)
     path = out / cached.path.name
     if not path.is_file() or file_sha256(path) != cached.sha256:
-        draft = out / f".{cached.path.name}.{os.getpid()}"
+        # Containers that share a folder can have equal process IDs.
+        draft = out / f".{cached.path.name}.{os.urandom(8).hex()}"
         try:
             shutil.copyfile(cached.path, draft)
             draft.replace(path)

@@ -106,8 +106,9 @@ def new_key(path: Path) -> Signer:
         raise RequestError(f"{path} is not the name of a file.", hint="Name the file of the new key.")
     text = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The key is written to a temporary file, so the file never contains an incomplete key.
-    part = path.with_name(f".{path.name}.{os.getpid()}")
+    # The key is written to a temporary file, so the file never contains an incomplete key. A process ID in its name
+    # could be that of a killed run in another container.
+    part = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path

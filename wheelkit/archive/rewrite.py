@@ -125,7 +125,8 @@ class WheelRewrite:
             ArchiveError: the result is not a valid wheel with the file name of `out`, a content file does not match its
                 `changed` ranges, or the source is damaged. Nothing is left at `out`.
         """
-        draft = out.with_name(f".{out.name}.{os.getpid()}")
+        # Threads share a process ID, and containers that share a folder can have equal ones.
+        draft = out.with_name(f".{out.name}.{os.urandom(8).hex()}")
         try:
             with writes_to(out), draft.open("w+b", buffering=0) as file:
                 writer = MemberWriter(self._source, OutFile(file.fileno()), self._date_time)

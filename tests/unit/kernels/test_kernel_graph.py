@@ -8,22 +8,25 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.digests import file_sha256
 from core.errors import KernelError
 from core.model import GfxTarget, KernelRequest
-from core.process import ProcessResult
+from core.process import HostRunner, ProcessResult
+from kernels import assemble
 from kernels.build import KernelBuild
 from kernels.catalog import load_catalog
 from kernels.graph import Capacity, Graph, limits_for
 from kernels.modules import KernelModule, ModuleKind, Unit
 from kernels.step_process import split_times
 from kernels.steps import CompileStep, closure, fill, library_steps, unit_steps
-from kernels.store import Cost, KernelStore, key_of
+from kernels.store import Cost, KernelStore, StoredFile, key_of
 from kernels.toolchains import Toolchain, load
 from tests.support.silent import Silent
 
@@ -337,3 +340,31 @@ def test_merge_copies_only_complete_results(src: Path, tmp_path: Path) -> None:
     assert taken is not None
     assert taken.path.read_bytes() == b"one"
     assert own.measured("m/u for gfx942") == QUICK
+
+
+def test_stored_wheel_is_written_by_two_runs_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (stored := tmp_path / "x.whl").write_bytes(b"wheel")
+    found = StoredFile(path=stored, sha256=file_sha256(stored), cost=QUICK)
+    monkeypatch.setattr(KernelStore, "find", lambda store, key: found)
+    built = SimpleNamespace(natives=(), missing=(), wanted=(), instances="")
+    job = SimpleNamespace(catalog=None, run=lambda *_: built)
+    monkeypatch.setattr(assemble, "prepare", lambda *_, **__: job)
+    monkeypatch.setattr(assemble, "recipe", SimpleNamespace(repair_plan=lambda *_: None, with_members=lambda *_: None))
+    request: Any = SimpleNamespace(targets=())
+    out, copies = tmp_path / "out", []
+
+    def write() -> Path:
+        return assemble.make_wheel(
+            request, "1", out, cache=tmp_path, runner=HostRunner({}), progress=Silent(), capacity=Capacity(),
+            place=assemble.THIS_MACHINE,
+        ).path  # fmt: skip
+
+    def copy(source: Path, target: Path, copyfile: Callable[[Path, Path], Path] = shutil.copyfile) -> Path:
+        copies.append(copyfile(source, target))
+        if len(copies) == 1:
+            write()  # by another run, with the same process ID
+        return target
+
+    monkeypatch.setattr(shutil, "copyfile", copy)
+    assert write().read_bytes() == b"wheel"
+    assert (len(copies), list(out.iterdir())) == (2, [out / "x.whl"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,11 @@ def test_signer_reads_openssl_and_openssh_keys(tmp_path: Path) -> None:
     key = ed25519.Ed25519PrivateKey.generate()
     ssh = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     assert Signer(pem(key), origin="a").key == Signer(ssh, origin="b").key
+
+
+def test_new_key_ignores_leftover_of_killed_run(tmp_path: Path) -> None:
+    (tmp_path / f".key.{os.getpid()}").touch()  # containers can have equal process IDs
+    assert new_key(tmp_path / "key").key == load_signer(tmp_path / "key").key
 
 
 def test_new_key_is_private(tmp_path: Path) -> None:

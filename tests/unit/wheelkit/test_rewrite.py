@@ -250,6 +250,16 @@ def test_local_header_of_large_member_is_zip64() -> None:
     assert (local.size, local.compressed_size, problems) == (5 << 30, 5 << 30, [])
 
 
+def test_rewrite_to_one_file_from_two_runs(wheel: Path, out: Path) -> None:
+    def late(record: object) -> bytes:
+        rewritten(wheel, out)
+        return b"late"
+
+    rewritten(wheel, out, lambda rewrite: rewrite.set("tiny/late.txt", late))
+    assert members(out)["tiny/late.txt"] == b"late"
+    assert list(out.parent.iterdir()) == [out]
+
+
 def test_rewrite_leaves_no_temporary_files(wheel: Path, out: Path) -> None:
     rewritten(wheel, out)
     assert list(out.parent.iterdir()) == [out]
