@@ -62,6 +62,7 @@ class AptRepository:
         digests = {path: digest for digest, _, path in rows}
         folders = [f"{component}/binary-{_ARCHITECTURE}/" for component in self.components] or [""]
         offers = [offer for folder in folders for offer in self._packages(client, digests, folder)]
+        signer += self._other_suite(release)
         return RepositoryMetadata(offers=tuple(offers), signer=signer, compare=compare_versions, bare_provides=False)
 
     def _release(self, client: Client, verifier: Verifier) -> tuple[str, str]:
@@ -92,6 +93,13 @@ class AptRepository:
                     f"{without_credentials(self.folder)}: the Release file expired on {text}.",
                     hint="Use an up-to-date mirror, or correct the clock.",
                 )
+
+    def _other_suite(self, release: Mapping[str, str]) -> str:
+        """Return a clause about a signed suite that is not the requested one, which apt accepts with a warning, too."""
+        signed = [release[name] for name in ("Suite", "Codename") if release.get(name)]
+        if not signed or not self.components or self.suite.partition("/")[0] in signed:
+            return ""
+        return f" for the suite {' or '.join(dict.fromkeys(signed))} instead of {self.suite}"
 
     def _packages(self, client: Client, digests: Mapping[str, str], folder: str) -> Iterator[Offer]:
         """Yield the packages of one component."""

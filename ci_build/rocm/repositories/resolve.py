@@ -75,7 +75,8 @@ class RepositoryMetadata:
     """The packages of a repository.
 
     Attributes:
-        signer: fingerprint of the key that signed the metadata; empty if only the packages are signed.
+        signer: fingerprint of the key that signed the metadata, and its suite unless it is the requested one; empty if
+            only the packages are signed.
         bare_provides: whether a name without version fulfils a requirement with one, as in RPM.
     """
 

@@ -259,6 +259,25 @@ def read_apt(plain: bytes, ending: str, folder: Path, cut: int = 0) -> Repositor
     )
 
 
+@pytest.mark.parametrize(
+    ("suite", "signed", "clause"),
+    [
+        ("jammy", "Suite: stable\nCodename: jammy\n", ""),
+        ("jammy-updates", "Suite: jammy-updates\nCodename: jammy\n", ""),
+        ("buster/updates", "Suite: oldstable\nCodename: buster\n", ""),
+        ("jammy", "", ""),
+        ("jammy", "Suite: noble\nCodename: noble\n", " for the suite noble instead of jammy"),
+        ("ubuntu", "Codename: focal\n", " for the suite focal instead of ubuntu"),
+    ],
+)
+def test_apt_repository_names_another_signed_suite(suite: str, signed: str, clause: str, tmp_path: Path) -> None:
+    name = "main/binary-amd64/Packages"
+    release = f"{signed}SHA256:\n {hashlib.sha256(PACKAGES).hexdigest()} {len(PACKAGES)} {name}\n"
+    repository = apt.AptRepository(url="https://host/x", suite=suite, components=("main",))
+    files = Files({"InRelease": release.encode(), name: PACKAGES})
+    assert repository.read(files, Trusting(b"", "", tmp_path, HostRunner({}))).signer == f"signer{clause}"
+
+
 READERS = [
     *((read_dnf, PRIMARY, ending) for ending in PACK),
     *((read_apt, PACKAGES, ending) for ending in (".gz", ".xz", "")),
