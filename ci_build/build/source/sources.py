@@ -127,6 +127,7 @@ def tree_digest(folder: Path) -> str:
 def _files(folder: Path) -> Iterator[str]:
     for top, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not _LEFT_BY_BUILDS.fullmatch(name)]
+        names += [name for name in folders if Path(top, name).is_symlink()]
         yield from (
             Path(top, name).relative_to(folder).as_posix() for name in names if not _LEFT_BY_BUILDS.fullmatch(name)
         )
@@ -141,6 +142,8 @@ def _digest_of(folder: Path, paths: Sequence[str]) -> str:
             total.update(f"link {path.readlink()}\0".encode())
         elif path.is_file():
             total.update(bytes.fromhex(file_sha256(path)))
+        elif path.is_dir():  # git lists another repository in the tree, such as a submodule, as one path
+            total.update(bytes.fromhex(tree_digest(path)))
         else:
             total.update(b"gone\0")
     return total.hexdigest()

@@ -128,6 +128,28 @@ def test_folder_commit_depends_on_content(jax: Path, runner: HostRunner) -> None
     assert len({one, two, three, folder_commit(jax, runner)[0]}) == 4
 
 
+def test_folder_commit_depends_on_repository_in_tree(jax: Path, runner: HostRunner) -> None:
+    inner = jax / "third_party/own"
+    inner.mkdir()
+    git(inner, "init", "--quiet")
+    commits = set()
+    for text in ("one\n", "two\n"):
+        (inner / "a.cc").write_text(text)
+        commits.add(folder_commit(jax, runner)[0])
+    assert len(commits) == 2
+    assert all("-dirty." in commit for commit in commits)
+
+
+def test_tree_digest_depends_on_link_to_folder(tmp_path: Path) -> None:
+    digests = set()
+    for target in ("one", "two"):
+        (tmp_path / "link").unlink(missing_ok=True)
+        (tmp_path / target).mkdir()
+        (tmp_path / "link").symlink_to(target)
+        digests.add(tree_digest(tmp_path))
+    assert len(digests) == 2
+
+
 def test_folder_commit_outside_git_is_tree_digest(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
     inner = jax / "third_party"
     name, seconds = folder_commit(inner, runner)
