@@ -27,6 +27,8 @@ _GIT = ("git", "-c", "advice.detachedHead=false", "-c", "core.hooksPath=/dev/nul
 _ZIP_EPOCH = 315532800
 """1980-01-01, the oldest time of a member of a zip file."""
 _LEFT_BY_BUILDS = re.compile(r"bazel-.*|\.jax_configure\.bazelrc|MODULE\.bazel\.lock|__pycache__|\.git")
+_USER_OPTIONS = (".bazelrc.user", "*/.bazelrc.user")
+"""Bazel options of the user, which .bazelrc imports; the repositories' .gitignore lists them."""
 _VERSION = re.compile(r'^_version = "([^"]+)"$', re.MULTILINE)
 _XLA_PIN = re.compile(r'^XLA_COMMIT = "([0-9a-f]{40})"$', re.MULTILINE)
 
@@ -101,7 +103,10 @@ def folder_commit(folder: Path, runner: Runner, *, digest: Callable[[], str] | N
     commit = runner.run((*git, "rev-parse", "--verify", "HEAD^{commit}")).stdout.strip()
     seconds = int(runner.run((*git, "show", "--no-patch", "--format=%ct", "HEAD")).stdout)
     status = runner.run((*git, "status", "--porcelain=v1", "-z", "--untracked-files=all")).stdout
-    changed = tuple(path for path in changed_paths(status) if not _LEFT_BY_BUILDS.fullmatch(path.partition("/")[0]))
+    listed = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--", *_USER_OPTIONS)
+    options = runner.run((*git, *listed)).stdout.split("\0")
+    paths = sorted({*changed_paths(status), *filter(None, options)})
+    changed = tuple(path for path in paths if not _LEFT_BY_BUILDS.fullmatch(path.partition("/")[0]))
     if not changed:
         return commit, seconds
     return f"{commit}-dirty.{_digest_of(folder, changed)[:16]}", seconds

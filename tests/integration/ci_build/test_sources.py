@@ -128,6 +128,20 @@ def test_folder_commit_depends_on_content(jax: Path, runner: HostRunner) -> None
     assert len({one, two, three, folder_commit(jax, runner)[0]}) == 4
 
 
+@pytest.mark.parametrize("place", [".bazelrc.user", "jax_rocm_plugin/.bazelrc.user"])
+def test_folder_commit_depends_on_ignored_options_of_user(place: str, jax: Path, runner: HostRunner) -> None:
+    (jax / ".git/info/exclude").write_text(".bazelrc.user\n*.so\n")
+    (jax / "ignored.so").write_text("")
+    clean = folder_commit(jax, runner)[0]
+    assert "dirty" not in clean
+    commits = {clean}
+    for option in ("debug", "debug_symbols"):
+        (jax / place).parent.mkdir(exist_ok=True)
+        (jax / place).write_text(f"build --config={option}\n")
+        commits.add(folder_commit(jax, runner)[0])
+    assert len(commits) == 3
+
+
 def test_folder_commit_depends_on_repository_in_tree(jax: Path, runner: HostRunner) -> None:
     inner = jax / "third_party/own"
     inner.mkdir()
