@@ -98,7 +98,7 @@ class SourceBuilder:
 
         Raises:
             ProcessError: the build failed; the message has the cause and the log.
-            InputError: the build did not write exactly the requested wheel.
+            InputError: the build did not write exactly the requested wheel, or the user changed a source folder.
             OtherRocmError: the wheel was compiled with another ROCm.
         """
         key = step_key(format=_FORMAT, command=command, made_of=made_of(self.inputs))
@@ -113,6 +113,9 @@ class SourceBuilder:
                 return recorded
             self.copy_cache()
             wheel = self._run(command)
+            for checkout in self.inputs.sources:
+                if checkout.folder:  # a record would give this wheel to later runs with the original files
+                    self.checkout(checkout, checkout.folder)
             check_wheel(wheel, self.rocm, kept=self.logs / REFUSED, scratch=self.work, progress=self.progress)
             built = _describe(wheel, self.inputs.jax_commit)
             inputs.adopt(built, wheel)

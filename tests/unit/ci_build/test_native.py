@@ -13,6 +13,7 @@ import pytest
 from filelock import FileLock, Timeout
 
 from ci_build.build.plan import SourceLayout
+from ci_build.build.source import sources
 from ci_build.build.source.build_py import IN_CONTAINER, BuildCommand, build_commands
 from ci_build.build.source.native import STATE, SourceBuilder, made_of
 from ci_build.build.source.sources import check_complete
@@ -232,6 +233,18 @@ def test_build_keeps_bazel_tree_from_gc_until_its_end(bench: Bench, tmp_path: Pa
     bench.build()
     assert (collected, in_use(bench.native.bazel_tree)) == ([()], False)
     assert collect(tmp_path, limit=-1, kinds=["bazel"]) == ()
+
+
+def test_build_refuses_folder_changed_meanwhile(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    jax = Checkout(name="jax", url="", commit="one", folder="/home/me/jax")
+    bench.native.inputs = replace(INPUTS, sources=(jax,))
+    monkeypatch.setattr(sources, "folder_commit", lambda *_: (f"{'two' if bench.builder.runs else 'one'}", 0))
+    bench.native.checkout(jax, jax.folder)
+    with pytest.raises(InputError, match=r"/home/me/jax was changed during the build: its commit is two, and was one"):
+        bench.build()
+    monkeypatch.setattr(sources, "folder_commit", lambda *_: ("one", 0))
+    assert bench.build().is_file()
+    assert len(bench.builder.runs) == 2
 
 
 def test_build_logs_output_beside_set(bench: Bench) -> None:
