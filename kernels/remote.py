@@ -14,6 +14,7 @@ from typing import Any
 from core.errors import KernelError
 from core.tasks import Task, TaskContext, TaskInput, Tasks, WorkerUnfitError
 from kernels.graph import Graph
+from kernels.sources import located
 from kernels.steps import SRC, CompileStep
 from kernels.store import Cost, KernelStore
 from kernels.toolchains import Toolchain
@@ -91,7 +92,7 @@ def _locked_part(source: Path, files: Sequence[str], folder: Path) -> Path:
     """Return a folder with only these files of a source."""
     for name in files:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / name, folder / name)
+        shutil.copyfile(located(source, name), folder / name)
     return folder
 
 
