@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from core.digests import file_sha256
-from core.model import Wheel, to_json
+from core.model import Finding, Severity, Wheel, to_json
 from core.store import ContentStore, mark_used
 from core.wheels_json import load_wheel
 
@@ -59,11 +59,13 @@ class FinishedStep:
     Attributes:
         folder: folder with the wheel, and with `debug/` if there are debug files.
         saved: line for users about the dropped parts and the saved bytes; empty if nothing was dropped.
+        findings: warnings and notes on the wheel.
     """
 
     wheel: Wheel
     folder: Path
     saved: str
+    findings: tuple[Finding, ...] = ()
 
 
 class StepStore(ContentStore):
@@ -76,21 +78,25 @@ class StepStore(ContentStore):
         try:
             body = json.loads((folder / _RESULT).read_text(encoding="utf-8"))
             wheel, saved = load_wheel(body["wheel"]), str(body["saved"])
+            findings = tuple(Finding(**{**row, "severity": Severity(row["severity"])}) for row in body["findings"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
         path = folder / wheel.filename
         if not path.is_file() or file_sha256(path) != wheel.sha256:
             shutil.rmtree(folder, ignore_errors=True)
             return None
-        return FinishedStep(wheel=wheel, folder=folder, saved=saved)
+        return FinishedStep(wheel=wheel, folder=folder, saved=saved, findings=findings)
 
-    def keep(self, key: str, folder: Path, wheel: Wheel, saved: str = "") -> FinishedStep:
+    def keep(
+        self, key: str, folder: Path, wheel: Wheel, saved: str = "", findings: tuple[Finding, ...] = ()
+    ) -> FinishedStep:
         """Store the folder of a finished step; if another run was first, return its result, which may be in use."""
-        (folder / _RESULT).write_text(json.dumps({"wheel": to_json(wheel), "saved": saved}, indent=1), encoding="utf-8")
+        body = {"wheel": to_json(wheel), "saved": saved, "findings": to_json(findings)}
+        (folder / _RESULT).write_text(json.dumps(body, indent=1), encoding="utf-8")
         if not self.publish(folder, key):
             if first := self.find(key):
                 return first
             shutil.rmtree(self.folder(key), ignore_errors=True)  # it is damaged
             if not self.publish(folder, key) and (first := self.find(key)):
                 return first
-        return FinishedStep(wheel=wheel, folder=self.folder(key), saved=saved)
+        return FinishedStep(wheel=wheel, folder=self.folder(key), saved=saved, findings=findings)

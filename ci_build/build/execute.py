@@ -154,7 +154,7 @@ class _Run:
             folder=self.out,
             up_to_date=False,
             seconds=self.wheels.seconds,
-            findings=self.wheels.findings,
+            findings={step.wheel.filename: step.findings for step in self.done},
             saved={step.wheel.filename: step.saved for step in self.done},
         )
 

@@ -25,6 +25,8 @@ from wheelkit.repair.repair import repair, retag
 
 DEBUG = "debug"
 """Folder of a finished step for separate debug symbols."""
+_Result = tuple[Wheel, str, tuple[Finding, ...]]
+"""A finished wheel, a line about removed targets and symbols, and findings."""
 
 
 class _Part(NoProgress):
@@ -48,7 +50,6 @@ class WheelMaker:
     Attributes:
         tools: programs and libraries that process the wheels, with their versions.
         seconds: file name -> wall time of each wheel that was not reused.
-        findings: file name -> warnings and notes.
     """
 
     def __init__(
@@ -57,7 +58,6 @@ class WheelMaker:
         self.request, self.inputs, self.steps, self.progress = request, inputs, steps, progress
         self.tools = tools
         self.seconds: dict[str, float] = {}
-        self.findings: dict[str, tuple[Finding, ...]] = {}
 
     def make(self, step: Step, recipe: RepairPlan | None, item: Resolved) -> FinishedStep:
         """Return the finished wheel of a step.
@@ -72,14 +72,14 @@ class WheelMaker:
             with self.steps.scratch() as scratch:
                 folder = scratch / "step"
                 folder.mkdir()
-                wheel, text = (
+                result = (
                     self._repair(recipe, item, folder, part) if recipe else self._keep(step.effect, item, folder, part)
                 )
-                finished = self.steps.keep(key, folder, wheel, text)
+                finished = self.steps.keep(key, folder, *result)
             self.seconds[finished.wheel.filename] = time.monotonic() - started
         return finished
 
-    def _repair(self, recipe: RepairPlan, item: Resolved, folder: Path, progress: Progress) -> tuple[Wheel, str]:
+    def _repair(self, recipe: RepairPlan, item: Resolved, folder: Path, progress: Progress) -> _Result:
         """Repair a wheel into a folder, and return it with a line about removed targets and symbols."""
         source = self.inputs.path(item)
         # The URL and the digest of ci_build are left out: another mirror, or a change of ci_build that does not affect
@@ -95,17 +95,15 @@ class WheelMaker:
             self.inputs.check_done(item, self.tools["ci_build"])
         if not recipe.machs:  # code objects of kernels run with a feature on or off
             _refuse_other_targets(self.request, done)
-        self.findings[done.path.name] = done.findings
         wheel = describe(done.path, sha256=done.sha256, source=source, source_sha256=item.sha256)
-        return replace(wheel, members=done.members), saved(done)
+        return replace(wheel, members=done.members), saved(done), done.findings
 
-    def _keep(self, effect: Effect, item: Resolved, folder: Path, progress: Progress) -> tuple[Wheel, str]:
+    def _keep(self, effect: Effect, item: Resolved, folder: Path, progress: Progress) -> _Result:
         """Copy a wheel into a folder, for RETAG with another platform tag; nothing is removed, so the text is empty."""
-        source, problem = self.inputs.path(item), "cannot be used unchanged"
+        source, problem, findings = self.inputs.path(item), "cannot be used unchanged", tuple[Finding, ...]()
         if effect is Effect.RETAG:
             problem = "is damaged"
             path, findings = retag(source, folder, progress=progress)
-            self.findings[path.name] = findings
         else:
             path = Path(shutil.copyfile(source, folder / item.filename))
         # A published wheel cannot be changed, so only integrity errors refuse it; other defects are findings.
@@ -114,7 +112,7 @@ class WheelMaker:
             details = "; ".join(f"{finding.code}: {finding.member} {finding.message}" for finding in errors)
             raise InputError(f"{path.name} {problem}: {details}")
         wheel = describe(path, sha256=report.sha256, source=source, source_sha256=item.sha256)
-        return replace(wheel, members=member_infos(report)), ""
+        return replace(wheel, members=member_infos(report)), "", findings
 
 
 def _refuse_other_targets(request: BuildRequest, done: RepairedWheel) -> None:

@@ -250,7 +250,7 @@ def repair_wheels(
                 error.message.replace(str(inputs.path(given)), str(item.source)), hint=error.hint
             ) from error
         assert done.wheel.filename == item.filename
-        repairs.append(FinishedRepair(planned=item, done=done, findings=maker.findings.get(item.filename, ())))
+        repairs.append(FinishedRepair(planned=item, done=done, findings=done.findings))
     with _new_folder(request.out):
         _publish(request.out, [repair.done.folder / repair.done.wheel.filename for repair in repairs])
     return tuple(repairs)

@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 
 from ci_build import cli
-from ci_build.build import repair_wheels
+from ci_build.build import finished_wheels, repair_wheels
 from ci_build.build.plan import Effect, make_plan
 from ci_build.build.repair_wheels import PlannedRepair, RepairRequest, plan_repairs, unmet_pins
 from core.errors import CiBuildError, InputError, RequestError
 from core.model import GfxTarget, RocmVersion
-from tests.support.made_wheel import MadeWheel
+from tests.support.made_wheel import GLIBC, MadeWheel, library
 from tests.support.sets import published_request
 from tests.support.silent import Silent
 from tests.support.wheel_sets import pjrt, plain, plugin
+from wheelkit.findings import finding
+from wheelkit.repair.repair import retag
 
 JAXLIB = "cp312-cp312-manylinux_2_27_x86_64"
 
@@ -134,6 +136,17 @@ def test_unmet_pins_names_missing_pjrt(tmp_path: Path) -> None:
     (text,) = unmet_pins(items)
     assert "requires jax-rocm7-pjrt 0.10.2+rocm7.2.0.gfx1151: repair that wheel" in text
     assert [*unmet_pins(planned(tmp_path, pjrt("0.10.2")))] == []
+
+
+def test_repair_reports_findings_of_reused_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    note = finding("unversioned-symbol-optional", "the library uses x without a version, but runs without it.")
+    monkeypatch.setattr(finished_wheels, "retag", lambda *args, **more: (retag(*args, **more)[0], (note,)))
+    made = plain("jaxlib", "0.10.2", tag="cp312-cp312-linux_x86_64")
+    made.files["jaxlib/a.so"] = library(GLIBC, needed=("libc.so.6",))
+    items = planned(tmp_path, made)
+    for out in ("one", "two"):
+        (done,) = repair_wheels.repair_wheels(request(tmp_path, out=tmp_path / out), items, Silent())
+        assert done.findings == (note,)
 
 
 def test_publish_writes_all_wheels_or_none(tmp_path: Path) -> None:
