@@ -73,7 +73,7 @@ BYPASS = Bypass(
 )
 
 OUTCOMES: dict[str, Outcome | None] = {"absent": None, **{outcome.value: outcome for outcome in Outcome}}
-SIGNED: dict[str, dict[str, str]] = {
+SIGNED: dict[str, dict[str, Any]] = {
     "mine": {"key": MINE},
     "theirs": {"key": THEIRS},
     "unsigned": {},
