@@ -1,9 +1,9 @@
 """ROCm from .deb files: the packages of a folder become one tar stream of the prefix that they install.
 
-AMD's packages install everything below one folder, such as /opt/rocm-7.2.0; other files are ignored. Scripts of
-packages are not run.
+AMD's packages install everything below one folder: /opt/rocm-7.2.0, or /opt/rocm/core-7.14 for those of TheRock;
+other files are ignored. Scripts of packages are not run.
 
-Sources: deb(5) and ar(5).
+Sources: deb(5) and ar(5); TheRock, build_tools/packaging/linux.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAGIC = b"!<arch>\n"
 _HEADER = 60
 _PIECE = 1 << 20
 _DATA = {"data.tar": "tar", "data.tar.gz": "gz", "data.tar.xz": "xz", "data.tar.zst": "zst"}
-_PREFIX = re.compile(r"/opt/(rocm(?:-[\w.+~-]+)?)(?:/(.*))?")
+_PREFIX = re.compile(r"/opt/(rocm/core(?:-[\w.+~-]+)?|rocm(?:-[\w.+~-]+)?(?!/extras-))(?:/(.*))?")
 
 
 def packages_of(files: Sequence[Path], progress: Progress) -> Packages:
@@ -43,7 +43,7 @@ class Prefix:
     """The folder below /opt into which all packages of one ROCm install.
 
     Attributes:
-        root: name of the folder; empty until a package installs a file there.
+        root: path of the folder; empty until a package installs a file there.
     """
 
     def __init__(self) -> None:

@@ -36,7 +36,9 @@ if TYPE_CHECKING:  # At run time, it would load requests.
 
 _NAMES_A_ROCM = ("therock_path", "therock", "therock_index_url", "rocm_repo")
 _NEED_A_REPOSITORY = ("rocm_repo_key", "rocm_repo_packages")
-_RELEASE = re.compile(r"[0-9]+\.[0-9]+(?:\.[0-9]+)?")
+_RELEASE = re.compile(r"([0-9]+)\.([0-9]+)(?:\.[0-9]+)?")
+_FIRST_OF_THEROCK = (7, 9)
+"""First release that AMD built with TheRock; its packages are in repositories of their own."""
 _NEED_A_SOURCE = ("therock_sha256", "rocm_full", "no_tarball_cache", "cache_limit")
 _NEED_A_LISTING = ("family", "therock_listing")
 
@@ -118,11 +120,21 @@ def _index(settings: Settings, reporter: Reporter, runner: HostRunner) -> tuple[
 
 
 def _amd_repository(settings: Settings) -> str:
-    """Return the URL of AMD's repository for `--rocm-version` alone; empty if options name a ROCm, or for nightlies."""
+    """Return the URL of AMD's repository for `--rocm-version` alone; empty if options name a ROCm, or for nightlies.
+
+    Raises:
+        RequestError: the release is one of TheRock, which started with 7.9; the repository has none of them.
+    """
     version = settings.text("rocm_version") if settings.given("rocm_version") else ""
     named = settings.get("therock_path").value or any(settings.given(name) for name in _NAMES_A_ROCM)
-    if named or settings.flag("locked") or _RELEASE.fullmatch(version) is None:
+    release = _RELEASE.fullmatch(version)
+    if named or settings.flag("locked") or release is None:
         return ""
+    if (int(release[1]), int(release[2])) >= _FIRST_OF_THEROCK:
+        raise RequestError(
+            f"--rocm-version={version}: AMD's repository for RHEL 8 ends before 7.9, the first release of TheRock.",
+            hint=f"Give --therock={version}, or --rocm-repo with --rocm-repo-packages.",
+        )
     # AMD's folder of X.Y.0 is named X.Y.
     folder = version.removesuffix(".0") if version.count(".") == 2 else version
     return str(defaults()["rocm_repository"]["url"]).format(version=folder)

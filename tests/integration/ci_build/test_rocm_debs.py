@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import subprocess
+import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -83,6 +85,22 @@ def test_debs_become_locked_prefix(tmp_path: Path, debs: Path) -> None:
     refused = run(tmp_path, "--locked")
     assert refused.returncode == 2
     assert "rocm-all.deb" in refused.stderr
+
+
+def test_debs_of_therock_become_prefix_of_core(tmp_path: Path, debs: Path) -> None:
+    prefix = tmp_path / "amdrocm-base7.10" / "opt" / "rocm" / "core-7.10"
+    make_rocm(prefix)
+    (prefix / "compiler").symlink_to("/opt/rocm/core-7.10/lib/llvm")
+    (prefix.parent / "core").symlink_to("core-7.10")
+    (prefix.parent / "extras-7" / "lib").mkdir(parents=True)
+    (prefix.parent / "extras-7" / "lib" / "libextra.so").touch()
+    pack(tmp_path, "amdrocm-base7.10", "-Znone")
+    package = debs / "amdrocm-base7.10.deb"
+    with tarfile.open(fileobj=io.BytesIO(b"".join(prefix_of_debs([package])))) as tar:
+        names = {member.name: member.linkname for member in tar}
+    assert {"bin/hipcc", "lib/libamdhip64.so.7"} <= names.keys()
+    assert names["compiler"] == "lib/llvm"
+    assert not [name for name in names if "core" in name or "extra" in name]
 
 
 def test_debs_refuse_two_rocms_or_none(tmp_path: Path, debs: Path) -> None:

@@ -127,7 +127,7 @@ def found(given: Mapping[str, Any], *, use_amd: bool = True) -> RocmSource | Non
 
 
 @pytest.mark.parametrize(
-    ("version", "folder"), [("7.2.0", "7.2"), ("7.2.1", "7.2.1"), ("6.4.0", "6.4"), ("7.10.0", "7.10"), ("7.2", "7.2")]
+    ("version", "folder"), [("7.2.0", "7.2"), ("7.2.1", "7.2.1"), ("6.4.0", "6.4"), ("7.2", "7.2")]
 )
 def test_release_alone_names_amds_dnf_repository(version: str, folder: str) -> None:
     rocm = found({"rocm_version": version})
@@ -138,6 +138,13 @@ def test_release_alone_names_amds_dnf_repository(version: str, folder: str) -> N
     assert rocm.repository.fingerprint == defaults()["rocm_repository"]["fingerprint"]
     assert "rocm-dev" in rocm.repository.dnf_packages
     check_source(rocm)
+
+
+@pytest.mark.parametrize("version", ["7.9.0", "7.14", "10.0.0"])
+def test_release_of_therock_alone_is_refused(version: str) -> None:
+    with pytest.raises(RequestError, match=rf"--rocm-version={version}: .* first release of TheRock") as refused:
+        found({"rocm_version": version})
+    assert f"--therock={version}" in refused.value.hint
 
 
 @pytest.mark.parametrize(
