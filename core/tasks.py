@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
 from core.digests import file_sha256
-from core.errors import MachineError
+from core.errors import CiBuildError, MachineError
 from core.process import HostRunner
 
 
@@ -77,7 +77,7 @@ class TaskResult:
         folder: folder on this machine with the files that the function left.
         worker: name of the worker that ran the task.
         error: error of the task; empty after success.
-        lost: whether the task has no result because its workers were lost; `error` names them.
+        kind: class of the error: MachineError if the task was lost with its workers, RequestError for wrong options.
     """
 
     task: Task
@@ -86,7 +86,7 @@ class TaskResult:
     worker: str = ""
     seconds: float = 0.0
     error: str = ""
-    lost: bool = False
+    kind: type[CiBuildError] = CiBuildError
 
 
 class Tasks(Protocol):

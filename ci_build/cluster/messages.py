@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from core.errors import CiBuildError
 from core.tasks import Task
 
 
@@ -57,6 +58,7 @@ class WorkerAnswer:
         value: result of the function.
         files: path below the result's folder -> [sha256, executable].
         error: failure of the task itself.
+        kind: name of the error's class, see `TaskResult`.
         machine: failure of the worker's machine; the task may succeed on another one.
         refused: reason why the worker may not run the task; this is no try.
         lost: workers that were lost with the task.
@@ -68,6 +70,7 @@ class WorkerAnswer:
     files: dict[str, list[Any]] | None = None
     seconds: float = 0.0
     error: str = ""
+    kind: str = CiBuildError.__name__
     machine: str = ""
     refused: str = ""
     lost: tuple[str, ...] = ()

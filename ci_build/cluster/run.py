@@ -16,7 +16,7 @@ from ci_build.cluster.identity import identity_of
 from ci_build.cluster.messages import WorkerAnswer, load_answer, new_order
 from ci_build.cluster.store import MOST_TRIES, ClusterStore
 from ci_build.cluster.worker import execute
-from core.errors import MachineError
+from core.errors import CiBuildError, MachineError, RequestError
 from core.model import Progress
 from core.report import ShownTasks
 from core.tasks import Task, TaskResult
@@ -29,6 +29,7 @@ _AGAIN_SECONDS = 0.2
 """Time after which a lost answer is asked for again."""
 _REPORT_SECONDS = 15.0
 _RETIRE_SECONDS = 30.0
+_KINDS = {kind.__name__: kind for kind in (CiBuildError, MachineError, RequestError)}
 
 
 class ConnectionLostError(Exception):
@@ -189,7 +190,8 @@ class TaskRun:
         pending = self.pending[key]
         if isinstance(answer, BaseException):
             if not isinstance(answer, dask_module("distributed").KilledWorker):
-                return self._failed(pending, f"Dask could not run it: {answer}")
+                error = f"Dask could not run it: {answer}"
+                return self._failed(pending, WorkerAnswer(worker="", address="", error=error))
             # The scheduler counts workers that were lost while the task only waited on them; the store knows the rest.
             lost = (*pending.earlier, *self._store.tries(self._name_of(pending)))
             return self._lost(pending, lost) if len(lost) >= MOST_TRIES else None
@@ -202,7 +204,7 @@ class TaskRun:
             return self._lost(pending, pending.earlier) if len(pending.earlier) >= MOST_TRIES else None
         self._finished[answer.worker] += 1
         if answer.error:
-            return self._failed(pending, answer.error, answer.worker, answer.seconds)
+            return self._failed(pending, answer)
         number = self._total - len(self.pending) + 1
         text = f"[{number}/{self._total}] {pending.task.label} ({answer.worker}, {answer.seconds:.1f} s)"
         self._progress.step(text)
@@ -219,16 +221,17 @@ class TaskRun:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def _failed(self, pending: _Pending, error: str, worker: str = "", seconds: float = 0.0) -> TaskResult:
-        self._progress.step(f"{pending.task.label} failed{' on ' + worker if worker else ''}")
+    def _failed(self, pending: _Pending, answer: WorkerAnswer) -> TaskResult:
+        self._progress.step(f"{pending.task.label} failed{' on ' + answer.worker if answer.worker else ''}")
         return TaskResult(
-            task=pending.task, folder=self._folder(pending.task.key), error=error, worker=worker, seconds=seconds
-        )
+            task=pending.task, folder=self._folder(pending.task.key), error=answer.error, kind=_KINDS[answer.kind],
+            worker=answer.worker, seconds=answer.seconds,
+        )  # fmt: skip
 
     def _lost(self, pending: _Pending, workers: Sequence[str]) -> TaskResult:
         error = f"{pending.task.label} was lost with {len(workers)} workers and was given up: {', '.join(workers)}."
         self._progress.step(error)
-        return TaskResult(task=pending.task, folder=self._folder(pending.task.key), error=error, lost=True)
+        return TaskResult(task=pending.task, folder=self._folder(pending.task.key), error=error, kind=MachineError)
 
     def _retire(self, client: Any, answer: WorkerAnswer) -> None:  # noqa: ANN401 - a class of Dask
         """Remove a worker from the cluster, so that it does not get the same task again."""

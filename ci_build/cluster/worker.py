@@ -18,7 +18,7 @@ from ci_build.cluster.identity import own_identity
 from ci_build.cluster.kinds import KINDS
 from ci_build.cluster.messages import Order, WorkerAnswer, load_order
 from ci_build.cluster.store import ClusterStore, Try
-from core.errors import CiBuildError, MachineError
+from core.errors import CiBuildError, MachineError, RequestError
 from core.os_errors import describe, machine_failure
 from core.process import HostRunner, LineSink, ProcessResult, Watch
 from core.process_groups import GroupGuard
@@ -151,7 +151,9 @@ def answer_order(order: Order, state: WorkerState, address: str, wanted: Callabl
             state.unfit = reason
             return answer(machine=reason)
         known = isinstance(error, CiBuildError)
-        return answer(error=str(error) if known else f"Internal error in {order.kind}: {traceback.format_exc()}")
+        text = str(error) if known else f"Internal error in {order.kind}: {traceback.format_exc()}"
+        kind = RequestError if isinstance(error, RequestError) else CiBuildError
+        return answer(error=text, kind=kind.__name__)
 
 
 def _run(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from core.errors import GateError, MachineError
+from core.errors import GateError, MachineError, RequestError
 from core.model import GfxTarget
 from core.tasks import Task, TaskInput, TaskResult, Tasks
 from promotion.evidence.evidence import ANY
@@ -61,6 +61,7 @@ def make_cluster_gate(config: DeviceGateConfig, run: ClusterRun) -> Gate:
         per_target=config.platform is JaxPlatform.ROCM,
         run=lambda context: merged_checks(context, config, run_shards(context, config, run)),
         settings=config.settings,
+        has_options=True,
     )
 
 
@@ -68,6 +69,7 @@ def run_shards(context: GateContext, config: DeviceGateConfig, run: ClusterRun) 
     """Run all shards on the cluster and return their results in order; their attachments go beside the set.
 
     Raises:
+        RequestError: options are wrong, such as variables of JAX's script.
         GateError: shards failed, or differ in settings or collected tests.
         MachineError: shards were lost with their workers, or no worker can be reached.
     """
@@ -84,7 +86,8 @@ def run_shards(context: GateContext, config: DeviceGateConfig, run: ClusterRun) 
         else:
             results[numbers[result.task.key]] = _received(context, config, result)
     if failed:
-        kind = MachineError if all(result.lost for result in failed) else GateError
+        kinds = {result.kind for result in failed}
+        kind = RequestError if RequestError in kinds else MachineError if kinds == {MachineError} else GateError
         texts = (
             f"{result.task.label}{' on ' + result.worker if result.worker else ''}: {result.error}" for result in failed
         )

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from core.errors import MachineError
+from core.errors import CiBuildError, MachineError
 from core.tasks import TaskInput
 from tests.support import slurm
 from tests.support.ceph import Ceph
@@ -48,7 +48,7 @@ def test_results_have_values_files_and_inputs(cluster: ClusterProcesses, tmp_pat
     folder = results["one"].folder
     assert (folder / "sub" / "out.txt").read_text() == f'{{"name": "one", "notes": "{cluster.notes}"}}'
     assert os.access(folder / "run.sh", os.X_OK)
-    assert (results["two"].error, results["two"].lost) == ("The compiler failed.", False)
+    assert (results["two"].error, results["two"].kind) == ("The compiler failed.", CiBuildError)
     # The task's own failure is not tried again, and the connection is closed.
     assert len(cluster.ran("two")) == 1
     assert len([line for line in lines.lines if line.startswith("[")]) == 1
@@ -129,7 +129,7 @@ def test_poisoned_task_stops_after_three_workers_and_names_them(cluster: Cluster
     poison = results.pop("poison")
     died = [name for name in names if cluster.processes[name].poll() is not None]
     assert len(died) == 3
-    assert poison.lost
+    assert poison.kind is MachineError
     assert poison.error.startswith("poison was lost with 3 workers and was given up: ")
     assert sorted(poison.error.removesuffix(".").partition("given up: ")[2].split(", ")) == died
     assert len(cluster.ran("poison")) == 3

@@ -14,12 +14,13 @@ from ci_build.cluster import run as task_run
 from ci_build.cluster.messages import WorkerAnswer
 from ci_build.cluster.run import ConnectionLostError, TaskRun
 from ci_build.cluster.store import ClusterStore, Try
-from core.errors import MachineError
+from core.errors import CiBuildError, MachineError, RequestError
 from core.tasks import Task
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.cluster import Lines
 
 PROGRAM = "program:1-3.11.7-x86_64"
+ANSWER = WorkerAnswer(worker="w", address="tcp://w:1", value=1)
 
 
 @dataclass(eq=False)
@@ -52,6 +53,7 @@ class FakeClient:
     status: str = "running"
     futures: list[FakeFuture] = field(default_factory=list)
     unreadable: set[str] = field(default_factory=set)
+    answer: WorkerAnswer = ANSWER
     workers: dict[str, Any] = field(default_factory=lambda: {"tcp://w:1": {"name": "w", "resources": {PROGRAM: 1.0}}})
 
     @property
@@ -71,7 +73,7 @@ class FakeClient:
             return {"status": "error", "keys": lost}
         return {
             "status": "OK",
-            "data": {key: WorkerAnswer(worker="w", address="tcp://w:1", value=1).dump() for key in keys},
+            "data": {key: self.answer.dump() for key in keys},
         }
 
     def scheduler_info(self, **_: object) -> dict[str, Any]:
@@ -127,6 +129,22 @@ def test_tries_of_earlier_connections_count(store: ClusterStore, lines: Lines, t
         begun.append(store.begin_try(order["name"], order["earlier"], worker))
     assert [isinstance(one, Try) for one in begun] == [True, True, True, False]
     assert begun[-1] == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ({"error": "The compiler failed."}, CiBuildError),
+        ({"error": "Unknown variable.", "kind": "RequestError"}, RequestError),
+        ({"lost": ("a", "b", "c")}, MachineError),
+    ],
+)
+def test_results_keep_the_kind_of_error(
+    store: ClusterStore, lines: Lines, tmp_path: Path, answer: dict[str, Any], kind: type[CiBuildError]
+) -> None:
+    client = FakeClient(answer=WorkerAnswer(worker="w", address="tcp://w:1", **answer))
+    (result,) = new_run(store, lines, tmp_path).results(client)
+    assert (result.kind, bool(result.error)) == (kind, True)
 
 
 def test_run_ends_when_no_worker_can_repeat_a_lost_answer(store: ClusterStore, lines: Lines, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from ci_build.cluster.identity import identity_of, own_identity
 from ci_build.cluster.messages import Order, WorkerAnswer, load_answer, load_order, new_order
 from ci_build.cluster.store import ClusterStore, Try
 from ci_build.cluster.worker import WorkerSetup, WorkerState, answer_order
-from core.errors import InputError, KernelError, MachineError
+from core.errors import InputError, KernelError, MachineError, UnknownTargetError
 from core.tasks import Task, TaskContext, TaskInput, WorkerUnfitError
 from promotion.storage.directory_bucket import DirBucket
 
@@ -81,8 +81,15 @@ def failing(error: Exception) -> Callable[[Any, TaskContext], Any]:
 def test_failure_of_task_is_not_one_of_the_machine(bench: Bench) -> None:
     answer = bench.answer(bench.order(failing(KernelError("No compiler output.", hint="Look."))))
     assert (answer.error, answer.machine, answer.refused) == ("No compiler output. Look.", "", "")
+    assert answer.kind == "CiBuildError"
     answer = bench.answer(replace(bench.order(failing(ZeroDivisionError())), name="run/u"))
     assert answer.error.startswith("Internal error in test: Traceback")
+    assert bench.state.unfit == ""
+
+
+def test_wrong_option_of_task_is_an_error_of_the_request(bench: Bench) -> None:
+    answer = bench.answer(bench.order(failing(UnknownTargetError("Unknown target: gfx9."))))
+    assert (answer.error, answer.kind, answer.machine) == ("Unknown target: gfx9.", "RequestError", "")
     assert bench.state.unfit == ""
 
 

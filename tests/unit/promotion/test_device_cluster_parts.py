@@ -15,9 +15,11 @@ from ci_build.release.device_cluster import check_cluster_options, leased
 from core.errors import CiBuildError, GateError, MachineError, RequestError
 from core.process import HostRunner
 from core.tasks import Task, TaskResult
+from promotion.evidence.evidence import read_all
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.gate import GateContext
-from promotion.gates.device.cluster import ClusterRun, run_shards, with_offered_devices
+from promotion.gates.common.runs import run_gates
+from promotion.gates.device.cluster import ClusterRun, make_cluster_gate, run_shards, with_offered_devices
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.machine import MachineInfo
 from promotion.gates.device.request import DeviceRequest
@@ -38,7 +40,7 @@ class FakeTasks:
 
     def __init__(self, bucket: DirBucket, staged: StagedSet, config: DeviceGateConfig) -> None:
         self.bucket, self.staged, self.config = bucket, staged, config
-        self.failed: dict[str, bool] = {}
+        self.failed: dict[str, type[CiBuildError]] = {}
         self.change: Change = lambda shard: shard
         self.tasks: list[Task] = []
 
@@ -48,7 +50,7 @@ class FakeTasks:
             shard = task.arguments["request"]["shard"]
             folder = work / task.key
             if shard in self.failed:
-                yield TaskResult(task=task, folder=folder, worker="w", error="It broke.", lost=self.failed[shard])
+                yield TaskResult(task=task, folder=folder, worker="w", error="It broke.", kind=self.failed[shard])
                 continue
             result = ShardResult(
                 shard=parse_shard(shard),
@@ -133,14 +135,31 @@ def test_shards_that_do_not_belong_together_are_refused(place: Place, change: Ch
 
 @pytest.mark.parametrize(
     ("failed", "kind"),
-    [({"1/2": False}, GateError), ({"1/2": True}, MachineError), ({"1/2": True, "2/2": False}, GateError)],
+    [
+        ({"1/2": CiBuildError}, GateError),
+        ({"1/2": MachineError}, MachineError),
+        ({"1/2": MachineError, "2/2": CiBuildError}, GateError),
+        ({"1/2": RequestError, "2/2": MachineError}, RequestError),
+    ],
 )
-def test_failed_and_lost_shards_end_the_gate(place: Place, failed: dict[str, bool], kind: type[CiBuildError]) -> None:
+def test_failed_and_lost_shards_end_the_gate(
+    place: Place, failed: dict[str, type[CiBuildError]], kind: type[CiBuildError]
+) -> None:
     context, config, tasks = place
     tasks.failed = failed
     with pytest.raises(CiBuildError, match="device gfx942 shard 1/2 on w: It broke") as raised:
         run_shards(context, config, ClusterRun(tasks=tasks, shards=2))
     assert type(raised.value) is kind
+
+
+def test_wrong_option_on_worker_is_not_evidence_of_set(place: Place) -> None:
+    context, config, tasks = place
+    tasks.failed = {"1/2": RequestError}
+    gate = make_cluster_gate(config, ClusterRun(tasks=tasks, shards=2))
+    with pytest.raises(RequestError, match="device gfx942 shard 1/2 on w: It broke"):
+        run_gates(context.bucket, context.staged, [gate], context.runner, context.progress, targets=("gfx942",))
+    stored = read_all(context.bucket, context.staged).values()
+    assert "device" not in {file.evidence.gate for file in stored}
 
 
 def test_worker_without_shard_in_its_files_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
