@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from filelock import FileLock
 
-from core.errors import GateError
+from core.errors import GateError, MachineError
 from core.model import PYLOCK, WHEELS_JSON, Progress
 from core.tasks import Task, TaskContext, TaskInput, Tasks
 from core.wheels_json import load_wheel_set
@@ -65,7 +65,8 @@ class RemoteBatches:
         """Run batches as tasks, and yield each result with the kind of ROCm.
 
         Raises:
-            GateError: the wheels cannot be installed, or all workers of a batch were lost.
+            GateError: the wheels cannot be installed.
+            MachineError: a batch was lost with its workers, or no worker can be reached.
         """
         folder = Path(tempfile.mkdtemp(prefix="tasks-", dir=self.context.work))
         inputs, python = self._inputs(), self._python()
@@ -75,7 +76,8 @@ class RemoteBatches:
         with closing(cast("Any", tasks.run([task for task, _ in made], folder))) as results:
             for result in results:
                 if result.error:
-                    raise GateError(f"{result.task.label}: {result.error}", hint="Check the workers of the cluster.")
+                    kind = MachineError if result.kind is MachineError else GateError
+                    raise kind(f"{result.task.label}: {result.error}", hint="Check the workers of the cluster.")
                 yield _loaded(of[result.task.key], result.value, result.folder), str(result.value["rocm"])
 
     def _python(self) -> str:

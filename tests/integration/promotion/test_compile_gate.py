@@ -10,17 +10,20 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from core.errors import CiBuildError, MachineError
 from core.model import Evidence, Outcome, Severity
 from core.process import HostRunner
+from core.tasks import Task, TaskResult
 from promotion.corpus.catalog import CompileCorpus
 from promotion.corpus.expectations import Expectation, ExpectationKind
 from promotion.corpus.programs.declaration import Program
-from promotion.evidence.evidence import read_all
+from promotion.evidence.evidence import ENVIRONMENT, read_all
 from promotion.gates.common.gate import Gate
 from promotion.gates.common.runs import run_gates
 from promotion.gates.common.site import RocmLibraries, Site
@@ -167,6 +170,23 @@ def test_cluster_gives_the_evidence_of_one_machine(bench: Bench, tmp_path: Path)
     assert told(there) == told(here)
     assert (there.outcome, there.counts) == (here.outcome, here.counts)
     assert len(errors(there)) == 5
+
+
+class FailingTasks:
+    """Machines on which every task fails."""
+
+    def __init__(self, kind: type[CiBuildError]) -> None:
+        self._kind = kind
+
+    def run(self, tasks: Sequence[Task], work: Path) -> Iterator[TaskResult]:
+        for task in tasks:
+            yield TaskResult(task=task, folder=work, error="It failed.", kind=self._kind)
+
+
+@pytest.mark.parametrize(("kind", "code"), [(MachineError, ENVIRONMENT), (CiBuildError, "gate-error")])
+def test_batches_lost_with_their_workers_blame_the_machines(bench: Bench, kind: type[CiBuildError], code: str) -> None:
+    evidence = bench.run(bench.gate("numpy.one", tasks=FailingTasks(kind)))
+    assert (evidence.outcome, [finding.code for finding in evidence.findings]) == (Outcome.ERROR, [code])
 
 
 DEATHS = {
