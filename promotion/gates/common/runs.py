@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from core.errors import CiBuildError, GateError, MachineError, RequestError
+from core.errors import BucketError, CiBuildError, GateError, MachineError, RequestError
 from core.interrupts import EndableCalls
 from core.model import Evidence, Finding, Outcome, Progress, Severity, WheelSet
 from core.os_errors import machine_failure
@@ -265,7 +265,8 @@ def _execute(gate: Gate, context: GateContext) -> list[Evidence]:
     except CiBuildError as problem:
         if gate.has_options and isinstance(problem, RequestError):
             raise
-        code = ENVIRONMENT if isinstance(problem, MachineError) or machine_failure(problem) else "gate-error"
+        of_machine = isinstance(problem, (MachineError, BucketError)) or machine_failure(problem)
+        code = ENVIRONMENT if of_machine else "gate-error"
         failure = (error(code, problem.message, problem.hint or "Run the gate again."),)
     except OSError as problem:
         code = ENVIRONMENT if machine_failure(problem) else "gate-error"

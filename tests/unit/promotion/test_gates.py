@@ -349,6 +349,11 @@ def test_os_error_of_machine_is_a_machine_error(
         raise_for_failures([evidence])
 
 
+def test_unreachable_bucket_is_not_blamed_on_the_set(bucket: DirBucket, staged: StagedSet) -> None:
+    (evidence,) = run(bucket, staged, made_gate([GOOD], fail=BucketError("S3 did not answer.", hint="Try again.")))
+    assert (evidence.outcome, evidence.findings[0].code) == (Outcome.ERROR, ENVIRONMENT)
+
+
 def test_evidence_of_one_part_is_not_reused_for_another(bucket: DirBucket, staged: StagedSet) -> None:
     ran: list[str] = []
 
