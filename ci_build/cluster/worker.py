@@ -18,7 +18,7 @@ from ci_build.cluster.identity import own_identity
 from ci_build.cluster.kinds import KINDS
 from ci_build.cluster.messages import Order, WorkerAnswer, load_order
 from ci_build.cluster.store import ClusterStore, Try
-from core.errors import CiBuildError, MachineError, RequestError
+from core.errors import BucketError, CiBuildError, MachineError, RequestError
 from core.os_errors import describe, machine_failure
 from core.process import HostRunner, LineSink, ProcessResult, Watch
 from core.process_groups import GroupGuard
@@ -147,7 +147,10 @@ def answer_order(order: Order, state: WorkerState, address: str, wanted: Callabl
         state.unfit = str(error)
         return answer(machine=state.unfit)
     except Exception as error:
-        if reason := _machine_failure(error, state.setup.cache):
+        reason = _machine_failure(error, state.setup.cache)
+        if not reason and isinstance(error, BucketError):  # other machines may see the store, or have credentials
+            reason = f"It cannot use the store {order.store}: {error.message}"
+        if reason:
             state.unfit = reason
             return answer(machine=reason)
         known = isinstance(error, CiBuildError)
