@@ -17,7 +17,7 @@ from ci_build.cluster.request import connected
 from ci_build.release import device_step, gating, steps
 from ci_build.release.authority import find_authority, policy_source
 from ci_build.release.request import GATES, NO_URL, STRUCTURE, ReleaseOptions, ReleaseStep
-from core.errors import CiBuildError, RequestError
+from core.errors import CiBuildError, PromotionBlockedError, RequestError
 from core.model import Outcome, Requirement, Verdict, WheelSet
 from core.process import HostRunner
 from core.report import Reporter
@@ -58,7 +58,7 @@ class SetState(enum.StrEnum):
     """Evidence is missing that other machines produce."""
     BLOCKED = "blocked"
     FAILED = "failed"
-    """The build, a gate of this machine or the check of the released index failed."""
+    """The build, a gate of this machine, the promotion or the check of the released index failed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,8 +168,10 @@ def _promoted(
                 options.trust_config,
                 allow_lower=options.allow_lower,
             )
-        except CiBuildError as error:  # another run changed the index meanwhile
-            return replace(outcome, state=SetState.BLOCKED, error=error)
+        except CiBuildError as error:
+            # Another run may have changed the index meanwhile.
+            blocked = isinstance(error, PromotionBlockedError)
+            return replace(outcome, state=SetState.BLOCKED if blocked else SetState.FAILED, error=error)
     return replace(outcome, state=SetState.PROMOTED, entry=promotion.entry)
 
 

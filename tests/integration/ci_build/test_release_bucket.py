@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ci_build import cli
-from ci_build.release import authority, gating
-from core.errors import BucketError, GateError, PromotionBlockedError, RequestError
+from ci_build.release import authority, gating, steps
+from core.errors import BucketError, CiBuildError, GateError, PromotionBlockedError, RequestError
 from core.number_ranges import NO_NUMBERS
 from promotion.evidence.evidence import now, record
 from promotion.evidence.signing import load_signer
@@ -149,6 +149,25 @@ def test_release_blocked_by_policy_ends_with_its_exit_code(nights: Nights, capsy
     assert one["state"] == "blocked"
     assert any("gfx1100" in text for text in one["blocked_by"])
     assert not (nights.bucket / "v2").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (BucketError("The bucket cannot read or write x: No space left on device."), "failed"),
+        (PromotionBlockedError("Another run promoted a higher version."), "blocked"),
+    ],
+)
+def test_release_is_blocked_only_if_the_policy_blocks_it(
+    nights: Nights, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: CiBuildError, state: str
+) -> None:
+    def promote(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(steps, "promote", promote)
+    assert nights.run("release", *NIGHTLY, "--json") == error.exit_code
+    (one,) = json.loads(capsys.readouterr().out)["sets"]
+    assert (one["state"], one["error"], one["entry"]) == (state, str(error), 0)
 
 
 def test_release_whose_index_is_broken_fails_and_checks_again(
