@@ -117,7 +117,7 @@ def run_shard(arguments: Mapping[str, Any], context: TaskContext) -> str:
     reporter = Reporter(terminal=False)
     with leased(arguments["gfx"], request.devices or 1, context.runner) as (environ, cpus):
         config = device_gate.parse_config(replace(request, cpus=cpus), environ, context.runner, None, "")
-        config = replace(config, seconds=seconds)
+        config = replace(config, seconds=seconds, bucket=arguments["bucket"])
         (evidence, *_) = device_gate.run(config, staged, bucket, reporter, context.runner, redo=True, channel="local")
     for key in bucket.list(staged.evidence):
         path = context.folder / key.removeprefix(staged.evidence)

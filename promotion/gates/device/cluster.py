@@ -113,6 +113,7 @@ def _tasks(context: GateContext, config: DeviceGateConfig, run: ClusterRun, targ
             arguments={
                 "set": str(context.staged),
                 "gfx": gfx,
+                "bucket": config.options.get("--bucket", ""),
                 "request": request_json(replace(config.request, python=config.python, shard=f"{number}/{run.shards}")),
             },
             inputs=inputs,

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
 from ci_build import cli
-from ci_build.release import device_cluster
+from ci_build.release import device_cluster, device_gate
 from ci_build.release.device_cluster import check_cluster_options, leased
 from core.errors import CiBuildError, GateError, MachineError, RequestError
 from core.process import HostRunner
-from core.tasks import Task, TaskResult
+from core.tasks import Task, TaskContext, TaskResult
 from promotion.evidence.evidence import read_all
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.gate import GateContext
@@ -160,6 +161,35 @@ def test_wrong_option_on_worker_is_not_evidence_of_set(place: Place) -> None:
         run_gates(context.bucket, context.staged, [gate], context.runner, context.progress, targets=("gfx942",))
     stored = read_all(context.bucket, context.staged).values()
     assert "device" not in {file.evidence.gate for file in stored}
+
+
+def test_worker_reproduces_tests_with_bucket_of_client(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, config, tasks = place
+    monkeypatch.chdir(tmp_path)
+    request = DeviceRequest(platform="cpu", python="3.12")
+    tasks.config = replace(config, request=request, bucket="stored")
+    tasks.failed = {"1/1": CiBuildError}
+    with pytest.raises(GateError):
+        run_shards(context, tasks.config, ClusterRun(tasks=tasks, shards=1))
+    seen = list[DeviceGateConfig]()
+
+    def run(own: DeviceGateConfig, *_: object, **__: object) -> None:
+        seen.append(own)
+        raise GateError("It stops here.")
+
+    monkeypatch.setattr(device_gate, "run", run)
+    (tmp_path / "worker").mkdir()
+    monkeypatch.chdir(tmp_path / "worker")
+    (task,) = tasks.tasks
+    there = TaskContext(
+        folder=tmp_path / "made", scratch=tmp_path / "scratch", cache=tmp_path, runner=HostRunner({}), stop=Event(),
+        inputs={name: given.path for name, given in task.inputs.items()},
+    )  # fmt: skip
+    with pytest.raises(GateError, match="stops here"):
+        device_cluster.run_shard(task.arguments, there)
+    assert seen[0].options["--bucket"] == str(tmp_path / "stored")
 
 
 def test_worker_without_shard_in_its_files_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
