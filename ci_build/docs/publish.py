@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ci_build.docs.site import LIST, MARK
 from core.errors import RequestError
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.concurrency import map_concurrently
@@ -35,13 +36,19 @@ def publish_site(bucket: Bucket, site: Path) -> Publication:
     the first page last, and stale files are removed at the end. An interrupted publication is completed by the next.
 
     Raises:
-        RequestError: the folder is no site.
+        RequestError: the folder is no site, or `docs/` of the bucket has files that no site brought.
         BucketError: the bucket refused a write, or another publication changed a file at the same time.
     """
     files = {DOCS + path.relative_to(site).as_posix(): path for path in sorted(site.rglob("*")) if path.is_file()}
     if DOCS + ENTRY not in files:
         raise RequestError(f"{site} is no site: it has no {ENTRY}.", hint="Build it with `ci_build docs --out`.")
     stored = {*bucket.list(DOCS)}
+    stale = sorted(stored - files.keys())
+    if stale and stored.isdisjoint({DOCS + LIST, DOCS + MARK}):
+        raise RequestError(
+            f"The bucket has files that do not belong to a site, such as {stale[0]}.",
+            hint="Give another --bucket, or move these files.",
+        )
 
     def write(key: str) -> bool:
         data = files[key].read_bytes()
@@ -57,7 +64,6 @@ def publish_site(bucket: Bucket, site: Path) -> Publication:
     for batch in (new, changed, [key for key in (DOCS + ENTRY,) if key in stored]):
         done = map_concurrently(write, batch)
         written += [key for key, wrote in zip(batch, done, strict=True) if wrote]
-    stale = sorted(stored - files.keys())
     for key in stale:
         if info := bucket.head(key):
             bucket.delete(key, sha256=info.sha256)

@@ -33,7 +33,7 @@ _ENVIRONMENT = {
 }
 _NEEDS_URL = ("404.html", "sitemap.xml", "sitemap.xml.gz")
 """Files of mkdocs that work only at a known URL."""
-_MARK = f"{REFERENCE}/exit-codes.html"
+MARK = f"{REFERENCE}/exit-codes.html"
 """File by which a site without LIST is recognised; earlier versions wrote no list."""
 LIST = "site-files.json"
 """File of a site that lists its other files, so that a folder with more files is not replaced."""
@@ -97,7 +97,7 @@ def _foreign_files(out: Path) -> list[str]:
     try:
         own = {LIST, *json.loads((out / LIST).read_bytes())}
     except FileNotFoundError:
-        is_site = (out / _MARK).is_file()
+        is_site = (out / MARK).is_file()
         return [name for name in files if not is_site or any(part.startswith(".") for part in Path(name).parts)]
     except (ValueError, TypeError):
         own = set()

@@ -44,16 +44,16 @@ def test_publish_writes_all_files_then_nothing(tmp_path: Path) -> None:
 
 def test_publish_writes_changes_and_removes_stale_files_last(tmp_path: Path) -> None:
     bucket = MemoryBucket()
-    publish_site(bucket, site(tmp_path / "old", **{"gone.html": "gone", "z.html": "old"}))
+    publish_site(bucket, site(tmp_path / "old", **{"gone.html": "gone", "z.html": "old", LIST: "[]"}))
     for key in ("v2/multi-arch/status.json", "docs-of-others/x", "v2-staging/x"):
         bucket.put_if_match(key, b"theirs", etag=None)
     writes = list[str]()
     bucket.after_write = writes.append
-    changes = {"index.html": "second", "a/page.html": "b", "new.html": "new", "z.html": "z"}
+    changes = {"index.html": "second", "a/page.html": "b", "new.html": "new", "z.html": "z", LIST: "[]"}
     done = publish_site(bucket, site(tmp_path / "new", **changes))
     assert done.written == ("docs/new.html", "docs/a/page.html", "docs/z.html", "docs/index.html")
     assert done.removed == ("docs/gone.html",)
-    assert done.same == 1
+    assert done.same == 2
     # Changed files are written concurrently.
     assert [writes[0], *sorted(writes[1:3]), *writes[3:]] == [*done.written, *done.removed]
     left = {key for key, data in bucket.everything().items() if data == b"theirs"}
@@ -66,6 +66,15 @@ def test_publish_refuses_folder_without_first_page(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"is no site: it has no index\.html"):
         publish_site(bucket, tmp_path)
     assert bucket.everything() == {}
+
+
+def test_publish_keeps_files_of_others(tmp_path: Path) -> None:
+    """The bucket is a folder of the user, such as a checkout."""
+    bucket = MemoryBucket()
+    bucket.put_if_match("docs/guide.md", b"theirs", etag=None)
+    with pytest.raises(RequestError, match=r"do not belong to a site, such as docs/guide\.md"):
+        publish_site(bucket, site(tmp_path, **{LIST: "[]"}))
+    assert bucket.everything() == {"docs/guide.md": b"theirs"}
 
 
 def test_publish_refuses_concurrent_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
