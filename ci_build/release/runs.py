@@ -70,11 +70,14 @@ def run_set(
     work: Callable[[], SetOutcome], bucket: Bucket, options: ReleaseOptions, *, name: str = "", lock: str = ""
 ) -> SetRun:
     """Do the work on one set, and return its summary and its error instead of raising it."""
+    error: CiBuildError | None = None
     try:
         outcome = work()
-    except CiBuildError as error:
+        error = outcome.error
+        return SetRun(summary=summarize(outcome, bucket, options, name=name, lock=lock), error=error)
+    except CiBuildError as problem:  # the summary reads the bucket, which may have caused the error of the outcome
+        error = error or problem
         return SetRun(summary=failed(error, name=name, lock=lock), error=error)
-    return SetRun(summary=summarize(outcome, bucket, options, name=name, lock=lock), error=outcome.error)
 
 
 def conclude(

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from ci_build import cli
-from ci_build.release import authority, gating, steps
+from ci_build.release import authority, gating, steps, summary
+from ci_build.release.request import NO_URL
 from core.errors import BucketError, CiBuildError, GateError, PromotionBlockedError, RequestError
 from core.number_ranges import NO_NUMBERS
 from promotion.evidence.evidence import now, record
@@ -20,6 +21,7 @@ from promotion.index.ledger import read_ledger
 from promotion.index.ledger_state import EntryKind
 from promotion.index.publish import read_head
 from promotion.policy.policy import load_policy
+from promotion.promote import Promotion
 from promotion.stage import read_staged
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
@@ -168,6 +170,27 @@ def test_release_is_blocked_only_if_the_policy_blocks_it(
     assert nights.run("release", *NIGHTLY, "--json") == error.exit_code
     (one,) = json.loads(capsys.readouterr().out)["sets"]
     assert (one["state"], one["error"], one["entry"]) == (state, str(error), 0)
+
+
+@pytest.mark.parametrize("failed", [None, BucketError("The bucket refused x.")])
+def test_release_has_summary_if_bucket_becomes_unreachable(
+    nights: Nights, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failed: CiBuildError | None
+) -> None:
+    unreachable = BucketError("The bucket does not answer.")
+
+    def promote(*_: object, **__: object) -> Promotion:
+        def read_head(*_: object) -> None:
+            raise unreachable
+
+        monkeypatch.setattr(summary, "read_head", read_head)
+        if failed is not None:
+            raise failed
+        return Promotion(wheel_set=None, entry=None, new=True, simple="", pages=())  # type: ignore[arg-type]
+
+    monkeypatch.setattr(steps, "promote", promote)
+    assert nights.run("release", *NIGHTLY, "--json", f"--public-url={NO_URL}") == BucketError.exit_code
+    (one,) = json.loads(capsys.readouterr().out)["sets"]
+    assert (one["state"], one["error"]) == ("failed", str(failed or unreachable))
 
 
 def test_release_whose_index_is_broken_fails_and_checks_again(
