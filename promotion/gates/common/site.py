@@ -32,11 +32,9 @@ NO_DEVICE = re.compile(r"FAILED_PRECONDITION: No visible GPU devices\.?")
 
 _SECONDS = 900.0
 _OF_MACHINE = re.compile(
-    r"server error \(5|Server Error|operation timed out|Read timed out|ran longer than|connection closed before"
-    r"|[Cc]onnection reset|Network is unreachable|tunnel error|invalid peer certificate|CERTIFICATE_VERIFY_FAILED"
-    r"|No space left on device|could not be started|in the provided package locations"
+    r"ran longer than|No space left on device|could not be started|in the provided package locations"
 )
-"""Errors of uv, pip, Python and this program about the machine, its network or its package index."""
+"""Errors of uv, pip, Python and this program about the machine or a folder of packages."""
 _BYTECODE = "PYTHONPYCACHEPREFIX"
 _UNSET = (
     *("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_BIND_NOW", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV"),

@@ -15,7 +15,7 @@ from core.model import Finding, WheelSet
 from core.process import CREDENTIAL_VARIABLES, ProcessResult, Runner
 from core.units import parse_url
 from promotion.gates.common.gate import Check, error, warning
-from promotion.gates.common.installers import Command, Installer, is_connection_failure
+from promotion.gates.common.installers import Command, Installer, is_connection_failure, on_one_line
 from promotion.gates.common.requirements import hashed, locked, modules, wheels_for, write_lines
 from promotion.gates.common.site import LOADER_SENTENCE, Site
 from promotion.index.pages import install_requirements
@@ -216,6 +216,9 @@ class InstallationTest:
         try:
             return self._runner.run(command.argv, env=command.env, cwd=str(cwd or self.folder), timeout=_SECONDS)
         except ProcessError as problem:
+            if "No space left on device" in on_one_line(problem.message):
+                hint = "Free space, and run the command again."
+                raise MachineError(f"The disk is full: {problem.message}", hint=hint) from problem
             host = parse_url(self.source.index).hostname or ""
             # The tested index answered a moment ago; its failures mention its host.
             if is_connection_failure(problem.message) and host not in problem.message.partition("\n")[2]:

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 from packaging.utils import parse_wheel_filename
 
-from core.errors import GateError, ProcessError
+from core.errors import GateError, MachineError, ProcessError
 from core.process import ProcessResult
 from promotion.gates.common.installers import Installer, Pip, parse_config
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.requirements import locked, modules, wheels_for
 from promotion.gates.common.uv_installer import Uv
 from promotion.gates.install import pair, probe
+from promotion.gates.install.installation import InstallationSource, InstallationTest
 from tests.support.wheel_sets import make_set, make_wheels, plain
 
 INDEX = "http://127.0.0.1:1/v2-staging/x/simple/"
@@ -267,6 +268,44 @@ def test_probe_reports_wrong_installation(site: Path) -> None:
 def test_probe_reports_failed_imports() -> None:
     answer = probe.main({"paths": None, "distributions": {}, "imports": ["json", "no_such_module"], "devices": False})
     assert answer["problems"] == ["import no_such_module failed: ModuleNotFoundError: No module named 'no_such_module'"]
+
+
+class FailingInstaller:
+    """Runner in which the installation of wheels fails with this output."""
+
+    environment: Mapping[str, str] = {}
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
+        if "venv" in argv:
+            return ProcessResult(returncode=0)
+        raise ProcessError(f"`pip install` failed with exit code 1.\n  {self._text}")
+
+
+@pytest.mark.parametrize(
+    ("said", "of_machine"),
+    [
+        ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", True),
+        ("error: failed to copy file\n  cause: No space left on device (os error 28)", True),
+        ("ERROR: HTTP error 503 while getting https://h/x.whl: 503 Server Error: for url: https://h/x.whl", True),
+        ("cause: HTTP status server error (503 Service Unavailable) for url (https://h/simple/x/)", True),
+        ("HTTPSConnectionPool(host='h', port=443): Read timed out.", True),
+        ("HTTPConnectionPool(host='127.0.0.1', port=1): Read timed out.", False),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES", False),
+    ],
+)
+def test_installation_blames_machine_for_full_disk_and_index(said: str, of_machine: bool, tmp_path: Path) -> None:
+    wheels = make_wheels(tmp_path / "wheels")
+    source = InstallationSource(index=INDEX, wheel_set=make_set(wheels), lock=None)
+    (tmp_path / "test").mkdir()
+    checks = InstallationTest(source, FailingInstaller(said), Pip(), "3.12", tmp_path / "test").checks(Path("python"))
+    if of_machine:
+        with pytest.raises(MachineError):
+            next(checks)
+    else:
+        assert [finding.code for finding in next(checks).findings] == ["install-failed"]
 
 
 @pytest.mark.parametrize(
