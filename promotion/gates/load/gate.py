@@ -7,7 +7,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from core.errors import CiBuildError
+from core.errors import BucketError, CiBuildError, MachineError
 from core.model import Finding, Tier
 from promotion.gates.common.gate import Check, Gate, GateContext, error, warning
 from promotion.gates.common.rocm_manifest import RocmTree
@@ -43,6 +43,8 @@ def make_gate(*, rocm: RocmTree | None = None, update_golden: bool = False, root
                 site = make_site(context, version)
                 libraries = rocm_libraries(context, site, rocm)
                 checks = LoadChecks(context, site, libraries)
+            except (BucketError, MachineError):
+                raise
             except CiBuildError as problem:
                 finding = error("site-failed", problem.message, problem.hint or "Run the gate again.")
                 yield Check(name=f"Python {version}", findings=(finding,))

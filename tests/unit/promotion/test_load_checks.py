@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from core.errors import BucketError, CiBuildError, MachineError
 from core.model import to_json
 from promotion.gates.common.site import NO_DEVICE
+from promotion.gates.load import gate as load_gate
 from promotion.gates.load.checks import PJRT, PLUGIN, WheelLibrary
 from promotion.gates.load.child_probe import ProbeResult, how_it_ended
 from promotion.gates.load.machines import Machine, as_json, check_machines, machines
@@ -44,6 +47,19 @@ def machine(**changes: Any) -> Machine:
 )
 def test_no_device_matches_exact_error(said: str, good: bool) -> None:
     assert bool(NO_DEVICE.fullmatch(said)) == good
+
+
+@pytest.mark.parametrize("kind", [MachineError, BucketError])
+def test_load_gate_does_not_blame_the_set_for_the_machine(
+    kind: type[CiBuildError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make_site(*_: object) -> None:
+        raise kind("The package index does not answer.")
+
+    monkeypatch.setattr(load_gate, "make_site", make_site)
+    context: Any = SimpleNamespace(wheel_set=wheel_set(), pythons=lambda: {"3.12": Path("python3.12")})
+    with pytest.raises(kind, match="does not answer"):
+        list(load_gate.make_gate().run(context))
 
 
 SEVERAL = machine(gpus=("gfx942", "gfx1100"), unusable=("gfx1100",))
