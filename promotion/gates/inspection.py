@@ -9,7 +9,7 @@ from typing import Any
 
 from isal import isal_zlib
 
-from core.errors import ArchiveError, BucketError
+from core.errors import ArchiveError
 from core.model import Finding, GfxTarget, Severity, Tier, Wheel
 from core.targets import covers, lists, machs
 from promotion.gates.common.gate import Check, Gate, GateContext, content_alone, error
@@ -26,7 +26,7 @@ from promotion.gates.set_record import (
 )
 from promotion.index.core_metadata import core_metadata
 from promotion.index.pages import metadata_name
-from promotion.storage.bucket import sha256_of
+from promotion.storage.bucket import AbsentError, sha256_of
 from promotion.storage.keys import project_pages
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.findings import as_published
@@ -131,7 +131,7 @@ def _index_findings(context: GateContext) -> Iterator[Finding]:
             (entry,) = [file for file in files if file["filename"] == wheel.filename]
             listed = (entry["hashes"]["sha256"], entry["core-metadata"]["sha256"])
             sidecar = context.bucket.get(context.staged.file(metadata_name(wheel.filename)))
-        except (BucketError, ValueError, KeyError, TypeError) as problem:
+        except (AbsentError, ValueError, KeyError, TypeError) as problem:
             yield error(
                 "index-incomplete",
                 f"{wheel.filename} is missing or incomplete in the staged index: {problem}.",

@@ -16,6 +16,7 @@ from typing import Any
 from core.errors import ArchiveError, BucketError, CiBuildError
 from core.model import SBOM, Finding, Payload, Severity, Wheel, WheelSet, to_json
 from promotion.gates.common.gate import error
+from promotion.storage.bucket import AbsentError
 from wheelkit.archive.canonical import check_canonical
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.findings import some
@@ -220,6 +221,8 @@ def check_files(wheel_set: WheelSet, read: Callable[[str], bytes], program: SetW
     try:
         expected = program.files(wheel_set, read)
     except (CiBuildError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        if isinstance(problem, BucketError) and not isinstance(problem, AbsentError):
+            raise  # the bucket cannot be read
         text = f"The files of the set cannot be written again: {type(problem).__name__}: {problem}."
         yield error("set-file-untrue", text, _REBUILD_SET)
         return
@@ -227,7 +230,7 @@ def check_files(wheel_set: WheelSet, read: Callable[[str], bytes], program: SetW
         try:
             actual = read(name)
             differences = list(_content_differences(name, actual, text))
-        except (BucketError, ValueError, RecursionError) as problem:
+        except (AbsentError, ValueError, RecursionError) as problem:
             differences = [str(problem)]
         if differences:
             text = f"{name} of the set is not what its wheels and wheels.json give: {_listed(differences)}."

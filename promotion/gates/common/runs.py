@@ -42,7 +42,7 @@ from promotion.gates.common.kept_results import KeptResults
 from promotion.gates.common.transcript import Transcript
 from promotion.policy.policy import EDITION, edition
 from promotion.stage import read_staged
-from promotion.storage.bucket import Bucket
+from promotion.storage.bucket import AbsentError, Bucket
 from promotion.storage.keys import StagedSet
 
 _MOST_LISTED = 20
@@ -265,7 +265,8 @@ def _execute(gate: Gate, context: GateContext) -> list[Evidence]:
     except CiBuildError as problem:
         if gate.has_options and isinstance(problem, RequestError):
             raise
-        of_machine = isinstance(problem, (MachineError, BucketError)) or machine_failure(problem)
+        unreadable = isinstance(problem, BucketError) and not isinstance(problem, AbsentError)
+        of_machine = unreadable or isinstance(problem, MachineError) or machine_failure(problem)
         code = ENVIRONMENT if of_machine else "gate-error"
         failure = (error(code, problem.message, problem.hint or "Run the gate again."),)
     except OSError as problem:

@@ -33,7 +33,7 @@ from promotion.gates.common.runs import raise_for_failures, run_gates
 from promotion.gates.coverage import gate as coverage_gate
 from promotion.policy.policy import EDITION, edition
 from promotion.stage import stage
-from promotion.storage.bucket import sha256_of
+from promotion.storage.bucket import AbsentError, sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.gating import messages
@@ -351,6 +351,23 @@ def test_os_error_of_machine_is_a_machine_error(
 
 def test_unreachable_bucket_is_not_blamed_on_the_set(bucket: DirBucket, staged: StagedSet) -> None:
     (evidence,) = run(bucket, staged, made_gate([GOOD], fail=BucketError("S3 did not answer.", hint="Try again.")))
+    assert (evidence.outcome, evidence.findings[0].code) == (Outcome.ERROR, ENVIRONMENT)
+    (evidence,) = run(bucket, staged, made_gate([GOOD], fail=AbsentError("jax.whl is not in the bucket.")))
+    assert (evidence.outcome, evidence.findings[0].code) == (Outcome.ERROR, "gate-error")
+
+
+def test_inspection_of_unreadable_index_does_not_blame_the_set(bucket: DirBucket, staged: StagedSet) -> None:
+    class Unreadable(DirBucket):
+        def get(self, key: str) -> bytes:
+            if key.startswith(staged.simple):
+                raise BucketError("S3 did not answer.")
+            return super().get(key)
+
+    broken = Unreadable(bucket.root)
+    gate = replace(
+        made_gate([]), run=lambda context: [Check(name="x", findings=tuple(inspection._index_findings(context)))]
+    )
+    (evidence,) = run(broken, staged, gate)
     assert (evidence.outcome, evidence.findings[0].code) == (Outcome.ERROR, ENVIRONMENT)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from ci_build.build.expected import files_of_set, this_program
 from ci_build.build.set_files import write_set
+from core.errors import BucketError
 from core.model import (
     PYLOCK,
     SBOM,
@@ -199,6 +200,21 @@ def test_files_of_own_set_have_no_difference(written: tuple[Path, WheelSet], pro
     texts = files_of_set(held, lambda name: (folder / name).read_bytes())
     assert {name: (folder / name).read_text() for name in texts} == texts
     assert [*check_files(held, lambda name: (folder / name).read_bytes(), program)] == []
+
+
+@pytest.mark.parametrize("unreadable", [PYLOCK, SHA256SUMS])
+def test_unreadable_bucket_is_no_difference(
+    written: tuple[Path, WheelSet], program: SetWriter, unreadable: str
+) -> None:
+    folder, held = written
+
+    def read(name: str) -> bytes:
+        if name == unreadable:
+            raise BucketError("S3 did not answer.")
+        return (folder / name).read_bytes()
+
+    with pytest.raises(BucketError):
+        list(check_files(held, read, program))
 
 
 @pytest.mark.parametrize(
