@@ -89,8 +89,9 @@ def device_request(
         image: container image if the policy requires none; empty for no container.
     """
     settings, target = requirement.settings, GfxTarget.parse(requirement.target)
-    name = family_of([target])
-    family = families.families.get(name)
+    index = family_of([target])
+    family = families.of_target(target) or families.families.get(index)
+    name = family.name if family else index
     request = DeviceRequest(platform=JaxPlatform.ROCM, family=name, image=settings.get("image", "") or image)
     size = settings.get("size", families.occasions[Trigger.NIGHTLY].size)
     if size and not (family and family.sanity_only):

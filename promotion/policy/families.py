@@ -106,6 +106,10 @@ class Families:
         """The bypasses of all families, as entries of the policy."""
         return tuple(family.bypass for family in self.families.values() if family.bypass)
 
+    def of_target(self, target: GfxTarget) -> Family | None:
+        """Return the family whose machines test a target, or None."""
+        return next((family for family in self.families.values() if target.processor in family.targets), None)
+
     def of(self, name: str) -> Family:
         """Return a family by its exact name.
 

@@ -64,6 +64,14 @@ def command(
             ("linux-gfx1151-gpu-rocm",),
         ),
         ("device", "gfx1151", {}, "--platform rocm --family gfx1151 --devices 1", ("linux-gfx1151-gpu-rocm",)),
+        # Its index is gfx103X-all, and the family of its runners gfx103X-dgpu.
+        (
+            "device",
+            "gfx1030",
+            {},
+            "--platform rocm --family gfx103X-dgpu --devices 1",
+            ("linux-gfx1030-gpu-rocm",),
+        ),
         # Without a runner: another target of the family, and a family that is not in families.toml.
         ("device", "gfx1101", {"size": ""}, "--platform rocm --family gfx110X-all", ()),
         ("device", "gfx1250", {}, f"--platform rocm --family gfx125X-dcgpu {JAX} --size large", ()),
