@@ -10,7 +10,7 @@ import pytest
 from ci_build.cli.options.release import CHANNELS
 from core.errors import RequestError
 from core.model import Tier
-from core.targets import load_table
+from core.targets import expand, load_table
 from promotion.policy.families import load_families
 from promotion.policy.gate_rules import GateRule, at_least
 from promotion.policy.policy import POLICY_FILE, device_members_digest, edition, load_policy
@@ -229,6 +229,16 @@ def test_release_requires_multi_gpu_tests_where_runners_exist() -> None:
         required = {target for target in load_table().targets if "passes" in gate.of(target).settings}
         assert required == covered, index
         assert {gate.of(target).settings["passes"] for target in required} == {"single multi"}
+
+
+@pytest.mark.parametrize("channel", ["nightly", "release"])
+def test_policy_requires_device_tests_only_of_targets_with_runners(channel: str) -> None:
+    """A set for all default targets can be promoted without a bypass."""
+    policy, families = load_policy("multi-arch", channel=channel), load_families()
+    required = [target for target in expand("default") if policy.required_tier(str(target)) is Tier.DEVICE]
+    tested = [target for target in required if (one := families.of_target(target)) and (one.single or one.multi)]
+    assert {"gfx942", "gfx950"} <= {*map(str, required)}
+    assert tested == required
 
 
 @pytest.mark.parametrize("channel", ["nightly", "release"])
