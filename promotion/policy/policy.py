@@ -72,6 +72,7 @@ class Policy:
     python_versions: tuple[str, ...] | None
     wheels: tuple[str, ...]
     wheels_per_python: tuple[str, ...]
+    optional_wheels: tuple[str, ...]
     pins: tuple[str, ...]
     files: tuple[str, ...]
     required_targets: tuple[str, ...]

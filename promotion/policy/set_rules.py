@@ -47,7 +47,11 @@ def set_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
         for python, tag in zip(wheel_set.python_versions, tags, strict=True):
             if pythons.count(tag) != 1:
                 yield f"The set has {pythons.count(tag)} wheels of {project} for Python {python}; one is required."
-    projects = {*expand(policy.wheels, wheel_set), *expand(policy.wheels_per_python, wheel_set)}
+    optional = expand(policy.optional_wheels, wheel_set)
+    for project in optional:
+        if names.count(project) > 1:
+            yield f"The set has {names.count(project)} wheels of {project}; at most one is permitted."
+    projects = {*expand(policy.wheels, wheel_set), *expand(policy.wheels_per_python, wheel_set), *optional}
     for name in sorted(set(names) - projects):
         yield f"The set has a wheel of {name}, which the policy does not permit."
     for project in policy.pins:

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from ci_build.cli.options.release import CHANNELS
 from core.errors import PromotionBlockedError
 from promotion.evidence.evidence import record
 from promotion.index.audit import verify
+from promotion.policy.policy import load_policy
+from promotion.policy.set_rules import set_problems
 from promotion.promote import promote
 from promotion.stage import read_staged, stage
 from promotion.storage.directory_bucket import DirBucket
@@ -20,7 +23,6 @@ from tests.support.made_kernels import OBJECT, OTHER, clean_kernels, tell
 from tests.support.promoting import POLICY, RELEASED, offered
 from tests.support.wheel_sets import SetWheel, make_set, make_wheels, passing_evidence, set_wheel, write_set
 
-WITH_KERNELS = replace(POLICY, wheels=(*POLICY.wheels, "jax-aiter"))
 OLD = "0.10.2+rocm7.2.0"
 """Version of a kernel wheel that was built for one JAX release."""
 
@@ -40,9 +42,25 @@ def staged_with(bucket: DirBucket, folder: Path, version: str, kernel_wheel: Set
     wheel_set = make_set(wheels)
     staged = stage(bucket, write_set(folder / "set", wheels, wheel_set))
     assert read_staged(bucket, staged) == wheel_set
-    for evidence in passing_evidence(wheel_set, WITH_KERNELS):
+    for evidence in passing_evidence(wheel_set):
         record(bucket, staged, evidence)
     return staged
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_shipped_policies_permit_one_kernel_wheel(tmp_path: Path, channel: str) -> None:
+    wheels = [*make_wheels(tmp_path / "w"), kernels(tmp_path / "k", "1.0.0")]
+    policy = load_policy("multi-arch", channel=channel)
+
+    def problems(*more: SetWheel) -> list[str]:
+        return [text for text in set_problems(make_set([*wheels, *more]), policy) if "jax-aiter" in text]
+
+    assert problems() == []
+    assert problems(kernels(tmp_path / "k", "1.1.0")) == [
+        "The set has 2 wheels of jax-aiter; at most one is permitted."
+    ]
+    refusal = "The set has a wheel of jax-aiter, which the policy does not permit."
+    assert refusal in set_problems(make_set(wheels), replace(policy, optional_wheels=()))
 
 
 @pytest.mark.parametrize("versions", [(OLD,), ("1.0.0", "1.0.0"), (OLD, "1.0.0")])
@@ -54,7 +72,7 @@ def test_sets_with_kernels_are_promoted_and_verified(
         folder = tmp_path / str(number)
         staged = staged_with(bucket, folder, jax, kernels(folder / "k", version))
         # Without allow_lower: no version of the kernel wheel may hide another wheel.
-        promote(bucket, staged, WITH_KERNELS)
+        promote(bucket, staged, POLICY)
     assert list(verify(bucket, RELEASED, read=True)) == []
     visible = {name for name in offered(bucket) if name.startswith("jax_aiter")}
     assert visible == {f"jax_aiter-{version}-py3-none-manylinux_2_28_x86_64.whl" for version in versions}
@@ -62,10 +80,10 @@ def test_sets_with_kernels_are_promoted_and_verified(
 
 def test_changed_kernels_with_same_version_are_refused(bucket: DirBucket, tmp_path: Path) -> None:
     first = staged_with(bucket, tmp_path / "1", OLD, kernels(tmp_path / "k1", "1.0.0"))
-    promote(bucket, first, WITH_KERNELS)
+    promote(bucket, first, POLICY)
     changed = kernels(tmp_path / "k2", "1.0.0", more=b"changed = True\n")
     second = staged_with(bucket, tmp_path / "2", "0.12.0+rocm7.2.0", changed)
     text = r"jax_aiter-1\.0\.0-.* was released with other bytes.*kernels/payload/jax_aiter/version\.py"
     with pytest.raises(PromotionBlockedError) as caught:
-        promote(bucket, second, WITH_KERNELS)
+        promote(bucket, second, POLICY)
     assert re.search(text, str(caught.value))

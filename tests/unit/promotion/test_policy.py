@@ -84,6 +84,7 @@ def test_load_policy_applies_index_values(tmp_path: Path) -> None:
         ("pythons = 1", ""),
         ("pythons = 1", "pythons = 1\nsurprise = ['x']"),
         ('pins = ["jax"]', 'pins = "jax"'),
+        ('optional_wheels = ["jax-aiter"]\n', ""),
         ('per = "set"', 'per = "week"'),
         ("min_passed = 2", "min_passed = 0"),
         ("min_passed = 2", "min_passed = true"),
@@ -172,6 +173,7 @@ def test_release_requires_at_least_nightly(index: str) -> None:
     assert release.python_versions is None
     for field in ("wheels", "wheels_per_python", "pins"):
         assert {*getattr(release, field)} >= {*getattr(nightly, field)}
+    assert {*release.optional_wheels} <= {*nightly.optional_wheels}
     assert all(release.sizes[project] <= most for project, most in nightly.sizes.items())
     assert (release.unsigned, release.keys is None, release.bypasses) == (False, False, ())
     assert release.verified_rocm >= nightly.verified_rocm

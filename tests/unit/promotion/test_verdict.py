@@ -515,6 +515,7 @@ def test_verdict_uses_every_field_of_policy(wheel_set: WheelSet) -> None:
         "python_versions": {"python_versions": ("3.14",)},
         "wheels": {"wheels": (*POLICY.wheels, "jax")},
         "wheels_per_python": {"wheels_per_python": (*POLICY.wheels_per_python, "jax-aiter")},
+        "optional_wheels": {"optional_wheels": ()},
         "pins": {"pins": ("jax", "numpy")},
         "files": {"files": ("pylock.toml",)},
         "required_targets": {"required_targets": ("gfx1100",)},
@@ -532,7 +533,8 @@ def test_verdict_uses_every_field_of_policy(wheel_set: WheelSet) -> None:
     of_the_index = {"stale_days", "ledger_keys", "protected_refs"}
     names = {"channel", "sha256", "bypasses", "waivers", "void", "text"}
     assert set(stricter) == set(Policy.__dataclass_fields__) - names - of_the_index
-    big = tuple(replace(wheel, size=2_000_000) for wheel in wheel_set.wheels)
+    kernels = sets.wheel("jax_aiter-1.0.0-py3-none-any.whl", "jax-aiter", "1.0.0")
+    big = tuple(replace(wheel, size=2_000_000) for wheel in (*wheel_set.wheels, kernels))
     large = replace(wheel_set, wheels=big, request={"payload": "source"})
     smaller = promoted(large, size=1_900_000)
     for name, values in stricter.items():

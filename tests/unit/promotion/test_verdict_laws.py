@@ -35,6 +35,7 @@ POLICY = Policy(
     python_versions=(),
     wheels=("jax-rocm{major}-pjrt",),
     wheels_per_python=("jax-rocm{major}-plugin", "jaxlib"),
+    optional_wheels=(),
     pins=("jax",),
     files=(),
     required_targets=(),
