@@ -33,6 +33,9 @@ from core.targets import families_equal_to, in_order, is_default
 
 Kind = Literal["pjrt", "plugin"]
 
+KERNELS_PROJECT = "jax-aiter"
+"""Project of AITER's kernels: an optional part of a set, which users install only if they name it."""
+
 SPELLED_OUT = 4
 """Maximum number of targets that a version names; a hash replaces more targets."""
 

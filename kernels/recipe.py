@@ -20,7 +20,6 @@ from kernels.modules import Catalog, KernelModule, ModuleKind
 from wheelkit import recipe_base
 from wheelkit.repair.plan import RepairPlan
 
-PROJECT = "jax-aiter"
 PACKAGE = "jax_aiter"
 KERNELS = f"{PACKAGE}/_kernels"
 MANIFEST = f"{KERNELS}/manifest.json"
@@ -244,7 +243,7 @@ def repair_plan(request: BuildRequest, version: str, catalog: Catalog | None = N
     sonames = frozenset(name for module in catalog.modules.values() for name in module.sonames)
     project = tomllib.loads((PROJECT_FOLDER / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return RepairPlan(
-        project=PROJECT,
+        project=versions.KERNELS_PROJECT,
         version=version,
         covers=targets.covers(),
         machs=targets.machs(),

@@ -12,6 +12,7 @@ from typing import Any
 
 from core.errors import CiBuildError
 from core.model import PYLOCK, SHA256SUMS, WHEELS_JSON, Evidence, Outcome, Severity, WheelSet
+from core.versions import KERNELS_PROJECT
 from promotion.compatibility.evidence import GATES, EvidenceChecks, read_checks
 from promotion.compatibility.tables import load_spec, module_support
 from promotion.evidence.evidence import latest_by_target, load_evidence, time_of
@@ -83,13 +84,14 @@ def _read(bucket: Bucket, staged: StagedSet, evidence: Evidence) -> EvidenceChec
 
 
 def _requirements(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> dict[str, bytes]:
-    """Return hash-locked requirements for each Python; none for a set without a lock file."""
+    """Return hash-locked requirements for each Python, without kernels; none for a set without a lock file."""
     if PYLOCK not in wheel_set.files:
         return {}
     lock, own = bucket.get(staged.file(PYLOCK)).decode(), {wheel.name for wheel in wheel_set.wheels}
     files = {}
     for version in wheel_set.python_versions:
-        lines = [*hashed(wheels_for(wheel_set, version)), *locked(lock, version, own)]
+        wheels = (wheel for wheel in wheels_for(wheel_set, version) if wheel.name != KERNELS_PROJECT)
+        lines = [*hashed(wheels), *locked(lock, version, own)]
         files[f"{REQUIREMENTS}{version}.txt"] = "".join(f"{line}\n" for line in sorted(lines)).encode()
     return files
 

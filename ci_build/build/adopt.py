@@ -37,7 +37,6 @@ ADOPTED = "adopted"
 _CHANGED = ("member-damaged", "record-wrong-hash", "record-wrong-size")
 """Findings on members whose bytes changed after the wheel was packed."""
 _JAXLIB = "jaxlib"
-_KERNELS = "jax-aiter"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +104,7 @@ def _read_wheel(path: Path, progress: Progress) -> _InputWheel:
     except ArchiveError as error:
         raise InputError(f"{path} is damaged: {error.message}", hint="Download it again, or build it again.") from error
     named = versions.parse_package_name(wheel.name)
-    if named is None and wheel.name not in (_JAXLIB, _KERNELS):
+    if named is None and wheel.name not in (_JAXLIB, versions.KERNELS_PROJECT):
         raise InputError(
             f"{path.name} is a wheel of {wheel.name}, which cannot be part of a set.",
             hint="A set has wheels of jax-rocm<N>-pjrt, jax-rocm<N>-plugin, jaxlib and jax-aiter; jax comes from PyPI.",
@@ -162,7 +161,7 @@ def _problems(given: Sequence[_InputWheel]) -> Iterator[str]:
         if len(paths) > 1:
             yield f"There are {len(paths)} wheels of {name} for {python}: {', '.join(paths)}."
     for item in given:
-        if item.kind not in ("pjrt", _KERNELS) and not item.pythons:
+        if item.kind not in ("pjrt", versions.KERNELS_PROJECT) and not item.pythons:
             yield f"{item.path.name} supports none of the Pythons {', '.join(_supported())}."
     if not any(item.pythons for item in given):
         yield "No wheel has the tag of a Python version, such as cp312."

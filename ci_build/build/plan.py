@@ -270,7 +270,7 @@ def _kernels(request: BuildRequest) -> Stage:
     kernels_recipe.refuse_code_alone(chosen)
     names = ", ".join(module.name for module in chosen)
     what = f"kernels ({names}) for {shown} with the {request.kernels.toolchain} toolchain"
-    project, version = kernels_recipe.PROJECT, kernels_recipe.wheel_version(request)
+    project, version = versions.KERNELS_PROJECT, kernels_recipe.wheel_version(request)
     steps = (
         Step(what=f"build {what}", effect=Effect.KERNELS, project=project),
         Step(

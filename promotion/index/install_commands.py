@@ -49,7 +49,9 @@ def install_commands(row: Mapping[str, Any]) -> Iterator[InstallCommand]:
     """
     # Users paste commands into a shell, so a name or version must not be more than one word of it.
     source, needs = ("--extra-index-url", Here(path="simple/")), tuple(map(shlex.quote, row["install"].split()))
-    yield InstallCommand(name="pip", words=("pip", "install", *source, *needs))
+    optional = shlex.join(row["optional"].split())
+    note = f"AITER’s kernels are optional. To install them too, append {optional}." if optional else ""
+    yield InstallCommand(name="pip", words=("pip", "install", *source, *needs), note=note)
     yield InstallCommand(
         name="uv", words=("uv", "pip", "install", *source, *needs), note="In a virtual environment (uv venv)."
     )

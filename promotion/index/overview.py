@@ -153,7 +153,8 @@ def _spans(offered: Sequence[Mapping[str, Any]]) -> Iterator[Span]:
     """Yield the JAX releases of each wheel that users name, each Python and each ROCm."""
 
     def wheels(row: Mapping[str, Any]) -> list[str]:
-        return [f"Wheel {name}" for word in row["install"].split() if (name := word.partition("==")[0]) != "jax"]
+        words = [*row["install"].split(), *row["optional"].split()]
+        return [f"Wheel {name}" for word in words if (name := word.partition("==")[0]) != "jax"]
 
     yield from _releases(offered, wheels)
     yield from _releases(offered, lambda row: [f"Python {version}" for version in row["pythons"]])

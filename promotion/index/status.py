@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from core.errors import BucketError
+from core.versions import KERNELS_PROJECT
 from promotion.evidence.evidence import TIME, time_of
 from promotion.index.ledger import LedgerEntry
 from promotion.index.ledger_state import IndexState
@@ -27,6 +28,8 @@ NOTHING_KNOWN = Snapshot()
 
 MAX_ROWS = 50
 """Number of sets with a row in status.json and on the overview page, newest first."""
+_LATER_FIELDS = {"files", "figures", "optional"}
+"""Fields that rows of older versions lack."""
 
 
 def set_row(
@@ -40,6 +43,8 @@ def set_row(
     assert entry.promoted is not None
     promoted = entry.promoted
     evidence = sorted(name for name in promoted.files if name.startswith("evidence/") and name.endswith(".json"))
+    wheels = [wheel for wheel in promoted.wheels if wheel.project != KERNELS_PROJECT]
+    optional = [f"{wheel.project}=={wheel.version}" for wheel in promoted.wheels if wheel.project == KERNELS_PROJECT]
     beside = sorted(name for name in promoted.files if "/" not in name)
     return {
         "entry": entry.number,
@@ -54,7 +59,8 @@ def set_row(
         "evidence": evidence,
         "files": beside,
         "figures": dict(figures or {}),
-        "install": " ".join(install_requirements(promoted.wheels, {"jax": promoted.jax_version})),
+        "install": " ".join(install_requirements(wheels, {"jax": promoted.jax_version})),
+        "optional": " ".join(optional),
         **set_marks(entry.number, state),
     }
 
@@ -105,8 +111,7 @@ def overview_of(
         summary_of: reader of the numbers of a promoted set.
         known: content of the last status.json, whose rows are reused, so that their entries need not be read.
     """
-    # Rows of older versions lack files.
-    row_of = {item["entry"]: item for item in (*known.rows, *known.hidden) if "files" in item and "figures" in item}
+    row_of = {item["entry"]: item for item in (*known.rows, *known.hidden) if item.keys() >= _LATER_FIELDS}
     entry_row = {item["entry"]: item for item in known.history}
 
     def row(number: int) -> Mapping[str, Any]:

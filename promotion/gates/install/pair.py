@@ -18,14 +18,14 @@ from packaging.version import Version
 
 from core.model import Finding, Wheel, WheelSet
 from core.process import ProcessResult, Runner
-from core.versions import parse_package_name
+from core.versions import KERNELS_PROJECT, parse_package_name
 from promotion.gates.common.gate import Check, error, warning
 from promotion.gates.common.installers import Installer, on_one_line
 from promotion.gates.common.requirements import wheels_for
 from wheelkit.findings import REPAIR_PUBLISHED, REPORT_PUBLISHED
 
 _JAXLIB = "jaxlib"
-_TOO_OLD = {"jax-aiter": "0.7.2"}
+_TOO_OLD = {KERNELS_PROJECT: "0.7.2"}
 """Project that serves several jaxlibs -> jaxlib whose XLA refuses its handlers."""
 _LOWER_BOUNDS = ("==", ">=", "~=", "===")
 _SECONDS = 300.0

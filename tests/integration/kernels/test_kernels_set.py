@@ -44,6 +44,18 @@ def test_set_with_kernels_includes_their_wheel(work_cache: Path, tmp_path: Path)
     gate(out, tmp_path / "bucket")
 
 
+def test_release_promotes_set_with_kernels(work_cache: Path, tmp_path: Path) -> None:
+    """`release --local --kernels`: the index has the kernels, but its install command does not name them."""
+    words = ["release", "--local", *SET[1:], "--targets=gfx942", "--kernel-modules=rms_norm", "--allow-partial"]
+    folders = (f"--out={tmp_path / 'dist'}", f"--bucket={tmp_path / 'bucket'}", f"--cache-dir={work_cache}")
+    succeed(*words, *folders)
+    (file,) = (tmp_path / "bucket").glob("v2/*/status.json")
+    (row,) = json.loads(file.read_text())["sets"]
+    assert row["optional"] == f"jax-aiter=={own_version()}+gfx942"
+    assert "aiter" not in row["install"]
+    assert (file.parent / "simple" / "jax-aiter" / "index.html").is_file()
+
+
 def test_rocm_compiled_kernels_pass_gates(
     engine: docker.Docker, work_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from promotion.stage import read_staged, stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.made_kernels import OBJECT, OTHER, clean_kernels, tell
-from tests.support.promoting import POLICY, RELEASED, offered
+from tests.support.promoting import POLICY, RELEASED, go, offered, staged_in
 from tests.support.wheel_sets import SetWheel, make_set, make_wheels, passing_evidence, set_wheel, write_set
 
 OLD = "0.10.2+rocm7.2.0"
@@ -61,6 +62,18 @@ def test_shipped_policies_permit_one_kernel_wheel(tmp_path: Path, channel: str) 
     ]
     refusal = "The set has a wheel of jax-aiter, which the policy does not permit."
     assert refusal in set_problems(make_set(wheels), replace(policy, optional_wheels=()))
+
+
+def test_promoted_kernels_are_installed_only_if_named(bucket: DirBucket, tmp_path: Path) -> None:
+    """The commands, and the hash-locked requirements, of an index install the set without its kernels."""
+    wheels = [*make_wheels(tmp_path / "w", pythons=("3.12",)), kernels(tmp_path / "k", "1.0.0")]
+    staged = staged_in(bucket, tmp_path / "set", wheels, lock='lock-version = "1.0"\ncreated-by = "x"\npackages = []\n')
+    go(bucket, staged)
+    (row,) = json.loads(bucket.get(RELEASED.status))["sets"]
+    assert (row["install"].split()[0], row["optional"]) == (f"jax-rocm7-plugin=={OLD}", "jax-aiter==1.0.0")
+    assert "aiter" not in row["install"]
+    lines = bucket.get(RELEASED.set_file(staged.digest, "requirements-3.12.txt")).decode().splitlines()
+    assert {line.partition("=")[0] for line in lines} == {"jax-rocm7-pjrt", "jax-rocm7-plugin", "jaxlib"}
 
 
 @pytest.mark.parametrize("versions", [(OLD,), ("1.0.0", "1.0.0"), (OLD, "1.0.0")])

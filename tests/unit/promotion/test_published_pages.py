@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +80,15 @@ def test_rows_of_status_json_are_not_trusted_by_verify(promoted: DirBucket) -> N
     assert [*verify(promoted, RELEASED)] == []
 
 
-def test_status_of_older_version_gets_the_new_rows(promoted: DirBucket) -> None:
+@pytest.mark.parametrize("fields", [("files", "figures", "quarantined"), ("optional",)])
+def test_status_of_older_version_gets_the_new_rows(promoted: DirBucket, fields: Sequence[str]) -> None:
     page, path = overview(promoted), promoted.path(RELEASED.status)
     body: dict[str, Any] = json.loads(path.read_text())
     for name in ("history", "hidden", "listed"):
         del body[name]
     for row in body["sets"]:
-        del row["files"], row["figures"], row["quarantined"]
+        for name in fields:
+            del row[name]
     path.write_text(json.dumps(body))
     assert [*verify(promoted, RELEASED)] == []
     mark(promoted, RELEASED, EntryKind.PIN, ["2"], reason="kept", actor="me", now=lambda: NOW)

@@ -22,12 +22,14 @@ from promotion.index.status import MAX_ROWS
 from promotion.website.plots import stacked_bars
 from promotion.website.render import PAGES_VERSION, visible
 from tests.support import web_pages
+from tests.support.sets import ledger_wheel
 from tests.support.web_pages import (
     COMPILED,
     DEVICE,
     HOSTILE,
     STRUCTURE,
     Elements,
+    entry_of_set,
     index_page,
     indexes_page,
     sections,
@@ -169,6 +171,18 @@ def test_commands_are_not_shown_where_they_fail() -> None:
     assert "AMD has no image" in text
     assert "ci_build bundle" not in Elements(page).text
     assert f"ci_build bundle multi-arch/{1:064x}" in Elements(index_page(1)).text
+
+
+def test_optional_wheels_are_named_beside_the_commands() -> None:
+    made = entry_of_set(1, 1, ("gfx942",)).promoted
+    assert made is not None
+    kernels = ledger_wheel("jax-aiter", "1.2.0", filename="jax_aiter-1.2.0-py3-none-any.whl", requires_dist=("jaxlib",))
+    page = index_page(1, ("gfx942",), changes={1: {"wheels": (*made.wheels, kernels)}})
+    text = sections(page)["gfx942"]
+    assert "AITER’s kernels are optional. To install them too, append jax-aiter==1.2.0." in text
+    assert text.count("aiter") == 1
+    assert ["Wheel jax-aiter", "0.10.2", "0.10.2"] in tables(page)["Wheels, Python and ROCm by JAX release"]
+    assert "optional" not in sections(index_page(1, ("gfx942",)))["gfx942"]
 
 
 def test_hostile_version_stays_one_word_of_a_command() -> None:
