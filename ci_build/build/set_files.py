@@ -18,11 +18,14 @@ from ci_build.build.sbom import sbom
 from core.digests import file_sha256
 from core.model import CONSTRAINTS, PYLOCK, SBOM, SHA256SUMS, WHEELS_JSON, Wheel, WheelSet
 from core.pip import Resolved
+from core.versions import KERNELS_PROJECT
 from core.wheels_json import dump_wheel_set
 from core.wheelset import serves, sha256sums
 from wheelkit.rocm_manifest import ROCM_MANIFEST
 
 CREATED_BY = "jax-rocm-release"
+_KERNELS_EXTRA = "kernels"
+"""Extra of the lock file that selects the wheel of AITER's kernels."""
 
 
 def constraints(wheel_set: WheelSet) -> str:
@@ -55,6 +58,7 @@ def pylock(wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]]) -> s
         requires_python=SpecifierSet(f">={pythons[0]}"),
         environments=[Marker(f"python_version == '{python}'") for python in pythons],
         created_by=CREATED_BY,
+        extras=[canonicalize_name(_KERNELS_EXTRA)] if KERNELS_PROJECT in own else None,
         packages=packages,
     )
     lock.validate()
@@ -67,14 +71,16 @@ def _package(
     return Package(
         name=canonicalize_name(item.name),
         version=Version(item.version),
-        marker=_marker(served, pythons),
+        marker=_marker(item.name, served, pythons),
         requires_python=SpecifierSet(item.requires_python) if item.requires_python else None,
         wheels=[PackageWheel(name=item.filename, hashes={"sha256": item.sha256}, **location)],
     )
 
 
-def _marker(served: Sequence[str], pythons: Sequence[str]) -> Marker | None:
-    """Return a marker for the Pythons that a package serves; None if it serves all."""
+def _marker(project: str, served: Sequence[str], pythons: Sequence[str]) -> Marker | None:
+    """Return a marker for the extra that selects a package, or for the Pythons that it serves; None if always."""
+    if project == KERNELS_PROJECT:  # its one wheel serves every Python
+        return Marker(f"'{_KERNELS_EXTRA}' in extras")
     if list(served) == list(pythons):
         return None
     return Marker(" or ".join(f"python_version == '{python}'" for python in served))

@@ -214,7 +214,7 @@ def _dependencies(folder: Path, python: str) -> Iterator[Resolved]:
         raise RequestError(f"{folder} has no {PYLOCK}.", hint="Build the set with `ci_build dist_wheels`.") from error
     for package in lock["packages"]:
         marker = package.get("marker", "")
-        if marker and not Marker(marker).evaluate({"python_version": python}):
+        if marker and not Marker(marker).evaluate({"python_version": python}, context="lock_file"):
             continue
         for wheel in package["wheels"]:
             if "url" in wheel:

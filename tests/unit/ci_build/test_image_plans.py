@@ -21,7 +21,8 @@ from core.digests import file_sha256
 from core.errors import InputError, RequestError
 from core.pip import Resolved
 from core.process import HostRunner, ProcessResult
-from tests.support.wheel_sets import make_set, make_wheels
+from tests.support.made_kernels import clean_kernels
+from tests.support.wheel_sets import make_set, make_wheels, set_wheel
 
 ROCM = "--therock-path=https://host.invalid/therock-dist-linux-gfx94X-dcgpu-7.2.0.tar.gz"
 JAX = "jax-0.10.2-py3-none-any.whl"
@@ -29,9 +30,9 @@ JAX = "jax-0.10.2-py3-none-any.whl"
 
 @pytest.fixture
 def dist(tmp_path: Path) -> Path:
-    """Make a set whose jax is not available."""
+    """Make a set with kernels whose jax is not available."""
     folder = tmp_path / "dist"
-    wheels = make_wheels(folder, pythons=("3.12",))
+    wheels = [*make_wheels(folder, pythons=("3.12",)), set_wheel(clean_kernels(), folder)]
     jax = Resolved(
         name="jax", version="0.10.2", filename=JAX, url=f"https://host.invalid/{JAX}", sha256="1" * 64,
         requires_python=">=3.11",

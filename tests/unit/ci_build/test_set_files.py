@@ -13,7 +13,7 @@ from ci_build.build import set_files
 from core import wheelset
 from core.errors import WheelSetError
 from core.pip import Resolved
-from tests.support.sets import wheel_set
+from tests.support.sets import wheel, wheel_set
 
 
 def resolved(name: str, version: str, filename: str) -> Resolved:
@@ -48,6 +48,20 @@ def test_pylock_gives_each_python_its_wheels() -> None:
             wheels = found[name, f'python_version == "{python}"'].wheels
             assert wheels is not None
             assert f"cp{python.replace('.', '')}" in str(wheels[0].name)
+
+
+def test_pylock_selects_kernels_by_extra() -> None:
+    """The files for pip and uv name every wheel, but only the extra installs the kernels."""
+    kernels = wheel("jax_aiter-1.2.0-py3-none-manylinux_2_28_x86_64.whl", "jax-aiter", "1.2.0")
+    made = wheel_set()
+    text = set_files.pylock(replace(made, wheels=(*made.wheels, kernels)), {"3.11": (JAX,), "3.12": (JAX,)})
+    lock = Pylock.from_dict(tomllib.loads(text))
+    assert lock.extras == ["kernels"]
+    (package,) = (package for package in lock.packages if package.name == "jax-aiter")
+    assert package.marker is not None
+    assert not package.marker.evaluate(context="lock_file")
+    assert package.marker.evaluate({"extras": {"kernels"}}, context="lock_file")
+    assert "extras" not in set_files.pylock(made, {"3.11": (JAX,), "3.12": (JAX,)})
 
 
 def test_pylock_hashes_every_wheel() -> None:
