@@ -22,6 +22,7 @@ from core.versions import Kind, module_name
 
 SITE_PACKAGES = "site-packages"
 ROCM_PATH = "ROCM_PATH"
+_HIP = "libamdhip64.so."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,31 +141,36 @@ def family_packages(targets: Sequence[GfxTarget] | None) -> tuple[str, ...]:
 def allowed_sonames(rocm: RocmVersion) -> frozenset[str]:
     """Return the exact sonames that a wheel for this ROCm may need without containing the libraries.
 
-    A version without a list uses the list of the nearest older version of its major. A major newer than every list
-    uses the sonames of all lists, with the ROCm major in the sonames renumbered. A new major therefore works unless
-    other sonames changed; wheels that need a changed soname are refused until the soname is listed.
+    A version without a list uses the list of the nearest older version, also of an older major: ROCm 10 kept almost all
+    sonames of ROCm 7. Wheels that need a changed soname are refused until the soname is listed.
 
     Raises:
-        RequestError: the version is older than every list of its major, or the major is older than every list.
+        RequestError: the version is older than every list.
     """
     minor, sonames = _minor(str(rocm)), load_layouts().sonames
-    older = [version for version in sonames if version[0] == minor[0] and version <= minor]
-    if older:
+    if older := [version for version in sonames if version <= minor]:
         return sonames[max(older)]
-    newest = max(sonames)[0]
-    if minor[0] <= newest:
-        raise RequestError(
-            f"The sonames of ROCm {minor[0]}.{minor[1]} are unknown.",
-            hint=f'Add "{minor[0]}.{minor[1]}" to [sonames] in core/layouts.toml.',
-        )
-    listed: frozenset[str] = frozenset().union(*sonames.values())
-    numbered = [name.removesuffix(f".so.{newest}") for name in listed if name.endswith(f".so.{newest}")]
-    return listed | {f"{name}.so.{minor[0]}" for name in numbered}
+    raise RequestError(
+        f"The sonames of ROCm {minor[0]}.{minor[1]} are unknown.",
+        hint=f'Add "{minor[0]}.{minor[1]}" to [sonames] in core/layouts.toml.',
+    )
 
 
 def hip_soname(rocm: RocmVersion) -> str:
-    """Return the soname of this ROCm's HIP runtime, which ends in the ROCm major."""
-    return f"libamdhip64.so.{rocm.major}"
+    """Return the soname of this ROCm's HIP runtime, whose major is not that of ROCm.
+
+    Raises:
+        RequestError: the version is older than every list of sonames.
+    """
+    return next(soname for soname in allowed_sonames(rocm) if soname.startswith(_HIP))
+
+
+def rocm_majors(hip_major: int) -> frozenset[int]:
+    """Return the ROCm majors whose releases have a HIP runtime with this major; the same number if none is listed."""
+    soname = f"{_HIP}{hip_major}"
+    return frozenset(rocm for (rocm, _), names in load_layouts().sonames.items() if soname in names) or frozenset(
+        {hip_major}
+    )
 
 
 def rocm_with(sonames: Collection[str]) -> str:

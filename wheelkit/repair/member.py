@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from core.errors import CiBuildError, ElfError, RepairError
+from core.errors import CiBuildError, RepairError
 from core.model import MemberInfo
 from core.rocm_releases import rocm_of_compiler
 from wheelkit.archive.output_file import ByteRange
@@ -64,7 +63,6 @@ def edit_members(files: Mapping[str, Path], plan: RepairPlan, debug_dir: Path | 
         CiBuildError: a library cannot be edited. The error has the class of the first problem; its message lists the
             problems of all libraries.
     """
-    plan = replace(plan, hip_soname=_hip_soname(files.values(), plan.hip_soname))
     edits, errors = [], []
     for name, path in files.items():
         try:
@@ -79,18 +77,6 @@ def edit_members(files: Mapping[str, Path], plan: RepairPlan, debug_dir: Path | 
     if problems:
         raise RepairError(" ".join(problems), hint="Correct the recipe's `device_members`, or use a complete wheel.")
     return edits
-
-
-def _hip_soname(files: Iterable[Path], planned: str) -> str:
-    """Return the HIP runtime that libraries of a wheel need already, else the planned one; empty without a plan.
-
-    HIP has a major of its own: the published jax-rocm10-plugin 0.12.0 needs libamdhip64.so.7.
-    """
-    needed = set()
-    for path in files if planned else ():
-        with suppress(ElfError):  # reported by the edit
-            needed |= {soname for soname in Elf.read(path).needed if soname.startswith("libamdhip64.so.")}
-    return needed.pop() if len(needed) == 1 else planned
 
 
 def edit_member(name: str, path: Path, plan: RepairPlan, debug: Path | None) -> MemberEdit:

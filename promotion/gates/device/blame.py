@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import ProcessError
+from core.layouts import hip_soname
+from core.model import RocmVersion
 from core.process import Runner
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.results import is_machine_failure
@@ -55,12 +57,14 @@ def query_control(
     """Return why the machine's devices do not work without jax; "" if they work.
 
     Args:
-        rocm_version: ROCm of the set; a HIP of another major version does not count.
+        rocm_version: ROCm of the set; a HIP with another soname does not count.
         mapped: libraries that jax's process had loaded, whose HIP is used.
     """
     hip = [file for file in mapped if _HIP.fullmatch(Path(file).name)]
-    soname = f"libamdhip64.so.{rocm_version.partition('.')[0]}"
-    names = [*hip, soname, f"/opt/rocm/lib/{soname}"] if platform is JaxPlatform.ROCM else ["libcuda.so.1"]
+    names = ["libcuda.so.1"]
+    if platform is JaxPlatform.ROCM:
+        soname = hip_soname(RocmVersion(text=rocm_version))
+        names = [*hip, soname, f"/opt/rocm/lib/{soname}"]
     try:
         done = runner.run((*python, str(CONTROL), platform.value, *names), env=env, timeout=_SECONDS)
         return str(json.loads(done.stdout.splitlines()[-1])["error"])

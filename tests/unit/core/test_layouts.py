@@ -9,7 +9,16 @@ import pytest
 
 from core import targets as gfx
 from core.errors import RequestError
-from core.layouts import allowed_sonames, family_packages, hip_soname, load_layouts, package_of, runpath, search_dirs
+from core.layouts import (
+    allowed_sonames,
+    family_packages,
+    hip_soname,
+    load_layouts,
+    package_of,
+    rocm_majors,
+    runpath,
+    search_dirs,
+)
 from core.model import RocmVersion
 from core.versions import Kind
 
@@ -41,6 +50,17 @@ PUBLISHED_NEEDED = {
         "librocm_sysdeps_drm_amdgpu.so.1", "librocm_sysdeps_numa.so.1", "libhipblaslt.so.1", "libhipfft.so.0",
         "libMIOpen.so.1", "librocblas.so.5", "libamd_smi.so.26", "libamdhip64.so.7", "libhipblas.so.3",
         "librocsolver.so.0", "libhipsolver.so.1", "libhipsparse.so.4", "librocm_smi64.so.1",
+    },
+    "10.0.0": {
+        "libMIOpen.so.1", "libamd_smi.so.27", "libamdhip64.so.7", "libhipblas.so.3", "libhipblaslt.so.1",
+        "libhipfft.so.0", "libhipsolver.so.1", "libhipsparse.so.4", "librccl.so.1", "librocblas.so.5",
+        "librocm_smi64.so.1", "librocprofiler-sdk.so.1", "librocsolver.so.0",
+    },
+    "10.1.0": {
+        "libMIOpen.so.1", "libamd_smi.so.27", "libamdhip64.so.7", "libhipblas.so.3", "libhipblaslt.so.1",
+        "libhipfft.so.0", "libhipsolver.so.1", "libhipsparse.so.4", "libhsa-runtime64.so.1", "librccl.so.1",
+        "librocblas.so.5", "librocm_sysdeps_drm.so.2", "librocm_sysdeps_drm_amdgpu.so.1", "librocm_sysdeps_numa.so.1",
+        "librocprofiler-sdk.so.1", "librocsolver.so.0",
     },
 }  # fmt: skip
 
@@ -128,9 +148,9 @@ def test_sonames_of_published_wheels_are_allowed(version: str) -> None:
     assert allowed(version) >= PUBLISHED_NEEDED[version]
 
 
-@pytest.mark.parametrize("version", ["7.1.0", "7.2.0", "7.14.0", "99.0.0"])
+@pytest.mark.parametrize("version", ["7.1.0", "7.2.0", "7.14.0", "10.0.0", "99.0.0"])
 @pytest.mark.parametrize(
-    "soname", ["libnuma.so.1", "libdrm.so.2", "libcudart.so.12", "libamdhip64.so", "libamdhip64.so.6", "libhip*.so.7"]
+    "soname", ["libnuma.so.1", "libdrm.so.2", "libcudart.so.12", "libamdhip64.so", "libamdhip64.so.10", "libhip*.so.7"]
 )
 def test_other_sonames_are_refused(version: str, soname: str) -> None:
     assert soname not in allowed(version)
@@ -152,13 +172,19 @@ def test_too_old_version_is_refused_with_file_to_edit(version: str) -> None:
     assert f'"{version.removesuffix(".0")}"' in caught.value.hint
 
 
-@pytest.mark.parametrize("major", [8, 10, 99])
-def test_new_major_adds_its_own_library_numbers(major: int) -> None:
-    listed = frozenset[str]().union(*load_layouts().sonames.values())
-    new = allowed(f"{major}.1.0a20270101") - listed
-    assert new == {f"lib{stem}.so.{major}" for stem in ("amdhip64", "hiprtc", "hiprtc-builtins")}
-    assert hip_soname(RocmVersion(text=f"{major}.1.0")) in new
-    assert "libhipblas.so.4" not in allowed(f"{major}.1.0")
+def test_rocm_10_has_hip_7_and_its_own_amd_smi() -> None:
+    assert {hip_soname(RocmVersion(text=text)) for text in ("10.0.0", "10.1.0a20260811")} == {"libamdhip64.so.7"}
+    assert allowed("10.0.0") ^ allowed("7.14.0") == {"libamd_smi.so.26", "libamd_smi.so.27"}
+
+
+def test_unlisted_major_uses_newest_older_list() -> None:
+    assert allowed("8.0.0") == allowed("9.9.9") == allowed("7.14.0")
+    assert allowed("99.0.0") == allowed("10.1.0") == allowed("10.0.0")
+
+
+def test_hip_runtime_belongs_to_several_rocm_majors() -> None:
+    assert rocm_majors(7) == {7, 10}
+    assert rocm_majors(6) == {6}
 
 
 def test_hip_runtime_is_allowed_in_every_version() -> None:

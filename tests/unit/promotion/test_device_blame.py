@@ -180,7 +180,8 @@ def test_query_control_prefers_the_hip_of_jax() -> None:
     child = FakeChild('{"devices": 1, "error": ""}')
     hip = "/venv/lib/libamdhip64.so.7.14.0"
     assert query_control(child, ("python",), {}, JaxPlatform.ROCM, "7.2.0", ["/lib/libc.so.6", hip]) == ""
-    # A HIP of another major version proves nothing about the machine's ROCm.
     assert child.argv[3:] == (hip, "libamdhip64.so.7", "/opt/rocm/lib/libamdhip64.so.7")
+    assert query_control(child, ("python",), {}, JaxPlatform.ROCM, "10.1.0") == ""
+    assert child.argv[3:] == ("libamdhip64.so.7", "/opt/rocm/lib/libamdhip64.so.7")
     for line, said in (("", "SIGSEGV"), ("no json", "printed no result")):
         assert said in query_control(FakeChild(line), ("python",), {}, JaxPlatform.CUDA, "7.2.0")

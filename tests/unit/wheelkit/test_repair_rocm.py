@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from core.errors import RepairError
+from core.layouts import allowed_sonames, hip_soname
+from core.model import RocmVersion
 from tests.support.made_wheel import LIB, clean_pjrt, library, with_sections
 from tests.support.tiny_elf import TinySymbol
 from tests.unit.core.test_rocm_releases import C849, ROCM_LLVM
@@ -72,15 +74,15 @@ def test_repair_accepts_summary_that_agrees_or_names_none(summary: str, tmp_path
     assert attempt(tmp_path, "7.14.0", NEW, summary=summary).is_file()
 
 
-def test_repair_adds_hip_runtime_that_other_libraries_need(tmp_path: Path) -> None:
+def test_repair_for_rocm_10_adds_hip_7(tmp_path: Path) -> None:
     made = clean_pjrt()
     other = LIB.replace("plugin.so", "other.so")
     made.files[LIB] = library(needed=("libc.so.6", "libamdhip64.so.7"))
     made.files[other] = library(TinySymbol("hipMalloc"), entry=(), needed=("libc.so.6",), spare=1, runpath=RUNPATH)
+    rocm = RocmVersion(text="10.1.0")
     plan = RepairPlan(
         project="jax-rocm7-pjrt", version="1.2.3+x", summary="JAX", requires_python=">=3.11", license_text=b"",
-        strip=False, runpath={"*": "/opt/rocm/lib"}, hip_soname="libamdhip64.so.10",
-        allowed_sonames=frozenset({"libamdhip64.so.7"}),
+        strip=False, runpath={"*": "/opt/rocm/lib"}, hip_soname=hip_soname(rocm), allowed_sonames=allowed_sonames(rocm),
     )  # fmt: skip
     members = {member.path: member.needed for member in repair(made.write(tmp_path), plan, tmp_path).members}
     assert members[other] == ("libc.so.6", "libamdhip64.so.7")
