@@ -36,7 +36,7 @@ def examine(here: ExaminedSystem, index: str = "") -> Facts:
         offers = choice.read_sets(index) if index else ()
     except InputError as error:
         index_error = str(error)
-    major = choice.wanted_major(installed.values(), (tree.major for tree in trees.found))
+    major = choice.wanted_major(installed.values(), (major for tree in trees.found for major in tree.majors))
     fitting = choice.fitting(offers, here.python.minor, looked.names, major)
     return Facts(
         environ=here.environ,

@@ -36,9 +36,9 @@ def of_rocm(facts: Facts) -> Iterator[Problem]:
                 "rocm-missing", "ROCm is not installed: not as wheels, not in ROCM_PATH and not in /opt/rocm.", install
             )
         return
-    majors = {rocm.major for rocm in trees.found if rocm.major}
+    majors = {major for rocm in trees.found for major in rocm.majors}
     if majors and not majors & needs:
-        have = ", ".join(f"{rocm.version or rocm.major} in {rocm.folder}" for rocm in trees.found)
+        have = ", ".join(f"{rocm.shown_version} in {rocm.folder}" for rocm in trees.found)
         other = next((p for p in reversed(trees.elsewhere) if _major_of(p) in needs), "")
         elsewhere = f"export ROCM_PATH={shlex.quote(other)}" if other else install
         remedy = _other_packages(facts) if facts.choice.major in majors else (elsewhere,)
@@ -46,10 +46,9 @@ def of_rocm(facts: Facts) -> Iterator[Problem]:
     first = trees.found[0]
     others = [rocm for rocm in trees.found[1:] if rocm.version and rocm.version != first.version]
     if first.layout == "LD_LIBRARY_PATH" and others:
-        leads = first.version or str(first.major)
         yield warning(
             "rocm-mixed",
-            f"LD_LIBRARY_PATH puts ROCm {leads} before ROCm {others[0].version} in {others[0].folder}.",
+            f"LD_LIBRARY_PATH puts ROCm {first.shown_version} before ROCm {others[0].version} in {others[0].folder}.",
             "unset LD_LIBRARY_PATH",
         )
     named = next((rocm for rocm in others if rocm.layout.startswith("ROCM_PATH=")), None)

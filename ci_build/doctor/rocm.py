@@ -10,6 +10,7 @@ from typing import Any
 
 from ci_build.doctor.examined import ExaminedSystem
 from ci_build.doctor.examined import rocm as finder
+from core.layouts import rocm_majors
 
 _CORE = "_rocm_sdk_core"
 
@@ -37,10 +38,16 @@ class InstalledRocm:
         return (int(match[1]), int(match[2])) if match else (0, 0)
 
     @property
-    def major(self) -> int:
-        """The ROCm major; 0 if unknown."""
-        match = re.match(r"[0-9]+", self.version)
-        return int(match[0]) if match else max(self.hip_majors, default=0)
+    def majors(self) -> tuple[int, ...]:
+        """The ROCm major; without a version, all majors whose releases have this HIP runtime."""
+        if match := re.match(r"[0-9]+", self.version):
+            return (int(match[0]),)
+        return tuple(sorted({major for hip in self.hip_majors for major in rocm_majors(hip)}))
+
+    @property
+    def shown_version(self) -> str:
+        """The version for display, such as 7.2.0, or `7.? or 10.?` if only the HIP runtime is known."""
+        return self.version or " or ".join(f"{major}.?" for major in self.majors)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +99,8 @@ def look(here: ExaminedSystem, core_version: str) -> Trees:
 
 def _rocm(layout: str, prefix: Path, folders: Sequence[Path], core_version: str) -> InstalledRocm:
     version = core_version if prefix.name == _CORE else ""
-    for place in (prefix, prefix.parent):
+    # Packages of TheRock make /opt/rocm/lib a link to /opt/rocm/core-X.Y/lib, and only core-X.Y has the version.
+    for place in (prefix, prefix.parent, *(folder.resolve().parent for folder in folders)):
         try:
             version = version or (place / ".info/version").read_text(encoding="utf-8", errors="replace").strip()
         except OSError:

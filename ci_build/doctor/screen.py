@@ -70,7 +70,7 @@ def _rows(facts: Facts) -> Iterator[tuple[str, str]]:
 
 def _rocm(rocm: InstalledRocm) -> str:
     how = "" if rocm.layout == rocm.folder else f" ({rocm.layout.partition('=')[0]})"
-    return f"{rocm.version or f'{rocm.major}.?'} in {rocm.folder}{how}"
+    return f"{rocm.shown_version} in {rocm.folder}{how}"
 
 
 def _gpus(facts: Facts) -> str:

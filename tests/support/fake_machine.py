@@ -132,7 +132,7 @@ class FakeMachine:
         """
         targets = changes.pop("targets", ("gfx942", "gfx950")) if part == "pjrt" else ()
         package = install(self.site, part, major, build_info([HIP], targets, version=version, **changes))
-        needed = (HIP.replace("7", str(major)), "libc.so.6") if part == "pjrt" else (*PLUGIN_NEEDED, "libc.so.6")
+        needed = (HIP, "libc.so.6") if part == "pjrt" else (*PLUGIN_NEEDED, "libc.so.6")
         tiny_elf(package / ("xla_rocm_plugin.so" if part == "pjrt" else "_linalg.so"), needed=needed)
         if silent:
             (package / "build_info.json").unlink()

@@ -132,7 +132,7 @@ ERRORS: list[Row] = [
     ),
     (
         "rocm-major",
-        lambda m: m.remove("opt/rocm").rocm("opt/rocm", "10.1.0", "libamdhip64.so.10"),
+        lambda m: m.remove("opt/rocm").rocm("opt/rocm", "10.1.0"),
         "need ROCm 7, but the machine has ROCm 10.1.0 in",
         (ROCM_WHEELS,),
     ),

@@ -265,6 +265,28 @@ def test_wheels_of_rocm_before_rocm_path_are_reported(machine: FakeMachine) -> N
     assert problem.commands == (f"{PYTHON} -m pip uninstall -y rocm-sdk-core",)
 
 
+@pytest.fixture
+def rocm_10(machine: FakeMachine) -> FakeMachine:
+    """Return a machine with packages for ROCm 10 and system packages of TheRock, which link /opt/rocm/lib."""
+    machine.uninstall("jax-rocm7-pjrt", "jax-rocm7-plugin").native("pjrt", 10).native("plugin", 10)
+    machine.remove("opt/rocm").rocm("opt/rocm/core-10.0", "10.0.0")
+    (machine.root / "opt/rocm/lib").symlink_to("core-10.0/lib")
+    return machine
+
+
+def test_system_packages_of_rocm_10_fit(rocm_10: FakeMachine) -> None:
+    assert told(rocm_10) == {}
+    (rocm,) = rocm_10.facts().trees.found
+    assert (rocm.version, rocm.majors) == ("10.0.0", (10,))
+
+
+def test_hip_7_without_version_may_be_rocm_7_or_10(rocm_10: FakeMachine) -> None:
+    rocm_10.remove("opt/rocm/core-10.0/.info")
+    assert told(rocm_10) == {}
+    (rocm,) = rocm_10.facts().trees.found
+    assert rocm.shown_version == "7.? or 10.?"
+
+
 def test_rocm_of_right_major_elsewhere_is_proposed(machine: FakeMachine) -> None:
     machine.remove("opt/rocm").rocm("opt/rocm", "6.4.1", "libamdhip64.so.6")
     machine.rocm("opt/rocm-7.1.0", "7.1.0").rocm("opt/rocm-7.2.0", "7.2.0").rocm("opt/rocm-6.3.0", "6.3.0")
