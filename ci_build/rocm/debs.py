@@ -16,10 +16,8 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import IO
 
-from ci_build.rocm.packages import Packages, tar_file, tar_header
-from core.digests import file_sha256
+from ci_build.rocm.packages import tar_file, tar_header
 from core.errors import ArchiveError, InputError
-from core.model import Progress
 from core.unpack.decompress import decompressed
 from core.unpack.tar import Blocks, Entry, Kind, entries, padding
 
@@ -28,15 +26,6 @@ _HEADER = 60
 _PIECE = 1 << 20
 _DATA = {"data.tar": "tar", "data.tar.gz": "gz", "data.tar.xz": "xz", "data.tar.zst": "zst"}
 _PREFIX = re.compile(r"/opt/(rocm/core(?:-[\w.+~-]+)?|rocm(?:-[\w.+~-]+)?(?!/extras-))(?:/(.*))?")
-
-
-def packages_of(files: Sequence[Path], progress: Progress) -> Packages:
-    """Return the package files with their sha256; the version is empty, since only the unpacked ROCm has it."""
-    sha256 = {}
-    for done, path in enumerate(files):
-        progress.advance(done, len(files))
-        sha256[path.name] = file_sha256(path)
-    return Packages(version="", files={path.name: path for path in files}, sha256=sha256)
 
 
 class Prefix:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import os
 from pathlib import Path
 
 from ci_build.rocm.tree import LIBRARY_FOLDERS, PACKAGES
@@ -19,16 +18,6 @@ _MAGIC = {"gz": b"\x1f\x8b", "xz": b"\xfd7zXZ\0", "zst": b"\x28\xb5\x2f\xfd"}
 _LOOK = 64 << 20
 """Bytes of a tarball's content that are read at most; a whole ROCm has more than 10 GB."""
 _HINT = "Give a tarball of TheRock for Linux, or the folder of a ROCm, such as /opt/rocm."
-
-
-def check_readable(folder: Path) -> None:
-    """Check that the files of a folder can be listed.
-
-    Raises:
-        RequestError: the folder cannot be read.
-    """
-    if not os.access(folder, os.R_OK | os.X_OK):
-        raise RequestError(f"{folder} cannot be read: Permission denied.", hint="Change its permissions.")
 
 
 def check_folder(folder: Path) -> None:

@@ -20,11 +20,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ci_build.rocm.package_folder import DEVEL, wheels_version
+from core.digests import file_sha256
 from core.errors import ArchiveError, InputError
+from core.model import Progress
 from core.unpack.decompress import chunks_of, decompressed
 from core.unpack.tar import Blocks, Entry, Kind, entries, padding
 
-CORE, DEVEL, LIBRARIES, DEVICE = "rocm-sdk-core", "rocm-sdk-devel", "rocm-sdk-libraries", "rocm-sdk-device"
 _PREFIX = "_rocm_sdk_devel"
 _PARTS = "_rocm_sdk_"
 _TARS = {"rocm_sdk_devel/_devel.tar": "tar", "rocm_sdk_devel/_devel.tar.xz": "xz"}
@@ -38,7 +40,7 @@ class Packages:
     """The packages of one ROCm.
 
     Attributes:
-        version: full version of all packages; empty for .deb and .rpm files.
+        version: full version of all wheels; empty for .deb and .rpm files, whose names do not have it.
         files: file name -> path of the package.
         sha256: file name -> 64 hexadecimal digits.
         urls, versions: file name -> URL without credentials, and version; empty for packages of a folder or an index.
@@ -60,6 +62,19 @@ class Packages:
     def size(self) -> int:
         """Bytes of all packages."""
         return sum(path.stat().st_size for path in self.files.values())
+
+
+def packages_of(files: Sequence[Path], progress: Progress) -> Packages:
+    """Return the packages of a folder with their sha256.
+
+    Raises:
+        RequestError: the files are wheels, but not one whole ROCm.
+    """
+    sha256 = {}
+    for done, path in enumerate(files):
+        progress.advance(done, len(files))
+        sha256[path.name] = file_sha256(path)
+    return Packages(version=wheels_version(files), files={path.name: path for path in files}, sha256=sha256)
 
 
 @dataclass(kw_only=True, slots=True)

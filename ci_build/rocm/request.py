@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from ci_build.rocm.listing import MULTIARCH, WINDOWS, parse_name
 from ci_build.rocm.lock import load_lock
+from ci_build.rocm.package_folder import packages_in, wheels_version
 from core import targets
 from core.errors import RequestError
 from core.model import GfxTarget
@@ -145,19 +146,6 @@ def repository_source(text: str) -> str:
     return " ".join((APT + url, suite, *components))
 
 
-def packages_in(source: str) -> tuple[Path, ...]:
-    """Return the .deb or .rpm files in a folder, sorted by name; none if the source is not a folder.
-
-    Raises:
-        RequestError: the folder has files of both kinds.
-    """
-    folder = Path(source)
-    found = [path for path in sorted(folder.iterdir()) if path.suffix in (".deb", ".rpm")] if folder.is_dir() else []
-    if len({path.suffix for path in found}) > 1:
-        raise RequestError(f"{source} has .deb and .rpm files.", hint="Give a folder with packages of one kind.")
-    return tuple(path for path in found if not path.name.endswith(".src.rpm"))
-
-
 def check_source(rocm_source: RocmSource) -> None:
     """Refuse a source that cannot be the requested ROCm, without a download.
 
@@ -200,11 +188,11 @@ def check_source(rocm_source: RocmSource) -> None:
             hint="Give a tarball or packages, or omit --require-checksum.",
         )
     if not is_url(rocm_source.source):
-        _check_local(path)
+        _check_local(path, rocm_source.version)
 
 
-def _check_local(path: Path) -> None:
-    """Check that a path is a ROCm, as far as a look at few files tells."""
+def _check_local(path: Path, version: str) -> None:
+    """Check that a path is a ROCm of a version, as far as a look at few files tells; an empty version accepts any."""
     if not path.exists():
         raise RequestError(f"{path} does not exist.", hint="Give a URL, a tarball, or the folder of a ROCm.")
     from ci_build.rocm import local  # Start-up time: help does not need the decompressors.
@@ -212,9 +200,15 @@ def _check_local(path: Path) -> None:
     if path.is_file():
         local.check_tarball(path)
         return
-    local.check_readable(path)
-    if not packages_in(str(path)):
+    packages = packages_in(str(path))
+    if not packages:
         local.check_folder(path)
+    found = wheels_version(packages)
+    if version and found not in ("", version):
+        raise RequestError(
+            f"The wheels in {path} are ROCm {found}, but --rocm-version is {version}.",
+            hint="Give wheels of the requested version, or omit --rocm-version.",
+        )
 
 
 def _check_lock(lock: Path, *, locked: bool) -> None:

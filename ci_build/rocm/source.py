@@ -1,7 +1,7 @@
 """The ROCm of a build: downloaded, inspected, compared with the request, and locked.
 
-A source is a URL, a tarball, a folder with a ROCm or with ROCm packages of a distribution, an index of pip packages, or
-an apt or dnf repository.
+A source is a URL, a tarball, a folder with a ROCm or with packages of ROCm (wheels, .deb or .rpm files), an index of
+pip packages, or an apt or dnf repository.
 The source's name is checked before the download, and its files are checked before the build.
 """
 
@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ci_build.rocm.checksum import expected_sha256, require_checksum, transport, trust_notes, trust_text
-from ci_build.rocm.debs import packages_of, prefix_of_debs
+from ci_build.rocm.debs import prefix_of_debs
 from ci_build.rocm.facts import RocmFacts, problems, read_facts, selection
 from ci_build.rocm.listing import parse_name
 from ci_build.rocm.lock import RocmLock, differences, load_lock, make_lock, write_lock
+from ci_build.rocm.package_folder import packages_in
 from ci_build.rocm.package_index import fetch_packages
-from ci_build.rocm.packages import Packages
+from ci_build.rocm.packages import Packages, packages_of, prefix_of
 from ci_build.rocm.repositories.fetch import fetch_repository
 from ci_build.rocm.request import (
     DNF,
@@ -29,7 +30,6 @@ from ci_build.rocm.request import (
     is_index,
     is_repository,
     is_url,
-    packages_in,
 )
 from ci_build.rocm.rpms import prefix_of_rpms
 from ci_build.rocm.store import RocmStore, StoredTree
@@ -201,7 +201,7 @@ def _inspect(rocm_source: RocmSource, pinned: RocmLock | None, source: str, file
     """Inspect a fetched ROCm, and compare it with the request and the lock; raises as `obtain` does."""
     stored, packages = files.stored, files.packages
     root, contents = (stored.root, stored.contents) if stored else (Path(source), None)
-    version = packages.version if packages and is_index(source) else rocm_source.full_version
+    version = (packages and packages.version) or rocm_source.full_version
     facts, notes = read_facts(root, contents, version, shown=source, progress=progress)
     parts = parse_name(file_name(rocm_source.source))
     lock = make_lock(
@@ -278,8 +278,9 @@ def _refuse_replaced(rocm_source: RocmSource, packages: Packages, locked: Mappin
 
 
 def _prefix_of(packages: Packages) -> Callable[[Sequence[Path]], Generator[bytes]]:
-    """Return the function that makes a tar stream of the prefix from packages of a distribution."""
-    return prefix_of_rpms if any(name.endswith(".rpm") for name in packages.files) else prefix_of_debs
+    """Return the function that makes a tar stream of the prefix from packages."""
+    suffix = Path(next(iter(packages.files))).suffix
+    return {".rpm": prefix_of_rpms, ".whl": prefix_of}.get(suffix, prefix_of_debs)
 
 
 def _check_lock(rocm_source: RocmSource, pinned: RocmLock, found: RocmLock) -> None:

@@ -15,7 +15,8 @@ from ci_build.containers.orphans import list_argv
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.manylinux import planned_build, planned_image, planned_look_ups
 from ci_build.images.recipe import UNKNOWN, UNKNOWN_NOTE
-from ci_build.rocm.request import packages_in, planned_steps
+from ci_build.rocm.package_folder import packages_in
+from ci_build.rocm.request import planned_steps
 from core.process import render
 from core.source_request import SourceInputs
 

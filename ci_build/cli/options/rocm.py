@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ci_build.cli.options.settings import Setting, Settings, split_list
 from ci_build.rocm.listing import MULTIARCH, check_age, choose, list_builds, parse_name
 from ci_build.rocm.lock import load_lock
+from ci_build.rocm.package_folder import packages_in, wheels_version
 from ci_build.rocm.request import (
     DNF,
     SCHEME,
@@ -26,7 +27,7 @@ from ci_build.rocm.request import (
 )
 from core.defaults import defaults
 from core.errors import RequestError
-from core.process import HostRunner
+from core.process import HostRunner, without_credentials
 from core.report import Reporter
 from core.targets import MULTI_ARCH, family_of, load_table, requested, split_words
 from core.units import parse_size
@@ -110,6 +111,11 @@ def _index(settings: Settings, reporter: Reporter, runner: HostRunner) -> tuple[
     from core.http.client import canonical  # Start-up time: it loads requests.
 
     index, version = settings.text("therock_index_url"), settings.text("therock_version")
+    if not index.lower().startswith(("http://", "https://")):
+        raise RequestError(
+            f"--therock-index-url is not an http or https URL: {without_credentials(index)!r}.",
+            hint="Give the URL of an index. --therock-path accepts a folder with ROCm's wheels.",
+        )
     if not version and not settings.given("rocm_version") and not settings.flag("locked"):
         from ci_build.rocm.package_index import newest_version  # Start-up time: it loads isal.
 
@@ -160,6 +166,8 @@ def rocm_defaults(settings: Settings, rocm: RocmSource) -> Mapping[str, Setting]
     found: dict[str, Setting] = {}
     if rocm.index_version:
         found["rocm_version"] = Setting(value=rocm.index_version, origin="--therock-version")
+    elif version := wheels_version(packages_in(rocm.source)):
+        found["rocm_version"] = Setting(value=version, origin=f"the wheels in {rocm.source}")
     elif rocm.locked and _has_versions(rocm.source) and rocm.lock is not None and (known := load_lock(rocm.lock)):
         found["rocm_version"] = Setting(value=known.version, origin=str(rocm.lock))
     name = file_name(rocm.source)

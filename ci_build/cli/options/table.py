@@ -38,7 +38,7 @@ _WHEEL_OPTIONS: Table = (
     (("--find-links",), {"metavar": "DIR|URL,…", "help": "Folders or pages of wheels that pip uses beside its index."}),
 )  # fmt: skip
 _ROCM_OPTIONS: Table = (
-    (("--therock-path",), {"metavar": "URL|FILE|DIR", "help": "ROCm from a tarball, a tree, or .deb or .rpm files."}),
+    (("--therock-path",), {"metavar": "URL|FILE|DIR", "help": "ROCm as a tarball, tree, or .deb, .rpm or .whl files."}),
     (("--therock",), {"metavar": "nightly|latest|X.Y.Z", "help": "ROCm from a listing; a nightly of 3 days at most."}),
     (("--family",), {"metavar": "NAME,…", "help": "GPU families of the build.  [default: from --targets]"}),
     (("--therock-listing",), {"metavar": "URL", "help": "Page that lists the builds."}),
