@@ -19,7 +19,7 @@ from core.number_ranges import NumberRanges
 from core.source_request import SourceRequest
 
 WHEELS_JSON, CONSTRAINTS, PYLOCK, SHA256SUMS = "wheels.json", "constraints.txt", "pylock.toml", "SHA256SUMS"
-SBOM = "sbom.cdx.json"
+SBOM, ROCM_LOCK = "sbom.cdx.json", "rocm.lock"
 """Names of the files beside the wheels of a set."""
 
 

@@ -140,7 +140,7 @@ class SourceInputs:
         jax_commit, xla_commit: commits of the code in the pjrt and plugin wheels, even if a source tree pins them.
         epoch: SOURCE_DATE_EPOCH, the commit time in seconds since 1970.
         own_commit: commit of this repository.
-        rocm: sha256 of ROCm's lock; for a ROCm folder also of its file names and sizes; empty in a dry run.
+        rocm: sha256 of the set's rocm.lock; empty in a dry run.
         builder: digest of the builder image, or a description of the host's compiler; empty in a dry run.
     """
 

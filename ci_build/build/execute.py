@@ -24,7 +24,7 @@ from core import wheelset
 from core.digests import file_sha256
 from core.errors import InputError, WheelSetError
 from core.interrupts import EndableCalls
-from core.model import Finding, GfxTarget, InputFile, Progress, WheelSet
+from core.model import ROCM_LOCK, Finding, GfxTarget, InputFile, Progress, WheelSet
 from core.pip import InputStore, Resolved
 from core.process import Runner
 from core.steps import FinishedStep, StepStore, tool_versions
@@ -300,6 +300,8 @@ class _Run:
                     shutil.copytree(step.folder / DEBUG, fresh / DEBUG, dirs_exist_ok=True)
             if self.plan.rocm_manifest:
                 (fresh / ROCM_MANIFEST).write_bytes(self.plan.rocm_manifest)
+            if self.plan.rocm_lock:
+                (fresh / ROCM_LOCK).write_bytes(self.plan.rocm_lock)
             return set_files.write_set(fresh, wheel_set, self.resolved)
 
 

@@ -12,7 +12,7 @@ from ci_build.build import published
 from ci_build.build.source.build_py import IN_CONTAINER, BuildCommand, BuildPaths, build_commands
 from ci_build.build.source.sources import HEAD, fetch_commands, head_command
 from core import targets, versions
-from core.model import CONSTRAINTS, PYLOCK, SBOM, SHA256SUMS, BuildRequest, to_json
+from core.model import CONSTRAINTS, PYLOCK, ROCM_LOCK, SBOM, SHA256SUMS, BuildRequest, to_json
 from core.rocm_trust import ROCM_TRUST, RocmTrust
 from core.source_request import Checkout, SourceInputs
 from kernels import recipe as kernels_recipe
@@ -85,6 +85,7 @@ class BuildPlan:
         index: name of the index that the set belongs to.
         pins: exact versions of projects that the set needs but does not contain, such as jax.
         rocm_manifest: content of the ROCm manifest in the set; empty for none.
+        rocm_lock: content of rocm.lock in the set; empty for none.
         rocm_trust: how the ROCm was verified; None without a ROCm, and in a dry run.
     """
 
@@ -95,6 +96,7 @@ class BuildPlan:
     pins: tuple[tuple[str, str], ...]
     stages: tuple[Stage, ...]
     rocm_manifest: bytes = b""
+    rocm_lock: bytes = b""
     rocm_trust: RocmTrust | None = None
 
     def record(self) -> dict[str, Any]:
@@ -132,6 +134,7 @@ def make_plan(
     inputs: SourceInputs | None = None,
     *,
     rocm_manifest: bytes = b"",
+    rocm_lock: bytes = b"",
     rocm_trust: RocmTrust | None = None,
     layout: SourceLayout = SourceLayout(),
 ) -> BuildPlan:
@@ -158,6 +161,7 @@ def make_plan(
             _write(rocm_manifest, from_source=inputs is not None),
         ),
         rocm_manifest=rocm_manifest,
+        rocm_lock=rocm_lock,
         rocm_trust=rocm_trust,
     )
 
@@ -285,8 +289,8 @@ def _kernels(request: BuildRequest) -> Stage:
 
 def _write(rocm_manifest: bytes, *, from_source: bool) -> Stage:
     digest = hashlib.sha256(rocm_manifest).hexdigest()
-    # The manifest of the ROCm of a build from source is not known in a dry run.
+    # The manifest and the lock of the ROCm of a build from source are not known in a dry run.
     manifest = f"{ROCM_MANIFEST} (sha256 {digest[:12]})" if rocm_manifest else ROCM_MANIFEST if from_source else ""
-    names = (manifest, CONSTRAINTS, PYLOCK, SBOM, SHA256SUMS)
+    names = (manifest, ROCM_LOCK if from_source else "", CONSTRAINTS, PYLOCK, SBOM, SHA256SUMS)
     files = f"{', '.join(filter(None, names))}, and wheels.json last"
     return Stage(name="write", steps=(Step(what=f"write {files}", effect=Effect.WRITE),))

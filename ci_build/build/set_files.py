@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from ci_build.build.sbom import sbom
 from core.digests import file_sha256
-from core.model import CONSTRAINTS, PYLOCK, SBOM, SHA256SUMS, WHEELS_JSON, Wheel, WheelSet
+from core.model import CONSTRAINTS, PYLOCK, ROCM_LOCK, SBOM, SHA256SUMS, WHEELS_JSON, Wheel, WheelSet
 from core.pip import Resolved
 from core.versions import KERNELS_PROJECT
 from core.wheels_json import dump_wheel_set
@@ -87,7 +87,7 @@ def _marker(project: str, served: Sequence[str], pythons: Sequence[str]) -> Mark
 
 
 def write_set(folder: Path, wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]] | None) -> WheelSet:
-    """Write the set's files beside its wheels, debug files and manifest; wheels.json is written last.
+    """Write the set's files beside its wheels, debug files, manifest and rocm.lock; wheels.json is written last.
 
     Args:
         resolved: as in `pylock`; None omits lock file and SBOM.
@@ -96,7 +96,8 @@ def write_set(folder: Path, wheel_set: WheelSet, resolved: Mapping[str, Sequence
         The set with `files` and `file_sizes`. Its digest covers every file except SHA256SUMS, which is derived from it.
     """
     (folder / CONSTRAINTS).write_text(constraints(wheel_set), encoding="utf-8")
-    beside = [folder / CONSTRAINTS, *folder.glob(ROCM_MANIFEST), *folder.glob("debug/**/*.debug")]
+    beside = [folder / CONSTRAINTS, *folder.glob("debug/**/*.debug")]
+    beside += [folder / name for name in (ROCM_MANIFEST, ROCM_LOCK) if (folder / name).is_file()]
     if resolved is not None:
         (folder / PYLOCK).write_text(pylock(wheel_set, resolved), encoding="utf-8")
         (folder / SBOM).write_text(sbom(wheel_set, resolved), encoding="utf-8")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,8 +30,9 @@ class RocmLock:
 
     Attributes:
         source: URL without credentials, `pip+` and the URL of an index, `dnf+` or `apt+` and a repository, or absolute
-            path of a tarball or folder.
+            path of a tarball or folder. In a set, it has no query, and of a path only the name of the tarball.
         sha256, size: digest and bytes of the tarball or of all packages; empty and 0 for a folder.
+        files: sha256 of the names and sizes of a folder's files; empty for other sources.
         families: families in the file name; empty if there are none.
         targets: processors for which rocBLAS has kernels.
         compiler: name and version, such as `clang 20.0.0git`.
@@ -42,6 +45,7 @@ class RocmLock:
     source: str
     sha256: str
     size: int
+    files: str = ""
     version: str
     families: tuple[str, ...]
     targets: tuple[str, ...]
@@ -58,8 +62,9 @@ class RocmLock:
         return next((path.rpartition("/")[0] for path in self.device_libraries), "")
 
 
-_OPTIONAL = ("packages", "package_urls", "package_versions")
+_OPTIONAL = ("files", "packages", "package_urls", "package_versions")
 """Fields that a lock omits if they are empty."""
+_FOREIGN = "Give the rocm.lock of a build, or restore this file."
 
 
 def make_lock(
@@ -72,6 +77,8 @@ def make_lock(
         source=source,
         sha256=sha256,
         size=size,
+        # A folder can change in place; hashing all of its files would take minutes.
+        files="" if sha256 else hashlib.sha256("".join(_listing(root)).encode(errors="surrogateescape")).hexdigest(),
         version=facts.version,
         families=(family,) if family else (),
         targets=facts.kernels["rocBLAS"],
@@ -82,6 +89,16 @@ def make_lock(
         package_urls=dict(sorted(packages.urls.items())) if packages else {},
         package_versions=dict(sorted(packages.versions.items())) if packages else {},
     )
+
+
+def _listing(root: Path) -> Iterator[str]:
+    """Yield a line for each file of a tree, with its size or link target; sorted."""
+    for top, folders, names in os.walk(root):
+        folders.sort()
+        for name in sorted({*names, *(name for name in folders if Path(top, name).is_symlink())}):
+            path = Path(top, name)
+            content = f"-> {path.readlink()}" if path.is_symlink() else str(path.stat().st_size)
+            yield f"{path.relative_to(root)} {content}\n"
 
 
 def differences(locked: RocmLock, found: RocmLock) -> tuple[str, ...]:
@@ -121,17 +138,30 @@ def load_lock(path: Path) -> RocmLock | None:
     Raises:
         InputError: the file cannot be read, or is not a lock.
     """
-    hint = "Remove it; the next build writes a new one."
-    foreign = "Give the rocm.lock of a build, or restore this file."
     try:
-        body = tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_lock(path.read_bytes(), str(path))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else f"it is not TOML: {error}"
-        raise InputError(f"{path} cannot be read: {why}.", hint=foreign) from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.", hint=_FOREIGN) from error
+
+
+def parse_lock(data: bytes, path: str) -> RocmLock:
+    """Return the lock in a file.
+
+    Args:
+        path: name of the file in messages.
+
+    Raises:
+        InputError: the data is not a lock.
+    """
+    hint = "Remove it; the next build writes a new one."
+    try:
+        body = tomllib.loads(data.decode())
+    except ValueError as error:
+        raise InputError(f"{path} cannot be read: it is not TOML: {error}.", hint=_FOREIGN) from error
     if "schema" not in body:
-        raise InputError(f"{path} is not a lock: it has no schema.", hint=foreign)
+        raise InputError(f"{path} is not a lock: it has no schema.", hint=_FOREIGN)
     if body.pop("schema", None) != SCHEMA:
         raise InputError(f"{path} was written by another version of ci_build.", hint=hint)
     try:
@@ -154,7 +184,7 @@ def _is_valid(name: str, value: object) -> bool:
             return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
         case "device_libraries" | "packages":  # files of the cache are named by their digests
             return isinstance(value, dict) and all(map(_is_sha256, value.values()))
-        case "sha256":
+        case "sha256" | "files":
             return value == "" or _is_sha256(value)
         case _:
             return isinstance(value, str)

@@ -8,7 +8,7 @@ The source's name is checked before the download, and its files are checked befo
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ci_build.rocm.checksum import expected_sha256, require_checksum, transport, trust_notes, trust_text
@@ -32,6 +32,7 @@ from ci_build.rocm.request import (
     is_url,
 )
 from ci_build.rocm.rpms import prefix_of_rpms
+from ci_build.rocm.set_lock import locked_source
 from ci_build.rocm.store import RocmStore, StoredTree
 from core import cache
 from core.errors import CiBuildError, InputError, RequestError
@@ -104,11 +105,11 @@ def verify(lock: Path, storage: RocmStorage, reporter: Reporter, runner: Runner,
 
     Raises:
         InputError: the tree was changed.
-        RequestError: the ROCm differs from the lock.
+        RequestError: the ROCm differs from the lock, or the lock is that of a set and does not have the ROCm's path.
     """
     if (locked := load_lock(lock)) is None:
         raise RequestError(f"{lock} does not exist.", hint="Run a build with --therock-path, which writes the lock.")
-    source = RocmSource(source=locked.source, version=locked.version, lock=lock, locked=True)
+    source = RocmSource(source=locked_source(locked, lock), version=locked.version, lock=lock, locked=True)
     check_source(source)
     rocm = obtain_rocm(source, storage, reporter, runner, connect)
     if rocm.contents is not None and (changed := changes_of(rocm.root, rocm.contents)):
@@ -284,6 +285,8 @@ def _prefix_of(packages: Packages) -> Callable[[Sequence[Path]], Generator[bytes
 
 
 def _check_lock(rocm_source: RocmSource, pinned: RocmLock, found: RocmLock) -> None:
+    if not pinned.files:  # locks of older versions
+        found = replace(found, files="")
     if wrong := differences(pinned, found):
         more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
         raise RequestError(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.errors import RequestError
-from core.model import Channel
+from core.model import ROCM_LOCK, Channel
 from core.wheelset import SET_FILES
 from promotion.storage.keys import DOCS, EVIDENCE_FOLDER, METADATA_SUFFIX, NIGHTS_FOLDER, SETS_FOLDER, TESTS_FOLDER
 from wheelkit.rocm_manifest import ROCM_MANIFEST
@@ -36,7 +36,7 @@ _CHECKED_NIGHTS = f"{Channel.STAGING}/{NIGHTS_FOLDER}/*.checked.json"
 _ONCE = (
     f"{Channel.STAGING}/*.whl",
     f"{Channel.STAGING}/*.whl{METADATA_SUFFIX}",
-    *(f"{Channel.STAGING}/*/*/{name}" for name in (*SET_FILES, ROCM_MANIFEST, "debug/*")),
+    *(f"{Channel.STAGING}/*/*/{name}" for name in (*SET_FILES, ROCM_MANIFEST, ROCM_LOCK, "debug/*")),
     _EVIDENCE,
     f"{Channel.RELEASED}/*/packages/*",
     f"{Channel.RELEASED}/*/sets/*",

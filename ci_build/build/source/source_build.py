@@ -6,7 +6,7 @@ import functools
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from ci_build.containers.container import ContainerRunner, ContainerSpec
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.manylinux import builder_image, check_obtainable
 from ci_build.images.pins import load_pins
-from ci_build.rocm.lock import dump_lock
+from ci_build.rocm.set_lock import set_lock
 from core import steps
 from core.errors import MachineError, RequestError
 from core.process import HostRunner, LineSink, Runner
@@ -143,16 +143,19 @@ def prepare(context: SourceBuildContext) -> PreparedBuild:
     paths = _paths(context, inputs)
     paths = replace(paths, device_libraries=_device_libraries(context, paths.rocm))
     layout = SourceLayout(paths=paths, checkouts=str(request.cache / "sources"))
-    builder, before, container = None, tuple[str, ...](), None
+    builder, before, container, lock = None, tuple[str, ...](), None, b""
     if context.rocm is None:
         images = None if context.source.container.host else context.images()
         container = planned_container(request, images, inputs, layout)
         before = (*environment_lines(request, images), *clang_lines(container, layout.paths.rocm))
     else:
-        builder = _make_builder(context, inputs, layout, context.rocm)
+        lock = set_lock(context.rocm.lock)
+        builder = _make_builder(context, inputs, layout, context.rocm, hashlib.sha256(lock).hexdigest())
         inputs, layout = builder.inputs, builder.layout
     trust = context.rocm.trust if context.rocm else None
-    plan = make_plan(request.build, inputs, rocm_manifest=context.manifest, rocm_trust=trust, layout=layout)
+    plan = make_plan(
+        request.build, inputs, rocm_manifest=context.manifest, rocm_lock=lock, rocm_trust=trust, layout=layout
+    )
     return PreparedBuild(plan=plan, builder=builder, before=before, container=container)
 
 
@@ -189,7 +192,9 @@ def _device_libraries(context: SourceBuildContext, prefix: str) -> str:
     return f"{prefix}/{hidden}" if hidden else ""
 
 
-def _make_builder(context: SourceBuildContext, inputs: SourceInputs, layout: SourceLayout, rocm: Rocm) -> SourceBuilder:
+def _make_builder(
+    context: SourceBuildContext, inputs: SourceInputs, layout: SourceLayout, rocm: Rocm, rocm_digest: str
+) -> SourceBuilder:
     # Start-up time: a dry run builds nothing.
     from ci_build.build.source.given_rocm import given_rocm
     from ci_build.build.source.native import SourceBuilder
@@ -207,7 +212,7 @@ def _make_builder(context: SourceBuildContext, inputs: SourceInputs, layout: Sou
     paths, digest, inside, where = environment
     return SourceBuilder(
         request=source,
-        inputs=inputs.with_tools(rocm=_rocm_digest(rocm), builder=digest),
+        inputs=inputs.with_tools(rocm=rocm_digest, builder=digest),
         layout=replace(layout, paths=paths),
         rocm=given_rocm(rocm, paths.rocm, inside(lambda _: None)),
         host=context.runner,
@@ -244,25 +249,6 @@ def _start_container(
         lambda listener: ContainerRunner(runner.also(listener), spec, say=reporter.line),
         {"kind": "container", "image": image.name, "tools": versions, "spec": spec_values(spec)},
     )
-
-
-def _rocm_digest(rocm: Rocm) -> str:
-    digest = hashlib.sha256(dump_lock(rocm.lock).encode())
-    if not rocm.lock.sha256:
-        # A folder can change in place. The lock covers few of its files, and hashing all of them would take minutes.
-        for line in listing(rocm.root):
-            digest.update(line.encode(errors="surrogateescape"))
-    return digest.hexdigest()
-
-
-def listing(root: Path) -> Iterator[str]:
-    """Yield a line for each file of a tree, with its size or link target; sorted."""
-    for top, folders, names in os.walk(root):
-        folders.sort()
-        for name in sorted({*names, *(name for name in folders if Path(top, name).is_symlink())}):
-            path = Path(top, name)
-            content = f"-> {path.readlink()}" if path.is_symlink() else str(path.stat().st_size)
-            yield f"{path.relative_to(root)} {content}\n"
 
 
 def disk_cache(cache: ActionCache, built: Path) -> Path | None:

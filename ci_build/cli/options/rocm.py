@@ -25,6 +25,7 @@ from ci_build.rocm.request import (
     refuse_windows,
     repository_source,
 )
+from ci_build.rocm.set_lock import locked_source
 from core.defaults import defaults
 from core.errors import RequestError
 from core.process import HostRunner, without_credentials
@@ -294,4 +295,4 @@ def _locked_source(lock: Path) -> str:
         raise RequestError(
             f"--locked needs {lock}, which does not exist.", hint="Run once without --locked to create it."
         )
-    return known.source
+    return locked_source(known, lock)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from core.digests import file_sha256
 from core.errors import OtherRocmError
 from tests.integration.conftest import ci_build
 from tests.support import docker
@@ -85,7 +86,8 @@ def test_set_records_all_inputs(place: Place, dist: Path) -> None:
     assert source["jax_commit"] == head.stdout.strip()
     assert source["xla_commit"] in (place.jax / "third_party" / "xla" / "revision.bzl").read_text()
     assert re.match(r"[0-9a-f]{40}|tree-", source["own_commit"])
-    assert re.fullmatch(r"[0-9a-f]{64}", source["rocm"])
+    assert source["rocm"] == file_sha256(dist / "rocm.lock") == wheels_json(dist)["files"]["rocm.lock"]
+    assert str(place.folder) not in (dist / "rocm.lock").read_text()
     assert source["compiler"] == "clang"
     # The wheels record the same facts.
     stamps = {"jax": "jax_commit", "xla": "xla_commit", "jax-rocm-release": "own_commit", "rocm": "rocm"}

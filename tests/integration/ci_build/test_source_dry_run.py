@@ -94,8 +94,8 @@ def test_dry_run_is_one_ordered_page(tmp_path: Path) -> None:
     (pull,) = (command for command in ran if command.startswith("docker pull"))
     pin = load_pins().get("base", "manylinux_2_28", "x86_64")
     assert pull == f"docker pull 127.0.0.1:1/q/pypa/manylinux_2_28_x86_64@{pin.digest}"
-    written = "rocm-manifest.json, constraints.txt, pylock.toml, sbom.cdx.json, SHA256SUMS, and wheels.json last"
-    assert f"  write {written}\n" in text
+    written = "rocm-manifest.json, rocm.lock, constraints.txt, pylock.toml, sbom.cdx.json, SHA256SUMS"
+    assert f"  write {written}, and wheels.json last\n" in text
     cache, jax = tmp_path / "cache", pins_for("0.10.2")
     assert jax is not None
     for command in (command for command in ran if " build/build.py " in command):

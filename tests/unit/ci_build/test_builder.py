@@ -29,6 +29,7 @@ from ci_build.build.source.tools import SCRIPT
 from ci_build.containers.container import ContainerSpec, Mount
 from ci_build.images.pins import ImagePins, Pin
 from ci_build.rocm.facts import parts
+from ci_build.rocm.lock import RocmLock
 from ci_build.rocm.request import RocmStorage
 from core.errors import InputError, MachineError
 from core.model import BuildRequest
@@ -111,8 +112,9 @@ def test_prepare_leaves_disk_cache_of_running_build(tmp_path: Path, monkeypatch:
     cache = ActionCache(disk=str(tmp_path / "disk"), read_only=True)
     asked = replace(asked, source=replace(source(asked), cache=cache, container=Container(host=True)))
     monkeypatch.setattr(source_build, "resolve_inputs", lambda *_, **__: inputs_of(asked))
-    for name in ("check_rocm", "describe_host", "make_plan", "dump_lock"):
+    for name in ("check_rocm", "describe_host", "make_plan"):
         monkeypatch.setattr(source_build, name, lambda *_, **__: "")
+    monkeypatch.setattr(source_build, "set_lock", lambda _: b"")
     monkeypatch.setattr(given_rocm, "given_rocm", lambda *_: None)
     lock = SimpleNamespace(sha256="1" * 64, device_library_folder="")
     rocm: Any = SimpleNamespace(root=tmp_path / "no-rocm", lock=lock, trust=None)
@@ -133,6 +135,29 @@ def test_prepare_leaves_disk_cache_of_running_build(tmp_path: Path, monkeypatch:
     waiting.copy_cache()
     assert list(copy.iterdir()) == []
     assert os.path.samestat(copy.stat(), mounted)
+
+
+def test_prepare_records_digest_of_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = request("0.10.2")
+    asked = replace(asked, source=replace(source(asked), container=Container(host=True)))
+    monkeypatch.setattr(source_build, "resolve_inputs", lambda *_, **__: inputs_of(asked))
+    for name in ("check_rocm", "describe_host"):
+        monkeypatch.setattr(source_build, name, lambda *_, **__: "")
+    monkeypatch.setattr(given_rocm, "given_rocm", lambda *_: None)
+    lock = RocmLock(
+        source="/home/me/rocm.tar.gz", sha256="1" * 64, size=1, version="7.2.0", families=(), targets=(),
+        compiler="clang 20", libraries={}, device_libraries={},
+    )  # fmt: skip
+    rocm: Any = SimpleNamespace(root=tmp_path / "no-rocm", lock=lock, trust=None)
+    context = SourceBuildContext(
+        request=replace(wheel_set(asked), cache=tmp_path), rocm=rocm, manifest=b"", reporter=Reporter(terminal=False),
+        runner=HostRunner({}), connect=lambda: pytest.fail("no"),
+    )  # fmt: skip
+    plan = source_build.prepare(context).plan
+    assert plan.inputs is not None
+    assert b'source = "rocm.tar.gz"' in plan.rocm_lock
+    digest = hashlib.sha256(plan.rocm_lock).hexdigest()
+    assert plan.inputs.stamps()["rocm"] == plan.record()["source"]["rocm"] == digest
 
 
 SPEC = ContainerSpec(

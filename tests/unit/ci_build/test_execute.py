@@ -20,6 +20,7 @@ from ci_build.build.execute import _Run
 from ci_build.build.plan import Effect, Step, make_plan
 from core.cache import collect
 from core.errors import InputError
+from core.model import WheelSet
 from core.process import ProcessResult
 from core.steps import FinishedStep
 from tests.support.sets import published_request, wheel_set
@@ -132,6 +133,25 @@ def test_run_keeps_inputs_and_steps_from_gc_until_its_end(tmp_path: Path, monkey
     with run.used:
         assert collect(tmp_path, limit=-1, young=-1) == ()
     assert len(collect(tmp_path, limit=-1, young=-1)) == count
+
+
+def test_set_has_lock_of_plan(tmp_path: Path) -> None:
+    done = FinishedStep(wheel=wheel_set().wheels[0], folder=tmp_path, saved="")
+    (tmp_path / done.wheel.filename).touch()
+
+    def assembled(lock: bytes, out: str) -> WheelSet:
+        plan = replace(make_plan(published_request("gfx942"), rocm_lock=lock), stages=())
+        run = _Run(plan, tmp_path / out, tmp_path, FakePip(), Silent())
+        run.done.append(done)
+        return run._assemble()
+
+    made = assembled(b"schema = 1", "out")
+    assert made.files["rocm.lock"] == hashlib.sha256(b"schema = 1").hexdigest()
+    assert made.file_sizes["rocm.lock"] == 10
+    assert (tmp_path / "out/rocm.lock").read_bytes() == b"schema = 1"
+    assert assembled(b"schema = 1", "again").digest == made.digest
+    assert assembled(b"schema = 2", "other").digest != made.digest
+    assert "rocm.lock" not in assembled(b"", "out").files
 
 
 @pytest.mark.parametrize("late", PYTHONS)

@@ -182,7 +182,7 @@ def test_create_only_covers_every_staged_file(tmp_path: Path) -> None:
     bucket = DirBucket(tmp_path / "bucket")
     staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=("3.12",)))
     keys = [key for key in bucket.list(staged.root) if not key.startswith(staged.simple)]
-    keys += [staged.file(name) for name in ("pylock.toml", "sbom.cdx.json", "rocm-manifest.json")]
+    keys += [staged.file(name) for name in ("pylock.toml", "sbom.cdx.json", "rocm-manifest.json", "rocm.lock")]
     once = policy["Statement"][-1]["Resource"]
 
     def created_once(key: str) -> bool:
