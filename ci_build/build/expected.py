@@ -10,7 +10,18 @@ from urllib.parse import unquote, urlsplit
 from packaging.pylock import Package, Pylock, PylockValidationError
 from packaging.utils import parse_wheel_filename
 
-from core.model import CONSTRAINTS, PYLOCK, SBOM, SHA256SUMS, BuildRequest, GfxTarget, Payload, RocmVersion, WheelSet
+from core.model import (
+    CONSTRAINTS,
+    PYLOCK,
+    ROCM_LOCK,
+    SBOM,
+    SHA256SUMS,
+    BuildRequest,
+    GfxTarget,
+    Payload,
+    RocmVersion,
+    WheelSet,
+)
 from core.pip import Resolved
 from core.steps import tool_versions
 from core.versions import parse_package_name
@@ -55,15 +66,24 @@ def files_of_set(wheel_set: WheelSet, read: Callable[[str], bytes]) -> dict[str,
         read: returns the content of a file of the set.
 
     Raises:
-        ValueError, KeyError, TypeError: the lock file violates PEP 751, or has a dependency that is no wheel of a URL.
+        ValueError, KeyError, TypeError: the lock file violates PEP 751, or has a dependency that is no wheel of a URL;
+            or a set built from source has no rocm.lock.
+        InputError: rocm.lock is not a lock.
     """
     # Start-up time: importing the library of bills of materials takes longer than the comparison.
     from ci_build.build import sbom, set_files
+    from ci_build.rocm.lock import parse_lock
+    from ci_build.rocm.set_lock import set_lock
 
     texts = {CONSTRAINTS: set_files.constraints(wheel_set), SHA256SUMS: sha256sums(wheel_set).decode()}
     if PYLOCK in wheel_set.files:
         resolved = _resolved(read(PYLOCK).decode(), wheel_set)
         texts |= {PYLOCK: set_files.pylock(wheel_set, resolved), SBOM: sbom.sbom(wheel_set, resolved)}
+    source = wheel_set.request.get("source")
+    if source and source["rocm"]:
+        if ROCM_LOCK not in wheel_set.files:
+            raise ValueError(f"{ROCM_LOCK} is missing")
+        texts[ROCM_LOCK] = set_lock(parse_lock(read(ROCM_LOCK), ROCM_LOCK)).decode()
     return texts
 
 

@@ -27,7 +27,9 @@ from core.errors import ArchiveError, CiBuildError
 from core.model import (
     CONSTRAINTS,
     PYLOCK,
+    ROCM_LOCK,
     SBOM,
+    WHEELS_JSON,
     BuildRequest,
     Finding,
     GfxTarget,
@@ -150,6 +152,7 @@ def set_differences(
         yield _untrue("index", f"it is {wheel_set.index}, but the index of {', '.join(wheel_set.targets)} is {family}")
     yield from _pin_differences(wheel_set)
     yield from _request_differences(wheel_set, own)
+    yield from _lock_differences(wheel_set, own)
     yield from map(_malformed, malformed_values(wheel_set))
     downloaded = {item.sha256 for item in wheel_set.inputs if item.url}
     for wheel in wheel_set.wheels if wheel_set.request.get("payload") == Payload.SOURCE else ():
@@ -198,6 +201,18 @@ def _request_differences(
     for report, _ in own:
         if report.version != version:
             yield _untrue("request", f"it asks for version {version}, but {report.filename} has another one")
+
+
+def _lock_differences(wheel_set: WheelSet, own: Sequence[tuple[WheelReport, Mapping[str, Any]]]) -> Iterator[Finding]:
+    """Compare the digest of rocm.lock with those in the request and in the wheels; older sets have no such file."""
+    lock, source = wheel_set.files.get(ROCM_LOCK), wheel_set.request.get("source")
+    if lock is None:
+        return
+    sources = {WHEELS_JSON: source, **{report.filename: info.get("sources") for report, info in own}}
+    for name, recorded in sources.items():
+        digest = recorded.get("rocm") if isinstance(recorded, Mapping) else None
+        if digest != lock:
+            yield _untrue(ROCM_LOCK, f"its sha256 is {lock}, but {name} was made with a ROCm whose lock has {digest}")
 
 
 def malformed_values(wheel_set: WheelSet) -> Iterator[str]:

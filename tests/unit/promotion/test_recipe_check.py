@@ -13,9 +13,12 @@ import pytest
 
 from ci_build.build.expected import files_of_set, this_program
 from ci_build.build.set_files import write_set
+from ci_build.rocm.lock import RocmLock, dump_lock
+from ci_build.rocm.set_lock import set_lock
 from core.errors import BucketError
 from core.model import (
     PYLOCK,
+    ROCM_LOCK,
     SBOM,
     SHA256SUMS,
     BuildRequest,
@@ -243,6 +246,33 @@ def test_difference_of_file_is_named(
     assert any(text in item.message for item in found), found
     other = replace(held, tools={**held.tools, "ci_build": "another version"})
     assert [*check_files(other, lambda name: (folder / name).read_bytes(), program)] == []
+
+
+LOCK = RocmLock(
+    source="https://host/rocm.tar.gz", sha256="1" * 64, size=1, version="7.2.0", families=(), targets=(),
+    compiler="clang 20", libraries={}, device_libraries={},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (set_lock(LOCK), ""),
+        (dump_lock(replace(LOCK, source="/home/me/rocm.tar.gz")).encode(), "not 'source = \"rocm.tar.gz\"'"),
+        (dump_lock(replace(LOCK, source="https://host/rocm.tar.gz?token=x")).encode(), "rocm.lock of the set is not"),
+        (b"schema = 1", "cannot be written again: InputError: rocm.lock is not a lock"),
+        (None, "cannot be written again: ValueError: rocm.lock is missing"),
+    ],
+)
+def test_lock_of_source_build_is_checked(tmp_path: Path, program: SetWriter, data: bytes | None, text: str) -> None:
+    if data is not None:
+        (tmp_path / ROCM_LOCK).write_bytes(data)
+    tools = {**wheel_set().tools, "ci_build": program.digest}
+    request = {"payload": "source", "source": {"rocm": "1" * 64}}
+    held = write_set(tmp_path, replace(wheel_set(), tools=tools, request=request), None)
+    found = [item.message for item in check_files(held, lambda name: (tmp_path / name).read_bytes(), program)]
+    assert len(found) == bool(text)
+    assert all(text in message for message in found), found
 
 
 @pytest.mark.parametrize(

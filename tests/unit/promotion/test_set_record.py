@@ -184,6 +184,32 @@ def test_compiler_contradicts_rocm_of_set(scene: Scene, tmp_path: Path) -> None:
         assert [*set_differences(replace(scene.wheel_set, rocm_version=rocm), reports, infos)] == []
 
 
+@pytest.mark.parametrize(
+    ("files", "source", "stamp", "message"),
+    [
+        ({"rocm.lock": "7" * 64}, {"rocm": "7" * 64}, "7" * 64, ""),
+        ({}, {"rocm": "7" * 64}, "7" * 64, ""),  # of an older version
+        ({}, None, None, ""),
+        ({"rocm.lock": "7" * 64}, {"rocm": "8" * 64}, "7" * 64, f"{'7' * 64}, but wheels.json was made with a ROCm"),
+        ({"rocm.lock": "7" * 64}, {}, "7" * 64, "but wheels.json was made"),
+        ({"rocm.lock": "7" * 64}, None, "7" * 64, "but wheels.json was made"),
+        ({"rocm.lock": "7" * 64}, {"rocm": "7" * 64}, "8" * 64, "but jax_rocm7_pjrt-"),
+        ({"rocm.lock": "7" * 64}, {"rocm": "7" * 64}, None, "but jax_rocm7_pjrt-"),
+    ],
+)
+def test_false_lock_is_named(
+    scene: Scene, files: Mapping[str, str], source: Mapping[str, str] | None, stamp: str | None, message: str
+) -> None:
+    infos = [{**info, "sources": {"rocm": stamp}} if info and stamp else info for info in scene.infos]
+    wheel_set = replace(scene.wheel_set, files=files, request={**scene.wheel_set.request, "source": source})
+    found = [item.message for item in set_differences(wheel_set, scene.reports, infos)]
+    if not message:
+        assert found == []
+    else:
+        assert found[0].startswith("wheels.json is wrong about rocm.lock: its sha256 is 777")
+        assert message in found[0]
+
+
 def test_wheel_that_is_not_the_file_of_its_url_is_named(tmp_path: Path) -> None:
     path = tmp_path / "jaxlib.whl"
     path.write_bytes(b"content")
