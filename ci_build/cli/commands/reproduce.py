@@ -14,12 +14,12 @@ from click.core import ParameterSource
 from ci_build.cli.common import State, connector, host_runner, open_bucket, print_json
 from ci_build.cli.options.release import bucket_option
 from ci_build.cli.options.request import wheel_set_request
-from ci_build.cli.options.settings import Settings
+from ci_build.cli.options.settings import Setting, Settings
 from ci_build.cli.options.table import chosen_options
 from ci_build.images.manylinux import SEARCH
 from core.defaults import defaults
 from core.errors import ReproducibilityError, RequestError
-from core.model import WheelSet
+from core.model import ROCM_LOCK, WheelSet
 from core.process import HostRunner
 from core.report import Reporter, print_line
 from core.targets import ALL
@@ -41,8 +41,11 @@ _CONTAINER = ("container_engine", *_SOURCE_OF_IMAGES)
 
 @cloup.command()
 @click.argument("folder", metavar="SET", type=click.Path(path_type=Path))
-@click.option("--rocm-lock", metavar="FILE", default=defaults()["build"]["rocm_lock"], show_default=True,
-              help="Lock of the set's ROCm.")  # fmt: skip
+@click.option(
+    "--rocm-lock",
+    metavar="FILE",
+    help=f"Lock of the set's ROCm.  [default: {ROCM_LOCK} of the set, or else {defaults()['build']['rocm_lock']}]",
+)
 @click.option(
     "--cache-dir",
     metavar="DIR",
@@ -56,7 +59,7 @@ _CONTAINER = ("container_engine", *_SOURCE_OF_IMAGES)
 @click.option("--verbose", "-v", is_flag=True, default=None, help="Also print commands and their output.")
 @click.pass_obj
 def reproduce(state: State, /, folder: Path, bucket: str, *, as_json: bool, **after: object) -> None:
-    """Rebuild a set from its wheels.json and its ROCm's lock, and compare it.
+    """Rebuild a set from its wheels.json and its rocm.lock, and compare it.
 
     SET is the folder of a set, its wheels.json alone, or INDEX/DIGEST of a set in the bucket. The wheels of a set of
     published wheels are fetched and repaired again, without a lock.
@@ -100,13 +103,27 @@ def _reproduced(
 
     before = reproduce.read_recorded_set(place)
     source = before.request.get("source")
-    if source and not (lock := Path(settings.text("rocm_lock"))).exists():
-        raise RequestError(f"{lock} does not exist.", hint="Give the lock of the set's ROCm with --rocm-lock.")
+    if source:
+        settings = with_lock(settings, before, place)
     with reproduce.rebuild_folder(settings.cache_dir) as rebuild:
         recorded = recorded_settings(before, settings, rebuild / "set", place)
         commit = source["own_commit"] if source else ""
         request = wheel_set_request(recorded, reporter, runner, connect, rebuild=rebuild, own_commit=commit)
         return reproduce.reproduce(place, before, request, reporter, runner, connect)
+
+
+def with_lock(settings: Settings, wheel_set: WheelSet, place: Path) -> Settings:
+    """Return settings whose lock is by default that of the set.
+
+    Raises:
+        RequestError: there is no lock.
+    """
+    if ROCM_LOCK in wheel_set.files and place.is_dir():
+        held = str(place / ROCM_LOCK)
+        settings = settings.with_defaults({"rocm_lock": Setting(value=held, origin=held)})
+    if not (lock := Path(settings.text("rocm_lock"))).exists():
+        raise RequestError(f"{lock} does not exist.", hint="Give the lock of the set's ROCm with --rocm-lock.")
+    return settings
 
 
 def recorded_settings(wheel_set: WheelSet, caller: Settings, out: Path, place: Path) -> Settings:

@@ -11,7 +11,7 @@ import pytest
 from ci_build.build.plan import make_plan
 from ci_build.build.reproduce import _other_inputs, read_recorded_set
 from ci_build.build.set_files import write_set
-from ci_build.cli.commands.reproduce import recorded_settings
+from ci_build.cli.commands.reproduce import recorded_settings, with_lock
 from ci_build.cli.options.request import build_request
 from ci_build.cli.options.settings import Settings
 from core.errors import RequestError
@@ -148,6 +148,29 @@ def test_recorded_settings_need_the_manifest(tmp_path: Path) -> None:
         recorded_settings(recorded, EMPTY, tmp_path / "set", tmp_path / "wheels.json")
     (tmp_path / "rocm-manifest.json").write_text("{}")
     assert recorded_settings(recorded, EMPTY, tmp_path / "set", tmp_path).given("rocm_manifest")
+
+
+def test_reproduce_reads_lock_of_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (held := tmp_path / "set").mkdir()
+    older = write_set(held, set_of(asked(BASE)), None)
+    typed = Settings({"rocm_lock": "mine.lock"}, {}, {})
+    with pytest.raises(RequestError, match=r"^rocm\.lock does not exist.*--rocm-lock"):
+        with_lock(EMPTY, older, held)
+    with pytest.raises(RequestError, match=r"^mine\.lock does not exist"):
+        with_lock(typed, older, held)
+    for path in ("mine.lock", "rocm.lock", "set/rocm.lock"):
+        (tmp_path / path).touch()
+    made = write_set(held, set_of(asked(BASE)), None)
+    assert "rocm.lock" in made.files
+    for settings, wheel_set, place, expected in (
+        (EMPTY, made, held, str(held / "rocm.lock")),
+        (typed, made, held, "mine.lock"),
+        (EMPTY, older, held, "rocm.lock"),
+        (EMPTY, made, held / "wheels.json", "rocm.lock"),
+    ):
+        again = recorded_settings(wheel_set, with_lock(settings, wheel_set, place), tmp_path / "new", place)
+        assert (again.text("rocm_lock"), again.flag("locked")) == (expected, True)
 
 
 def test_read_recorded_set_accepts_wheels_json_alone(tmp_path: Path) -> None:
