@@ -76,14 +76,15 @@ def files_of_set(wheel_set: WheelSet, read: Callable[[str], bytes]) -> dict[str,
     from ci_build.rocm.set_lock import set_lock
 
     texts = {CONSTRAINTS: set_files.constraints(wheel_set), SHA256SUMS: sha256sums(wheel_set).decode()}
-    if PYLOCK in wheel_set.files:
-        resolved = _resolved(read(PYLOCK).decode(), wheel_set)
-        texts |= {PYLOCK: set_files.pylock(wheel_set, resolved), SBOM: sbom.sbom(wheel_set, resolved)}
-    source = wheel_set.request.get("source")
+    lock, source = None, wheel_set.request.get("source")
     if source and source["rocm"]:
         if ROCM_LOCK not in wheel_set.files:
             raise ValueError(f"{ROCM_LOCK} is missing")
-        texts[ROCM_LOCK] = set_lock(parse_lock(read(ROCM_LOCK), ROCM_LOCK)).decode()
+        lock = parse_lock(read(ROCM_LOCK), ROCM_LOCK)
+        texts[ROCM_LOCK] = set_lock(lock).decode()
+    if PYLOCK in wheel_set.files:
+        resolved = _resolved(read(PYLOCK).decode(), wheel_set)
+        texts |= {PYLOCK: set_files.pylock(wheel_set, resolved), SBOM: sbom.sbom(wheel_set, resolved, lock)}
     return texts
 
 

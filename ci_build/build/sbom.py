@@ -26,6 +26,8 @@ from packageurl import PackageURL
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from ci_build.rocm.lock import RocmLock
+from ci_build.rocm.request import SCHEME, is_index
 from core.model import InputFile, Wheel, WheelSet
 from core.pip import Resolved
 
@@ -33,12 +35,13 @@ _NAMESPACE = "jax-rocm-release"
 """Namespace of our properties, as CycloneDX requires."""
 
 
-def sbom(wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]]) -> str:
+def sbom(wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]], lock: RocmLock | None = None) -> str:
     """Return the bill of materials of a set.
 
     Args:
         wheel_set: the set; its `files` are ignored.
         resolved: Python version -> pip's resolution; entries that the set replaces are omitted.
+        lock: rocm.lock of the set; None for a set without it.
     """
     own = {wheel.name for wheel in wheel_set.wheels}
     inputs = {item.sha256: item for item in wheel_set.inputs}
@@ -49,6 +52,8 @@ def sbom(wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]]) -> str
         version=wheel_set.rocm_version,
         type=ComponentType.PLATFORM,
         bom_ref=f"rocm {wheel_set.rocm_version}",
+        hashes=[_sha256(lock.sha256)] if lock and lock.sha256 and not lock.packages else [],
+        external_references=_rocm_references(lock) if lock else [],
     )
     parts = [*wheels, *(_component(item, [_reference(item.url)]) for item in foreign.values())]
     root = Component(
@@ -92,6 +97,16 @@ def _wheel(wheel: Wheel, source: InputFile | None) -> Component:
         *(_property(f"sha256 of {member.path}", member.sha256) for member in wheel.members),
     ]
     return _component(wheel, references, properties)
+
+
+def _rocm_references(lock: RocmLock) -> Iterator[ExternalReference]:
+    """Yield a reference to each file of a ROCm, by URL or else by name, and to the index of pip packages."""
+    if is_index(lock.source):
+        yield _reference(lock.source.removeprefix(SCHEME), comment="package index")
+    for name, sha256 in lock.packages.items():
+        yield _reference(lock.package_urls.get(name, name), hashes=[_sha256(sha256)], comment=name)
+    if lock.sha256 and not lock.packages:
+        yield _reference(lock.source, hashes=[_sha256(lock.sha256)])
 
 
 def _component(

@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ci_build.build.sbom import sbom
+from ci_build.rocm.lock import load_lock
 from core.digests import file_sha256
 from core.model import CONSTRAINTS, PYLOCK, ROCM_LOCK, SBOM, SHA256SUMS, WHEELS_JSON, Wheel, WheelSet
 from core.pip import Resolved
@@ -100,7 +101,7 @@ def write_set(folder: Path, wheel_set: WheelSet, resolved: Mapping[str, Sequence
     beside += [folder / name for name in (ROCM_MANIFEST, ROCM_LOCK) if (folder / name).is_file()]
     if resolved is not None:
         (folder / PYLOCK).write_text(pylock(wheel_set, resolved), encoding="utf-8")
-        (folder / SBOM).write_text(sbom(wheel_set, resolved), encoding="utf-8")
+        (folder / SBOM).write_text(sbom(wheel_set, resolved, load_lock(folder / ROCM_LOCK)), encoding="utf-8")
         beside += [folder / PYLOCK, folder / SBOM]
     files = {str(path.relative_to(folder)): path for path in beside}
     wheel_set = replace(

@@ -18,6 +18,7 @@ import pytest
 
 from ci_build.build.execute import _Run
 from ci_build.build.plan import Effect, Step, make_plan
+from ci_build.rocm.set_lock import set_lock
 from core.cache import collect
 from core.errors import InputError
 from core.model import WheelSet
@@ -25,6 +26,7 @@ from core.process import ProcessResult
 from core.steps import FinishedStep
 from tests.support.sets import published_request, wheel_set
 from tests.support.silent import Silent
+from tests.unit.ci_build.test_set_lock import LOCK
 
 PYTHONS = ("3.11", "3.12")
 SHARED = "jax_rocm7_pjrt-0.10.2-py3-none-manylinux_2_27_x86_64.whl"
@@ -145,12 +147,14 @@ def test_set_has_lock_of_plan(tmp_path: Path) -> None:
         run.done.append(done)
         return run._assemble()
 
-    made = assembled(b"schema = 1", "out")
-    assert made.files["rocm.lock"] == hashlib.sha256(b"schema = 1").hexdigest()
-    assert made.file_sizes["rocm.lock"] == 10
-    assert (tmp_path / "out/rocm.lock").read_bytes() == b"schema = 1"
-    assert assembled(b"schema = 1", "again").digest == made.digest
-    assert assembled(b"schema = 2", "other").digest != made.digest
+    data, other = set_lock(LOCK), set_lock(replace(LOCK, size=2))
+    made = assembled(data, "out")
+    assert made.files["rocm.lock"] == hashlib.sha256(data).hexdigest()
+    assert made.file_sizes["rocm.lock"] == len(data)
+    assert (tmp_path / "out/rocm.lock").read_bytes() == data
+    assert LOCK.source in (tmp_path / "out/sbom.cdx.json").read_text()
+    assert assembled(data, "again").digest == made.digest
+    assert assembled(other, "other").digest != made.digest
     assert "rocm.lock" not in assembled(b"", "out").files
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
+import pytest
 from cyclonedx.schema import SchemaVersion
 
 from ci_build.build.sbom import sbom
 from tests.support.sets import wheel_set
 from tests.unit.ci_build.test_set_files import JAX, NUMPY_311, NUMPY_312, REPLACED
+from tests.unit.ci_build.test_set_lock import LOCK
 
 RESOLVED = {"3.11": (JAX, NUMPY_311), "3.12": (JAX, NUMPY_312, REPLACED)}
 
@@ -31,6 +34,40 @@ def test_sbom_is_valid_and_has_hashes() -> None:
         if "hashes" in ref
     }
     assert made_of <= {item.sha256 for item in wheel_set().inputs}
+
+
+@pytest.mark.parametrize(
+    ("changes", "hashes", "references"),
+    [
+        ({}, ["1" * 64], {LOCK.source: "1" * 64}),
+        ({"source": "rocm 7.tar.gz"}, ["1" * 64], {"rocm%207.tar.gz": "1" * 64}),
+        ({"source": "", "sha256": "", "files": "2" * 64}, [], {}),
+        (
+            {"source": "pip+https://host/simple/", "packages": {"a.whl": "3" * 64}},
+            [],
+            {"https://host/simple/": "", "a.whl": "3" * 64},
+        ),
+        (
+            {
+                "source": "apt+https://host/apt jammy main",
+                "packages": {"a.deb": "3" * 64, "b.deb": "4" * 64},
+                "package_urls": {"a.deb": "https://host/a.deb", "b.deb": "https://host/b.deb"},
+            },
+            [],
+            {"https://host/a.deb": "3" * 64, "https://host/b.deb": "4" * 64},
+        ),
+    ],
+)
+def test_sbom_names_files_of_rocm(changes: dict[str, Any], hashes: list[str], references: dict[str, str]) -> None:
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    text = sbom(wheel_set(), RESOLVED, replace(LOCK, **changes))
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    (rocm,) = (part for part in json.loads(text)["components"] if part["name"] == "rocm")
+    assert [item["content"] for item in rocm.get("hashes", ())] == hashes
+    listed = rocm.get("externalReferences", ())
+    assert {item["url"]: item.get("hashes", [{"content": ""}])[0]["content"] for item in listed} == references
+    assert text == sbom(wheel_set(), RESOLVED, replace(LOCK, **changes))
 
 
 def test_sbom_dependencies() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from ci_build.build.expected import files_of_set, this_program
 from ci_build.build.set_files import write_set
-from ci_build.rocm.lock import RocmLock, dump_lock
+from ci_build.rocm.lock import dump_lock
 from ci_build.rocm.set_lock import set_lock
 from core.errors import BucketError
 from core.model import (
@@ -37,6 +37,7 @@ from promotion.gates.set_record import malformed_values, read_build_info
 from tests.support.made_wheel import MadeWheel
 from tests.support.sets import wheel_set
 from tests.unit.ci_build.test_set_files import JAX, NUMPY_311, NUMPY_312
+from tests.unit.ci_build.test_set_lock import LOCK
 from wheelkit import recipe_base
 from wheelkit.archive.filename import WheelName
 from wheelkit.archive.reader import WheelArchive
@@ -248,12 +249,6 @@ def test_difference_of_file_is_named(
     assert [*check_files(other, lambda name: (folder / name).read_bytes(), program)] == []
 
 
-LOCK = RocmLock(
-    source="https://host/rocm.tar.gz", sha256="1" * 64, size=1, version="7.2.0", families=(), targets=(),
-    compiler="clang 20", libraries={}, device_libraries={},
-)  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("data", "text"),
     [
@@ -269,7 +264,9 @@ def test_lock_of_source_build_is_checked(tmp_path: Path, program: SetWriter, dat
         (tmp_path / ROCM_LOCK).write_bytes(data)
     tools = {**wheel_set().tools, "ci_build": program.digest}
     request = {"payload": "source", "source": {"rocm": "1" * 64}}
-    held = write_set(tmp_path, replace(wheel_set(), tools=tools, request=request), None)
+    # Writing the bill of materials needs a valid lock.
+    resolved = {"3.11": (JAX,), "3.12": (JAX,)} if not text else None
+    held = write_set(tmp_path, replace(wheel_set(), tools=tools, request=request), resolved)
     found = [item.message for item in check_files(held, lambda name: (tmp_path / name).read_bytes(), program)]
     assert len(found) == bool(text)
     assert all(text in message for message in found), found
