@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any
 
 from core.atomic import write_whole
 from core.errors import GateError, MachineError, ProcessError, RequestError
-from core.model import PYLOCK, SHA256SUMS, WHEELS_JSON, Progress, WheelSet, to_json
+from core.model import PYLOCK, ROCM_LOCK, SHA256SUMS, WHEELS_JSON, Progress, WheelSet, to_json
 from core.process import Runner, render, without_credentials
 from core.wheels_json import load_wheel_set
 from core.wheelset import check_files
@@ -34,6 +35,8 @@ GOOD, SKIP, WORST = 0, 125, 127
 _SECONDS = 900.0
 _KEEP = 1 << 20
 """Number of characters kept from the end of the command's output."""
+_ROCM_DIGESTS = {"request.source.rocm", "request.rocm_manifest"}
+"""Digests of rocm.lock and of the manifest that is made of the same ROCm."""
 SET, PYTHON = "{set}", "{python}"
 """Placeholders in the command: the folder of the set, and the interpreter of its environment."""
 
@@ -54,7 +57,8 @@ class Bisection:
         good: the last set known to be good.
         bad: the first set known to be bad.
         skipped: sets between the two that could not be tested, so that one of them may be the first bad set.
-        changed: field of wheels.json, such as `request.source.xla_commit` -> its values in `good` and `bad`.
+        changed: field of wheels.json, such as `request.source.xla_commit`, or of rocm.lock, such as
+            `rocm.lock.version` -> its values in `good` and `bad`.
         codes: ledger entry of each tried set -> exit code of the command.
     """
 
@@ -210,8 +214,7 @@ def run(
 
     asked = {"command": list(request.command), "python": python}
     good, bad, skipped, codes = bisect(found, trial, work / "codes.json", asked, progress)
-    old, new = (fetch_description(bucket, released, one) for one in (good, bad))
-    return Bisection(good=good, bad=bad, skipped=skipped, changed=differences(old, new), codes=codes)
+    return Bisection(good=good, bad=bad, skipped=skipped, changed=changes(bucket, released, good, bad), codes=codes)
 
 
 def fetch_description(bucket: Bucket, released: ReleasedIndex, one: Candidate) -> WheelSet:
@@ -260,6 +263,20 @@ def install(folder: Path, version: str, python: Path, environment: Path, cache: 
         uv.install_rest(own, rest, locked=is_locked),
     ):
         runner.run(command.argv, env=command.env, timeout=_SECONDS)
+
+
+def changes(bucket: Bucket, released: ReleasedIndex, good: Candidate, bad: Candidate) -> Mapping[str, tuple[Any, Any]]:
+    """Return the differences of two released sets, with those of rocm.lock instead of digests if both sets have it."""
+    old, new = (fetch_description(bucket, released, one) for one in (good, bad))
+    changed = differences(old, new)
+    if not (_ROCM_DIGESTS & changed.keys() and ROCM_LOCK in old.files and ROCM_LOCK in new.files):
+        return changed
+    locks = [tomllib.loads(bucket.get(released.set_file(one.digest, ROCM_LOCK)).decode()) for one in (good, bad)]
+    # The tables list each library and package; version and digest cover them.
+    first, last = ({key: value for key, value in lock.items() if not isinstance(value, dict)} for lock in locks)
+    rocm = {f"{ROCM_LOCK}.{key}": (first.get(key), last.get(key)) for key in sorted(first.keys() | last.keys())}
+    rest = {field: values for field, values in changed.items() if field not in _ROCM_DIGESTS}
+    return rest | {field: values for field, values in rocm.items() if values[0] != values[1]}
 
 
 def differences(good: WheelSet, bad: WheelSet) -> Mapping[str, tuple[Any, Any]]:

@@ -181,6 +181,11 @@ def _support(module: JaxModule, key: str, checked: EvidenceChecks) -> ModuleSupp
     )
 
 
+def version_order(entry: LedgerEntry, promoted: PromotedSet) -> tuple[Version, Version, int]:
+    """Return the sort key of a promotion: by JAX, then by ROCm, then by time."""
+    return Version(promoted.jax_version), Version(promoted.rocm_version), entry.number
+
+
 def make_tables(
     index: str,
     history: Sequence[tuple[LedgerEntry, Mapping[str, EvidenceChecks]]],
@@ -206,7 +211,7 @@ def make_tables(
     modules, descriptions = spec or load_spec()
     visible = {*offered}
     promotions = [(entry, entry.promoted, evidence) for entry, evidence in history if entry.promoted]
-    promotions.sort(key=lambda item: (Version(item[1].jax_version), Version(item[1].rocm_version), item[0].number))
+    promotions.sort(key=lambda item: version_order(*item[:2]))
     released = ReleasedIndex(index=index)
 
     def tested_in(image: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from core.model import PYLOCK
+from core.model import PYLOCK, ROCM_LOCK
 from promotion.evidence.evidence import record
 from promotion.promote import Promotion, promote
 from promotion.stage import stage
@@ -23,14 +23,18 @@ TIER = "compiled"
 """Tier of a set with all evidence that the policy requires."""
 
 
-def staged_in(bucket: Bucket, folder: Path, wheels: list[SetWheel], *, lock: str = "", **changes: Any) -> StagedSet:
+def staged_in(
+    bucket: Bucket, folder: Path, wheels: list[SetWheel], *, lock: str = "", rocm_lock: bytes = b"", **changes: Any
+) -> StagedSet:
     """Stage a set with all required evidence.
 
     Args:
         lock: text of its pylock.toml; empty for a set without one.
+        rocm_lock: content of its rocm.lock; empty for a set without one.
         changes: fields of the set.
     """
-    wheel_set, more = make_set(wheels, **changes), {PYLOCK: lock.encode()} if lock else {}
+    files = {PYLOCK: lock.encode(), ROCM_LOCK: rocm_lock}
+    wheel_set, more = make_set(wheels, **changes), {name: data for name, data in files.items() if data}
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in more.items()}
     sizes = {name: len(data) for name, data in more.items()}
     wheel_set = replace(wheel_set, files={**wheel_set.files, **digests}, file_sizes={**wheel_set.file_sizes, **sizes})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,16 @@ import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
 from ci_build.cli.options.release import bucket_option
-from ci_build.rocm.lock import load_lock
+from ci_build.rocm.lock import RocmLock, load_lock, parse_lock
 from core.atomic import write_whole
 from core.errors import RequestError
-from core.model import to_json
+from core.model import ROCM_LOCK, to_json
 from promotion.compatibility.evidence import read_evidence
 from promotion.compatibility.render import sheets, to_markdown, to_rst
-from promotion.compatibility.tables import make_tables
+from promotion.compatibility.tables import make_tables, version_order
+from promotion.index.ledger import LedgerEntry
 from promotion.index.operations import history
+from promotion.storage.bucket import Bucket
 from promotion.storage.keys import ReleasedIndex
 
 _FORMATS = ("markdown", "rst", "json")
@@ -34,7 +37,10 @@ _FORMATS = ("markdown", "rst", "json")
 )
 @click.option("--base-url", default="", metavar="URL", help="Public URL of the bucket, for links to evidence.")
 @click.option(
-    "--rocm-lock", type=click.Path(path_type=Path), metavar="FILE", help="Lock of the ROCm that the tables describe."
+    "--rocm-lock",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help=f"Lock of the ROCm that the tables describe.  [default: {ROCM_LOCK} of the newest set]",
 )
 @click.option(
     "--images",
@@ -54,7 +60,8 @@ def compat(
     evidence = [
         (entry, read_evidence(store, released, entry.promoted.set_digest)) for entry in entries if entry.promoted
     ]
-    rocm, rocm_source, libraries = _libraries(rocm_lock)
+    lock = _newest_lock(store, released, entries) if rocm_lock is None else _given_lock(rocm_lock)
+    rocm, rocm_source, libraries = _libraries(lock)
     tables = make_tables(
         index, evidence, offered=entries[-1].state.visible, libraries=libraries, rocm=rocm, rocm_source=rocm_source,
         images=_images(images),
@@ -74,15 +81,31 @@ def compat(
         write_whole(out, text.encode())
 
 
-def _libraries(lock: Path | None) -> tuple[str, str, dict[str, str]]:
+def _given_lock(path: Path) -> RocmLock:
+    """Return the lock in a file."""
+    if (lock := load_lock(path)) is None:
+        raise RequestError(f"{path} does not exist.", hint="Create it with `ci_build dist_wheels --therock-path …`.")
+    return lock
+
+
+def _newest_lock(bucket: Bucket, released: ReleasedIndex, entries: Sequence[LedgerEntry]) -> RocmLock | None:
+    """Return the lock of the newest set; None if the set has none or was removed."""
+    promotions = [(entry, entry.promoted) for entry in entries if entry.promoted]
+    if not promotions:
+        return None
+    _, newest = max(promotions, key=lambda item: version_order(*item))
+    key = released.set_file(newest.set_digest, ROCM_LOCK)
+    if ROCM_LOCK not in newest.files or bucket.head(key) is None:
+        return None
+    return parse_lock(bucket.get(key), key)
+
+
+def _libraries(lock: RocmLock | None) -> tuple[str, str, dict[str, str]]:
     """Return version, source and libraries of a locked ROCm."""
     if lock is None:
         return "", "", {}
-    found = load_lock(lock)
-    if found is None:
-        raise RequestError(f"{lock} does not exist.", hint="Create it with `ci_build dist_wheels --therock-path …`.")
-    digest = f"sha256 {found.sha256}" if found.sha256 else ""
-    return found.version, ", ".join(filter(None, (found.source, digest))), dict(found.libraries)
+    digest = f"sha256 {lock.sha256}" if lock.sha256 else ""
+    return lock.version, ", ".join(filter(None, (lock.source, digest))) or "a local folder", dict(lock.libraries)
 
 
 def _images(file: Path | None) -> list[dict[str, Any]]:

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ci_build.rocm.set_lock import set_lock
 from core.errors import MachineError, ProcessError, RequestError
 from core.process import HostRunner, ProcessResult
 from promotion import bisect as bisection
-from promotion.bisect import SKIP, Bisection, BisectionRequest, Candidate, bisect, candidates, differences
+from promotion.bisect import SKIP, Bisection, BisectionRequest, Candidate, bisect, candidates, changes, differences
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark
 from promotion.index.retention import RetentionRule, apply
@@ -25,6 +26,7 @@ from tests.support import sets
 from tests.support.promoting import NOW, RELEASED, go, staged_in
 from tests.support.silent import Silent
 from tests.support.wheel_sets import make_wheels
+from tests.unit.ci_build.test_set_lock import LOCK
 
 REQUEST = {"command": ["true"], "python": "3.12"}
 
@@ -199,6 +201,26 @@ def test_candidates_are_retained_sets_between_both(bucket: DirBucket, tmp_path: 
     for days in (3, 5):
         apply(bucket, RELEASED, rule, actor="me", now=lambda days=days: NOW.replace(day=2 + days))  # type: ignore[misc]
     assert [one.number for one in candidates(bucket, RELEASED, "2", "5")] == [2, 4, 5]
+
+
+@pytest.mark.parametrize("has_locks", [True, False])
+def test_changes_name_versions_of_rocm(tmp_path: Path, *, has_locks: bool) -> None:
+    bucket, wheels, found = DirBucket(tmp_path / "bucket"), make_wheels(tmp_path, pythons=("3.12",)), []
+    for number, version in enumerate(("7.2.0", "7.2.1"), start=1):
+        libraries = {"libamdhip64.so.7": version}
+        lock = set_lock(replace(LOCK, source=f"https://host/{version}.tar.gz", version=version, libraries=libraries))
+        request = {"payload": "source", "rocm_manifest": str(number), "source": {"rocm": str(number)}}
+        rocm_lock = lock if has_locks or number == 2 else b""
+        staged = staged_in(bucket, tmp_path, wheels, rocm_lock=rocm_lock, rocm_version=version, request=request)
+        go(bucket, staged)
+        found.append(Candidate(number=number, digest=staged.digest))
+    rocm = {
+        "rocm.lock.source": ("https://host/7.2.0.tar.gz", "https://host/7.2.1.tar.gz"),
+        "rocm.lock.version": ("7.2.0", "7.2.1"),
+    }
+    digests = {"request.source.rocm": ("1", "2"), "request.rocm_manifest": ("1", "2")}
+    expected = {"rocm_version": ("7.2.0", "7.2.1"), **(rocm if has_locks else digests)}
+    assert changes(bucket, RELEASED, *found) == expected
 
 
 def test_differences_names_changed_inputs() -> None:
