@@ -92,9 +92,9 @@ def make_lock(
 
 
 def _listing(root: Path) -> Iterator[str]:
-    """Yield a line for each file of a tree, with its size or link target; sorted."""
+    """Yield a line for each file of a tree except Python's bytecode, with its size or link target; sorted."""
     for top, folders, names in os.walk(root):
-        folders.sort()
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
         for name in sorted({*names, *(name for name in folders if Path(top, name).is_symlink())}):
             path = Path(top, name)
             content = f"-> {path.readlink()}" if path.is_symlink() else str(path.stat().st_size)

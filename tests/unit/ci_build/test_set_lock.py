@@ -108,6 +108,9 @@ def test_set_lock_with_path_is_a_lock(tmp_path: Path, kind: str) -> None:
     assert asked is not None
     assert get(tmp_path, source, lock=lock, locked=True).lock == load_lock(lock)
     if kind == "folder":
+        (root / "bin/__pycache__").mkdir()
+        (root / "bin/__pycache__/tool.cpython-312.pyc").touch()
+        assert get(tmp_path, source, lock=lock, locked=True).lock == load_lock(lock)
         (root / "include/new.h").touch()
         with pytest.raises(RequestError, match=r"files: .*, but the lock has"):
             get(tmp_path, source, lock=lock, locked=True)
