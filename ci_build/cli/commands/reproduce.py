@@ -17,8 +17,10 @@ from ci_build.cli.options.request import wheel_set_request
 from ci_build.cli.options.settings import Setting, Settings
 from ci_build.cli.options.table import chosen_options
 from ci_build.images.manylinux import SEARCH
+from ci_build.rocm.lock import load_lock
+from ci_build.rocm.set_lock import set_lock
 from core.defaults import defaults
-from core.errors import ReproducibilityError, RequestError
+from core.errors import InputError, ReproducibilityError, RequestError
 from core.model import ROCM_LOCK, WheelSet
 from core.process import HostRunner
 from core.report import Reporter, print_line
@@ -113,17 +115,26 @@ def _reproduced(
 
 
 def with_lock(settings: Settings, wheel_set: WheelSet, place: Path) -> Settings:
-    """Return settings whose lock is by default that of the set.
+    """Return settings whose lock is by default that of the set, or the lock in the working folder that it was made of.
 
     Raises:
         RequestError: there is no lock.
     """
-    if ROCM_LOCK in wheel_set.files and place.is_dir():
-        held = str(place / ROCM_LOCK)
-        settings = settings.with_defaults({"rocm_lock": Setting(value=held, origin=held)})
+    lock, held = Path(settings.text("rocm_lock")), place / ROCM_LOCK
+    if ROCM_LOCK in wheel_set.files and place.is_dir() and not _became(lock, held):
+        settings = settings.with_defaults({"rocm_lock": Setting(value=str(held), origin=str(held))})
     if not (lock := Path(settings.text("rocm_lock"))).exists():
         raise RequestError(f"{lock} does not exist.", hint="Give the lock of the set's ROCm with --rocm-lock.")
     return settings
+
+
+def _became(lock: Path, held: Path) -> bool:
+    """Return whether a lock became that of a set, which has no paths and no queries of URLs."""
+    try:
+        known = load_lock(lock)
+    except InputError:
+        return False
+    return known is not None and set_lock(known) == held.read_bytes()
 
 
 def recorded_settings(wheel_set: WheelSet, caller: Settings, out: Path, place: Path) -> Settings:
