@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ci_build.build.source.pins import load_pins, repository_url
+from ci_build.build.source.pins import COMMIT, load_pins, repository_url
 from core.model import GfxTarget, Requirement, Verdict, WheelSet, to_json
 from core.process import render
 from core.report import Reporter
@@ -95,8 +95,7 @@ def device_request(
     request = DeviceRequest(platform=JaxPlatform.ROCM, family=name, image=settings.get("image", "") or image)
     size = settings.get("size", families.occasions[Trigger.NIGHTLY].size)
     if size and not (family and family.sanity_only):
-        unknown = f"{repository_url('jax')}@<commit of jax {wheel_set.jax_version}>"
-        request = replace(request, jax_tests=jax_tests or jax_suite(wheel_set) or unknown, size=size)
+        request = replace(request, jax_tests=jax_tests or jax_suite(wheel_set), size=size)
     if family is None or target.processor not in family.targets:
         return request, ()
     runners = family.multi if MULTI in settings.get("passes", "").split() else family.single or family.multi
@@ -117,11 +116,15 @@ def _device_words(
 
 
 def jax_suite(wheel_set: WheelSet) -> str:
-    """Return JAX's suite at the commit of a set, or else of its release, as URL@commit; empty if it is unknown."""
+    """Return JAX's suite at the commit of a set, or else of its release, as URL@commit.
+
+    If the commit is unknown, the text names the release in its place.
+    """
     source = wheel_set.request.get("source")
     own = str(source.get("jax_commit", "")) if isinstance(source, Mapping) else ""
     commit = own or load_pins().tags.get(wheel_set.jax_version, "")
-    return f"{repository_url('jax')}@{commit}" if len(commit) == 40 else ""
+    known = commit if COMMIT.fullmatch(commit) else f"<commit of jax {wheel_set.jax_version}>"
+    return f"{repository_url('jax')}@{known}"
 
 
 def show_report(report: PolicyReport, reporter: Reporter) -> None:

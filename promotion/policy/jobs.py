@@ -81,7 +81,7 @@ def job_matrix(
     wheel_set: WheelSet,
     pythons: Sequence[str] = (),
     names: Iterable[str] = (),
-    jax_tests: str = "",
+    jax_tests: str = SANITY,
     seed: str = "",
     image: str = "",
     bucket: str = "",
@@ -93,7 +93,7 @@ def job_matrix(
         wheel_set: the set to test.
         pythons: Python versions to test, such as 3.12. By default, all versions of the set.
         names: families to test, even outside of the trigger. By default, all families of the trigger.
-        jax_tests: JAX's own suite, `PATH` or `URL@commit`. If empty, the smoke suite runs.
+        jax_tests: JAX's own suite, `PATH` or `URL@commit`, or `smoke`.
         seed: text that varies which of several runners is drawn.
         image: container image in which the tests run, as NAME@sha256:…; empty runs them without a container.
         bucket: bucket of the set, as on the command line; empty means the default one.
@@ -191,7 +191,7 @@ def _merge(run: _Run, shards: Sequence[Job]) -> MergeJob:
 
 def _jobs(run: _Run, occasion: TriggerSettings, seed: str) -> Iterator[Job]:
     family, python = run.family, run.python
-    suite = SANITY if family.sanity_only or not run.jax_tests else occasion.size
+    suite = SANITY if family.sanity_only or run.jax_tests == SANITY else occasion.size
     # A machine with several accelerators also runs the tests for one.
     several = bool(occasion.multi and family.multi)
     devices, runners = ("multi", family.multi) if several else ("single", family.single)

@@ -23,7 +23,7 @@ from core.errors import InputError, RequestError
 from core.model import Payload
 from core.targets import split_words
 from promotion.gates.device.request import check_image
-from promotion.policy.families import Trigger, load_families
+from promotion.policy.families import SANITY, Trigger, load_families
 from promotion.policy.jobs import job_matrix, joined
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -198,7 +198,10 @@ def run(state: State, /, *, out: Path, as_json: bool, **given: Any) -> None:  # 
     "--family", "families", multiple=True, metavar="NAME", help="GPU family; may be repeated.  [default: set by --when]"
 )
 @click.option(
-    "--jax-tests", default="", metavar="PATH|URL@COMMIT", help="JAX's test suite.  [default: the smoke suite]"
+    "--jax-tests",
+    default="",
+    metavar="PATH|URL@COMMIT|smoke",
+    help="JAX's test suite, or the smoke suite of this project.  [default: JAX's at the set's commit]",
 )
 @click.option("--seed", default="", metavar="TEXT", help="Seed that selects one of several runners.")
 @click.option(
@@ -224,6 +227,8 @@ def tests(
     needs a bypass for them. Runners are listed in promotion/policy/families.toml.
     """
     # Start-up time: reading sets loads cryptography.
+    from ci_build.release.policy_report import jax_suite
+    from promotion.gates.device.suite import parse_source
     from promotion.index.set_lookup import SHORTEST_DIGEST
     from promotion.stage import read_staged
     from promotion.staged_sets import find_set
@@ -234,14 +239,18 @@ def tests(
         check_image(image)
     opened = open_bucket(bucket, state.reporter())
     found = [read_staged(opened, one) for one in dict.fromkeys(find_set(opened, name) for name in wheel_sets)]
-    jobs = joined(
-        job_matrix(
-            load_families(), when=Trigger(when), wheel_set=one, pythons=pythons, names=families, jax_tests=jax_tests,
+    matrices = []
+    for one in found:
+        suite = jax_tests or jax_suite(one)
+        made = job_matrix(
+            load_families(), when=Trigger(when), wheel_set=one, pythons=pythons, names=families, jax_tests=suite,
             seed=seed, image=image, bucket="" if bucket == DEFAULT_BUCKET else bucket,
             prefix=f"{one.digest[:SHORTEST_DIGEST]} " if len(found) > 1 else "",
-        )
-        for one in found
-    )  # fmt: skip
+        )  # fmt: skip
+        if any(job.suite != SANITY for job in made.jobs):
+            parse_source(suite)  # a suite without a commit is refused here, not on the runners
+        matrices.append(made)
+    jobs = joined(matrices)
     notes = {"sets": [f"{one.index}/{one.digest}" for one in found], "without_runner": jobs.without_runner,
              "without_family": jobs.without_family}  # fmt: skip
     match output_format:

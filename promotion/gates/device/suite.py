@@ -74,7 +74,7 @@ def parse_source(text: str) -> SuiteSource:
     pinned = bool(at) and _COMMIT.fullmatch(commit) is not None
     source = SuiteSource(location=location, commit=commit) if pinned else SuiteSource(location=text)
     if source.remote and not pinned:
-        hint = "Write it like URL@0123456789abcdef0123456789abcdef01234567."
+        hint = "Write --jax-tests like URL@0123456789abcdef0123456789abcdef01234567."
         raise RequestError(f"The address has no commit: {text}.", hint=hint)
     return source
 

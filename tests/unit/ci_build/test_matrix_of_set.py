@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ci_build import cli
+from ci_build.build.source.pins import load_pins
+from core.targets import expand
+from promotion.evidence.evidence import EvidenceFile
+from promotion.policy.policy import load_policy
+from promotion.policy.requirements import requirements
+from promotion.stage import read_staged
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.promoting import go, staged_in
-from tests.support.wheel_sets import PYTHONS, make_wheels
+from tests.support.wheel_sets import PYTHONS, make_wheels, passing_evidence
+from tests.support.workflow_runner import evaluated
+from tests.support.workflows import FOLDER, load
 
+NOW = datetime(2026, 1, 3, tzinfo=UTC)
+MOST_PASSED = {"smoke": 501}
+"""Number of tests of a suite; JAX's own suites have many thousands."""
 IMAGE = "example.org/runner@sha256:" + "a" * 64
 
 
@@ -49,8 +62,81 @@ def test_matrix_tests_reads_targets_and_pythons_of_the_set(
         }
         assert {job["argv"][4] for job in body["include"]} == {str(staged)}
         assert (body["sets"], body["without_runner"], body["without_family"]) == ([str(staged)], [], [])
-    one = printed(capsys, "multi-arch/1", "--when=nightly", "--python-versions=3.12", "--family=gfx950-dcgpu")
+    one = printed(
+        capsys, "multi-arch/1", "--when=nightly", "--python-versions=3.12", "--family=gfx950-dcgpu", "--jax-tests=smoke"
+    )
     assert [(job["targets"], job["python"]) for job in one["include"]] == [(["gfx950"], "3.12")]
+
+
+def test_matrix_tests_runs_the_suite_of_the_set(staged: StagedSet, capsys: pytest.CaptureFixture[str]) -> None:
+    suite = f"https://github.com/jax-ml/jax@{load_pins().tags['0.10.2']}"
+    words = ("multi-arch/1", "--when=nightly", "--python-versions=3.12")
+    body = printed(capsys, *words)
+    for job in (*body["include"], *body["merge"]):
+        at = job["argv"].index("--jax-tests")
+        assert job["argv"][at : at + 4] == ["--jax-tests", suite, "--size", "large"]
+    assert printed(capsys, *words, "--jax-tests=") == body
+    smoke = printed(capsys, *words, "--jax-tests=smoke")
+    assert smoke["merge"] == []
+    assert [job["suite"] for job in smoke["include"]] == ["smoke", "smoke"]
+    assert not any("--jax-tests" in job["argv"] for job in smoke["include"])
+
+
+def test_matrix_tests_refuses_unknown_commit_of_the_suite(
+    staged: StagedSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Families that run only the smoke suite do not need the commit."""
+    wheels = make_wheels(tmp_path / "w")
+    new = staged_in(
+        DirBucket(tmp_path / "bucket"), tmp_path / "sets", wheels, targets=("gfx942", "gfx1151"), jax_version="9.9.9"
+    )
+    assert cli.run(["matrix", "tests", str(new)]) == 2
+    done = capsys.readouterr()
+    assert "The address has no commit: https://github.com/jax-ml/jax@<commit of jax 9.9.9>." in done.err
+    assert "Write --jax-tests like URL@" in done.err
+    assert done.out == ""
+    assert {job["suite"] for job in printed(capsys, str(new), "--family=gfx1151")["include"]} == {"smoke"}
+    assert {job["suite"] for job in printed(capsys, str(new), "--jax-tests=smoke")["include"]} == {"smoke"}
+
+
+@pytest.mark.parametrize(
+    ("index", "targets"),
+    [
+        ("multi-arch", ("default",)),
+        ("gfx94X-dcgpu", ("gfx942",)),
+        ("gfx950-dcgpu", ("gfx950",)),
+        ("gfx1151", ("gfx1151",)),
+        ("gfx120X-all", ("gfx1200", "gfx1201")),
+    ],
+)
+@pytest.mark.parametrize(
+    ("workflow", "channel"), [("nightly", "nightly"), ("nightly", "release"), ("release", "release")]
+)
+def test_jobs_of_the_workflows_can_meet_the_policy(
+    index: str, targets: tuple[str, ...], workflow: str, channel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    bucket = DirBucket(tmp_path / "bucket")
+    expanded = tuple(str(target) for name in targets for target in expand(name))
+    staged = staged_in(bucket, tmp_path / "sets", make_wheels(tmp_path / "w"), index=index, targets=expanded)
+    wheel_set = read_staged(bucket, staged)
+    policy = replace(load_policy(index, channel=channel), keys=None, unsigned=True)
+    gpu = load(FOLDER / f"{workflow}.yml")["jobs"]["gpu"]
+    when = evaluated(gpu["with"]["when"], {"inputs": {"channel": channel}})
+    jobs = printed(capsys, str(staged), f"--when={when}")["include"]
+    found = []
+    for item in passing_evidence(wheel_set, policy):
+        for job in jobs:
+            if item.gate == "device" and item.target in job["targets"]:
+                suite, passed = job["suite"], MOST_PASSED.get(job["suite"], 10_000)
+                settings = {"policy": str(policy.edition), "platform": "rocm", "size": suite.removeprefix("smoke")}
+                settings["passes"] = "single multi" if job["devices"] == "multi" else "single"
+                counts = {**item.counts, "collected": passed, "run": passed, "passed": passed}
+                found.append(EvidenceFile(evidence=replace(item, settings=settings, counts=counts)))
+    device = [item for item in requirements(wheel_set, found, policy, NOW) if item.gate == "device"]
+    assert device
+    assert {item.target: item.problems for item in device if item.problems} == {}
 
 
 @pytest.mark.parametrize(

@@ -185,8 +185,8 @@ def test_job_matrix_describes_jobs(tmp_path: Path) -> None:
     assert "--jax-tests" not in smoke.argv
 
 
-def test_job_matrix_without_jax_tests_runs_smoke(tmp_path: Path) -> None:
-    jobs = job_matrix(families(tmp_path, THREE), when=Trigger.NIGHTLY, wheel_set=SET).jobs
+def test_job_matrix_of_smoke_suite_has_one_shard(tmp_path: Path) -> None:
+    jobs = job_matrix(families(tmp_path, THREE), when=Trigger.NIGHTLY, wheel_set=SET, jax_tests="smoke").jobs
     assert {job.suite for job in jobs} == {"smoke"}
     assert all(job.shard == "1/1" for job in jobs)
 
