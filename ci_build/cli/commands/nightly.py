@@ -83,7 +83,8 @@ def nightly(
     The newest versions are built or taken, repaired, staged, gated and promoted; the released index is checked through
     its public URL, and a summary is written. A night without changes reports this and ends with 0. A set that lacks
     evidence of other machines stays staged, and the summary lists the jobs that produce it; a later run promotes the
-    set. Each step resumes. Without --targets, the set is for the targets that the policy requires.
+    set. Each step resumes. Without --targets, the set is for the targets that the policy requires; without an option
+    that selects a ROCm, a build from source uses the newest nightly of --therock-listing.
     """
     # Start-up time: the gates load auditwheel.
     from ci_build.cli.options.nightly import NightRow, read_table

@@ -1,4 +1,4 @@
-"""Options of a night: the newest release or commit of jax and XLA, the targets of an index, and tables of nights."""
+"""Options of a night: the newest ROCm, release or commit of jax and XLA, targets of an index, and tables of nights."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from ci_build.build.published import newest_release
 from ci_build.build.source.pins import interface_for, releases, repository_url
 from ci_build.build.source.sources import fetch_tree, release_of, remote_head
+from ci_build.cli.options.rocm import SELECTS_A_ROCM
 from ci_build.cli.options.settings import Settings, split_list
 from ci_build.cli.options.table import option_names
 from core.errors import InputError, RequestError
@@ -85,18 +86,22 @@ def _value(value: object) -> str | bool:
 def newest_settings(
     make: MakeSettings, index: str, channel: str, jax: str | None, reporter: Reporter, runner: Runner
 ) -> Settings:
-    """Return settings that name the newest jax, the newest XLA commit if asked for, and the targets of an index.
+    """Return settings that name the newest jax and ROCm, the newest XLA commit if asked for, and an index's targets.
 
     Raises:
         RequestError: options contradict each other.
         InputError: a repository or an index does not answer.
     """
     values: dict[str, Any] = {}
-    if not (make({}).given("targets") or make({}).given("family")):
+    settings = make({})
+    from_source = settings.choice("payload", Payload) is Payload.SOURCE
+    if not (settings.given("targets") or settings.given("family")):
         values["targets"] = _targets(index, channel)
+    if from_source and not any(map(settings.given, SELECTS_A_ROCM)):
+        values["therock"] = "nightly"
     values |= _jax(make(values), jax, reporter, runner)
     settings = make(values)
-    if settings.choice("payload", Payload) is Payload.SOURCE and settings.text("xla") == HEAD:
+    if from_source and settings.text("xla") == HEAD:
         release = settings.text("jax_version")
         if settings.given("jax_source_dir"):
             release = release_of(Path(settings.text("jax_source_dir")))

@@ -37,6 +37,8 @@ if TYPE_CHECKING:  # At run time, it would load requests.
     from core.http.client import Connect
 
 _NAMES_A_ROCM = ("therock_path", "therock", "therock_index_url", "rocm_repo")
+SELECTS_A_ROCM = (*_NAMES_A_ROCM, "rocm_version", "rocm_build_job", "locked")
+"""Options that select the ROCm of a build from source."""
 _NEED_A_REPOSITORY = ("rocm_repo_key", "rocm_repo_packages")
 _RELEASE = re.compile(r"([0-9]+)\.([0-9]+)(?:\.[0-9]+)?")
 _FIRST_OF_THEROCK = (7, 9)

@@ -493,7 +493,7 @@ def test_continuous_nights_find_newest_rocm_and_commits(nights: Nights, capsys: 
     xla = commit_of(mirror, "openxla/xla", {"README": "1"})
     files: dict[str, bytes] = {"/new/": page_of(names_of(nightly_version(2))).encode()}
     with serving(Behaviour(files=files)) as server:
-        words = ("--therock=nightly", f"--therock-listing={server.url}/new/", f"--source-mirror={mirror}", "--host")
+        words = (f"--therock-listing={server.url}/new/", f"--source-mirror={mirror}", "--host")
         # The release of the third night needs its jax and jaxlib; the heads are at the version of the other wheels.
         newest = releases()[-1]
         nights.wheels = Path(shutil.copytree(nights.wheels, nights.folder / "wheels"))

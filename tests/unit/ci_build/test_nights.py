@@ -156,6 +156,27 @@ def test_night_takes_newest_release_and_the_targets_of_the_policy(monkeypatch: p
     assert not newest(monkeypatch, {"family": "gfx1151"}, index="gfx1151").given("targets")
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "nightly"),
+        ({"locked": False}, "nightly"),
+        ({"payload": "published"}, ""),
+        ({"rocm_version": "7.2.0"}, ""),
+        ({"therock": "7.10.0"}, "7.10.0"),
+        ({"therock_path": "rocm.tar.gz"}, ""),
+        ({"therock_index_url": "https://example.org/"}, ""),
+        ({"rocm_repo": "https://example.org/"}, ""),
+        ({"rocm_build_job": "job"}, ""),
+        ({"locked": True}, ""),
+    ],
+)
+def test_night_takes_newest_rocm_unless_an_option_selects_one(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], expected: str
+) -> None:
+    assert newest(monkeypatch, given).text("therock") == expected
+
+
 def test_night_of_head_builds_the_fetched_commit_with_its_xla(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     made = newest(monkeypatch, {"cache_dir": str(tmp_path)}, "head")
     assert made.text("jax_source_dir") == str(tmp_path / "sources" / f"jax-{'a' * 40}")
