@@ -13,10 +13,12 @@ from packaging.version import InvalidVersion, Version
 from ci_build.build.source.pins import pins_for
 from core.errors import RequestError
 from core.model import Payload, RocmVersion
+from core.rocm_releases import published_rocm
 from core.targets import expand
 from wheelkit.recipe_base import requires_python
 
 _SPLIT = ","
+_HELP_HINT = "See `ci_build matrix --help`."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +26,8 @@ class Axes:
     """Axes of the matrix.
 
     Attributes:
-        pythons, jax_versions, rocm_versions, families: values in the order of the cells.
+        pythons, jax_versions, rocm_versions, families: values in the order of the cells. Without a ROCm, published
+            wheels have that of their release.
         split_pythons: build each Python in a separate cell. Every cell then builds the pjrt wheel, whose name contains
             no Python version, so an index accepts the set of one of these cells only.
     """
@@ -81,9 +84,12 @@ def make_matrix(
         RequestError: an axis is empty or has an invalid value, or every combination is excluded.
     """
     _check(axes)
+    if not axes.rocm_versions and payload is Payload.SOURCE:
+        raise RequestError("--rocm-versions is missing; only --payload=published has a default.", hint=_HELP_HINT)
     cells: list[Cell] = []
     excluded: list[Excluded] = []
-    for jax, rocm, family in itertools.product(axes.jax_versions, axes.rocm_versions, axes.families):
+    pairs = [(jax, rocm) for jax in axes.jax_versions for rocm in axes.rocm_versions or (published_rocm(jax),)]
+    for (jax, rocm), family in itertools.product(pairs, axes.families):
         good = []
         for python in axes.pythons:
             if why := _exclusion(python, jax, payload, more):
@@ -103,8 +109,8 @@ def make_matrix(
 def _check(axes: Axes) -> None:
     for name in ("pythons", "jax_versions", "rocm_versions", "families"):
         values = getattr(axes, name)
-        if not values:
-            raise RequestError(f"The matrix has no {name.replace('_', ' ')}.", hint="See `ci_build matrix --help`.")
+        if name != "rocm_versions" and not values:
+            raise RequestError(f"The matrix has no {name.replace('_', ' ')}.", hint=_HELP_HINT)
         if twice := sorted({value for value in values if values.count(value) > 1}):
             raise RequestError(f"The matrix has duplicates: {', '.join(twice)}.", hint="Give each value once.")
     for jax in axes.jax_versions:

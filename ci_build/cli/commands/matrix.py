@@ -20,8 +20,8 @@ from ci_build.cli.options.request import require_known_pythons
 from ci_build.cli.options.settings import split_list
 from core.defaults import defaults
 from core.errors import InputError, RequestError
-from core.model import Payload
-from core.targets import split_words
+from core.model import GfxTarget, Payload
+from core.targets import family_of, lists, split_words
 from promotion.gates.device.request import check_image
 from promotion.policy.families import SANITY, Trigger, load_families
 from promotion.policy.jobs import job_matrix, joined
@@ -77,9 +77,17 @@ _AXES = (
         show_default=True,
         help="Releases of jax.",
     ),
-    click.option("--rocm-versions", metavar="X.Y.Z,…", required=True, help="ROCm versions, such as 7.10.0a20251120."),
     click.option(
-        "--families", metavar="NAME,…", required=True, help="GPU families, such as gfx94X-dcgpu,gfx950-dcgpu."
+        "--rocm-versions",
+        metavar="X.Y.Z,…",
+        help="ROCm versions, such as 7.10.0a20251120.  [default: of published wheels]",
+    ),
+    click.option(
+        "--families",
+        metavar="NAME,…",
+        default=",".join(family_of((GfxTarget.parse(target),)) for target in lists()["gated"]),
+        show_default=True,
+        help="GPU families.",
     ),
     click.option(
         "--payload",

@@ -67,7 +67,7 @@ def test_accepts_checks_builds_of_matrix(tmp_path: Path, capsys: pytest.CaptureF
         ("- run: ci_build gate devices SET", "No such command 'devices'. Did you mean 'device'?"),
         ("  - run: A=1 .venv/bin/python build/ci_build --gfx 1 targets", "No such option '--gfx'"),
         ("cd jax && python3 build/ci_build index", "the name of a command is missing"),
-        ("ci_build matrix --families=gfx942", "Missing option '--rocm-versions'"),
+        ("ci_build matrix tests --when=nightly", "Missing argument"),
         ("$ ci_build gate devices SET", "No such command 'devices'"),
         ('A=$B C="$D" ci_build gate devices SET', "No such command 'devices'"),
         ("- run: ${{ env.python }} build/ci_build gate devices SET", "No such command 'devices'"),

@@ -25,6 +25,8 @@ from ci_build.cli.options.settings import Settings, split_list
 from core.defaults import defaults
 from core.errors import RequestError, UnknownTargetError
 from core.model import PYLOCK, SBOM, BuildRequest, Payload, WheelSet, to_json
+from core.rocm_releases import load_releases
+from core.targets import lists
 from promotion.evidence.evidence import EvidenceFile
 from promotion.policy.policy import load_policy
 from promotion.policy.verdict import verdict
@@ -224,6 +226,24 @@ def printed_lines(*argv: str) -> dict[str, Any]:
     rows = [line.partition("=") for line in done.output.splitlines()]
     assert all(name.isidentifier() for name, _, _ in rows)
     return {name: json.loads(value) for name, _, value in rows}
+
+
+def test_matrix_of_published_wheels_needs_no_option() -> None:
+    """The CI services give only the payload; the families are those that must pass tests on GPUs."""
+    rows = printed_lines("--payload=published", "--jax-versions=0.10.2,0.9.1")["matrix"]["include"]
+    assert [(row["jax"], row["rocm"], row["family"]) for row in rows] == [
+        (jax, load_releases().published[jax], family)
+        for jax in ("0.10.2", "0.9.1")
+        for family in ("gfx94X-dcgpu", "gfx950-dcgpu")
+    ]
+    assert {target for row in rows for target in row["targets"]} == {*lists()["gated"]}
+    assert rows[0]["pythons"] == [*defaults()["pythons"]["supported"]]
+
+
+def test_matrix_of_sources_needs_a_rocm() -> None:
+    done = click.testing.CliRunner().invoke(command.matrix, ["--families=gfx942"])
+    assert isinstance(done.exception, RequestError)
+    assert "--rocm-versions is missing; only --payload=published has a default." in str(done.exception)
 
 
 def test_matrix_prints_outputs_of_github_actions() -> None:
