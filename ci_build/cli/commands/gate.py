@@ -63,7 +63,8 @@ def _structure_gate(name: str) -> click.Command:
     @click.option("--rocm", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False),
                   help="ROCm to compare and load the wheels with.  "
                        "[default: the set's manifest and stub libraries]")  # fmt: skip
-    @click.option("--corpus", type=click.Choice(CORPORA), help=f"Programs to compile.  [default: {CORPORA[0]}]")
+    @click.option("--corpus", type=click.Choice(CORPORA), help="Programs to compile.  "
+                  f"[default: those that the channel's policy requires, else {CORPORA[0]}]")  # fmt: skip
     @click.option("--program", multiple=True, metavar="NAME",
                   help="Program or group to compile; may be repeated.  [default: all]")  # fmt: skip
     @click.option("--jobs", metavar="N", type=click.IntRange(1),
