@@ -32,22 +32,27 @@ def files() -> bytes:
 
 
 def policy_of_fork() -> str:
-    """Return the policy of a fork without GPUs: no evidence of devices for nightly sets, and the key of the tests.
+    """Return the policy of a fork with one Python and no GPUs: no evidence of devices, and the key of the tests.
 
-    The newest installers suffice: all of them take minutes, and poetry needs an index with PyPI's JSON API.
+    The newest installers and the small corpus suffice: all of them take minutes, and poetry needs an index with PyPI's
+    JSON API.
     """
     text = (ROOT / "promotion" / "policy.toml").read_text()
     key = Signer(signing_key().encode(), origin="tests").key
     start = text.index("\n[nightly]\n")
-    end = text.index("\n\n", start)
-    section = text[start:end].replace('tier = "device"', 'tier = "compiled"')
-    section, count = re.subn(
-        r"^(keys|ledger_keys) = \{\}$", rf'\1 = {{ tests = "{key}" }}', section, flags=re.MULTILINE
-    )
-    assert count == 2
-    rest = text[end:].replace('settings = { installers = "all" }', 'settings = { installers = "newest" }')
-    assert rest != text[end:]
-    return text[:start] + section + rest
+    replacements = {
+        r'^tier = "device"(?=\nmax_age_days)': 'tier = "compiled"',
+        r"^(keys|ledger_keys) = \{\}$": rf'\1 = {{ tests = "{key}" }}',
+        r'^settings = \{ installers = "all" \}$': 'settings = { installers = "newest" }',
+        r'^python_versions = "supported"$': "python_versions = []",
+        r'^settings = \{ corpus = "full" \}$': 'settings = { corpus = "small" }',
+        r"^may_skip = false$": "may_skip = true",
+    }
+    channels = text[start:]
+    for pattern, replacement in replacements.items():
+        channels, count = re.subn(pattern, replacement, channels, flags=re.MULTILINE)
+        assert count, pattern
+    return text[:start] + channels
 
 
 def shared_venv() -> Mapping[str, str]:

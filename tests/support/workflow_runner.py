@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ class Machine:
         secrets: environment -> its secrets.
         identities: environment -> variables that the action for credentials sets.
         event: name of the event.
+        skipped: names of steps that do not run.
         runs: all steps that ran.
     """
 
@@ -54,6 +55,7 @@ class Machine:
     secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     identities: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     event: str = "workflow_dispatch"
+    skipped: Collection[str] = ()
     runs: list[StepRun] = field(default_factory=list)
 
     def run(self, file: Path, inputs: Mapping[str, Any], job_prefix: str = "") -> dict[str, str]:
@@ -108,7 +110,7 @@ class Machine:
                 continue
             if "configure-aws-credentials" in step.get("uses", ""):
                 exported |= self.identities[place]
-            if "run" not in step:
+            if "run" not in step or step["name"] in self.skipped:
                 continue
             own = {key: str(value) for key, value in evaluated(step.get("env", {}), known).items()}
             done = self._step(name, f"{number} {step['name']}", step["run"], {**known["env"], **exported, **own})

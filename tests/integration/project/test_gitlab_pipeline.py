@@ -76,10 +76,12 @@ def test_schedule_promotes_a_night_and_hands_out_gpu_jobs(clone: Path, s3_server
         "AWS_SECRET_ACCESS_KEY": os.environ["AWS_SECRET_ACCESS_KEY"],
     }
     results, said = run_pipeline(clone, "schedule", variables)
-    device = "gfx94X-dcgpu py3.12 smoke single 1/1"
     # The policy of this fork asks for no evidence of devices, which this machine does not have.
-    assert results.pop(device, "") == "FAIL", f"{results}\n{said[-9000:]}"
-    assert re.search(rf"\[gpu-tests\] -> {device} finished in .+ FAIL {MachineError.exit_code}\b", said), said[-9000:]
+    for number in (1, 2):
+        device = f"gfx94X-dcgpu py3.12 large single {number}/2"
+        assert results.pop(device, "") == "FAIL", f"{results}\n{said[-9000:]}"
+        code = MachineError.exit_code
+        assert re.search(rf"\[gpu-tests\] -> {device} finished in .+ FAIL {code}\b", said), said[-9000:]
     names = ("night-build", "night-gates", "night-promote")
     assert {name: results.get(name) for name in names} == dict.fromkeys(names, "PASS"), said[-6000:]
     keys = [item["Key"] for item in s3_client.list_objects_v2(Bucket="gitlab", Prefix="v2/")["Contents"]]
