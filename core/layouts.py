@@ -12,13 +12,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-
-from packaging.version import Version
+from typing import TYPE_CHECKING
 
 from core.errors import RequestError
 from core.model import GfxTarget, RocmVersion
 from core.targets import load_table, processors_of
-from core.versions import Kind, module_name
+
+if TYPE_CHECKING:
+    from core.versions import Kind
 
 SITE_PACKAGES = "site-packages"
 ROCM_PATH = "ROCM_PATH"
@@ -67,7 +68,10 @@ def load_layouts() -> LayoutTable:
     packages = {
         stem: "" if project == "none" else project for project, stems in data["packages"].items() for stem in stems
     }
-    sonames = {_minor(version): frozenset(names) for version, names in data["sonames"].items()}
+    sonames = {}
+    for version, names in data["sonames"].items():
+        major, _, minor = version.partition(".")
+        sonames[int(major), int(minor)] = frozenset(names)
     return LayoutTable(
         layouts=MappingProxyType({row.name: row for row in rows}),
         former_families=MappingProxyType({name: tuple(row) for name, row in data["former_families"].items()}),
@@ -88,6 +92,9 @@ def runpath(kind: Kind, targets: Sequence[GfxTarget] | None) -> str:
     Returns:
         Entries separated by `:`; `$ORIGIN` is the library's own folder (ld.so(8)).
     """
+    # Imported late: the doctor imports this module in environments without `packaging`.
+    from core.versions import module_name
+
     depth = len(module_name(kind, 1).split("."))
     roots = {SITE_PACKAGES: "/".join(["$ORIGIN", *[".."] * depth])}
     entries = [
@@ -147,7 +154,11 @@ def allowed_sonames(rocm: RocmVersion) -> frozenset[str]:
     Raises:
         RequestError: the version is older than every list.
     """
-    minor, sonames = _minor(str(rocm)), load_layouts().sonames
+    # Imported late, as in `runpath`.
+    from packaging.version import Version
+
+    parsed, sonames = Version(str(rocm)), load_layouts().sonames
+    minor = (parsed.major, parsed.minor)
     if older := [version for version in sonames if version <= minor]:
         return sonames[max(older)]
     raise RequestError(
@@ -192,8 +203,3 @@ def _folders(layout: InstallLayout, targets: Sequence[GfxTarget] | None) -> tupl
         for folder in layout.folders
         for family in (family_packages(targets) if "{family}" in folder else ("",))
     )
-
-
-def _minor(version: str) -> tuple[int, int]:
-    major, minor = Version(version).release[:2]
-    return major, minor
