@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import pty
+import re
 import struct
 import subprocess
 import termios
@@ -20,6 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 _CI = ("CI", "GITHUB_ACTIONS", "GITLAB_CI", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE")
 _SECONDS = 300.0
 """Time after which a program is killed, for example because it waits for keys."""
+
+_REDRAW = re.compile(rb"(?=\r\x1b\[2K)")
+"""Place where rich erases what it drew; on a busy machine, one read has several drawings."""
 
 
 @dataclass
@@ -83,12 +87,13 @@ def show(
     try:
         while data := _read(ours):
             shown.raw += data
-            stream.feed(data)
-            shown.frames.append([line.rstrip() for line in screen.display])
-            if keys and any(keys[0][0] in line for line in shown.frames[-1]):
-                os.write(ours, keys[0][1].encode())
-                keys = keys[1:]
-            during(process, shown.frames[-1])
+            for part in filter(None, _REDRAW.split(data)):
+                stream.feed(part)
+                shown.frames.append([line.rstrip() for line in screen.display])
+                if keys and any(keys[0][0] in line for line in shown.frames[-1]):
+                    os.write(ours, keys[0][1].encode())
+                    keys = keys[1:]
+                during(process, shown.frames[-1])
         shown.out = process.communicate(timeout=30)[0].decode() if pipe else ""
         shown.code = process.wait(30)
     finally:

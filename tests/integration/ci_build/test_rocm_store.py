@@ -98,6 +98,11 @@ def listing(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path != root / "trees")
 
 
+def at_end(offset: int) -> bool:
+    """Return whether an offset is near the end of the tarball."""
+    return offset >= 3_600_000
+
+
 def kill_at(size: int, root: Path, url: str) -> bool:
     """Run the child and kill it after the given number of bytes; return False if it ended first."""
     with start(root, url) as child:
@@ -142,7 +147,7 @@ def test_store_killed_anywhere_resumes_to_same_tree(
         expected = picture(from_url(told, tmp_path / "whole", path=path).root)
     root = tmp_path / "killed"
     # The server keeps the end of the file back, so that no child is fast enough to end.
-    with serving(Behaviour(files={path: data}, pause=0.02, ranges=ranges, hold_from=3_600_000)) as told:
+    with serving(Behaviour(files={path: data}, pause=0.02, ranges=ranges, holds=at_end)) as told:
         for size in (0, 1, 300_000, 1_000_000, 2_000_000, 3_000_000):
             assert kill_at(size, root, told.url + path)
             # The part has only bytes of the file, and no incomplete tree has a final name.
@@ -152,7 +157,7 @@ def test_store_killed_anywhere_resumes_to_same_tree(
             assert not list(root.glob("trees/[!.]*"))
         begun = arrived(root)
         assert begun >= 3_000_000
-        told.hold_from = 0
+        told.holds = lambda _: False
         settle(told)
         tree = from_url(told, root, path=path)
         if ranges:
@@ -166,10 +171,10 @@ def test_store_killed_anywhere_resumes_to_same_tree(
 
 @pytest.mark.parametrize("ranges", [True, False])
 def test_store_killed_download_keeps_every_received_byte(tmp_path: Path, data: bytes, *, ranges: bool) -> None:
-    # The server stalls in the middle of several pieces, so that the process has received all that was sent.
-    with serving(Behaviour(files={PATH: data}, ranges=ranges, hold_after=2_600_000, pause=0.01)) as told:
+    # The server stalls in the middle of each piece, so that the process has received all that was sent.
+    with serving(Behaviour(files={PATH: data}, ranges=ranges, holds=lambda at: at % (1 << 20) >= 1 << 19)) as told:
         with start(tmp_path, told.url + PATH, piece=1 << 20) as child:
-            wait_for(lambda: told.sent >= told.hold_after and arrived(tmp_path) >= told.sent - ranges)
+            wait_for(lambda: told.stalled == 1 + ranges and arrived(tmp_path) >= told.sent - ranges)
             child.send_signal(signal.SIGKILL)
         received = arrived(tmp_path)
         assert received == told.sent - ranges  # the first request for a range is for one byte, which is not stored
@@ -223,7 +228,7 @@ def test_store_leaves_nothing_if_no_byte_arrives(tmp_path: Path, data: bytes) ->
 
 
 def test_store_removes_tree_of_killed_run_at_once(tmp_path: Path, told: Behaviour) -> None:
-    told.pause, told.hold_from = 0.02, 3_600_000
+    told.pause, told.holds = 0.02, at_end
     assert kill_at(1_000_000, tmp_path, told.url + PATH)
     assert [name[:5] for name in names(tmp_path / "trees")] == [".new-"]
     store(tmp_path)
@@ -320,9 +325,9 @@ def test_store_refuses_wrong_body_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_store_fetches_changed_file_from_start(tmp_path: Path, data: bytes) -> None:
-    with serving(Behaviour(files={PATH: data}, pause=0.05, hold_from=3_600_000)) as told:
+    with serving(Behaviour(files={PATH: data}, pause=0.05, holds=at_end)) as told:
         assert kill_at(1_000_000, tmp_path, told.url + PATH)
-        told.pause, told.hold_from, told.files = 0, 0, {PATH: data + b"x" * 10}
+        told.pause, told.holds, told.files = 0, lambda _: False, {PATH: data + b"x" * 10}
         with pytest.raises(ArchiveError):
             from_url(told, tmp_path)
         told.files = {PATH: tarball(make_rocm(tmp_path / "other"), extra=b"new")}
