@@ -27,7 +27,7 @@ from promotion.gates.common.site import installation_error
 from promotion.gates.common.uv_installer import configured_uv
 from promotion.index.publish import read_head
 from promotion.index.set_lookup import find_set
-from promotion.storage.bucket import Bucket, fetch_to
+from promotion.storage.bucket import Bucket, fetch_to, sha256_of
 from promotion.storage.keys import ReleasedIndex
 
 GOOD, SKIP, WORST = 0, 125, 127
@@ -266,12 +266,15 @@ def install(folder: Path, version: str, python: Path, environment: Path, cache: 
 
 
 def changes(bucket: Bucket, released: ReleasedIndex, good: Candidate, bad: Candidate) -> Mapping[str, tuple[Any, Any]]:
-    """Return the differences of two released sets, with those of rocm.lock instead of digests if both sets have it."""
+    """Return the differences of two sets, with those of rocm.lock instead of digests if both have it unchanged."""
     old, new = (fetch_description(bucket, released, one) for one in (good, bad))
     changed = differences(old, new)
     if not (_ROCM_DIGESTS & changed.keys() and ROCM_LOCK in old.files and ROCM_LOCK in new.files):
         return changed
-    locks = [tomllib.loads(bucket.get(released.set_file(one.digest, ROCM_LOCK)).decode()) for one in (good, bad)]
+    found = [bucket.get(released.set_file(one.digest, ROCM_LOCK)) for one in (good, bad)]
+    if [sha256_of(data) for data in found] != [old.files[ROCM_LOCK], new.files[ROCM_LOCK]]:
+        return changed
+    locks = [tomllib.loads(data.decode()) for data in found]
     # The tables list each library and package; version and digest cover them.
     first, last = ({key: value for key, value in lock.items() if not isinstance(value, dict)} for lock in locks)
     rocm = {f"{ROCM_LOCK}.{key}": (first.get(key), last.get(key)) for key in sorted(first.keys() | last.keys())}

@@ -14,14 +14,14 @@ from ci_build.cli.common import State, open_bucket, print_json
 from ci_build.cli.options.release import bucket_option
 from ci_build.rocm.lock import RocmLock, load_lock, parse_lock
 from core.atomic import write_whole
-from core.errors import RequestError
+from core.errors import BucketError, RequestError
 from core.model import ROCM_LOCK, to_json
 from promotion.compatibility.evidence import read_evidence
 from promotion.compatibility.render import sheets, to_markdown, to_rst
 from promotion.compatibility.tables import make_tables, version_order
 from promotion.index.ledger import LedgerEntry
 from promotion.index.operations import history
-from promotion.storage.bucket import Bucket
+from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import ReleasedIndex
 
 _FORMATS = ("markdown", "rst", "json")
@@ -89,7 +89,11 @@ def _given_lock(path: Path) -> RocmLock:
 
 
 def _newest_lock(bucket: Bucket, released: ReleasedIndex, entries: Sequence[LedgerEntry]) -> RocmLock | None:
-    """Return the lock of the newest set; None if the set has none or was removed."""
+    """Return the lock of the newest set; None if the set has none or was removed.
+
+    Raises:
+        BucketError: the lock was changed after the promotion.
+    """
     promotions = [(entry, entry.promoted) for entry in entries if entry.promoted]
     if not promotions:
         return None
@@ -97,7 +101,10 @@ def _newest_lock(bucket: Bucket, released: ReleasedIndex, entries: Sequence[Ledg
     key = released.set_file(newest.set_digest, ROCM_LOCK)
     if ROCM_LOCK not in newest.files or bucket.head(key) is None:
         return None
-    return parse_lock(bucket.get(key), key)
+    data = bucket.get(key)
+    if sha256_of(data) != newest.files[ROCM_LOCK]:
+        raise BucketError(f"{key} has other bytes than were promoted.", hint=f"Run `ci_build verify {released.index}`.")
+    return parse_lock(data, key)
 
 
 def _libraries(lock: RocmLock | None) -> tuple[str, str, dict[str, str]]:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ci_build.rocm.set_lock import set_lock
 from core.errors import MachineError, ProcessError, RequestError
+from core.model import ROCM_LOCK
 from core.process import HostRunner, ProcessResult
 from promotion import bisect as bisection
 from promotion.bisect import SKIP, Bisection, BisectionRequest, Candidate, bisect, candidates, changes, differences
@@ -219,8 +220,10 @@ def test_changes_name_versions_of_rocm(tmp_path: Path, *, has_locks: bool) -> No
         "rocm.lock.version": ("7.2.0", "7.2.1"),
     }
     digests = {"request.source.rocm": ("1", "2"), "request.rocm_manifest": ("1", "2")}
-    expected = {"rocm_version": ("7.2.0", "7.2.1"), **(rocm if has_locks else digests)}
-    assert changes(bucket, RELEASED, *found) == expected
+    versions = {"rocm_version": ("7.2.0", "7.2.1")}
+    assert changes(bucket, RELEASED, *found) == {**versions, **(rocm if has_locks else digests)}
+    bucket.path(RELEASED.set_file(found[1].digest, ROCM_LOCK)).write_text("other")
+    assert changes(bucket, RELEASED, *found) == {**versions, **digests}
 
 
 def test_differences_names_changed_inputs() -> None:
