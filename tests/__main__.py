@@ -30,7 +30,7 @@ CHECKS = {
 }
 SINGLE_PROCESS = {"-s", "--capture=no", "--pdb", "--trace", "--collect-only", "--co"}
 """pytest options that need the tests in one process."""
-USAGE = "python3 build/test [--fast | --unit | --list] [--offline] [--heavy] [--jobs N] [FILE[::TEST] | pytest options]"
+USAGE = "python3 build/test [--fast | --unit | --list] [--offline] [--heavy] [--jobs N] [PATH[::TEST] | pytest options]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +202,9 @@ def main(argv: Sequence[str]) -> int:
     sys.dont_write_bytecode = False
     checks = Checks(() if options.unit else tuple(CHECKS))
 
-    chosen = [] if any("::" in word or word.endswith((".py", "/")) for word in rest) else [ROOT / "tests"]
+    # A name such as docs may be the value of -k, so a folder has a slash.
+    named = (word for word in rest if "::" in word or word.endswith(".py") or ("/" in word and Path(word).is_dir()))
+    chosen = [] if any(named) else [ROOT / "tests"]
     strict = os.environ.get("CI", "").lower() in ("1", "true")
     # Tests wait a fifth of their time, for disks and for each other's processes; heavy tests keep all cores busy.
     jobs = len(os.sched_getaffinity(0)) + (not strict) if options.jobs is None else options.jobs

@@ -253,6 +253,13 @@ def test_workers_share_files_and_list_omissions_once(project: Path) -> None:
     assert "FAILED: with CI=true nothing may be left out" in ci.stdout
 
 
+def test_named_folder_runs_alone(project: Path) -> None:
+    write_test(project, "integration", "assert True")
+    for words, passed in (("tests/integration",), 1), (("tests/integration/", "-x"), 1), (("-k", "tests"), 2):
+        done = run(project, HERE, *words)
+        assert done.stdout.splitlines()[-1].strip("= ").startswith(f"{passed} passed"), (words, done.stdout)
+
+
 def test_debugging_options_use_one_process(project: Path) -> None:
     write_test(project, "unit", "print(os.environ.get('PYTEST_XDIST_WORKER', 'in this process'))")
     assert "in this process" in run(project, "--unit", "-s").stdout

@@ -105,6 +105,8 @@ def test_compat_reads_lock_of_newest_set(tmp_path: Path, capsys: pytest.CaptureF
     write_lock(tmp_path / "rocm.lock", replace(LOCK, libraries={"libhipblas.so.3": "3.3"}))
     assert ci_build([*command, f"--rocm-lock={tmp_path}/rocm.lock"]) == 0
     assert "| hipBLAS | 3.3 |" in capsys.readouterr().out
-    bucket.path(RELEASED.set_file(sets["7.2.3"], "rocm.lock")).write_bytes(set_lock(LOCK))
+    released = bucket.path(RELEASED.set_file(sets["7.2.3"], "rocm.lock"))
+    released.chmod(0o644)
+    released.write_bytes(set_lock(LOCK))
     assert ci_build(command) == BucketError.exit_code
     assert "rocm.lock has other bytes than were promoted" in " ".join(capsys.readouterr().err.split())
