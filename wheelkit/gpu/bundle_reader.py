@@ -268,14 +268,11 @@ class BundleReader:
         if pending is None:
             raise bundle.error("the bundle is empty.")
 
-    def zeros(self, size: int) -> memoryview:
-        """Return a zeroed buffer for a new bundle; the buffer is valid until the next call."""
+    def room(self, size: int) -> memoryview:
+        """Return a buffer for a new bundle, with any content; the buffer is valid until the next call."""
         if len(self.place) < size:
             self.place = bytearray(size)
-        view = memoryview(self.place)[:size]
-        for begin in range(0, size, _CHUNK):
-            view[begin : begin + _CHUNK] = _ZEROS[: size - begin]
-        return view
+        return memoryview(self.place)[:size]
 
     @staticmethod
     def _parse(bundle: BundleLocation, head: bytes) -> tuple[BundleEntry, ...]:

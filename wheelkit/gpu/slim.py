@@ -160,9 +160,10 @@ def _plan(
 def _rebuild(group: GroupReader, cuts: Sequence[_BundlePlan], *, verify: bool) -> list[bytes | None]:
     """Return each new bundle as stored in the file; None for a bundle that stays unchanged and was only verified."""
     places = [dict(zip(cut.kept, cut.placed, strict=True)) if cut.dropped else {} for cut in cuts]
-    plains = [reader.zeros(cut.size if cut.dropped else 0) for reader, cut in zip(group.readers, cuts, strict=False)]
+    plains = [reader.room(cut.size if cut.dropped else 0) for reader, cut in zip(group.readers, cuts, strict=False)]
     for cut, plain in zip(cuts, plains, strict=True):
         if cut.dropped:
+            _clear_between(cut.placed, plain)
             write_table(cut.placed, plain)
 
     def room(number: int, entry: BundleEntry) -> memoryview:
@@ -176,6 +177,14 @@ def _rebuild(group: GroupReader, cuts: Sequence[_BundlePlan], *, verify: bool) -
         _packed(cut, plain, md5) if cut.dropped else None
         for cut, plain, md5 in zip(cuts, plains, group.md5.of(plains), strict=True)
     ]
+
+
+def _clear_between(entries: Sequence[BundleEntry], plain: memoryview) -> None:
+    """Write zeros to the bytes of a bundle that belong to no entry."""
+    position = 0
+    for entry in entries:
+        plain[position : entry.offset] = bytes(entry.offset - position)
+        position = entry.offset + entry.size
 
 
 def _packed(cut: _BundlePlan, plain: memoryview, md5: bytes) -> bytes:

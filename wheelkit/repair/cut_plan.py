@@ -46,14 +46,15 @@ def _sections(archive: WheelArchive, member: ZipMember) -> Iterator[Row]:
     if member.method != DEFLATED or len(head) < HEADER.size:
         return
     _, _, _, _, _, _, table, _, _, _, _, row_size, count, _ = HEADER.unpack_from(head)
+    wanted = member.size - table
+    if row_size != SECTION.size or not SECTION.size * count <= wanted <= CHUNK:
+        return
     searched = min(SEARCHED, member.compressed_size)
     data = archive.pread(searched, member.data_end - searched)
     block = find_block(data)
     tail = b""
     with suppress(InflateError):
         for chunk in inflate([data[block:]] if block is not None else [], window=ANY_WINDOW):
-            tail = (tail + chunk)[-CHUNK:]
-    begin = len(tail) - (member.size - table)
-    end = begin + SECTION.size * count
-    if row_size == SECTION.size and begin >= 0 and end <= len(tail):
-        yield from list(SECTION.iter_unpack(tail[begin:end]))[1:]
+            tail = chunk[-wanted:] if len(chunk) >= wanted else (tail + chunk)[-wanted:]
+    if len(tail) == wanted:
+        yield from list(SECTION.iter_unpack(tail[: SECTION.size * count]))[1:]

@@ -30,7 +30,7 @@ from wheelkit.elf.reader import ElfImage
 from wheelkit.elf.snapshot import Elf
 from wheelkit.gpu import bundle
 from wheelkit.gpu import slim as slimming
-from wheelkit.gpu.bundle_reader import find_bundles
+from wheelkit.gpu.bundle_reader import BundleReader, find_bundles
 from wheelkit.gpu.fatbin import read_targets
 from wheelkit.gpu.launch_stub import name_problems, stub_problems
 from wheelkit.gpu.registration import bundle_pointers, registered_kernels
@@ -133,6 +133,22 @@ def test_slim_keeps_wanted_code_at_its_address(tmp_path: Path, layout: tuple[int
     for start, end in report.changed:
         new[start:end] = old[start:end]
     assert bytes(new) == old
+
+
+def test_slim_writes_zeros_between_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The buffer for a new bundle still has the bytes of the bundle before."""
+    monkeypatch.setattr(BundleReader, "room", lambda _, size: memoryview(bytearray(b"\xff" * size)))
+    path = write(tmp_path / "lib.so", fat(codes(), FORMATS[0]))
+    slim(path, gfx("gfx950", "gfx906"))
+    (found,) = find_bundles(path)
+    plain = bytearray(unpacked_bundle(path.read_bytes()[found.offset : found.offset + found.size]))
+    entries = bundle.parse_entries(plain, len(plain))
+    end = min(entry.offset for entry in entries if entry.size)
+    rows = len(plain[:end].rstrip(b"\0"))
+    for entry in entries:
+        plain[entry.offset : entry.offset + entry.size] = bytes(entry.size)
+    assert rows < 300
+    assert not any(plain[rows:])
 
 
 @every_format
