@@ -222,9 +222,9 @@ def test_changes_name_versions_of_rocm(tmp_path: Path, *, has_locks: bool) -> No
     digests = {"request.source.rocm": ("1", "2"), "request.rocm_manifest": ("1", "2")}
     versions = {"rocm_version": ("7.2.0", "7.2.1")}
     assert changes(bucket, RELEASED, *found) == {**versions, **(rocm if has_locks else digests)}
-    lock = bucket.path(RELEASED.set_file(found[1].digest, ROCM_LOCK))
-    lock.chmod(0o644)
-    lock.write_text("other")
+    kept = bucket.path(RELEASED.set_file(found[1].digest, ROCM_LOCK))
+    kept.chmod(0o644)
+    kept.write_text("other")
     assert changes(bucket, RELEASED, *found) == {**versions, **digests}
 
 

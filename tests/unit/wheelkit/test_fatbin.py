@@ -142,7 +142,7 @@ def test_slim_writes_zeros_between_code(tmp_path: Path, monkeypatch: pytest.Monk
     slim(path, gfx("gfx950", "gfx906"))
     (found,) = find_bundles(path)
     plain = bytearray(unpacked_bundle(path.read_bytes()[found.offset : found.offset + found.size]))
-    entries = bundle.parse_entries(plain, len(plain))
+    entries = bundle.parse_entries(bytes(plain), len(plain))
     end = min(entry.offset for entry in entries if entry.size)
     rows = len(plain[:end].rstrip(b"\0"))
     for entry in entries:
