@@ -101,6 +101,7 @@ def check_options(request: DeviceRequest, platform: JaxPlatform) -> None:
     without_effect = {
         "--family": bool(request.family) and not rocm,
         "--rocm": request.rocm is not None and not rocm,
+        "--rocm-of-set": request.rocm_of_set and not rocm,
         "--also": request.also is not None and platform is not JaxPlatform.CUDA,
         "--devices": request.devices is not None and platform is JaxPlatform.CPU,
         "--workers-per-device": bool(request.workers_per_device) and platform is JaxPlatform.CPU,
@@ -117,6 +118,7 @@ def check_options(request: DeviceRequest, platform: JaxPlatform) -> None:
             "Give both, or neither.",
         ),
         (request.suite_env and not request.jax_tests, "--suite-env requires --jax-tests.", "Give --jax-tests too."),
+        (request.rocm and request.rocm_of_set, "--rocm contradicts --rocm-of-set.", "Give one of them."),
         (request.size and chosen, "--size contradicts --test and --test-list.", "Give one of them."),
         (request.shard and chosen, "--shard contradicts --test and --test-list.", "Give one of them."),
         (

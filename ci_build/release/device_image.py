@@ -188,7 +188,7 @@ def gate_argv(run: ImageGateRun, inside: str) -> tuple[str, ...]:
     """
     words = ["python3", f"{REPOSITORY}/build/ci_build", "gate", "device", str(run.staged)]
     words += [f"--bucket={run.bucket_name}", f"--channel={run.channel}", f"--signing-key={_KEY}", "--json"]
-    request = replace(run.request, inside=inside)
+    request = replace(run.request, inside=inside, rocm_of_set=False)  # its folder is a mount
     for option in fields(DeviceRequest):
         value, name = getattr(request, option.name), f"--{option.name.replace('_', '-')}"
         if value == option.default:

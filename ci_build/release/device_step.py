@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from ci_build.cluster.request import connected
 from ci_build.release import device_gate, device_image
 from ci_build.release.device_cluster import check_cluster_options, run_on_cluster
 from ci_build.release.policy_report import device_request
 from ci_build.release.request import DeviceStep, ReleaseOptions
+from ci_build.release.set_rocm import with_rocm_of_set
 from core.errors import MachineError
-from core.model import Evidence, Outcome, Requirement, WheelSet
+from core.model import ROCM_LOCK, Evidence, Outcome, Requirement, WheelSet
 from core.process import HostRunner
 from core.report import Reporter
 from promotion.evidence.signing import Signer
@@ -110,7 +112,8 @@ def requests(
         request, _ = device_request(item, wheel_set, families, jax_tests=options.jax_tests, image=options.image)
         if devices is not None:
             gfx = item.target.partition(":")[0]
-            request = replace(request, devices=sum(device.gfx == gfx for device in devices))
+            count = sum(device.gfx == gfx for device in devices)
+            request = replace(request, devices=count, rocm_of_set=ROCM_LOCK in wheel_set.files)
         if request.devices != 0 and request not in known:
             known.add(request)
             yield request
@@ -127,14 +130,19 @@ def _run(
     signer: Signer,
 ) -> tuple[Evidence, ...]:
     """Run the gate on this machine, in a container if the request has an image."""
+    own_rocm = partial(
+        with_rocm_of_set, staged=staged, bucket=bucket, storage=step.rocm, reporter=reporter, runner=runner,
+        connect=step.connect,
+    )  # fmt: skip
     if not request.image:
         config = device_gate.parse_config(request, step.environ, runner, signer, options.bucket)
+        config = replace(config, request=own_rocm(config.request))
         evidences = device_gate.run(config, staged, bucket, reporter, runner, redo=False, channel=options.channel)
         for line in device_gate.failure_lines(evidences):
             reporter.line(line)
         return evidences
     run = device_image.ImageGateRun(
-        request=request,
+        request=own_rocm(request),
         settings=step.container,
         staged=staged,
         bucket=(options.bucket, bucket),

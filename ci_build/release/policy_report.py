@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ci_build.build.source.pins import COMMIT, load_pins, repository_url
-from core.model import GfxTarget, Requirement, Verdict, WheelSet, to_json
+from core.model import ROCM_LOCK, GfxTarget, Requirement, Verdict, WheelSet, to_json
 from core.process import render
 from core.report import Reporter
 from core.targets import family_of
@@ -112,7 +112,8 @@ def _device_words(
     names = ("platform", "family", "jax_tests", "size", "image", "devices")
     given = {name: getattr(request, name) for name in names}
     words = [(f"--{name.replace('_', '-')}", str(value)) for name, value in given.items() if value]
-    return [word for pair in words for word in pair], runs_on
+    own_rocm = ["--rocm-of-set"] if ROCM_LOCK in wheel_set.files else []
+    return [*(word for pair in words for word in pair), *own_rocm], runs_on
 
 
 def jax_suite(wheel_set: WheelSet) -> str:

@@ -12,6 +12,8 @@ from ci_build.cluster.request import ClusterRequest
 
 if TYPE_CHECKING:
     from ci_build.build.request import WheelSetRequest
+    from ci_build.rocm.request import RocmStorage
+    from core.http.client import Connect
 
 GATES = ("inspection", "abi", "load", "coverage", "compile", "install")
 """Gates that need no GPU, in the order in which they run."""
@@ -122,11 +124,15 @@ class DeviceStep:
     Attributes:
         environ: environment of the tests on this machine.
         container: container of a required image.
+        rocm: cache of ROCms, for the ROCm of a set.
+        connect: opens the HTTP client that downloads it.
         cluster: cluster whose workers have the GPUs; None means this machine.
     """
 
     environ: Mapping[str, str] = field(repr=False)
     container: ContainerSettings
+    rocm: RocmStorage
+    connect: Connect
     cluster: ClusterRequest | None = None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from core.errors import RequestError
-from core.model import WheelSet
+from core.model import ROCM_LOCK, WheelSet
 from promotion.policy.families import GATE, SANITY, Families, Family, Trigger, TriggerSettings
 
 _GATE = ("python3", "build/ci_build", "gate")
@@ -202,6 +202,8 @@ def _jobs(run: _Run, occasion: TriggerSettings, seed: str) -> Iterator[Job]:
             weights = {label: machines.weight for label, machines in runners.items()}
             label = draw(weights, f"{seed}:{family.name}:{python}:{devices}:{shard}")
             argv = [*run.command(GATE, suite), "--devices", str(runners[label].devices)]
+            if ROCM_LOCK in run.wheel_set.files:
+                argv.append("--rocm-of-set")
             if shards > 1:
                 argv += ["--shard", shard]
             yield Job(

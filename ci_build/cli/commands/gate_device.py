@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -11,7 +12,7 @@ from typing import Any, TypeVar, cast
 import click
 import cloup
 
-from ci_build.cli.common import State, echo_error, open_bucket, print_json
+from ci_build.cli.common import State, connector, echo_error, open_bucket, print_json
 from ci_build.cli.options.cluster import cluster_options, cluster_request
 from ci_build.cli.options.containers import container_settings
 from ci_build.cli.options.environment import child_environment, find_signing_key
@@ -34,6 +35,8 @@ from promotion.evidence.known_tests import PLATFORMS
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.request import RETRIES, TEST_TIMEOUT, DeviceRequest
 from promotion.policy.families import SIZES
+from promotion.storage.bucket import Bucket
+from promotion.storage.keys import StagedSet
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -98,6 +101,8 @@ _RUN_OPTIONS = (
                  help="Number of cores to use.  [default: all that this process may use]"),
     click.option("--rocm", metavar="DIR", type=click.Path(path_type=Path, exists=True),
                  help="Root of the ROCm to load.  [default: the ROCm that the loader finds]"),
+    click.option("--rocm-of-set", is_flag=True,
+                 help="Load the ROCm that the set was built with; it is downloaded as the set's rocm.lock says."),
     click.option("--inside", metavar="ENGINE", default="", hidden=True,
                  help="Engine of the container of --image in which this command runs; set by --image itself."),
     click.option("--offline", is_flag=True, help="Take all packages from --wheelhouse, without a network."),
@@ -153,7 +158,8 @@ def device(state: State, /, *, redo: bool, shards: int | None, **values: object)
         _device_gate_in_image(state, values, redo=redo)
         return
     settings = _container_settings(state, values)
-    if unused := [settings.get(name).origin for name in _IMAGE_OPTIONS if settings.typed(name)]:
+    idle = [name for name in _IMAGE_OPTIONS if not (name == "cache_dir" and values["rocm_of_set"])]
+    if unused := [settings.get(name).origin for name in idle if settings.typed(name)]:
         raise RequestError(f"{', '.join(unused)} has no effect without --image.", hint="Give --image, or omit this.")
     device_image.require_container(DeviceRequest(**fields_of(DeviceRequest, values)))
     _device_gate(
@@ -191,10 +197,11 @@ def _device_gate_in_image(state: State, values: Mapping[str, Any], *, redo: bool
     container = container_settings(settings)
     bucket = open_bucket(values["bucket"], reporter, existing=not Path(values["wheel_set"]).is_dir())
     gating.find_signer(find_signing_key(key), reporter)  # creates the user's own key
+    staged = gating.find_set(values["wheel_set"], bucket, reporter)
     run = device_image.ImageGateRun(
-        request=options,
+        request=_with_rocm_of_set(state, values, options, staged, bucket, reporter, runner),
         settings=container,
-        staged=gating.find_set(values["wheel_set"], bucket, reporter),
+        staged=staged,
         bucket=(values["bucket"], bucket),
         channel=values["channel"],
         key=find_signing_key(key),
@@ -207,6 +214,25 @@ def _device_gate_in_image(state: State, values: Mapping[str, Any], *, redo: bool
             finish(evidences, values["junit"], as_json=values["as_json"])
         click.get_current_context().exit(code)
     finish(evidences, values["junit"], as_json=values["as_json"])
+
+
+def _with_rocm_of_set(
+    state: State,
+    values: Mapping[str, Any],
+    request: DeviceRequest,
+    staged: StagedSet,
+    bucket: Bucket,
+    reporter: Reporter,
+    runner: HostRunner,
+) -> DeviceRequest:
+    if not request.rocm_of_set:
+        return request
+    # Start-up time: both load requests.
+    from ci_build.cli.options.rocm import rocm_storage
+    from ci_build.release.set_rocm import with_rocm_of_set
+
+    storage = rocm_storage(state.settings({"cache_dir": values["cache_dir"]}))
+    return with_rocm_of_set(request, staged, bucket, storage, reporter, runner, connector(reporter))
 
 
 def _device_gate_on_cluster(
@@ -248,6 +274,8 @@ def _device_gate(
         signer = gating.find_signer(find_signing_key(values["signing_key"]), reporter)
         config = device_gate.parse_config(options, runner.environment, runner, signer, bucket)
         staged = gating.find_set(wheel_set, opened, reporter)
+        given = _with_rocm_of_set(state, values, config.request, staged, opened, reporter, runner)
+        config = replace(config, request=given)
         evidences = run(config, staged, opened, reporter, runner)
     device_gate.show(config, evidences, staged, opened, values["channel"], reporter)
     finish(evidences, values.get("junit"), as_json=values["as_json"])

@@ -94,7 +94,8 @@ def nightly(
     if rows and table is None:
         raise RequestError("--row has no effect without --table.", hint="Give --table.")
     reporter, settings = state.reporter(after), state.settings(after)
-    options = release_options(given, bucket=bucket, channel=given["channel"], settings=settings)
+    channel, connect = given["channel"], connector(reporter)
+    options = release_options(given, bucket=bucket, channel=channel, settings=settings, connect=connect)
     files = summary_files(given)
     if ReleaseStep.BUILD not in options.steps:
         unused = [name for name in ("jax", *option_names()) if name not in _OUTPUT and settings.typed(name)]

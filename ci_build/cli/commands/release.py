@@ -110,12 +110,12 @@ def _release(state: State, given: Mapping[str, Any], after: Mapping[str, Any]) -
     if not settings.given("bucket"):
         raise RequestError("`release` requires --bucket or --local.", hint="Run `ci_build release --local`.")
     bucket, channel = settings.text("bucket"), given["channel"] or CHANNELS[-1]
-    options = release_options(given, bucket=bucket, channel=channel, settings=settings)
+    runner, connect = host_runner(reporter), connector(reporter)
+    options = release_options(given, bucket=bucket, channel=channel, settings=settings, connect=connect)
     if ReleaseStep.BUILD not in options.steps:
         text = "--steps of a release must include build, which finds the set."
         raise RequestError(text, hint="Use `gate` and `promote` for single steps.")
     files = summary_files(given)
-    runner, connect = host_runner(reporter), connector(reporter)
     request = wheel_set_request(settings, reporter, runner, connect)
     request = with_cluster(request, options.cluster, other_use=ReleaseStep.GATES in options.steps)
     opened = bucket_url.open_bucket(options.bucket)

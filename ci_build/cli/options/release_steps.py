@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -26,12 +26,16 @@ from ci_build.cli.options.release import (
     signing_key_option,
     trust_config_option,
 )
+from ci_build.cli.options.rocm import rocm_storage
 from ci_build.cli.options.settings import Settings
 from ci_build.release.request import CORPORA, NO_URL, DeviceStep, ReleaseOptions, ReleaseStep
 from core.errors import RequestError
 from core.units import parse_url
 from promotion.gates.device.request import check_image
 from promotion.storage.bucket_url import bucket_name, is_url
+
+if TYPE_CHECKING:  # At run time, it would load requests.
+    from core.http.client import Connect
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -129,7 +133,9 @@ def refuse_step_options(why: str) -> None:
         raise RequestError(f"{shown} {'has' if len(names) == 1 else 'have'} no effect {why}.", hint="Omit it.")
 
 
-def release_options(given: Mapping[str, Any], *, bucket: str, channel: str, settings: Settings) -> ReleaseOptions:
+def release_options(
+    given: Mapping[str, Any], *, bucket: str, channel: str, settings: Settings, connect: Connect
+) -> ReleaseOptions:
     """Return the options that `step_options` added.
 
     Args:
@@ -162,7 +168,10 @@ def release_options(given: Mapping[str, Any], *, bucket: str, channel: str, sett
     device = None
     if place != "jobs":
         own = cluster if place == "cluster" else None
-        device = DeviceStep(environ=child_environment(), container=container_settings(settings), cluster=own)
+        device = DeviceStep(
+            environ=child_environment(), container=container_settings(settings), rocm=rocm_storage(settings),
+            connect=connect, cluster=own,
+        )  # fmt: skip
     return ReleaseOptions(
         bucket=bucket,
         channel=channel,

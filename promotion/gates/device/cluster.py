@@ -26,7 +26,7 @@ KIND = "device-shard"
 SHARDS = 8
 """Default number of tasks of a run: some for each worker, so that slow ones get fewer."""
 NOT_SENT = (
-    *("test_list", "tests", "shard", "also", "rocm", "image", "inside", "work", "cpus", "workers"),
+    *("test_list", "tests", "shard", "also", "rocm", "rocm_of_set", "image", "inside", "work", "cpus", "workers"),
     *("offline", "wheelhouse"),
 )
 """Options of the gate that a run on a cluster does not have."""

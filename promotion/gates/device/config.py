@@ -115,6 +115,8 @@ class DeviceGateConfig:
         Each line of a value repeats the option.
         """
         request = replace(self.request, devices=self.devices[0] if len(self.devices) == 1 else None, python=self.python)
+        if request.rocm_of_set:
+            request = replace(request, rocm=None)  # a folder of this machine's cache
         if self.source is not None:
             location = f"{_from_anywhere(self.source.location, remote=self.source.remote)}@{self.source.commit}"
             request = replace(request, jax_tests=location.rstrip("@"))

@@ -91,7 +91,10 @@ def check_same_rocm(mapped: Sequence[str], expected: ExpectedMachine) -> Check:
         problems.append("no library of the set's ROCm was loaded")
     weak = sorted(soname for soname, value in same.items() if not value.startswith("sha256"))
     note = f"the set's manifest has no sha256 of {', '.join(weak)}: build ids or sizes were compared" if weak else ""
-    remedy = f"Install the ROCm {expected.rocm_version} build that the set was built with, or name it with `--rocm`."
+    remedy = (
+        f"Install the ROCm {expected.rocm_version} build that the set was built with, name it with `--rocm`, or give "
+        "`--rocm-of-set`."
+    )
     return preflight_check(name, "; ".join(problems), remedy, note=note, facts={"rocm_libraries": same})
 
 

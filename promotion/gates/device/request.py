@@ -30,6 +30,7 @@ class DeviceRequest:
         python: Python version to test with; empty selects a version of the set.
         also: hash-locked requirements to install with the set, such as NVIDIA's plugin.
         rocm: root of the ROCm to load; None uses the ROCm that the loader finds.
+        rocm_of_set: whether to load the ROCm that the set was built with, if it can be downloaded.
         devices: required number of devices; None uses the numbers of the family's runners.
         workers_per_device: number, or "auto" to derive the number from free device memory, cores and RAM; empty means
             "auto".
@@ -54,6 +55,7 @@ class DeviceRequest:
     python: str = ""
     also: Path | None = None
     rocm: Path | None = None
+    rocm_of_set: bool = False
     devices: int | None = None
     workers_per_device: str = ""
     workers: int = 0

@@ -45,6 +45,8 @@ V = TestVerdict
         ({"platform": "cpu", "workers_per_device": "2"}, "does not use --workers-per-device"),
         ({"platform": "cuda", "workers": 2}, "does not use --workers"),
         ({"platform": "cpu", "rocm": Path("/opt")}, "does not use --rocm"),
+        ({"platform": "cpu", "rocm_of_set": True}, "does not use --rocm-of-set"),
+        ({"family": "gfx942", "rocm": Path("/opt"), "rocm_of_set": True}, "--rocm contradicts --rocm-of-set"),
         ({"platform": "cpu", "also": Path("x")}, "does not use --also"),
         ({"platform": "cpu", "size": "small"}, "--size requires"),
         ({"platform": "cpu", "jax_tests": "x", "size": "small", "tests": ("a",)}, "--size contradicts"),

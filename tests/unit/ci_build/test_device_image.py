@@ -13,7 +13,7 @@ import pytest
 from ci_build import cli
 from ci_build.containers.container import Mount
 from ci_build.containers.engine import Engine
-from ci_build.release import device_image
+from ci_build.release import device_gate, device_image, set_rocm
 from ci_build.release.device_image import (
     ImageGateRun,
     find_image,
@@ -23,18 +23,23 @@ from ci_build.release.device_image import (
     run_in_image,
 )
 from ci_build.release.request import ContainerSettings, SigningKey
+from ci_build.rocm.request import RocmStorage
 from core.errors import InputError, MachineError, RequestError
 from core.model import Evidence, Outcome, to_json
 from core.process import HostRunner, ProcessResult
 from core.report import Reporter
+from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.request import DeviceRequest
 from promotion.gates.device.run import _container
+from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.fake_devices import device_config
 from tests.support.memory_bucket import MemoryBucket
+from tests.support.promoting import staged_in
 from tests.support.sets import evidence
 from tests.support.signing_key import SIGNING_KEY, signing_key
+from tests.support.wheel_sets import make_wheels
 
 DIGEST = "sha256:" + "a" * 64
 IMAGE = f"example.org/runner@{DIGEST}"
@@ -139,8 +144,8 @@ def test_gate_argv_passes_every_option(tmp_path: Path) -> None:
     request = DeviceRequest(
         platform="rocm", family="gfx94X-dcgpu", jax_tests="jax@" + "0" * 40, size="small", test_list=Path("list"),
         tests=("a", "b"), shard="1/2", python="3.12", also=Path("also.txt"), rocm=Path("/opt/rocm"), devices=2,
-        workers_per_device="2", workers=3, cpus=4, image=IMAGE, work=Path("work"), retries=1, test_timeout=2.5,
-            suite_env=("A=1", "B=x y"), offline=True, wheelhouse=Path("wheelhouse"),
+        rocm_of_set=True, workers_per_device="2", workers=3, cpus=4, image=IMAGE, work=Path("work"), retries=1,
+        test_timeout=2.5, suite_env=("A=1", "B=x y"), offline=True, wheelhouse=Path("wheelhouse"),
     )  # fmt: skip
     assert all(getattr(request, option.name) != option.default for option in fields(request) if option.name != "inside")
     words = gate_argv(gate_run(tmp_path, request=request, redo=True), "docker 27.1")
@@ -308,3 +313,30 @@ def test_gate_device_exits_like_the_gate_in_the_container(
     (run,) = runs
     assert (run.settings.network, run.settings.shm_size, run.settings.cache) == ("none", "16g", tmp_path / "cache")
     assert run.key.text == signing_key()
+
+
+@pytest.mark.parametrize("image", [IMAGE, ""])
+def test_gate_device_loads_rocm_of_set(image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SIGNING_KEY, signing_key())
+    bucket, caches = DirBucket(tmp_path / "bucket"), []
+    staged = staged_in(bucket, tmp_path, make_wheels(tmp_path), rocm_lock=b"lock")
+    seen: list[DeviceRequest] = []
+
+    def obtain(request: DeviceRequest, one: StagedSet, _: Bucket, storage: RocmStorage, *more: object) -> DeviceRequest:
+        assert (one, request.rocm_of_set, len(more)) == (staged, True, 3)
+        caches.append(storage.cache)
+        return replace(request, rocm=tmp_path)
+
+    def gate(run: DeviceGateConfig | ImageGateRun, *_: object, **__: object) -> tuple[Evidence, ...]:
+        seen.append(run.request)
+        return ()
+
+    monkeypatch.setattr(set_rocm, "with_rocm_of_set", obtain)
+    monkeypatch.setattr(device_gate, "parse_config", lambda request, *_: device_config(rocm_of_set=request.rocm_of_set))
+    monkeypatch.setattr(device_gate, "run", gate)
+    monkeypatch.setattr(device_gate, "show", lambda *_: None)
+    monkeypatch.setattr(device_image, "run_in_image", lambda *more: (0, gate(*more)))
+    words = [f"--bucket={tmp_path / 'bucket'}", f"--cache-dir={tmp_path / 'cache'}", f"--image={image}"]
+    assert cli.run(["gate", "device", str(staged), "--family=gfx94X-dcgpu", "--rocm-of-set", *words]) == 0
+    assert [request.rocm for request in seen] == [tmp_path]
+    assert caches == [tmp_path / "cache"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from ci_build import cli
 from ci_build.build.source.pins import load_pins
 from ci_build.release.policy_report import missing_evidence
-from core.model import Requirement
+from core.model import ROCM_LOCK, Requirement
 from promotion.storage.keys import StagedSet
 from tests.support import sets
 
@@ -32,6 +33,9 @@ def command(
     end = words.index("--channel")
     tail = ["--channel", "release", "--bucket", "s3://x/y?endpoint_url=z&a=b"]
     assert words[end:] == tail + (["--redo"] if ended else [])
+    built = replace(wheel_set, files={**wheel_set.files, ROCM_LOCK: "1" * 64})
+    (own,) = missing_evidence(STAGED, built, [item], channel="release", bucket="")
+    assert ("--rocm-of-set" in own.command) == (gate == "device")
     return " ".join(words[5:end]), found.runs_on
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from ci_build.cli.commands.gate_device import device, merge
 from core.errors import RequestError
-from core.model import GfxTarget, WheelSet
+from core.model import ROCM_LOCK, GfxTarget, WheelSet
 from core.targets import family_of, load_table
 from promotion.policy.families import FAMILIES_FILE, Families, Trigger, load_families
 from promotion.policy.jobs import draw, job_matrix
@@ -180,6 +181,10 @@ def test_job_matrix_describes_jobs(tmp_path: Path) -> None:
     # The gate reports a machine with another number of devices as unfit.
     assert "--devices 8" in words
     assert all("--devices 1" in " ".join(job.argv) for job in nightly)
+    built = replace(PYTHONS, files={**PYTHONS.files, ROCM_LOCK: "1" * 64})
+    own = job_matrix(two, when=Trigger.NIGHTLY, wheel_set=built, jax_tests="URL@c")
+    assert all("--rocm-of-set" in job.argv for job in own.jobs)
+    assert not any("--rocm-of-set" in argv for argv in [*(job.argv for job in nightly), *(m.argv for m in own.merges)])
     smoke = next(job for job in jobs if job.family == "gfx1151")
     assert smoke.suite == "smoke"
     assert "--jax-tests" not in smoke.argv

@@ -1,0 +1,66 @@
+"""The ROCm that a set was built with, for the tests of the set on GPUs."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci_build.rocm.lock import RocmLock, parse_lock, write_lock
+from ci_build.rocm.request import RocmSource, RocmStorage, is_url
+from ci_build.rocm.source import obtain_rocm
+from core.errors import BucketError
+from core.model import ROCM_LOCK
+from core.process import Runner
+from core.report import Reporter
+from promotion.gates.device.request import DeviceRequest
+from promotion.stage import read_staged
+from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.keys import StagedSet
+
+if TYPE_CHECKING:  # At run time, it would load requests.
+    from core.http.client import Connect
+
+
+def with_rocm_of_set(
+    request: DeviceRequest,
+    staged: StagedSet,
+    bucket: Bucket,
+    storage: RocmStorage,
+    reporter: Reporter,
+    runner: Runner,
+    connect: Connect,
+) -> DeviceRequest:
+    """Return a request of `--rocm-of-set` with the root of the set's ROCm, which is downloaded if it is missing.
+
+    The request stays unchanged if the set has no lock, or a lock of a ROCm that only its builder has. The gate then
+    loads the ROCm that the loader finds; in both cases it compares the loaded libraries with the set's manifest.
+
+    Raises:
+        BucketError: the lock is missing, or has other bytes than were staged.
+        InputError, RequestError: the ROCm cannot be obtained, or differs from the lock.
+    """
+    if not request.rocm_of_set:
+        return request
+    lock = _lock_of(staged, bucket)
+    if lock is None or not is_url(lock.source):
+        why = "has no lock of its ROCm" if lock is None else "was built with a ROCm that only its builder has"
+        reporter.line(f"{staged} {why}: the tests use the ROCm that the loader finds.")
+        return request
+    with tempfile.TemporaryDirectory(prefix="rocm-lock-") as folder:
+        file = Path(folder, ROCM_LOCK)
+        write_lock(file, lock)
+        # A build needs only some of the files; tests also load rocBLAS's kernels.
+        source = RocmSource(source=lock.source, version=lock.version, lock=file, locked=True, full=True)
+        return replace(request, rocm=obtain_rocm(source, storage, reporter, runner, connect).root)
+
+
+def _lock_of(staged: StagedSet, bucket: Bucket) -> RocmLock | None:
+    sha256 = read_staged(bucket, staged).files.get(ROCM_LOCK)
+    if sha256 is None:
+        return None
+    data = bucket.get(staged.file(ROCM_LOCK))
+    if sha256_of(data) != sha256:
+        raise BucketError(f"{ROCM_LOCK} of {staged} has other bytes than were staged.", hint="Stage the set again.")
+    return parse_lock(data, f"{ROCM_LOCK} of {staged}")
