@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ci_build.release import device_gate, device_image, device_step, gating
 from ci_build.release.device_image import ImageGateRun
+from ci_build.release.request import ReleaseOptions, SigningKey
+from ci_build.rocm.request import RocmStorage
 from core.errors import GateError, MachineError, RequestError
-from core.model import Outcome
+from core.model import ROCM_LOCK, Outcome, Requirement
 from promotion.evidence.evidence import read_all
 from promotion.gates.common.gate import Check, Gate, GateContext, error
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.lease import GpuDevice
 from promotion.gates.device.machine import MachineInfo
+from promotion.gates.device.request import DeviceRequest
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
+from tests.support import sets
 from tests.support.cluster import cluster_processes
 from tests.support.fake_devices import fake_devices
 from tests.support.nights import INDEX, Nights, nights, small_release
@@ -107,6 +112,30 @@ def test_release_tests_visible_gpus_of_this_machine(
     assert said(capsys)[0]["state"] == "pending"
     (request,) = (config.request for config in gpus.runs)
     assert (request.jax_tests, request.devices) == (f"https://example.org/jax@{'a' * 40}", 2)
+
+
+def test_own_gpus_load_the_rocm_of_the_set(nights: Nights, gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    caches: list[Path] = []
+
+    def obtain(request: DeviceRequest, *, storage: RocmStorage, **_: object) -> DeviceRequest:
+        caches.append(storage.cache)
+        return replace(request, rocm=Path("/rocm of the set"))
+
+    monkeypatch.setattr(device_step, "with_rocm_of_set", obtain)
+    assert night(nights, f"--cache-dir={nights.folder / 'own cache'}") == 0
+    assert [str(config.request.rocm) for config in gpus.runs] == ["/rocm of the set"]
+    assert caches == [nights.folder / "own cache"]
+
+
+@pytest.mark.parametrize("files", [{}, {ROCM_LOCK: "1" * 64}])
+def test_sets_with_a_lock_are_tested_with_their_rocm(files: dict[str, str]) -> None:
+    missing = Requirement(gate="device", target="gfx942", ended="", problems=("has not run.",), settings={})
+    options = ReleaseOptions(bucket="", channel="", corpus="", key=SigningKey(file=None), actor="")
+    one = replace(sets.wheel_set(), files=files)
+    (request,) = device_step.requests([missing], one, fake_devices(1), options)
+    assert request.rocm_of_set == bool(files)
+    (request,) = device_step.requests([missing], one, None, options)
+    assert not request.rocm_of_set, "a cluster's workers load the ROCm of their machines"
 
 
 def test_failed_tests_on_own_gpus_fail_the_night(
