@@ -11,8 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from core.errors import KernelError
-from core.tasks import Task, TaskContext, TaskInput, Tasks, WorkerUnfitError
+from core.errors import KernelError, MachineError
+from core.tasks import Task, TaskContext, TaskInput, TaskResult, Tasks, WorkerUnfitError
 from kernels.graph import Graph
 from kernels.sources import located
 from kernels.steps import SRC, CompileStep
@@ -31,6 +31,7 @@ def run_steps(graph: Graph, tasks: Tasks, work: Path) -> None:
 
     Raises:
         KernelError: steps failed; the message has the target, command and compiler output of each.
+        MachineError: all failed steps were lost with their workers; the results of the others are kept.
     """
     missing = graph.missing()
     steps = [step for step in missing if not step.after]
@@ -38,20 +39,22 @@ def run_steps(graph: Graph, tasks: Tasks, work: Path) -> None:
         return
     work.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".tasks-", dir=work) as name:
-        folder, failures = Path(name), []
+        folder, failed = Path(name), list[TaskResult]()
         inputs = _inputs(graph, steps, folder / "inputs")
         by_key = {graph.keys[step.label]: step for step in steps}
         work_items = [_task(graph, step, inputs) for step in steps]
         (folder / "results").mkdir()
         for result in tasks.run(work_items, folder / "results"):
             if result.error:
-                failures.append(result.error)
+                failed.append(result)
                 continue
             key = str(result.task.arguments["key"])
             cost = Cost(seconds=float(result.value["seconds"]), memory_mb=int(result.value["memory_mb"]))
             _keep(graph.store, key, by_key[key], result.folder, cost)
-    if failures:
-        text = "\n  ".join((f"{len(failures)} of {len(missing)} steps failed:", *failures))
+    if failed:
+        text = "\n  ".join((f"{len(failed)} of {len(missing)} steps failed:", *(result.error for result in failed)))
+        if all(result.kind is MachineError for result in failed):
+            raise MachineError(text, hint="\nCorrect or replace the workers, and run the command again.")
         raise KernelError(text, hint="\nRun a failed command by itself for details.")
 
 

@@ -38,6 +38,7 @@ class BuiltCell:
         out: folder of the set.
         worker: worker that built it.
         error: reason why there is no set; empty after success.
+        lost: whether the build was lost with its workers.
     """
 
     name: str
@@ -46,6 +47,7 @@ class BuiltCell:
     worker: str
     seconds: float
     error: str
+    lost: bool
 
 
 def cell_tasks(cells: Sequence[Cell], payload: Payload, folder: Path) -> Mapping[str, tuple[Task, Cell]]:
@@ -85,8 +87,9 @@ def _built(cell: Cell, result: TaskResult, out: Path) -> BuiltCell:
             digest = read_set(fresh).digest
             replace_folder(fresh, out, result.folder / "old")
     return BuiltCell(
-        name=cell.name, set=digest, out=str(out), worker=result.worker, seconds=result.seconds, error=error
-    )
+        name=cell.name, set=digest, out=str(out), worker=result.worker, seconds=result.seconds, error=error,
+        lost=result.kind is MachineError,
+    )  # fmt: skip
 
 
 def cell_task(cell: Cell, payload: Payload) -> Task:

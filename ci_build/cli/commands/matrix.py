@@ -19,7 +19,7 @@ from ci_build.cli.options.release import DEFAULT_BUCKET, bucket_option
 from ci_build.cli.options.request import require_known_pythons
 from ci_build.cli.options.settings import split_list
 from core.defaults import defaults
-from core.errors import InputError, RequestError
+from core.errors import InputError, MachineError, RequestError
 from core.model import GfxTarget, Payload
 from core.targets import family_of, lists, split_words
 from promotion.gates.device.request import check_image
@@ -193,8 +193,10 @@ def run(state: State, /, *, out: Path, as_json: bool, **given: Any) -> None:  # 
             reporter.line(f"{cell.name}: {cell.error or f'set {cell.set[:12]} in {cell.out}'}")
     if as_json:
         print_json(built)
-    if failed := [cell.name for cell in built if cell.error]:
-        raise InputError(f"{len(failed)} of {len(built)} builds failed: {', '.join(failed)}.", hint="See above.")
+    if failed := [cell for cell in built if cell.error]:
+        kind = MachineError if all(cell.lost for cell in failed) else InputError
+        names = ", ".join(cell.name for cell in failed)
+        raise kind(f"{len(failed)} of {len(built)} builds failed: {names}.", hint="See above.")
 
 
 @matrix.command()

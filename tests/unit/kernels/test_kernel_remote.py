@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import KernelError
+from core.errors import CiBuildError, KernelError, MachineError
 from core.process import HostRunner
 from core.tasks import Task, TaskContext, TaskResult, WorkerUnfitError
 from kernels.graph import Graph
@@ -35,18 +35,18 @@ def step(label: str, *words: str, after: tuple[str, ...] = ()) -> CompileStep:
 class FakeTasks:
     """Machines whose results are written here."""
 
-    def __init__(self, error: str = "") -> None:
+    def __init__(self, *errors: tuple[str, type[CiBuildError]]) -> None:
         self.tasks: list[Task] = []
-        self._error = error
+        self._errors = errors
 
     def run(self, tasks: Sequence[Task], work: Path) -> Iterator[TaskResult]:
         self.tasks += tasks
-        for task in tasks:
+        for task, (error, kind) in zip(tasks, self._errors or [("", CiBuildError)] * len(tasks), strict=True):
             folder = work / task.key
             folder.mkdir()
             (folder / "unit.o").write_text(task.label)
             value = {"seconds": 7.5, "memory_mb": 200}
-            yield TaskResult(task=task, folder=folder, value=value, error=self._error)
+            yield TaskResult(task=task, folder=folder, value=value, error=error, kind=kind)
 
 
 class SentFiles(FakeTasks):
@@ -93,7 +93,9 @@ def test_steps_without_inputs_from_others_become_tasks(graph: Graph, tmp_path: P
     assert stored is not None
     assert (stored.path.read_text(), stored.cost.seconds, stored.cost.memory_mb) == ("two", 7.5, 200)
     assert [step.label for step in graph.missing()] == ["link"]
-    run_steps(graph, FakeTasks("nothing is left"), tmp_path / "work")
+    nothing = FakeTasks()
+    run_steps(graph, nothing, tmp_path / "work")
+    assert nothing.tasks == []
 
 
 def test_locked_table_beside_the_source_is_sent(graph: Graph, tmp_path: Path) -> None:
@@ -108,10 +110,19 @@ def test_locked_table_beside_the_source_is_sent(graph: Graph, tmp_path: Path) ->
 
 
 def test_failed_tasks_are_reported_together(graph: Graph, tmp_path: Path) -> None:
-    with pytest.raises(KernelError, match=r"(?s)2 of 3 steps failed:\n  exit code 1\n  exit code 1") as failed:
-        run_steps(graph, FakeTasks("exit code 1"), tmp_path / "work")
+    lost = ("two was lost with 3 workers.", MachineError)
+    tasks = FakeTasks(("exit code 1", CiBuildError), lost)
+    with pytest.raises(KernelError, match=r"(?s)2 of 3 steps failed:\n  exit code 1\n  two was lost") as failed:
+        run_steps(graph, tasks, tmp_path / "work")
     assert "Run a failed command by itself" in str(failed.value)
     assert len(graph.missing()) == 3
+
+
+def test_lost_tasks_are_a_failure_of_the_machines(graph: Graph, tmp_path: Path) -> None:
+    tasks = FakeTasks(("", CiBuildError), ("two was lost with 3 workers.", MachineError))
+    with pytest.raises(MachineError, match=r"1 of 3 steps failed:\n  two was lost with 3 workers\."):
+        run_steps(graph, tasks, tmp_path / "work")
+    assert {step.label for step in graph.missing()} == {"two", "link"}
 
 
 @pytest.fixture
