@@ -12,7 +12,7 @@ from ci_build.release.device_cluster import check_cluster_options, run_on_cluste
 from ci_build.release.policy_report import device_request
 from ci_build.release.request import DeviceStep, ReleaseOptions
 from ci_build.release.set_rocm import with_rocm_of_set
-from core.errors import MachineError
+from core.errors import BucketError, BusyError, InputError, MachineError, RequestError
 from core.model import ROCM_LOCK, Evidence, Outcome, Requirement, WheelSet
 from core.process import HostRunner
 from core.report import Reporter
@@ -71,6 +71,7 @@ def run_device_gate(
         MachineError: the machine has no AMD GPU, no worker can run the tests, or an image cannot run the gate.
         InputError: JAX's suite or an image cannot be obtained.
         RequestError: the policy requires an image, which a cluster cannot start.
+        BucketError, BusyError: the gate in an image ended with its exit code.
     """
     step = options.device
     if step is None or not missing:
@@ -153,5 +154,6 @@ def _run(
     code, evidences = device_image.run_in_image(run, reporter, runner, reporter.line)
     if code and not any(evidence.outcome in (Outcome.FAILED, Outcome.ERROR) for evidence in evidences):
         text = f"The gate device in {request.image} ended with exit code {code} and no evidence."
-        raise MachineError(text, hint="See its output above.")
+        kinds = {kind.exit_code: kind for kind in (RequestError, InputError, BucketError, BusyError)}
+        raise kinds.get(code, MachineError)(text, hint="See its output above.")
     return evidences

@@ -14,7 +14,7 @@ from ci_build.release import device_gate, device_image, device_step, gating
 from ci_build.release.device_image import ImageGateRun
 from ci_build.release.request import ReleaseOptions, SigningKey
 from ci_build.rocm.request import RocmStorage
-from core.errors import GateError, MachineError, RequestError
+from core.errors import BucketError, CiBuildError, GateError, MachineError, RequestError
 from core.model import ROCM_LOCK, Outcome, Requirement
 from promotion.evidence.evidence import read_all
 from promotion.gates.common.gate import Check, Gate, GateContext, error
@@ -161,19 +161,21 @@ def test_machine_without_gpu_ends_the_night_before_its_build(
     assert not nights.bucket.exists()
 
 
+@pytest.mark.parametrize(("code", "expected"), [(3, MachineError), (2, RequestError), (14, BucketError)])
 def test_image_of_the_tests_is_started_with_the_night(
-    nights: Nights, gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    code: int, expected: type[CiBuildError], nights: Nights, gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     started: list[ImageGateRun] = []
 
     def run_in_image(run: ImageGateRun, *_: object) -> tuple[int, tuple[()]]:
         started.append(run)
-        return 3, ()
+        return code, ()
 
     monkeypatch.setattr(device_image, "run_in_image", run_in_image)
-    assert night(nights, f"--image={IMAGE}") == MachineError.exit_code
+    assert night(nights, f"--image={IMAGE}") == expected.exit_code
     one, _ = said(capsys)
-    assert (one["state"], "ended with exit code 3 and no evidence." in one["error"]) == ("failed", True)
+    assert (one["state"], f"ended with exit code {code} and no evidence." in one["error"]) == ("failed", True)
     assert one["jobs"]["jobs"][0]["argv"].count(IMAGE) == 1
     (run,) = started
     assert (run.request.image, run.request.devices, run.request.family) == (IMAGE, 8, "gfx94X-dcgpu")
