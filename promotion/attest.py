@@ -47,12 +47,16 @@ def attest(bucket: Bucket, staged: StagedSet, sign: SignWheel, progress: Progres
         Names of the attested wheels.
 
     Raises:
-        BucketError: a staged wheel differs from the set, or the created provenance file does not name the wheel.
+        BucketError: a staged wheel differs from the set, or a stored or created provenance file names another wheel.
     """
     attested = []
     for wheel in read_staged(bucket, staged).wheels:
         name = staged.file(provenance_name(wheel.filename))
-        if wheel.as_published or bucket.head(name) is not None:
+        if wheel.as_published:
+            continue
+        if known := bucket.read(name):
+            hint = "An administrator of the bucket must remove the file."
+            raise_if_any(provenance_problems(known[0], wheel.filename, wheel.sha256), BucketError, hint)
             continue
         raise_if_any(stored_problems(bucket, staged.file, {wheel.filename: wheel.sha256}), BucketError)
         progress.step(f"attest {wheel.filename}")

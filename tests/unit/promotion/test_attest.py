@@ -130,6 +130,15 @@ def test_attest_refuses_provenance_of_other_wheel(bucket: DirBucket, staged: Sta
     assert not list(bucket.root.rglob("*.provenance"))
 
 
+def test_attest_refuses_stored_file_of_other_wheel(bucket: DirBucket, staged: StagedSet) -> None:
+    """Promotion would refuse the set later, and staged files are never replaced."""
+    name = sorted(ours(bucket, staged))[0]
+    data = sign(name, "0" * 64)
+    bucket.put_if_absent(staged.file(f"{name}.provenance"), data, sha256=sha256_of(data))
+    with pytest.raises(BucketError, match=r"whl\.provenance is not the provenance of its wheel.* An administrator"):
+        attest(bucket, staged, sign, Silent())
+
+
 def test_attest_refuses_changed_wheel(bucket: DirBucket, staged: StagedSet) -> None:
     name = sorted(ours(bucket, staged))[0]
     path = bucket.root / staged.file(name)
