@@ -25,6 +25,10 @@ MOST_TRIES = 3
 """Number of workers that may be lost with a task before the task is given up."""
 
 
+class DamagedBlobError(BucketError):
+    """A file of the store has other bytes than its digest says."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Try:
     """Record of a worker that runs a task."""
@@ -80,7 +84,7 @@ class ClusterStore:
         """Return a read-only file, or an unpacked folder, with this digest.
 
         Raises:
-            InputError: the stored bytes are damaged.
+            DamagedBlobError: the store has other bytes.
             BucketError: the store does not have them, or fails.
         """
         with self._locks[sha256]:
@@ -99,14 +103,13 @@ class ClusterStore:
         if known is not None and known[0].exists() and _unchanged(known[1], known[0].stat()):
             return known[0]
         path = self._files.folder(sha256)
-        if not path.exists():
+        if not path.exists() or file_sha256(path) != sha256:  # this machine may have damaged its copy
             with self._files.scratch() as scratch:
-                fetched = self._bucket.fetch(_blob(sha256), scratch)
+                _check(fetched := self._bucket.fetch(_blob(sha256), scratch), sha256)
                 if fetched.is_relative_to(scratch):
                     fetched.replace(path)
                 else:
                     path = fetched
-        _check(path, sha256)
         self._verified[sha256] = (path, path.stat())
         return path
 
@@ -162,7 +165,7 @@ def _unchanged(old: os.stat_result, new: os.stat_result) -> bool:
 
 
 def _check(path: Path, sha256: str) -> None:
-    """Raise InputError unless a file has this digest."""
+    """Raise DamagedBlobError unless a file of the store has this digest."""
     if (found := file_sha256(path)) != sha256:
-        path_text = f"{path} of the cluster's store has sha256 {found}, not {sha256}."
-        raise InputError(path_text, hint="Remove it, and run the command again.")
+        text = f"{_blob(sha256)} of the cluster's store has sha256 {found}."
+        raise DamagedBlobError(text, hint="Remove it, and run the command again.")

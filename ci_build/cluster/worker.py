@@ -17,7 +17,7 @@ from typing import Any
 from ci_build.cluster.identity import own_identity
 from ci_build.cluster.kinds import KINDS
 from ci_build.cluster.messages import Order, WorkerAnswer, load_order
-from ci_build.cluster.store import ClusterStore, Try
+from ci_build.cluster.store import ClusterStore, DamagedBlobError, Try
 from core.errors import BucketError, CiBuildError, MachineError, RequestError
 from core.os_errors import describe, machine_failure
 from core.process import HostRunner, LineSink, ProcessResult, Watch
@@ -146,6 +146,8 @@ def answer_order(order: Order, state: WorkerState, address: str, wanted: Callabl
     except MachineError as error:
         state.unfit = str(error)
         return answer(machine=state.unfit)
+    except DamagedBlobError as error:  # neither the task nor this machine is the cause
+        return answer(error=str(error), kind=MachineError.__name__)
     except Exception as error:
         reason = _machine_failure(error, state.setup.cache)
         if not reason and isinstance(error, BucketError):  # other machines may see the store, or have credentials
