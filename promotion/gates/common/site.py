@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shutil
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +78,7 @@ class Site:
     def share_bytecode(self, folder: Path) -> int:
         """Give bytecode to another environment of the same Python, which then need not compile these files again.
 
-        Only files that are hard links of this site's get it. uv links the files of its cache; pip writes files.
+        Only files with the same content as those of this site get it.
 
         Args:
             folder: site-packages of the other environment.
@@ -87,18 +87,28 @@ class Site:
             Number of files that got bytecode.
         """
         mine, count = Path(f"{self.env[_BYTECODE]}{self.folder}"), 0
-        for path, _, names in os.walk(mine):
-            compiled = Path(path)
-            package = compiled.relative_to(mine)
-            for name in names:
-                source = package / f"{name.partition('.')[0]}.py"
-                with contextlib.suppress(FileNotFoundError):
-                    if (folder / source).samefile(self.folder / source):
-                        cache = folder / package / "__pycache__"
-                        cache.mkdir(exist_ok=True)
-                        _link(compiled / name, cache / name)
-                        count += 1
+        for compiled in mine.rglob("*.pyc"):
+            source = compiled.parent.relative_to(mine) / f"{compiled.name.partition('.')[0]}.py"
+            with contextlib.suppress(FileNotFoundError):
+                count += _give_bytecode(compiled, self.folder / source, folder / source)
         return count
+
+
+def _give_bytecode(compiled: Path, source: Path, other: Path) -> bool:
+    """Give the bytecode of a source file to another file, and return whether both have the same content.
+
+    uv links the files of its cache; a file that was written has another time, which its bytecode must have too.
+    """
+    linked = other.samefile(source)
+    if not linked and other.read_bytes() != source.read_bytes():
+        return False
+    target = other.parent / "__pycache__" / compiled.name
+    target.parent.mkdir(exist_ok=True)
+    if linked:
+        _link(compiled, target)
+    else:
+        target.write_bytes(_bytecode_for(other, compiled.read_bytes()))
+    return True
 
 
 def _link(source: Path, target: Path) -> None:
@@ -107,6 +117,12 @@ def _link(source: Path, target: Path) -> None:
         target.hardlink_to(source)
     except OSError:
         shutil.copyfile(source, target)
+
+
+def _bytecode_for(source: Path, code: bytes) -> bytes:
+    """Return the bytecode of an equal file with the time and size of this source file (PEP 552)."""
+    status = source.stat()
+    return code[:8] + struct.pack("<II", int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF) + code[16:]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -110,32 +110,38 @@ def refuse(self: Path, target: Path) -> None:
     raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(target))
 
 
-@pytest.mark.parametrize("one_disk", [True, False])
-def test_site_shares_bytecode_of_linked_files(
-    tmp_path: Path, index: Path, one_disk: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["linked", "linked on another disk", "written", "changed"])
+def test_site_shares_bytecode_of_equal_files(
+    tmp_path: Path, index: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
     site = make_site(context, OWN)
     package = Path("jax_plugins") / "xla_rocm7"
     context.runner.run((*site.isolated, "-c", "import jax_plugins.xla_rocm7.version"), env=site.env)
-    linked, written = tmp_path / "linked", tmp_path / "written"
-    shutil.copytree(site.folder, linked, copy_function=os.link)
-    shutil.copytree(site.folder, written)
-    assert site.share_bytecode(written) == 0
-    assert not [*written.rglob("*.pyc")]
-    if not one_disk:
+    other = tmp_path / "other"
+    source = other / package / "version.py"
+    shutil.copytree(site.folder, other, copy_function=os.link if kind.startswith("linked") else shutil.copyfile)
+    if kind == "written":
+        os.utime(source, (1e9, 1e9))
+    if kind == "changed":
+        for path in other.rglob("*.py"):
+            path.write_bytes(path.read_bytes() + b"#")
+        assert site.share_bytecode(other) == 0
+        assert not [*other.rglob("*.pyc")]
+        return
+    if kind != "linked":
         monkeypatch.setattr(Path, "hardlink_to", refuse)
-    count = site.share_bytecode(linked)
-    (compiled,) = linked.joinpath(package, "__pycache__").glob("version.*.pyc")
-    assert count == len([*linked.rglob("*.pyc")]) > 0
+    count = site.share_bytecode(other)
+    (compiled,) = source.parent.joinpath("__pycache__").glob("version.*.pyc")
+    assert count == len([*other.rglob("*.pyc")]) > 0
     # Python uses it: it does not write the file again.
     before = compiled.stat().st_mtime_ns
     code = (
-        f"import sys; sys.path.insert(0, {str(linked)!r}); import jax_plugins.xla_rocm7.version as v; print(v.__file__)"
+        f"import sys; sys.path.insert(0, {str(other)!r}); import jax_plugins.xla_rocm7.version as v; print(v.__file__)"
     )
     said = context.runner.run((sys.executable, "-I", "-v", "-c", code))
-    assert said.stdout.strip() == str(linked / package / "version.py")
-    assert f"# {compiled} matches {linked / package / 'version.py'}" in said.stderr
+    assert said.stdout.strip() == str(source)
+    assert f"# {compiled} matches {source}" in said.stderr
     assert compiled.stat().st_mtime_ns == before
 
 
