@@ -16,10 +16,17 @@ from tests.support.left_out import STRICT
 load_profile()
 
 
-@pytest.fixture(autouse=True)
-def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip fsync, since power failures are not tested here."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
+@pytest.fixture(autouse=True, scope="package")
+def unit_environment() -> Iterator[None]:
+    """Skip fsync, since power failures are not tested here, and let the policy come from a clean checkout of main.
+
+    Fixtures of modules have both, too. Unit tests start no processes, such as git.
+    """
+    status = f"# branch.oid {'c' * 40}\n# branch.head main\n"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        patch.setattr("ci_build.release.authority._git_status", lambda _: status)
+        yield
 
 
 class _OneAtATime:
@@ -37,23 +44,18 @@ class _OneAtATime:
         return map(function, items)
 
 
-@pytest.fixture(autouse=True)
-def one_request_at_a_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def one_request_at_a_time(request: pytest.FixtureRequest) -> Iterator[None]:
     """Start no threads for requests to buckets, which cost a third of the time here; CI starts them.
 
     Modules that test concurrency have the mark `threads`.
     """
-    if not STRICT and request.node.get_closest_marker("threads") is None:
-        monkeypatch.setattr("promotion.storage.concurrency.ThreadPoolExecutor", _OneAtATime)
+    with pytest.MonkeyPatch.context() as patch:
+        if not STRICT and request.node.get_closest_marker("threads") is None:
+            patch.setattr("promotion.storage.concurrency.ThreadPoolExecutor", _OneAtATime)
+        yield
 
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> DirBucket:
     return DirBucket(tmp_path / "bucket")
-
-
-@pytest.fixture(autouse=True)
-def clean_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the policy come from a clean checkout of main, since unit tests start no processes."""
-    status = f"# branch.oid {'c' * 40}\n# branch.head main\n"
-    monkeypatch.setattr("ci_build.release.authority._git_status", lambda _: status)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,13 +32,22 @@ MOST_PASSED = {"smoke": 501}
 IMAGE = "example.org/runner@sha256:" + "a" * 64
 
 
-@pytest.fixture
-def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StagedSet:
-    """Return a promoted set for gfx942 and gfx950 in the default bucket of the current folder."""
-    monkeypatch.chdir(tmp_path)
-    bucket = DirBucket(tmp_path / "bucket")
-    staged = staged_in(bucket, tmp_path / "sets", make_wheels(tmp_path / "w"))
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> tuple[DirBucket, StagedSet]:
+    """Return a bucket with a promoted set for gfx942 and gfx950, which each test copies."""
+    folder = tmp_path_factory.mktemp("bucket")
+    bucket = DirBucket(folder / "bucket")
+    staged = staged_in(bucket, folder / "sets", make_wheels(folder / "w"))
     go(bucket, staged)
+    return bucket, staged
+
+
+@pytest.fixture
+def staged(tmp_path: Path, template: tuple[DirBucket, StagedSet], monkeypatch: pytest.MonkeyPatch) -> StagedSet:
+    """Return a promoted set for gfx942 and gfx950 in the default bucket of the current folder."""
+    bucket, staged = template
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(bucket.root, tmp_path / "bucket")
     return staged
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,23 @@ from tests.support.promoting import POLICY, RELEASED, go, objects, offered, stag
 from tests.support.wheel_sets import make_set, make_wheels, write_set
 
 
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> DirBucket:
+    """Return an index with two sets, which each test copies."""
+    folder = tmp_path_factory.mktemp("index")
+    made = DirBucket(folder / "bucket")
+    for minor in (2, 3):
+        wheels = make_wheels(folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+        go(made, staged_in(made, folder / "sets", wheels))
+    return made
+
+
 @pytest.fixture
-def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirBucket:
+def bucket(bucket: DirBucket, template: DirBucket, monkeypatch: pytest.MonkeyPatch) -> DirBucket:
     """Return an index with two sets."""
     monkeypatch.setenv("USER", "somebody")
-    made = DirBucket(tmp_path / "bucket")
-    for minor in (2, 3):
-        wheels = make_wheels(tmp_path / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
-        go(made, staged_in(made, tmp_path / "sets", wheels))
-    return made
+    shutil.copytree(template.root, bucket.root)
+    return bucket
 
 
 def run(bucket: DirBucket, *words: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -63,6 +64,13 @@ class Index:
         self.wheels.append(wheels)
         self.digests.append(staged.digest)
 
+    def copy(self, folder: Path) -> Index:
+        """Return a copy in an existing folder."""
+        shutil.copytree(self.folder, folder, dirs_exist_ok=True)
+        copied = Index(folder)
+        copied.wheels, copied.digests = [*self.wheels], [*self.digests]
+        return copied
+
     def day(self, number: int) -> datetime:
         return NOW + timedelta(days=number)
 
@@ -85,12 +93,18 @@ class Index:
         return list(verify(self.bucket, RELEASED)) == []
 
 
-@pytest.fixture
-def index(tmp_path: Path) -> Index:
-    made = Index(tmp_path)
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    """Return an index of three sets, which each test copies."""
+    made = Index(tmp_path_factory.mktemp("index"))
     for minor in (2, 3, 4):
         made.promote(minor)
     return made
+
+
+@pytest.fixture
+def index(tmp_path: Path, template: Index) -> Index:
+    return template.copy(tmp_path)
 
 
 # Rollback

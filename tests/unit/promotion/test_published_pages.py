@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,21 @@ from tests.support.web_pages import (
 from tests.support.wheel_sets import make_wheels
 
 
-@pytest.fixture
-def promoted(bucket: DirBucket, tmp_path: Path) -> DirBucket:
-    """Return a bucket with two promoted sets."""
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> DirBucket:
+    """Return a bucket with two promoted sets, which each test copies."""
+    folder = tmp_path_factory.mktemp("index")
+    made = DirBucket(folder / "bucket")
     for minor in (2, 3):
-        wheels = make_wheels(tmp_path / str(minor), version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
-        go(bucket, staged_in(bucket, tmp_path / "sets", wheels, rocm_version=f"7.{minor}.0"))
+        wheels = make_wheels(folder / str(minor), version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+        go(made, staged_in(made, folder / "sets", wheels, rocm_version=f"7.{minor}.0"))
+    return made
+
+
+@pytest.fixture
+def promoted(bucket: DirBucket, template: DirBucket) -> DirBucket:
+    """Return a bucket with two promoted sets."""
+    shutil.copytree(template.root, bucket.root)
     return bucket
 
 

@@ -7,6 +7,7 @@ import functools
 import itertools
 import json
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -318,11 +319,20 @@ def test_slow_promotion_is_refused(scene: tuple[TimedBucket, StagedSet]) -> None
 # On disk
 
 
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> DirBucket:
+    """Return an index with two sets, which each test copies."""
+    folder = tmp_path_factory.mktemp("index")
+    made = DirBucket(folder / "bucket")
+    for staged in staged_sets(made, folder):
+        go(made, staged)
+    return made
+
+
 @pytest.fixture
-def index(bucket: DirBucket, tmp_path: Path) -> DirBucket:
+def index(bucket: DirBucket, template: DirBucket) -> DirBucket:
     """Return an index with two sets."""
-    for staged in staged_sets(bucket, tmp_path):
-        go(bucket, staged)
+    shutil.copytree(template.root, bucket.root)
     return bucket
 
 
