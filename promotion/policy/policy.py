@@ -6,8 +6,10 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +203,13 @@ def _read(file: Path) -> tuple[bytes, dict[str, Any]]:
 
 
 def _tables(data: bytes) -> dict[str, Any]:
+    """Return the tables of a policy file, which the caller may change."""
+    return deepcopy(_parse(data))
+
+
+@lru_cache(maxsize=8)
+def _parse(data: bytes) -> dict[str, Any]:
+    # Parsing takes most of the time of `load_policy`, and commands load the policies of all channels.
     tables = tomllib.loads(data.decode())
     if tables.pop("schema") != _SCHEMA_VERSION:
         raise ValueError(f"schema is not {_SCHEMA_VERSION}")

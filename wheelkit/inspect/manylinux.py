@@ -11,6 +11,7 @@ import glob
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 from auditwheel.architecture import Architecture
@@ -127,7 +128,9 @@ def platform_libraries(platform: str) -> frozenset[str]:
     return frozenset({*policy.whitelist, *([loader] if loader else [])})
 
 
+@cache
 def _policies(platform: str) -> tuple[WheelPolicies, Policy]:
+    # auditwheel reads and validates its table for each object.
     try:
         machine = next(a for a in Architecture if platform.endswith(f"_{a.value}"))
         policies = WheelPolicies(libc=Libc.GLIBC, arch=machine)

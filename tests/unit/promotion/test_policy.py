@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from core.model import Tier
 from core.targets import expand, load_table
 from promotion.policy.families import load_families
 from promotion.policy.gate_rules import GateRule, at_least
-from promotion.policy.policy import POLICY_FILE, device_members_digest, edition, load_policy
+from promotion.policy.policy import POLICY_FILE, channel_names, device_members_digest, edition, load_policy
 from promotion.policy.set_rules import missing_targets, unused_targets
 
 POLICY = load_policy("multi-arch")
@@ -44,6 +46,20 @@ def test_load_policy_applies_index_values(tmp_path: Path) -> None:
     assert (special.pythons, special.tier) == (4, Tier.DEVICE)
     assert (usual.pythons, usual.tier) == (1, Tier.STRUCTURE)
     assert special.gates == usual.gates
+
+
+def test_policies_of_all_channels_parse_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = policy_file(tmp_path, "schema = 2", "# Another file.\nschema = 2")
+    parsed, loads = list[str](), tomllib.loads
+
+    def counted(text: str) -> dict[str, Any]:
+        parsed.append(text)
+        return loads(text)
+
+    monkeypatch.setattr(tomllib, "loads", counted)
+    first = [load_policy("multi-arch", channel=channel, file=path) for channel in channel_names(path)]
+    assert parsed.count(path.read_text()) == 1
+    assert [load_policy("multi-arch", channel=policy.channel, file=path) for policy in first] == first
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from auditwheel.architecture import Architecture
@@ -16,7 +17,8 @@ from core.errors import ElfError, RepairError
 from core.model import Severity
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from wheelkit.elf import libstdcxx
-from wheelkit.inspect.manylinux import PlatformVerdict, platform_verdict
+from wheelkit.inspect import manylinux
+from wheelkit.inspect.manylinux import PlatformVerdict, _policies, platform_libraries, platform_verdict
 
 P28 = "manylinux_2_28_x86_64"
 CANONICAL = "_ZNSt10filesystem9canonicalERKNS_7__cxx114pathE"
@@ -144,6 +146,14 @@ def test_verdict_equals_auditwheels_on_forbidden_symbols(
     references = policies.lddtree_external_references(ldd(root / "pkg/lib.so"), root)
     free = [name for name, reference in references.items() if not (reference.libs or reference.blacklist)]
     assert max(map(policies.get_policy_by_name, free)).name == policy
+
+
+def test_policies_of_platform_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    _policies.cache_clear()
+    made = Mock(wraps=WheelPolicies)
+    monkeypatch.setattr(manylinux, "WheelPolicies", made)
+    assert platform_libraries(P28) == platform_libraries(P28)
+    assert made.call_count == 1
 
 
 def test_verdict_siblings_are_not_external(tmp_path: Path) -> None:
