@@ -41,7 +41,8 @@ class FakeTasks:
 
     def run(self, tasks: Sequence[Task], work: Path) -> Iterator[TaskResult]:
         self.tasks += tasks
-        for task, (error, kind) in zip(tasks, self._errors or [("", CiBuildError)] * len(tasks), strict=True):
+        errors: Sequence[tuple[str, type[CiBuildError]]] = self._errors or [("", CiBuildError)] * len(tasks)
+        for task, (error, kind) in zip(tasks, errors, strict=True):
             folder = work / task.key
             folder.mkdir()
             (folder / "unit.o").write_text(task.label)
