@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_build.rocm.lock import RocmLock, parse_lock, write_lock
-from ci_build.rocm.request import RocmSource, RocmStorage, is_url
+from ci_build.rocm.request import RocmSource, RocmStorage, check_source, is_url
 from ci_build.rocm.source import obtain_rocm
 from core.errors import BucketError
 from core.model import ROCM_LOCK
@@ -53,6 +53,7 @@ def with_rocm_of_set(
         write_lock(file, lock)
         # A build needs only some of the files; tests also load rocBLAS's kernels.
         source = RocmSource(source=lock.source, version=lock.version, lock=file, locked=True, full=True)
+        check_source(source)
         return replace(request, rocm=obtain_rocm(source, storage, reporter, runner, connect).root)
 
 

@@ -14,7 +14,7 @@ from ci_build.rocm.request import RocmSource, RocmStorage
 from ci_build.rocm.set_lock import set_lock
 from ci_build.rocm.source import obtain
 from ci_build.rocm.store import RocmStore
-from core.errors import BucketError, InputError
+from core.errors import BucketError, InputError, RequestError
 from core.http.client import Client, RetryPolicy
 from core.process import HostRunner
 from core.report import Reporter
@@ -97,3 +97,9 @@ def test_damaged_lock_is_refused(tmp_path: Path, lock: RocmLock) -> None:
     file.write_bytes(set_lock(replace(lock, version="7.9.9")))
     with pytest.raises(BucketError, match=r"rocm\.lock of .* has other bytes than were staged"):
         asked(tmp_path, one, bucket)
+
+
+def test_lock_of_a_file_is_refused(tmp_path: Path, lock: RocmLock) -> None:
+    place = staged(tmp_path, set_lock(replace(lock, source=f"file://{tmp_path}/{NAME}")))
+    with pytest.raises(RequestError, match="is not an http or https URL"):
+        asked(tmp_path, *place)
