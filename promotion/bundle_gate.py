@@ -3,6 +3,7 @@
 - `wheels/`: also the packages of this program and of the tests, for one Python
 - `gate/*.lock`: the lock files of these packages, which pip verifies
 - `gate/jax.git`: the commit of JAX's suite
+- `program/`: this program
 - `set/`: also the wheels of the set, so that the folder is a set
 """
 
@@ -19,15 +20,15 @@ from packaging.requirements import Requirement
 
 from core.errors import InputError, ProcessError, RequestError
 from core.model import WheelSet
+from core.own_files import PACKAGES, ROOT
 from core.process import Runner
 from promotion.gates.common.installers import Command, download
 from promotion.gates.common.requirements import write_lines
 from promotion.gates.common.uv_installer import configured_uv
 from promotion.gates.device.suite import SuiteSource
 
-FOLDER, SUITE = "gate", "gate/jax.git"
-_BUILD = Path(__file__).parents[1] / "build"
-_LOCKS = (_BUILD / "requirements.lock", _BUILD / "requirements-gate.lock")
+FOLDER, SUITE, PROGRAM = "gate", "gate/jax.git", "program"
+_LOCKS = (ROOT / "build" / "requirements.lock", ROOT / "build" / "requirements-gate.lock")
 """Packages of this program, with uv and pip, and packages that run the tests."""
 _ALSO = "also.lock"
 """Name of the user's lock file in the bundle; it differs from the names of this program's."""
@@ -36,10 +37,9 @@ _README = """
 Tests without a network
 -----------------------
 
-gate/ and wheels/ have all that the gate device needs besides Python {python} and a checkout of this program. In the
-checkout, run with this folder as DIR:
+This folder has all that the gate device needs besides Python {python}. Run with this folder as DIR:
 
-    python{python} build/ci_build gate device DIR/set --offline --wheelhouse DIR {options}
+    python{python} DIR/program/build/ci_build gate device DIR/set --offline --wheelhouse DIR {options}
 
 Evidence and results go into the bucket that --bucket names.
 """
@@ -77,7 +77,7 @@ def check_gate_bundle(request: GateBundle, wheel_set: WheelSet) -> None:
 
 
 def add_gate(root: Path, request: GateBundle, wheel_set: WheelSet, runner: Runner) -> str:
-    """Download the tools and tests of the gate into the folder of a bundle; return the text for its README.
+    """Add this program and the tools and tests of the gate to the folder of a bundle; return the text for its README.
 
     Raises:
         InputError: the suite cannot be fetched.
@@ -90,6 +90,8 @@ def add_gate(root: Path, request: GateBundle, wheel_set: WheelSet, runner: Runne
         needed = write_lines(root / "needed.txt", _applicable(lock, request.python))
         _run(runner, download(Path(sys.executable), request.python, needed, root / "wheels"))
         needed.unlink()
+    for name in ("build", *PACKAGES):
+        shutil.copytree(ROOT / name, root / PROGRAM / name, ignore=shutil.ignore_patterns("__pycache__"))
     for wheel in wheel_set.wheels:
         (root / "set" / wheel.filename).hardlink_to(root / "wheels" / wheel.filename)
     options = [f"--platform {request.platform}", f"--python {request.python}"]

@@ -7,8 +7,7 @@ import hashlib
 import platform
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-_PACKAGES = ("core", "wheelkit", "promotion", "kernels", "pjrt", "plugin", "ci_build")
+from core.own_files import PACKAGES, ROOT
 
 
 @functools.cache
@@ -18,7 +17,7 @@ def own_identity(root: Path = ROOT) -> str:
     It covers all files of the packages and the lock files, the version of Python, and the machine's architecture.
     """
     digest = hashlib.sha256()
-    files = [path for package in _PACKAGES for path in (root / package).rglob("*") if "__pycache__" not in path.parts]
+    files = [path for package in PACKAGES for path in (root / package).rglob("*") if "__pycache__" not in path.parts]
     for path in sorted((*files, *(root / "build").glob("*.lock"))):
         if path.is_file():
             data = path.read_bytes()

@@ -20,6 +20,8 @@ from ci_build.docs.pages import PICTURES, navigation
 from ci_build.docs.request import DocsRequest
 from ci_build.release import gating
 from ci_build.release.request import GATES
+from core.process import HostRunner
+from promotion.gates.common.pythons import find_pythons
 from tests.integration.conftest import Released, succeed
 from tests.support.chromium import chromium
 from tests.support.machine import need
@@ -38,6 +40,8 @@ ELSEWHERE = {
 """Commands that another test, or this very run, covers."""
 TUTORIAL = "docs/tutorial.md"
 RELEASE = "python3 build/ci_build release --local"
+BUNDLED = ["python3.12", "wheelhouse/program/build/ci_build"]
+"""The program in a folder for machines without a network, and the Python that the folder is for."""
 
 
 PAGES = (
@@ -137,8 +141,11 @@ def test_commands_of_page_run(
         if page == TUTORIAL and words[1:2] == ["-m"]:
             _run_python(words)
             continue
-        assert words[:2] == ["python3", "build/ci_build"], command
         argv = [sys.executable, str(ROOT / "build" / "ci_build"), *words[2:]]
+        if words[:2] == BUNDLED:
+            argv[:2] = [str(find_pythons(["3.12"], HostRunner(dict(os.environ)))["3.12"]), words[1]]
+        else:
+            assert words[:2] == ["python3", "build/ci_build"], command
         if words[2:4] == ["index", "serve"]:
             _serve(argv)
             continue

@@ -68,6 +68,8 @@ def test_gate_without_network_installs_from_folder(
     said = (made / "README.txt").read_text()
     options = f"gate device DIR/set --offline --wheelhouse DIR --platform cpu --python {OWN} --jax-tests file://"
     assert options in said
+    start = [sys.executable, str(made / "program/build/ci_build"), "doctor", "--help"]
+    assert "usage: ci_build doctor" in HostRunner({}).run(start).stdout, "the folder has the program"
     # The runner has neither the index nor the repository.
     shutil.rmtree(index)
     shutil.rmtree(repository)
