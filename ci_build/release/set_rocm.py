@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ci_build.rocm.lock import RocmLock, parse_lock, write_lock
 from ci_build.rocm.request import RocmSource, RocmStorage, check_source, is_url
 from ci_build.rocm.source import obtain_rocm
-from core.errors import BucketError
+from core.errors import BucketError, InputError, RequestError
 from core.model import ROCM_LOCK
 from core.process import Runner
 from core.report import Reporter
@@ -53,8 +53,15 @@ def with_rocm_of_set(
         write_lock(file, lock)
         # A build needs only some of the files; tests also load rocBLAS's kernels.
         source = RocmSource(source=lock.source, version=lock.version, lock=file, locked=True, full=True)
-        check_source(source)
-        return replace(request, rocm=obtain_rocm(source, storage, reporter, runner, connect).root)
+        try:
+            check_source(source)
+            rocm = obtain_rocm(source, storage, reporter, runner, connect)
+        except (InputError, RequestError) as error:
+            problem = error.message.replace(str(file), ROCM_LOCK)
+            raise type(error)(
+                f"The ROCm of {staged} cannot be used: {problem}", hint="Restore it, or give another one with --rocm."
+            ) from error
+    return replace(request, rocm=rocm.root)
 
 
 def _lock_of(staged: StagedSet, bucket: Bucket) -> RocmLock | None:

@@ -158,8 +158,8 @@ def device(state: State, /, *, redo: bool, shards: int | None, **values: object)
         _device_gate_in_image(state, values, redo=redo)
         return
     settings = _container_settings(state, values)
-    idle = [name for name in _IMAGE_OPTIONS if not (name == "cache_dir" and values["rocm_of_set"])]
-    if unused := [settings.get(name).origin for name in idle if settings.typed(name)]:
+    for_image = [name for name in _IMAGE_OPTIONS if not (name == "cache_dir" and values["rocm_of_set"])]
+    if unused := [settings.get(name).origin for name in for_image if settings.typed(name)]:
         raise RequestError(f"{', '.join(unused)} has no effect without --image.", hint="Give --image, or omit this.")
     device_image.require_container(DeviceRequest(**fields_of(DeviceRequest, values)))
     _device_gate(

@@ -75,7 +75,13 @@ def test_tests_load_whole_rocm_of_set(tmp_path: Path, server: Behaviour, lock: R
 def test_replaced_rocm_is_refused(tmp_path: Path, server: Behaviour, lock: RocmLock) -> None:
     place = staged(tmp_path, set_lock(lock))
     server.files[PATH] = tarball(make_rocm(tmp_path / "other"), extra=b"replaced")
-    with pytest.raises(InputError, match="sha256"):
+    with pytest.raises(InputError, match=r"The ROCm of multi-arch/\w+ cannot be used: .* has sha256 .* --rocm\."):
+        asked(tmp_path, *place)
+
+
+def test_rocm_that_differs_from_lock_is_refused(tmp_path: Path, lock: RocmLock) -> None:
+    place = staged(tmp_path, set_lock(replace(lock, compiler="clang 1")))
+    with pytest.raises(RequestError, match=r"differs from rocm\.lock: compiler: .*, but the lock has clang 1"):
         asked(tmp_path, *place)
 
 
