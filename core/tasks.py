@@ -77,7 +77,8 @@ class TaskResult:
         folder: folder on this machine with the files that the function left.
         worker: name of the worker that ran the task.
         error: error of the task; empty after success.
-        kind: class of the error: MachineError if the task was lost with its workers, RequestError for wrong options.
+        kind: class of the error: MachineError if the task was lost with its workers or the store has damaged files,
+            RequestError for wrong options.
     """
 
     task: Task

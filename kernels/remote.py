@@ -31,7 +31,7 @@ def run_steps(graph: Graph, tasks: Tasks, work: Path) -> None:
 
     Raises:
         KernelError: steps failed; the message has the target, command and compiler output of each.
-        MachineError: all failed steps were lost with their workers; the results of the others are kept.
+        MachineError: all failed steps failed because of their workers or the store; other results are kept.
     """
     missing = graph.missing()
     steps = [step for step in missing if not step.after]
@@ -54,7 +54,7 @@ def run_steps(graph: Graph, tasks: Tasks, work: Path) -> None:
     if failed:
         text = "\n  ".join((f"{len(failed)} of {len(missing)} steps failed:", *(result.error for result in failed)))
         if all(result.kind is MachineError for result in failed):
-            raise MachineError(text, hint="\nCorrect or replace the workers, and run the command again.")
+            raise MachineError(text, hint="\nCorrect the workers or the store, and run the command again.")
         raise KernelError(text, hint="\nRun a failed command by itself for details.")
 
 

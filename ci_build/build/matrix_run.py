@@ -38,7 +38,7 @@ class BuiltCell:
         out: folder of the set.
         worker: worker that built it.
         error: reason why there is no set; empty after success.
-        lost: whether the build was lost with its workers.
+        lost: whether the build failed because of its workers or their store.
     """
 
     name: str
