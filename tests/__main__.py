@@ -202,9 +202,10 @@ def main(argv: Sequence[str]) -> int:
     sys.dont_write_bytecode = False
     checks = Checks(() if options.unit else tuple(CHECKS))
 
-    # A name such as docs may be the value of -k, so a folder has a slash.
-    named = (word for word in rest if "::" in word or word.endswith(".py") or ("/" in word and Path(word).is_dir()))
-    chosen = [] if any(named) else [ROOT / "tests"]
+    # A name such as docs may be the value of -k, and other folders that of --basetemp.
+    folders = (word for word in rest if "/" in word and Path(word).resolve().is_relative_to(ROOT / "tests"))
+    named = any(folders) or any("::" in word or word.endswith(".py") for word in rest)
+    chosen = [] if named else [ROOT / "tests"]
     strict = os.environ.get("CI", "").lower() in ("1", "true")
     # Tests wait a fifth of their time, for disks and for each other's processes; heavy tests keep all cores busy.
     jobs = len(os.sched_getaffinity(0)) + (not strict) if options.jobs is None else options.jobs
