@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,9 @@ CODE = {
     "spilling": made_code(kernels=[kernel("fat_fusion", vgpr_spill_count=7)]),
     "damaged": made_code()[:300],
 }
-LIMITS = ProcessLimits(start_seconds=20, program_seconds=2, memory=400 << 20)
+LIMITS = ProcessLimits(start_seconds=60, program_seconds=60, memory=400 << 20)
+SHORT = ProcessLimits(start_seconds=20, program_seconds=2, memory=400 << 20)
+"""For children that hang; another one can need 2 s on a busy machine."""
 
 
 class Bench:
@@ -209,7 +212,8 @@ DEATHS = {
 @pytest.mark.parametrize("death", DEATHS)
 def test_crash_fails_running_program_and_continues_with_rest(bench: Bench, death: str) -> None:
     code, text = DEATHS[death]
-    evidence = bench.run(bench.gate("numpy.one", f"bad.{death}", "numpy.two"))
+    limits = SHORT if code == "compile-hung" else LIMITS
+    evidence = bench.run(bench.gate("numpy.one", f"bad.{death}", "numpy.two", limits=limits))
     (found,) = errors(evidence)
     assert found.startswith(f"{code}: gfx942 bad.{death} ")
     assert text in found
@@ -299,7 +303,7 @@ def test_unusable_compiler_is_an_error(bench: Bench, culprit: str, text: str) ->
     ("culprit", "text"), [("after.abort", "died of SIGABRT"), ("after.hang", "made no progress for 2 s")]
 )
 def test_abnormal_exit_after_last_program_is_a_warning(bench: Bench, culprit: str, text: str) -> None:
-    limits = ProcessLimits(start_seconds=2, program_seconds=2, memory=LIMITS.memory)
+    limits = replace(SHORT, start_seconds=2) if culprit == "after.hang" else LIMITS
     evidence = bench.run(bench.gate("numpy.one", culprit, limits=limits))
     assert errors(evidence) == []
     (found,) = warnings(evidence)
@@ -409,7 +413,7 @@ def test_grown_code_is_a_warning(bench: Bench) -> None:
 
 
 def test_interrupt_ends_child_processes(bench: Bench) -> None:
-    gate = bench.gate("bad.deaf", limits=ProcessLimits(start_seconds=60, program_seconds=60, memory=LIMITS.memory))
+    gate = bench.gate("bad.deaf")
 
     def interrupt() -> None:
         while not bench.processes():
