@@ -76,10 +76,11 @@ FILES: Mapping[str, BadFile] = {
     ),
     "hold_device_later": _among_good(
         "failed",
-        "def test_hold():\n    subprocess.Popen(['sh', '-c', f'sleep 0.2; exec sleep 600 <{DEVICE}'])\n\n"
-        "def test_meanwhile():\n    time.sleep(0.5)",
+        "def test_hold():\n    held = f'sleep 0.2; exec <{DEVICE}; touch {MARK}; exec sleep 600'\n"
+        "    subprocess.Popen(['sh', '-c', held])\n\n"
+        "def test_meanwhile():\n    while not MARK.exists():\n        time.sleep(0.05)",
         "behind, which had",
-        _DEVICE,
+        f"{_DEVICE}MARK = Path(__file__).with_suffix('.mark')\n",
     ),
     # The fake device's memory is released when the process ends.
     "leak_memory": _among_good(
