@@ -14,6 +14,7 @@ import pytest
 from filelock import FileLock
 from platformdirs import user_cache_path
 
+from tests.conftest import find_pythons
 from tests.support.kernels_fake.lowered import CHECKS
 from tests.support.machine import uv_environment
 
@@ -21,10 +22,11 @@ Environment = Callable[[str], Path]
 
 
 @pytest.fixture(scope="session")
-def environment(pythons: dict[str, Path]) -> Environment:
+def environment() -> Environment:
     """Return `environment(jax) -> interpreter` of a cached environment with the packages of that lock."""
 
     def find(jax: str) -> Path:
+        pythons = find_pythons()
         lock = CHECKS / f"jax-{jax}.lock"
         oldest = (3, 12) if jax.startswith("0.12") else (3, 11)
         version = min(

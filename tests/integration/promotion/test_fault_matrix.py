@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -164,8 +164,8 @@ def gate(name: str) -> Gate:
             return install_gate.make_gate(with_=lambda runner, cache: configured_installers(runner, cache)[1:])
 
 
-def needs_python(pythons: Mapping[str, Path]) -> None:
-    if PYTHON not in pythons:
+def needs_python(request: pytest.FixtureRequest) -> None:
+    if PYTHON not in request.getfixturevalue("pythons"):
         pytest.skip(f"no Python {PYTHON} on this machine, for which the set is")
 
 
@@ -188,9 +188,9 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("fault", "catch"), ROWS)
-def test_gates_report_each_fault(bench: Bench, pythons: Mapping[str, Path], fault: Fault, catch: Catch) -> None:
+def test_gates_report_each_fault(bench: Bench, request: pytest.FixtureRequest, fault: Fault, catch: Catch) -> None:
     if catch.gate in WHOLE:
-        needs_python(pythons)
+        needs_python(request)
     # A comparison with the recipe refuses each change; the warning is for wheels of others.
     tested = inspection.GATE if catch.warns and catch.gate == "inspection" else gate(catch.gate)
     (evidence,) = bench.judge(fault.inject(bench), [tested], whole=catch.gate in WHOLE)
@@ -213,9 +213,9 @@ def test_gates_miss_documented_faults(bench: Bench, fault: Fault) -> None:
 
 
 @pytest.mark.heavy
-def test_gates_pass_unbroken_set(bench: Bench, pythons: Mapping[str, Path]) -> None:
+def test_gates_pass_unbroken_set(bench: Bench, request: pytest.FixtureRequest) -> None:
     """The set is unpacked and packed again by the same bench."""
-    needs_python(pythons)
+    needs_python(request)
     gates = [gate(name) for name in ("inspection", "abi", "load", "coverage", "compile", "install")]
     whole = Case(wheels={"jaxlib": bench.path("jaxlib")}, manifest=bench.manifest)
     for evidence in bench.judge(whole, gates, whole=True):
