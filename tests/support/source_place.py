@@ -161,12 +161,25 @@ def use_modules(jax: Path) -> None:
     (registry / "bazel_registry.json").write_text("{}")
 
 
+def send_compiler(jax: Path) -> None:
+    """Make the libraries of the compiler inputs of actions, since executors have none."""
+    rules = jax / "rocm" / "configure.bzl"
+    text = rules.read_text()
+    assert "_REMOTE = False" in text
+    rules.write_text(text.replace("_REMOTE = False", "_REMOTE = True"))
+
+
 def commit_all(folder: Path) -> str:
     """Turn a folder into a checkout; return its commit."""
     git = ["git", "-C", str(folder), "-c", "user.name=somebody", "-c", "user.email=somebody@localhost"]
     for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message=All"]):
         subprocess.run([*git, *words], check=True)
-    done = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    return commit_of(folder)
+
+
+def commit_of(folder: Path) -> str:
+    """Return the commit of a checkout."""
+    done = subprocess.run(["git", "-C", folder, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 

@@ -24,11 +24,13 @@ from tests.integration.conftest import ci_build
 from tests.support import docker
 from tests.support.source_place import (
     DEVICE,
+    PYTHON,
     SECONDS,
     VERSION,
     WORKSPACE,
     Place,
     commit_all,
+    commit_of,
     contents,
     jax_in,
     mark_xla,
@@ -41,6 +43,7 @@ from wheelkit.archive.reader import WheelArchive
 
 pytestmark = [pytest.mark.heavy, pytest.mark.network]
 
+TARGETS = ("--targets", "gfx942,gfx1151")
 TARBALL = f"therock-dist-linux-multiarch-{VERSION}.tar.zst"
 
 
@@ -55,11 +58,43 @@ def place(engine: docker.Docker, tmp_path_factory: pytest.TempPathFactory) -> Pl
 
 
 @pytest.fixture(scope="module")
-def dist(place: Place) -> Path:
-    """Build the set with the seed's command."""
-    done = place.run(place.folder / "dist", "--targets", "gfx942,gfx1151")
-    assert done.returncode == 0, done.stderr
+def words(place: Place) -> tuple[str, ...]:
+    """Return the options of the set that most tests use."""
+    return (*TARGETS, f"--disk-cache={place.folder / 'actions'}")
+
+
+@pytest.fixture(scope="module")
+def terminal(place: Place, words: tuple[str, ...]) -> str:
+    """Build the set, and return everything that a terminal displayed."""
+    status, shown = place.run_on_terminal(place.folder / "dist", *words)
+    assert status == 0, shown
+    return shown
+
+
+@pytest.fixture(scope="module")
+def dist(place: Place, terminal: str) -> Path:
     return place.folder / "dist"
+
+
+@pytest.fixture(scope="module")
+def later(place: Place, dist: Path) -> Path:
+    """Build another commit, with a folder in which clang does not find the device libraries.
+
+    The wheels of that commit have another platform tag, and both tags fit the request.
+    """
+    jax = jax_in(place.folder / "jax-later")
+    rules = jax / "rocm" / "defs.bzl"
+    rules.write_text(rules.read_text().replace("manylinux_2_27_x86_64", "manylinux_2_28_x86_64"))
+    commit_all(jax)
+    out = place.folder / "later"
+    done = replace(place, rocm=docker.rocm(VERSION, "llvm-only")).run(out, *TARGETS, jax=jax)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_terminal_shows_progress_without_output_of_bazel(terminal: str) -> None:
+    assert re.search(r"build jax-rocm7-pjrt, log in .*?[1-9]\d* of \d+ actions", terminal, re.DOTALL)
+    assert "INFO: " not in terminal
 
 
 def test_wheels_have_code_for_requested_targets(place: Place, dist: Path) -> None:
@@ -82,8 +117,7 @@ def test_wheels_have_code_for_requested_targets(place: Place, dist: Path) -> Non
 def test_set_records_all_inputs(place: Place, dist: Path) -> None:
     source = wheels_json(dist)["request"]["source"]
     assert source["builder"] == place.engine.ask("image", "inspect", "--format={{.Id}}", place.engine.builder())
-    head = subprocess.run(["git", "-C", place.jax, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    assert source["jax_commit"] == head.stdout.strip()
+    assert source["jax_commit"] == commit_of(place.jax)
     assert source["xla_commit"] in (place.jax / "third_party" / "xla" / "revision.bzl").read_text()
     assert re.match(r"[0-9a-f]{40}|tree-", source["own_commit"])
     assert source["rocm"] == file_sha256(dist / "rocm.lock") == wheels_json(dist)["files"]["rocm.lock"]
@@ -114,14 +148,14 @@ def test_outputs_belong_to_caller_and_containers_are_removed(place: Place, dist:
     assert verified.returncode == 0, verified.stderr
 
 
-def test_second_run_reuses_everything(place: Place, dist: Path) -> None:
+def test_second_run_reuses_everything(place: Place, dist: Path, words: tuple[str, ...]) -> None:
     before = {path: path.stat().st_mtime_ns for path in [*dist.rglob("*"), *dist.parent.glob("dist.logs/*")]}
-    done = place.run(dist, "--targets", "gfx942,gfx1151")
+    done = place.run(dist, *words)
     assert done.returncode == 0, done.stderr
     assert "is up to date; nothing to do" in done.stderr
     assert {path: path.stat().st_mtime_ns for path in before} == before
     # Compiled wheels are reused although the set was deleted.
-    moved = place.run(place.folder / "elsewhere", "--targets", "gfx942,gfx1151")
+    moved = place.run(place.folder / "elsewhere", *words)
     assert moved.returncode == 0, moved.stderr
     assert not list(place.folder.glob("elsewhere.logs/*.log"))
     assert wheels_json(place.folder / "elsewhere")["digest"] == wheels_json(dist)["digest"]
@@ -158,85 +192,73 @@ def test_wheel_linked_with_another_rocm_is_refused(place: Place) -> None:
     assert kept.name.startswith("jax_rocm7_pjrt-")
 
 
-def test_other_xla_is_compiled_with_disk_cache(place: Place) -> None:
-    xla, cache = place.folder / "another xla", place.folder / "actions"
-    shutil.copytree(WORKSPACE / "third_party" / "xla", xla)
-    head = commit_all(xla)
-    words = ["--targets", "gfx942", "--one-target", f"--xla-source-dir={xla}", f"--disk-cache={cache}"]
-    status, shown = place.run_on_terminal(place.folder / "with-xla", *words)
-    assert status == 0, shown
-    # A terminal shows the progress, but no other output of Bazel.
-    assert re.search(r"build jax-rocm7-pjrt, log in .*?[1-9]\d* of \d+ actions", shown, re.DOTALL)
-    assert "INFO: " not in shown
-    assert wheels_json(place.folder / "with-xla")["request"]["source"]["xla_commit"] == head
-    filled = contents(cache)
+def test_other_xla_is_compiled_with_disk_cache(place: Place, dist: Path, words: tuple[str, ...]) -> None:
+    filled = contents(place.folder / "actions")
     assert len(filled) > 10
-    # Bazel compiles that folder instead of jax's pinned XLA. In another output tree, nothing has been built yet.
+    xla, out = place.folder / "another xla", place.folder / "read-only"
+    shutil.copytree(WORKSPACE / "third_party" / "xla", xla)
     mark_xla(xla, "this is another one")
-    clean, out = replace(place, cache="cache-xla", rocm=docker.rocm(VERSION, "link")), place.folder / "read-only"
-    done = clean.run(out, *words, "--cache-read-only")
+    head = commit_all(xla)
+    # Another output tree, where nothing has been built yet.
+    clean = replace(place, cache="cache-xla", rocm=docker.rocm(VERSION, "link"))
+    done = clean.run(out, *words, f"--xla-source-dir={xla}", "--cache-read-only")
     assert done.returncode == 0, done.stderr
+    assert wheels_json(out)["request"]["source"]["xla_commit"] == head
+    # Bazel compiles that folder instead of jax's pinned XLA.
     (pjrt,) = out.glob("jax_rocm7_pjrt-*.whl")
     with WheelArchive(pjrt) as archive:
         assert b"this is another one" in archive.read("jax_plugins/xla_rocm7/xla_rocm_plugin.so")
     told = processes_in(place.folder / "read-only.logs" / "jax-rocm-pjrt.log")
+    assert "sandbox" in told
     assert "disk cache hit" in told
     assert "disk cache hit" in done.stderr
-    # Compiled wheels are removed.
-    assert "sandbox" in told
-    assert contents(cache) == filled
+    assert contents(place.folder / "actions") == filled
 
 
-def test_pythons_share_one_cache(place: Place) -> None:
-    """build.py copies the wheels of other Pythons and commits too; only those that Bazel built are used."""
-    shared = replace(place, cache="cache-pythons", rocm=docker.rocm(VERSION, "link"))
-    three, fourth = shared.folder / "three", shared.folder / "fourth"
-    done = shared.run(three, "--targets", "gfx942", "--python-versions=3.11,3.12,3.13")
+def test_pythons_share_one_cache(place: Place, dist: Path, words: tuple[str, ...]) -> None:
+    """build.py copies the wheels of other Pythons too; only those that Bazel built are used."""
+    both, again = place.folder / "both", place.folder / "again"
+    pythons = f"--python-versions={PYTHON},3.14"
+    done = place.run(both, *words, pythons)
     assert done.returncode == 0, done.stderr
-    assert len(list(three.glob("*.whl"))) == 7
-    log = (three.with_name("three.logs") / "jaxlib-3.13.log").read_text()
-    assert log.count("Distribution path: ") == 3
+    before = {path.name: path.read_bytes() for path in both.glob("*.whl")}
+    assert len(before) == 5
+    # The other wheels are those of the first set.
+    logs = both.with_name("both.logs")
+    assert {path.name for path in logs.glob("*.log")} == {"jax-rocm-plugin-3.14.log", "jaxlib-3.14.log"}
+    log = (logs / "jaxlib-3.14.log").read_text()
+    assert log.count("Distribution path: ") == 2
     assert "Output wheel: bazel-out/" in log
-    done = shared.run(fourth, "--targets", "gfx942", "--python-versions=3.14")
-    assert done.returncode == 0, done.stderr
-    before = {path.name: path.read_bytes() for path in fourth.glob("*.whl")}
-    # Everything is built already, but nothing is recorded: Bazel runs and has nothing to do.
-    for path in (*(shared.folder / "cache-pythons" / "builds").glob("*.json"), fourth / "wheels.json"):
-        path.unlink()
-    again = shared.folder / "again"
-    done = shared.run(again, "--targets", "gfx942", "--python-versions=3.14")
+    # Everything is built already, but jaxlib is not recorded: Bazel runs and has nothing to do.
+    records = {path: path.read_text() for path in (place.folder / "cache" / "builds").glob("*.json")}
+    (record,) = (path for path, text in records.items() if '"jaxlib"' in text and "-cp314-" in text)
+    record.unlink()
+    done = place.run(again, *words, pythons)
     assert done.returncode == 0, done.stderr
     assert {path.name: path.read_bytes() for path in again.glob("*.whl")} == before
     log = (again.with_name("again.logs") / "jaxlib-3.14.log").read_text()
-    assert (log.count("Distribution path: "), "Output wheel: " in log) == (4, False)
-    # Another commit, whose wheels have another platform tag: both fit the request.
-    jax = jax_in(shared.folder / "later")
-    rules = jax / "rocm" / "defs.bzl"
-    rules.write_text(rules.read_text().replace("manylinux_2_27_x86_64", "manylinux_2_28_x86_64"))
-    commit = commit_all(jax)
-    out = shared.folder / "later-dist"
-    done = shared.run(out, "--targets", "gfx942", "--python-versions=3.14", jax=jax)
-    assert done.returncode == 0, done.stderr
-    assert "manylinux_2_27" in (out.with_name("later-dist.logs") / "jaxlib-3.14.log").read_text()
-    (jaxlib,) = out.glob("jaxlib-*.whl")
+    assert (log.count("Distribution path: "), "Output wheel: " in log) == (2, False)
+
+
+def test_wheel_is_of_requested_commit(place: Place, later: Path) -> None:
+    """build.py copies the wheels of earlier commits too."""
+    assert "manylinux_2_27" in (later.with_name("later.logs") / f"jaxlib-{PYTHON}.log").read_text()
+    (jaxlib,) = later.glob("jaxlib-*.whl")
     with WheelArchive(jaxlib) as archive:
-        assert commit.encode() in archive.read("jaxlib/version.py")
+        assert commit_of(place.folder / "jax-later").encode() in archive.read("jaxlib/version.py")
 
 
-def test_folder_with_hidden_device_libraries(place: Place) -> None:
+def test_folder_with_hidden_device_libraries(later: Path) -> None:
     """A folder is used in place, without the link that unpacked tarballs get."""
-    folder = replace(place, cache="cache-pythons", rocm=docker.rocm(VERSION, "llvm-only"))
-    out = place.folder / "hidden"
-    done = folder.run(out, "--targets", "gfx1100", "--one-target")
-    assert done.returncode == 0, done.stderr
-    state = json.loads((out.with_name("hidden.logs") / "state.json").read_text())
-    assert "--bazel_options=--action_env=HIP_DEVICE_LIB_PATH=/opt/rocm/lib/llvm/amdgcn/bitcode" in state["argv"]
+    for name in ("jax-rocm-pjrt", f"jax-rocm-plugin-{PYTHON}"):
+        log = (later.with_name("later.logs") / f"{name}.log").read_text()
+        assert "--action_env=HIP_DEVICE_LIB_PATH=/opt/rocm/lib/llvm/amdgcn/bitcode" in log
 
 
 def test_failed_build_is_summarised_and_keeps_set(place: Place, dist: Path) -> None:
     jax = jax_in(place.folder / "broken")
     kernels = jax / "jaxlib" / "rocm" / "pjrt.hip"
-    kernels.write_text(kernels.read_text().replace("fmaf(", "no_such_function("))
+    kernels.write_text(kernels.read_text().replace("= __ocml_fma_f32(", "= no_such_function("))
     before = wheels_json(dist)
     done = place.run(dist, "--targets", "gfx942", jax=jax)
     assert done.returncode not in (0, 1), done.stderr

@@ -33,6 +33,7 @@ from tests.support.source_place import (
     mark_xla,
     pack_rocm,
     processes_in,
+    send_compiler,
     use_modules,
     wait_for,
     wheels_json,
@@ -68,6 +69,7 @@ def place(engine: docker.Docker, tmp_path_factory: pytest.TempPathFactory) -> Pl
     folder = tmp_path_factory.mktemp("source-remote")
     jax, index = jax_in(folder / "jax"), folder / "index"
     use_modules(jax)
+    send_compiler(jax)
     (jax / "jax" / "version.py").write_text(f'_version = "{NIGHTLY.partition(".dev")[0]}"\n')
     commit_all(jax)
     index.mkdir()

@@ -28,11 +28,15 @@ _TOOLCHAIN = [
     "bin/hipcc",
     "include/**",
     "lib/llvm/bin/*",
-    "lib/llvm/lib/*.so*",
     "lib/llvm/lib/clang/*/include/**",
     "lib/llvm/lib/clang/*/lib/**/*.bc",
     "share/hip/version",
 ]
+
+# XLA selects the compiler's libraries as well. Bazel hashes these 200 MB in each build, so the actions get them only on
+# executors. On this machine, the compiler finds them beside itself, because its files in a sandbox are links.
+_REMOTE = False
+_TOOLCHAIN_LIBRARIES = ["lib/llvm/lib/lib*.so.*"]
 
 def _rocm_impl(repository):
     if repository.os.environ.get("TF_NEED_ROCM", "") != "1":
@@ -60,7 +64,7 @@ filegroup(
 
 filegroup(
     name = "hip_libs",
-    srcs = glob(["rocm_dist/lib/libamdhip64.so*"], allow_empty = True),
+    srcs = glob(["rocm_dist/lib/libamdhip64.so"], allow_empty = True),
 )
 
 string_flag(
@@ -72,7 +76,7 @@ platform(
     name = "linux_x64",
     constraint_values = ["@platforms//os:linux", "@platforms//cpu:x86_64"],
 )
-""" % ["rocm_dist/" + pattern for pattern in _TOOLCHAIN])
+""" % ["rocm_dist/" + pattern for pattern in _TOOLCHAIN + (_TOOLCHAIN_LIBRARIES if _REMOTE else [])])
 
 rocm_configure = repository_rule(
     implementation = _rocm_impl,

@@ -14,6 +14,9 @@ def _hip_object_impl(context):
     object = context.actions.declare_file(context.label.name + ".o")
     arguments = context.actions.args()
     arguments.add_all(["-x", "hip", "-c", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "--rocm-path=" + _ROCM])
+
+    # Parsing all of clang's and HIP's device headers takes two thirds of the time.
+    arguments.add_all(["-nogpuinc", "-isystem", _ROCM + "/include"])
     arguments.add_all(["--offload-arch=" + target for target in TARGETS])
 
     # Objects do not depend on the folder that they are compiled in.

@@ -1,4 +1,6 @@
-#include <hip/hip_runtime.h>
+#include <hip/hip_runtime_api.h>
+
+#define __global__ __attribute__((global))
 
 __global__ void pivots_to_permutation(const int* pivots, int* permutation, int count) {
   for (int i = 0; i < count; ++i) permutation[i] = i;
