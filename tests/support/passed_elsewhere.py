@@ -35,7 +35,8 @@ class PassedElsewhere:
     """Recorder of the tests that pass, and in CI a filter of those that passed on another machine."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._passed: dict[str, bool] = {}
+        self._passed: list[str] = []
+        self._failed: set[str] = set()
         self._elsewhere: frozenset[str] = frozenset()
         self._worker = hasattr(config, "workerinput")
         if STRICT and not self._worker:
@@ -54,10 +55,13 @@ class PassedElsewhere:
             pytest.skip(ELSEWHERE)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Record a test as passed if its set-up, call and teardown passed."""
-        self._passed[report.nodeid] = self._passed.get(report.nodeid, True) and report.passed
+        """Record a test as passed if its set-up, call and teardown passed; the session may end within a test."""
+        if not report.passed:
+            self._failed.add(report.nodeid)
+        elif report.when == "teardown" and report.nodeid not in self._failed:
+            self._passed.append(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
         """Write the record."""
         if (file := os.environ.get(RECORD)) and not self._worker:
-            Path(file).write_text(json.dumps([test for test, passed in self._passed.items() if passed]))
+            Path(file).write_text(json.dumps(self._passed))

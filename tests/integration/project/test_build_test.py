@@ -176,6 +176,7 @@ def test_ci_does_not_repeat_tests_that_passed_on_bare_machine(project: Path, tmp
         "\n\ndef test_tool():\n    if 'CI' not in os.environ:\n        pytest.skip('no gdb here')\n"
         "\n\n@pytest.fixture\ndef bad():\n    yield\n    assert 'CI' in os.environ\n"
         "\n\ndef test_bad_teardown(bad):\n    pass\n"
+        "\n\ndef test_last():\n    if 'CI' not in os.environ:\n        pytest.exit('no more', returncode=1)\n"
     )
     record = tmp_path / "passed.json"
     assert run(project, "--unit", ONE, env={"PYTEST_RECORD_PASSED": str(record)}).returncode == 1
@@ -186,7 +187,7 @@ def test_ci_does_not_repeat_tests_that_passed_on_bare_machine(project: Path, tmp
     path.write_text(imports + path.read_text())
     ci = run(project, "tests", "-n1", module="pytest", env={"CI": "true"})
     assert ci.returncode == 0, ci.stdout
-    assert ci.stdout.splitlines()[-1].strip("= ").startswith("4 passed, 1 skipped"), ci.stdout
+    assert ci.stdout.splitlines()[-1].strip("= ").startswith("5 passed, 1 skipped"), ci.stdout
     assert "left out: 1 tests: passed on the bare machine of this run" in ci.stdout
     here = run(project, "tests", module="pytest")
     assert "left out: 1 tests: passed on" not in here.stdout
