@@ -50,7 +50,7 @@ CODE = {
 }
 LIMITS = ProcessLimits(start_seconds=60, program_seconds=60, memory=400 << 20)
 SHORT = ProcessLimits(start_seconds=20, program_seconds=2, memory=400 << 20)
-"""For children that hang; another one can need 2 s on a busy machine."""
+"""Limits for children that hang. One that fills its memory may take longer on a busy machine."""
 
 
 class Bench:

@@ -21,7 +21,8 @@ def _selected(repository):
     fail("would download the ROCm " + version)
 
 # The files of a ROCm that actions can see, as XLA selects them (toolchain_data in third_party/gpus/rocm/BUILD.tpl of jax
-# 0.11.0): device libraries below amdgcn and in clang's resource folder, and nowhere else.
+# 0.11.0): device libraries below amdgcn and in clang's resource folder, and nowhere else. XLA selects the libraries of
+# the compiler too.
 _TOOLCHAIN = [
     ".info/version",
     "amdgcn/**",
@@ -33,8 +34,8 @@ _TOOLCHAIN = [
     "share/hip/version",
 ]
 
-# XLA selects the compiler's libraries as well. Bazel hashes these 200 MB in each build, so the actions get them only on
-# executors. On this machine, the compiler finds them beside itself, because its files in a sandbox are links.
+# Bazel hashes these 200 MB in each build, so only actions of remote builds have them as inputs. In a local sandbox, the
+# compiler is a link, and finds its libraries where the link leads.
 _REMOTE = False
 _TOOLCHAIN_LIBRARIES = ["lib/llvm/lib/lib*.so.*"]
 
