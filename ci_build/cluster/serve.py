@@ -18,6 +18,9 @@ from core.process import LineSink
 
 _NO_PAGES = "127.0.0.1:0"
 """Address of Dask's pages about itself, which need no password: they stay on the machine."""
+_LOOK_SECONDS = 1.0
+_LEAVE_SECONDS = 10.0
+"""Time in which clients read the answers of a worker that ends itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +95,7 @@ def run_worker(request: ClusterRequest, setup: WorkerSetup, offer: WorkerOffer) 
             try:
                 async with _worker(distributed, request, setup, offer, resources) as worker:
                     setup.report(f"worker {setup.name} at {worker.address}")
-                    await worker.finished()
+                    await _until_end(worker, state)
                 last = time.monotonic()
             except (OSError, TimeoutError, RuntimeError, ValueError) as error:
                 if time.monotonic() - last > offer.patience:
@@ -106,6 +109,18 @@ def run_worker(request: ClusterRequest, setup: WorkerSetup, offer: WorkerOffer) 
 
     asyncio.run(serve())
     _refuse(state)
+
+
+async def _until_end(worker: Any, state: WorkerState) -> None:  # noqa: ANN401 - a class of Dask
+    """Wait until the scheduler ends a worker, or for a short time after its machine became unfit.
+
+    The client asks the scheduler to end an unfit worker (`TaskRun`). Dask refuses that while the worker holds an answer
+    and no other worker can take it: https://distributed.dask.org/en/stable/active_memory_manager.html
+    """
+    finished = asyncio.ensure_future(worker.finished())
+    while not state.unfit and not finished.done():
+        await asyncio.wait([finished], timeout=_LOOK_SECONDS)
+    await asyncio.wait([finished], timeout=_LEAVE_SECONDS)
 
 
 def _worker(

@@ -13,7 +13,7 @@ from typing import Any
 
 from ci_build import cli
 from ci_build.cluster.kinds import KINDS
-from core.errors import KernelError
+from core.errors import KernelError, MachineError
 from core.tasks import TaskContext
 from promotion.gates.common.site import RocmLibraries, Site
 from promotion.gates.compile.remote import KIND as COMPILE_PROGRAMS
@@ -58,6 +58,15 @@ def fail(arguments: Mapping[str, Any], _: TaskContext) -> None:
     raise KernelError("The compiler failed.")
 
 
+def break_machine(arguments: Mapping[str, Any], _: TaskContext) -> int:
+    """Fail like a machine without free GPUs in the first run, and return the process in others."""
+    first = not [*Path(arguments["notes"]).glob(f"{arguments['name']}.*")]
+    note(arguments)
+    if first:
+        raise MachineError("The machine has no free GPU.")
+    return os.getpid()
+
+
 def fill(arguments: Mapping[str, Any], context: TaskContext) -> str:
     """Write a number of bytes."""
     note(arguments)
@@ -71,7 +80,7 @@ def wait(arguments: Mapping[str, Any], _: TaskContext) -> int:
     return os.getpid()
 
 
-KINDS.update({function.__name__: function for function in (echo, sleep, kill, fail, fill, wait)})
+KINDS.update({function.__name__: function for function in (echo, sleep, kill, fail, break_machine, fill, wait)})
 
 
 def compile_here(arguments: Mapping[str, Any], context: TaskContext) -> object:

@@ -212,6 +212,25 @@ def test_run_survives_restart_of_scheduler(cluster: ClusterProcesses) -> None:
 
 
 @pytest.mark.heavy
+def test_unfit_worker_ends_although_scheduler_keeps_it(cluster: ClusterProcesses) -> None:
+    cluster.scheduler()
+    cluster.worker("broken", "--jobs=4")
+    cluster.wait("broken")
+    tasks = [cluster.task("break_machine", name) for name in ("one", "two", "three", "four")]
+
+    def help_out() -> None:
+        cluster.processes["broken"].wait(60)
+        cluster.worker("sound")
+
+    thread = threading.Thread(target=help_out)
+    thread.start()
+    results = cluster.run(tasks)
+    thread.join()
+    assert {(result.error, result.worker) for result in results.values()} == {("", "sound")}
+    assert cluster.processes["broken"].returncode == MachineError.exit_code
+
+
+@pytest.mark.heavy
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
 def test_worker_with_full_disk_leaves_and_task_runs_elsewhere(cluster: ClusterProcesses, tmp_path: Path) -> None:
     small = tmp_path / "small"
