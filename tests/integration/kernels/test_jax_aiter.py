@@ -33,7 +33,7 @@ FAST_COMPILER = (
 )
 """Most programs run once, and on a few numbers: compiling them takes the time."""
 FASTER_COMPILER = f"{FAST_COMPILER} --xla_cpu_use_fusion_emitters=false"
-"""Options that save a third of the time of the checks of attention.
+"""Options that save a third of the time of the checks of attention, and a quarter of all with jax 0.8.0.
 
 jax 0.12.0 lacks the last one, and with it the XLA of jax 0.10.2 computes wrong numbers from float8_e4m3fnuz.
 """
@@ -123,7 +123,8 @@ def test_checks_pass_with_jax(group: tuple[str, ...], environment: Environment, 
 def test_checks_pass_with_the_oldest_and_the_newest_jax(jax: str, environment: Environment, tmp_path: Path) -> None:
     """These cover transformations, registration and lowering; numerical results do not depend on the version."""
     files = [f"tests/jax_aiter/check_{module}.py" for module in COUNTS]
-    found = run(environment(jax), tmp_path, *files, "-m", "releases", flags=FAST_COMPILER)
+    flags = FASTER_COMPILER if jax == "0.8.0" else FAST_COMPILER
+    found = run(environment(jax), tmp_path, *files, "-m", "releases", flags=flags)
     assert {name: bad for name, bad in found.items() if bad} == {}
     assert len(found) >= 152
 
