@@ -237,6 +237,32 @@ def peaks(sizes: Callable[[], Sequence[int]], seconds: float) -> Iterator[list[i
         thread.join()
 
 
+@contextmanager
+def programs_limit() -> Iterator[Callable[[Cost], Cost]]:
+    """Watch the commands that are measured in the block, to find their limit.
+
+    Yields:
+        A function that returns, of the cost of one command, the CPU time of the programs that it started. Divided by
+        the number of CPUs, this is the least wall time.
+    """
+    cpus, tick = len(os.sched_getaffinity(0)), os.sysconf("SC_CLK_TCK")
+    with peaks(lambda: [*_children_ticks()], 0.2) as most:
+
+        def limit(cost: Cost) -> Cost:
+            others = cost.cpu - most[0] / tick
+            return Cost(wall=others / cpus, cpu=others, peak_mib=0)
+
+        yield limit
+
+
+def _children_ticks() -> Iterator[int]:
+    """Yield the ticks of the clock that each child of this process has used, without its own children (proc(5))."""
+    for file in Path("/proc/self/task").glob("*/children"):
+        for child in file.read_text().split():
+            user, system = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[11:13]
+            yield int(user) + int(system)
+
+
 def note(text: str) -> None:
     """Print progress to standard error."""
     print(text, file=sys.stderr, flush=True)

@@ -76,6 +76,7 @@ OURS = {
     "strip": "ours: repair(), strip, RUNPATH, every target kept",
     "full": "ours: repair(), gfx942 + gfx950, strip, RUNPATH",
     "full-first": "ours: full, debug file kept, MD5 of all old code",
+    "needed": "what the full case cannot leave out, in memory",
     "recompress-isal": "ours: full, libraries compressed whole, ISA-L level 2",
     "recompress-zlib": "ours: full, libraries compressed whole, zlib level 6",
 }
@@ -119,7 +120,9 @@ def goals(results: Mapping[str, Result]) -> list[Figure]:
 
     judge("verified re-tag, and wheel tags + auditwheel show + repair", "verified", "incumbent", times=20, cpu_times=20)
     judge("verified re-tag, and auditwheel repair", "verified", "auditwheel", times=10, cpu_times=10)
-    judge("full case, and unpack + strip + patchelf + pack", "full", "chain", times=5, wall=1.8, cpu=3.0)
+    judge(
+        "full case, and unpack + strip + patchelf + pack", "full", "chain", limit="needed", times=5, wall=1.8, cpu=3.0
+    )
     judge("  all targets kept, and these tools", "strip", "chain")
     judge("  full case, and these tools + auditwheel repair", "full", "chain", "auditwheel")
     judge("  with debug file and MD5, and these tools", "full-first", "chain", limit="full", cpu=6.0)

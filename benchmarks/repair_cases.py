@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Each case imports only the modules that it needs, as a separate program would.
 
 PLATFORM = "manylinux_2_28_x86_64"
+TARGETS = ("gfx942", "gfx950")
 
 
 def _library(archive: WheelArchive) -> str:
@@ -105,12 +106,69 @@ def full(wheel: Path, folder: Path) -> None:
 
     The device code in the library is not verified, as if an earlier build had verified it.
     """
-    _repair(wheel, replace(_plan(wheel, "gfx942", "gfx950"), verify_bundles=False), folder)
+    _repair(wheel, replace(_plan(wheel, *TARGETS), verify_bundles=False), folder)
 
 
 def full_first(wheel: Path, folder: Path) -> None:
     """Run `repair` as in the first build of an input: keep symbols and compare the MD5 of every old bundle."""
-    _repair(wheel, _plan(wheel, "gfx942", "gfx950"), folder, debug_dir=folder / "debug")
+    _repair(wheel, _plan(wheel, *TARGETS), folder, debug_dir=folder / "debug")
+
+
+def needed(wheel: Path, _folder: Path) -> None:
+    """Do only what `full` cannot leave out, in memory and in two threads: the limit of that case.
+
+    The old library is inflated and hashed, all its device code decoded, that of both targets packed with its MD5, and
+    what a stripped library keeps hashed again. Editing, writing, auditwheel and Python are left out.
+    """
+    import hashlib
+    import mmap
+    import os
+    from concurrent.futures import ThreadPoolExecutor
+
+    import zstandard
+
+    from wheelkit.elf.constants import SHF_ALLOC
+    from wheelkit.elf.reader import open_image
+    from wheelkit.gpu.bundle import HEAD_LIMIT, pack, parse_entries
+    from wheelkit.gpu.bundle_reader import BundleLocation, find_bundles
+    from wheelkit.gpu.md5_lanes import LANES, Md5Lanes
+
+    def slim(bundles: Sequence[BundleLocation], place: mmap.mmap, lanes: Md5Lanes) -> None:
+        plains = []
+        for bundle in bundles:
+            assert bundle.packed is not None
+            stored = library[bundle.offset + bundle.packed.header_size : bundle.offset + bundle.size]
+            plain = memoryview(place)[: bundle.content_size]
+            with zstandard.ZstdDecompressor().stream_reader(stored, read_size=len(stored)) as stream:
+                stream.readinto(plain)  # the whole frame in one step, the fastest way
+            entries = parse_entries(bytes(plain[:HEAD_LIMIT]), len(plain))
+            kept = [plain[e.offset : e.offset + e.size] for e in entries if e.name in TARGETS]
+            plains.append(b"".join(kept))
+        for content, md5 in zip(plains, lanes.of(plains), strict=True):
+            pack(content, md5=md5)
+
+    with WheelArchive(wheel) as archive, ThreadPoolExecutor(2) as pool:
+        name, at = _library(archive), 0
+        file = os.memfd_create("library")
+        os.ftruncate(file, archive[name].size)
+        library = mmap.mmap(file, archive[name].size)
+        for chunk in archive.chunks(name):
+            library[at : at + len(chunk)] = chunk
+            at += len(chunk)
+        path = Path(f"/proc/self/fd/{file}")
+        with open_image(path) as image:
+            end = min(section.offset for section in image.sections if section.offset and not section.flags & SHF_ALLOC)
+        bundles = sorted(find_bundles(path), key=lambda bundle: bundle.content_size, reverse=True)
+        groups = [bundles[start : start + LANES] for start in range(0, len(bundles), LANES)]
+
+        def half(number: int) -> None:
+            place, lanes = mmap.mmap(-1, bundles[0].content_size), Md5Lanes()
+            hashlib.sha256(memoryview(library)[: len(library) if number else end])
+            for group in groups[number::2]:
+                slim(group, place, lanes)
+
+        for part in [pool.submit(half, number) for number in range(2)]:
+            part.result()
 
 
 def recompress_isal(wheel: Path, folder: Path) -> None:
@@ -176,6 +234,7 @@ CASES: dict[str, Callable[[Path, Path], None]] = {
     "strip": strip,
     "full": full,
     "full-first": full_first,
+    "needed": needed,
     "recompress-isal": recompress_isal,
     "recompress-zlib": recompress_zlib,
 }

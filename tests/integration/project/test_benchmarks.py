@@ -1,14 +1,17 @@
-"""Benchmarks that run in tests: the download of a small tarball, and the memory of all processes of a command."""
+"""Benchmarks that run in tests: the download of a small tarball, and memory and limit of all processes of a command."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from benchmarks.measure import measure, programs_limit
 
 ROOT = Path(__file__).resolve().parents[3]
 CASES = ["curl", "full", "full-keep", "build"]
@@ -61,3 +64,13 @@ def test_cluster_benchmark_reports_overhead_of_tasks(tmp_path: Path) -> None:
     assert 0 < row["stock"] < row["ours"]
     assert row["most"] == 20
     assert [*tmp_path.iterdir()] == [figures]
+
+
+def test_limit_is_the_time_of_the_programs_of_a_command(tmp_path: Path) -> None:
+    # The command itself works for half a second, and its child for a whole one.
+    busy = "import time; end = time.process_time() + {}\nwhile time.process_time() < end: pass"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {busy.format(1)!r}])\n{busy.format(0.5)}"
+    with programs_limit() as limit:
+        cost, _ = measure([sys.executable, "-c", child], folder=tmp_path, log=tmp_path / "log")
+    assert 0.9 < limit(cost).cpu < cost.cpu - 0.2
+    assert limit(cost).wall == limit(cost).cpu / len(os.sched_getaffinity(0))
