@@ -2,9 +2,9 @@
 
     python -m benchmarks.fresh_clone [--only release|tests] [--json FILE] [--check] [--markdown]
 
-The clone has the last commit of this checkout. Its cache is new, but pip and uv have the files that an earlier run
-downloaded, which is not measured. The limit is the CPU time of the programs that the command starts, such as XLA, pip,
-uv and Python with jax; for the wall time, it is divided by the number of CPUs.
+The clone has the last commit of this checkout. The main job's cache is new, but pip and uv have the files that an
+earlier run downloaded, which is not measured. The limit is the CPU time of the programs that the command starts, such
+as XLA, pip, uv and Python with jax; for the wall time, it is divided by the number of CPUs.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def run(group: str, base: Path) -> dict[str, tuple[Cost, Cost]]:
     clone, cache, costs = base / group, base / f"{group}-cache", dict[str, tuple[Cost, Cost]]()
     for folder in (clone, cache):
         shutil.rmtree(folder, ignore_errors=True)
-    environment = {**os.environ, "CI_BUILD_CACHE_DIR": str(cache)}
+    environment = {**os.environ, **({"CI_BUILD_CACHE_DIR": str(cache)} if group == "release" else {})}
     measure(("git", "clone", "--quiet", str(ROOT), str(clone)), folder=base, log=base / "clone.log")
     for key, title, argv, _ in RUNS[group]:
         note(f"{title} ...")
@@ -71,7 +71,7 @@ def run(group: str, base: Path) -> dict[str, tuple[Cost, Cost]]:
 
 
 def main() -> int:
-    """Run the groups, each twice; return 1 if --check was given and a goal was missed."""
+    """Run the groups; return 1 if --check was given and a goal was missed."""
     parser = option_parser(__doc__)
     parser.add_argument("--only", choices=RUNS, help="run only this group")
     given = parser.parse_args()
@@ -79,8 +79,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fresh-clone-") as name:
         for group in (given.only,) if given.only else RUNS:
             try:
-                note(f"{group}: first without measuring, for downloads ...")
-                run(group, Path(name))
+                if group == "release":
+                    note("first without measuring, for downloads:")
+                    run(group, Path(name))
                 costs |= run(group, Path(name))
             except FailedError as error:
                 note(f"{error}")
