@@ -69,8 +69,8 @@ def until(found: Callable[[], object], process: subprocess.Popen[str]) -> None:
 
 
 def busy_workers(store: Path) -> list[str]:
-    """Return the workers that started a task."""
-    return [json.loads(path.read_text())["worker"] for path in sorted(store.glob("cluster/tries/*/*"))]
+    """Return the workers that started a task; a file of which the store has not written all has a hidden name."""
+    return [json.loads(path.read_text())["worker"] for path in sorted(store.glob("cluster/tries/*/[!.]*"))]
 
 
 @pytest.mark.heavy(2)
