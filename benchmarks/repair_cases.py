@@ -143,6 +143,7 @@ def needed(wheel: Path, _folder: Path) -> None:
                 stream.readinto(plain)  # the whole frame in one step, the fastest way
             entries = parse_entries(bytes(plain[:HEAD_LIMIT]), len(plain))
             kept = [plain[e.offset : e.offset + e.size] for e in entries if e.name in TARGETS]
+            assert kept, "a bundle without code for the targets would be less work"
             plains.append(b"".join(kept))
         for content, md5 in zip(plains, lanes.of(plains), strict=True):
             pack(content, md5=md5)
