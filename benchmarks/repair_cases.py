@@ -133,9 +133,9 @@ def needed(wheel: Path, _folder: Path) -> None:
     from wheelkit.gpu.bundle_reader import BundleLocation, find_bundles
     from wheelkit.gpu.md5_lanes import LANES, Md5Lanes
 
-    def slim(bundles: Sequence[BundleLocation], place: mmap.mmap, lanes: Md5Lanes) -> None:
+    def slim(bundles: Sequence[BundleLocation], place: mmap.mmap, rooms: list[bytearray], lanes: Md5Lanes) -> None:
         plains = []
-        for bundle in bundles:
+        for number, bundle in enumerate(bundles):
             assert bundle.packed is not None
             stored = library[bundle.offset + bundle.packed.header_size : bundle.offset + bundle.size]
             plain = memoryview(place)[: bundle.content_size]
@@ -144,7 +144,14 @@ def needed(wheel: Path, _folder: Path) -> None:
             entries = parse_entries(bytes(plain[:HEAD_LIMIT]), len(plain))
             kept = [plain[e.offset : e.offset + e.size] for e in entries if e.name in TARGETS]
             assert kept, "a bundle without code for the targets would be less work"
-            plains.append(b"".join(kept))
+            size = sum(map(len, kept))
+            if len(rooms[number]) < size:  # new memory would cost a fifth of the time
+                rooms[number] = bytearray(size)
+            at = 0
+            for part in kept:
+                memoryview(rooms[number])[at : at + len(part)] = part
+                at += len(part)
+            plains.append(memoryview(rooms[number])[:size])
         for content, md5 in zip(plains, lanes.of(plains), strict=True):
             pack(content, md5=md5)
 
@@ -154,7 +161,7 @@ def needed(wheel: Path, _folder: Path) -> None:
         os.ftruncate(file, archive[name].size)
         library = mmap.mmap(file, archive[name].size)
         for chunk in archive.chunks(name):
-            library[at : at + len(chunk)] = chunk
+            os.pwrite(file, chunk, at)
             at += len(chunk)
         path = Path(f"/proc/self/fd/{file}")
         with open_image(path) as image:
@@ -163,10 +170,10 @@ def needed(wheel: Path, _folder: Path) -> None:
         groups = [bundles[start : start + LANES] for start in range(0, len(bundles), LANES)]
 
         def half(number: int) -> None:
-            place, lanes = mmap.mmap(-1, bundles[0].content_size), Md5Lanes()
+            place, rooms, lanes = mmap.mmap(-1, bundles[0].content_size), [bytearray()] * LANES, Md5Lanes()
             hashlib.sha256(memoryview(library)[: len(library) if number else end])
             for group in groups[number::2]:
-                slim(group, place, lanes)
+                slim(group, place, rooms, lanes)
 
         for part in [pool.submit(half, number) for number in range(2)]:
             part.result()
