@@ -23,9 +23,9 @@ from filelock import FileLock
 from packaging.utils import parse_wheel_filename
 from platformdirs import user_cache_path
 
-from tests.support.left_out import HEAVY, OFFLINE, STRICT, LeftOut
-from tests.support.passed_elsewhere import PassedElsewhere
+from tests.support.left_out import OFFLINE, LeftOut
 from tests.support.signing_key import SIGNING_KEY, signing_key
+from tests.support.tiers import NEWCOMER, Shard, TierPlugin, TierTable, file_of
 
 pytest.register_assert_rewrite("tests.support.bucket_contract")
 # Options of the user must not affect the tests, and tests must not create or use the user's key.
@@ -42,8 +42,6 @@ SHARED_MEMORY = Path("/dev/shm")
 LEAST = 1 << 30
 """Bytes of free memory from which folders are in memory."""
 MEMORY_PREFIX = "jax-rocm-tests"
-APART = 8
-"""Distance in the order of files between two whose tests wait."""
 SIDE_EFFECTS = re.compile(
     r"subprocess\.Popen|os\.(system|exec|fork|forkpty|posix_spawn|spawn)|pty\.spawn"
     r"|socket\.(connect|bind|sendto|sendmsg|getaddrinfo|gethostbyname|gethostbyaddr|getnameinfo)"
@@ -252,11 +250,10 @@ def memory() -> Iterator[Path | None]:
 def tmp_path(request: pytest.FixtureRequest) -> Iterator[Path]:
     """Provide an empty folder, in memory if possible: ext4 takes long to create files where others were deleted.
 
-    Temporary files of the tested code are then in memory, too. Heavy integration tests, and those with published wheels
-    (the mark `network`), have pytest's folder on a disk.
+    Temporary files of the tested code are then in memory, too. Tests of later tiers, and those with published wheels,
+    have pytest's folder on a disk.
     """
-    marks = () if request.path.is_relative_to(UNIT) else ("network", "heavy")
-    large = any(request.node.get_closest_marker(mark) for mark in marks)
+    large = _needs_network(request.node) or TierTable.load().tier(file_of(request.node)) != NEWCOMER
     memory = None if large else request.getfixturevalue("memory")
     if memory is None:
         yield request.getfixturevalue("tmp_path")  # the fixture that this one replaces
@@ -279,18 +276,21 @@ def left_out(pytestconfig: pytest.Config) -> Callable[[str, str], None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --offline and --heavy."""
+    """Add the options that `build/test` passes on."""
     parser.addoption("--offline", action="store_true", help="leave out the tests that need the network")
-    parser.addoption("--heavy", action="store_true", help="run the heavy tests too, as with CI=true")
+    parser.addoption("--tier", default="", help="run the tests of this tier only")
+    parser.addoption("--shard", default="", metavar="K/N", help="part of the nightly tier")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the collector of omissions and CI's filter of tests that passed on a bare machine."""
+    """Register the collector of omissions and the selection of a tier."""
     # A background job of a shell ignores SIGINT, and so would all processes that tests start and interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(LeftOut(config), "left-out")
-    config.pluginmanager.register(PassedElsewhere(config), "passed-elsewhere")
+    shard = config.getoption("shard")
+    selection = TierPlugin(config.getoption("tier"), Shard.parse(shard) if shard else None)
+    config.pluginmanager.register(selection, "tiers")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -316,31 +316,13 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Omit tests according to --offline and --heavy, and put the files in order: first those with the heaviest tests.
-
-    A test that uses a real wheel needs the network, marked or not. A heavy test that is named (`file::test`) runs.
-    """
+    """Omit the tests that need the network with --offline; a test that uses a real wheel needs it, marked or not."""
+    if not config.getoption("offline"):
+        return
     left_out = config.pluginmanager.get_plugin("left-out")
     assert isinstance(left_out, LeftOut)
-    for item in items:
-        if "real_wheel" in getattr(item, "fixturenames", ()):
-            item.add_marker("network")
-    heavy = [item for item in items if item.get_closest_marker("heavy")]
-    if not (STRICT or config.getoption("heavy") or any("::" in word for word in config.args)):
-        left_out.deselect(items, heavy, HEAVY)
-    if config.getoption("offline"):
-        left_out.deselect(items, [item for item in items if item.get_closest_marker("network")], OFFLINE)
-    # Long files must not start last when several workers share the files.
-    long = {item.path: 0 for item in heavy}
-    for item in heavy:
-        minutes = next((mark.kwargs.get("minutes", 0) for mark in item.iter_markers("heavy")), 0)
-        long[item.path] = max(long[item.path], minutes)
-    items.sort(key=lambda item: -long.get(item.path, -1))
-    # Tests that wait run beside those that keep the cores busy.
-    waiting = {item.path for item in items if item.get_closest_marker("waits")}
-    files = list(dict.fromkeys(item.path for item in items))
-    order = [file for file in files if file not in waiting]
-    for number, file in enumerate((file for file in files if file in waiting), 1):
-        order.insert(number * APART, file)
-    places = {file: place for place, file in enumerate(order)}
-    items.sort(key=lambda item: places[item.path])
+    left_out.deselect(items, [item for item in items if _needs_network(item)], OFFLINE)
+
+
+def _needs_network(item: pytest.Item) -> bool:
+    return item.get_closest_marker("network") is not None or "real_wheel" in getattr(item, "fixturenames", ())

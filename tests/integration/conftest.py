@@ -19,12 +19,12 @@ from filelock import FileLock
 from promotion.storage.s3_client import connect
 from tests.support import ceph, docker
 from tests.support import podman as own_podman
-from tests.support.command_server import LAUNCHER, run_command
 from tests.support.hypothesis_profile import load_profile
 from tests.support.kernels_fake import building, hip_headers, trees
 from tests.support.kernels_fake.calls import FakeMachine
 
 load_profile()
+LAUNCHER = str(Path(__file__).resolve().parents[2] / "build" / "ci_build")
 CI_BUILD = [sys.executable, LAUNCHER]
 
 
@@ -32,7 +32,8 @@ def ci_build(
     *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run the launcher with these variables added to the environment."""
-    return run_command(words, cwd, {**os.environ, **(env or {})})
+    environment = {**os.environ, **(env or {})}
+    return subprocess.run([*CI_BUILD, *words], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
 
 def succeed(*words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-HEAVY = "marked heavy; CI=true or --heavy runs them"
-ELSEWHERE = "passed on the bare machine of this run"
 OFFLINE = "because of --offline"
 STRICT = os.environ.get("CI", "").lower() in ("1", "true")
 
@@ -28,7 +26,6 @@ class LeftOut:
         self.skipped: Counter[tuple[str, str]] = Counter()
         self.not_collected: Counter[tuple[str, str]] = Counter()
         self.notes: dict[str, str] = {}
-        self.elsewhere = 0
         self._reasons: dict[pytest.Item, tuple[str, str]] = {}
 
     def deselect(self, items: list[pytest.Item], chosen: Sequence[pytest.Item], why: str) -> None:
@@ -42,11 +39,7 @@ class LeftOut:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Record a skipped test or set-up."""
         if report.skipped and not hasattr(report, "wasxfail"):
-            what, why = self._skip(report.nodeid, report.longrepr)
-            if why == ELSEWHERE:
-                self.elsewhere += 1  # tested, so no omission
-            else:
-                self.skipped[what, why] += 1
+            self.skipped[self._skip(report.nodeid, report.longrepr)] += 1
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Record a skipped module."""
@@ -90,8 +83,6 @@ class LeftOut:
         lines = self.lines()
         for line in lines:
             terminalreporter.write_line(f"left out: {line}", yellow=True)
-        if self.elsewhere:
-            terminalreporter.write_line(f"left out: {self.elsewhere} tests: {ELSEWHERE}")
         for what, why in sorted(self.notes.items()):
             terminalreporter.write_line(f"left out: {what}: {why}")
         if STRICT and lines:

@@ -22,7 +22,6 @@ from promotion.index.repair import repair
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import StagedSet
 from tests.support.bucket_contract import run_together
-from tests.support.command_server import Preloaded, run_python
 from tests.support.http_reader import HttpReader
 from tests.support.promoting import RELEASED, objects, offered, staged_in
 from tests.support.promotion_child import act
@@ -33,14 +32,6 @@ ROOT = Path(__file__).resolve().parents[2]
 OWN = "{}.{}".format(*sys.version_info[:2])
 COUNT = 8
 CHILD = "tests.support.promotion_child"
-PYTHON = Preloaded(
-    modules=(
-        *("jinja2", "promotion.index.operations", "promotion.index.publish", "promotion.index.retention"),
-        *("promotion.promote", "promotion.storage.bucket_url", "promotion.website.render"),
-        *("tests.support.memory_bucket", "tests.support.multi_arch"),
-    )
-)
-"""A Python with the modules of the child process."""
 POOL = ThreadPoolExecutor(COUNT)
 """Threads that wait for child processes."""
 
@@ -70,9 +61,11 @@ class Scene:
         return frozenset(wheel.wheel.filename for number in sets for wheel in self.groups[number])
 
     def start(self, operation: str, argument: str = "", *die: int) -> Future[subprocess.CompletedProcess[str]]:
-        """Start an operation in a child process, which is forked from one that has imported its modules."""
-        words = ["-m", CHILD, self.where, operation, argument, *map(str, die)]
-        return POOL.submit(run_python, PYTHON, words, ROOT, {**os.environ, **self.environment}, 120)
+        """Start an operation in a child process."""
+        argv = [sys.executable, "-m", CHILD, self.where, operation, argument, *map(str, die)]
+        environment = {**os.environ, **self.environment}
+        run = partial(subprocess.run, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+        return POOL.submit(run, argv)
 
     def start_new(self, operation: str, argument: str) -> subprocess.Popen[bytes]:
         """Start an operation in a new Python, which the caller can kill."""

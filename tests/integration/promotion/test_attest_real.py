@@ -27,7 +27,6 @@ from promotion.evidence.provenance import provenance_name
 from promotion.stage import read_staged
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
-from tests.support.command_server import run_command
 from tests.support.fake_sigstore import FakeSigstore, new_key, of_github, serving, sign
 from tests.support.machine import uv_environment
 from tests.support.promoting import RELEASED, objects, offered, staged_in
@@ -74,8 +73,6 @@ class Cli:
         nowhere = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "https_proxy", "http_proxy"), "http://127.0.0.1:9")
         loopback = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
         argv, environment = [*map(str, words)], {**kept, **nowhere, **loopback, **(env or {})}
-        if self.checkout == ROOT:
-            return run_command(argv, ROOT, environment, python=str(self.python))
         return subprocess.run(
             [self.python, "-m", "ci_build.cli", *argv],
             capture_output=True,

@@ -29,7 +29,6 @@ from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import project_pages
 from tests.support.bucket_contract import run_together
 from tests.support.file_server import serving_folder
-from tests.support.forked_pip import ForkedPip
 from tests.support.machine import user_environment
 from tests.support.promoting import RELEASED, go, staged_in
 from tests.support.wheel_sets import PJRT_LIBRARY, SetWheel, make_wheels, pjrt, set_wheel
@@ -91,7 +90,7 @@ def index(promoted: tuple[Path, list[list[SetWheel]]], tmp_path: Path) -> Iterat
 
 @pytest.fixture
 def runner() -> HostRunner:
-    return ForkedPip(user_environment())
+    return HostRunner(user_environment())
 
 
 def install_argv(client: str, index: ServedIndex, target: Path, *words: str) -> tuple[str, ...]:

@@ -37,7 +37,6 @@ from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.file_server import serving_folder
-from tests.support.forked_pip import ForkedPip
 from tests.support.machine import user_environment
 from tests.support.promoting import RELEASED, go, staged_in
 from tests.support.sets import wheel_set
@@ -86,7 +85,7 @@ class Scene:
 
     def gate(self, staged: StagedSet, pythons: tuple[str, Path], installers: str, cache: Path) -> Evidence:
         gate = install_gate.make_gate(dict([pythons]), installers=installers, cache=cache)
-        context = run_gates(self.bucket, staged, [gate], ForkedPip(self.environment), Steps())
+        context = run_gates(self.bucket, staged, [gate], HostRunner(self.environment), Steps())
         return context[0]
 
     def change_page(self, staged: StagedSet, change: Callable[[bytes], bytes], *names: str) -> None:
@@ -301,7 +300,7 @@ def test_user_without_index_skips_lockers(scene: Scene, tmp_path: Path) -> None:
     staged, _ = scene.staged(OWN)
     poetry = Poetry(tmp_path, {"no-index": "1"}, name="poetry", version="2", pythons=(OWN,))
     gate = install_gate.make_gate({OWN: Path(sys.executable)}, with_=lambda *_: (poetry,))
-    (evidence,) = run_gates(scene.bucket, staged, [gate], ForkedPip(scene.environment), Steps())
+    (evidence,) = run_gates(scene.bucket, staged, [gate], HostRunner(scene.environment), Steps())
     assert evidence.outcome is Outcome.SKIPPED
     assert evidence.details["checks"][0]["why"] == "pip's configuration disables indexes, which poetry needs"
 
@@ -354,7 +353,7 @@ def test_uv_spares_newest_pip_work_unless_all_installers_are_tested(
     pythons = {version: Path(sys.executable) for version in ("3.11", "3.12") if version not in missing}
     with_ = partial(running_installers, cache) if installers == "all" else None
     gate = install_gate.make_gate(pythons, installers=installers, cache=cache, with_=with_)
-    (evidence,) = run_gates(scene.bucket, staged, [gate], ForkedPip(scene.environment), Steps())
+    (evidence,) = run_gates(scene.bucket, staged, [gate], HostRunner(scene.environment), Steps())
     assert evidence.outcome is Outcome.PASSED
     assert sorted(FakeInstallationTest.done) == sorted(expected)
 

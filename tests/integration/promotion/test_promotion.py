@@ -29,7 +29,6 @@ from promotion.stage import read_staged, stage
 from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
-from tests.support.forked_pip import ForkedPip
 from tests.support.machine import user_environment
 from tests.support.made_kernels import clean_kernels, tell
 from tests.support.silent import Steps
@@ -52,7 +51,7 @@ ABSENT = "3.99"
 @pytest.fixture
 def runner(tmp_path: Path) -> HostRunner:
     """Run processes with a folder with a small jax as their ordinary package index."""
-    return ForkedPip(user_environment(ordinary_index(tmp_path / "ordinary")))
+    return HostRunner(user_environment(ordinary_index(tmp_path / "ordinary")))
 
 
 @pytest.fixture

@@ -16,12 +16,12 @@ import pytest
 
 from ci_build import cli
 from core.errors import GateError, MachineError, RequestError
+from core.process import HostRunner
 from promotion.gates.common.gate import Check
 from promotion.index.serve import IndexServer
 from promotion.published_check import check_published, read_published
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import ReleasedIndex
-from tests.support.forked_pip import ForkedPip
 from tests.support.machine import user_environment
 from tests.support.promoting import go, staged_in
 from tests.support.silent import Steps
@@ -81,7 +81,7 @@ def users(tmp_path: Path) -> dict[str, str]:
 
 def checks(published: Published, users: dict[str, str], digest: str | None = None, **more: Any) -> list[Check]:
     found = read_published(published.url, digest)
-    return list(check_published(found, ForkedPip(users), Steps(), **more))
+    return list(check_published(found, HostRunner(users), Steps(), **more))
 
 
 def told(found: list[Check]) -> list[str]:
@@ -174,7 +174,7 @@ def test_index_check_reports_other_digest_in_ledger(published: Published, users:
     body = json.loads(published.bucket.get(key))
     body["promoted"]["wheels"][0]["sha256"] = "0" * 64
     published.replace(key, json.dumps(body).encode())
-    read = check_published(read_published(published.url), ForkedPip(users), Steps())
+    read = check_published(read_published(published.url), HostRunner(users), Steps())
     assert told([next(read)]) == [
         f"ledger-untrue: {wheel.filename}: the ledger has sha256 {'0' * 64}, wheels.json has {wheel.sha256}."
     ]

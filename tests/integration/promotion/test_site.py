@@ -27,7 +27,6 @@ from promotion.gates.common.rocm_manifest import RocmTree
 from promotion.gates.common.site import FROM_MANIFEST, FROM_NEEDS, TREE, Site, make_site, rocm_libraries, site_for
 from promotion.gates.compile import remote
 from promotion.gates.load import gate as load_gate
-from tests.support.forked_pip import ForkedPip
 from tests.support.gating import gate_context, stage_wheels
 from tests.support.machine import user_environment
 from tests.support.silent import Silent
@@ -57,7 +56,7 @@ def index(tmp_path: Path) -> Path:
 def room_for(folder: Path, index: Path, wheels: Sequence[SetWheel], pythons: Sequence[str] = (OWN,)) -> GateContext:
     """Return the context of a staged set whose user has a folder as package index in pip's configuration."""
     staged = stage_wheels(folder, wheels, python_versions=pythons)
-    return gate_context(folder, *staged, ForkedPip(user_environment(index)))
+    return gate_context(folder, *staged, HostRunner(user_environment(index)))
 
 
 def installed(site: Site) -> set[str]:
@@ -177,7 +176,7 @@ def test_site_of_a_worker_is_made_again_after_a_full_disk(
     arguments = {"python": OWN, "index": given.staged.index, "digest": given.staged.digest, "target": TARGETS[0]}
     worker = TaskContext(
         folder=tmp_path, scratch=tmp_path, cache=tmp_path / "cache", inputs=inputs,
-        runner=ForkedPip(user_environment(index)), stop=threading.Event(),
+        runner=HostRunner(user_environment(index)), stop=threading.Event(),
     )  # fmt: skip
     monkeypatch.setattr(remote, "_sites", {})
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

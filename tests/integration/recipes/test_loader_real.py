@@ -25,7 +25,6 @@ from pjrt import recipe as pjrt
 from plugin import recipe as plugin
 from promotion.corpus import catalog
 from tests.support import fake_site
-from tests.support.command_server import Preloaded, run_python
 from tests.support.machine import uv_environment
 from wheelkit.elf.snapshot import Elf
 
@@ -47,12 +46,6 @@ for major in machine["majors"]:
 import jax
 """
 """Goes before every test's own code: the loader looks at a made-up machine instead of this one."""
-MODULES = (
-    *("cloudpickle", "http.server", "ipaddress", "ml_dtypes", "numpy", "opt_einsum", "pygments", "zstandard"),
-    *("jaxlib.lapack", "jaxlib.cpu_sparse", "jaxlib.xla_client", "jaxlib._profiler", "jaxlib._profile_data"),
-    *(f"jaxlib.mlir.dialects.{name}" for name in ("chlo", "func", "mpmd", "sdy", "stablehlo")),
-)
-"""Modules that jax imports and that load no code of plugins, imported before the start of each Python."""
 
 
 class Site:
@@ -123,9 +116,13 @@ class Site:
         clean = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
         paths = os.pathsep.join([str(self.site), str(self.base)])
         machine = json.dumps({"majors": self.majors, "root": str(self.machine)})
-        python = Preloaded(modules=MODULES, path=(str(self.base),), variables=(("TF_CPP_MIN_LOG_LEVEL", "1"),))
-        return run_python(
-            python, ["-c", CHILD + code, machine], None, {**clean, "PYTHONPATH": paths, **env}, timeout=300
+        return subprocess.run(
+            [sys.executable, "-c", CHILD + code, machine],
+            env={**clean, "TF_CPP_MIN_LOG_LEVEL": "1", "PYTHONPATH": paths, **env},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
         )
 
 

@@ -107,11 +107,6 @@ def image(engine: Engine, suite: str) -> str:
     return engine.image(f"bare-{suite}", _BASE, forky.mirror(), suite, based=False)
 
 
-def runner_image(engine: Engine) -> str:
-    """Return the name of an image with the programs of a CI runner: git, jq and sudo."""
-    return engine.image("runner-bookworm", _BASE.with_name("runner.sh"), forky.mirror(), "bookworm", based=False)
-
-
 @contextlib.contextmanager
 def running(
     engine: docker.Docker,
@@ -122,7 +117,6 @@ def running(
     home: str = "/root",
     mounts: Sequence[str] = (),
     ports: Sequence[int] = (),
-    runner: bool = False,
 ) -> Iterator[Bare]:
     """Run a container with an empty folder /clone until the end of the block.
 
@@ -131,9 +125,8 @@ def running(
         user: `uid:gid` of the caller's commands; only root can write to HOME.
         mounts: files of this machine that are mounted into the container.
         ports: ports of servers on the loopback of this machine, which the container reaches at the same address.
-        runner: whether the container has the programs of a CI runner.
     """
-    name = runner_image(engine) if runner else image(engine, suite)
+    name = image(engine, suite)
     addresses = {name: f"127.77.0.{number}" for number, (name, _) in enumerate(index.hosts, 1)}
     # On a machine, /dev/shm has half of the memory and runs programs; Docker gives 64 MB and forbids programs.
     argv = ["run", "--detach", "--rm", "--init", "--network=none", f"--cpuset-cpus={_CORES}", _SHARED_MEMORY]
