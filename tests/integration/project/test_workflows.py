@@ -16,6 +16,7 @@ import pytest
 from ci_build import cli
 from tests.support import npm
 from tests.support.machine import need
+from tests.support.tiers import TierTable
 from tests.support.workflows import FOLDER, GITLAB, load, steps
 
 FILES = sorted(FOLDER.glob("*.yml"))
@@ -146,6 +147,13 @@ def test_builder_tester_and_promoter_have_separate_identities(name: str) -> None
         assert all(
             step.get("if") == "vars.AWS_ROLE != ''" for step in steps(body) if "aws-actions" in step.get("uses", "")
         )
+
+
+def test_nightly_runs_every_shard() -> None:
+    job = load(FOLDER / "nightly.yml")["jobs"]["tests"]
+    count = TierTable.load().shards
+    assert job["strategy"]["matrix"]["shard"] == [*range(1, count + 1)]
+    assert job["steps"][-1]["env"]["SHARD"] == f"${{{{ matrix.shard }}}}/{count}"
 
 
 def inputs(name: str, event: str) -> dict[str, Any]:
