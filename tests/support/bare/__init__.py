@@ -24,7 +24,7 @@ from tests.support import docker, forky
 from tests.support.engines import Engine
 
 _BASE = Path(__file__).with_name("base.sh")
-_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 _CLONE_NEWNET = 0x40000000
 _CONNECTION = re.compile(r"Starting new HTTPS? connection \(\d+\): (\S+):(\d+)")
 """Log line of urllib3, which pip prints with -vvv."""
@@ -132,11 +132,11 @@ def running(
     argv = ["run", "--detach", "--rm", "--init", "--network=none", f"--cpuset-cpus={_CORES}", _SHARED_MEMORY]
     argv += [f"--add-host={name}:{address}" for name, address in addresses.items()]
     bound = {path: path for path in mounts}
-    bound |= {index.settings["cert"]: _CERTIFICATES} if "cert" in index.settings else {}
+    bound |= {index.settings["cert"]: CERTIFICATES} if "cert" in index.settings else {}
     argv += [f"--mount=type=bind,source={source},target={target},readonly" for source, target in bound.items()]
     container = Bare(engine=engine, id=engine.ask(*argv, name, "sleep", str(_SECONDS)))
     try:
-        settings = {**index.settings, **({"cert": _CERTIFICATES} if "cert" in index.settings else {})}
+        settings = {**index.settings, **({"cert": CERTIFICATES} if "cert" in index.settings else {})}
         text = "[global]\n" + "".join(f"{name} = {value}\n" for name, value in settings.items())
         container.must("tee", "/etc/pip.conf", stdin=text.encode())
         container.must("install", "-d", "-o", user.partition(":")[0], "/clone")
