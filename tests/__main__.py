@@ -225,7 +225,7 @@ def main(argv: Sequence[str]) -> int:
     # Hundreds of processes import the same modules, so bytecode is cached.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
-    checks = Checks(CHECKS if tier == NEWCOMER else ())
+    checks = Checks([*CHECKS] if tier == NEWCOMER else [])
     if tier == NEWCOMER:
         checks.steps.append(check_tiers())
         print(checks.steps[0].output)

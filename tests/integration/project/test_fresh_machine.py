@@ -41,4 +41,4 @@ def test_readme_commands_pass_and_both_installers_install(engine: docker.Docker,
         machine.must("env", certificates, ".venv/bin/python", "-m", "uv", *uv_words, cwd=CLONE)
         for python in ("/pip/bin/python", "/uv/bin/python"):
             machine.must(python, "-c", "import jax; assert jax.devices()")
-        print(machine.must("env", "CI=true", "python3", "build/test", cwd=CLONE))
+        machine.must("env", "CI=true", "python3", "build/test", cwd=CLONE)
