@@ -1,4 +1,4 @@
-"""The workflows of the CI services."""
+"""The workflows of GitHub Actions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".github" / "workflows"
-GITLAB = ROOT / ".gitlab-ci.yml"
 
 
 def load(file: Path) -> dict[str, Any]:

