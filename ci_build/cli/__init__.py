@@ -61,7 +61,6 @@ SECTIONS = {
         "quarantine, unquarantine": ("index_operations", "Withdraw sets; rollbacks do not restore them."),
         "pin, unpin": ("index_operations", "Protect sets from retention."),
         "retention": ("index_operations", "Remove old sets from an index."),
-        "bisect": ("bisect", "Find the first set with which a command fails."),
         "verify": ("verify", "Recompute an index and report differences."),
         "index": ("index", "Serve, publish or check a package index."),
         "bucket": ("bucket", "Print the access policy of a bucket."),

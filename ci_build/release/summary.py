@@ -10,9 +10,9 @@ from ci_build.release.chain import SetOutcome, open_requirements
 from ci_build.release.policy_report import jax_suite, missing_evidence
 from ci_build.release.request import ReleaseOptions
 from core.errors import CiBuildError
-from core.model import Requirement, Verdict, WheelSet
+from core.model import WHEELS_JSON, Requirement, Verdict, WheelSet, to_json
 from core.process import render
-from promotion.bisect import Candidate, differences, fetch_description
+from core.wheels_json import load_wheel_set
 from promotion.evidence.evidence import latest
 from promotion.gates.device.sessions.passes import MULTI
 from promotion.index.ledger import PromotedSet
@@ -118,8 +118,8 @@ def summarize(
     staged, wheel_set, verdict = outcome.staged, outcome.wheel_set, outcome.verdict
     released = ReleasedIndex(index=staged.index)
     promoted = outcome.entry.promoted if outcome.entry else None
-    number, old = _baseline(bucket, released, outcome)
-    old_set = fetch_description(bucket, released, Candidate(number=number, digest=old.set_digest)) if old else None
+    old = _baseline(bucket, released, outcome)
+    old_set = _released_set(bucket, released, old.set_digest) if old else None
     tiers = verdict.tiers if verdict else promoted.tiers if promoted else {}
     missing = open_requirements(verdict) if verdict else ()
     on_devices = [item for item in missing if item.gate == GATE]
@@ -164,15 +164,45 @@ def failed(error: CiBuildError, *, name: str = "", lock: str = "") -> SetSummary
     return SetSummary(name=name, state="failed", error=str(error), lock=lock)
 
 
-def _baseline(bucket: Bucket, released: ReleasedIndex, outcome: SetOutcome) -> tuple[int, PromotedSet | None]:
-    """Return the newest visible set that was promoted before the set of an outcome, and its number."""
+def _baseline(bucket: Bucket, released: ReleasedIndex, outcome: SetOutcome) -> PromotedSet | None:
+    """Return the newest visible set that was promoted before the set of an outcome."""
     head, entries = read_head(bucket, released)
     for number in sorted(head.state.visible, reverse=True):
         promoted = entries.set(number)
         older = outcome.entry is None or number < outcome.entry.number
         if older and promoted.set_digest != outcome.staged.digest:
-            return number, promoted
-    return 0, None
+            return promoted
+    return None
+
+
+def _released_set(bucket: Bucket, released: ReleasedIndex, digest: str) -> WheelSet:
+    key = released.set_file(digest, WHEELS_JSON)
+    return load_wheel_set(bucket.get(key), key)
+
+
+def differences(old: WheelSet, new: WheelSet) -> Mapping[str, tuple[Any, Any]]:
+    """Return field -> values in two sets, without the files, which always differ; None stands for a missing field."""
+    before = _fields(to_json(old))
+    now = _fields(to_json(new))
+    changed: dict[str, tuple[Any, Any]] = {}
+    for field_name in sorted(before.keys() | now.keys()):
+        values = (before.get(field_name), now.get(field_name))
+        if values[0] != values[1]:
+            changed[field_name] = values
+    return changed
+
+
+def _fields(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested tables by dotted names."""
+    fields: dict[str, Any] = {}
+    for name, item in value.items():
+        if not prefix and name in ("wheels", "files", "file_sizes", "inputs"):
+            continue
+        if isinstance(item, dict):
+            fields |= _fields(item, f"{prefix}{name}.")
+        else:
+            fields[prefix + name] = item
+    return fields
 
 
 def _targets(

@@ -56,7 +56,6 @@ COMMANDS = {
     "pin": ("multi-arch/1", "--reason", "slow", "--dry-run"),
     "unpin": ("multi-arch/1", "--dry-run"),
     "retention": ("multi-arch", "--days", "60"),
-    "bisect": ("multi-arch", "--good", "1", "--bad", "9", "--", "true"),
     "verify": ("multi-arch",),
     "index publish": ("multi-arch", "--dry-run"),
     "index sign": ("multi-arch", "--reason", "slow", "--dry-run"),

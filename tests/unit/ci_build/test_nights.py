@@ -15,7 +15,7 @@ from ci_build.cli.options import nightly as options
 from ci_build.cli.options.settings import Settings
 from ci_build.release import night_lock
 from ci_build.release.night_lock import free_post_release, lock_of, used_versions
-from ci_build.release.summary import RunSummary, SetSummary, TargetSummary
+from ci_build.release.summary import RunSummary, SetSummary, TargetSummary, differences
 from ci_build.release.summary_text import as_html, as_markdown
 from ci_build.rocm.request import RocmSource, RocmStorage
 from core.errors import RequestError
@@ -25,6 +25,7 @@ from core.source_request import Checkout, Container, SourceRequest
 from promotion.nights import list_nights, lock_digest, record_check, record_night
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
+from tests.support import sets
 from tests.support.sets import published_request
 from tests.support.silent import NoProcesses
 
@@ -217,3 +218,19 @@ def test_summary_shows_any_text_as_it_is() -> None:
 def test_summary_of_nothing_says_so() -> None:
     summary = RunSummary(command="nightly", index="i", channel="nightly", time="t", actor="me", sets=())
     assert "Nothing to do." in as_markdown(summary)
+
+
+def test_differences_names_changed_inputs() -> None:
+    good = sets.wheel_set(request={"payload": "source", "source": {"xla_commit": "a" * 40, "jax_commit": "b"}})
+    bad = sets.wheel_set(
+        request={"payload": "source", "source": {"xla_commit": "c" * 40, "jax_commit": "b", "image": "sha256:1"}},
+        rocm_version="7.3.0",
+        targets=("gfx942", "gfx950"),
+        files={"constraints.txt": "1"},
+    )
+    assert differences(good, bad) == {
+        "request.source.image": (None, "sha256:1"),
+        "request.source.xla_commit": ("a" * 40, "c" * 40),
+        "rocm_version": ("7.2.0", "7.3.0"),
+        "targets": (["gfx942"], ["gfx942", "gfx950"]),
+    }

@@ -90,7 +90,7 @@ WRONG = (
 ELSEWHERE = {
     "matrix run", "shell", "reproduce", "rocm list", "rocm manifest", "rocm show", "rocm verify", "sources update",
     "gate abi", "gate compile", "gate coverage", "gate device", "gate install", "gate load", "gate merge",
-    "gate structure", "attest", "bundle", "bisect", "index check", "index serve", "index sign", "docs", "images run",
+    "gate structure", "attest", "bundle", "index check", "index serve", "index sign", "docs", "images run",
     "images test", "images update", "kernels lock", "kernels merge", "cluster scheduler", "cluster worker",
     "images build runtime", "nightly",
 }  # fmt: skip
