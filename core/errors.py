@@ -136,12 +136,6 @@ class ReproducibilityError(CiBuildError):
     exit_code = 20
 
 
-class DriftError(CiBuildError):
-    """A workflow uses commands that this version does not accept."""
-
-    exit_code = 21
-
-
 class OtherRocmError(CiBuildError):
     """A wheel was compiled with another ROCm than the one given to its build."""
 

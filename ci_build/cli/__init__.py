@@ -39,7 +39,6 @@ SECTIONS = {
         "targets": ("targets", "List GPU targets."),
         "compat": ("compatibility", "Write the compatibility tables of an index."),
         "history": ("history", "List the changes or the test results of an index."),
-        "accepts": ("accepts", "Check ci_build commands in workflows and scripts."),
     },
     "Gate": {
         "gate": ("gate", "Run a gate on a set and keep its evidence."),

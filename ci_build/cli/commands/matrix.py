@@ -12,7 +12,7 @@ import cloup
 
 from ci_build.build.ci_services import github_outputs
 from ci_build.build.matrix import Axes, Cell, Excluded, make_matrix
-from ci_build.cli.commands.accepts import refusal
+from ci_build.cli.commands.dist_wheels import dist_wheels
 from ci_build.cli.common import State, open_bucket, print_json
 from ci_build.cli.options.cluster import cluster_options, cluster_request
 from ci_build.cli.options.release import DEFAULT_BUCKET, bucket_option
@@ -116,9 +116,6 @@ def _cells(given: Mapping[str, Any]) -> tuple[tuple[Cell, ...], tuple[Excluded, 
     Raises:
         RequestError: an axis is invalid, or the command of a cell would be refused.
     """
-    # Import cycle: the command line loads this module.
-    from ci_build.cli import main
-
     require_known_pythons(split_list(given["python_versions"]), "--python-versions")
     axes = Axes(
         pythons=split_list(given["python_versions"]),
@@ -129,11 +126,13 @@ def _cells(given: Mapping[str, Any]) -> tuple[tuple[Cell, ...], tuple[Excluded, 
     )
     cells, excluded = make_matrix(axes, Payload(given["payload"]), given["more"])
     for cell in cells:
-        if reason := refusal(main, cell.command[2:]):
-            raise RequestError(
-                f"The command of {cell.name} would be refused: {reason.removesuffix('.')}.",
-                hint="See `ci_build dist_wheels --help`.",
-            )
+        options = cell.command[cell.command.index("dist_wheels") + 1 :]
+        try:
+            dist_wheels.make_context("dist_wheels", [*options])
+        except click.UsageError as error:
+            problem = error.format_message().removesuffix(".")
+            hint = "See `ci_build dist_wheels --help`."
+            raise RequestError(f"The command of {cell.name} would be refused: {problem}.", hint=hint) from error
     return cells, excluded
 
 

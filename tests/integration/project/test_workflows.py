@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from ci_build import cli
 from tests.support import npm
 from tests.support.machine import need
 from tests.support.tiers import TierTable
@@ -178,8 +177,3 @@ def test_continuous_builds_every_row_of_the_table() -> None:
     assert rows.pop("schema") == 1
     (default,) = re.findall(r"inputs\.rows \|\| '(\[.+\])'", (FOLDER / "continuous.yml").read_text())
     assert json.loads(default) == [*rows]
-
-
-def test_commands_of_workflows_are_accepted(capsys: pytest.CaptureFixture[str]) -> None:
-    files = [file for file in FILES if "build/ci_build" in file.read_text()]
-    assert cli.run(["accepts", *map(str, files)]) == 0, capsys.readouterr().out

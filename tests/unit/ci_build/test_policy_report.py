@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ci_build import cli
 from ci_build.build.source.pins import load_pins
 from ci_build.release.policy_report import missing_evidence
 from core.model import ROCM_LOCK, Requirement
 from promotion.storage.keys import StagedSet
 from tests.support import sets
+from tests.support.commands import parse
 
 STAGED = StagedSet(index="multi-arch", digest="a" * 64)
 IMAGE = f"registry/name@sha256:{'0' * 64}"
@@ -82,13 +81,11 @@ def command(
     ],
 )
 def test_missing_evidence_has_command_and_runners(
-    gate: str, target: str, settings: dict[str, str], options: str, runners: tuple[str, ...], tmp_path: Path
+    gate: str, target: str, settings: dict[str, str], options: str, runners: tuple[str, ...]
 ) -> None:
     assert command(gate, target, settings) == (options, runners)
     assert command(gate, target, settings, ended="2026-01-02T03:04:06Z") == (options, runners)
-    script = tmp_path / "script.sh"
-    script.write_text(f"python3 build/ci_build gate {gate} {STAGED} {options} --channel release --redo\n")
-    assert cli.run(["accepts", str(script)]) == 0
+    parse(["gate", gate, str(STAGED), *shlex.split(options), "--channel", "release", "--redo"])
 
 
 def test_missing_evidence_names_commit_of_set_or_release() -> None:

@@ -44,7 +44,6 @@ READ = (
     "verify multi-arch {bucket}",
     "retention multi-arch --days=1 {bucket}",
     "rollback multi-arch --reason=because --dry-run {bucket}",
-    "accepts {script}",
     "matrix builds --rocm-versions=7.2.0 --families=gfx94X-dcgpu",
     "matrix tests {ready} {bucket}",
     "dist_wheels --payload=published --dry-run",
@@ -126,12 +125,11 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         record(bucket, "multi-arch", [(suite_run(number, set_digest=f"{number:064x}"), [result])])
     (tmp_path / "cache/inputs/abc").mkdir(parents=True)
     (tmp_path / "cache/inputs/abc/a.whl").write_bytes(b"x")
-    (tmp_path / "script.sh").write_text("ci_build targets --json\nci_build gate structure dist\n")
     words = {
         "bucket": f"--bucket={bucket.root}", "bucket_folder": str(bucket.root),
         "cache": f"--cache-dir={tmp_path}/cache",
         "ready": str(ready), "blocked": str(blocked), "folder": str(folder), "wheels": str(tmp_path / "blocked"),
-        "script": str(tmp_path / "script.sh"), "key": str(tmp_path / "key"), "out": str(tmp_path / "out"),
+        "key": str(tmp_path / "key"), "out": str(tmp_path / "out"),
         "new_key": str(tmp_path / "new-key"),
     }  # fmt: skip
     assert cli.run(["keys", "new", words["key"]]) == 0

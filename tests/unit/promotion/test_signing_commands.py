@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import html
 import json
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from promotion.policy.policy import POLICY_FILE, load_policy
 from promotion.stage import read_staged, stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
+from tests.support.commands import parse
 from tests.support.promoting import NOW, RELEASED, staged_in
 from tests.support.signing_key import SIGNING_KEY, signing_key
 from tests.support.wheel_sets import SetWheel, make_set, make_wheels, passing_evidence, write_set
@@ -418,9 +420,9 @@ def test_policy_check_lists_requirements_for_each_target(
     )
     assert rows_of["coverage", "gfx942"]["command"] == ""
     assert rows_of["coverage", "gfx942"]["evidence"] == [{"ended": "2026-01-02T03:04:06Z", "outcome": "passed"}]
-    script = tmp_path / "script.sh"
-    script.write_text("".join(f"{command}\n" for command in commands))
-    assert cli.run(["accepts", str(script)]) == 0
+    for command in commands:
+        if "ci_build" in command:
+            parse(shlex.split(command)[2:])
 
 
 def test_promote_refuses_changed_log(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:
