@@ -27,7 +27,6 @@ SECTIONS = {
     "Build": {
         "dist_wheels": ("dist_wheels", "Build a wheel set."),
         "matrix": ("matrix", "Print the jobs of a CI service as JSON."),
-        "shell": ("shell", "Open a shell in the environment of a source build."),
         "reproduce": ("reproduce", "Build a set again and compare it."),
         "adopt": ("adopt", "Make a wheel set from existing wheels."),
         "repair": ("repair", "Repair existing wheels for chosen GPU targets."),

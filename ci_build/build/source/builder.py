@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Any
 
 from ci_build.build.plan import SourceLayout
 from ci_build.build.source import tools
@@ -79,10 +78,8 @@ def tools_argv(request: BuildRequest, paths: BuildPaths) -> tuple[str, ...]:
     return ("/bin/sh", TOOLS_SCRIPT.target, source.clang or "/usr/lib", paths.bazel, *pythons, *gcc)
 
 
-def find_tools(
-    request: BuildRequest, paths: BuildPaths, image: str, inside: Runner
-) -> tuple[BuildPaths, Mapping[str, str]]:
-    """Return the paths with the image's clang, and the version of each tool, after checking every tool of a build.
+def find_tools(request: BuildRequest, paths: BuildPaths, image: str, inside: Runner) -> BuildPaths:
+    """Return the paths with the image's clang, after checking every tool of a build.
 
     Args:
         inside: runner in a container with `TOOLS_SCRIPT`.
@@ -99,7 +96,7 @@ def find_tools(
             "docker/manylinux_2_28.Dockerfile installs every tool.",
         )
     clang = source_of(request).clang or next(path for path in report.versions if _CLANG.fullmatch(path))
-    return replace(paths, clang=clang), report.versions
+    return replace(paths, clang=clang)
 
 
 def _wrong_versions(request: BuildRequest, paths: BuildPaths, report: tools.ToolReport) -> Iterator[str]:
@@ -112,19 +109,3 @@ def _wrong_versions(request: BuildRequest, paths: BuildPaths, report: tools.Tool
         printed = report.versions.get(paths.python(python), f"Python {python}.")
         if not f"{printed}.".startswith(f"Python {python}."):
             yield f"Python {python} ({paths.python(python)} is {printed})"
-
-
-def spec_values(spec: ContainerSpec) -> dict[str, Any]:
-    """Return a container specification as JSON values."""
-    body = asdict(spec)
-    body["mounts"] = [{**mount, "source": str(mount["source"])} for mount in body["mounts"]]
-    body["env_files"] = [str(path) for path in body["env_files"]]
-    return body
-
-
-def load_spec(body: Mapping[str, Any]) -> ContainerSpec:
-    """Return a container specification from JSON values; KeyError or TypeError if another version wrote them."""
-    mounts = tuple(Mount(**{**mount, "source": Path(mount["source"])}) for mount in body["mounts"])
-    lists = {name: tuple(value) for name, value in body.items() if isinstance(value, list)}
-    files = tuple(Path(path) for path in body["env_files"])
-    return ContainerSpec(**{**body, **lists, "mounts": mounts, "env_files": files})

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,6 @@ from core.store import lock_in_use
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.inspect.compiled_rocm import BuildRocm
 
-STATE = "state.json"
-"""File of the log folder that describes the last command; `shell` reads it."""
 _KEEP = 1 << 16
 _KILLED = 137
 """Exit code of a container whose command was killed."""
@@ -56,8 +54,6 @@ class SourceBuilder:
         builds: folder for records of finished builds.
         bazel_tree: folder on this machine for Bazel's own output, an entry of the cache.
         logs: log folder beside the set.
-        where: description of the build environment as JSON values, for `shell`.
-        shell_command: command that opens the build environment; empty if there is none.
         copy_cache: function that copies a read-only disk cache; called before each command, while no other run builds.
     """
 
@@ -72,8 +68,6 @@ class SourceBuilder:
     bazel_tree: Path
     logs: Path
     progress: BuildProgress
-    where: Mapping[str, Any] = field(default_factory=dict)
-    shell_command: str = ""
     copy_cache: Callable[[], None] = lambda: None
 
     def checkout(self, checkout: Checkout, folder: str) -> None:
@@ -129,7 +123,6 @@ class SourceBuilder:
         folder.mkdir(parents=True)
         self.logs.mkdir(parents=True, exist_ok=True)
         log = self.logs / f"{command.target}{'-' + command.python if command.python else ''}.log"
-        self._write_state(command, log, "running")
         python = f" for Python {command.python}" if command.python else ""
         self.progress.step(f"build {command.project}{python}, log in {log}")
         with log.open("w", encoding="utf-8", buffering=1) as file:
@@ -137,19 +130,13 @@ class SourceBuilder:
             runner = self.inside(output.line)
             done = runner.run(command.argv, env=command.env, cwd=command.cwd, check=False, keep=_KEEP)
         if done.returncode:
-            self._write_state(command, log, "failed")
             raise self._failure(command, output, done.returncode, log)
-        try:
-            wheel = folder / output.wheels.requested(command)
-            if not wheel.is_file():
-                raise InputError(f"The build of {command.target} did not write the wheel {wheel}.", hint=f"Read {log}.")
-        except InputError:
-            self._write_state(command, log, "failed")
-            raise
+        wheel = folder / output.wheels.requested(command)
+        if not wheel.is_file():
+            raise InputError(f"The build of {command.target} did not write the wheel {wheel}.", hint=f"Read {log}.")
         for other in folder.iterdir():  # copies of the wheels of earlier builds, several hundred megabytes each
             if other != wheel and other.suffix == ".whl":
                 other.unlink()
-        self._write_state(command, log, "done")
         self._report_actions(command, output.actions)
         return wheel
 
@@ -171,23 +158,7 @@ class SourceBuilder:
         cause = output.failure.summary() or ended
         if returncode == _KILLED:
             cause = f"killed, most likely out of memory (see --container-memory); {ended}"
-        hint = f"Open the build environment with `{self.shell_command}`." if self.shell_command else ""
-        return ProcessError(f"The build of {command.project} failed: {cause}. The log is {log}.", hint=hint)
-
-    def _write_state(self, command: BuildCommand, log: Path, state: str) -> None:
-        """Write the command to the log folder, so that `shell` can repeat it."""
-        body = {
-            "state": state,
-            "what": command.target,
-            "argv": list(command.argv),
-            "env": dict(command.env),
-            "cwd": command.cwd,
-            "log": log.name,
-            "out": str(self.work),
-            "inside": self.layout.paths.out,
-            "where": self.where,
-        }
-        write_whole(self.logs / STATE, json.dumps(body, indent=1).encode())
+        return ProcessError(f"The build of {command.project} failed: {cause}.", hint=f"Read {log}.")
 
 
 def made_of(inputs: SourceInputs) -> dict[str, Any]:

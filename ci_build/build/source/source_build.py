@@ -6,10 +6,10 @@ import functools
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ci_build.build.plan import BuildPlan, SourceLayout, make_plan
 from ci_build.build.request import WheelSetRequest
@@ -22,7 +22,6 @@ from ci_build.build.source.builder import (
     build_mounts,
     create_folders,
     find_tools,
-    spec_values,
 )
 from ci_build.build.source.dry_run import clang_lines, environment_lines, planned_container, planned_rocm
 from ci_build.build.source.host_build import check_machine, check_rocm, check_tools, describe_host, host_paths
@@ -43,8 +42,8 @@ if TYPE_CHECKING:  # start-up time: a dry run loads neither the build nor HTTP
     from ci_build.rocm.source import Rocm
     from core.http.client import Connect
 
-    Environment = tuple[BuildPaths, str, Callable[[LineSink], Runner], Mapping[str, Any]]
-    """Paths, digest, runner and description of a build environment; see `SourceBuilder`."""
+    Environment = tuple[BuildPaths, str, Callable[[LineSink], Runner]]
+    """Paths, digest and runner of a build environment; see `SourceBuilder`."""
 
 OWN = Path(__file__).parents[3]
 """Root of this repository."""
@@ -206,10 +205,10 @@ def _make_builder(
         paths, runner = layout.paths, context.runner
         if disk is not None:
             paths = replace(paths, disk_cache=str(disk))
-        environment: Environment = (paths, describe_host(paths, runner), runner.also, {"kind": "host"})
+        environment: Environment = (paths, describe_host(paths, runner), runner.also)
     else:
         environment = _start_container(context, inputs, layout, rocm.root, work, disk)
-    paths, digest, inside, where = environment
+    paths, digest, inside = environment
     return SourceBuilder(
         request=source,
         inputs=inputs.with_tools(rocm=rocm_digest, builder=digest),
@@ -224,8 +223,6 @@ def _make_builder(
         bazel_tree=built / "bazel" / "bazel",
         logs=logs_of(out),
         progress=context.reporter,
-        where=where,
-        shell_command=f"ci_build shell {out}",
     )
 
 
@@ -242,12 +239,11 @@ def _start_container(
     mounts = build_mounts(source, inputs.sources, layout, rocm.resolve(), built, work, disk_cache=disk)
     spec = build_container(engine, image.id, source.container, mounts)
     bare = ContainerRunner(runner, replace(spec, mounts=(TOOLS_SCRIPT,)), say=reporter.line)
-    paths, versions = find_tools(context.request.build, layout.paths, image.name, bare)
+    paths = find_tools(context.request.build, layout.paths, image.name, bare)
     return (
         paths,
         image.digest,
         lambda listener: ContainerRunner(runner.also(listener), spec, say=reporter.line),
-        {"kind": "container", "image": image.name, "tools": versions, "spec": spec_values(spec)},
     )
 
 

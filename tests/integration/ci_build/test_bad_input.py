@@ -200,8 +200,6 @@ def test_build_refuses_bad_input_before_any_work(
 
 OTHERS = {
     "windows without version": ("--therock-path={windows}|dist_wheels|--dry-run", 2, "is a ROCm for Windows"),
-    "shell": ("shell|--x", 2, "No such option '--x'"),
-    "shell command": ("shell|dist|--x", 2, "No such option '--x'"),
     "verify": ("rocm|verify|/etc/passwd", 6, "^error: /etc/passwd cannot be read: .*Give the rocm.lock of a build"),
     "show": ("rocm|show|/etc/passwd", 6, "^error: /etc/passwd cannot be read"),
     "adopt into proc": ("adopt|wheels|--out=/proc/x", 2, "--out=/proc/x cannot be written"),

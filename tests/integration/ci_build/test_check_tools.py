@@ -163,16 +163,13 @@ def test_find_tools_names_all_that_image_lacks(engine: docker.Docker, tmp_path: 
     full = engine.builder()
     host = HostRunner(engine.environment)
 
-    def find(image: str) -> tuple[str, dict[str, str]]:
+    def find(image: str) -> str:
         spec = make_spec(find_engine(engine.program, host), image, mounts=[TOOLS_SCRIPT])
         asked = replace(request("0.10.2"), python_versions=("3.13",))
-        paths, versions = find_tools(asked, IN_CONTAINER, image, ContainerRunner(host, spec))
-        return paths.clang, dict(versions)
+        return find_tools(asked, IN_CONTAINER, image, ContainerRunner(host, spec)).clang
 
-    clang, versions = find(full)
-    assert versions[clang].startswith("Debian clang version 21")
-    assert versions["/usr/local/bin/bazel"].startswith("bazel 7.7.1")
-    assert {"xxd", "patchelf", "libnuma with headers"} <= set(versions)
+    clang = find(full)
+    assert clang == "/usr/lib/llvm-21/bin/clang"
     gone = {"xxd": "/usr/bin/xxd", "patchelf": "/usr/bin/patchelf", "git": "/usr/bin/git"}
     gone |= {f"{clang}++": f"{clang}++"}
     (tmp_path / "Dockerfile").write_text(f"FROM {full}\nRUN rm {' '.join(gone.values())} /usr/include/numa.h\n")

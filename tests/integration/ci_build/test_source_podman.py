@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from pathlib import Path
@@ -22,7 +21,7 @@ def run(podman: Podman, folder: Path, *words: str) -> subprocess.CompletedProces
     return ci_build(*words, env=podman.environment, cwd=folder)
 
 
-def test_podman_builds_set_and_opens_shell(podman: Podman, tmp_path: Path) -> None:
+def test_podman_builds_set(podman: Podman, tmp_path: Path) -> None:
     make_rocm(tmp_path / "rocm")
     make_jax(tmp_path / "jax")
     image = podman.builder()
@@ -34,18 +33,10 @@ def test_podman_builds_set_and_opens_shell(podman: Podman, tmp_path: Path) -> No
     assert {wheel.name for wheel in made.wheels} == {"jax-rocm7-pjrt", "jax-rocm7-plugin", "jaxlib"}
     built = podman.ask("image", "inspect", "--format={{.Id}}", image)
     assert made.request["source"]["builder"].removeprefix("sha256:") == built
-    state = json.loads((tmp_path / "dist.logs/state.json").read_text())
-    assert Path(state["where"]["spec"]["engine"]).name == "podman"
-    tools = state["where"]["tools"]
-    assert (tools["/usr/local/bin/bazel"], tools["libnuma with headers"]) == ("bazel 7.7.1 stand-in", "linked")
     outputs = [*(tmp_path / "dist").rglob("*"), *(tmp_path / "dist.logs").iterdir(), *(tmp_path / "cache").rglob("*")]
     assert {path.lstat().st_uid for path in outputs} == {os.getuid()}
     mine = f"--filter=volume={tmp_path / 'cache' / 'builds' / 'out'}"
     assert podman.ask("ps", "--all", "--quiet", mine) == ""
-    # The ROCm is read-only in the container.
-    there = run(podman, tmp_path, "shell", "dist", "sh", "-c", "cat /opt/rocm/.info/version; touch /opt/rocm/x")
-    assert there.stdout.split() == ["7.10.0"]
-    assert "Read-only file system" in there.stderr
     # Failures inside the container are reported like others.
     (tmp_path / "jax/fail").touch()
     failed = run(podman, tmp_path, *argv, "dist_wheels")

@@ -1,9 +1,8 @@
-"""Build environments: mounts and tools of a container, tools of a machine, and shells in either."""
+"""Build environments: mounts and tools of a container, and tools of a machine."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import platform
 import re
@@ -15,23 +14,20 @@ from typing import Any
 
 import pytest
 
-from ci_build.build import build_shell
 from ci_build.build.plan import SourceLayout
 from ci_build.build.request import WheelSetRequest
 from ci_build.build.source import given_rocm, host_build, source_build
 from ci_build.build.source.build_py import IN_CONTAINER, BuildPaths
-from ci_build.build.source.builder import TOOLS_SCRIPT, build_mounts, create_folders, find_tools, load_spec, spec_values
+from ci_build.build.source.builder import TOOLS_SCRIPT, build_mounts, create_folders, find_tools
 from ci_build.build.source.dry_run import ROCM_CLANG
 from ci_build.build.source.host_build import check_rocm, check_tools, describe_host, host_paths, newest_clang
-from ci_build.build.source.native import STATE
 from ci_build.build.source.source_build import SourceBuildContext, check_environment, copy_disk_cache, disk_cache
 from ci_build.build.source.tools import SCRIPT
-from ci_build.containers.container import ContainerSpec, Mount
 from ci_build.images.pins import ImagePins, Pin
 from ci_build.rocm.facts import parts
 from ci_build.rocm.lock import RocmLock
 from ci_build.rocm.request import RocmStorage
-from core.errors import InputError, MachineError
+from core.errors import MachineError
 from core.model import BuildRequest
 from core.process import HostRunner, ProcessResult
 from core.report import Reporter
@@ -160,19 +156,6 @@ def test_prepare_records_digest_of_lock(tmp_path: Path, monkeypatch: pytest.Monk
     assert plan.inputs.stamps()["rocm"] == plan.record()["source"]["rocm"] == digest
 
 
-SPEC = ContainerSpec(
-    engine="/usr/bin/docker",
-    image="sha256:" + "a" * 64,
-    mounts=(Mount(Path("/a"), "/b"), Mount(Path("/c"), "/d", writable=True)),
-    env={"HOME": "/tmp/home"},
-    memory="8g",
-)
-
-
-def test_spec_values_round_trip() -> None:
-    assert load_spec(json.loads(json.dumps(spec_values(SPEC)))) == SPEC
-
-
 # Tools of an image
 
 
@@ -206,20 +189,17 @@ CLANGS = {f"/usr/lib/llvm-{major}/bin/{name}": f"clang {major}" for major in (9,
 TOOLS = {IN_CONTAINER.bazel: "bazel 7.7.1", **PYTHONS, **CLANGS}
 
 
-def tools_of(asked: BuildRequest, *without: str, **changes: str) -> tuple[BuildPaths, Mapping[str, str]]:
+def tools_of(asked: BuildRequest, *without: str, **changes: str) -> BuildPaths:
     names = {"bazel": IN_CONTAINER.bazel, "python": next(iter(PYTHONS))}
     tools = {**TOOLS, **{names[name]: version for name, version in changes.items()}}
     return find_tools(asked, IN_CONTAINER, "builder:1", FakeImage(tools, *without))
 
 
 def test_find_tools_uses_reported_or_named_clang() -> None:
-    paths, versions = tools_of(request("0.10.2"))
-    assert paths.clang == "/usr/lib/llvm-18/bin/clang"
-    assert versions[paths.clang] == "clang 18"
-    assert versions[IN_CONTAINER.bazel] == "bazel 7.7.1"
+    assert tools_of(request("0.10.2")).clang == "/usr/lib/llvm-18/bin/clang"
     asked = request("0.10.2")
     asked = replace(asked, source=replace(source(asked), clang="/usr/lib/llvm-9/bin/clang"))
-    assert tools_of(asked)[0].clang == "/usr/lib/llvm-9/bin/clang"
+    assert tools_of(asked).clang == "/usr/lib/llvm-9/bin/clang"
 
 
 def test_find_tools_reports_every_missing_tool() -> None:
@@ -258,7 +238,7 @@ def test_find_tools_reports_image_without_shell() -> None:
 )
 def test_find_tools_compares_bazel_with_sources(release: str, bazel: str, *, good: bool) -> None:
     if good:
-        assert tools_of(request(release), bazel=bazel)[1][IN_CONTAINER.bazel] == bazel
+        tools_of(request(release), bazel=bazel)
     else:
         with pytest.raises(MachineError, match=r"lacks Bazel 7\.\d\.\d or a later 7\.x \(/usr/local/bin/bazel is"):
             tools_of(request(release), bazel=bazel)
@@ -274,7 +254,7 @@ def test_find_tools_reads_bazel_version_of_jax_tree(tmp_path: Path) -> None:
         MachineError, match=r"lacks Bazel 8\.4\.2 or a later 8\.x \(/usr/local/bin/bazel is Bazel 7\.7\.1"
     ):
         tools_of(asked)
-    assert tools_of(asked, bazel="bazel 8.5.0")[1]
+    tools_of(asked, bazel="bazel 8.5.0")
 
 
 def test_find_tools_refuses_other_python() -> None:
@@ -441,61 +421,3 @@ def test_check_rocm_refuses_missing_compiler(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/hipcc").write_text("")
     check_rocm(tmp_path)
-
-
-# The way back
-
-
-def written(folder: Path, **changes: Any) -> Path:
-    body = {
-        "state": "failed",
-        "what": "jax-rocm-pjrt",
-        "argv": ["python", "build/build.py", "a b"],
-        "env": {"USER": "builder"},
-        "cwd": "/jax",
-        "out": str(folder / "out"),
-        "inside": "/out",
-        "where": {"kind": "container", "spec": spec_values(replace(SPEC, mounts=()))},
-        **changes,
-    }
-    logs = folder / "dist.logs"
-    logs.mkdir()
-    (logs / STATE).write_text(json.dumps(body))
-    return folder / "dist"
-
-
-def test_shell_argv_opens_same_container(tmp_path: Path) -> None:
-    place = build_shell.load_environment(written(tmp_path))
-    argv, env, _ = build_shell.shell_command(place, terminal=True)
-    assert env == {}
-    assert argv[-4:] == ("--tty", "--entrypoint", "bash", SPEC.image)
-    assert {"--env", "HISTFILE=/out/.history", "--workdir", "/jax", "--interactive", "USER=builder"} <= set(argv)
-    build_shell.prepare(place)
-    assert (tmp_path / "out/.history").read_text() == "cd /jax\npython build/build.py 'a b'\n"
-    command, _, _ = build_shell.shell_command(place, ("ls", "-l"), terminal=False)
-    assert command[-4:] == ("--entrypoint", "ls", SPEC.image, "-l")
-    assert "--tty" not in command
-
-
-def test_shell_argv_on_host_uses_same_folder(tmp_path: Path) -> None:
-    place = build_shell.load_environment(written(tmp_path, where={"kind": "host"}))
-    env = {"USER": "builder", "HISTFILE": str(tmp_path / "out/.history")}
-    assert build_shell.shell_command(place, terminal=True) == (("bash",), env, "/jax")
-
-
-def test_prepare_refuses_removed_mounts(tmp_path: Path) -> None:
-    place = build_shell.load_environment(written(tmp_path))
-    gone = replace(place, spec=replace(SPEC, mounts=(Mount(tmp_path / "gone", "/x"),)))
-    with pytest.raises(InputError, match=r"removed: .*gone"):
-        build_shell.prepare(gone)
-
-
-@pytest.mark.parametrize("change", [{"where": {"kind": "container"}}, {"argv": 1}, {"where": {}}])
-def test_load_environment_refuses_damaged_state(tmp_path: Path, change: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
-        build_shell.load_environment(written(tmp_path, **change))
-
-
-def test_load_environment_refuses_set_without_build(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="Nothing was compiled"):
-        build_shell.load_environment(tmp_path / "dist")

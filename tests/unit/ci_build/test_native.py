@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from filelock import FileLock, Timeout
 from ci_build.build.plan import SourceLayout
 from ci_build.build.source import sources
 from ci_build.build.source.build_py import IN_CONTAINER, BuildCommand, build_commands
-from ci_build.build.source.native import STATE, SourceBuilder, made_of
+from ci_build.build.source.native import SourceBuilder, made_of
 from ci_build.build.source.sources import check_complete
 from core.cache import CacheEntry, collect
 from core.digests import file_sha256
@@ -156,8 +155,6 @@ def bench(tmp_path: Path) -> Bench:
         bazel_tree=tmp_path / "bazel/bazel",
         logs=tmp_path / "dist.logs",
         progress=progress,
-        where={"kind": "container"},
-        shell_command="ci_build shell dist",
     )
     return Bench(native=native, builder=builder, inputs=InputStore(tmp_path / "inputs"), progress=progress)
 
@@ -252,8 +249,6 @@ def test_build_logs_output_beside_set(bench: Bench) -> None:
     bench.build()
     lines = (bench.native.logs / "jax-rocm-pjrt.log").read_text().splitlines()
     assert [line.partition(" ")[2] for line in lines[:2]] == ["first", "[1 / 2] more"]
-    state = json.loads((bench.native.logs / STATE).read_text())
-    assert (state["state"], state["argv"], state["cwd"]) == ("done", list(PJRT.argv), "/jax")
 
 
 FAILED = [
@@ -264,7 +259,7 @@ FAILED = [
 ]
 
 
-def test_build_failure_names_cause_log_and_shell(bench: Bench) -> None:
+def test_build_failure_names_cause_and_log(bench: Bench) -> None:
     bench.builder.says, bench.builder.version, bench.builder.returncode = FAILED, "", 1
     with pytest.raises(ProcessError) as caught:
         bench.build()
@@ -272,8 +267,6 @@ def test_build_failure_names_cause_log_and_shell(bench: Bench) -> None:
     assert "The build of jax-rocm7-pjrt failed: /jax/jaxlib/rocm/BUILD:3:1: Compiling a.cc failed" in said
     assert "in //jaxlib/rocm; jaxlib/rocm/a.cc:7:3: error: use of undeclared identifier 'x'" in said
     assert str(bench.native.logs / "jax-rocm-pjrt.log") in said
-    assert "`ci_build shell dist`" in said
-    assert json.loads((bench.native.logs / STATE).read_text())["state"] == "failed"
 
 
 def test_build_failure_leaves_no_record(bench: Bench) -> None:
@@ -297,7 +290,6 @@ def test_build_refuses_missing_or_other_wheel(bench: Bench, version: str, says: 
     bench.builder.version, bench.builder.says = version, says
     with pytest.raises(InputError, match=words):
         bench.build()
-    assert json.loads((bench.native.logs / STATE).read_text())["state"] == "failed"
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ WRONG = (
 )
 """Commands that fail."""
 ELSEWHERE = {
-    "matrix run", "shell", "reproduce", "rocm list", "rocm manifest", "rocm show", "rocm verify", "sources update",
+    "matrix run", "reproduce", "rocm list", "rocm manifest", "rocm show", "rocm verify", "sources update",
     "gate abi", "gate compile", "gate coverage", "gate device", "gate install", "gate load", "gate merge",
     "gate structure", "attest", "bundle", "index check", "index serve", "index sign", "docs", "images run",
     "images test", "images update", "kernels lock", "kernels merge", "cluster scheduler", "cluster worker",
