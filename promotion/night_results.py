@@ -1,14 +1,13 @@
-"""The numbers of nights for trends: sizes, counts and times of gates, results of tests on GPUs, and promotions."""
+"""The numbers of nights for trends: sizes, counts and times of gates, and promotions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from core.model import WHEELS_JSON, Evidence, WheelSet
 from core.wheels_json import load_wheel_set
 from promotion.evidence.evidence import latest, load_evidence, read_all
-from promotion.evidence.test_runs import RunTally, read_runs
 from promotion.index.ledger import PromotedSet, channel_of
 from promotion.index.operations import utc_now
 from promotion.index.publish import read_head
@@ -60,7 +59,6 @@ class NightResult:
         sizes: project -> bytes of all its wheels; empty if the set was removed before its promotion.
         code: gfx target -> bytes of its unpacked device code in all wheels; empty before the gate coverage ran.
         gates: latest results of gates; empty if the set was removed before its promotion.
-        tests: runs of the device gate on the set.
     """
 
     time: str
@@ -76,7 +74,6 @@ class NightResult:
     sizes: Mapping[str, int] = field(default_factory=dict)
     code: Mapping[str, int] = field(default_factory=dict)
     gates: tuple[GateResult, ...] = ()
-    tests: tuple[RunTally, ...] = ()
 
 
 def night_results(bucket: Bucket, index: str, *, limit: int) -> tuple[NightResult, ...]:
@@ -86,14 +83,10 @@ def night_results(bucket: Bucket, index: str, *, limit: int) -> tuple[NightResul
         BucketError: a record or evidence is damaged.
     """
     nights = list_nights(bucket, index)[::-1][:limit]
-    tallies: dict[str, list[RunTally]] = {}
-    with read_runs(bucket, index) as history:
-        for tally in history.tallies(limit=limit * 20):
-            tallies.setdefault(tally.run.set_digest, []).append(tally)
-    return tuple(_result(bucket, night, tallies.get(night.staged.digest, ())) for night in nights)
+    return tuple(_result(bucket, night) for night in nights)
 
 
-def _result(bucket: Bucket, night: Night, tests: Sequence[RunTally]) -> NightResult:
+def _result(bucket: Bucket, night: Night) -> NightResult:
     found, record = promotion_of(bucket, night.staged), read_night(bucket, night)
     promoted = found[0].promoted if found else None
     wheel_set = description_of(bucket, night.staged, promoted)
@@ -117,7 +110,6 @@ def _result(bucket: Bucket, night: Night, tests: Sequence[RunTally]) -> NightRes
             )
             for (gate, target), item in sorted(newest.items())
         ),
-        tests=tuple(tests),
     )
 
 

@@ -18,7 +18,7 @@ from promotion.compatibility.tables import load_spec, module_support
 from promotion.evidence.evidence import latest_by_target, load_evidence, time_of
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.requirements import hashed, locked, wheels_for
-from promotion.gates.device.run_record import results_names
+from promotion.gates.device.evidence import results_names
 from promotion.index.overview import TIERS, natural_key
 from promotion.index.summary import REPORT, REQUIREMENTS, SUMMARY, ModuleTest, SetFigures, named
 from promotion.storage.bucket import Bucket

@@ -37,7 +37,7 @@ SECTIONS = {
         "inspect": ("inspect", "Report contents and problems of wheels."),
         "targets": ("targets", "List GPU targets."),
         "compat": ("compatibility", "Write the compatibility tables of an index."),
-        "history": ("history", "List the changes or the test results of an index."),
+        "history": ("history", "List the changes or the nights of an index."),
     },
     "Gate": {
         "gate": ("gate", "Run a gate on a set and keep its evidence."),

@@ -185,8 +185,7 @@ def bucket_keys() -> Iterator[tuple[str, str]]:
             elif inspect.isfunction(member):
                 words = [*inspect.signature(member).parameters][1:]
                 yield _shown(member(owner, *(_SAMPLE[word] for word in words))), _content(member)
-    for function in (keys.run_history_file, keys.nights_folder):
-        yield _shown(function("INDEX")), _content(function)
+    yield _shown(keys.nights_folder("INDEX")), _content(keys.nights_folder)
     yield keys.DOCS, "The documentation site, which `ci_build docs` publishes."
 
 

@@ -25,7 +25,6 @@ from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.lease import GpuDevice, JaxPlatform, visible_devices
 from promotion.gates.device.machine import MachineInfo, detect_allotment, detect_machine
 from promotion.gates.device.request import DeviceRequest
-from promotion.gates.device.run_record import record_evidence
 from promotion.gates.device.shards import SHARD_FILE, Shard
 from promotion.policy.families import load_families
 from promotion.stage import read_staged, stage
@@ -94,7 +93,6 @@ def run_on_cluster(
             max_age=None if days is None else timedelta(days=days),
             signer=config.signer,
         )
-    record_evidence(bucket, staged, wheel_set, evidences)
     return tuple(evidences)
 
 

@@ -29,7 +29,6 @@ from promotion.gates.device.machine import detect_machine
 from promotion.gates.device.merge import make_merge_gate
 from promotion.gates.device.request import DeviceRequest, check_image, parse_suite_env
 from promotion.gates.device.run import make_gate
-from promotion.gates.device.run_record import record_evidence
 from promotion.gates.device.sessions.processes import end_interrupted
 from promotion.gates.device.shards import collect_shards, parse_shard
 from promotion.gates.device.suite import parse_source, read_list, suite_id
@@ -183,12 +182,9 @@ def run(
     )
     gates = [make_gate(config)]
     max_age = None if days is None else timedelta(days=days)
-    evidences = run_gates(
+    return run_gates(
         bucket, staged, gates, runner, reporter, targets=targets, redo=redo, max_age=max_age, signer=config.signer
     )
-    if not config.shard and not config.listed:
-        record_evidence(bucket, staged, wheel_set, evidences)
-    return evidences
 
 
 def join(
@@ -200,9 +196,7 @@ def join(
     config = with_known_tests(config, staged, wheel_set.jax_version)
     shards = collect_shards(bucket, staged, config.gate_name, config.settings, targets, config.signer)
     gates, targets = [make_merge_gate(config, shards)], targets and (shards[0].target,)
-    evidences = run_gates(bucket, staged, gates, runner, reporter, targets=targets, redo=True, signer=config.signer)
-    record_evidence(bucket, staged, wheel_set, evidences)
-    return evidences
+    return run_gates(bucket, staged, gates, runner, reporter, targets=targets, redo=True, signer=config.signer)
 
 
 def _python(requested: str, supported: Sequence[str], runner: Runner) -> str:

@@ -10,7 +10,7 @@ from core.model import Evidence
 from promotion.evidence.evidence import latest, load_evidence
 from promotion.evidence.test_results import TestResult, TestVerdict, load_results
 from promotion.gates.device.causes import headline
-from promotion.gates.device.run_record import results_names
+from promotion.gates.device.evidence import results_names
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex
 

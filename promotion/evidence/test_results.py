@@ -1,4 +1,4 @@
-"""Results of tests and the runs they belong to, and the file that stores them beside evidence."""
+"""Results of tests, and the file that stores them beside evidence."""
 
 from __future__ import annotations
 
@@ -61,46 +61,6 @@ class TestResult:
     def file(self) -> str:
         """The file of the test."""
         return self.id.partition("::")[0]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SuiteRun:
-    """A run of a suite on one machine.
-
-    Attributes:
-        evidence: SHA-256 of the run's evidence. Equal evidence is recorded once.
-        family: exact name of the family, or empty on a CPU.
-        finished: time of the end in UTC, ISO 8601.
-        python: Python version of the run; empty in runs that an older version recorded, as is:
-        passes: passes of the run, such as `single`.
-    """
-
-    evidence: str
-    set_digest: str
-    platform: str
-    family: str
-    jax: str
-    rocm: str
-    suite: str
-    finished: str
-    python: str = ""
-    passes: str = ""
-
-    @property
-    def kind(self) -> tuple[str, ...]:
-        """The fields that runs must have in common to be compared."""
-        return (self.platform, self.family, self.suite, self.python, self.passes)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RecordedOutcome:
-    """The result of one test in one run."""
-
-    test: str
-    verdict: TestVerdict
-    seconds: float
-    attempts: int
-    run: SuiteRun
 
 
 def dump_results(results: Iterable[TestResult]) -> bytes:

@@ -5,7 +5,6 @@
     - `wheels.json`, `SHA256SUMS`, ...: the other files of the set
     - `simple/`: an index of exactly this set
     - `evidence/<gate>/<target>/<id>.json`
-- `v2-staging/_tests/<index>.sqlite`: results of every test run on sets of that index
 - `v2-staging/_nights/<index>/<time>_<lock digest>_<set digest>.json`: a night and the set that it staged; beside it,
   `….checked.json` after the check of the released index
 - `v2/<index>/`: the released index
@@ -36,7 +35,6 @@ TOMBSTONE_SUFFIX = ".swept"
 """Suffix of the tombstone of a removed wheel."""
 EVIDENCE_FOLDER = "evidence"
 SETS_FOLDER = "sets"
-TESTS_FOLDER = "_tests"
 CHECKPOINT = "checkpoint"
 NIGHTS_FOLDER = "_nights"
 DOCS = "docs/"
@@ -152,12 +150,6 @@ class ReleasedIndex:
     def set_file(self, digest: str, name: str) -> str:
         """Return the key of a file of a promoted set other than its wheels: wheels.json, evidence, ..."""
         return f"{self.root}{SETS_FOLDER}/{digest}/{name}"
-
-
-def run_history_file(index: str) -> str:
-    """Return the key of the results of all test runs on sets of an index (SQLite)."""
-    _check_index(index)
-    return f"{Channel.STAGING}/{TESTS_FOLDER}/{index}.sqlite"
 
 
 def nights_folder(index: str) -> str:

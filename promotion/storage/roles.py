@@ -15,7 +15,7 @@ from typing import Any
 from core.errors import RequestError
 from core.model import ROCM_LOCK, Channel
 from core.wheelset import SET_FILES
-from promotion.storage.keys import DOCS, EVIDENCE_FOLDER, METADATA_SUFFIX, NIGHTS_FOLDER, SETS_FOLDER, TESTS_FOLDER
+from promotion.storage.keys import DOCS, EVIDENCE_FOLDER, METADATA_SUFFIX, NIGHTS_FOLDER, SETS_FOLDER
 from wheelkit.rocm_manifest import ROCM_MANIFEST
 
 _READ = ("s3:GetObject", "s3:GetObjectAttributes")
@@ -27,7 +27,6 @@ _SHARE = ("s3:PutObjectAcl", "s3:PutObjectVersionAcl", "s3:PutObjectTagging", "s
 _STAGING, _RELEASED, _DOCS = f"{Channel.STAGING}/*", f"{Channel.RELEASED}/*", f"{DOCS}*"
 _EVIDENCE = f"{Channel.STAGING}/*/*/{EVIDENCE_FOLDER}/*"
 _PROBES = f"{Channel.STAGING}/_probes/*"
-_TESTS = f"{Channel.STAGING}/{TESTS_FOLDER}/*"
 _RETAINED = (f"{Channel.RELEASED}/*/packages/*", f"{Channel.RELEASED}/*/{SETS_FOLDER}/*")
 """Objects of released indexes that retention deletes: wheels, what lies beside them, and files of sets."""
 _FOREVER = (f"{Channel.RELEASED}/*/ledger/*", f"{Channel.RELEASED}/*/checkpoint")
@@ -67,12 +66,12 @@ class _Rule:
 _RULES: Mapping[Role, tuple[_Rule, ...]] = {
     Role.BUILDER: (
         _Rule(name="Stages", effect="Allow", actions=(*_READ, *_WRITE), keys=(_STAGING,)),
-        _Rule(name="NeverVouches", effect="Deny", actions=(*_WRITE, *_REMOVE), keys=(_EVIDENCE, _TESTS)),
+        _Rule(name="NeverVouches", effect="Deny", actions=(*_WRITE, *_REMOVE), keys=(_EVIDENCE,)),
         _Rule(name="NeverReleases", effect="Deny", actions=(*_WRITE, *_REMOVE), keys=(_RELEASED,)),
     ),
     Role.TESTER: (
         _Rule(name="Reads", effect="Allow", actions=_READ, keys=(_STAGING, _RELEASED)),
-        _Rule(name="Vouches", effect="Allow", actions=_WRITE, keys=(_EVIDENCE, _TESTS, _PROBES)),
+        _Rule(name="Vouches", effect="Allow", actions=_WRITE, keys=(_EVIDENCE, _PROBES)),
         _Rule(name="NeverReleases", effect="Deny", actions=(*_WRITE, *_REMOVE), keys=(_RELEASED,)),
     ),
     Role.PROMOTER: (

@@ -29,7 +29,6 @@ from core.errors import RequestError
 from core.report import print_line
 from promotion.evidence import known_tests
 from promotion.evidence.known_tests import PLATFORMS, check_run, inapplicable_reason
-from promotion.evidence.test_runs import read_runs
 
 _SUMMARIES = {
     "inspection": "Check the contents, metadata and device code of the wheels.",
@@ -47,7 +46,6 @@ SET is a directory with wheels.json, which is staged first, or INDEX/DIGEST as p
 _ON_CLUSTER = ("compile", STRUCTURE)
 """Commands whose programs a cluster can compile."""
 _F = TypeVar("_F", bound=Callable[..., Any])
-_RUNS = 20
 """Number of outcomes that `explain` prints."""
 
 
@@ -115,13 +113,10 @@ def _structure_gate(name: str) -> click.Command:
     "--jax-version", default=defaults()["build"]["jax_version"], metavar="X.Y.Z", show_default=True,
     help="Version of jax in the set.",
 )  # fmt: skip
-@click.option("--index", metavar="NAME", help="Also print the test's outcomes on sets of this index.")
+@click.option("--index", metavar="NAME", help="List only waivers for this index.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@bucket_option
-@click.pass_obj
 def explain(
-    state: State, /, test: str, family: str, platform: str, jax_version: str, index: str | None, bucket: str,
-    *, as_json: bool,
+    test: str, family: str, platform: str, jax_version: str, index: str | None, *, as_json: bool
 ) -> None:  # fmt: skip
     """List the skips and waivers that match TEST, a pytest node ID, and the reasons why they apply or not."""
     from promotion.policy.policy import load_waivers  # Start-up time: policies load cryptography.
@@ -134,14 +129,10 @@ def explain(
         if entry.matches(test)
     ]
     waivers = [waiver for waiver in load_waivers() if waiver.matches(test) and index in (None, waiver.index)]
-    runs = []
-    if index:
-        with read_runs(open_bucket(bucket, state.reporter()), index) as history:
-            runs = [*history.outcomes(test=test, limit=_RUNS)]
     if as_json:
         entries = [{"entry": entry.as_written(), "why_not": why} for entry, why in matches]
         of_flakes = [{"waiver": waiver.as_written(), "why_not": waiver.state(now)} for waiver in waivers]
-        print_json({"test": test, "entries": entries, "waivers": of_flakes, "runs": runs})
+        print_json({"test": test, "entries": entries, "waivers": of_flakes})
         return
     for entry, why in matches:
         print_line(f"{'applies' if not why else f'does not apply ({why})'}: {entry}; see {entry.link}")
@@ -151,8 +142,6 @@ def explain(
         where = f"{', '.join(waiver.targets)} in {waiver.index}, channel {waiver.channel}"
         why = waiver.state(now)
         print_line(f"{f'does not apply (it {why})' if why else 'applies'}: waiver for {where}, {waiver}")
-    for run in runs:
-        print_line(f"{run.run.finished}: {run.verdict} in {run.seconds:.1f} s on {run.run.family or run.run.platform}")
 
 
 @cloup.group(

@@ -15,9 +15,8 @@ from promotion.evidence.known_tests import KnownTest, KnownTests
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.gate import Check, GateContext, error, warning
 from promotion.gates.device.config import DeviceGateConfig
-from promotion.gates.device.evidence import Reproduce, attachments, upload
+from promotion.gates.device.evidence import Reproduce, attachments, results_names, upload
 from promotion.gates.device.results import counts, executed, file_of
-from promotion.gates.device.run_record import results_names
 from promotion.gates.device.sessions.passes import ALL, MULTI
 from promotion.gates.device.suite import CORRECT, TESTS, suite_sizes
 from promotion.index.publish import read_head

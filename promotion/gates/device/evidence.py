@@ -223,3 +223,12 @@ def upload(
         bucket.put_if_absent(key, data, sha256=sha256)
         uploaded[kind] = {"name": key.removeprefix(staged.evidence), "sha256": sha256}
     return uploaded
+
+
+def results_names(details: Any) -> Iterator[str]:  # noqa: ANN401 - JSON
+    """Yield the names of the files with a run's results, relative to the folder of the evidence."""
+    checks = details.get("checks")
+    for check in checks if isinstance(checks, list) else []:
+        files = check.get("files") if isinstance(check, dict) else None
+        if isinstance(files, dict) and RESULTS in files:
+            yield str(files[RESULTS]["name"])

@@ -20,23 +20,18 @@ from ci_build.release import gating, nightly
 from ci_build.release.night_lock import with_free_version
 from core.errors import BucketError, GateError, PromotionBlockedError, RequestError
 from core.report import Reporter
-from promotion.evidence.test_results import TestResult, TestVerdict, dump_results
-from promotion.evidence.test_runs import record
-from promotion.gates.device.evidence import pack
 from promotion.index.audit import verify
 from promotion.index.ledger import read_ledger
 from promotion.index.publish import read_head
 from promotion.nights import list_nights, read_night
-from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import ReleasedIndex, StagedSet, run_history_file
+from promotion.storage.keys import ReleasedIndex, StagedSet
 from tests.support.fake_therock import names_of, page_of
 from tests.support.fake_therock import nightly as nightly_version
 from tests.support.file_server import Behaviour, serving
 from tests.support.machine import need
 from tests.support.nights import INDEX, JAX, Nights, nights, publish_wheels, record_passes, small_release
 from tests.support.wheel_sets import plain
-from tests.unit.promotion.test_test_runs import run as suite_run
 
 __all__ = ["nights", "small_release"]
 CONTINUOUS = Path(nightly.__file__).with_name("continuous.toml")
@@ -386,53 +381,6 @@ def test_history_lists_nights_with_their_numbers(nights: Nights, capsys: pytest.
     assert cli.run([*words, "--limit=1"]) == 0
     shown = capsys.readouterr().out
     assert ("staged" in shown, "entry 1" in shown) == (True, False)
-    assert cli.run([*words, "--tests"]) == RequestError.exit_code
-
-
-def test_history_of_nights_has_results_of_tests_and_what_changed(
-    nights: Nights, capsys: pytest.CaptureFixture[str]
-) -> None:
-    nights.device = False
-    assert [night(nights), night(nights, NEW_ROCM)] == [0, 0]
-    bucket = DirBucket(nights.bucket)
-    old, new = list_nights(bucket, INDEX)
-    for number, (one, verdict) in enumerate(((old, TestVerdict.PASSED), (new, TestVerdict.FAILED)), start=1):
-        results = [TestResult(id="a_test.py::test_x", verdict=verdict, seconds=2.0, attempts=1)]
-        record(bucket, INDEX, [(suite_run(number, set_digest=one.staged.digest), results)])
-    capsys.readouterr()
-    assert cli.run(["history", INDEX, "--nights", "--json", f"--bucket={nights.bucket}"]) == 0
-    second, first = json.loads(capsys.readouterr().out)
-    assert (first["tiers"], first["tests"][0]["verdicts"]) == (
-        {"gfx942": "compiled", "gfx950": "compiled"},
-        {"passed": 1},
-    )
-    (run,) = second["tests"]
-    assert (run["verdicts"], run["seconds"], run["previous"]) == ({"failed": 1}, 2.0, old.staged.digest)
-    assert [(item["test"], item["kind"]) for item in run["changes"]] == [("a_test.py::test_x", "broken")]
-
-
-def test_history_of_tests_is_restored_from_released_sets(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
-    nights.device = False
-    assert night(nights) == 0
-    bucket = DirBucket(nights.bucket)
-    (one,) = list_nights(bucket, INDEX)
-    data = pack(dump_results([TestResult(id="a_test.py::test_x", verdict=TestVerdict.PASSED, seconds=2.0)]))
-    name = "device/gfx942/results.json.gz"
-    bucket.put_if_absent(one.staged.evidence + name, data, sha256=sha256_of(data))
-    record_passes(bucket, one.staged, ["device"], details={"checks": [{"files": {"results.json.gz": {"name": name}}}]})
-    assert night(nights) == 0
-    assert entries(nights) == 1
-    words = ["history", INDEX, "--tests", "--rebuild", f"--bucket={nights.bucket}"]
-    capsys.readouterr()
-    assert cli.run(words) == 0
-    assert "2 runs were recorded" in capsys.readouterr().err
-    # Without the staged set and the history, the released set has all results.
-    assert cli.run(["staging", "gc", INDEX, "--days=0", "--apply", f"--bucket={nights.bucket}"]) == 0
-    (nights.bucket / run_history_file(INDEX)).unlink()
-    capsys.readouterr()
-    assert cli.run(words) == 0
-    shown = capsys.readouterr()
-    assert ("2 runs were recorded" in shown.err, shown.out.count("a_test.py::test_x")) == (True, 2)
 
 
 def test_night_whose_staged_set_was_removed_is_still_done(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ from ci_build.docs.publish import Publication, publish_site
 from core.errors import BucketError
 from promotion.index.audit import verify
 from promotion.storage.concurrency import map_concurrently
-from promotion.storage.keys import DOCS, ReleasedIndex, StagedSet, run_history_file
+from promotion.storage.keys import DOCS, ReleasedIndex, StagedSet
 from promotion.storage.roles import Role
 from promotion.storage.s3_bucket import S3Bucket
 from promotion.storage.s3_client import connect
@@ -51,7 +51,6 @@ STAGING = {
 VOUCHING = {
     "evidence": STAGED.evidence_file("load", "any", f"{0:016}.json"),
     "log": STAGED.evidence_log("load", f"{0:016}"),
-    "test results": run_history_file("multi-arch"),
 }
 SWEPT = {
     "package": INDEX.wheel("jaxlib", WHEEL),

@@ -17,8 +17,7 @@ from core.model import Outcome
 from core.process import HostRunner
 from core.report import Reporter
 from promotion.evidence.signing import Signer
-from promotion.evidence.test_results import SuiteRun, TestVerdict
-from promotion.evidence.test_runs import record
+from promotion.evidence.test_results import TestVerdict
 from promotion.gates.common.gate import Check, warning
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.machine import MachineInfo
@@ -160,17 +159,6 @@ def test_merge_excuses_only_flakes_with_valid_waiver(tmp_path: Path, monkeypatch
         at="2026-01-02T00:00:00Z",
     )
     upload_shard(bucket, staged, config.gate_name, shard, signer)
-    before = SuiteRun(
-        evidence="e" * 64,
-        set_digest="d" * 64,
-        platform="rocm",
-        family="gfx94X-dcgpu",
-        jax="0.10.2",
-        rocm="7.2.0",
-        suite="large",
-        finished="2026-01-01T00:00:00Z",
-    )
-    record(bucket, staged.index, [(before, results)])
     today = datetime.now(UTC).date()
     waiver = replace(WAIVER, opened=today, expires=today + timedelta(days=1))
     for waivers, outcome in (

@@ -201,7 +201,7 @@ def test_toml_page_has_keys_that_policies_use() -> None:
 
 
 def test_bucket_page_has_every_key() -> None:
-    names = {*vars(keys.StagedSet), *vars(keys.ReleasedIndex), "run_history_file", "nights_folder"}
+    names = {*vars(keys.StagedSet), *vars(keys.ReleasedIndex), "nights_folder"}
     public = {name for name in names if not name.startswith("_")} - {"index", "digest"}
     rows = [*reference.bucket_keys()]
     assert len(rows) == len(public) + 3  # both classes have `root` and `simple`, and the documentation has a constant

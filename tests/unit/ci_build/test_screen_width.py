@@ -13,14 +13,11 @@ import pytest
 import core.http.client  # noqa: F401 - urllib3 binds a socket when it is imported
 from ci_build import cli
 from core.terminal import fold
-from promotion.evidence.test_results import TestResult, TestVerdict
-from promotion.evidence.test_runs import record
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.own_terminal import Printed, own_terminals
 from tests.support.promoting import go, staged_in
 from tests.support.wheel_sets import make_set, make_wheels, write_set
-from tests.unit.promotion.test_test_runs import run as suite_run
 
 READ = (
     "targets",
@@ -36,10 +33,7 @@ READ = (
     "policy check {ready} {bucket} --channel=local",
     "history multi-arch {bucket}",
     "history multi-arch --nights {bucket}",
-    "history multi-arch --tests {bucket}",
-    "history multi-arch --tests --trend {bucket}",
-    "history multi-arch --tests=a_test* --trend {bucket}",
-    "gate explain a_test.py::test_x {bucket}",
+    "gate explain a_test.py::test_x",
     "inspect {wheels} --targets=gfx942,gfx950",
     "verify multi-arch {bucket}",
     "retention multi-arch --days=1 {bucket}",
@@ -119,10 +113,6 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     ready = staged_in(bucket, tmp_path / "sets", made[3], rocm_version="7.3.0")
     folder = write_set(tmp_path / "blocked", made[4], make_set(made[4]))
     blocked = stage(bucket, folder)
-    outcomes = [(1, TestVerdict.PASSED), (2, TestVerdict.FAILED)]
-    for number, verdict in outcomes:
-        result = TestResult(id="a_test.py::test_x", verdict=verdict, seconds=1.5, attempts=1)
-        record(bucket, "multi-arch", [(suite_run(number, set_digest=f"{number:064x}"), [result])])
     (tmp_path / "cache/inputs/abc").mkdir(parents=True)
     (tmp_path / "cache/inputs/abc/a.whl").write_bytes(b"x")
     words = {

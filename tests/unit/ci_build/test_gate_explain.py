@@ -1,0 +1,74 @@
+"""`ci_build gate explain`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from ci_build.cli import run as ci_build
+from promotion.evidence import known_tests
+from promotion.policy import policy
+from tests.support.device_results import WAIVER
+from tests.unit.promotion.test_known_tests import entry
+
+
+def explain(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    status = ci_build(["gate", "explain", "a_test.py::test_x[1]", *words])
+    said = capsys.readouterr()
+    return status, said.out + said.err
+
+
+def test_explain_prints_entries(capsys: pytest.CaptureFixture[str]) -> None:
+    status, said = explain(capsys, "--family=gfx94x-dcgpu")
+    assert (status, "Unknown family: 'gfx94x-dcgpu'" in said) == (2, True)
+    status, said = explain(capsys)
+    assert (status, "No ledger entry matches a_test.py::test_x[1]" in said) == (0, True)
+
+
+def test_explain_prints_why_entry_does_not_apply(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    today = datetime.now(UTC).date()
+    more: dict[str, Any] = {
+        "pattern": "a_test.py",
+        "jax": "any",
+        "families": "any",
+        "opened": today - timedelta(days=9),
+    }
+    entries = (entry(id="now", **more, expires=today + timedelta(days=1)), entry(id="over", **more, expires=today))
+    monkeypatch.setattr(known_tests, "load_entries", lambda: entries)
+    status, said = explain(capsys, "--family=gfx94X-dcgpu")
+    applies, over = said.splitlines()
+    assert (status, applies.startswith("applies: now, by somebody")) == (0, True)
+    assert over.startswith(f"does not apply (it expired on {today}): over")
+    assert applies.endswith("see jax#1")
+    _, said = explain(capsys, "--platform=cpu", "--json")
+    (first, second) = json.loads(said)["entries"]
+    assert (first["why_not"], first["entry"]["id"], second["entry"]["expires"]) == (
+        "it is for the platforms rocm",
+        "now",
+        str(today),
+    )
+    assert (first["entry"]["jax"], first["entry"]["families"]) == ("any", "any")
+
+
+def test_explain_lists_waivers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    today = datetime.now(UTC).date()
+    waiver = replace(WAIVER, test="a_test.py", opened=today, expires=today + timedelta(days=1))
+    over = replace(waiver, owner="another", index="gfx94X-dcgpu", opened=today - timedelta(days=9), expires=today)
+    monkeypatch.setattr(policy, "load_waivers", lambda: (waiver, over, replace(waiver, test="b_test.py")))
+    _, said = explain(capsys)
+    assert said.splitlines()[1:] == [
+        f"applies: waiver for gfx942 in multi-arch, channel nightly, {waiver}",
+        f"does not apply (it expired on {today}): waiver for gfx942 in gfx94X-dcgpu, channel nightly, {over}",
+    ]
+    _, said = explain(capsys, "--json")
+    found = json.loads(said)["waivers"]
+    assert [(row["waiver"]["owner"], row["why_not"]) for row in found] == [
+        ("somebody", ""),
+        ("another", f"expired on {today}"),
+    ]
