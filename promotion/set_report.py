@@ -1,4 +1,4 @@
-"""The files that a promotion writes beside a set: a report for people, numbers for plots, and hash-locked requirements.
+"""The files that a promotion writes beside a set: a report for people, its content, and hash-locked requirements.
 
 They depend on the set and its evidence alone, so the same promotion writes the same bytes.
 """
@@ -20,13 +20,13 @@ from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.requirements import hashed, locked, wheels_for
 from promotion.gates.device.evidence import results_names
 from promotion.index.overview import TIERS, natural_key
-from promotion.index.summary import REPORT, REQUIREMENTS, SUMMARY, ModuleTest, SetFigures, named
+from promotion.index.summary import REPORT, REQUIREMENTS, SUMMARY, ModuleTest, SetContent, named
 from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import StagedSet
 from promotion.website.render import render
 
-_GPU_GATE, _CODE_GATE = "device", "coverage"
+_GPU_GATE = "device"
 _ORDER = (Outcome.ERROR, Outcome.FAILED, Outcome.SKIPPED, Outcome.PASSED)
 _MOST = 200
 """Number of tests of one kind, or findings, in a report; the evidence has all of them."""
@@ -96,44 +96,14 @@ def _requirements(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> dic
     return files
 
 
-def _summary(wheel_set: WheelSet, checks: Mapping[str, EvidenceChecks]) -> SetFigures:
-    tests: dict[str, int] = {}
-    gates: dict[str, float] = {}
-    code: dict[str, int] = {}
-    for checked in checks.values():
-        evidence = checked.evidence
-        gates[evidence.gate] = gates.get(evidence.gate, 0.0) + seconds_of(evidence)
-        if evidence.gate == _GPU_GATE:
-            for name, count in _tests_of(checked).items():
-                tests[name] = tests.get(name, 0) + count
-        if evidence.gate == _CODE_GATE and (size := code_size(evidence)):
-            code[evidence.target] = size
-    return SetFigures(
+def _summary(wheel_set: WheelSet, checks: Mapping[str, EvidenceChecks]) -> SetContent:
+    return SetContent(
         wheels={
             wheel.filename: tuple(sorted({t for member in wheel.members for t in member.targets}, key=natural_key))
             for wheel in wheel_set.wheels
         },
-        code=code,
-        tests=tests,
-        gates=gates,
         modules=tuple(_modules(checks)),
     )
-
-
-def _tests_of(checked: EvidenceChecks) -> Mapping[str, int]:
-    """Return the numbers of tests of a run on GPUs: from its results, or from its counts if it has none."""
-    if checked.results:
-        count = {verdict: sum(r.verdict is verdict for r in checked.results) for verdict in TestVerdict}
-        known = sum(check.outcome == "known" for check in checked.checks)
-        return {
-            "passed": count[TestVerdict.PASSED],
-            "failed": count[TestVerdict.FAILED] + count[TestVerdict.CRASHED],
-            "flaky": count[TestVerdict.FLAKY],
-            "known": known,
-            "skipped": count[TestVerdict.SKIPPED] - known,
-        }
-    counts = {name: checked.evidence.counts.get(name, 0) for name in ("passed", "failed", "known", "skipped")}
-    return {name: count for name, count in counts.items() if type(count) is int}
 
 
 def _modules(checks: Mapping[str, EvidenceChecks]) -> Iterator[ModuleTest]:
@@ -157,7 +127,7 @@ def report_page(
     tiers: Mapping[str, str],
     policy: Mapping[str, Any],
     checks: Mapping[str, EvidenceChecks],
-    summary: SetFigures,
+    summary: SetContent,
     written: Sequence[str],
 ) -> bytes:
     """Return the report of a set.
@@ -208,6 +178,7 @@ def report_page(
             },
             "most": _MOST,
             "summary": summary,
+            "tested": any(checked.evidence.gate == _GPU_GATE for checked in checks.values()),
             "wheels": [
                 {
                     "filename": wheel.filename,

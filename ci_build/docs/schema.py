@@ -85,8 +85,8 @@ def signature_schema() -> Mapping[str, Any]:
 
 
 def summary_schema() -> Mapping[str, Any]:
-    """Return the schema of the numbers that a promotion writes beside a set."""
-    return _file("Numbers of a promoted set", summary.SetFigures, summary.SCHEMA_VERSION)
+    """Return the schema of the content that a promotion writes beside a set."""
+    return _file("Content of a promoted set", summary.SetContent, summary.SCHEMA_VERSION)
 
 
 SCHEMAS: Mapping[str, Callable[[], Mapping[str, Any]]] = {

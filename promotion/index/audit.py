@@ -81,8 +81,7 @@ def verify(
         last = released.ledger_entry(len(entries))
         yield f"{last} names sets that no entry promoted: {', '.join(map(str, strange))}."
         return
-    summaries = Summaries(bucket, released)
-    inventory = read_inventory(released, entries, snapshot, summaries)
+    inventory = read_inventory(released, entries, snapshot, Summaries(bucket, released))
     for done, (key, sha256) in enumerate(sorted(inventory.files.items()), start=1):
         if progress is not None:
             progress.advance(done, len(inventory.files))
@@ -95,14 +94,14 @@ def verify(
     repair = f"`ci_build verify {released.index} --repair`"
     if (snapshot.number, snapshot.ledger_sha256) != (len(entries), head):
         yield f"{released.status} was written from entry {snapshot.number} of {len(entries)}: {repair} updates it."
-    elif status_differs(released, entries, snapshot, inventory.pages, summaries):
+    elif status_differs(released, entries, snapshot, inventory.pages):
         yield f"{released.status} contradicts the ledger: {repair} updates it."
     for key, accepted in inventory.pages.items():
         if key == released.overview and (text := _other_version(bucket, released, key, accepted, snapshot.overview)):
             yield text
         else:
             yield from _object(bucket, key, accepted, f"{repair} restores it.", read=read)
-    if not lists_index(bucket, listing_row(released, shown_of(entries, summaries).rows)):
+    if not lists_index(bucket, listing_row(released, shown_of(entries).rows)):
         text = f"{LISTING} does not list {released.index} as its ledger describes it: {repair} updates it."
         yield _other_version(bucket, released, LISTING) or text
     for key in inventory.tombstones:

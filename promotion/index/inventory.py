@@ -93,15 +93,15 @@ def _pages(
         digests[page.key].append(sha256_of(older(page.data)))
     root = root_pair(released.simple, [update.project for update in updates])
     digests |= {page.key: [sha256_of(page.data)] for page in root}
-    shown = shown_of(entries, summary_of)
+    shown = shown_of(entries)
     overview = render_overview(released, shown, entries[-1], by_number.__getitem__, summary_of)
     digests[released.overview] = [sha256_of(overview)]
     return digests
 
 
-def shown_of(entries: Sequence[LedgerEntry], summary_of: SummaryOf) -> Overview:
+def shown_of(entries: Sequence[LedgerEntry]) -> Overview:
     """Return the rows of status.json; entries must be all entries."""
-    return overview_of(entries[-1].state, len(entries), lambda number: entries[number - 1], summary_of)
+    return overview_of(entries[-1].state, len(entries), lambda number: entries[number - 1])
 
 
 def status_differs(
@@ -109,7 +109,6 @@ def status_differs(
     entries: Sequence[LedgerEntry],
     snapshot: Snapshot,
     pages: Mapping[str, Sequence[str]],
-    summary_of: SummaryOf,
 ) -> bool:
     """Return whether the status.json of the last entry describes other sets or pages than the ledger.
 
@@ -120,7 +119,7 @@ def status_differs(
     """
     json_page = PAGES[1]
     recorded = {f"{released.simple}{name}/{json_page}": record.sha256 for name, record in snapshot.pages.items()}
-    shown = shown_of(entries, summary_of)
+    shown = shown_of(entries)
     same_sets = _same_rows(snapshot.rows, shown.rows)
     if snapshot.history:  # older versions record none, and no quarantined sets
         same_sets = (

@@ -66,12 +66,10 @@ class WrittenSetRow(SetRow):
 
     Attributes:
         files: names of the files beside the wheels.
-        figures: values of plots by kind: code, tests, gates.
         optional: requirements of the wheels that `install` leaves out, with spaces between them.
     """
 
     files: list[str]
-    figures: dict[str, dict[str, float]]
     optional: str
     pinned: str
     quarantined: str

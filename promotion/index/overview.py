@@ -1,4 +1,4 @@
-"""The page of an index for people: install commands by GPU, content, history, compatibility and plots.
+"""The page of an index for people: install commands by GPU, content, history and compatibility.
 
 Everything on it comes from rows of status.json, from the newest set's ledger entry, and from the files that promotions
 wrote beside the sets, so that a page costs the same for any number of sets.
@@ -16,9 +16,8 @@ from packaging.version import InvalidVersion, Version
 from core.targets import load_table, sort_key
 from promotion.index.install_commands import InstallCommand, install_commands
 from promotion.index.ledger import LedgerEntry
-from promotion.index.summary import REPORT, SetFigures, written_with
+from promotion.index.summary import REPORT, SetContent, written_with
 from promotion.storage.keys import SETS_FOLDER, ReleasedIndex
-from promotion.website.plots import Chart, stacked_bars, tier_grid
 from promotion.website.render import render
 
 TIERS = {
@@ -74,7 +73,7 @@ def overview_page(
     history: Sequence[Mapping[str, Any]],
     last: LedgerEntry,
     stale: str,
-    newest: tuple[LedgerEntry, SetFigures | None] | None,
+    newest: tuple[LedgerEntry, SetContent | None] | None,
 ) -> bytes:
     """Return the page.
 
@@ -110,7 +109,6 @@ def overview_page(
             "by_tier": _by_tier,
             "most_evidence": _MOST_EVIDENCE,
             "sets": SETS_FOLDER,
-            "charts": charts(rows),
         },
     )
 
@@ -181,7 +179,7 @@ def _release_key(version: str) -> tuple[int, Version | str]:
         return 0, version
 
 
-def _wheels(newest: tuple[LedgerEntry, SetFigures | None] | None) -> Iterator[Mapping[str, Any]]:
+def _wheels(newest: tuple[LedgerEntry, SetContent | None] | None) -> Iterator[Mapping[str, Any]]:
     """Yield name, size, digest, link and targets of each wheel; targets are unknown in sets of older versions."""
     if newest is None or newest[0].promoted is None:
         return
@@ -211,50 +209,3 @@ def _by_tier(row: Mapping[str, Any], tier: str) -> tuple[str, ...]:
     """Return the targets of a set that were tested at a tier; unknown tiers count as none."""
     found = (target for target, other in row["tiers"].items() if (other if other in TIERS else "none") == tier)
     return tuple(sorted(found, key=natural_key))
-
-
-def charts(rows: Sequence[Mapping[str, Any]]) -> tuple[Chart, ...]:
-    """Return the plots over the visible sets, oldest first; a plot without values is omitted."""
-    sets = [(str(row["entry"]), row) for row in reversed(rows)]
-    figures = [(label, row["figures"]) for label, row in sets]
-    found: list[Chart] = []
-    for title, note, name, series, text in (
-        (
-            "Wheel size by target",
-            "Unpacked device code for each target in all wheels of a set.",
-            "code",
-            (),
-            _megabytes,
-        ),
-        ("Tests that passed on GPUs", "Number of tests, all targets together.", "tests", ("passed",), _count),
-        (
-            "Tests that failed on GPUs",
-            "Flaky tests failed first, then passed in a fresh process.",
-            "tests",
-            ("failed", "flaky"),
-            _count,
-        ),
-        ("Gate times", "Duration of each gate, all targets together.", "gates", (), _minutes),
-    ):
-        values = [(label, one.get(name, {})) for label, one in figures]
-        used = {key for _, one in values for key in one}
-        if order := [key for key in series or sorted(used, key=natural_key) if key in used]:
-            found.append(stacked_bars(title, note, values, order, text))
-    tiers = [(label, row["tiers"]) for label, row in sets]
-    targets = sorted({target for _, one in tiers for target in one}, key=natural_key)
-    if targets:
-        note = "How strongly each set was tested on each target."
-        found.insert(1, tier_grid("Tier by target", note, tiers, targets))
-    return tuple(found)
-
-
-def _megabytes(size: float) -> str:
-    return f"{size / 1e6:.0f} MB" if size >= 1e7 or not size else f"{size / 1e6:.1f} MB"
-
-
-def _count(number: float) -> str:
-    return f"{number:.0f}"
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 600 else f"{seconds:.0f} s"

@@ -207,7 +207,7 @@ class _Writer:
     def _finish(self, pages: Mapping[str, PageRecord]) -> None:
         last = self._entries.at(self._head.number)
         state, summaries = self._head.state, Summaries(self._bucket, self._released)
-        shown = overview_of(state, self._head.number, self._entries.at, summaries, self._snapshot)
+        shown = overview_of(state, self._head.number, self._entries.at, self._snapshot)
         page = render_overview(self._released, shown, last, self._entries.at, summaries)
         overview = self._put(Page(key=self._released.overview, data=page))
         listed = listing_row(self._released, shown.rows)

@@ -18,28 +18,22 @@ from promotion.index.overview import overview_page
 from promotion.index.page_diff import EntryOf
 from promotion.index.pages import install_requirements
 from promotion.index.reader import STATUS_SCHEMA, Snapshot
-from promotion.index.summary import SUMMARY, SetFigures, load_summary, written_with
+from promotion.index.summary import SUMMARY, SetContent, load_summary, written_with
 from promotion.storage.bucket import AbsentError, Bucket, sha256_of
 from promotion.storage.keys import ReleasedIndex
 
-SummaryOf = Callable[[LedgerEntry], SetFigures | None]
+SummaryOf = Callable[[LedgerEntry], SetContent | None]
 """Function that returns the numbers of a promoted set."""
 NOTHING_KNOWN = Snapshot()
 
 MAX_ROWS = 50
 """Number of sets with a row in status.json and on the overview page, newest first."""
-_LATER_FIELDS = {"files", "figures", "optional"}
+_LATER_FIELDS = {"files", "optional"}
 """Fields that rows of older versions lack."""
 
 
-def set_row(
-    entry: LedgerEntry, state: IndexState, figures: Mapping[str, Mapping[str, float]] | None = None
-) -> Mapping[str, Any]:
-    """Return the row of a set in status.json.
-
-    Args:
-        figures: values of plots; see `SetFigures.figures`.
-    """
+def set_row(entry: LedgerEntry, state: IndexState) -> Mapping[str, Any]:
+    """Return the row of a set in status.json."""
     assert entry.promoted is not None
     promoted = entry.promoted
     evidence = sorted(name for name in promoted.files if name.startswith("evidence/") and name.endswith(".json"))
@@ -58,7 +52,6 @@ def set_row(
         "policy": dict(promoted.policy),
         "evidence": evidence,
         "files": beside,
-        "figures": dict(figures or {}),
         "install": " ".join(install_requirements(wheels, {"jax": promoted.jax_version})),
         "optional": " ".join(optional),
         **set_marks(entry.number, state),
@@ -101,14 +94,11 @@ class Overview:
     history: Sequence[Mapping[str, Any]]
 
 
-def overview_of(
-    state: IndexState, last: int, entry_of: EntryOf, summary_of: SummaryOf, known: Snapshot = NOTHING_KNOWN
-) -> Overview:
+def overview_of(state: IndexState, last: int, entry_of: EntryOf, known: Snapshot = NOTHING_KNOWN) -> Overview:
     """Return what the page of an index shows after entry `last`.
 
     Args:
         entry_of: reader of entries by number.
-        summary_of: reader of the numbers of a promoted set.
         known: content of the last status.json, whose rows are reused, so that their entries need not be read.
     """
     row_of = {item["entry"]: item for item in (*known.rows, *known.hidden) if item.keys() >= _LATER_FIELDS}
@@ -117,9 +107,7 @@ def overview_of(
     def row(number: int) -> Mapping[str, Any]:
         if number in row_of:
             return {**row_of[number], **set_marks(number, state)}
-        entry = entry_of(number)
-        summary = summary_of(entry)
-        return set_row(entry, state, summary.figures if summary else None)
+        return set_row(entry_of(number), state)
 
     quarantined = sorted((number for number in state.quarantined if number in state.held), reverse=True)
     return Overview(
@@ -154,15 +142,15 @@ class Summaries:
 
     def __init__(self, bucket: Bucket, released: ReleasedIndex) -> None:
         self._bucket, self._released = bucket, released
-        self._known: dict[int, SetFigures | None] = {}
+        self._known: dict[int, SetContent | None] = {}
 
-    def __call__(self, entry: LedgerEntry) -> SetFigures | None:
+    def __call__(self, entry: LedgerEntry) -> SetContent | None:
         """Return the numbers of a set; None if an older version promoted it, or if the file was lost or changed."""
         if entry.number not in self._known:
             self._known[entry.number] = self._read(entry)
         return self._known[entry.number]
 
-    def _read(self, entry: LedgerEntry) -> SetFigures | None:
+    def _read(self, entry: LedgerEntry) -> SetContent | None:
         assert entry.promoted is not None
         name = written_with(SUMMARY, entry.promoted.files)
         if not name:

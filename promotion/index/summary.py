@@ -1,4 +1,4 @@
-"""The numbers of a promoted set beside its files: targets of wheels, size of device code, tests, and times of gates.
+"""The content of a promoted set beside its files: targets of wheels, and parts of JAX with tests.
 
 A promotion writes them once, under a name with their digest, and the ledger has the sha256. The pages for people thus
 need one small file of a set instead of all its evidence.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from core.errors import BucketError
@@ -36,48 +36,36 @@ class ModuleTest:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SetFigures:
-    """The numbers of a set.
+class SetContent:
+    """The content of a set.
 
     Attributes:
         wheels: file name -> gfx targets of its device code.
-        code: gfx target -> bytes of unpacked device code in all wheels. Empty without evidence of the gate coverage.
-        tests: passed, failed, flaky, known and skipped tests on GPUs. Empty if none ran.
-        gates: gate -> seconds, for all targets together.
         modules: parts of JAX with tests.
     """
 
     wheels: Mapping[str, tuple[str, ...]]
-    code: Mapping[str, int] = field(default_factory=dict)
-    tests: Mapping[str, int] = field(default_factory=dict)
-    gates: Mapping[str, float] = field(default_factory=dict)
     modules: tuple[ModuleTest, ...] = ()
-
-    @property
-    def figures(self) -> Mapping[str, Mapping[str, float]]:
-        """The values of plots."""
-        return {"code": dict(self.code), "tests": dict(self.tests), "gates": dict(self.gates)}
 
     def dump(self) -> bytes:
         """Return the text of the file."""
         return (json.dumps({"schema": SCHEMA_VERSION, **asdict(self)}, indent=1, sort_keys=True) + "\n").encode()
 
 
-def load_summary(data: bytes, key: str) -> SetFigures:
+def load_summary(data: bytes, key: str) -> SetContent:
     """Parse a summary; BucketError if it is damaged."""
     try:
         body: dict[str, Any] = json.loads(data)
         if body.pop("schema") != SCHEMA_VERSION:
             raise ValueError("it has another schema")
-        summary = SetFigures(
+        summary = SetContent(
             wheels={name: tuple(targets) for name, targets in body.pop("wheels").items()},
-            gates={name: float(seconds) for name, seconds in body.pop("gates").items()},
             modules=tuple(
                 ModuleTest(**{**module, "unsupported": tuple(module["unsupported"])}) for module in body.pop("modules")
             ),
             **body,
         )
-        check_type(summary, SetFigures)
+        check_type(summary, SetContent)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise BucketError(f"{key} cannot be read: {error!r}.", hint="Restore it from a backup.") from error
     return summary

@@ -1,1 +1,1 @@
-"""Templates and plots of the pages for people: static HTML with a strict Content-Security-Policy."""
+"""Templates of the pages for people: static HTML with a strict Content-Security-Policy."""

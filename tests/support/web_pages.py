@@ -20,7 +20,7 @@ from promotion.index.ledger import LedgerEntry
 from promotion.index.ledger_state import EntryKind, IndexState
 from promotion.index.listing import listing_page
 from promotion.index.status import overview_of, render_overview
-from promotion.index.summary import ModuleTest, SetFigures
+from promotion.index.summary import ModuleTest, SetContent
 from promotion.set_report import report_page
 from promotion.storage.keys import ReleasedIndex, StagedSet
 from tests.support.sets import evidence, ledger_wheel, promoted_set, promotion_entry, wheel, wheel_set
@@ -32,7 +32,6 @@ HOSTILE = (
 """Text that would run, break out of an attribute, reverse its surroundings, and overflow, if it could."""
 DEVICE, COMPILED, STRUCTURE = "device", "compiled", "structure"
 TARGETS = tuple(name for name, info in load_table().targets.items() if len(info.covers) == 1)
-_GATES = {"inspection": 12.0, "install": 95.0, "load": 31.0, "compile": 420.0, "coverage": 60.0, "device": 2900.0}
 
 
 class Elements(HTMLParser):
@@ -123,19 +122,16 @@ def entry_of_set(number: int, last: int, targets: tuple[str, ...] = TARGETS, tex
     return promotion_entry(number, made, actor=text or "releases", state=state, time=time)
 
 
-def summary_of_set(entry: LedgerEntry, text: str = "") -> SetFigures:
-    """Return numbers that grow with the number of the set."""
+def summary_of_set(entry: LedgerEntry, text: str = "") -> SetContent:
+    """Return the content of a set."""
     assert entry.promoted is not None
-    number, tiers = entry.number, entry.promoted.tiers
+    tiers = entry.promoted.tiers
     modules = (
         ModuleTest(name="jax.numpy", description="Arrays", works=dict.fromkeys([*tiers][:6], COMPILED), unsupported=()),
         ModuleTest(name=text or "jax.lax.linalg", description=text or "Linear algebra", works={}, unsupported=(text,)),
     )
-    return SetFigures(
+    return SetContent(
         wheels={one.filename: tuple(tiers) for one in entry.promoted.wheels},
-        code={target: 30_000_000 + 900_000 * (number + place) for place, target in enumerate([*tiers][:9])},
-        tests={"passed": 21_000 + number * 13, "failed": number % 4 * 40, "flaky": number % 5 * 25, "known": 61},
-        gates={**{gate: seconds + number for gate, seconds in _GATES.items()}, **({text: 1.0} if text else {})},
         modules=modules,
     )
 
@@ -168,10 +164,10 @@ def index_page(
     def entry_of(number: int) -> LedgerEntry:
         return entries[number - 1]
 
-    def summary_of(entry: LedgerEntry) -> SetFigures:
+    def summary_of(entry: LedgerEntry) -> SetContent:
         return summary_of_set(entry, text)
 
-    shown = overview_of(last.state, last.number, entry_of, summary_of)
+    shown = overview_of(last.state, last.number, entry_of)
     return render_overview(INDEX, shown, last, entry_of, summary_of)
 
 

@@ -53,7 +53,7 @@ class _Text(HTMLParser):
         self._hidden = ""
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
-        if tag in ("script", "svg"):
+        if tag == "script":
             self._hidden = self._hidden or tag
 
     def handle_endtag(self, tag: str) -> None:
@@ -66,7 +66,7 @@ class _Text(HTMLParser):
 
 
 def page_text(page: Path) -> str:
-    """Return the lines of a page without scripts, plots, and what differs between runs."""
+    """Return the lines of a page without scripts and what differs between runs."""
     reader = _Text()
     reader.feed(page.read_text(encoding="utf-8"))
     return "\n".join(comparable(reader.lines))

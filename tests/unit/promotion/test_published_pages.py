@@ -54,14 +54,13 @@ def overview(bucket: Bucket) -> str:
     return bucket.get(RELEASED.overview).decode()
 
 
-def test_promotion_writes_report_and_numbers_that_the_ledger_names(promoted: DirBucket) -> None:
+def test_promotion_writes_report_and_content_that_the_ledger_names(promoted: DirBucket) -> None:
     links = [link for link in Elements(promoted.get(RELEASED.overview)).values("href") if link.startswith("sets/")]
     keys = {RELEASED.root + link for link in links}
     assert all(promoted.head(key) for key in keys)
     (report, _) = sorted({key for key in keys if "/report-" in key})
     (numbers,) = (key for key in keys if "/summary-" in key)
     summary = load_summary(promoted.get(numbers), numbers)
-    assert set(summary.gates) >= {"compile", "inspection"}
     assert {target for targets in summary.wheels.values() for target in targets} == {"gfx942", "gfx950"}
     assert "No test ran on a GPU" in promoted.get(report).decode()
     assert [*verify(promoted, RELEASED)] == []
@@ -90,7 +89,7 @@ def test_rows_of_status_json_are_not_trusted_by_verify(promoted: DirBucket) -> N
     assert [*verify(promoted, RELEASED)] == []
 
 
-@pytest.mark.parametrize("fields", [("files", "figures", "quarantined"), ("optional",)])
+@pytest.mark.parametrize("fields", [("files", "quarantined"), ("optional",)])
 def test_status_of_older_version_gets_the_new_rows(promoted: DirBucket, fields: Sequence[str]) -> None:
     page, path = overview(promoted), promoted.path(RELEASED.status)
     body: dict[str, Any] = json.loads(path.read_text())
