@@ -17,7 +17,6 @@ from core.errors import RequestError
 from core.model import WHEELS_JSON, Evidence, Finding, Severity
 from core.process import Runner
 from core.report import Reporter
-from core.store import ContentStore
 from core.targets import requested
 from core.tasks import Tasks
 from promotion import stage as promotion_stage
@@ -28,7 +27,6 @@ from promotion.gates import inspection
 from promotion.gates.abi import gate as abi_gate
 from promotion.gates.common import runs
 from promotion.gates.common.gate import Gate
-from promotion.gates.common.kept_results import STORE
 from promotion.gates.common.rocm_manifest import RocmTree
 from promotion.gates.compile import gate as compile_gate
 from promotion.gates.compile import view
@@ -224,15 +222,7 @@ def run_gates(
         redo=gate_options.redo,
         max_age=None if days is None else timedelta(days=days),
         signer=signer,
-        store=_store(gate_options, policy),
     )
-
-
-def _store(gate_options: GateOptions, policy: Policy) -> ContentStore | None:
-    """Return the store of kept results; None for channels but local, since tested code could write to the cache."""
-    if gate_options.cache is None or policy.channel != LOCAL:
-        return None
-    return ContentStore(gate_options.cache / STORE)
 
 
 def with_policy(gate_options: GateOptions, policy: Policy) -> GateOptions:

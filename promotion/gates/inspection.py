@@ -12,7 +12,7 @@ from isal import isal_zlib
 from core.errors import ArchiveError
 from core.model import Finding, GfxTarget, Severity, Tier, Wheel
 from core.targets import covers, lists, machs
-from promotion.gates.common.gate import Check, Gate, GateContext, content_alone, error
+from promotion.gates.common.gate import Check, Gate, GateContext, error
 from promotion.gates.common.libraries import SharedLibraries
 from promotion.gates.recipe_check import SetWriter, check_files, check_wheel
 from promotion.gates.set_record import (
@@ -49,7 +49,6 @@ def make_gate(program: SetWriter | None = None) -> Gate:
         per_target=False,
         run=lambda context: _run(context, program),
         settings={} if program is None else {"program": program.digest},
-        inputs=content_alone,
     )
 
 

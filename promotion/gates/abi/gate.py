@@ -14,7 +14,7 @@ from core.model import Finding, GfxTarget, RocmVersion, Tier, WheelSet
 from promotion.gates.abi.loader import SYSTEM, InstalledLibrary, LoadResult, Scenario, in_site_packages, load, scenarios
 from promotion.gates.abi.members import PLATFORM, ElfMember, read_members
 from promotion.gates.abi.symbols import LibraryExports, unmet_needs, unmet_symbols
-from promotion.gates.common.gate import Check, Gate, GateContext, content_alone, error, warning
+from promotion.gates.common.gate import Check, Gate, GateContext, error, warning
 from promotion.gates.common.requirements import wheels_for
 from promotion.gates.common.rocm_manifest import manifest_digest, set_manifest
 from wheelkit.findings import as_published, some
@@ -46,7 +46,7 @@ def make_gate(manifest: RocmManifest | None = None) -> Gate:
 
     manifest_id = manifest_digest(manifest) if manifest is not None else "the set's own"
     settings = {"manifest": manifest_id, "platform": PLATFORM}
-    return Gate(name="abi", tier=Tier.STRUCTURE, per_target=False, run=run, settings=settings, inputs=content_alone)
+    return Gate(name="abi", tier=Tier.STRUCTURE, per_target=False, run=run, settings=settings)
 
 
 def _reference_rocm(manifest: RocmManifest | None, wheel_set: WheelSet) -> tuple[RocmManifest, str]:

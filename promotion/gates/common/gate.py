@@ -143,8 +143,6 @@ class Gate:
         run: function that yields the checks.
         settings: options and digests of the gate's data; evidence with other settings is not reused.
         partial: whether only a part is checked, so that the evidence is shown but not stored.
-        inputs: function that returns what determines the result besides the staged files, code and settings, or None if
-            that is unknown; without a function, the result also depends on the machine. See `kept_results`.
         has_options: whether a RequestError is about options of the user, so that no evidence of the set records it.
     """
 
@@ -154,17 +152,11 @@ class Gate:
     run: Callable[[GateContext], Iterable[Check]]
     settings: Mapping[str, str] = field(default_factory=dict)
     partial: bool = False
-    inputs: Callable[[GateContext], Mapping[str, str] | None] | None = None
     has_options: bool = False
 
     def subjects(self, targets: tuple[str, ...]) -> tuple[str, ...]:
         """Return the targets of the gate's evidence: these targets, or ANY for the whole set."""
         return targets if self.per_target else (ANY,)
-
-
-def content_alone(_context: GateContext) -> Mapping[str, str]:
-    """Return no further inputs, for gates whose result depends on the staged files, code and settings alone."""
-    return {}
 
 
 def error(code: str, message: str, remedy: str, *, member: str = "") -> Finding:

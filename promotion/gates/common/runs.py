@@ -23,7 +23,6 @@ from core.interrupts import EndableCalls
 from core.model import Evidence, Finding, Outcome, Progress, Severity, WheelSet
 from core.os_errors import machine_failure
 from core.process import HostRunner, Runner
-from core.store import ContentStore
 from promotion.evidence.evidence import (
     ANY,
     ENVIRONMENT,
@@ -38,7 +37,6 @@ from promotion.evidence.evidence import (
 from promotion.evidence.signing import Signer
 from promotion.gates.common.gate import Check, Gate, GateContext, error, warning
 from promotion.gates.common.gate_code import code_digest
-from promotion.gates.common.kept_results import KeptResults
 from promotion.gates.common.transcript import Transcript
 from promotion.policy.policy import EDITION, edition
 from promotion.stage import read_staged
@@ -65,7 +63,6 @@ def run_gates(
     redo: bool = False,
     max_age: timedelta | None = None,
     signer: Signer | None = None,
-    store: ContentStore | None = None,
 ) -> tuple[Evidence, ...]:
     """Run gates on a staged set and store their evidence beside the set.
 
@@ -77,7 +74,6 @@ def run_gates(
         redo: whether gates that passed run again.
         max_age: age at which a pass is no longer reused; None means never.
         signer: signer of the evidence; a gate whose pass was signed with another key runs again.
-        store: results of gates, which are reused for a set without evidence; see `kept_results`.
 
     Returns:
         New and reused evidence, in order of gates and targets.
@@ -87,11 +83,7 @@ def run_gates(
     """
     wheel_set = read_staged(bucket, staged)
     selected = _selected_targets(wheel_set, targets)
-    stored = [*read_all(bucket, staged).values()]
-    last = () if redo else _latest_evidence(stored, signer)
-    # Evidence beside the set may be newer than a kept result, and decides.
-    decided = {(old.evidence.gate, old.evidence.target) for old in stored}
-    kept = None if store is None else KeptResults(store)
+    last = () if redo else _latest_evidence(read_all(bucket, staged).values(), signer)
     oldest = None if max_age is None else datetime.now(UTC) - max_age
     stop = threading.Event()
     results: list[dict[str, Evidence]] = []
@@ -115,17 +107,9 @@ def run_gates(
                     targets=left if gate.per_target else selected,
                     work=Path(tempfile.mkdtemp(prefix=f"{gate.name}-", dir=top)),
                 )
-                if kept is not None:
-                    kept.prepare(gate, _settings(gate), context, left)
-                    undecided = () if redo else tuple(name for name in left if (gate.name, name) not in decided)
-                    results[-1] |= kept.reuse(gate, context, undecided, oldest=oldest, signer=signer)
-                if left := tuple(target for target in left if target not in results[-1]):
-                    pending.append((gate, dataclasses.replace(context, targets=left) if gate.per_target else context))
+                pending.append((gate, context))
         progress.plan([_title(gate) for gate, _ in pending])
         new = _run_all(pending, signer, stop)
-    if kept is not None:
-        for evidence in (evidence for evidences in new.values() for evidence in evidences):
-            kept.keep(evidence)
     for gate, by_target in zip(gates, results, strict=True):
         by_target |= {evidence.target: evidence for evidence in new.get(gate.name, ())}
     return tuple(

@@ -7,7 +7,6 @@ was being compiled, and a new process continues with the remaining programs.
 from __future__ import annotations
 
 import functools
-import json
 import os
 import shutil
 import tempfile
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.errors import GateError
-from core.model import PYLOCK, Finding, GfxTarget, Tier, to_json
+from core.model import Finding, GfxTarget, Tier
 from core.process import HostRunner
 from core.targets import machs
 from core.tasks import Tasks
@@ -109,17 +108,7 @@ def make_gate(corpus: CompileCorpus, options: CompileOptions, budget: Budget | N
             "expired": ", ".join(expired),
         },
         partial=bool(options.programs),
-        inputs=lambda context: _inputs(context, options),
     )
-
-
-def _inputs(context: GateContext, options: CompileOptions) -> dict[str, str] | None:
-    """Return the Python and the earlier code; None if the versions of jax's dependencies or a real ROCm may change."""
-    if options.rocm or context.bucket.head(context.staged.file(PYLOCK)) is None:
-        return None
-    before = options.before or previous_code(context.bucket, context.staged.index, context.wheel_set.jax_version)
-    python = next((str(path.resolve()) for path in context.pythons().values()), "")
-    return {"python": python, "before": json.dumps({"set": before.set_digest, "code": to_json(before.code)})}
 
 
 class _CompileRun:

@@ -10,7 +10,7 @@ from pathlib import Path
 from core.errors import ArchiveError, ElfError
 from core.model import Finding, GfxTarget, RocmVersion, Severity, Tier, Wheel, WheelSet
 from core.targets import lists, machs
-from promotion.gates.common.gate import Check, Gate, GateContext, content_alone, error, warning
+from promotion.gates.common.gate import Check, Gate, GateContext, error, warning
 from promotion.gates.common.libraries import SharedLibraries
 from promotion.gates.coverage.kernel_rules import RULES_FILE, KernelRule, load_rules, missing_kernels, rules_for
 from promotion.policy.policy import device_members_digest, load_policy
@@ -97,7 +97,6 @@ GATE = Gate(
     per_target=True,
     run=run,
     settings={RULES_FILE.name: sha256_of(RULES_FILE), "device_members": device_members_digest()},
-    inputs=content_alone,
 )
 
 

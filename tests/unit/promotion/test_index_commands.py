@@ -277,21 +277,6 @@ def test_gate_repeats_pass_that_policy_calls_too_old(
     assert (True in latest) == (expected != "passed before")
 
 
-@pytest.mark.parametrize(("channel", "reused"), [("local", True), ("nightly", False)])
-def test_gate_reuses_results_of_another_bucket_for_channel_local(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, channel: str, reused: bool
-) -> None:
-    """Results in the cache are not trusted for other channels, since the tested wheels could write them."""
-    monkeypatch.setenv("CI_BUILD_CACHE_DIR", str(tmp_path / "cache"))
-    wheels = make_wheels(tmp_path / "w", pythons=("3.12",))
-    folder = write_set(tmp_path / "set", wheels, make_set(wheels))
-    first, second = DirBucket(tmp_path / "first"), DirBucket(tmp_path / "second")
-    for bucket, of in ((first, "local"), (second, channel)):
-        assert run(bucket, "gate", "coverage", str(stage(bucket, folder)), "--channel", of) == 0
-    stored = [file.evidence for file in read_all(second, stage(second, folder)).values()]
-    assert {"reused" in evidence.details for evidence in stored} == {reused}
-
-
 def test_gate_uses_channel_of_index(
     bucket: DirBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
