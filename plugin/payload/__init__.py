@@ -12,6 +12,7 @@ import importlib
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from . import build_info
 
@@ -28,15 +29,31 @@ def _refuse_to_mix() -> None:
             raise ImportError(f"{native[1]} is already loaded; one process cannot use two ROCm majors.")
 
 
+def _refuse_if_only_another_is_usable() -> None:
+    # After an ImportError, jaxlib tries the next ROCm major of its list.
+    try:
+        majors = _import_from_loader("_majors")
+    except (ImportError, OSError):
+        return
+    other = majors.usable_instead(majors.own_major(majors.__package__))
+    if other:
+        raise ImportError(f"{__name__} cannot be used on this machine, but jax_rocm{other}_plugin can.")
+
+
 def _load_rocm() -> None:
-    loader = re.sub(r"jax_rocm([0-9]+)_plugin", r"jax_plugins.xla_rocm\1", __name__)
-    gpus = importlib.import_module(f"{loader}._gpus")
-    rocm = importlib.import_module(f"{loader}._rocm")
+    gpus = _import_from_loader("_gpus")
+    rocm = _import_from_loader("_rocm")
     if gpus.installed():
         origin = Path(__file__).parent
         rocm.preload(build_info.needed(), rocm.layouts(), runpath=build_info.RUNPATH, origin=origin)
 
 
+def _import_from_loader(module: str) -> ModuleType:
+    loader = re.sub(r"jax_rocm([0-9]+)_plugin", r"jax_plugins.xla_rocm\1", __name__)
+    return importlib.import_module(f"{loader}.{module}")
+
+
 _refuse_to_mix()
+_refuse_if_only_another_is_usable()
 with contextlib.suppress(ImportError, OSError):
     _load_rocm()

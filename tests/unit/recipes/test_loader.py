@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
+import json
 import os
 import shutil
 import sys
@@ -68,9 +70,9 @@ class Machine:
         found: tuple[str, ...] = self.load("._diagnose", major).reasons(need_gpu=need_gpu)
         return found
 
-    def acting(self) -> list[int]:
+    def acting(self, *, need_gpu: bool = True) -> list[int]:
         """Return the active major version, as reported by each of two installed ones."""
-        return [self.load("._majors", own).acting_major(own, need_gpu=True) for own in (7, 10)]
+        return [self.load("._majors", own).acting_major(own, need_gpu=need_gpu) for own in (7, 10)]
 
     def library(self, path: str) -> Path:
         file = self.folder / path
@@ -526,6 +528,45 @@ def test_major_loaded_by_jaxlib_acts_and_reports(
     machine.install(10, requires_jaxlib="<0.1" if broken else ">=0.10.2,<0.10.3")
     machine.load("", 10)
     monkeypatch.setitem(sys.modules, "jax_rocm7_plugin._linalg", ModuleType("jax_rocm7_plugin._linalg"))
+    assert machine.acting() == [7, 7]
+
+
+# Module lists of jaxlib (plugin_support._PLUGIN_MODULE_NAMES) and the ROCm libraries that the published wheels need.
+RECORDED = json.loads((ROOT / "tests/data/jaxlib_rocm_majors.json").read_text())
+
+
+@pytest.mark.parametrize(("rocm", "gpus"), [(7, [MI300]), (7, []), (10, [MI300]), (10, [])])
+@pytest.mark.parametrize("jaxlib", sorted(RECORDED))
+def test_jaxlib_list_with_two_majors_loads_the_usable_one(
+    machine: Machine, jaxlib: str, rocm: int, gpus: list[dict[str, int]]
+) -> None:
+    facts = RECORDED[jaxlib]
+    machine.jaxlib(jaxlib)
+    machine.gpus(*gpus)
+    for major in (7, 10):
+        machine.install(major, needed=facts["needed"][str(major)]["pjrt"], requires_jaxlib=f"=={jaxlib}")
+        (machine.site / f"jax_rocm{major}_plugin/_linalg.py").touch()
+        machine.load("", major)
+    for soname in facts["needed"][str(rocm)]["pjrt"]:
+        machine.library(f"opt/rocm/lib/{soname}")
+    assert imported_by_jaxlib(facts["modules"]) == f"jax_rocm{rocm}_plugin._linalg"
+    assert machine.acting(need_gpu=bool(gpus)) == [rocm, rocm]
+    assert machine.acting() == [rocm, rocm]
+
+
+def imported_by_jaxlib(modules: list[str]) -> str:
+    """Import `_linalg` as jaxlib does, from the first package of its list that has it."""
+    for package in modules:
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(f"{package}._linalg").__name__
+    return ""
+
+
+def test_unusable_loaded_major_does_not_act(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.install(10, needed=["libamd_smi.so.27"])
+    machine.load("", 10)
+    importlib.import_module("jax_rocm7_plugin")
+    monkeypatch.setitem(sys.modules, "jax_rocm10_plugin._linalg", ModuleType("jax_rocm10_plugin._linalg"))
     assert machine.acting() == [7, 7]
 
 
