@@ -21,8 +21,6 @@ JAX: str = _DEFAULTS["build"]["jax_version"]
 """Version of jax to install by default."""
 ROCM_MAJOR = load_releases().published_major
 """ROCm major of the published wheels."""
-ROCM_INDEX: str = _DEFAULTS["rocm_packages"]["stable_index_url"]
-"""Index of ROCm's packages."""
 BEST_PYTHON: str = _DEFAULTS["pythons"]["main"]
 """Python to propose instead of an unsupported one: neither the oldest nor one that many wheels do not support yet."""
 
@@ -123,6 +121,13 @@ def fitting(offers: Iterable[OfferedSet], python: str, names: Sequence[str], maj
         if python in offer.pythons and all(gpus.has_code(name, offer.tiers, covers) for name in names)
     ]
     return tuple(sorted(fits, key=lambda offer: bool(major) and offer.major != major))
+
+
+def rocm_index(major: int) -> str:
+    """Return the index with the stable packages of a ROCm major."""
+    key = "stable_index_url" if major >= 10 else "stable_index_url_before_10"
+    index: str = _DEFAULTS["rocm_packages"][key]
+    return index
 
 
 def wanted_major(installed: Iterable[Package], found: Iterable[int]) -> int:

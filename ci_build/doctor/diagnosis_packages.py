@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ci_build.doctor import remedies
-from ci_build.doctor.choice import ROCM_INDEX, SUPPORTED, accepted
+from ci_build.doctor.choice import SUPPORTED, accepted, rocm_index
 from ci_build.doctor.diagnosis import Facts, Problem, error, warning
 from ci_build.doctor.examined import Python, gpus, versions
 from ci_build.doctor.packages import Package
@@ -20,7 +20,8 @@ def of_rocm(facts: Facts) -> Iterator[Problem]:
     if not _supported(python):
         _, python = remedies.another_python(python)
     needs = {package.major for package in facts.packages.native("pjrt")} or {facts.choice.major}
-    install = remedies.install_rocm(python, max(needs), facts.machine.names, ROCM_INDEX)
+    major = max(needs)
+    install = remedies.install_rocm(python, major, facts.machine.names, rocm_index(major))
     if trees.prefix_empty:
         yield error("rocm-path", f"ROCM_PATH={facts.environ['ROCM_PATH']} has no libraries.", "unset ROCM_PATH")
     if not trees.found:

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.doctor import examined, screen
+from ci_build.doctor import choice, examined, screen
 from ci_build.doctor.__main__ import as_json
 from ci_build.doctor.diagnosis import Problem
-from core.defaults import defaults
 from core.model import Severity
 from promotion.evidence.evidence import record
 from promotion.policy.policy import load_policy
@@ -30,8 +29,9 @@ PIP = f"{PYTHON} -m pip"
 INSTALL = f"{PIP} install jax==0.10.2 jaxlib==0.10.2 'jax-rocm7-pjrt==0.10.2.*' 'jax-rocm7-plugin==0.10.2.*'"
 OWN = "jax==0.10.2 'jaxlib>=0.10.2,<0.10.3' jax-rocm7-pjrt==0.10.2 jax-rocm7-plugin==0.10.2"
 """Everything that fits the installed wheels of this project."""
-ROCM_INDEX = defaults()["rocm_packages"]["stable_index_url"]
-ROCM_WHEELS = f"{PIP} install --index-url {ROCM_INDEX} 'rocm[libraries,device-gfx942]==7.*'"
+ROCM_WHEELS = (
+    f"{PIP} install --index-url https://repo.amd.com/rocm/whl-multi-arch/ 'rocm[libraries,device-gfx942]==7.*'"
+)
 PODMAN = "podman run --device=/dev/kfd --device=/dev/dri --group-add keep-groups --shm-size=64g IMAGE"
 RUN = 'docker run --device=/dev/kfd --device=/dev/dri --group-add "$(stat -c %g /dev/kfd)" --shm-size=64g IMAGE'
 
@@ -41,6 +41,14 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     made = FakeMachine(tmp_path, monkeypatch)
     (tmp_path / "root/dev/shm").mkdir(parents=True)
     return made
+
+
+@pytest.mark.parametrize(
+    ("major", "index"),
+    [(7, "https://repo.amd.com/rocm/whl-multi-arch/"), (10, "https://stable.repo.amd.com/rocm/whl-next/")],
+)
+def test_rocm_index_is_the_one_that_has_the_major(major: int, index: str) -> None:
+    assert choice.rocm_index(major) == index
 
 
 def test_doctor_finds_no_problem_on_good_machine(machine: FakeMachine) -> None:
