@@ -21,6 +21,7 @@ from ci_build.docs.pages import PICTURES, navigation
 from ci_build.docs.request import DocsRequest
 from ci_build.release import gating
 from ci_build.release.request import GATES
+from core.defaults import defaults
 from core.process import HostRunner
 from promotion.gates.common.pythons import find_pythons
 from tests.integration.conftest import Released, succeed
@@ -68,6 +69,15 @@ def commands(page: str = PAGES[0]) -> list[str]:
     text = (ROOT / page).read_text()
     lines = [line for block in FENCE.findall(text) for line in block.splitlines()]
     return [line.split("#")[0].strip() for line in lines if line.strip()]
+
+
+def test_tutorial_installs_the_versions_that_release_local_builds() -> None:
+    jax = defaults()["build"]["jax_version"]
+    targets = defaults()["release_local"]["targets"].replace(",", ".")
+    [line] = [line for line in commands(TUTORIAL) if "jax-rocm7-plugin" in line]
+    plugin = re.compile(rf"jax-rocm7-plugin=={re.escape(jax)}\+rocm7[0-9.]+\.{re.escape(targets)}")
+    assert {f"jax=={jax}", f"jaxlib=={jax}"} < set(line.split())
+    assert plugin.fullmatch(line.split()[-1])
 
 
 def test_readme_starts_with_the_two_commands() -> None:
