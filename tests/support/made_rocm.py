@@ -37,8 +37,7 @@ def make_useless_tools(folder: Path) -> Path:
     """Create a folder for PATH with stand-ins for the tools of a build without a container.
 
     They print a version, or accept C++ sources, and fail at everything else. Their clang runs once: such a build passes
-    the check of its tools, fetches its ROCm and fails. Their Bazel has to be named with `--bazel-path`, or in
-    CI_BUILD_BAZEL_PATH.
+    the check of its tools, fetches its ROCm and fails. `useless_tools` names them in the environment.
     """
     folder.mkdir(exist_ok=True)
     (folder / "clang.ran").unlink(missing_ok=True)
@@ -50,6 +49,19 @@ def make_useless_tools(folder: Path) -> Path:
         )
         (folder / name).chmod(0o755)
     return folder
+
+
+def useless_tools(folder: Path) -> dict[str, str]:
+    """Create the tools, and return an environment in which no build uses another tool of this machine.
+
+    Without CI_BUILD_CLANG_PATH a build would find the clang of a package below /usr/lib.
+    """
+    tools = make_useless_tools(folder)
+    return {
+        "PATH": str(tools),
+        "CI_BUILD_BAZEL_PATH": str(tools / "bazel"),
+        "CI_BUILD_CLANG_PATH": str(tools / "clang"),
+    }
 
 
 def make_rocm(

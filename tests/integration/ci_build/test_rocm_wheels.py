@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.integration.conftest import ci_build
 from tests.support.made_packages import make_packages
-from tests.support.made_rocm import VERSION, make_useless_tools
+from tests.support.made_rocm import VERSION, useless_tools
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -17,8 +17,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     work.mkdir(exist_ok=True)
     # Steps after the ROCm do not matter here.
     asked = ["--targets=gfx942", f"--therock-path={folder / 'wheels'}"]
-    tools = make_useless_tools(folder / "tools")
-    env = {"PATH": str(tools), "CI_BUILD_BAZEL_PATH": str(tools / "bazel")}
+    env = useless_tools(folder / "tools")
     return ci_build("--host", f"--cache-dir={folder / 'cache'}", *asked, *words, "dist_wheels", cwd=work, env=env)
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.integration.conftest import ci_build
 from tests.support.fake_therock import nightly, page_of
 from tests.support.file_server import Behaviour, serving
-from tests.support.made_rocm import NAME, VERSION, make_rocm, make_useless_tools, tarball
+from tests.support.made_rocm import NAME, VERSION, make_rocm, tarball, useless_tools
 
 PATH = f"/tarball/{NAME}"
 NEW = NAME.replace(VERSION, nightly(1, "7.10.0"))
@@ -41,10 +41,10 @@ def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     if "dist_wheels" in words and "--payload=published" not in words:
         # Steps after the ROCm do not matter here.
         more.append("--host")
-    tools = make_useless_tools(tmp_path / "tools")
-    if "--host" in more:
-        more.append(f"--bazel-path={tools / 'bazel'}")
-    return ci_build(*words, *more, cwd=work, env={"PATH": str(tools)})
+    env = useless_tools(tmp_path / "tools")
+    if "--host" not in more:
+        env = {"PATH": env["PATH"]}
+    return ci_build(*words, *more, cwd=work, env=env)
 
 
 def seeds_command(tmp_path: Path, told: Behaviour, *more: str) -> subprocess.CompletedProcess[str]:

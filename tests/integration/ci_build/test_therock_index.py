@@ -13,7 +13,7 @@ from tests.integration.conftest import ci_build
 from tests.support.fake_therock import nightly
 from tests.support.file_server import Behaviour, serving
 from tests.support.made_packages import index_of, make_packages
-from tests.support.made_rocm import VERSION, make_useless_tools
+from tests.support.made_rocm import VERSION, useless_tools
 
 PLUS = "7.10.0.dev0+f689a8ea"
 
@@ -25,8 +25,7 @@ def run(tmp_path: Path, *words: str, index: str = "", version: str = VERSION) ->
     options += [f"--therock-version={version}"] if index and version else []
     # Steps after the ROCm do not matter here.
     options += ["--host", f"--cache-dir={tmp_path / 'cache'}"]
-    tools = make_useless_tools(tmp_path / "tools")
-    env = {"PIP_NO_INDEX": "1", "PATH": str(tools), "CI_BUILD_BAZEL_PATH": str(tools / "bazel")}
+    env = {"PIP_NO_INDEX": "1", **useless_tools(tmp_path / "tools")}
     return ci_build(*options, *words, "dist_wheels", cwd=work, env=env)
 
 
