@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -24,19 +23,12 @@ from tests.integration.conftest import ci_build
 from tests.support import docker
 from tests.support.source_place import (
     DEVICE,
-    PYTHON,
-    SECONDS,
     VERSION,
-    WORKSPACE,
     Place,
     commit_all,
     commit_of,
-    contents,
     jax_in,
-    mark_xla,
     pack_rocm,
-    processes_in,
-    wait_for,
     wheels_json,
 )
 from wheelkit.archive.reader import WheelArchive
@@ -74,22 +66,6 @@ def terminal(place: Place, words: tuple[str, ...]) -> str:
 @pytest.fixture(scope="module")
 def dist(place: Place, terminal: str) -> Path:
     return place.folder / "dist"
-
-
-@pytest.fixture(scope="module")
-def later(place: Place, dist: Path) -> Path:
-    """Build another commit, with a folder in which clang does not find the device libraries.
-
-    The wheels of that commit have another platform tag, and both tags fit the request.
-    """
-    jax = jax_in(place.folder / "jax-later")
-    rules = jax / "rocm" / "defs.bzl"
-    rules.write_text(rules.read_text().replace("manylinux_2_27_x86_64", "manylinux_2_28_x86_64"))
-    commit_all(jax)
-    out = place.folder / "later"
-    done = replace(place, rocm=docker.rocm(VERSION, "llvm-only")).run(out, *TARGETS, jax=jax)
-    assert done.returncode == 0, done.stderr
-    return out
 
 
 def test_terminal_shows_progress_without_output_of_bazel(terminal: str) -> None:
@@ -192,86 +168,6 @@ def test_wheel_linked_with_another_rocm_is_refused(place: Place) -> None:
     assert kept.name.startswith("jax_rocm7_pjrt-")
 
 
-def test_other_xla_is_compiled_with_disk_cache(place: Place, dist: Path, words: tuple[str, ...]) -> None:
-    filled = contents(place.folder / "actions")
-    assert len(filled) > 10
-    xla, out = place.folder / "another xla", place.folder / "read-only"
-    shutil.copytree(WORKSPACE / "third_party" / "xla", xla)
-    mark_xla(xla, "this is another one")
-    head = commit_all(xla)
-    # Another output tree, where nothing has been built yet.
-    clean = replace(place, cache="cache-xla", rocm=docker.rocm(VERSION, "link"))
-    done = clean.run(out, *words, f"--xla-source-dir={xla}", "--cache-read-only")
-    assert done.returncode == 0, done.stderr
-    assert wheels_json(out)["request"]["source"]["xla_commit"] == head
-    # Bazel compiles that folder instead of jax's pinned XLA.
-    (pjrt,) = out.glob("jax_rocm7_pjrt-*.whl")
-    with WheelArchive(pjrt) as archive:
-        assert b"this is another one" in archive.read("jax_plugins/xla_rocm7/xla_rocm_plugin.so")
-    told = processes_in(place.folder / "read-only.logs" / "jax-rocm-pjrt.log")
-    assert "sandbox" in told
-    assert "disk cache hit" in told
-    assert "disk cache hit" in done.stderr
-    assert contents(place.folder / "actions") == filled
-
-
-def test_pythons_share_one_cache(place: Place, dist: Path, words: tuple[str, ...]) -> None:
-    """build.py copies the wheels of other Pythons too; only those that Bazel built are used."""
-    both, again = place.folder / "both", place.folder / "again"
-    pythons = f"--python-versions={PYTHON},3.14"
-    done = place.run(both, *words, pythons)
-    assert done.returncode == 0, done.stderr
-    before = {path.name: path.read_bytes() for path in both.glob("*.whl")}
-    assert len(before) == 5
-    # The other wheels are those of the first set.
-    logs = both.with_name("both.logs")
-    assert {path.name for path in logs.glob("*.log")} == {"jax-rocm-plugin-3.14.log", "jaxlib-3.14.log"}
-    log = (logs / "jaxlib-3.14.log").read_text()
-    assert log.count("Distribution path: ") == 2
-    assert "Output wheel: bazel-out/" in log
-    # Everything is built already, but jaxlib is not recorded: Bazel runs and has nothing to do.
-    records = {path: path.read_text() for path in (place.folder / "cache" / "builds").glob("*.json")}
-    (record,) = (path for path, text in records.items() if '"jaxlib"' in text and "-cp314-" in text)
-    record.unlink()
-    done = place.run(again, *words, pythons)
-    assert done.returncode == 0, done.stderr
-    assert {path.name: path.read_bytes() for path in again.glob("*.whl")} == before
-    log = (again.with_name("again.logs") / "jaxlib-3.14.log").read_text()
-    assert (log.count("Distribution path: "), "Output wheel: " in log) == (2, False)
-
-
-def test_wheel_is_of_requested_commit(place: Place, later: Path) -> None:
-    """build.py copies the wheels of earlier commits too."""
-    assert "manylinux_2_27" in (later.with_name("later.logs") / f"jaxlib-{PYTHON}.log").read_text()
-    (jaxlib,) = later.glob("jaxlib-*.whl")
-    with WheelArchive(jaxlib) as archive:
-        assert commit_of(place.folder / "jax-later").encode() in archive.read("jaxlib/version.py")
-
-
-def test_folder_with_hidden_device_libraries(later: Path) -> None:
-    """A folder is used in place, without the link that unpacked tarballs get."""
-    for name in ("jax-rocm-pjrt", f"jax-rocm-plugin-{PYTHON}"):
-        log = (later.with_name("later.logs") / f"{name}.log").read_text()
-        assert "--action_env=HIP_DEVICE_LIB_PATH=/opt/rocm/lib/llvm/amdgcn/bitcode" in log
-
-
-def test_failed_build_is_summarised_and_keeps_set(place: Place, dist: Path) -> None:
-    jax = jax_in(place.folder / "broken")
-    kernels = jax / "jaxlib" / "rocm" / "pjrt.hip"
-    kernels.write_text(kernels.read_text().replace("= __ocml_fma_f32(", "= no_such_function("))
-    before = wheels_json(dist)
-    done = place.run(dist, "--targets", "gfx942", jax=jax)
-    assert done.returncode not in (0, 1), done.stderr
-    said = " ".join(done.stderr.split())
-    assert "use of undeclared identifier 'no_such_function'" in said
-    assert "//jaxlib/rocm" in said
-    log = re.search(r"Read (\S+\.log)\.", said)
-    assert log is not None
-    assert "no_such_function" in Path(log[1]).read_text()
-    assert wheels_json(dist) == before
-    assert place.containers() == set()
-
-
 def test_dry_run_shows_containers_of_real_run(place: Place) -> None:
     jax = jax_in(place.folder / "no-build")
     (jax / "build" / "build.py").write_text("raise SystemExit(3)\n")
@@ -298,25 +194,3 @@ def container_of(line: str, place: Place) -> list[str]:
     name = place.engine.builder()
     identity = place.engine.ask("image", "inspect", "--format={{.Id}}", name)
     return [re.sub(r"/llvm-\d+/", "/llvm/", name if word == identity else word) for word in words]
-
-
-def test_interrupt_leaves_nothing(place: Place) -> None:
-    out = place.folder / "interrupted"
-    process = place.start(out, "--targets", "gfx1100", "--one-target")
-    log = place.folder / "interrupted.logs" / "jax-rocm-pjrt.log"
-    wait_for(lambda: log.exists() and "Starting local Bazel server" in log.read_text(), process)
-    assert place.containers()
-    os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=SECONDS)
-    assert process.returncode == 130, said
-    assert place.containers() == set()
-    assert not out.exists()
-    assert not list((place.folder / "cache").rglob("*.new"))
-
-
-def test_reproduce_gives_same_wheels(place: Place, dist: Path) -> None:
-    words = [f"--rocm-lock={dist.with_suffix('.lock')}", f"--cache-dir={place.folder / 'cache'}"]
-    done = ci_build("reproduce", str(dist), *words, env=place.engine.environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("same  ") == 3
-    assert not list((place.folder / "cache").glob("reproduce-*"))

@@ -1,0 +1,131 @@
+"""Further builds from source in a container: another XLA, another commit, failure, interruption and reproduction."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.integration.ci_build.test_source_build import TARGETS
+from tests.integration.ci_build.test_source_build import dist as dist
+from tests.integration.ci_build.test_source_build import place as place
+from tests.integration.ci_build.test_source_build import terminal as terminal
+from tests.integration.ci_build.test_source_build import words as words
+from tests.integration.conftest import ci_build
+from tests.support import docker
+from tests.support.source_place import (
+    PYTHON,
+    SECONDS,
+    VERSION,
+    WORKSPACE,
+    Place,
+    commit_all,
+    commit_of,
+    contents,
+    jax_in,
+    mark_xla,
+    processes_in,
+    wait_for,
+    wheels_json,
+)
+from wheelkit.archive.reader import WheelArchive
+
+pytestmark = [pytest.mark.heavy, pytest.mark.network]
+
+
+@pytest.fixture(scope="module")
+def later(place: Place, dist: Path) -> Path:
+    """Build another commit, with a folder in which clang does not find the device libraries.
+
+    The wheels of that commit have another platform tag, and both tags fit the request.
+    """
+    jax = jax_in(place.folder / "jax-later")
+    rules = jax / "rocm" / "defs.bzl"
+    rules.write_text(rules.read_text().replace("manylinux_2_27_x86_64", "manylinux_2_28_x86_64"))
+    commit_all(jax)
+    out = place.folder / "later"
+    done = replace(place, rocm=docker.rocm(VERSION, "llvm-only")).run(out, *TARGETS, jax=jax)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_other_xla_is_compiled_with_disk_cache(place: Place, dist: Path, words: tuple[str, ...]) -> None:
+    filled = contents(place.folder / "actions")
+    assert len(filled) > 10
+    xla, out = place.folder / "another xla", place.folder / "read-only"
+    shutil.copytree(WORKSPACE / "third_party" / "xla", xla)
+    mark_xla(xla, "this is another one")
+    head = commit_all(xla)
+    # Another output tree, where nothing has been built yet.
+    clean = replace(place, cache="cache-xla", rocm=docker.rocm(VERSION, "link"))
+    done = clean.run(out, *words, f"--xla-source-dir={xla}", "--cache-read-only")
+    assert done.returncode == 0, done.stderr
+    assert wheels_json(out)["request"]["source"]["xla_commit"] == head
+    # Bazel compiles that folder instead of jax's pinned XLA.
+    (pjrt,) = out.glob("jax_rocm7_pjrt-*.whl")
+    with WheelArchive(pjrt) as archive:
+        assert b"this is another one" in archive.read("jax_plugins/xla_rocm7/xla_rocm_plugin.so")
+    told = processes_in(place.folder / "read-only.logs" / "jax-rocm-pjrt.log")
+    assert "sandbox" in told
+    assert "disk cache hit" in told
+    assert "disk cache hit" in done.stderr
+    assert contents(place.folder / "actions") == filled
+
+
+def test_wheel_is_of_requested_commit(place: Place, later: Path) -> None:
+    """build.py copies the wheels of earlier commits too."""
+    assert "manylinux_2_27" in (later.with_name("later.logs") / f"jaxlib-{PYTHON}.log").read_text()
+    (jaxlib,) = later.glob("jaxlib-*.whl")
+    with WheelArchive(jaxlib) as archive:
+        assert commit_of(place.folder / "jax-later").encode() in archive.read("jaxlib/version.py")
+
+
+def test_folder_with_hidden_device_libraries(later: Path) -> None:
+    """A folder is used in place, without the link that unpacked tarballs get."""
+    for name in ("jax-rocm-pjrt", f"jax-rocm-plugin-{PYTHON}"):
+        log = (later.with_name("later.logs") / f"{name}.log").read_text()
+        assert "--action_env=HIP_DEVICE_LIB_PATH=/opt/rocm/lib/llvm/amdgcn/bitcode" in log
+
+
+def test_failed_build_is_summarised_and_keeps_set(place: Place, dist: Path) -> None:
+    jax = jax_in(place.folder / "broken")
+    kernels = jax / "jaxlib" / "rocm" / "pjrt.hip"
+    kernels.write_text(kernels.read_text().replace("= __ocml_fma_f32(", "= no_such_function("))
+    before = wheels_json(dist)
+    done = place.run(dist, "--targets", "gfx942", jax=jax)
+    assert done.returncode not in (0, 1), done.stderr
+    said = " ".join(done.stderr.split())
+    assert "use of undeclared identifier 'no_such_function'" in said
+    assert "//jaxlib/rocm" in said
+    log = re.search(r"Read (\S+\.log)\.", said)
+    assert log is not None
+    assert "no_such_function" in Path(log[1]).read_text()
+    assert wheels_json(dist) == before
+    assert place.containers() == set()
+
+
+def test_interrupt_leaves_nothing(place: Place) -> None:
+    out = place.folder / "interrupted"
+    process = place.start(out, "--targets", "gfx1100", "--one-target")
+    log = place.folder / "interrupted.logs" / "jax-rocm-pjrt.log"
+    wait_for(lambda: log.exists() and "Starting local Bazel server" in log.read_text(), process)
+    assert place.containers()
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130, said
+    assert place.containers() == set()
+    assert not out.exists()
+    assert not list((place.folder / "cache").rglob("*.new"))
+
+
+def test_reproduce_gives_same_wheels(place: Place, dist: Path) -> None:
+    words = [f"--rocm-lock={dist.with_suffix('.lock')}", f"--cache-dir={place.folder / 'cache'}"]
+    done = ci_build("reproduce", str(dist), *words, env=place.engine.environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("same  ") == 3
+    assert not list((place.folder / "cache").glob("reproduce-*"))
