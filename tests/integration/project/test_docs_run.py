@@ -1,0 +1,179 @@
+"""Commands of pages that run in order in the folder of a finished release, and the documentation site."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from ci_build.docs.pages import PICTURES, navigation
+from ci_build.docs.request import DocsRequest
+from tests.integration.conftest import Released, succeed
+from tests.integration.project.test_docs import ROOT, TUTORIAL, commands
+from tests.support.chromium import chromium
+from tests.support.machine import need
+
+RELEASE = "python3 build/ci_build release --local"
+ELSEWHERE = {"python3 build/test", RELEASE}
+"""Commands that the test of the fresh machine runs."""
+
+
+def test_certificates_of_the_cluster_page_are_valid(tmp_path: Path) -> None:
+    need("bash", "openssl")
+    (script,) = (block for block in re.findall(r"```sh\n(.*?)```", (ROOT / "docs/cluster.md").read_text(), re.DOTALL)
+                 if block.startswith("openssl"))  # fmt: skip
+    subprocess.run(["bash", "-euc", script], cwd=tmp_path, check=True, capture_output=True)
+    for name in ("head", "node", "me"):
+        subprocess.run(["openssl", "verify", "-CAfile", "ca.pem", f"{name}.pem"], cwd=tmp_path, check=True)
+        context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        context.load_cert_chain(tmp_path / f"{name}.pem")
+        assert (tmp_path / f"{name}.pem").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.heavy
+@pytest.mark.network
+@pytest.mark.parametrize("page", [TUTORIAL, "docs/release.md", "docs/operate-an-index.md"])
+def test_commands_of_page_run(
+    page: str, tmp_path: Path, released: Released, work_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The folder holds the result of `release --local`, as a reader's would.
+    released.copy(tmp_path)
+    monkeypatch.setenv("CI_BUILD_CACHE_DIR", str(work_cache))
+    monkeypatch.setenv("PWD", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for command in commands(page):
+        if command in ELSEWHERE:
+            continue
+        words = shlex.split(os.path.expandvars(command))
+        if page == TUTORIAL and words[1:2] == ["-m"]:
+            _run_python(words)
+            continue
+        argv = [sys.executable, str(ROOT / "build" / "ci_build"), *words[2:]]
+        assert words[:2] == ["python3", "build/ci_build"], command
+        if words[2:4] == ["index", "serve"]:
+            _serve(argv)
+            continue
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+
+
+def _run_python(words: list[str]) -> None:
+    """Run a command of Python in the tutorial; its environment has the wheels of the set in the end."""
+    argv = [sys.executable if words[0] == "python3" else words[0], *words[1:]]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{words}\n{done.stderr}"
+    if words[-2:] == ["pip", "list"]:
+        assert re.search(r"^jax-rocm7-plugin +\S+\+rocm", done.stdout, re.MULTILINE), done.stdout
+
+
+def _serve(argv: list[str]) -> None:
+    with subprocess.Popen([*argv, "--port", "0"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[-1]
+        with urllib.request.urlopen(f"{url}v2/multi-arch/simple/", timeout=10) as answer:
+            assert b"jax-rocm7-plugin" in answer.read()
+        process.terminate()
+        began = time.monotonic()
+        assert process.wait(10) == 130
+        assert time.monotonic() - began < 5
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, work_cache: Path) -> Path:
+    """Return the site in a folder."""
+    folder = tmp_path_factory.mktemp("built") / "site"
+    succeed("docs", "--out", str(folder), f"--cache-dir={work_cache}")
+    return folder
+
+
+@pytest.mark.heavy
+@pytest.mark.network
+def test_site_is_strict_reproducible_and_complete(
+    site: Path, tmp_path: Path, work_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The strict build is clean and repeatable, refuses broken links, and its files load nothing from elsewhere."""
+    monkeypatch.setenv("CI_BUILD_CACHE_DIR", str(work_cache))
+    again = tmp_path / "again"
+    succeed("docs", "--out", str(again))
+    argv = [sys.executable, str(ROOT / "build" / "ci_build"), "docs"]
+    (tmp_path / "bad.md").write_text("# Tables\n\n[one][1] [two][2]\n\n[1]: nothing.md\n[2]: trust.md#nothing\n")
+    argv += ["--out", str(tmp_path / "bad"), "--compatibility", str(tmp_path / "bad.md")]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, (tmp_path / "bad").exists()) == (12, False)
+    assert "'nothing.md', but the target" in done.stderr
+    assert "does not contain an anchor '#nothing'" in done.stderr
+    files = {path.relative_to(site): path.read_bytes() for path in site.rglob("*") if path.is_file()}
+    assert files == {path.relative_to(again): path.read_bytes() for path in again.rglob("*") if path.is_file()}
+    pages = {path: data.decode() for path, data in files.items() if path.suffix == ".html"}
+    assert len(pages) > 35
+    loaded = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=["']?((?:https?:)?//[^"' >]+)""")
+    assert {path: found for path, text in pages.items() if (found := loaded.findall(text))} == {}
+    styles = [data.decode() for path, data in files.items() if path.suffix == ".css"]
+    assert [url for text in styles for url in re.findall(r"url\((?:https?:)?//[^)]+\)|@import[^;]+", text)] == []
+    titles = {
+        title
+        for section in navigation(DocsRequest(commands=()))
+        for rows in section.values()
+        for row in rows
+        for title in row
+    }
+    assert [title for title in titles if not re.search(rf">\s*{title}\s*<", pages[Path("index.html")])] == []
+    assert all((site / path.parent / link).exists() for path, text in pages.items() for link in _local_links(text))
+
+
+@pytest.mark.heavy
+@pytest.mark.network
+def test_site_works_from_a_folder(site: Path) -> None:
+    """Without a server, Chromium shows every picture, follows the dark mode of the system, and searches."""
+    with chromium() as tab:
+        shutil.copytree(site, tab.folder / "site")
+        address = f"file:///{(tab.folder / 'site').relative_to(tab.root)}"
+        pictures = set[str]()
+        for path in sorted(site.rglob("*.html")):
+            if re.search(r"<img[^>]+pictures/", path.read_text()):
+                tab.visit(f"{address}/{path.relative_to(site)}", width=390, dark=True)
+                shown = "[...document.querySelectorAll('.md-content img')].map((one) => [one.src, one.naturalWidth])"
+                found = dict(tab.value(shown))
+                assert min(found.values()) > 0
+                pictures |= {source.rpartition("/")[2] for source in found}
+                assert tab.value("document.documentElement.scrollWidth") == 390
+                assert tab.value("document.body.dataset.mdColorScheme") == "slate"
+                assert tab.logged == []
+        assert pictures == {path.name for path in (ROOT / PICTURES).iterdir()}
+        tab.visit(f"{address}/index.html", width=1300)
+        links = tab.value(SEARCH)
+        (hit,) = (link for link in links if link.endswith("#symbol-missing"))
+        tab.visit(hit, width=1300)
+        assert tab.value("document.getElementById('symbol-missing').textContent").startswith("symbol-missing")
+        assert tab.value("document.querySelectorAll('mark').length") > 0
+        assert tab.logged == []
+
+
+SEARCH = """
+(async () => {
+  const field = document.querySelector('.md-search__input');
+  field.focus();
+  field.value = 'symbol-missing';
+  for (const kind of ['input', 'keyup']) field.dispatchEvent(new Event(kind, {bubbles: true}));
+  for (let tries = 0; tries < 300; tries += 1) {
+    const found = [...document.querySelectorAll('.md-search-result__link')].map((link) => link.href);
+    if (found.length) return found;
+    await new Promise((done) => setTimeout(done, 100));
+  }
+  return [];
+})()
+"""
+
+
+def _local_links(text: str) -> list[str]:
+    links = re.findall(r"""<a\b[^>]*?href=["']?([^"' >#]+)""", text)
+    return [link for link in links if "://" not in link and not link.startswith("mailto:")]
