@@ -57,7 +57,13 @@ def test_readme_starts_with_the_two_commands() -> None:
     assert commands()[:2] == ["python3 build/ci_build release --local", "python3 build/test"]
 
 
-ALL_PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS, ROOT / "docker/README.md", ROOT / "promotion/gates/README.md"]
+ALL_PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *DOCS,
+    ROOT / "docker/README.md",
+    ROOT / "promotion/gates/README.md",
+]
 
 
 BLOCK = re.compile(r"```(?:console|sh|yaml)\n(.*?)```", re.DOTALL)
