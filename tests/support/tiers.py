@@ -23,6 +23,8 @@ DURATIONS = ROOT / "tests" / "durations.json"
 NEWCOMER, CHANGE, NIGHTLY = "newcomer", "change", "nightly"
 TIERS = (NEWCOMER, CHANGE, NIGHTLY)
 TEST_FOLDERS = ("tests",)
+RECENT = 20
+"""Commits that count as the change under test: a submission may have several."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class TierTable:
     Attributes:
         shards: number of shards of the nightly tier.
         limit: maximum recorded seconds of one shard.
+        when_changed: nightly files that the change tier runs too if recent commits changed one of these paths.
     """
 
     def __init__(self, table: Mapping[str, object]) -> None:
@@ -62,6 +65,9 @@ class TierTable:
         assert isinstance(nightly, dict)
         self.shards: int = nightly["count"]
         self.limit: int = nightly["seconds"]
+        when_changed = table.get("when_changed", {})
+        assert isinstance(when_changed, dict)
+        self.when_changed: dict[str, list[str]] = when_changed
         self._tiers: dict[str, str] = {}
         for tier in TIERS:
             names = table[tier]
@@ -132,6 +138,12 @@ def shard_of_tree(count: int) -> Shard:
     return Shard(int.from_bytes(digest[:8], "big") % count + 1, count)
 
 
+def changed_recently(paths: Sequence[str]) -> bool:
+    """Return whether the last RECENT commits changed files below these paths; a shallow clone counts as changed."""
+    argv = ["git", "-C", str(ROOT), "diff", "--quiet", f"HEAD~{RECENT}", "HEAD", "--", *paths]
+    return subprocess.run(argv, capture_output=True, check=False).returncode != 0
+
+
 def problems(table: TierTable, files: Sequence[str], durations: Mapping[str, float]) -> list[str]:
     """Return the violations of the rules of tiers: files without tier, stale rows, shards above the limit."""
     found = [f"{file} has no tier: add it to tests/tiers.toml" for file in files if table.tier(file) is None]
@@ -185,6 +197,8 @@ class TierPlugin:
     def _select(self, files: Sequence[str], durations: Mapping[str, float]) -> set[str]:
         table = TierTable.load()
         selected = {file for file in files if table.tier(file) == self.tier}
+        if self.tier == CHANGE:
+            selected |= {file for file, paths in table.when_changed.items() if changed_recently(paths)}
         if self.shard is None:
             return selected
         nightly = [file for file in files if table.tier(file) == NIGHTLY]
