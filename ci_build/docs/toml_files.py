@@ -50,7 +50,6 @@ TOML_FILES = (
     TomlFile(path="ci_build/build/source/pins.toml", names={}),
     TomlFile(path="docker/images.toml", names={}),
     TomlFile(path="kernels/modules.toml", names={"modules": "module", "sources": "source"}),
-    TomlFile(path="kernels/operations.toml", names={"operations": "operation"}),
     TomlFile(path="kernels/toolchains.toml", names={}),
     TomlFile(path="promotion/compatibility/compatibility.toml", names={}),
     TomlFile(path="promotion/corpus/expectations.toml", names={}),

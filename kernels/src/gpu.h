@@ -1,5 +1,5 @@
-// GPU primitives of the kernels, for three compilers: clang for AMD GPUs (no HIP headers), nvcc, and any C++ compiler
-// for the host, where gpu_host.h runs a block's threads as coroutines. Kernels include no other header.
+// GPU primitives of the kernels, for two compilers: clang for AMD GPUs (no HIP headers), and any C++ compiler for the
+// host, where gpu_host.h runs a block's threads as coroutines. Kernels include no other header.
 //
 // Sums use groups of 32 lanes, which divide wavefronts of 32 and 64, so the order of additions and the result are the
 // same on all GPUs.
@@ -35,32 +35,8 @@ GPU_DEVICE float gpu_shuffle_xor(float value, u32 mask) {
 }
 
 GPU_DEVICE float gpu_sqrt(float value) { return __builtin_sqrtf(value); }
-GPU_DEVICE float gpu_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 GPU_DEVICE float to_float(Half value) { return static_cast<float>(value); }
 GPU_DEVICE Half to_half(float value) { return static_cast<Half>(value); }
-
-#elif defined(__CUDACC__)
-
-#include <cuda_fp16.h>
-
-#define GPU_DEVICE static __device__ __forceinline__
-#define GPU_KERNEL(name, Args) extern "C" __global__ void __launch_bounds__(512) name(Args args)
-#define GPU_DEVICE_MEMBER static __device__ __forceinline__
-#define GPU_SHARED __shared__
-
-using u16 = unsigned short;
-using u32 = unsigned int;
-using u64 = unsigned long;
-using Half = __half;
-
-GPU_DEVICE u32 gpu_thread() { return threadIdx.x; }
-GPU_DEVICE u32 gpu_block() { return blockIdx.x; }
-GPU_DEVICE void gpu_barrier() { __syncthreads(); }
-GPU_DEVICE float gpu_shuffle_xor(float value, u32 mask) { return __shfl_xor_sync(~0u, value, mask); }
-GPU_DEVICE float gpu_sqrt(float value) { return sqrtf(value); }
-GPU_DEVICE float gpu_fma(float a, float b, float c) { return fmaf(a, b, c); }
-GPU_DEVICE float to_float(Half value) { return __half2float(value); }
-GPU_DEVICE Half to_half(float value) { return __float2half_rn(value); }
 
 #else
 #include "gpu_host.h"
@@ -120,26 +96,6 @@ GPU_DEVICE Pack<Number, kCount> load(const void* from, u64 index) {
 template <typename Number, u32 kCount>
 GPU_DEVICE void store(void* to, u64 index, const Pack<Number, kCount>& pack) {
   *reinterpret_cast<Pack<Number, kCount>*>(static_cast<Number*>(to) + index) = pack;
-}
-
-// e^x, for numbers below 88, to about one unit in the last place; the same on all GPUs.
-GPU_DEVICE float gpu_exp(float x) {
-  // Below -104 the result is 0 in float32; a NaN stays a NaN.
-  if (x < -104.0f) x = -104.0f;
-  // x = n * log(2) + r: adding 1.5 * 2^23 rounds to a whole number, whose last bits are n.
-  const float shifted = gpu_fma(x, 1.44269504f, 12582912.0f), n = shifted - 12582912.0f;
-  const float r = gpu_fma(n, -1.90465421e-9f, gpu_fma(n, -0.693147182f, x));
-  float sum = 1.98412698e-4f;  // 1 / 7!
-  sum = gpu_fma(sum, r, 1.38888889e-3f);
-  sum = gpu_fma(sum, r, 8.33333333e-3f);
-  sum = gpu_fma(sum, r, 4.16666667e-2f);
-  sum = gpu_fma(sum, r, 0.166666667f);
-  sum = gpu_fma(sum, r, 0.5f);
-  sum = gpu_fma(sum, r, 1.0f);
-  sum = gpu_fma(sum, r, 1.0f);
-  // Two factors, since 2^n may be a denormal number.
-  const int power = static_cast<int>(bits_of(shifted) - bits_of(12582912.0f)), part = power / 2;
-  return sum * float_of(static_cast<u32>(part + 127) << 23) * float_of(static_cast<u32>(power - part + 127) << 23);
 }
 
 // The sum over all threads of a block, the same in each; `threads` is a multiple of 32, at most 512.

@@ -136,6 +136,5 @@ GPU_DEVICE float gpu_shuffle_xor(float value, u32 mask) {
 }
 
 GPU_DEVICE float gpu_sqrt(float value) { return std::sqrt(value); }
-GPU_DEVICE float gpu_fma(float a, float b, float c) { return std::fma(a, b, c); }
 GPU_DEVICE float to_float(Half value) { return static_cast<float>(value); }
 GPU_DEVICE Half to_half(float value) { return static_cast<Half>(value); }

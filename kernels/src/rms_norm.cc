@@ -7,11 +7,31 @@
 #include <optional>
 #include <string>
 
-#include "portable.h"
+#include "handler.h"
+#include "module.h"
+#include "objects.h"
 
 namespace jax_aiter {
 
 namespace {
+
+// The suffix of kernels for a tensor's numbers; nullptr if there are none.
+const char* number_of(const Tensor& tensor) {
+  switch (tensor.dtype) {
+    case ffi::DataType::F32: return "f32";
+    case ffi::DataType::F16: return "f16";
+    case ffi::DataType::BF16: return "bf16";
+    default: return nullptr;
+  }
+}
+
+unsigned numbers_in_16_bytes(const Tensor& tensor) { return tensor.dtype == ffi::DataType::F32 ? 4 : 8; }
+
+bool are_aligned(std::initializer_list<Tensor> tensors) {
+  bool aligned = true;
+  for (const Tensor& tensor : tensors) aligned = aligned && reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
+  return aligned;
+}
 
 // HIP launches fewer than 2^32 threads, so blocks process several rows.
 constexpr std::int64_t kMostBlocks = 1 << 20;

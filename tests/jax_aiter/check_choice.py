@@ -23,20 +23,19 @@ from tests.jax_aiter.kernels import FakeDevice
 
 XLA_ONLY = dict.fromkeys(OPERATIONS, "xla")
 NORMS = dict.fromkeys(["rms_norm", "rms_norm_with_add"], "portable")
-PORTABLE = {**NORMS, **dict.fromkeys(["rope", "silu_and_mul", "swiglu"], "portable")}
-ATTENTION = ["flash_attn", "flash_attn_bwd", "paged_attention", "mla_decode"]
+ATTENTION = ["flash_attn", "flash_attn_bwd"]
 AITERS = {
     # gemm is XLA's, except for shapes with a row in a table.
-    "gfx942": [*ATTENTION, "gemm_i8", "flatmm_fp8", "topk_softmax", "fused_moe"],
-    "gfx950": [*ATTENTION, "gemm_fp8_mi350", "gemm_fp4", "fused_moe"],
+    "gfx942": [*ATTENTION, "gemm_i8", "flatmm_fp8"],
+    "gfx950": [*ATTENTION, "gemm_fp8_mi350", "gemm_fp4"],
 }
 CHOICES = {
-    "gfx942": {**XLA_ONLY, **PORTABLE, **dict.fromkeys(AITERS["gfx942"], "aiter")},
-    "gfx942:sramecc+:xnack-": {**XLA_ONLY, **PORTABLE, **dict.fromkeys(AITERS["gfx942"], "aiter")},
-    "gfx950": {**XLA_ONLY, **PORTABLE, **dict.fromkeys(AITERS["gfx950"], "aiter")},
-    "gfx90a": {**XLA_ONLY, **PORTABLE, **dict.fromkeys(NORMS, "aiter")},
-    "gfx1151": {**XLA_ONLY, **PORTABLE},
-    "gfx1100": {**XLA_ONLY, **PORTABLE},
+    "gfx942": {**XLA_ONLY, **NORMS, **dict.fromkeys(AITERS["gfx942"], "aiter")},
+    "gfx942:sramecc+:xnack-": {**XLA_ONLY, **NORMS, **dict.fromkeys(AITERS["gfx942"], "aiter")},
+    "gfx950": {**XLA_ONLY, **NORMS, **dict.fromkeys(AITERS["gfx950"], "aiter")},
+    "gfx90a": {**XLA_ONLY, **dict.fromkeys(NORMS, "aiter")},
+    "gfx1151": {**XLA_ONLY, **NORMS},
+    "gfx1100": {**XLA_ONLY, **NORMS},
     "gfx1201": XLA_ONLY,
     "gfx906": XLA_ONLY,
 }
@@ -56,8 +55,8 @@ def check_each_device_gets_the_best_that_there_is(gfx: str, kernels: Path) -> No
 def check_devices_of_two_kinds_get_what_runs_on_both(kernels: Path) -> None:
     devices = [FakeDevice("gfx942"), FakeDevice("gfx950")]
     found = {n: decide(n, kernels=Loader(kernels), environment={}, devices=devices)[0] for n in OPERATIONS}
-    served = dict.fromkeys([*ATTENTION, "fused_moe"], "aiter")
-    assert {n: c.backend for n, c in found.items()} == {**XLA_ONLY, **PORTABLE, **served}
+    served = dict.fromkeys(ATTENTION, "aiter")
+    assert {n: c.backend for n, c in found.items()} == {**XLA_ONLY, **NORMS, **served}
     assert "module gemm_i8 has no code for gfx950, only for gfx942" in found["gemm_i8"].why
 
 

@@ -14,7 +14,6 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jax_aiter._partition import Rule
-from jax_aiter.activation import silu_and_mul, swiglu
 from jax_aiter.flatmm_fp8 import flatmm_fp8
 from jax_aiter.gemm import gemm
 from jax_aiter.gemm_fp4 import gemm_fp4
@@ -22,11 +21,7 @@ from jax_aiter.gemm_fp8 import gemm_fp8_mi350
 from jax_aiter.gemm_i8 import gemm_i8
 from jax_aiter.layouts import shuffle_scale, shuffle_weight
 from jax_aiter.mha import flash_attn_func, flash_attn_varlen
-from jax_aiter.mla import mla_decode
-from jax_aiter.moe import fused_moe, topk_softmax
-from jax_aiter.paged_attention import paged_attention
 from jax_aiter.rmsnorm import rms_norm, rms_norm_with_add
-from jax_aiter.rope import rope
 
 from tests.jax_aiter.check_lowering import numbers
 from tests.jax_aiter.common import compare, with_gradients
@@ -46,33 +41,7 @@ FP8 = (S((64, 512), E4M3), S((1024, 512), E4M3), S((4, 64), F32), S((4, 8), F32)
 I8S = (S((8, 128), I8), S((512, 128), I8), S((8, 1), F32), S((1, 512), F32), S((512,), F32))
 FP4 = (S((64, 128), U8), S((512, 128), U8), S((64, 8), U8), S((512, 8), U8))
 MORE_FP4 = (S((32, 128), U8), S((512, 128), U8), S((32, 8), U8), S((512, 8), U8))
-MOE = (S((16, 8), F32), S((16, 64), F32), S((8, 64, 64), F32), S((8, 64, 32), F32))
-MOE_I8 = (*MOE[:2], S((8, 64, 64), I8), S((8, 64, 32), I8), S((8, 64), F32), S((8, 64), F32))
-MOE_ASM = (S((16, 128), F32), S((16, 512), BF16), S((8, 512, 512), BF16), S((8, 512, 512), BF16))
-MOE_ASM_I8 = (
-    S((16, 8), F32),
-    MOE_ASM[1],
-    S((8, 256, 512), I8),
-    S((8, 512, 128), I8),
-    S((8, 256), F32),
-    S((8, 512), F32),
-)
 M, N, ON_1 = P("x"), P("y"), P(None, "y")
-PAGED = (
-    S((4, 8, 128), BF16),
-    S((9, 4, 16, 16, 8), BF16),
-    S((9, 4, 2, 128, 8), BF16),
-    S((4, 2), jnp.int32),
-    S((4,), jnp.int32),
-)
-QUANTISED = (
-    S((4, 2, 8, 128), BF16),
-    S((9, 1, 8, 16, 16), I8),
-    S((9, 1, 1, 128, 16), I8),
-    *PAGED[3:],
-    *[S((9, 1, 16), F32)] * 2,
-)
-MOE_BY = (M, M, N, N)
 HEADS, CU = P("x", None, "y"), jnp.array([0, 7, 16], jnp.int32)
 
 
@@ -84,29 +53,8 @@ def dropped(q: Any, k: Any, v: Any) -> Any:
     return attention(q, k, v, dropout_p=0.5, dropout_seed=3)
 
 
-def of_int8(*a: Any) -> Any:
-    return paged_attention(*a[:5], k_scale=a[5], v_scale=a[6])
-
-
-def moe(logits: Any, x: Any, w1: Any, w2: Any) -> Any:
-    return fused_moe(x, w1, w2, *topk_softmax(logits, 2, True))
-
-
-def moe_by_assembly(logits: Any, x: Any, w1: Any, w2: Any) -> Any:
-    weights, ids = topk_softmax(logits, 6, True)
-    return fused_moe(x, w1, w2, weights, ids % 8)
-
-
-def moe_i8(logits: Any, x: Any, w1: Any, w2: Any, w1_scale: Any, w2_scale: Any) -> Any:
-    return fused_moe(x, w1, w2, *topk_softmax(logits, 2, True), w1_scale=w1_scale, w2_scale=w2_scale)
-
-
 def shuffled_fp4(a: Any, b: Any, a_scale: Any, b_scale: Any) -> Any:
     return gemm_fp4(a, b, a_scale, b_scale, preshuffled=True)
-
-
-def turned(x: Any, cos: Any, sin: Any, places: Any) -> Any:
-    return with_gradients(lambda x, cos, sin: rope(x, cos, sin, jnp.abs(places) % 9))(x, cos, sin)
 
 
 # Name -> GPU, program, operands and how x=2 and y=4 divide them, calls of one device with the shapes of their operands.
@@ -119,15 +67,6 @@ CASES: dict[str, tuple[str, Callable[..., Any], tuple[Any, ...], tuple[P, ...], 
         "rms_norm_with_add 16,64 16,64 64", "rms_norm_bwd 16,64 16,64 64 16"]),
     "rms_norm of vmap": ("gfx942", jax.vmap(rms_norm), (X, S((4, 64), F32)), (P("x", "y"), P("x")), [
         "rms_norm 2,64 64"]),
-    "rope": ("gfx942", turned, (
-        S((4, 8, 8, 16), F32), *[S((9, 6), F32)] * 2, S((4, 8), jnp.int32)), (HEADS, P(), P(), P("x")), [
-        *["rope 16,2,16 9,6 9,6 16"] * 2]),
-    "rope by tokens": ("gfx1100", with_gradients(lambda x, c, s: rope(x, c, s, interleaved=True)), (
-        S((2, 8, 2, 16), F32), *[S((9, 6), F32)] * 2), (P("x", "y"), P(), P()), [*["rope 2,2,16 9,6 9,6 2"] * 2]),
-    "silu_and_mul": ("gfx942", with_gradients(silu_and_mul), (X,), (P("x", "y"),), [
-        "silu_and_mul 4,64", "silu_and_mul_bwd 4,32 4,64"]),
-    "swiglu": ("gfx1100", with_gradients(swiglu), (X, X), (P("x", None, "y"),) * 2, [
-        "swiglu 16,16 16,16", "swiglu_bwd 16,16 16,16 16,16"]),
     "gemm": ("gfx942", with_gradients(lambda a, b, c: gemm(a, b, bias=c)), (
         S((128, 256), BF16), S((256, 256), BF16), S((256,), F32)), (M, N, N), [
         "gemm_bf16 64,256 64,256"]),  # XLA computes the gradients
@@ -157,32 +96,14 @@ CASES: dict[str, tuple[str, Callable[..., Any], tuple[Any, ...], tuple[P, ...], 
         S((16, 8, 128), BF16),) * 3, (ON_1,) * 3, [
         "mha_fwd_asm 16,2,128 16,2,128 16,2,128 3 3",
         "mha_bwd_asm 16,2,128 16,2,128 16,2,128 16,2,128 2,16 2,16 3 3"]),
-    "paged attention": ("gfx942", paged_attention, PAGED, (P("x", "y"), ON_1, ON_1, M, M), [
-        "paged_attention 2,1,2,128 9,1,16,16,8 9,1,2,128,8 2,2 2"]),
-    "paged attention with one head of keys": ("gfx942", of_int8, QUANTISED, (HEADS, P(), P(), M, M, P(), P()), [
-        "paged_attention 2,2,2,128 9,1,8,16,16 9,1,1,128,16 2,2 2 9,1,16 9,1,16 3"]),
-    "paged latent attention": ("gfx942", lambda q, cache, *rest: mla_decode(q, cache, *rest, num_kv_splits=2), (
-        S((4, 64, 576), BF16), S((9, 16, 576), BF16), *PAGED[3:]), (P("x", "y"), P(), M, M), [
-        "mla_decode 2,1,16,576 144,576 3 64 2 3 3"]),
-    # Tokens by x, experts by y: each device adds its experts' part of its tokens.
-    "mixture of experts": ("gfx942", with_gradients(moe), MOE, MOE_BY, []),
-    "mixture of experts by assembly": ("gfx942", with_gradients(moe_by_assembly), MOE_ASM, MOE_BY, [
-        "topk_softmax 8,128", "fmoe 8,512 2,512,512 2,512,512 96 96 3 2"]),
-    "quantised mixture of experts by assembly": ("gfx950", moe_i8, MOE_ASM_I8, (*MOE_BY, P("y"), P("y")), [
-        "fmoe 8,512 2,256,512 2,512,128 64 64 2 2 8,1 2,256 2,512"]),
-    "quantised mixture of experts": ("gfx942", moe_i8, MOE_I8, (*MOE_BY, P("y"), P("y")), []),
 }  # fmt: skip
-FOR_RELEASES = ("rms_norm", "rms_norm of vmap", "gemm by k", "gemm_i8", "attention", "mixture of experts")
+FOR_RELEASES = ("rms_norm", "rms_norm of vmap", "gemm by k", "gemm_i8", "attention")
 ENDLESS = "attention with a bias"
 """Program whose gradient the XLA of jax 0.12.0 does not finish compiling for eight CPU devices (26 minutes)."""
 
 
 def operands_of(name: str) -> list[Any]:
     found = [numbers(seed, part) for seed, part in enumerate(CASES[name][2])]
-    if name.startswith("paged"):
-        at = CASES[name][2].index(PAGED[3])
-        found[at] = jnp.array([[1, 4], [8, 0], [2, 3], [5, 6]], jnp.int32)
-        found[at + 1] = jnp.array([3, 32, 17, 2], jnp.int32)
     if name == "gemm_fp4 of shuffled":
         found[1:] = [shuffle_weight(found[1]), *map(shuffle_scale, found[2:])]
     return found

@@ -316,9 +316,6 @@ XLA_FFI_Error* JaxAiterGemmFp4(XLA_FFI_CallFrame* frame) {
 }
 
 #include "attention.h"
-#include "decoding.h"
-#include "elementwise.h"
-#include "experts.h"
 
 // A handler of another time, whose call frame has grown.
 XLA_FFI_Error* JaxAiterGrown(XLA_FFI_CallFrame* frame) {

@@ -27,12 +27,8 @@ MODULES: Mapping[str, tuple[str, Sequence[str], Sequence[str]]] = {
     "gemm_fp8_mi350": ("co-launcher", ["gfx950"], ["jax_aiter_gemm_fp8_mi350"]),
     "gemm_fp4": ("co-launcher", ["gfx950"], ["jax_aiter_gemm_fp4"]),
     "flatmm_fp8": ("co-launcher", ["gfx942"], ["jax_aiter_flatmm_fp8"]),
-    "topk_softmax": ("co-launcher", ["gfx942"], ["jax_aiter_topk_softmax"]),
-    "fmoe": ("co-launcher", AITER_GFX, ["jax_aiter_fmoe"]),
     "mha_fwd_asm": ("co-launcher", AITER_GFX, ["jax_aiter_mha_fwd_asm"]),
     "mha_bwd_asm": ("co-launcher", AITER_GFX, ["jax_aiter_mha_bwd_asm"]),
-    "paged_attention": ("co-launcher", AITER_GFX, ["jax_aiter_paged_attention"]),
-    "mla_decode": ("co-launcher", AITER_GFX, ["jax_aiter_mla_decode"]),
     "mha_fwd": ("ffi-shim", ["gfx950"], ["jax_aiter_mha_fwd"]),
     "mha_bwd": ("ffi-shim", ["gfx950"], ["jax_aiter_mha_bwd"]),
     "rmsnorm_fwd": ("ffi-shim", ["gfx90a"], ["jax_aiter_ck_rms_norm"]),
@@ -40,12 +36,6 @@ MODULES: Mapping[str, tuple[str, Sequence[str], Sequence[str]]] = {
         "portable",
         PORTABLE_GFX,
         ["jax_aiter_rms_norm", "jax_aiter_rms_norm_with_add", "jax_aiter_rms_norm_bwd"],
-    ),
-    "rope": ("portable", PORTABLE_GFX, ["jax_aiter_rope"]),
-    "silu_and_mul": (
-        "portable",
-        PORTABLE_GFX,
-        ["jax_aiter_silu_and_mul", "jax_aiter_silu_and_mul_bwd", "jax_aiter_swiglu", "jax_aiter_swiglu_bwd"],
     ),
 }
 TABLES: Mapping[str, Mapping[str, str]] = {
@@ -70,9 +60,6 @@ TABLES: Mapping[str, Mapping[str, str]] = {
             "cu_num,M,N,K,splitK,us,kernelName\n256,16,256,256,0,3.5,fp4_64x128\n256,1,512,256,0,3.5,of_ck\n"
             "256,2,512,256,0,3.5,fp4_64x384\n"
         ),
-    },
-    "flatmm_fp8": {
-        "gfx942/flatmm_fp8/tuned/blocks.csv": "cu_num,M,N,K,splitK,us,kernelName\n80,16,256,512,0,9.5,of_ck\n",
     },
 }
 """Module -> tables by path below hsa; the numbers are not AITER's."""

@@ -20,18 +20,13 @@ import jax.numpy as jnp
 import pytest
 from jax_aiter import BackendError, _choice, _limits
 from jax_aiter._loader import Loader
-from jax_aiter.activation import silu_and_mul, swiglu
 from jax_aiter.flatmm_fp8 import flatmm_fp8
 from jax_aiter.gemm import gemm
 from jax_aiter.gemm_fp4 import gemm_fp4
 from jax_aiter.gemm_fp8 import gemm_fp8_mi350
 from jax_aiter.gemm_i8 import gemm_i8
 from jax_aiter.mha import flash_attn_func, flash_attn_varlen
-from jax_aiter.mla import mla_decode
-from jax_aiter.moe import fused_moe, topk_softmax
-from jax_aiter.paged_attention import paged_attention
 from jax_aiter.rmsnorm import rms_norm, rms_norm_with_add
-from jax_aiter.rope import rope
 
 from tests.jax_aiter.check_lowering import calls, lowered, total
 from tests.jax_aiter.kernels import all_modules
@@ -147,113 +142,12 @@ def of_attention_gradient(rng: random.Random) -> Program:
     return gfx, jax.vmap(function) if times else function, arrays
 
 
-def of_paged_attention(rng: random.Random) -> Program:
-    dtype, gfx = rng.choice([BF16, F16]), rng.choice(["gfx942", "gfx950"])
-    cache = rng.choice([dtype, dtype, I8, E4M3, jnp.float8_e4m3fnuz])
-    piece, key_heads, queries = 16 // jnp.dtype(cache).itemsize, 2 ** rng.randint(0, 5), rng.choice([1, 1, 2, 4, 5])
-    heads, sequences = key_heads * rng.choice([1, 8, 8, 12, 16, 17]), size(rng, 1, 1 << 17)
-    depth, page = rng.choice([128] * 9 + [64]), rng.choice([16] * 9 + [32])
-    pages, width = size(rng, 1, 1 << 20), size(rng, 1, 1 << 12)
-    if rng.random() < 0.4:
-        pages = (1 << 32) // (key_heads * depth * page * 16 // piece) + rng.randint(-1, 1)
-    arrays = [S((sequences, queries, heads, depth), dtype), S((pages, key_heads, depth // piece, page, piece), cache)]
-    arrays += [S((pages, key_heads, page // piece, depth, piece), cache), S((sequences, width), jnp.int32)]
-    scales = [] if cache == dtype else [S((pages, key_heads, page), F32)] * 2
-    precision = rng.choice([0, 1, 1, 2])
-
-    def function(*arrays: Any) -> Any:
-        named = dict(zip(["k_scale", "v_scale"] if len(arrays) > 5 else [], arrays[5:], strict=True))
-        return paged_attention(*arrays[:5], **named, high_precision=precision)
-
-    return gfx, function, [*arrays, S((sequences,), jnp.int32), *scales]
-
-
-def of_mla_decode(rng: random.Random) -> Program:
-    dtype, gfx = rng.choice([BF16, BF16, E4M3, jnp.float8_e4m3fnuz]), rng.choice(["gfx942", "gfx950"])
-    heads, queries, element = (
-        rng.choice([16, 16, 128, 128, 64, 24]),
-        rng.choice([1, 2, 4, 5]),
-        jnp.dtype(dtype).itemsize,
-    )
-    depth, page = rng.choice([576] * 9 + [512]), 2 ** rng.randint(0, 6)
-    sequences, pages, width = size(rng, 1, 1 << 17), size(rng, 1, 1 << 14), size(rng, 1, 1 << 8)
-    splits = rng.choice([None, None, 1, 3])
-    if rng.random() < 0.4:
-        pages = (1 << 32) // (page * depth * element) + rng.randint(-1, 1)
-    arrays = [S((sequences, queries, heads, depth), dtype), S((pages, page, depth), dtype)]
-    arrays += [S((sequences, width), jnp.int32), S((sequences,), jnp.int32)]
-    scales = [S((1,), F32)] * 2 if element == 1 else []
-
-    def function(*arrays: Any) -> Any:
-        named = dict(zip(["q_scale", "kv_scale"] if len(arrays) > 4 else [], arrays[4:], strict=True))
-        return mla_decode(*arrays[:4], **named, num_kv_splits=splits)
-
-    return gfx, function, [*arrays, *scales]
-
-
 def of_norm(rng: random.Random) -> Program:
     dtype, rows, n = rng.choice([F32, F16, BF16]), size(rng, 1, 1 << 20), size(rng, 1, 1 << 20)
     x, gamma = S((rows, n), dtype), S((n,), dtype)
     norms: list[tuple[Callable[..., Any], list[Any]]] = [(rms_norm, [x, gamma]), (rms_norm_with_add, [x, x, gamma])]
     one, arguments = rng.choice(norms)
     return "gfx942", rng.choice([one, jax.grad(total(one), tuple(range(len(arguments))))]), arguments
-
-
-def of_rope(rng: random.Random) -> Program:
-    dtype, tokens = rng.choice([F32, F16, BF16]), size(rng, 1, 1 << 12)
-    depth = max(2, size(rng, 8, 1 << 9))
-    heads = size(rng, 1, 1 << 6) if rng.random() < 0.7 else (1 << 31) // depth + rng.randint(-1, 1)
-    pairs, count = rng.randint(1, depth // 2), rng.choice([4096, 4096, 1 << 31])
-    table, interleaved = S((count, pairs), F32), rng.random() < 0.5
-    arguments = [S((tokens, heads, depth), dtype), table, table, S((tokens,), jnp.int32)]
-    function = partial(rope, interleaved=interleaved)
-    return "gfx942", rng.choice([function, jax.grad(total(function))]), arguments
-
-
-def of_swiglu(rng: random.Random) -> Program:
-    dtype, rows = rng.choice([F32, F16, BF16]), size(rng, 1, 1 << 12)
-    n = size(rng, 8, 1 << 16) if rng.random() < 0.7 else (1 << 30) + rng.randint(-1, 1)
-    if rng.random() < 0.5:
-        return "gfx942", rng.choice([silu_and_mul, jax.grad(total(silu_and_mul))]), [S((rows, 2 * n), dtype)]
-    n *= rng.choice([1, 2])
-    return "gfx942", rng.choice([swiglu, jax.grad(total(swiglu), (0, 1))]), [S((rows, n), dtype)] * 2
-
-
-def of_router(rng: random.Random) -> Program:
-    experts, topk = rng.choice([128, 256, 128, 256, 64]), rng.choice([6, 8, 6, 8, 4])
-    limit = (1 << 32) // (4 * experts)
-    m = rng.choice([size(rng, 1, 1 << 16), size(rng, 1, 1 << 16), limit + rng.randint(-1, 1)])
-    renormalize = rng.random() < 0.5
-    return "gfx942", lambda x: topk_softmax(x, topk, renormalize), [S((m, experts), rng.choice([F32, BF16]))]
-
-
-def of_experts(rng: random.Random) -> Program:
-    gfx, dtype = rng.choice([("gfx942", BF16), ("gfx942", I8), ("gfx942", I8), ("gfx950", I8), ("gfx942", E4M3),
-                             ("gfx950", E4M3), ("gfx950", BF16)])  # fmt: skip
-    quantised = dtype in (I8, E4M3)
-    depth = 256 * rng.randint(2, 24) if rng.random() < 0.9 else rng.choice([256, 640])
-    inner = rng.choice([128, 192, 320] if quantised else [512]) * rng.randint(1, 12)
-    inner = inner if rng.random() < 0.9 else inner + 64
-    m, experts, topk = size(rng, 1, 1 << 13), rng.randint(1, 64), rng.choice([1, 2, 8, 8, 8, 127, 128])
-    if rng.random() < 0.4:
-        # A result of 4 GiB, an expert of 2 GiB, or 2**24 tokens, more or less.
-        element, inner = (1 if quantised else 2), 1 << 9
-        few = {"depth": (1 << 31) // (inner * 2) // 256 * 256, "m": 4}
-        wide = [{"m": (1 << 31) // depth + rng.randint(-1, 1)}, few, {"m": (1 << 24) - rng.randint(0, 1), "depth": 0}]
-        chosen = rng.choice(wide)
-        m, depth = chosen.get("m", m), max(512, chosen.get("depth", depth) // element)
-    m, topk = min(m, 1 << 24), topk if m < 1 << 16 else min(topk, 2)
-    gated = quantised != (rng.random() < 0.1)
-    x, w1 = S((m, depth), BF16 if quantised else dtype), S((experts, inner * (1 + gated), depth), dtype)
-    routed = [S((m, topk), F32), S((m, topk), jnp.int32)]
-    activation = rng.choice(["silu", "gelu"])
-    scales = [S(w1.shape[:2], F32), S((experts, depth), F32)] if quantised else []
-
-    def moe(x: Any, w1: Any, w2: Any, weights: Any, ids: Any, *scales: Any) -> Any:
-        named = dict(zip(("w1_scale", "w2_scale"), scales, strict=False))
-        return fused_moe(x, w1, w2, weights, ids, activation=activation, preshuffled=True, **named)
-
-    return gfx, moe, [x, w1, S((experts, depth, inner), dtype), *routed, *scales]
 
 
 PROGRAMS: dict[str, Callable[[random.Random], Program]] = {
@@ -265,13 +159,7 @@ PROGRAMS: dict[str, Callable[[random.Random], Program]] = {
     "attention": of_attention,
     "attention_gradient": of_attention_gradient,
     "ck_attention": of_ck_attention,
-    "paged_attention": of_paged_attention,
-    "mla_decode": of_mla_decode,
     "rms_norm": of_norm,
-    "rope": of_rope,
-    "swiglu": of_swiglu,
-    "topk_softmax": of_router,
-    "fused_moe": of_experts,
 }
 
 

@@ -12,14 +12,14 @@ from jax_aiter._loader import loader
 from jax_aiter._table import CK_RMS_NORM, MHA_BWD, MHA_FWD, OPERATIONS, TARGETS
 from jax_aiter.gemm import gemm
 
-from tests.jax_aiter.check_choice import ATTENTION, PORTABLE, XLA_ONLY
+from tests.jax_aiter.check_choice import ATTENTION, NORMS, XLA_ONLY
 from tests.jax_aiter.check_lowering import CASES, calls, lowered
 
-BOTH = dict.fromkeys([*ATTENTION, "fused_moe"], "aiter")
+BOTH = dict.fromkeys(ATTENTION, "aiter")
 SERVED = {
-    "gfx942": {**XLA_ONLY, **PORTABLE, **BOTH, **dict.fromkeys(["gemm_i8", "flatmm_fp8", "topk_softmax"], "aiter")},
-    "gfx950": {**XLA_ONLY, **PORTABLE, **BOTH, **dict.fromkeys(["gemm_fp8_mi350", "gemm_fp4"], "aiter")},
-    "gfx1100": {**XLA_ONLY, **PORTABLE},
+    "gfx942": {**XLA_ONLY, **NORMS, **BOTH, **dict.fromkeys(["gemm_i8", "flatmm_fp8"], "aiter")},
+    "gfx950": {**XLA_ONLY, **NORMS, **BOTH, **dict.fromkeys(["gemm_fp8_mi350", "gemm_fp4"], "aiter")},
+    "gfx1100": {**XLA_ONLY, **NORMS},
 }
 
 

@@ -19,11 +19,10 @@ from core.errors import InputError, RequestError
 from core.report import print_table
 from core.targets import requested
 from core.units import human
-from kernels import operations, sources
+from kernels import sources
 from kernels.assemble import make_wheel, prepare
 from kernels.build import sizes
 from kernels.catalog import load_catalog
-from kernels.modules import processors
 from kernels.store import KernelStore
 
 
@@ -36,20 +35,20 @@ def kernels() -> None:
 @click.option(
     "--targets", "spec", metavar="GFX,…|native", default="default", show_default=True, help="Targets or families."
 )
-@click.option("--modules", metavar="NAME,…", help="Modules to list, with their dependencies.  [default: all, and XLA]")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, with the modules.")
-def list_operations(spec: str, modules: str | None, *, as_json: bool) -> None:
-    """List the operations of jax_aiter and what implements them.
+@click.option("--modules", metavar="NAME,…", help="Modules to list, with their dependencies.  [default: all]")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def list_modules(spec: str, modules: str | None, *, as_json: bool) -> None:
+    """List the kernel modules and their support of each target.
 
-    A row has targets, dtypes, source, gradient and proof; docs/kernels.md explains the proofs.
+    A target has a module's own code (yes), that of its portable replacement (portable), or none (unsupported).
     """
-    wanted = requested(spec)
-    rows, names = kernel_build.table(wanted, split_list(modules)), processors(wanted)
-    found = operations.table(names, [row["module"] for row in rows] if modules else None)
+    rows = kernel_build.table(requested(spec), split_list(modules))
     if as_json:
-        print_json({"operations": found, "modules": rows})
+        print_json({"modules": rows})
         return
-    print_table(operations.COLUMNS, [operations.cells(row, names) for row in found])
+    names = tuple(rows[0]["targets"])
+    cells = [(row["module"], row["about"], *row["targets"].values()) for row in rows]
+    print_table(("module", "about", *names), cells)
 
 
 @kernels.command("build")

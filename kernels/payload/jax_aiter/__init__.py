@@ -1,22 +1,16 @@
 """AITER's kernels for JAX on AMD GPUs, and the same operations on every other platform of JAX.
 
     from jax_aiter.mha import flash_attn_func, flash_attn_varlen
-    from jax_aiter.mla import mla_decode
-    from jax_aiter.paged_attention import paged_attention
     from jax_aiter.rmsnorm import rms_norm, rms_norm_with_add
-    from jax_aiter.rope import rope
-    from jax_aiter.activation import silu_and_mul, swiglu
     from jax_aiter.gemm import gemm
     from jax_aiter.gemm_fp8 import gemm_fp8_mi350
     from jax_aiter.gemm_i8 import gemm_i8
     from jax_aiter.gemm_fp4 import gemm_fp4
     from jax_aiter.flatmm_fp8 import flatmm_fp8
-    from jax_aiter.moe import fused_moe, topk_softmax
 
 Each operation uses AITER's kernel if the package has one for the GPU, else a fused kernel of this project, else XLA's
-code for jax.numpy. For products, measurements decide: `python -m jax_aiter bench` measures on this machine's GPU, then
-come AITER's tuned tables. `info()`, or `python -m jax_aiter`, reports the chosen backends and the reasons, and
-`info(function, *arguments)` what would run for these arguments.
+code for jax.numpy. For products, AITER's tuned tables decide. `info()`, or `python -m jax_aiter`, reports the chosen
+backends and the reasons, and `info(function, *arguments)` what would run for these arguments.
 JAX_AITER_BACKEND=auto|aiter|portable|xla forces a backend, JAX_AITER_BACKEND_RMS_NORM=… forces it for one operation;
 JAX_AITER_TARGET=gfx942 lowers for GPUs that this machine does not have. Forcing an unavailable backend is an error.
 Importing the package loads no kernels and starts no backend. The modules are also attributes: `jax_aiter.mha`.
@@ -27,7 +21,6 @@ from types import ModuleType
 
 from jax_aiter._errors import (
     BackendError,
-    ChoiceTableError,
     JaxAiterError,
     ManifestError,
     ModuleLoadError,
@@ -36,10 +29,9 @@ from jax_aiter._errors import (
 from jax_aiter._info import info
 from jax_aiter.version import __version__
 
-__all__ = ["BackendError", "ChoiceTableError", "JaxAiterError", "ManifestError", "ModuleLoadError"]
+__all__ = ["BackendError", "JaxAiterError", "ManifestError", "ModuleLoadError"]
 __all__ += ["NotDifferentiableError", "__version__", "info"]
 _MODULES = (
-    "activation",
     "compat",
     "flatmm_fp8",
     "gemm",
@@ -48,11 +40,7 @@ _MODULES = (
     "gemm_i8",
     "layouts",
     "mha",
-    "mla",
-    "moe",
-    "paged_attention",
     "rmsnorm",
-    "rope",
 )
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 
 
 def rank(operation: str, name: str, array: Any, shape: str) -> None:
@@ -59,26 +57,6 @@ def multiple(operation: str, name: str, value: int, factor: int) -> None:
     """
     if value % factor or value <= 0:
         raise ValueError(f"{operation}: {name} is {value}; it has to be a multiple of {factor}.")
-
-
-def tables(operation: str, sequences: int, block_tables: Any, context_lens: Any, page: int) -> None:
-    """Check the pages and lengths of sequences; traced lengths are checked by shape and dtype only.
-
-    Raises:
-        ValueError: a shape does not fit, or a length is not from 0 to the tokens of a row of pages.
-        TypeError: a dtype is not int32.
-    """
-    rank(operation, "block_tables", block_tables, "[sequences, W]")
-    equal(operation, "block_tables", block_tables.shape[:1], (sequences,), "[sequences, ...]")
-    rank(operation, "context_lens", context_lens, "[sequences]")
-    equal(operation, "context_lens", context_lens.shape, (sequences,), "[sequences]")
-    for name, array in (("block_tables", block_tables), ("context_lens", context_lens)):
-        dtype(operation, name, array, (jnp.int32,))
-    if not isinstance(context_lens, jax.core.Tracer) and sequences:
-        lengths, most = np.asarray(context_lens), block_tables.shape[1] * page
-        if lengths.min() < 0 or lengths.max() > most:
-            text = f"{operation}: context_lens has numbers from {lengths.min()} to {lengths.max()}"
-            raise ValueError(f"{text}; they have to be from 0 to W * page = {most}.")
 
 
 def first_failing(conditions: Sequence[tuple[bool, str]]) -> str:

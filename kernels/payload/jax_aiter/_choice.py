@@ -6,8 +6,8 @@ choice:
     JAX_AITER_BACKEND=auto|aiter|portable|xla     forces a backend for every operation
     JAX_AITER_BACKEND_<OPERATION>=…               forces a backend for one operation, such as RMS_NORM
     JAX_AITER_TARGET=gfx942[,gfx950]              GPUs to lower for, instead of those of this machine
-    JAX_AITER_COMPUTE_UNITS=304                   compute units of the GPUs of JAX_AITER_TARGET, for tables of
-                                                  measurements; unknown without it
+    JAX_AITER_COMPUTE_UNITS=304                   compute units of the GPUs of JAX_AITER_TARGET, for AITER's
+                                                  tuned tables; unknown without it
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from typing import Any
 
 import jax
 
-from jax_aiter import _evidence, _measured
+from jax_aiter import _tuned
 from jax_aiter._errors import BackendError
-from jax_aiter._evidence import Advice, Places, Problem
 from jax_aiter._loader import Loader, loader
-from jax_aiter._manifest import Module
 from jax_aiter._table import AITER, AUTO, BACKENDS, OPERATIONS, PORTABLE, XLA, FfiTarget
+from jax_aiter._tuned import Advice, Places, Product
 
 OPTION, TARGET_OPTION = "JAX_AITER_BACKEND", "JAX_AITER_TARGET"
 UNITS_OPTION = "JAX_AITER_COMPUTE_UNITS"
@@ -151,21 +150,12 @@ def _wanted(environment: Mapping[str, str], devices: Sequence[Any] | None) -> _W
     return _Wanted(gfx, source, tuple((name, units) for name, units in kinds if name and isinstance(units, int)))
 
 
-def places(environment: Mapping[str, str] = os.environ, devices: Sequence[Any] | None = None) -> Places:
-    """Return processor and compute units of each kind of GPU that code is lowered for; empty if one is unknown.
-
-    Raises:
-        BackendError: JAX_AITER_TARGET or JAX_AITER_COMPUTE_UNITS is invalid.
-    """
-    return _wanted(environment, devices).places
-
-
 def decide(
     operation: str,
     targets: Sequence[FfiTarget] | None = None,
     *,
     obstacles: Mapping[str, str] = MappingProxyType({}),
-    problem: Problem | None = None,
+    product: Product | None = None,
     kernels: Loader,
     environment: Mapping[str, str] = os.environ,
     devices: Sequence[Any] | None = None,
@@ -177,7 +167,7 @@ def decide(
         targets: custom calls that can implement the operation, the best of each backend first; None means those of
             OPERATIONS.
         obstacles: backend or custom call -> reason why it does not support these arguments, such as their shape.
-        problem: the product or sizes, which measurements may be about; None if they are unknown.
+        product: the product, which AITER's tuned tables may have a row for; None if it is unknown.
         kernels: available modules.
         environment: variables that contain the options.
         devices: AMD GPUs; None means those of this process.
@@ -201,14 +191,16 @@ def decide(
                 missing.append(obstacle)
                 continue
             module = _module(kernels, call)
-            advice = _advice(operation, call, module, kernels, wanted, problem, environment)
+            why = option or f"{module.name} has code for {', '.join(wanted.gfx)}"
+            advice = None
+            if backend == AITER:
+                advice = _tuned.advise(operation, module, kernels.root / "hsa", wanted.places, product)
+            if advice is None:
+                return Choice(operation, backend, call.name, forced=bool(option), why=why), module.name
             if advice.backend != backend and forced == AUTO:
                 missing.append(advice.why)
                 continue
-            why = "; ".join(filter(None, [option or f"{module.name} has code for {', '.join(wanted.gfx)}", advice.why]))
-            sizes = (problem.m, problem.n, problem.k) if problem and advice.kernel else ()
-            tuned = (advice.kernel, advice.splitk, sizes)
-            return Choice(operation, backend, call.name, *tuned, forced=bool(option), why=why), module.name
+            return _tuned_choice(operation, call, advice, product, f"{why}; {advice.why}", bool(option)), module.name
     why = "; ".join(dict.fromkeys(missing))
     if forced != AUTO:
         hint = f"Unset {option.partition('=')[0]}, or set {OPTION}_{operation.upper()} for this operation alone."
@@ -216,12 +208,19 @@ def decide(
     return Choice(operation, XLA, why=why), ""
 
 
+def _tuned_choice(
+    operation: str, call: FfiTarget, advice: Advice, product: Product | None, why: str, forced: bool
+) -> Choice:
+    sizes = (product.m, product.n, product.k) if product and advice.kernel else ()
+    return Choice(operation, AITER, call.name, advice.kernel, advice.splitk, sizes, forced=forced, why=why)
+
+
 def choose(
     operation: str,
     targets: Sequence[FfiTarget] | None = None,
     *,
     obstacles: Mapping[str, str] = MappingProxyType({}),
-    problem: Problem | None = None,
+    product: Product | None = None,
 ) -> Choice:
     """Return the choice for an operation in this process and load its module.
 
@@ -231,15 +230,15 @@ def choose(
         ModuleLoadError: a module of the wheel cannot be loaded; no other backend replaces it silently.
     """
     kernels = loader()
-    choice, module = decide(operation, targets, obstacles=obstacles, problem=problem, kernels=kernels)
+    choice, module = decide(operation, targets, obstacles=obstacles, product=product, kernels=kernels)
     if module:
         kernels.ensure(module)
     for observe in _observers:
-        observe(choice, module, problem)
+        observe(choice, module, product)
     return choice
 
 
-Observer = Callable[[Choice, str, Problem | None], None]
+Observer = Callable[[Choice, str, Product | None], None]
 """Function of a choice, its module and its product."""
 _observers: list[Observer] = []
 
@@ -252,20 +251,6 @@ def observed(observer: Observer) -> Iterator[None]:
         yield
     finally:
         _observers.remove(observer)
-
-
-def _advice(
-    operation: str,
-    call: FfiTarget,
-    module: Module,
-    kernels: Loader,
-    wanted: _Wanted,
-    problem: Problem | None,
-    environment: Mapping[str, str],
-) -> Advice:
-    assert kernels.manifest is not None  # it has the module
-    measured = _measured.read(kernels.manifest.version, environment)
-    return _evidence.advise(operation, call.backend, module, kernels.root / "hsa", wanted.places, problem, measured)
 
 
 def _module(kernels: Loader, call: FfiTarget) -> Any:

@@ -17,9 +17,5 @@ class BackendError(JaxAiterError):
     """A forced backend that is unavailable, or an invalid option."""
 
 
-class ChoiceTableError(JaxAiterError):
-    """A damaged choice table, or one that does not exist although an option names it."""
-
-
 class NotDifferentiableError(JaxAiterError):
     """An attempt to differentiate an operation that has no derivative."""

@@ -8,13 +8,13 @@ from typing import Any
 
 import jax
 
-from jax_aiter import _choice, _measured
+from jax_aiter import _choice
 from jax_aiter._choice import Choice
-from jax_aiter._errors import BackendError, ChoiceTableError, JaxAiterError
-from jax_aiter._evidence import Problem
+from jax_aiter._errors import BackendError, JaxAiterError
 from jax_aiter._loader import Loader, loader
 from jax_aiter._probe import framework_api
 from jax_aiter._table import OPERATIONS
+from jax_aiter._tuned import Product
 
 _PREFIX = "JAX_AITER_"
 
@@ -34,8 +34,6 @@ def info(function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) 
         modules     by name: kind, targets, handlers, loaded
         devices     of this process: id, platform, kind, gfx target, compute units
         options     the JAX_AITER_… variables that are set
-        choice_table
-                    file of the user's measurements, its number of rows, and the problem with it or None
         operations  by name: backend, reason (why) and module for the lowered targets; XLA computes shapes and dtypes
                     that a kernel does not support
         choices     with a function: one entry for each different choice, with operation, backend, custom call, kernel,
@@ -48,9 +46,9 @@ def info(function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) 
 def _choices(function: Callable[..., Any], args: Any, kwargs: Any) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
 
-    def note(choice: Choice, module: str, problem: Problem | None) -> None:
+    def note(choice: Choice, module: str, product: Product | None) -> None:
         fields = {name: getattr(choice, name) for name in ("operation", "backend", "call", "kernel", "splitk", "why")}
-        entry = {**fields, "module": module or None, "product": str(problem) if problem else None}
+        entry = {**fields, "module": module or None, "product": str(product) if product else None}
         if entry not in found:
             found.append(entry)
 
@@ -80,17 +78,8 @@ def _report() -> dict[str, Any]:
         "targets": list(manifest.targets) if manifest else [],
         "modules": _modules(kernels),
         **rest,
-        "choice_table": _choice_table(manifest.version) if manifest else None,
         "operations": {name: _operation(name, kernels) for name in OPERATIONS},
     }
-
-
-def _choice_table(version: str) -> dict[str, Any]:
-    try:
-        table = _measured.read(version)
-    except JaxAiterError as problem:
-        return {"file": str(_measured.place()), "rows": 0, "problem": str(problem)}
-    return {"file": str(table.path), "rows": len(table.rows), "problem": table.problem or None}
 
 
 def _modules(kernels: Loader) -> dict[str, Any]:
@@ -111,7 +100,7 @@ def _modules(kernels: Loader) -> dict[str, Any]:
 def _operation(name: str, kernels: Loader) -> dict[str, Any]:
     try:
         choice, module = _choice.decide(name, kernels=kernels)
-    except (BackendError, ChoiceTableError) as problem:
+    except BackendError as problem:
         return {"backend": None, "why": str(problem), "module": None}
     return {"backend": choice.backend, "why": choice.why, "module": module or None}
 

@@ -7,17 +7,13 @@ shapes and compares both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
-from jax_aiter._limit import BUFFER, INT, Limit
-from jax_aiter._limits_decoding import MLA, PAGED
-from jax_aiter._limits_experts import EXPERTS, ROUTER
 from jax_aiter._table import (
     CK_RMS_NORM,
     FLATMM_FP8,
-    FMOE,
     GEMM_BF16,
     GEMM_FP4,
     GEMM_FP8_MI350,
@@ -26,19 +22,19 @@ from jax_aiter._table import (
     MHA_BWD_ASM,
     MHA_FWD,
     MHA_FWD_ASM,
-    MLA_DECODE,
-    PAGED_ATTENTION,
     RMS_NORM,
     RMS_NORM_BWD,
     RMS_NORM_WITH_ADD,
-    ROPE,
-    SILU_AND_MUL,
-    SILU_AND_MUL_BWD,
-    SWIGLU,
-    SWIGLU_BWD,
-    TOPK_SOFTMAX,
     FfiTarget,
 )
+
+Limit = tuple[Callable[[Any], bool], str]
+"""Condition of a call's facts, and the reason if it is false; {names} are replaced by facts."""
+
+INT = 2**31 - 1
+"""Largest size, stride or offset of most kernels."""
+BUFFER = 2**32 - 1
+"""Bytes within the range of a buffer descriptor."""
 
 _ASM, _CK = "AITER's assembly kernels", "Composable Kernel"
 
@@ -48,10 +44,8 @@ def obstacle(target: FfiTarget, **facts: Any) -> str:
 
     Args:
         target: the custom call.
-        facts: m, n, k and dtype of products; rows, n and dtype of normalisations and activations, n of a row of x;
-            tokens, heads, depth, positions and dtype of RoPE; for attention the names of
-            `jax_aiter.mha._kernels.facts`, for decoding those of `_facts` of the operation's
-            module, and for a mixture of experts those of `jax_aiter.moe._kernels`.
+        facts: m, n, k and dtype of products; rows, n and dtype of normalisations; for attention the names of
+            `jax_aiter.mha._kernels.facts`.
     """
     known = SimpleNamespace(**facts)
     return next((text.format(**facts) for holds, text in LIMITS[target.name] if not holds(known)), "")
@@ -189,13 +183,6 @@ _NORM: tuple[Limit, ...] = (
     (lambda f: f.dtype != "float64", "the portable kernels do not support float64"),
     (lambda f: f.rows > 0 and f.n > 0, "there are no rows"),
 )
-_GATED: tuple[Limit, ...] = (*_NORM, (lambda f: f.n <= INT, "the kernels' rows end at 2**31 - 1 numbers"))
-_ROTATED: tuple[Limit, ...] = (
-    _NORM[0],
-    (lambda f: f.tokens > 0 and f.heads > 0, "there are no tokens or no heads"),
-    (lambda f: f.heads * f.depth <= INT, "the kernels' tokens end at 2**31 - 1 numbers"),
-    (lambda f: f.positions <= INT, "the kernels' tables end at 2**31 - 1 positions"),
-)
 
 LIMITS: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
     {
@@ -213,8 +200,6 @@ LIMITS: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
             1, 2, _least("m", 16), _least("k", 512), _multiple("k", 128), _multiple("n", 256)
         ),
         FLATMM_FP8.name: _product(1, 2, _multiple("k", 128), _multiple("n", 256)),
-        TOPK_SOFTMAX.name: ROUTER,
-        FMOE.name: EXPERTS,
         MHA_FWD_ASM.name: _ASM_ATTENTION,
         MHA_FWD.name: _CK_ATTENTION,
         MHA_BWD_ASM.name: _ASM_GRADIENT,
@@ -226,8 +211,6 @@ LIMITS: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
                 f"{_CK} needs gradients of fewer than 2**31 elements of a sequence",
             ),
         ),
-        PAGED_ATTENTION.name: PAGED,
-        MLA_DECODE.name: MLA,
         CK_RMS_NORM.name: (
             (lambda f: f.dtype in ("float16", "bfloat16"), "AITER's kernels need float16 or bfloat16, not {dtype}"),
             (lambda f: f.rows > 0, "there are no rows"),
@@ -236,8 +219,6 @@ LIMITS: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
         RMS_NORM.name: _NORM,
         RMS_NORM_WITH_ADD.name: _NORM,
         RMS_NORM_BWD.name: _NORM,
-        ROPE.name: _ROTATED,
-        **dict.fromkeys((target.name for target in (SILU_AND_MUL, SILU_AND_MUL_BWD, SWIGLU, SWIGLU_BWD)), _GATED),
     }
 )
 """Custom call -> its limits, the most general first."""

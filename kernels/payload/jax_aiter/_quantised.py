@@ -1,4 +1,4 @@
-"""Wrappers of operations without a derivative, the quantised products among them."""
+"""Wrapper of quantised products, which have no derivative."""
 
 from __future__ import annotations
 
@@ -30,25 +30,13 @@ def quantised(operation: str, lowered: Callable[..., Array], rule: Rule) -> Call
 
         return partitioned(rule, local, *operands, by_rule=choice.backend != XLA)[0]
 
-    hint = (
-        "Apply jax.lax.stop_gradient to its arguments, or differentiate jax_aiter.gemm.gemm of the dequantised operands"
-    )
-    return not_differentiable(operation, f"its operands are quantised. {hint}", divided)
+    def refuse(_choice: Any, _primals: Any, _tangents: Any) -> Any:
+        text = (
+            f"{operation} has no derivative: its operands are quantised. Apply jax.lax.stop_gradient to its arguments"
+        )
+        raise NotDifferentiableError(f"{text}, or differentiate jax_aiter.gemm.gemm of the dequantised operands.")
 
-
-def not_differentiable(operation: str, why: str, function: Callable[..., Array]) -> Callable[..., Array]:
-    """Return a jit-compiled function of a hashable value and arrays that raises an error when differentiated.
-
-    Args:
-        operation: name for the error.
-        why: reason for the error, and what to do.
-        function: function of the value and the arrays.
-    """
-
-    def refuse(_value: Any, _primals: Any, _tangents: Any) -> Any:
-        raise NotDifferentiableError(f"{operation} has no derivative: {why}.")
-
-    wrapped = partial(jax.custom_jvp, nondiff_argnums=(0,))(jax.jit(function, static_argnums=0))
+    wrapped = partial(jax.custom_jvp, nondiff_argnums=(0,))(jax.jit(divided, static_argnums=0))
     wrapped.defjvp(refuse)
     result: Callable[..., Array] = wrapped
     return result

@@ -45,14 +45,6 @@ GEMM_I8 = _target("jax_aiter_gemm_i8", AITER, "a b a_scale b_scale bias", "out",
 GEMM_FP8_MI350 = _target("jax_aiter_gemm_fp8_mi350", AITER, "xq wq x_scale w_scale", "out")
 GEMM_FP4 = _target("jax_aiter_gemm_fp4", AITER, "a b a_scale b_scale", "out", "splitk kernel bpreshuffle")
 FLATMM_FP8 = _target("jax_aiter_flatmm_fp8", AITER, "xq wq x_scale w_scale", "out")
-TOPK_SOFTMAX = _target("jax_aiter_topk_softmax", AITER, "logits", "weights ids", "renormalize")
-FMOE = _target(
-    "jax_aiter_fmoe",
-    AITER,
-    "x w1 w2 tokens weights experts valid x_scale w1_scale w2_scale",
-    "out",
-    "topk gelu",
-)
 MHA_FWD_ASM = _target("jax_aiter_mha_fwd_asm", AITER, "q k v cu_q cu_k", "out lse", "scale causal")
 _MHA = "scale dropout window_left window_right longest_query longest_key"
 MHA_FWD = _target("jax_aiter_mha_fwd", AITER, "q k v bias slopes cu_q cu_k seed", "out lse", _MHA)
@@ -66,39 +58,18 @@ MHA_BWD_ASM = _target(
     "dq_sum dk dv",
     "scale window_left window_right longest_query longest_key",
 )
-PAGED_ATTENTION = _target(
-    "jax_aiter_paged_attention",
-    AITER,
-    "q keys values tables lengths key_scale value_scale starts",
-    "out",
-    "scale precision",
-)
-MLA_DECODE = _target(
-    "jax_aiter_mla_decode",
-    AITER,
-    "q cache starts tokens last query_starts split_starts q_scale cache_scale",
-    "out partial lse",
-    "scale",
-)
 CK_RMS_NORM = _target("jax_aiter_ck_rms_norm", AITER, "x residual gamma", "y sum", "epsilon")
 RMS_NORM = _target("jax_aiter_rms_norm", PORTABLE, "x gamma", "y rstd", "epsilon")
 RMS_NORM_WITH_ADD = _target("jax_aiter_rms_norm_with_add", PORTABLE, "x residual gamma", "y sum rstd", "epsilon")
 RMS_NORM_BWD = _target("jax_aiter_rms_norm_bwd", PORTABLE, "dy x gamma rstd", "dx dgamma_partial")
-ROPE = _target("jax_aiter_rope", PORTABLE, "x cos sin positions", "y", "interleaved inverse")
-SILU_AND_MUL = _target("jax_aiter_silu_and_mul", PORTABLE, "x", "y")
-SILU_AND_MUL_BWD = _target("jax_aiter_silu_and_mul_bwd", PORTABLE, "dy x", "dx")
-SWIGLU = _target("jax_aiter_swiglu", PORTABLE, "gate up", "y")
-SWIGLU_BWD = _target("jax_aiter_swiglu_bwd", PORTABLE, "dy gate up", "dgate dup")
 
 TARGETS: Mapping[str, FfiTarget] = MappingProxyType(
     {
         target.name: target
         for target in (
-            *(MHA_FWD_ASM, MHA_FWD, MHA_BWD_ASM, MHA_BWD, PAGED_ATTENTION, MLA_DECODE),
+            *(MHA_FWD_ASM, MHA_FWD, MHA_BWD_ASM, MHA_BWD),
             *(GEMM_BF16, GEMM_I8, GEMM_FP8_MI350, GEMM_FP4, FLATMM_FP8),
-            *(TOPK_SOFTMAX, FMOE),
             *(CK_RMS_NORM, RMS_NORM, RMS_NORM_WITH_ADD, RMS_NORM_BWD),
-            *(ROPE, SILU_AND_MUL, SILU_AND_MUL_BWD, SWIGLU, SWIGLU_BWD),
         )
     }
 )
@@ -107,20 +78,13 @@ OPERATIONS: Mapping[str, tuple[FfiTarget, ...]] = MappingProxyType(
     {
         "flash_attn": (MHA_FWD_ASM, MHA_FWD),
         "flash_attn_bwd": (MHA_BWD_ASM, MHA_BWD),
-        "paged_attention": (PAGED_ATTENTION,),
-        "mla_decode": (MLA_DECODE,),
         "rms_norm": (CK_RMS_NORM, RMS_NORM, RMS_NORM_BWD),
         "rms_norm_with_add": (CK_RMS_NORM, RMS_NORM_WITH_ADD, RMS_NORM_BWD),
-        "rope": (ROPE,),
-        "silu_and_mul": (SILU_AND_MUL, SILU_AND_MUL_BWD),
-        "swiglu": (SWIGLU, SWIGLU_BWD),
         "gemm": (GEMM_BF16,),
         "gemm_fp8_mi350": (GEMM_FP8_MI350,),
         "gemm_i8": (GEMM_I8,),
         "gemm_fp4": (GEMM_FP4,),
         "flatmm_fp8": (FLATMM_FP8,),
-        "topk_softmax": (TOPK_SOFTMAX,),
-        "fused_moe": (FMOE,),
     }
 )
 """Operation, as named in options -> custom calls that can implement it, best first."""

@@ -8,7 +8,6 @@ from jax import Array
 
 from jax_aiter import _blockscale, _check, _limits
 from jax_aiter._choice import Choice, choose
-from jax_aiter._evidence import Problem
 from jax_aiter._native import dispatch, ffi, together
 from jax_aiter._partition import Rule
 from jax_aiter._quantised import quantised
@@ -49,7 +48,7 @@ def flatmm_fp8(xq: Array, wq: Array, x_scale: Array, w_scale: Array, *, preshuff
     _check.dtype("flatmm_fp8", "xq", xq, (jnp.float8_e4m3fn, jnp.float8_e4m3fnuz))
     _check.dtype("flatmm_fp8", "wq", wq, (xq.dtype,))
     obstacle = _limits.obstacle(FLATMM_FP8, m=xq.shape[0], n=wq.shape[0], k=xq.shape[1])
-    choice = choose("flatmm_fp8", obstacles={AITER: obstacle}, problem=Problem(xq.shape[0], wq.shape[0], xq.shape[1]))
+    choice = choose("flatmm_fp8", obstacles={AITER: obstacle})
     return (shuffled_product if preshuffled else _plain)(choice, *together(xq, wq, x_scale, w_scale))
 
 

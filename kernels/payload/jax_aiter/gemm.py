@@ -1,8 +1,7 @@
 """Matrix product with a transposed right factor, A @ B^T.
 
 XLA's GEMM (hipBLASLt) is the default. AITER's kernels for bfloat16, whose tiles have at most 96 x 64 elements, are used
-for shapes for which AITER's tuned table or `python -m jax_aiter bench` measured that they are faster, or if
-JAX_AITER_BACKEND_GEMM=aiter forces them. Gradients are products of XLA.
+for shapes in AITER's tuned table, or if JAX_AITER_BACKEND_GEMM=aiter forces them. Gradients are products of XLA.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from jax import Array
 
 from jax_aiter import _check, _limits
 from jax_aiter._choice import Choice, choose, wanted_targets
-from jax_aiter._evidence import Problem
 from jax_aiter._loader import loader
 from jax_aiter._native import contract, dispatch, empty, ffi, int32, rowwise, together
 from jax_aiter._partition import Axes, Rule, like, partitioned, total
 from jax_aiter._table import AITER, GEMM_BF16, XLA
+from jax_aiter._tuned import Product
 
 __all__ = ["gemm"]
 
@@ -69,8 +68,8 @@ def gemm(a: Array, b: Array, *, bias: Array | None = None, out_dtype: Any = None
 
 def _product(a: Array, b: Array, bias: Array | None, out: Any) -> Array:
     # a @ b.T + bias without a derivative; the backend is chosen for these shapes.
-    problem = Problem(a.shape[0], b.shape[0], a.shape[1], jnp.dtype(out).name + ("+bias" if bias is not None else ""))
-    choice = choose("gemm", (GEMM_BF16,), obstacles={AITER: _obstacle(a.shape[0], a, b)}, problem=problem)
+    product = Product(a.shape[0], b.shape[0], a.shape[1], jnp.dtype(out).name + ("+bias" if bias is not None else ""))
+    choice = choose("gemm", (GEMM_BF16,), obstacles={AITER: _obstacle(a.shape[0], a, b)}, product=product)
     result: Array = jit_product(a, b, bias, jnp.dtype(out), choice, written(jnp.dtype(out), bias))
     return result
 

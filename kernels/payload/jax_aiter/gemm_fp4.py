@@ -11,11 +11,11 @@ from jax import Array
 
 from jax_aiter import _check, _limits
 from jax_aiter._choice import Choice, choose
-from jax_aiter._evidence import Problem
 from jax_aiter._native import contract, dispatch, ffi, int32, together
 from jax_aiter._partition import Rule
 from jax_aiter._quantised import quantised
 from jax_aiter._table import AITER, GEMM_FP4
+from jax_aiter._tuned import Product
 from jax_aiter.layouts import shuffle_scale, shuffle_weight, unshuffle_scale, unshuffle_weight
 
 __all__ = ["LAYOUT", "gemm_fp4"]
@@ -54,7 +54,7 @@ def gemm_fp4(a: Array, b: Array, a_scale: Array, b_scale: Array, *, preshuffled:
     """
     rows, columns, depth = _validate(a, b, a_scale, b_scale, preshuffled)
     obstacle = _limits.obstacle(GEMM_FP4, m=rows + -rows % _ROWS, n=columns, k=depth)
-    choice = choose("gemm_fp4", obstacles={AITER: obstacle}, problem=Problem(rows, columns, depth))
+    choice = choose("gemm_fp4", obstacles={AITER: obstacle}, product=Product(rows, columns, depth))
     return (shuffled_product if preshuffled else _plain)(choice, *together(a, b, a_scale, b_scale))
 
 

@@ -7,7 +7,6 @@ from jax import Array
 
 from jax_aiter import _blockscale, _check, _limits
 from jax_aiter._choice import Choice, choose
-from jax_aiter._evidence import Problem
 from jax_aiter._native import dispatch, ffi, together
 from jax_aiter._partition import Rule
 from jax_aiter._quantised import quantised
@@ -47,7 +46,7 @@ def gemm_fp8_mi350(xq: Array, wq: Array, x_scale: Array, w_scale: Array, *, pres
         _check.dtype(operation, name, array, (jnp.float8_e4m3fn,))
     (rows, depth), columns = xq.shape, wq.shape[0]
     obstacle = _limits.obstacle(GEMM_FP8_MI350, m=rows, n=columns, k=depth)
-    choice = choose(operation, obstacles={AITER: obstacle}, problem=Problem(rows, columns, depth))
+    choice = choose(operation, obstacles={AITER: obstacle})
     return (shuffled_product if preshuffled else _plain)(choice, *together(xq, wq, x_scale, w_scale))
 
 

@@ -9,11 +9,11 @@ from jax import Array
 
 from jax_aiter import _check, _limits, compat
 from jax_aiter._choice import Choice, choose
-from jax_aiter._evidence import Problem
 from jax_aiter._native import dispatch, ffi, int32, together
 from jax_aiter._partition import Rule
 from jax_aiter._quantised import quantised
 from jax_aiter._table import AITER, GEMM_I8
+from jax_aiter._tuned import Product
 from jax_aiter.layouts import shuffle_weight, unshuffle_weight
 
 __all__ = ["LAYOUT", "gemm_i8"]
@@ -68,7 +68,7 @@ def gemm_i8(
     _check.multiple("gemm_i8", "N", columns, 32)
     _check.multiple("gemm_i8", "K", depth, 32)
     obstacle = _limits.obstacle(GEMM_I8, m=rows, n=columns, k=depth)
-    choice = choose("gemm_i8", obstacles={AITER: obstacle}, problem=Problem(rows, columns, depth))
+    choice = choose("gemm_i8", obstacles={AITER: obstacle}, product=Product(rows, columns, depth))
     shuffled = compat.enabled() if preshuffled is None else preshuffled
     return (shuffled_product if shuffled else _plain)(choice, *together(a, b, a_scale, b_scale, bias))
 

@@ -16,7 +16,6 @@ from jax import Array
 
 from jax_aiter import _check, _limits
 from jax_aiter._choice import Choice, choose
-from jax_aiter._evidence import Problem
 from jax_aiter._native import dispatch, empty, ffi, rowwise, together
 from jax_aiter._partition import by_rows, like
 from jax_aiter._table import AITER, CK_RMS_NORM, RMS_NORM, RMS_NORM_BWD, RMS_NORM_WITH_ADD, XLA
@@ -47,7 +46,7 @@ def rms_norm(x: Array, gamma: Array, epsilon: float = 1e-6) -> Array:
         jax_aiter.BackendError: a forced backend is unavailable.
     """
     _validate("rms_norm", x, gamma, epsilon)
-    choice = choose("rms_norm", (CK_RMS_NORM, RMS_NORM), obstacles=_obstacles(x), problem=_problem(x))
+    choice = choose("rms_norm", (CK_RMS_NORM, RMS_NORM), obstacles=_obstacles(x))
     rows, gamma = together(_with_rows(x), gamma)
     y: Array = _rms_norm(rows, gamma, float(epsilon), choice)
     return y.reshape(x.shape)
@@ -76,7 +75,7 @@ def rms_norm_with_add(x: Array, residual: Array, gamma: Array, epsilon: float = 
     _check.equal(operation, "residual", residual.shape, x.shape, "the shape of x")
     _check.dtype(operation, "residual", residual, (x.dtype,))
     calls = (CK_RMS_NORM, RMS_NORM_WITH_ADD)
-    choice = choose(operation, calls, obstacles=_obstacles(x), problem=_problem(x))
+    choice = choose(operation, calls, obstacles=_obstacles(x))
     rows, other, gamma = together(_with_rows(x), _with_rows(residual), gamma)
     y, total = _with_add(rows, other, gamma, float(epsilon), choice)
     return y.reshape(x.shape), total.reshape(x.shape)
@@ -104,10 +103,6 @@ def _obstacles(x: Array) -> dict[str, str]:
     facts = {"rows": x.size // max(1, x.shape[-1]), "n": x.shape[-1], "dtype": x.dtype.name}
     calls = (CK_RMS_NORM, RMS_NORM, RMS_NORM_WITH_ADD, RMS_NORM_BWD)
     return {call.name: _limits.obstacle(call, **facts) for call in calls}
-
-
-def _problem(x: Array) -> Problem:
-    return Problem(x.size // max(1, x.shape[-1]), x.shape[-1], out=x.dtype.name)
 
 
 def _with_rows(x: Array) -> Array:

@@ -4,4 +4,4 @@ The version is independent of JAX. The build of a wheel adds a local part, such 
 default ones.
 """
 
-__version__ = "1.2.0"
+__version__ = "2.0.0"

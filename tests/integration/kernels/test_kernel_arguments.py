@@ -10,9 +10,7 @@ import pytest
 from kernels.catalog import load_catalog
 from tests.support.kernels_fake.bwd_calls import BwdCase
 from tests.support.kernels_fake.calls import CallError, FakeMachine, Tensor, tensors
-from tests.support.kernels_fake.decode_calls import MlaCase, PagedCase
 from tests.support.kernels_fake.gemm_calls import bf16_call, fp4_call, fp8_call, i8_call
-from tests.support.kernels_fake.moe_calls import MoeCase
 from tests.support.kernels_fake.refused import refused
 from tests.support.kernels_fake.trees import KernelTree, find_device
 
@@ -27,13 +25,10 @@ def test_arguments_that_do_not_fit_are_named(kernel_tree: KernelTree, fake_machi
     x, gamma, y, rstd, partial = tensors(
         ("bf16", (4, 8)), ("bf16", (8,)), ("bf16", (4, 8)), ("f32", (4,)), ("f32", (2, 8))
     )
-    rope, table, places, wide = tensors(("bf16", (4, 2, 8)), ("f32", (9, 3)), ("s32", (4,)), ("bf16", (4, 16)))
     *heads, out, lse = tensors(
         ("bf16", (2, 300, 8, 128)), *[("bf16", (2, 400, 2, 128))] * 2, *[("s32", (0,))] * 2,
         ("bf16", (2, 300, 8, 128)), ("f32", (2, 8, 300)),
     )  # fmt: skip
-    logits, *routed = tensors(("f32", (3, 128)), ("f32", (3, 6)), ("s32", (3, 6)))
-    router = ([logits], routed)
     split: dict[str, object] = {"splitk": 0, "kernel": ""}
     calls: dict[str, tuple[list[Tensor], list[Tensor], dict[str, object], int]] = {
         "JaxAiterGemmBf16": (*bf16_call(64, 64, 64), split, MI300),
@@ -41,17 +36,8 @@ def test_arguments_that_do_not_fit_are_named(kernel_tree: KernelTree, fake_machi
         "JaxAiterGemmFp4": (*fp4_call(32, 256, 256), split | {"bpreshuffle": True}, MI350),
         "JaxAiterGemmFp8Mi350": (*fp8_call("gemm_fp8_mi350", 32, 256, 512), {}, MI350),
         "JaxAiterFlatmmFp8": (*fp8_call("flatmm_fp8", 32, 256, 512), {}, MI300),
-        "JaxAiterTopkSoftmax": (*router, {"renormalize": True}, MI300),
-        "JaxAiterFmoe": (*MoeCase().tensors(), MoeCase().attributes(), MI300),
         "JaxAiterMhaFwdAsm": (heads, [out, lse], {"scale": 1.0, "causal": False}, MI300),
         "JaxAiterMhaBwdAsm": (*BwdCase(queries=300, keys=400).tensors(), BwdCase().attributes(), MI300),
-        "JaxAiterPagedAttention": (*PagedCase(queries=2).tensors(), PagedCase().attributes(), MI300),
-        "JaxAiterMlaDecode": (*MlaCase().tensors(), {"scale": 0.5}, MI300),
-        "JaxAiterRope": ([rope, table, table, places], [rope], {"interleaved": True, "inverse": False}, MI300),
-        "JaxAiterSiluAndMul": ([wide], [x], {}, MI300),
-        "JaxAiterSiluAndMulBwd": ([x, wide], [wide], {}, MI300),
-        "JaxAiterSwiglu": ([x, x], [y], {}, MI300),
-        "JaxAiterSwigluBwd": ([y, x, x], [y, x], {}, MI300),
         "JaxAiterRmsNorm": ([x, gamma], [y, rstd], {"epsilon": 1e-6}, MI300),
         "JaxAiterRmsNormWithAdd": ([x, x, gamma], [y, y, rstd], {"epsilon": 1e-6}, MI300),
         "JaxAiterRmsNormBwd": ([x, x, gamma, rstd], [y, partial], {}, MI300),

@@ -9,7 +9,6 @@ import pytest
 from tests.support.kernels_fake import golden
 from tests.support.kernels_fake.bwd_calls import BwdCase
 from tests.support.kernels_fake.calls import LAUNCH, LOAD, FakeMachine, Library, tensors
-from tests.support.kernels_fake.decode_calls import MlaCase, PagedCase
 from tests.support.kernels_fake.gemm_calls import Call, bf16_call, fp4_call, fp8_call, i8_call
 from tests.support.kernels_fake.trees import GPUS, KernelTree, find_device
 
@@ -49,12 +48,6 @@ AT_ONCE: dict[str, tuple[str, tuple[int, int], list[Call], dict[str, object]]] =
         attention_call(queries) for queries in (1, 300, 512)], {"scale": 1.0, "causal": True}),
     "mha_bwd_asm": ("JaxAiterMhaBwdAsm", (MI308, MI350), [
         BwdCase(depth=depth, queries=300).tensors() for depth in (64, 128, 192)], BwdCase().attributes()),
-    "paged_attention": ("JaxAiterPagedAttention", (MI308, MI350), [
-        PagedCase(group=group, queries=queries).tensors() for group, queries in ((8, 1), (16, 1), (8, 2))],
-        PagedCase().attributes()),
-    "mla_decode": ("JaxAiterMlaDecode", (MI308, MI350), [
-        MlaCase(heads=heads, queries=queries).tensors() for heads, queries in ((16, 1), (128, 1), (16, 2))],
-        {"scale": 0.5}),
     "rms_norm": ("JaxAiterRmsNorm", (NAVI, MI350), [norm_call(n) for n in (7, 1024, 50000)], {"epsilon": 1e-6}),
 }  # fmt: skip
 

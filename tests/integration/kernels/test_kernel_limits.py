@@ -24,13 +24,7 @@ OPERATIONS = (
     "flatmm_fp8",
     "attention",
     "attention_gradient",
-    "paged_attention",
-    "mla_decode",
     "rms_norm",
-    "rope",
-    "swiglu",
-    "topk_softmax",
-    "fused_moe",
 )
 COUNT = 30
 """Random programs of each operation."""

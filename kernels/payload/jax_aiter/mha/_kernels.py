@@ -13,8 +13,7 @@ from jax import Array
 from jax_aiter import _check, _limits
 from jax_aiter._choice import Choice, choose, wanted_targets
 from jax_aiter._errors import BackendError
-from jax_aiter._evidence import Problem
-from jax_aiter._limit import INT
+from jax_aiter._limits import INT
 from jax_aiter._native import empty, ffi, int32, rowwise
 from jax_aiter._table import AITER, MHA_BWD, MHA_BWD_ASM, MHA_FWD, MHA_FWD_ASM, XLA
 from jax_aiter.mha._blocks import Config
@@ -77,18 +76,7 @@ def make_plan(task: Task, operands: Operands) -> Plan:
         backward = choose("flash_attn_bwd", obstacles=_backward_obstacles(task, operands))
         if backward.backend == XLA:
             obstacles[MHA_FWD.name] = f"the gradient is computed by XLA, whose dropout differs: {backward.why}"
-    return Plan(task, choose("flash_attn", targets, obstacles=obstacles, problem=_problem(task, operands)))
-
-
-def _problem(task: Task, operands: Operands) -> Problem | None:
-    # Sizes of a batch for measurements, which have neither a bias nor dropout nor sequence lengths.
-    batch, queries, heads, depth = operands.q.shape
-    added = operands.bias is not None or operands.slopes is not None
-    if task.packed or task.padded or task.config.dropout or added:
-        return None
-    keys, key_heads, value = operands.k.shape[1], operands.k.shape[2], operands.v.shape[3]
-    text = f"{operands.q.dtype.name} batch={batch} heads={heads}/{key_heads} depth={depth}/{value}"
-    return Problem(queries, keys, depth, f"{text} window={task.window[0]},{task.window[1]}")
+    return Plan(task, choose("flash_attn", targets, obstacles=obstacles))
 
 
 def needs_keys(plan: Plan) -> bool:
@@ -121,7 +109,7 @@ def choose_backward(plan: Plan, operands: Operands, *, dbias: bool, dslopes: boo
         obstacles[MHA_BWD.name] = "Composable Kernel does not support a cotangent of lse"
     if obstacle := _check.first_failing(wanted):
         obstacles = dict.fromkeys(obstacles, obstacle)
-    choice = choose("flash_attn_bwd", obstacles=obstacles, problem=_problem(plan.task, operands))
+    choice = choose("flash_attn_bwd", obstacles=obstacles)
     if plan.task.config.dropout and choice.backend != plan.forward.backend:
         text = f"flash_attn used the dropout of {plan.forward.backend}, but its gradient cannot: {choice.why}"
         raise BackendError(f"{text}. Force the same backend for both directions.")
