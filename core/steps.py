@@ -13,6 +13,7 @@ from pathlib import Path
 
 from core.digests import file_sha256
 from core.model import Finding, Severity, Wheel, to_json
+from core.own_files import own_files
 from core.store import ContentStore, mark_used
 from core.wheels_json import load_wheel
 
@@ -26,11 +27,10 @@ _OWN_FOLDERS = ("ci_build", "core", "kernels", "pjrt", "plugin", "wheelkit")
 def own_digest(root: Path, folders: Sequence[str] = _OWN_FOLDERS) -> str:
     """Return the SHA-256 of this program's sources: a changed program does not reuse old results."""
     total = hashlib.sha256()
-    for folder in folders:
-        for path in sorted((root / folder).rglob("*")):
-            if path.suffix in _SOURCES and path.is_file():
-                total.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode())
-                total.update(path.read_bytes())
+    for path in own_files(root, folders):
+        if path.suffix in _SOURCES:
+            total.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode())
+            total.update(path.read_bytes())
     return total.hexdigest()
 
 

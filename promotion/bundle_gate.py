@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 
 from core.errors import InputError, ProcessError, RequestError
 from core.model import WheelSet
-from core.own_files import PACKAGES, ROOT
+from core.own_files import NOT_RUN, PACKAGES, ROOT
 from core.process import Runner
 from promotion.gates.common.installers import Command, download
 from promotion.gates.common.requirements import write_lines
@@ -91,7 +91,7 @@ def add_gate(root: Path, request: GateBundle, wheel_set: WheelSet, runner: Runne
         _run(runner, download(Path(sys.executable), request.python, needed, root / "wheels"))
         needed.unlink()
     for name in ("build", *PACKAGES):
-        shutil.copytree(ROOT / name, root / PROGRAM / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, root / PROGRAM / name, ignore=shutil.ignore_patterns(*NOT_RUN))
     for wheel in wheel_set.wheels:
         (root / "set" / wheel.filename).hardlink_to(root / "wheels" / wheel.filename)
     options = [f"--platform {request.platform}", f"--python {request.python}"]

@@ -7,21 +7,20 @@ import hashlib
 import platform
 from pathlib import Path
 
-from core.own_files import PACKAGES, ROOT
+from core.own_files import ROOT, own_files
 
 
 @functools.cache
 def own_identity(root: Path = ROOT) -> str:
     """Return the identity of the program in a checkout, such as `program:0123456789abcdef-3.11.7-x86_64`.
 
-    It covers all files of the packages and the lock files, the version of Python, and the machine's architecture.
+    It covers the files of the packages, except tests, the lock files, the version of Python, and the machine's
+    architecture.
     """
     digest = hashlib.sha256()
-    files = [path for package in PACKAGES for path in (root / package).rglob("*") if "__pycache__" not in path.parts]
-    for path in sorted((*files, *(root / "build").glob("*.lock"))):
-        if path.is_file():
-            data = path.read_bytes()
-            digest.update(f"{path.relative_to(root).as_posix()} {len(data)}\n".encode() + data)
+    for path in sorted((*own_files(root), *(root / "build").glob("*.lock"))):
+        data = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()} {len(data)}\n".encode() + data)
     return f"program:{digest.hexdigest()[:16]}-{platform.python_version()}-{platform.machine()}"
 
 

@@ -39,7 +39,7 @@ from core.errors import RequestError  # noqa: E402 - the packages are found only
 SETTINGS = ("targets", "modules", "allow-partial", "cache-dir", "files", "version")
 _PACKAGED = ("core", "kernels", "wheelkit", "build/requirements-kernels.lock", "LICENSE")
 _PACKAGE = "jax_aiter"
-_NO_CACHES = shutil.ignore_patterns("__pycache__")
+_NOT_RUN = shutil.ignore_patterns("__pycache__", "tests")
 
 
 @dataclass(frozen=True)
@@ -115,12 +115,12 @@ class _Sdist(sdist):
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
         super().make_release_tree(base_dir, files)
-        shutil.copytree(PROJECT / "pep517", Path(base_dir, "pep517"), ignore=_NO_CACHES, dirs_exist_ok=True)
+        shutil.copytree(PROJECT / "pep517", Path(base_dir, "pep517"), ignore=_NOT_RUN, dirs_exist_ok=True)
         for name in _PACKAGED:
             place = Path(base_dir, "program", name)
             place.parent.mkdir(parents=True, exist_ok=True)
             if (PROGRAM / name).is_dir():
-                shutil.copytree(PROGRAM / name, place, ignore=_NO_CACHES)
+                shutil.copytree(PROGRAM / name, place, ignore=_NOT_RUN)
             else:
                 shutil.copyfile(PROGRAM / name, place)
 
@@ -199,6 +199,6 @@ def build_sdist(sdist_directory: str, config_settings: Mapping[str, Any] | None 
     """Write a source archive that builds without the checkout."""
     with _hook(config_settings, archive=True):
         # setuptools writes into the project's folder.
-        copy = shutil.copytree(PROJECT, _running[-1].folder / "project", ignore=_NO_CACHES)
+        copy = shutil.copytree(PROJECT, _running[-1].folder / "project", ignore=_NOT_RUN)
         with chdir(copy):
             return build_meta.build_sdist(sdist_directory)

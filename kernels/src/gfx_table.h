@@ -1,5 +1,5 @@
 // The gfx targets of core/targets.toml, and the variants of kernels/modules.toml for which AITER has separate code;
-// tests/unit/kernels/test_kernel_sources.py compares both tables.
+// kernels/tests/unit/test_kernel_modules.py compares both tables.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-"""Fixtures of integration tests: a shared cache and one finished release."""
+"""Fixtures of integration tests: engines, servers, and one finished release."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,7 @@ from filelock import FileLock
 from promotion.storage.s3_client import connect
 from tests.support import ceph, docker
 from tests.support import podman as own_podman
-from tests.support.hypothesis_profile import load_profile
-from tests.support.kernels_fake import building, hip_headers, trees
-from tests.support.kernels_fake.calls import FakeMachine
 
-load_profile()
 LAUNCHER = str(Path(__file__).resolve().parents[2] / "build" / "ci_build")
 CI_BUILD = [sys.executable, LAUNCHER]
 
@@ -68,14 +64,6 @@ class Released:
         """
         unwanted = shutil.ignore_patterns("*.lock")
         shutil.copytree(self.folder, folder, copy_function=os.link, dirs_exist_ok=True, ignore=unwanted)
-
-
-@pytest.fixture(scope="session")
-def work_cache(shared_folder: Path) -> Path:
-    """Return a cache folder for `ci_build` that all tests share, so that inputs and steps are created once."""
-    folder = shared_folder / "work-cache"
-    folder.mkdir(exist_ok=True)
-    return folder
 
 
 @pytest.fixture(scope="session")
@@ -133,43 +121,3 @@ def released(shared_folder: Path, work_cache: Path, build_lock: FileLock) -> Rel
     told = json.loads(outcome.read_text())
     assert told["returncode"] == 0, told["said"]
     return Released(folder, told["said"])
-
-
-@pytest.fixture(scope="session")
-def hip_include(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the headers of HIP 7."""
-    return hip_headers.unpack(real_wheel("triton", hip_headers.TRITON["7.1"]), tmp_path_factory.mktemp("hip"))
-
-
-@pytest.fixture(scope="session")
-def stand_ins(work_cache: Path, shared_folder: Path, hip_include: Path) -> Path:
-    """Compile FakeHip and the other stand-ins for a GPU once."""
-    folder = shared_folder / "stand-ins"
-    with FileLock(f"{folder}.lock"):
-        if not (folder / "made").is_file():
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-            building.stand_ins(work_cache / "kernels", folder, hip_include)
-            (folder / "made").touch()
-    return folder
-
-
-@pytest.fixture(scope="session")
-def kernel_tree(
-    work_cache: Path, shared_folder: Path, stand_ins: Path, tmp_path_factory: pytest.TempPathFactory
-) -> trees.KernelTree:
-    """Build kernels with the toolchain of the package index, laid out as in the wheel."""
-    folder = shared_folder / "kernel-tree"
-    told = shared_folder / "kernel-tree.source"
-    with FileLock(f"{folder}.lock"):
-        if not told.is_file():
-            shutil.rmtree(folder, ignore_errors=True)
-            told.write_text(str(building.build(work_cache / "kernels", folder)))
-    source = Path(told.read_text())
-    return trees.KernelTree(folder / "lib", folder / "hsa", source, stand_ins, tmp_path_factory.mktemp("kernels"))
-
-
-@pytest.fixture(scope="session")
-def fake_machine(stand_ins: Path) -> FakeMachine:
-    """Return fake GPUs, with one HIP for the whole process."""
-    return trees.start(stand_ins)

@@ -22,7 +22,7 @@ TABLE = ROOT / "tests" / "tiers.toml"
 DURATIONS = ROOT / "tests" / "durations.json"
 NEWCOMER, CHANGE, NIGHTLY = "newcomer", "change", "nightly"
 TIERS = (NEWCOMER, CHANGE, NIGHTLY)
-TEST_FOLDERS = ("tests",)
+TEST_FOLDERS = ("tests", "kernels/tests")
 RECENT = 20
 """Commits that count as the change under test: a submission may have several."""
 

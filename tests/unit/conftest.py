@@ -10,10 +10,7 @@ from typing import Any, Self
 import pytest
 
 from promotion.storage.directory_bucket import DirBucket
-from tests.support.hypothesis_profile import load_profile
 from tests.support.left_out import STRICT
-
-load_profile()
 
 
 @pytest.fixture(autouse=True, scope="package")

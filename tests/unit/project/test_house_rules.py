@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from core.own_files import own_files
 from tests.__main__ import CHECKS
 
 ROOT = Path(__file__).resolve().parents[3]
-HOUSE = ("core", "wheelkit", "pjrt", "plugin", "kernels", "promotion", "ci_build")
 PROCESSES = re.compile(r"subprocess(\..*)?|pty\.spawn|os\.(system|popen|fork|forkpty|exec\w+|spawn\w+|posix_spawnp?)")
 ENVIRONMENT = re.compile(r"os\.(environb?|getenvb?|putenv|unsetenv)")
 CLICK = re.compile(r"click(\..*)?")
@@ -83,8 +83,8 @@ def broken_rules(path: str, source: str) -> set[str]:
 
 def house_modules() -> list[str]:
     """Return the modules of the product, except payloads, which follow other rules."""
-    paths = (path.relative_to(ROOT) for top in HOUSE for path in (ROOT / top).rglob("*.py"))
-    return sorted(str(path) for path in paths if path.parts[1] != "payload")
+    paths = [path.relative_to(ROOT) for path in own_files(ROOT) if path.suffix == ".py"]
+    return [str(path) for path in paths if path.parts[1] != "payload"]
 
 
 def test_processes_environment_and_click_are_confined() -> None:

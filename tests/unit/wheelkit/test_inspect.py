@@ -31,11 +31,10 @@ from tests.support.made_wheel import (
     with_sections,
 )
 from tests.support.read_libraries import record_reads
-from tests.support.silent import Silent
+from tests.support.silent import NoProcesses, Silent
 from tests.support.tiny_elf import TinySymbol
 from tests.support.wheel_sets import make_set, make_wheels, write_set
 from tests.support.whole_code import whole_code
-from tests.unit.kernels.test_kernel_estimate import NoProcesses
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.gpu import bundle
 from wheelkit.gpu.fatbin import FatbinReport, read_targets

@@ -1,0 +1,230 @@
+"""Choice of backends for simulated devices."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax_aiter
+import pytest
+from jax_aiter import BackendError, ModuleLoadError, _choice, version
+from jax_aiter._choice import decide, forced_backend, gfx_of
+from jax_aiter._loader import Loader
+from jax_aiter._table import OPERATIONS
+from jax_aiter.gemm import gemm
+from jax_aiter.rmsnorm import rms_norm
+
+from kernels.tests.checks.kernels import FakeDevice
+
+XLA_ONLY = dict.fromkeys(OPERATIONS, "xla")
+NORMS = dict.fromkeys(["rms_norm", "rms_norm_with_add"], "portable")
+ATTENTION = ["flash_attn", "flash_attn_bwd"]
+AITERS = {
+    # gemm is XLA's, except for shapes with a row in a table.
+    "gfx942": [*ATTENTION, "gemm_i8", "flatmm_fp8"],
+    "gfx950": [*ATTENTION, "gemm_fp8_mi350", "gemm_fp4"],
+}
+CHOICES = {
+    "gfx942": {**XLA_ONLY, **NORMS, **dict.fromkeys(AITERS["gfx942"], "aiter")},
+    "gfx942:sramecc+:xnack-": {**XLA_ONLY, **NORMS, **dict.fromkeys(AITERS["gfx942"], "aiter")},
+    "gfx950": {**XLA_ONLY, **NORMS, **dict.fromkeys(AITERS["gfx950"], "aiter")},
+    "gfx90a": {**XLA_ONLY, **dict.fromkeys(NORMS, "aiter")},
+    "gfx1151": {**XLA_ONLY, **NORMS},
+    "gfx1100": {**XLA_ONLY, **NORMS},
+    "gfx1201": XLA_ONLY,
+    "gfx906": XLA_ONLY,
+}
+
+
+@pytest.mark.releases
+@pytest.mark.parametrize("gfx", CHOICES)
+def check_each_device_gets_the_best_that_there_is(gfx: str, kernels: Path) -> None:
+    devices = [FakeDevice(gfx)] * 2
+    loader = Loader(kernels)
+    found = {name: decide(name, kernels=loader, environment={}, devices=devices)[0] for name in OPERATIONS}
+    assert {name: choice.backend for name, choice in found.items()} == CHOICES[gfx]
+    assert all(choice.why and not choice.forced for choice in found.values())
+    assert not loader.loaded
+
+
+def check_devices_of_two_kinds_get_what_runs_on_both(kernels: Path) -> None:
+    devices = [FakeDevice("gfx942"), FakeDevice("gfx950")]
+    found = {n: decide(n, kernels=Loader(kernels), environment={}, devices=devices)[0] for n in OPERATIONS}
+    served = dict.fromkeys(ATTENTION, "aiter")
+    assert {n: c.backend for n, c in found.items()} == {**XLA_ONLY, **NORMS, **served}
+    assert "module gemm_i8 has no code for gfx950, only for gfx942" in found["gemm_i8"].why
+
+
+def check_a_named_target_goes_before_the_devices(kernels: Path) -> None:
+    for named, backend in (("gfx950", "aiter"), ("gfx1201", "xla"), ("gfx942, gfx950", "aiter")):
+        environment = {"JAX_AITER_TARGET": named}
+        choice, _ = decide(
+            "flash_attn", kernels=Loader(kernels), environment=environment, devices=[FakeDevice("gfx906")]
+        )
+        assert choice.backend == backend
+    with pytest.raises(BackendError, match="JAX_AITER_TARGET=sm_90 names 'sm_90', which is not a gfx target"):
+        decide("gemm", kernels=Loader(kernels), environment={"JAX_AITER_TARGET": "sm_90"}, devices=[])
+
+
+def check_code_for_features_needs_a_device_that_has_them(kernels: Path) -> None:
+    loader = Loader(kernels)
+    assert loader.manifest is not None
+    module = loader.manifest.modules["gemm_bf16"]
+    only = type(module)(**{**{f: getattr(module, f) for f in module.__slots__}, "targets": ("gfx942:xnack+",)})
+    assert [only.runs_on(gfx) for gfx in ("gfx942", "gfx942:xnack-", "gfx942:sramecc+:xnack+")] == [False, False, True]
+
+
+def check_aiter_code_is_for_one_processor(kernels: Path) -> None:
+    loader = Loader(kernels)
+    assert loader.manifest is not None
+    modules = loader.manifest.modules
+    assert modules["rms_norm"].runs_on("gfx950")
+    assert modules["rms_norm"].kind == "portable"
+    module = modules["gemm_bf16"]
+    generic = type(module)(**{**{f: getattr(module, f) for f in module.__slots__}, "targets": ("gfx9-4-generic",)})
+    assert not generic.runs_on("gfx942")
+
+
+@pytest.mark.parametrize(
+    ("operation", "environment", "backend"),
+    [
+        ("gemm", {"JAX_AITER_BACKEND": "xla"}, "xla"),
+        ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "aiter"),
+        ("gemm_i8", {"JAX_AITER_BACKEND": ""}, "aiter"),
+        ("gemm_i8", {"JAX_AITER_BACKEND": "auto"}, "aiter"),
+        ("rms_norm", {"JAX_AITER_BACKEND": "aiter", "JAX_AITER_BACKEND_RMS_NORM": "portable"}, "portable"),
+        ("rms_norm", {"JAX_AITER_BACKEND": "aiter", "JAX_AITER_BACKEND_RMS_NORM": "auto"}, "portable"),
+        ("rms_norm", {"JAX_AITER_BACKEND_GEMM": "xla"}, "portable"),
+        ("rms_norm", {"JAX_AITER_BACKEND_RMS_NORM": "xla"}, "xla"),
+    ],
+)
+def check_options_force_a_backend(kernels: Path, operation: str, environment: dict[str, str], backend: str) -> None:
+    devices = [FakeDevice("gfx942")]
+    choice, module = decide(operation, kernels=Loader(kernels), environment=environment, devices=devices)
+    assert choice.backend == backend
+    asked, option = forced_backend(operation, environment)
+    assert choice.forced == (asked != "auto") == bool(option)
+    assert bool(module) == bool(choice.call) == (backend != "xla")
+
+
+@pytest.mark.parametrize(
+    ("operation", "environment", "gfx", "said"),
+    [
+        ("gemm", {"JAX_AITER_BACKEND": "portable"}, "gfx942", "there is no portable kernel for gemm"),
+        ("rms_norm", {"JAX_AITER_BACKEND": "aiter"}, "gfx942", "rmsnorm_fwd has no code for gfx942, only for gfx90a"),
+        ("flash_attn", {"JAX_AITER_BACKEND_FLASH_ATTN": "portable"}, "gfx942", "is no portable kernel for flash_attn"),
+        ("flash_attn", {"JAX_AITER_BACKEND": "aiter"}, "gfx90a", "mha_fwd_asm has no code for gfx90a, .*; .* mha_fwd"),
+        ("flash_attn_bwd", {"JAX_AITER_BACKEND": "aiter"}, "gfx90a", "mha_bwd_asm has no code for gfx90a, .*; "),
+        ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "gfx90a", "gemm_bf16 has no code for gfx90a, only for gfx942, gfx950"),
+        ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "", "there is no AMD GPU to lower for"),
+        ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "10.3", "does not report its gfx target"),
+        ("gemm", {"JAX_AITER_BACKEND": "fast"}, "gfx942", "JAX_AITER_BACKEND=fast is invalid"),
+        ("gemm", {"JAX_AITER_BACKEND_GEM": "xla"}, "gfx942", "JAX_AITER_BACKEND_GEM is set, but does not name"),
+    ],
+)  # fmt: skip
+def check_forcing_what_is_not_there_says_what_is_missing(
+    kernels: Path, operation: str, environment: dict[str, str], gfx: str, said: str
+) -> None:
+    devices = [FakeDevice(gfx)] if gfx else []
+    with pytest.raises(BackendError, match=said):
+        decide(operation, kernels=Loader(kernels), environment=environment, devices=devices)
+
+
+@pytest.mark.parametrize(("units", "backend"), [(304, "aiter"), (80, "aiter"), (228, "xla"), (None, "aiter")])
+def check_a_variant_that_has_no_code_is_not_served(kernels: Path, units: int | None, backend: str) -> None:
+    device = FakeDevice("gfx942", core_count=units)
+    choice, _ = decide("flash_attn", kernels=Loader(kernels), environment={}, devices=[FakeDevice("gfx942"), device])
+    assert choice.backend == backend
+    if backend == "xla":
+        assert "mha_fwd_asm has no code for gfx942 with 228 compute units, only with 80, 304" in choice.why
+    # The library of another module has code for any of them.
+    assert decide("gemm_i8", kernels=Loader(kernels), environment={}, devices=[device])[0].backend == "aiter"
+
+
+def check_without_modules_forcing_names_the_manifest(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match=r"this package has no kernel modules \(.*manifest\.json does not exist\)"):
+        decide("gemm", kernels=Loader(tmp_path), environment={"JAX_AITER_BACKEND": "aiter"}, devices=[])
+
+
+@pytest.mark.releases
+def check_a_shape_that_no_kernel_takes_goes_to_xla_or_is_an_error(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
+    a, b = jnp.ones((4, 63), jnp.bfloat16), jnp.ones((64, 63), jnp.bfloat16)
+    assert gemm(a, b).shape == (4, 64)
+    monkeypatch.setenv("JAX_AITER_BACKEND_GEMM", "aiter")
+    with pytest.raises(
+        BackendError, match="JAX_AITER_BACKEND_GEMM=aiter cannot be used: K is 63, not a multiple of 64"
+    ):
+        gemm(a, b)
+
+
+@pytest.mark.releases
+def check_a_module_that_does_not_load_is_an_error_and_not_xla(
+    kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAX_AITER_TARGET", "gfx1100")
+    (tmp_path / "manifest.json").write_bytes((kernels / "manifest.json").read_bytes())
+    monkeypatch.setattr(_choice, "loader", lambda: Loader(tmp_path))
+    with pytest.raises(ModuleLoadError, match=r"Module rms_norm: .*librms_norm\.so cannot be read"):
+        rms_norm(jnp.ones((2, 3)), jnp.ones(3))
+
+
+def check_a_device_says_what_it_is() -> None:
+    assert [gfx_of(FakeDevice(text)) for text in ("gfx942", "gfx90a:sramecc+", "9.0", "")] == [
+        "gfx942",
+        "gfx90a:sramecc+",
+        None,
+        None,
+    ]
+    assert gfx_of(object()) is None
+
+
+@pytest.mark.releases
+def check_info_is_data_and_loads_nothing(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
+    monkeypatch.setenv("JAX_AITER_BACKEND_RMS_NORM", "aiter")
+    told: dict[str, Any] = json.loads(json.dumps(jax_aiter.info()))
+    assert told["version"] == "1.2.3"
+    assert told["problem"] is None
+    assert told["options"] == {"JAX_AITER_TARGET": "gfx942", "JAX_AITER_BACKEND_RMS_NORM": "aiter"}
+    assert told["operations"]["flash_attn"] == {
+        "backend": "aiter",
+        "why": "mha_fwd_asm has code for gfx942",
+        "module": "mha_fwd_asm",
+    }
+    assert told["operations"]["gemm"]["backend"] == "xla"
+    assert "XLA's GEMM is the default; a row for the shape decides" in told["operations"]["gemm"]["why"]
+    assert told["operations"]["rms_norm"]["backend"] is None
+    assert "module rmsnorm_fwd has no code for" in told["operations"]["rms_norm"]["why"]
+    assert told["modules"]["gemm_i8"]["kind"] == "co-launcher"
+    assert [device["platform"] for device in told["devices"]] == ["cpu"] * 8
+
+
+def check_the_version_is_that_of_the_wheel() -> None:
+    assert jax_aiter.__version__ == version.__version__
+    with pytest.raises(AttributeError, match="has no attribute 'gemms'"):
+        _ = jax_aiter.gemms
+
+
+@pytest.mark.releases
+def check_modules_are_attributes() -> None:
+    code = "import jax_aiter, sys; print('jax_aiter.mha' in sys.modules, jax_aiter.mha.flash_attn_func.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "flash_attn_func"]
+
+
+@pytest.mark.releases
+def check_the_command_says_the_same() -> None:
+    done = subprocess.run([sys.executable, "-m", "jax_aiter"], capture_output=True, text=True, check=True)
+    told = json.loads(done.stdout)
+    assert told["jax"] == jax.__version__
+    assert {name: row["backend"] for name, row in told["operations"].items()} == XLA_ONLY
+    assert told["operations"].keys() == OPERATIONS.keys()
+    assert Path(told["folder"]).name == "_kernels"

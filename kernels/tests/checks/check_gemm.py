@@ -1,0 +1,311 @@
+"""The products: XLA's results against float64, layouts, gradients, refusals."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec as P
+from jax_aiter import NotDifferentiableError, _blockscale, compat, flatmm_fp8, gemm_fp4, gemm_fp8, gemm_i8, layouts
+from jax_aiter.gemm import gemm
+
+from kernels.tests.checks.common import compare, compare_gradients, made, mesh, wide, with_gradients
+
+SIZE = st.integers(1, 40)
+E4M3 = jnp.float8_e4m3fn
+FNUZ = jnp.float8_e4m3fnuz
+
+
+@given(SIZE, SIZE, SIZE, st.sampled_from([jnp.float32, jnp.float16, jnp.bfloat16]), st.booleans(), st.booleans())
+def check_gemm_is_right_for_any_shape(m: int, n: int, k: int, dtype: Any, biased: bool, into_float32: bool) -> None:
+    a, b, bias = made(1, (m, k), dtype), made(2, (n, k), dtype), made(3, (n,)) if biased else None
+    out = gemm(a, b, bias=bias, out_dtype=jnp.float32 if into_float32 else None)
+    assert out.dtype == (jnp.float32 if into_float32 else dtype)
+    wanted = wide(a) @ wide(b).T + (wide(bias) if bias is not None else 0)
+    # Cancellation keeps the absolute error of the summands.
+    scale = (np.abs(wide(a)) @ np.abs(wide(b)).T + 1).max()
+    compare(out / out.dtype.type(scale), wanted / scale)
+
+
+@pytest.mark.usefixtures("x64")
+def check_gradients_are_those_of_finite_differences() -> None:
+    a, b = made(1, (5, 7), jnp.float64), made(2, (3, 7), jnp.float64)
+    compare_gradients(lambda a, b: (gemm(a, b), ()), a, b)
+    bias = made(3, (3,))
+    found = jax.grad(lambda bias: (gemm(a, b, bias=bias) * made(4, (5, 3))).sum())(bias)
+    compare(found, made(4, (5, 3)).sum(0))
+
+
+def check_gradients_of_half_precision_are_sums_in_float32() -> None:
+    a, b, weights = made(1, (64, 128), jnp.bfloat16), made(2, (64, 128), jnp.bfloat16), made(3, (64, 64))
+    for out in (None, jnp.float32):
+        found = jax.grad(lambda a, b: (gemm(a, b, out_dtype=out).astype(jnp.float32) * weights).sum(), (0, 1))(a, b)  # noqa: B023
+        assert [g.dtype for g in found] == [jnp.bfloat16] * 2
+        compare(found, (wide(weights) @ wide(b), wide(weights).T @ wide(a)), 1e-2)
+
+
+@pytest.mark.releases
+@pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)])
+def check_vmap_is_a_loop(axes: tuple[int | None, int | None]) -> None:
+    a = made(1, (3, 4, 6) if axes[0] == 0 else (4, 6))
+    b = made(2, (3, 5, 6) if axes[1] == 0 else (5, 6))
+    both = with_gradients(gemm)
+    loop = [jax.jit(both)(a[i] if axes[0] == 0 else a, b[i] if axes[1] == 0 else b) for i in range(3)]
+    compare(jax.jit(jax.vmap(both, axes))(a, b), jax.tree.map(lambda *p: jnp.stack(p), *loop))
+
+
+def check_shards_give_what_the_whole_gives() -> None:
+    a, b, bias = made(1, (16, 12)), made(2, (6, 12)), made(3, (6,))
+    spread = jax.shard_map(
+        lambda a, b, bias: gemm(a, b, bias=bias), mesh=mesh(), in_specs=(P("d"), P(), P()), out_specs=P("d")
+    )
+
+    def whole(a: Any, b: Any, bias: Any) -> Any:
+        return gemm(a, b, bias=bias)
+
+    compare(jax.jit(with_gradients(spread))(a, b, bias), jax.jit(with_gradients(whole))(a, b, bias))
+
+
+@settings(max_examples=6)
+@given(st.integers(1, 3), st.integers(1, 3), st.sampled_from([(32, 16), (16, 16), (16, 32)]))
+def check_a_weight_is_reordered_as_aiter_does(rows: int, columns: int, layout: tuple[int, int]) -> None:
+    tile, depth = layout
+    weight = np.random.default_rng(0).integers(-128, 128, (rows * tile, columns * 2 * depth), np.int8)
+    shuffled = np.asarray(layouts.shuffle_weight(jnp.asarray(weight), layout)).ravel()
+    # Byte by byte as the layout defines it: tiles, in them pieces of 16 bytes, in them rows.
+    place = 0
+    for top in range(0, weight.shape[0], tile):
+        for left in range(0, weight.shape[1], 2 * depth):
+            for piece in range(left, left + 2 * depth, 16):
+                for row in range(top, top + tile):
+                    np.testing.assert_array_equal(shuffled[place : place + 16], weight[row, piece : piece + 16])
+                    place += 16
+    back = layouts.unshuffle_weight(jnp.asarray(shuffled.reshape(weight.shape)), layout)
+    np.testing.assert_array_equal(np.asarray(back), weight)
+
+
+@settings(max_examples=6)
+@given(st.integers(1, 300), st.integers(1, 20))
+def check_scales_are_padded_and_come_back(rows: int, columns: int) -> None:
+    scale = jnp.asarray(np.random.default_rng(0).integers(0, 256, (rows, columns), np.uint8))
+    shuffled = layouts.shuffle_scale(scale)
+    assert shuffled.shape == (-(-rows // 256) * 256, -(-columns // 8) * 8)
+    np.testing.assert_array_equal(layouts.unshuffle_scale(shuffled, rows, columns), scale)
+
+
+def check_a_scale_goes_where_aiter_wants_it() -> None:
+    rows, columns = np.divmod(np.arange(256 * 8), 8)
+    scale = ((rows % 32) * 8 + columns).astype(np.uint8).reshape(256, 8)
+    shuffled = np.asarray(layouts.shuffle_scale(jnp.asarray(scale))).reshape(-1)
+    for place, value in enumerate(shuffled[:256]):
+        row, column = divmod(int(value), 8)
+        # Order in 32 rows and 8 columns, outermost first: column % 4, row % 16, column // 4, row // 16.
+        assert place == ((column % 4 * 16 + row % 16) * 2 + column // 4) * 2 + row // 16
+
+
+def quantised_i8(m: int, n: int, k: int) -> tuple[Any, ...]:
+    rng = np.random.default_rng(1)
+    a, b = (jnp.asarray(rng.integers(-128, 128, shape, np.int8)) for shape in ((m, k), (n, k)))
+    return a, b, abs(made(2, (m, 1))), abs(made(3, (1, n))), made(4, (n,))
+
+
+@settings(max_examples=6)
+@given(st.integers(1, 20), st.integers(1, 3), st.integers(1, 3))
+def check_int8_is_right_for_any_shape(m: int, n: int, k: int) -> None:
+    a, b, a_scale, b_scale, bias = quantised_i8(m, 32 * n, 32 * k)
+    wanted = (wide(a) @ wide(b).T) * wide(a_scale) * wide(b_scale) + wide(bias)
+    shuffled = layouts.shuffle_weight(b, gemm_i8.LAYOUT)
+    compare(gemm_i8.gemm_i8(a, shuffled, a_scale, b_scale, bias[None], preshuffled=True), wanted)
+    compare(gemm_i8.gemm_i8(a, b, a_scale, b_scale, bias), wanted)
+    compare(compat.gemm_i8(a, shuffled, a_scale, b_scale, bias[None]), wanted)
+
+
+def blocks(m: int, n: int, k: int, dtype: Any) -> tuple[Any, ...]:
+    xq, wq = made(1, (m, k), dtype), made(2, (n, k), dtype)
+    return xq, wq, abs(made(3, (k // 128, m))), abs(made(4, (k // 128, n // 128)))
+
+
+def dequantised(xq: Any, wq: Any, x_scale: Any, w_scale: Any) -> Any:
+    out = np.zeros((xq.shape[0], wq.shape[0]))
+    for i in range(x_scale.shape[0]):
+        part = slice(128 * i, 128 * (i + 1))
+        for j in range(w_scale.shape[1]):
+            columns = slice(128 * j, 128 * (j + 1))
+            product = wide(xq)[:, part] @ wide(wq)[columns, part].T
+            out[:, columns] += product * wide(x_scale)[i][:, None] * wide(w_scale)[i, j]
+    return out
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 128, 128), (17, 256, 512), (33, 384, 256)])
+def check_fp8_has_a_scale_for_each_block(m: int, n: int, k: int) -> None:
+    for function, layout, dtypes in (
+        (gemm_fp8.gemm_fp8_mi350, gemm_fp8.LAYOUT, [E4M3]),
+        (flatmm_fp8.flatmm_fp8, flatmm_fp8.LAYOUT, [E4M3, FNUZ]),
+    ):
+        for dtype in dtypes:
+            xq, wq, *scales = blocks(m, n, k, dtype)
+            wanted = dequantised(xq, wq, *scales)
+            compare(function(xq, wq, *scales), wanted)
+            shuffled = layouts.shuffle_weight(wq, layout)
+            compare(function(xq, shuffled, *scales, preshuffled=True), wanted)
+
+
+@pytest.mark.releases
+def check_the_other_fp8_means_the_same() -> None:
+    bits = np.arange(256, dtype=np.uint8)
+    values = jnp.asarray(bits.view(ml_dtypes.float8_e4m3fn))
+    converted, scale = flatmm_fp8.as_fnuz(values, jnp.float32(3))
+    assert converted.dtype == FNUZ
+    np.testing.assert_array_equal(wide(converted) * wide(scale), wide(values) * 3)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 32), (5, 16, 64), (7, 48, 320), (300, 32, 256)])
+def check_fp4_is_e2m1_with_e8m0(m: int, n: int, k: int) -> None:
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(0, 256, (rows, k // 2), np.uint8) for rows in (m, n))
+    a_scale, b_scale = (rng.integers(120, 135, (rows, k // 32), np.uint8) for rows in (m, n))
+
+    def numbers(packed: Any, scale: Any) -> Any:
+        halves = np.stack([packed & 15, packed >> 4], -1).reshape(packed.shape[0], -1)
+        powers = scale.view(ml_dtypes.float8_e8m0fnu).astype(np.float64)
+        return halves.view(ml_dtypes.float4_e2m1fn).astype(np.float64) * np.repeat(powers, 32, 1)
+
+    wanted = numbers(a, a_scale) @ numbers(b, b_scale).T
+    operands = [jnp.asarray(array) for array in (a, b, a_scale, b_scale)]
+    compare(gemm_fp4.gemm_fp4(*operands), wanted)
+    if n % 16 == 0 and k % 64 == 0:
+        shuffled = [operands[0], layouts.shuffle_weight(operands[1], gemm_fp4.LAYOUT)]
+        shuffled += [layouts.shuffle_scale(part) for part in operands[2:]]
+        compare(gemm_fp4.gemm_fp4(*shuffled, preshuffled=True), wanted)
+
+
+S = jax.ShapeDtypeStruct
+_BLOCKS = [S((4, 64), jnp.float32), S((4, 2), jnp.float32)]
+FALLBACKS: dict[str, tuple[Any, list[Any], list[str]]] = {
+    "gemm_i8": (gemm_i8.gemm_i8, [
+        S((64, 512), jnp.int8), S((256, 512), jnp.int8), S((64, 1), jnp.float32), S((1, 256), jnp.float32),
+        S((256,), jnp.float32)], ["i8", "i8", "i32"]),
+    "gemm_fp8_mi350": (gemm_fp8.gemm_fp8_mi350, [S((64, 512), E4M3), S((256, 512), E4M3), *_BLOCKS], [
+        "f8E4M3FN", "f8E4M3FN", "f32"]),
+    "flatmm_fp8": (flatmm_fp8.flatmm_fp8, [S((64, 512), FNUZ), S((256, 512), FNUZ), *_BLOCKS], [
+        "f8E4M3FNUZ", "f8E4M3FNUZ", "f32"]),
+    "gemm_fp4": (gemm_fp4.gemm_fp4, [
+        S((64, 256), jnp.uint8), S((256, 256), jnp.uint8), S((64, 16), jnp.uint8), S((256, 16), jnp.uint8)], [
+        "bf16", "bf16", "f32"]),
+}  # fmt: skip
+"""Operation -> its function, operands, and dtypes of XLA's product: factors and result."""
+
+
+@pytest.mark.releases
+@pytest.mark.parametrize("name", FALLBACKS)
+def check_xla_multiplies_quantised_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_AITER_BACKEND", "xla")
+    function, operands, dtypes = FALLBACKS[name]
+    text = jax.jit(function).trace(*operands).lower(lowering_platforms=("rocm",)).as_text()
+    products = re.findall(r"dot_general .* : \(tensor<([^>]*)>, tensor<([^>]*)>\) -> tensor<([^>]*)>", text)
+    assert [[part.split("x")[-1] for part in one] for one in products] == [dtypes]
+    assert "HIGHEST" not in text
+    if name == "gemm_fp4" and hasattr(jax.lax, "scaled_dot"):
+        assert re.search(r'composite "xla.scaled_dot" .*f4E2M1FN.*f8E8M0FNU', text)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "sums"), [(5, 128, 1024, 1 << 24), (5, 256, 768, 2 * 5 * 256), (3, 128, 512, 1)]
+)
+def check_few_sums_of_blocks_are_kept_at_a_time(
+    m: int, n: int, k: int, sums: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_blockscale, "_SUMS", sums)
+    operands = blocks(m, n, k, E4M3)
+    text = jax.jit(lambda *a: _blockscale.product(*a)).trace(*operands).lower().as_text()
+    assert ("stablehlo.while" in text) == (k // 128 * m * n > sums)
+    compare(jax.jit(lambda *a: _blockscale.product(*a))(*operands), dequantised(*operands), 1e-6)
+
+
+@pytest.mark.releases
+def check_scaled_product_of_xla_equals_the_plain_one() -> None:
+    rng = np.random.default_rng(1)
+    a, b = (jnp.asarray(rng.integers(0, 256, (rows, 64), np.uint8)) for rows in (5, 7))
+    scales = [jnp.asarray(rng.integers(100, 150, (rows, 4), np.uint8)) for rows in (5, 7)]
+    # 255 is NaN, and the smallest scale is no zero.
+    assert np.isnan(wide(gemm_fp4.plain(a, b, scales[0].at[:].set(255), scales[1]))).all()
+    if hasattr(jax.lax, "scaled_dot"):  # jax 0.8 has no such product
+        compare(jax.jit(gemm_fp4.scaled)(a, b, *scales), jax.jit(gemm_fp4.plain)(a, b, *scales), 1e-6)
+        assert np.isnan(wide(gemm_fp4.scaled(a, b, scales[0].at[:].set(255), scales[1]))).all()
+
+
+def quantised_calls() -> dict[str, tuple[Any, tuple[Any, ...]]]:
+    """Return each operation as a function of two arrays of floats."""
+    a, b, a_scale, b_scale, bias = quantised_i8(4, 32, 32)
+    xq, wq, x_scale, w_scale = blocks(4, 128, 128, E4M3)
+    packed, powers = jnp.zeros((4, 16), jnp.uint8), jnp.full((4, 1), 127, jnp.uint8)
+    return {
+        "gemm_i8": (lambda s, t: gemm_i8.gemm_i8(a, b, s, t, bias), (a_scale, b_scale)),
+        "gemm_fp8_mi350": (lambda s, t: gemm_fp8.gemm_fp8_mi350(xq, wq, s, t), (x_scale, w_scale)),
+        "flatmm_fp8": (lambda s, t: flatmm_fp8.flatmm_fp8(xq, wq, s, t), (x_scale, w_scale)),
+        "gemm_fp4": (lambda s, t: gemm_fp4.gemm_fp4(packed, packed, powers, powers) * s.sum() * t.sum(), (a, bias)),
+    }
+
+
+@pytest.mark.parametrize("name", ["gemm_i8", "gemm_fp8_mi350", "flatmm_fp8"])
+@pytest.mark.releases
+def check_what_is_quantised_refuses_to_be_differentiated(name: str) -> None:
+    function, scales = quantised_calls()[name]
+    for transformed in (jax.grad, lambda f: jax.jit(jax.grad(f)), lambda f: lambda *a: jax.jvp(f, a, a)):
+        with pytest.raises(NotDifferentiableError, match=f"{name} has no derivative"):
+            transformed(lambda *a: function(*a).sum().astype(jnp.float32))(*scales)
+    # The operand is a constant of the differentiated function.
+    assert jax.grad(lambda x: (x * function(*scales).astype(jnp.float32)).sum())(1.0) != 0
+
+
+@pytest.mark.parametrize("name", ["gemm_i8", "gemm_fp8_mi350", "flatmm_fp8", "gemm_fp4"])
+@pytest.mark.releases
+def check_what_is_quantised_runs_under_jit_and_vmap(name: str) -> None:
+    function, scales = quantised_calls()[name]
+    out = function(*scales)
+    compare(jax.jit(function)(*scales), out)
+    compare(jax.vmap(function, (0, None))(jnp.stack([scales[0]] * 3), scales[1]), jnp.stack([out] * 3))
+
+
+A, B = jnp.ones((4, 128)), jnp.ones((128, 128))
+ONE = jnp.ones((1, 1))
+FP8 = gemm_fp8.gemm_fp8_mi350
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (
+            lambda: gemm(A, jnp.ones((3, 5))),
+            ValueError,
+            r"gemm: b has the shape \[3, 5\]; it has to be \[N, K\] = \[3, 128\]",
+        ),
+        (lambda: gemm(A[0], B), ValueError, r"gemm: a has the shape \[128\]; it has to be \[M, K\]"),
+        (lambda: gemm(A, B.astype(jnp.bfloat16)), TypeError, "gemm: b has the dtype bfloat16; it has to be float32"),
+        (lambda: gemm(A, B, out_dtype=jnp.float16), TypeError, "gemm: out_dtype is float16; it has to be float32"),
+        (lambda: gemm(A, B, bias=jnp.ones(4)), ValueError, r"gemm: bias has the shape \[4\]; .* \[N\] = \[128\]"),
+        (lambda: gemm_i8.gemm_i8(A, B, A, B, A), ValueError, r"gemm_i8: a_scale has the shape \[4, 128\]; .* \[4, 1\]"),
+        (
+            lambda: gemm_i8.gemm_i8(A, B, A[:, :1], B[:1], B[0]),
+            TypeError,
+            "gemm_i8: a has the dtype float32; it has to be int8",
+        ),
+        (lambda: FP8(A, B, A, B), ValueError, r"x_scale has the shape \[4, 128\]; .* = \[1, 4\]"),
+        (lambda: FP8(A, B, A[:, :1].T, ONE), TypeError, "xq has the dtype float32; it has to be float8_e4m3fn"),
+        (lambda: FP8(A[:, :64], B[:, :64], A, B), ValueError, "K is 64; it has to be a multiple of 128"),
+        (lambda: gemm_fp4.gemm_fp4(A, B, A, B), ValueError, r"a_scale has the shape \[4, 128\]; .* = \[4, 8\]"),
+        (lambda: gemm_fp4.gemm_fp4(A, B, A[:, :8], B[:, :8]), TypeError, "a has the dtype float32; it has to be uint8"),
+        (lambda: layouts.shuffle_weight(B[:8].astype(jnp.int8)), ValueError, "N is 8; it has to be a multiple of 16"),
+        (lambda: layouts.shuffle_weight(B), TypeError, "weight has the dtype float32"),
+    ],
+)
+def check_what_does_not_fit_is_named(call: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        call()

@@ -1,0 +1,253 @@
+"""Loading of modules: lazy, in order, once; errors name the module."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from jax_aiter import ManifestError, ModuleLoadError, _loader
+from jax_aiter._loader import Loader
+from jax_aiter._probe import Metadata, framework_api, probe
+
+from kernels.tests.checks.kernels import Kernels, sha256
+
+pytestmark = pytest.mark.releases
+Registered = list[tuple[str, str]]
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> Registered:
+    """Record registrations instead of passing them to XLA, which accepts a name only once per process."""
+    calls: Registered = []
+
+    def register(name: str, capsule: object, *, platform: str) -> None:
+        assert "capsule" in repr(capsule)
+        calls.append((name, platform))
+
+    monkeypatch.setattr(jax.ffi, "register_ffi_target", register)
+    return calls
+
+
+def check_a_module_is_loaded_after_those_that_it_needs(tmp_path: Path, registered: Registered) -> None:
+    kernels = Kernels(tmp_path)
+    kernels.add("base", kind="device-lib")
+    kernels.add("other")
+    kernels.add("gemm_bf16", needs=["base"])
+    loader = Loader(kernels.write())
+    assert not loader.loaded
+    loader.ensure("gemm_bf16")
+    assert list(loader.loaded) == ["base", "gemm_bf16"]
+    assert registered == [("jax_aiter_gemm_bf16", "ROCM")]
+    loader.ensure("other")
+    loader.ensure("gemm_bf16")
+    assert list(loader.loaded) == ["base", "gemm_bf16", "other"]
+    assert len(registered) == 1
+
+
+def check_a_module_learns_where_its_code_objects_are(tmp_path: Path, registered: Registered) -> None:
+    kernels = Kernels(tmp_path)
+    kernels.add("rms_norm")
+    Loader(kernels.write()).ensure("rms_norm")
+    with pytest.raises(AttributeError):  # its symbols are its own
+        _ = ctypes.CDLL(None).JaxAiterRmsNorm
+    library = ctypes.CDLL(str(tmp_path / "lib" / "librms_norm.so"))
+    library.jax_aiter_get_root.restype = ctypes.c_char_p
+    assert library.jax_aiter_get_root() == os.fsencode(tmp_path / "hsa")
+    assert len(registered) == 3
+
+
+def check_threads_load_a_module_once(tmp_path: Path, registered: Registered) -> None:
+    kernels = Kernels(tmp_path)
+    for name in ("rms_norm", "gemm_bf16"):
+        kernels.add(name)
+    loader = Loader(kernels.write())
+    barrier, problems = threading.Barrier(8), []
+
+    def load(name: str) -> None:
+        barrier.wait()
+        try:
+            loader.ensure(name)
+        except Exception as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=load, args=(name,)) for name in ("rms_norm", "gemm_bf16") * 4]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert sorted(loader.loaded) == ["gemm_bf16", "rms_norm"]
+    assert len(registered) == 4
+
+
+def damage(path: str) -> Callable[[Kernels], None]:
+    def change(kernels: Kernels) -> None:
+        with (kernels.root / path).open("ab") as file:
+            file.write(b"x")
+
+    return change
+
+
+def remove(path: str) -> Callable[[Kernels], None]:
+    return lambda kernels: (kernels.root / path).unlink()
+
+
+def no_library(kernels: Kernels) -> None:
+    library = kernels.root / "lib" / "libgemm_bf16.so"
+    library.write_bytes(b"no library at all")
+    kernels.manifest["modules"]["gemm_bf16"]["sha256"] = sha256(library)
+
+
+def other_symbol(symbol: str) -> Callable[[Kernels], None]:
+    return lambda kernels: kernels.manifest["modules"]["gemm_bf16"]["ffi"][0].update(symbol=symbol)
+
+
+NEWER = framework_api()[1] + 1
+
+
+@pytest.mark.parametrize(
+    ("defines", "entry", "change", "said"),
+    [
+        ([], {}, damage("lib/libgemm_bf16.so"), r"libgemm_bf16\.so has sha256 \w{64}, .* changed after the build"),
+        ([], {}, damage("hsa/gfx942/gemm_bf16/kernel.co"), r"kernel\.co has sha256"),
+        ([], {}, remove("lib/libgemm_bf16.so"), r"libgemm_bf16\.so cannot be read: No such file"),
+        ([], {}, remove("hsa/gfx942/gemm_bf16/kernel.co"), r"kernel\.co cannot be read: No such file"),
+        ([], {}, no_library, r"libgemm_bf16\.so cannot be loaded: .*(invalid ELF header|file too short)"),
+        ([], {}, other_symbol("JaxAiterNone"), r"libgemm_bf16\.so has no symbol JaxAiterNone: .*undefined symbol"),
+        ([], {}, other_symbol("JaxAiterSilent"), r"JaxAiterSilent of .* is not an FFI handler"),
+        ([], {}, other_symbol("JaxAiterGrown"), "is not an FFI handler: Unexpected XLA_FFI_CallFrame size"),
+        (["NO_SET_ROOT"], {}, None, "has no symbol jax_aiter_set_root"),
+        (["NO_BUILD_INFO"], {}, None, "has no symbol jax_aiter_build_info"),
+        (["API_MINOR=2"], {}, None, r"is for FFI API 0\.2 without command buffers; the manifest declares 0\.1"),
+        (["TRAITS=1"], {}, None, r"0\.1 with command buffers; the manifest declares 0\.1 without"),
+        ([], {"says": "rms_norm"}, None, "is the library of module 'rms_norm'"),
+    ],
+)
+def check_what_is_wrong_with_a_module_is_named(
+    tmp_path: Path,
+    registered: Registered,
+    defines: list[str],
+    entry: dict[str, Any],
+    change: Callable[[Kernels], None] | None,
+    said: str,
+) -> None:
+    kernels = Kernels(tmp_path)
+    kernels.add("gemm_bf16", *defines, **entry)
+    if change:
+        change(kernels)
+    loader = Loader(kernels.write())
+    for _ in range(2):
+        with pytest.raises(ModuleLoadError, match=f"^Module gemm_bf16: .*{said}"):
+            loader.ensure("gemm_bf16")
+    assert not loader.loaded
+    assert registered == []
+
+
+def check_a_handler_newer_than_jaxlib_is_refused_before_xla_sees_it(tmp_path: Path, registered: Registered) -> None:
+    kernels = Kernels(tmp_path)
+    ffi = [{"target": "jax_aiter_gemm_bf16", "symbol": "JaxAiterGemmBf16", "api": [0, NEWER], "command_buffer": False}]
+    kernels.add("gemm_bf16", f"API_MINOR={NEWER}", ffi=ffi)
+    with pytest.raises(
+        ModuleLoadError, match=rf"is for FFI API 0\.{NEWER}, but the installed jaxlib has 0\.{NEWER - 1}"
+    ):
+        Loader(kernels.write()).ensure("gemm_bf16")
+    assert registered == []
+
+
+def check_what_xla_refuses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_loader, "PLATFORM", "cpu")
+    # Before a backend exists, XLA accepts every name and reports problems later.
+    jax.devices()
+    for folder in ("one", "two"):
+        # The same name for another function.
+        kernels = Kernels(tmp_path / folder)
+        ffi = [{"target": "a_name", "symbol": "JaxAiterGemmI8", "api": [0, 1], "command_buffer": False}]
+        kernels.add("gemm_i8", ffi=ffi)
+        kernels.write()
+    Loader(tmp_path / "one").ensure("gemm_i8")
+    with pytest.raises(ModuleLoadError, match=r"a_name of .* cannot be registered: .*a_name"):
+        Loader(tmp_path / "two").ensure("gemm_i8")
+
+
+def check_the_probe_reads_what_a_handler_says(tmp_path: Path) -> None:
+    kernels = Kernels(tmp_path)
+    kernels.add("gemm_i8", "API_MINOR=7", "TRAITS=1")
+    library = ctypes.CDLL(str(tmp_path / "lib" / "libgemm_i8.so"))
+    said = probe(library.JaxAiterGemmI8)
+    assert isinstance(said, Metadata)
+    assert (said.api, said.command_buffer) == ((0, 7), True)
+    assert probe(library.JaxAiterSilent) == "it does not report its API version"
+    # A handler of another version, with larger structures.
+    assert probe(library.JaxAiterGrown) == "Unexpected XLA_FFI_CallFrame size"
+
+
+def check_without_kernels_there_is_nothing_to_load(tmp_path: Path) -> None:
+    loader = Loader(tmp_path)
+    assert loader.manifest is None
+    with pytest.raises(ModuleLoadError, match=r"manifest\.json does not exist"):
+        loader.ensure("gemm_i8")
+
+
+def module(manifest: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = manifest["modules"]["gemm_i8"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda m: m.update(schema=2), "its schema is 2, but this version of jax_aiter reads schema 1"),
+        (lambda m: m.pop("load_order"), "'load_order' is missing"),
+        (lambda m: m.update(load_order=[]), r"load_order has \[\], but the modules are \['base', 'gemm_i8'\]"),
+        (
+            lambda m: m.update(load_order=["gemm_i8", "base"]),
+            "gemm_i8 needs base, which load_order does not list earlier",
+        ),
+        (lambda m: m.update(version=3), "version is 3, not a non-empty string"),
+        (lambda m: m.update(targets="gfx942"), "targets is 'gfx942', not a list"),
+        (lambda m: module(m).pop("sha256"), "'sha256' is missing"),
+        (lambda m: module(m).update(sha256="abc"), "gemm_i8.sha256 is 'abc', which is not a sha256"),
+        (lambda m: module(m).update(kind="shader"), "gemm_i8 has the kind 'shader'"),
+        (lambda m: module(m).update(library="../../libc.so"), "outside the package"),
+        (lambda m: module(m).update(library="/lib/libc.so"), "outside the package"),
+        (lambda m: module(m)["ffi"][0].update(api=[0]), r"gemm_i8.ffi.api is \[0\]"),
+        (lambda m: module(m)["ffi"][0].update(command_buffer=0), "gemm_i8.ffi.command_buffer is 0"),
+        (lambda m: module(m)["ffi"].append(module(m)["ffi"][0]), "both provide jax_aiter_gemm_i8"),
+        (lambda m: m.update(modules=[]), "not a valid manifest of kernel modules"),
+    ],
+)
+def check_a_manifest_that_contradicts_itself_is_refused(tmp_path: Path, change: Any, said: str) -> None:
+    kernels = Kernels(tmp_path)
+    kernels.add("base", kind="device-lib")
+    kernels.add("gemm_i8", needs=["base"])
+    with pytest.raises(ManifestError, match=said):
+        Loader(kernels.write(change))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "\udcff"])
+def check_a_damaged_manifest_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "manifest.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ManifestError, match=r"manifest\.json"):
+        Loader(tmp_path)
+
+
+def check_importing_loads_nothing() -> None:
+    code = """
+import json, sys
+import jax_aiter, jax_aiter.mha, jax_aiter.rmsnorm, jax_aiter.gemm, jax_aiter.gemm_fp8, jax_aiter.gemm_i8
+import jax_aiter.gemm_fp4, jax_aiter.flatmm_fp8
+from jax_aiter._loader import loader
+import jax._src.xla_bridge as bridge
+print(json.dumps([bridge.backends_are_initialized(), loader.cache_info().currsize, 'torch' in sys.modules]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [False, 0, False]

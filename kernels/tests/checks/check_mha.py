@@ -1,0 +1,387 @@
+"""Flash attention against unblocked attention in float64: gradients, masks, dropout, transformations, memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec as P
+from jax_aiter.mha import flash_attn_func, flash_attn_varlen
+from jax_aiter.mha._blocks import Config
+from jax_aiter.mha._dropout import kept, seed_words
+
+from kernels.tests.checks.common import compare, compare_gradients, made, mesh, wide, with_gradients
+
+
+def qkv(
+    sq: int, sk: int, *, batch: int = 2, heads: int = 4, kv: int = 2, d: int = 8, dv: int = 6, dtype: Any = None
+) -> Any:
+    shapes = ((batch, sq, heads, d), (batch, sk, kv, d), (batch, sk, kv, dv))
+    return tuple(made(i, shape, jnp.float32 if dtype is None else dtype) for i, shape in enumerate(shapes))
+
+
+def dense(
+    q: Any, k: Any, v: Any, *, causal: bool = False, window: tuple[int, int] = (-1, -1), bias: Any = None,
+    slopes: Any = None, scale: float | None = None, keep: Any = None, lengths: Any = None,
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    """Return out, lse and the probabilities that multiply v, computed unblocked by numpy in float64."""
+    q, k, v = wide(q), wide(k), wide(v)
+    (batch, sq, heads, d), sk = q.shape, k.shape[1]
+    k, v = (np.repeat(part, heads // part.shape[2], 2) for part in (k, v))
+    scores = np.einsum("bqhd,bkhd->bhqk", q, k) * (d**-0.5 if scale is None else scale)
+    counts = [(sq, sk)] * batch if lengths is None else lengths
+    for index, (queries, keys) in enumerate(counts):
+        i, j = np.arange(sq)[:, None] + (keys - queries), np.arange(sk)
+        if bias is not None:
+            scores[index] += wide(bias)
+        if slopes is not None:
+            scores[index] -= wide(slopes)[index][:, None, None] * np.abs(i - j)
+        left, right = window[0], 0 if causal else window[1]
+        seen = (j < keys) & (np.arange(sq)[:, None] < queries)
+        seen &= (j >= i - left) if left >= 0 else True
+        seen &= (j <= i + right) if right >= 0 else True
+        scores[index] = np.where(seen, scores[index], -np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        top = scores.max(-1, keepdims=True)
+        p = np.exp(scores - np.where(np.isfinite(top), top, 0))
+        total = p.sum(-1, keepdims=True)
+        lse = np.where(total > 0, np.log(total) + top, -np.inf)[..., 0]
+        p = np.where(total > 0, p / total, 0)
+    p = p if keep is None else p * keep
+    return np.einsum("bhqk,bkhd->bqhd", p, v), lse, p
+
+
+def same_lse(found: Any, wanted: Any, tolerance: float = 1e-5) -> None:
+    np.testing.assert_array_equal(np.isinf(wide(found)), np.isinf(wanted))
+    finite = np.isfinite(wanted)
+    compare(np.where(finite, found, 0), np.where(finite, wanted, 0), tolerance)
+
+
+@settings(max_examples=6)
+@given(
+    st.integers(1, 700),
+    st.integers(1, 1200),
+    st.sampled_from([(1, 1), (4, 4), (4, 2), (4, 1)]),
+    st.booleans(),
+    st.sampled_from([(-1, -1), (0, 0), (64, 3), (-1, 5), (900, -1)]),
+    st.sampled_from([jnp.float32, jnp.bfloat16, jnp.float16]),
+)
+def check_it_is_right_for_any_shape(
+    sq: int, sk: int, heads: tuple[int, int], causal: bool, window: tuple[int, int], dtype: Any
+) -> None:
+    q, k, v = qkv(sq, sk, heads=heads[0], kv=heads[1], dtype=dtype)
+    out, lse = flash_attn_func(q, k, v, causal=causal, window_size=window, return_lse=True)
+    wanted, wanted_lse, _ = dense(q, k, v, causal=causal, window=window)
+    assert out.dtype == dtype
+    assert lse.dtype == jnp.float32
+    compare(out, wanted, {jnp.float32: 2e-5, jnp.bfloat16: 2e-2, jnp.float16: 3e-3}[dtype])
+    same_lse(lse, wanted_lse)
+
+
+def check_without_keys_there_is_nothing() -> None:
+    for sq, sk in ((5, 0), (0, 5)):
+        q, k, v = qkv(sq, sk)
+        out, lse = flash_attn_func(q, k, v, return_lse=True)
+        assert out.shape == (2, sq, 4, 6)
+        assert (out == 0).all()
+        assert (lse == -jnp.inf).all()
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "causal": {"causal": True},
+    "more queries than keys": {"causal": True, "sizes": (9, 5)},
+    "window": {"window_size": (2, 1)},
+    "causal window": {"causal": True, "window_size": (3, 7)},
+    "scale": {"softmax_scale": 0.3},
+    "bias": {"bias": True},
+    "alibi": {"alibi_slopes": True, "causal": True},
+    "lengths": {"lengths": [(4, 6), (7, 2)], "causal": True},
+    "dropout": {"dropout_p": 0.4, "dropout_seed": 12345678901},
+    "dropout and bias": {"dropout_p": 0.4, "dropout_seed": 1, "bias": True, "causal": True},
+}
+
+
+def made_case(name: str, dtype: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """Return arrays, options of flash_attn_func, and options of `dense`."""
+    options = dict(OPTIONS[name])
+    sq, sk = options.pop("sizes", (7, 9))
+    arrays = {"q": None, "k": None, "v": None}
+    arrays = dict(zip(arrays, qkv(sq, sk, dtype=dtype), strict=True))
+    told: dict[str, Any] = {"causal": options.get("causal", False), "window": options.get("window_size", (-1, -1))}
+    told["scale"] = options.get("softmax_scale")
+    if options.pop("bias", False):
+        arrays["bias"] = made(5, (sq, sk), dtype)
+    if options.pop("alibi_slopes", False):
+        arrays["alibi_slopes"] = abs(made(6, (2, 4), jnp.float64 if dtype == jnp.float64 else jnp.float32))
+    if lengths := options.pop("lengths", None):
+        told["lengths"] = lengths
+        for place, key in enumerate(("cu_seqlens_q", "cu_seqlens_kv")):
+            options[key] = jnp.cumsum(jnp.array([0, *(pair[place] for pair in lengths)]), dtype=jnp.int32)
+    if options.get("dropout_p"):
+        b, h, i, j = np.ix_(*(np.arange(n) for n in (2, 4, sq, sk)))
+        keep = kept(seed_words(options["dropout_seed"]), 0.4, *map(jnp.asarray, (b, h, i, j)))
+        told["keep"] = np.asarray(keep) / 0.6
+    return arrays, options, told
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.releases] if "dropout" in name else []) for name in OPTIONS]
+)
+def check_each_option_does_what_it_says_and_its_gradients_are_those_of_finite_differences(name: str) -> None:
+    arrays, options, told = made_case(name, jnp.float64)
+    other = {"bias": arrays.get("bias"), "slopes": arrays.get("alibi_slopes")}
+    wanted = dense(arrays["q"], arrays["k"], arrays["v"], **told, **other)
+    finite = np.isfinite(wanted[1])
+
+    def function(*values: Any) -> Any:
+        out, lse, p = flash_attn_func(
+            **dict(zip(arrays, values, strict=True)), **options, return_lse=True, return_attn_probs=True
+        )
+        return (out, jnp.where(finite, lse, 0)), (lse, p)
+
+    (out, _), (lse, p) = compare_gradients(function, *arrays.values(), step=1e-5)
+    compare((out, p), (wanted[0], wanted[2]), 1e-12)
+    same_lse(lse, wanted[1], 1e-12)
+    if name not in ("plain", "more queries than keys"):
+        plain = flash_attn_func(arrays["q"], arrays["k"], arrays["v"])
+        assert np.abs(wide(plain) - wide(out)).max() > 1e-2
+
+
+# Visibility of keys does not depend on the dtype.
+@pytest.mark.parametrize("name", ["plain", "bias", "alibi", "lengths", "dropout and bias"])
+def check_options_in_half_precision(name: str) -> None:
+    arrays, options, told = made_case(name, jnp.bfloat16)
+    out, lse, p = flash_attn_func(**arrays, **options, return_lse=True, return_attn_probs=True)
+    other = {"bias": arrays.get("bias"), "slopes": arrays.get("alibi_slopes")}
+    wanted = dense(arrays["q"], arrays["k"], arrays["v"], **told, **other)
+    compare(out, wanted[0], 2e-2)
+    same_lse(lse, wanted[1])
+    compare(p, wanted[2], 1e-5)
+
+
+def all_at_once(q: Any, k: Any, v: Any) -> Any:
+    """Return the sum of squares of unblocked attention where each query sees 301 keys."""
+    k, v = jnp.repeat(k, 2, 2), jnp.repeat(v, 2, 2)
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k, precision="highest") * 8**-0.5
+    i, j = jnp.arange(600)[:, None] + 500, jnp.arange(1100)
+    p = jax.nn.softmax(jnp.where((j <= i) & (j >= i - 300), scores, -jnp.inf))
+    return (jnp.einsum("bhqk,bkhd->bqhd", p, v, precision="highest") ** 2).sum()
+
+
+GRADIENTS_OF_ALL_AT_ONCE = jax.jit(jax.grad(all_at_once, (0, 1, 2)))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def check_gradients_over_several_blocks(dtype: Any) -> None:
+    q, k, v = qkv(600, 1100, batch=1, dtype=dtype)
+
+    def blocks(q: Any, k: Any, v: Any) -> Any:
+        return (flash_attn_func(q, k, v, causal=True, window_size=(300, 0)).astype(jnp.float32) ** 2).sum()
+
+    found = jax.jit(jax.grad(blocks, (0, 1, 2)))(q, k, v)
+    assert [g.dtype for g in found] == [dtype] * 3
+    wanted = GRADIENTS_OF_ALL_AT_ONCE(*(part.astype(jnp.float32) for part in (q, k, v)))
+    compare(found, wanted, {jnp.float32: 2e-5, jnp.bfloat16: 4e-2, jnp.float16: 5e-3}[dtype])
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"causal": True}, {"window_size": (3, 2)}, {"causal": True, "window_size": (30, -1)}], ids=str
+)
+def check_packed_sequences_are_sequences_of_their_own(options: dict[str, Any]) -> None:
+    lengths_q, lengths_k = [5, 0, 300, 1, 40], [9, 4, 260, 7, 0]
+    cu_q, cu_k = (jnp.cumsum(jnp.array([0, *n]), dtype=jnp.int32) for n in (lengths_q, lengths_k))
+    q, k, v = (made(i, s) for i, s in enumerate([(350, 4, 8), (290, 2, 8), (290, 2, 6)]))
+    slopes = abs(made(5, (4,)))
+
+    def packed(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any) -> Any:
+        return flash_attn_varlen(q, k, v, cu_q, cu_k, alibi_slopes=slopes, return_lse=True, **options)
+
+    out, lse = jax.jit(packed)(q, k, v, cu_q, cu_k)
+    compare(packed(q, k, v, cu_q, cu_k)[0], out)
+    assert lse.shape == (4, 350)
+    assert (out[346:] == 0).all()
+    assert (lse[:, 346:] == -jnp.inf).all()
+    told = {"causal": options.get("causal", False), "window": options.get("window_size", (-1, -1))}
+    for n in range(5):
+        rows, columns = slice(int(cu_q[n]), int(cu_q[n + 1])), slice(int(cu_k[n]), int(cu_k[n + 1]))
+        if lengths_q[n] and lengths_k[n]:
+            one = dense(q[rows][None], k[columns][None], v[columns][None], slopes=slopes[None], **told)
+            compare(out[rows], one[0][0], 2e-5)
+            same_lse(lse[:, rows], one[1][0])
+        else:
+            assert (out[rows] == 0).all()
+
+
+@pytest.mark.usefixtures("x64")
+def check_gradients_of_packed_sequences() -> None:
+    cu = jnp.array([0, 3, 3, 8], jnp.int32)
+    q, k, v = (made(i, s, jnp.float64) for i, s in enumerate([(9, 4, 4), (8, 2, 4), (8, 2, 3)]))
+    for options in ({"causal": True}, {"dropout_p": 0.3, "dropout_seed": 5}):
+
+        def packed(q: Any, k: Any, v: Any, more: Any = options) -> Any:
+            return flash_attn_varlen(q, k, v, cu, cu, **more), ()
+
+        compare_gradients(packed, q, k, v, step=1e-5)
+
+
+def check_dropout_is_fair_and_a_function_of_seed_and_place() -> None:
+    places = np.ix_(*(np.arange(n) for n in (2, 4, 128, 128)))
+    masks = {}
+    for seed in (0, 1, 1 << 32):
+        masks[seed] = np.asarray(kept(seed_words(seed), 0.3, *map(jnp.asarray, places)))
+        # For 131072 samples, six standard deviations are 0.0076.
+        assert abs(masks[seed].mean() - 0.7) < 0.0076
+        for axis in range(4):
+            means = masks[seed].mean(tuple(other for other in range(4) if other != axis))
+            count = masks[seed].size / masks[seed].shape[axis]
+            assert np.abs(means - 0.7).max() < 6 * np.sqrt(0.21 / count)
+            shifted = np.roll(masks[seed], 1, axis)
+            assert abs((masks[seed] == shifted).mean() - 0.58) < 0.01
+    assert all(abs((masks[0] == masks[seed]).mean() - 0.58) < 0.01 for seed in (1, 1 << 32))
+    part = kept(seed_words(1), 0.3, *(jnp.asarray(p).ravel()[:1] for p in places))
+    assert part == masks[1][0, 0, 0, 0]
+
+
+def check_dropout_does_not_depend_on_blocks_nor_on_how_the_seed_comes() -> None:
+    q, k, v = qkv(300, 700)
+    run = jax.jit(lambda seed: flash_attn_func(q, k, v, dropout_p=0.5, dropout_seed=seed))
+    out = flash_attn_func(q, k, v, dropout_p=0.5, dropout_seed=7)
+    compare(run(jnp.int32(7)), out)
+    assert np.abs(wide(run(jnp.int32(8))) - wide(out)).max() > 0.1
+    first = flash_attn_func(q[:1, :, :], k[:1], v[:1], dropout_p=0.5, dropout_seed=7)
+    compare(first, out[:1])
+
+
+@pytest.mark.releases
+def check_vmap_is_a_loop() -> None:
+    q, k, v = (made(i, (3, *part.shape)) for i, part in enumerate(qkv(5, 6)))
+    bias = made(9, (3, 5, 6))
+    axes = (0, None, 0, 0)
+
+    def function(q: Any, k: Any, v: Any, bias: Any) -> Any:
+        return flash_attn_func(q, k, v, bias=bias, causal=True)
+
+    both = with_gradients(function)
+    loop = [jax.jit(both)(q[i], k[0], v[i], bias[i]) for i in range(3)]
+    compare(jax.jit(jax.vmap(both, axes))(q, k[0], v, bias), jax.tree.map(lambda *p: jnp.stack(p), *loop), 1e-5)
+
+
+@pytest.mark.releases
+@pytest.mark.parametrize("extra", [{"bias": (40, 50)}, {"alibi_slopes": (4,)}], ids=str)
+def check_shards_give_what_the_whole_gives(extra: dict[str, tuple[int, ...]]) -> None:
+    """All shards share an array, whose gradient is the sum of the shards' gradients."""
+    arrays = (*qkv(40, 50, batch=8), *(abs(made(9, shape)) for shape in extra.values()))
+
+    def function(q: Any, k: Any, v: Any, *rest: Any) -> Any:
+        return flash_attn_func(q, k, v, causal=True, **dict(zip(extra, rest, strict=True)))
+
+    specs = (P("d"), P("d"), P("d"), P())
+    spread = jax.shard_map(function, mesh=mesh(), in_specs=specs, out_specs=P("d"))
+    compare(jax.jit(with_gradients(spread))(*arrays), jax.jit(with_gradients(function))(*arrays), 1e-5)
+
+
+@pytest.mark.releases
+def check_shards_of_packed_sequences() -> None:
+    cu = jnp.array([0, 10, 40], jnp.int32)
+    q, k, v = (made(i, (320, heads, 8)) for i, heads in enumerate((4, 2, 2)))
+
+    def packed(q: Any, k: Any, v: Any) -> Any:
+        return flash_attn_varlen(q, k, v, cu, cu)
+
+    split = jax.shard_map(packed, mesh=mesh(), in_specs=(P("d"),) * 3, out_specs=P("d"))
+    whole = jax.jit(packed)
+    parts = [whole(*(part[i : i + 40] for part in (q, k, v))) for i in range(0, 320, 40)]
+    compare(jax.jit(split)(q, k, v), jnp.concatenate(parts))
+
+
+def check_scores_are_never_there_as_a_whole() -> None:
+    length, heads = 8192, 2
+    shape = jax.ShapeDtypeStruct((1, length, heads, 16), jnp.float32)
+    whole = length * length * heads * 4
+
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        return flash_attn_func(q, k, v, causal=True).sum()
+
+    for function in (loss, jax.grad(loss, (0, 1, 2))):
+        compiled = jax.jit(function).lower(shape, shape, shape).compile()
+        assert compiled.memory_analysis().temp_size_in_bytes < whole / 8
+    block = Config(1.0, 0.0)
+    assert block.queries * block.keys * heads * 4 < whole / 100
+
+
+Q, K, V = qkv(4, 6)
+CU = jnp.array([0, 4, 8], jnp.int32)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        (
+            {"q": Q[0]},
+            ValueError,
+            r"q has the shape \[4, 4, 8\]; it has to be \(batch, sequence, heads, head dimension\)",
+        ),
+        ({"k": K[:1]}, ValueError, r"k has the shape \[1\]; it has to be \(batch, ...\) = \[2\]"),
+        ({"v": V[:, :5]}, ValueError, r"v has the shape \[2, 5\]; it has to be \(batch, Sk, ...\) = \[2, 6\]"),
+        ({"q": Q[..., :7]}, ValueError, "q has head dimension 7 and k has 8"),
+        ({"q": Q[:, :, :3]}, ValueError, "q has 3 heads and k has 2"),
+        ({"v": V[:, :, :1]}, ValueError, "k has 2 heads and v has 1"),
+        ({"k": K.astype(jnp.bfloat16)}, TypeError, "k has the dtype bfloat16; it has to be float32"),
+        ({"dropout_p": 1.0, "dropout_seed": 1}, ValueError, "dropout_p is 1.0"),
+        ({"dropout_seed": 1}, ValueError, "dropout_p is 0 and dropout_seed is given"),
+        ({"dropout_p": 0.1, "dropout_seed": -1}, ValueError, "dropout_seed is -1"),
+        ({"dropout_p": 0.1, "dropout_seed": 0.5}, TypeError, "dropout_seed has to be"),
+        ({"softmax_scale": jnp.float32(1)}, TypeError, "softmax_scale is an array"),
+        ({"window_size": (1,)}, ValueError, "window_size is"),
+        ({"window_size": (-2, 0)}, ValueError, "window_size is"),
+        ({"bias": jnp.ones((6, 4))}, ValueError, r"bias has the shape \[6, 4\]; it has to be \(Sq, Sk\) = \[4, 6\]"),
+        (
+            {"bias": jnp.ones((4, 6)), "alibi_slopes": jnp.ones(4)},
+            ValueError,
+            "bias and alibi_slopes cannot be combined",
+        ),
+        ({"alibi_slopes": jnp.ones(3)}, ValueError, r"alibi_slopes has the shape \[3\]"),
+        ({"cu_seqlens_q": CU}, ValueError, "have to be given together"),
+        ({"cu_seqlens_q": CU, "cu_seqlens_kv": CU[:2]}, ValueError, "cu_seqlens_kv has 2 numbers; it has to have 3"),
+        (
+            {"cu_seqlens_q": CU, "cu_seqlens_kv": CU.at[1].set(7)},
+            ValueError,
+            "a sequence of cu_seqlens_kv has the length 7",
+        ),
+        ({"cu_seqlens_q": CU, "cu_seqlens_kv": CU + 1}, ValueError, "it has to increase from 0"),
+        ({"cu_seqlens_q": CU, "cu_seqlens_kv": CU * 1.0}, TypeError, "cu_seqlens_kv has the dtype float32"),
+    ],
+)
+@pytest.mark.releases
+def check_what_does_not_fit_is_named(options: dict[str, Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        flash_attn_func(**{"q": Q, "k": K, "v": V, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"q": Q}, ValueError, r"q has the shape \[2, 4, 4, 8\]; it has to be \(total, heads, head dimension\)"),
+        ({"cu_seqlens_k": CU[:2]}, ValueError, "cu_seqlens_k has 2 numbers; it has to have 3"),
+        ({"cu_seqlens_q": CU * 2}, ValueError, "it has to increase from 0 to at most 8"),
+        (
+            {"max_seqlen_k": 3},
+            ValueError,
+            "the longest sequence of cu_seqlens_k has the length 4, but its max_seqlen is 3",
+        ),
+        ({"max_seqlen_q": -1}, ValueError, "max_seqlen_q is -1"),
+        ({"alibi_slopes": jnp.ones((1, 4))}, ValueError, r"alibi_slopes has the shape \[1, 4\]"),
+    ],
+)
+@pytest.mark.releases
+def check_what_does_not_fit_packed_is_named(options: dict[str, Any], error: type[Exception], said: str) -> None:
+    plain = {"q": Q.reshape(8, 4, 8), "k": K.reshape(12, 2, 8), "v": V.reshape(12, 2, 6)}
+    with pytest.raises(error, match=said):
+        flash_attn_varlen(**{**plain, "cu_seqlens_q": CU, "cu_seqlens_k": CU, **options})

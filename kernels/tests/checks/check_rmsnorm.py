@@ -1,0 +1,122 @@
+"""RMSNorm: XLA's results against float64, gradients, and JAX's transformations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec as P
+from jax_aiter.rmsnorm import rms_norm, rms_norm_with_add
+
+from kernels.tests.checks.common import compare, compare_gradients, made, mesh, wide, with_gradients
+
+DTYPES = [jnp.float32, jnp.float16, jnp.bfloat16]
+SHAPES = st.tuples(st.lists(st.integers(0, 5), max_size=3), st.integers(1, 70))
+
+
+def reference(x: Any, gamma: Any, epsilon: float) -> Any:
+    x, gamma = wide(x), wide(gamma)
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon) * gamma
+
+
+@given(SHAPES, st.sampled_from(DTYPES), st.sampled_from([1e-6, 1e-2]))
+def check_it_is_right_for_any_shape(shape: tuple[list[int], int], dtype: Any, epsilon: float) -> None:
+    x, gamma = made(1, (*shape[0], shape[1]), dtype) * 3, made(2, (shape[1],), dtype)
+    y = rms_norm(x, gamma, epsilon)
+    assert y.dtype == dtype
+    compare(y, reference(x, gamma, epsilon))
+
+
+@given(SHAPES, st.sampled_from(DTYPES))
+def check_the_sum_comes_with_it(shape: tuple[list[int], int], dtype: Any) -> None:
+    shape_x = (*shape[0], shape[1])
+    x, residual, gamma = made(1, shape_x, dtype), made(2, shape_x, dtype), made(3, (shape[1],), dtype)
+    y, total = rms_norm_with_add(x, residual, gamma, 1e-5)
+    assert y.dtype == total.dtype == dtype
+    np.testing.assert_array_equal(wide(total), wide(x + residual))
+    compare(y, reference(total, gamma, 1e-5))
+
+
+@pytest.mark.parametrize("scale", [1e-18, 1e18])
+def check_sums_neither_vanish_nor_overflow_in_half_precision(scale: float) -> None:
+    x, gamma = made(1, (3, 40), jnp.bfloat16) * jnp.bfloat16(scale), jnp.ones(40, jnp.bfloat16)
+    compare(rms_norm(x, gamma, 1e-38), reference(x, gamma, 1e-38))
+
+
+@pytest.mark.releases
+@pytest.mark.usefixtures("x64")
+def check_gradients_are_those_of_finite_differences() -> None:
+    x, residual, gamma = (made(i, s, jnp.float64) for i, s in enumerate([(2, 3, 9), (2, 3, 9), (9,)]))
+    compare_gradients(lambda x, g: (rms_norm(x, g, 1e-3), ()), x, gamma)
+    compare_gradients(lambda x, r, g: (rms_norm_with_add(x, r, g, 1e-3), ()), x, residual, gamma)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def check_gradients_have_the_dtypes_of_what_they_belong_to(dtype: Any) -> None:
+    x, gamma = made(1, (4, 33), dtype), made(2, (33,), dtype)
+    found = jax.grad(lambda *a: (rms_norm(*a) ** 2).sum().astype(jnp.float32), (0, 1))(x, gamma)
+    plain = [array.astype(jnp.float32) for array in (x, gamma)]
+    wanted = jax.grad(lambda *a: (rms_norm(*a) ** 2).sum(), (0, 1))(*plain)
+    assert [g.dtype for g in found] == [dtype, dtype]
+    compare(found, wanted, {jnp.float32: 1e-6, jnp.float16: 4e-3, jnp.bfloat16: 3e-2}[dtype])
+
+
+@pytest.mark.releases
+@pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0), (1, None)])
+def check_vmap_is_a_loop(axes: tuple[int | None, int | None]) -> None:
+    x = made(1, (3, 3, 8) if axes[0] is not None else (3, 8))
+    gamma = made(2, (3, 8) if axes[1] is not None else (8,))
+
+    def parts(i: int) -> tuple[Any, Any]:
+        return (x if axes[0] is None else jnp.take(x, i, axes[0])), (gamma if axes[1] is None else gamma[i])
+
+    both = with_gradients(rms_norm)
+    loop = [jax.jit(both)(*parts(i)) for i in range(3)]
+    compare(jax.jit(jax.vmap(both, axes))(x, gamma), jax.tree.map(lambda *p: jnp.stack(p), *loop))
+
+
+@pytest.mark.releases
+def check_gradient_of_vmap_is_vmap_of_gradient() -> None:
+    x, gamma = made(1, (3, 4, 8)), made(2, (8,))
+    inside = jax.grad(lambda x, g: (jax.vmap(rms_norm, (0, None))(x, g) ** 2).sum(), (0, 1))(x, gamma)
+    each = jax.vmap(jax.grad(lambda x, g: (rms_norm(x, g) ** 2).sum(), (0, 1)), (0, None))(x, gamma)
+    compare(inside, (each[0], each[1].sum(0)))
+
+
+@pytest.mark.releases
+def check_shards_give_what_the_whole_gives() -> None:
+    arrays = made(1, (16, 24)), made(2, (16, 24)), made(3, (24,))
+    spread = jax.shard_map(rms_norm_with_add, mesh=mesh(), in_specs=(P("d"), P("d"), P()), out_specs=P("d"))
+    compare(jax.jit(with_gradients(spread))(*arrays), jax.jit(with_gradients(rms_norm_with_add))(*arrays))
+
+
+X, GAMMA = jnp.ones((4, 8)), jnp.ones(8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ((X, jnp.ones(7)), ValueError, r"gamma has the shape \[7\]; it has to be \[n\] = \[8\]"),
+        ((X, jnp.ones((1, 8))), ValueError, r"gamma has the shape \[1, 8\]; it has to be \[n\]"),
+        ((X, GAMMA.astype(jnp.bfloat16)), TypeError, "gamma has the dtype bfloat16; it has to be float32"),
+        ((X.astype(jnp.int32), GAMMA), TypeError, "x has the dtype int32"),
+        ((X, GAMMA, 0.0), ValueError, "epsilon is 0.0"),
+        ((X, GAMMA, jnp.float32(1)), ValueError, "epsilon is"),
+        ((jnp.float32(3), GAMMA), ValueError, "x is a scalar"),
+        ((jnp.ones((4, 0)), jnp.ones(0)), ValueError, r"x has the shape \[4, 0\]; rows must not be empty"),
+        ((3.0, GAMMA), TypeError, "x is a float"),
+    ],
+)
+def check_what_does_not_fit_is_named(arguments: tuple[Any, ...], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=f"rms_norm: {said}"):
+        rms_norm(*arguments)
+
+
+def check_a_residual_that_does_not_fit_is_named() -> None:
+    with pytest.raises(ValueError, match=r"residual has the shape \[8, 4\]; it has to be the shape of x = \[4, 8\]"):
+        rms_norm_with_add(X, X.T, GAMMA)

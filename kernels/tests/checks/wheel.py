@@ -1,0 +1,70 @@
+"""Check of a wheel's package with its kernels: every module loads, and programs for AMD GPUs call it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax_aiter
+import pytest
+from jax_aiter._loader import loader
+from jax_aiter._table import GEMM_BF16, OPERATIONS
+from jax_aiter.gemm import gemm
+
+from kernels.tests.checks.check_lowering import CASES, calls, lowered
+
+MANIFEST = loader().manifest
+assert MANIFEST is not None
+PRESENT = {handler.target for module in MANIFEST.modules.values() for handler in module.handlers}
+"""Custom calls of the wheel's modules."""
+
+
+@pytest.mark.parametrize("gfx", MANIFEST.targets)
+def check_each_target_is_served_by_the_modules_that_have_its_code(gfx: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MANIFEST is not None
+    monkeypatch.setenv("JAX_AITER_TARGET", gfx)
+    report: dict[str, Any] = jax_aiter.info()
+    assert report["problem"] is None
+    assert report["version"] == jax_aiter.__version__
+    for name, targets in OPERATIONS.items():
+        modules = (MANIFEST.module_of(target.name) for target in targets)
+        served = any(module is not None and module.runs_on(gfx) for module in modules)
+        # AITER's tables decide about gemm by its shape.
+        assert (report["operations"][name]["backend"] != "xla") == (served and name != "gemm"), name
+
+
+CALLED = [
+    name
+    for name, case in CASES.items()
+    if "AITER tuned" not in name and all(call[0] in PRESENT for call in case[3]) and "halves" not in name
+]
+UNTUNED = {"kernel": '""', "splitk": "0 : i32"}
+
+
+@pytest.mark.parametrize("name", CALLED)
+def check_programs_call_kernels_that_load(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MANIFEST is not None
+    gfx, function, arguments, wanted = CASES[name]
+    monkeypatch.setenv("JAX_AITER_TARGET", gfx if gfx in MANIFEST.targets else "gfx1100")
+    jax.clear_caches()
+    # Without compute units, no table of the wheel has a row.
+    plain = [(*call, attrs | {name: UNTUNED[name] for name in attrs if name in UNTUNED}) for *call, attrs in wanted]
+    assert calls(lowered(function, *arguments)) == plain
+
+
+@pytest.mark.skipif(GEMM_BF16.name not in PRESENT, reason="the wheel has no such module")
+def check_a_row_of_the_wheels_tables_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
+    monkeypatch.setenv("JAX_AITER_COMPUTE_UNITS", "80")
+    factors = [jax.ShapeDtypeStruct((rows, 5120), "bfloat16") for rows in (64, 256)]
+    (call,) = calls(lowered(partial(gemm, out_dtype="float32"), *factors))
+    assert call[3] == {"kernel": '"_ZN5aiter28bf16gemm_outf32_tn_32x64_pf3E"', "splitk": "10 : i32"}
+
+
+def check_every_module_loads() -> None:
+    assert MANIFEST is not None
+    kernels = loader()
+    for name in reversed(MANIFEST.load_order):
+        kernels.ensure(name)
+    assert set(kernels.loaded) == set(MANIFEST.modules)

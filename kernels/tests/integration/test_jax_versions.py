@@ -1,0 +1,22 @@
+"""The package jax_aiter with the oldest and the newest jax: transformations, registration and lowering.
+
+Numerical results do not depend on the version.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kernels.tests.support.fake.lowered import CHECKS, Environment
+from kernels.tests.support.jax_checks import FAST_COMPILER, FASTER_COMPILER, run_checks
+
+pytestmark = pytest.mark.network
+FLAGS = {"0.8.0": FASTER_COMPILER, "0.12.0": FAST_COMPILER}
+
+
+@pytest.mark.parametrize("jax", FLAGS)
+def test_checks_pass(jax: str, environment: Environment, tmp_path: Path) -> None:
+    modules = sorted(path.name for path in CHECKS.glob("check_*.py"))
+    run_checks(environment(jax), tmp_path / "run", *modules, "-m", "releases", flags=FLAGS[jax])

@@ -1,0 +1,259 @@
+"""The real GEMM handlers above FakeHip: object, grid and argument bytes as in AITER's own files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kernels.tests.support.fake import golden
+from kernels.tests.support.fake.calls import CallError, FakeMachine, Record
+from kernels.tests.support.fake.gemm_calls import BF16_GPUS, bf16_call, fp4_call, fp8_call, i8_call, launch
+from kernels.tests.support.fake.trees import Gpu, KernelTree, find_device
+
+pytestmark = pytest.mark.network
+
+MI300, MI350 = find_device("gfx942", 304), find_device("gfx950", 256)
+Shape = tuple[int, int, int]
+"""M, N, K."""
+
+
+def examples(cases: Iterable[Mapping[str, object]]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add cases that always run to a test of hypothesis."""
+
+    def add(test: Callable[..., None]) -> Callable[..., None]:
+        for case in cases:
+            test = example(**case)(test)
+        return test
+
+    return add
+
+
+def multiples(most: int, *steps: int) -> st.SearchStrategy[int]:
+    """Generate multiples of one of some numbers."""
+    return st.integers(1, most).flatmap(lambda count: st.sampled_from([count * step for step in steps]))
+
+
+def expect(record: Record, row: golden.Row | Path, grid: Shape, values: Mapping[str, int | float]) -> None:
+    path = row if isinstance(row, Path) else row.path
+    assert record.sha256 == golden.digest(path)
+    assert record.kernel == golden.metadata(path)[".name"]
+    assert record.grid == grid
+    assert record.arguments == golden.packed(path, values)
+
+
+@settings(max_examples=300)
+@examples(
+    {"shape": shape, "splitk": splitk, "gpu": gpu}
+    for shape in (
+        (512, 512, 1024), (1, 64, 64), (17, 128, 4096), (4096, 4096, 4096), (1000, 6400, 8192), (33, 28672, 128),
+    )
+    for splitk in (0, 1, 3)
+    for gpu in BF16_GPUS
+)  # fmt: skip
+@given(
+    shape=st.tuples(st.integers(1, 5000), multiples(100, 32, 64, 256), multiples(200, 32, 64, 256)),
+    splitk=st.integers(0, 70),
+    gpu=st.sampled_from(BF16_GPUS),
+)
+def test_bf16(kernel_tree: KernelTree, fake_machine: FakeMachine, shape: Shape, splitk: int, gpu: Gpu) -> None:
+    m, n, k = shape
+    table = golden.rows(kernel_tree.source, gpu.processor, "gemm_bf16")
+    options = golden.bf16_options(table, m, n, k, gpu.compute_units, splitk)
+    args, results = call = bf16_call(m, n, k)
+
+    def run() -> tuple[Record, list[Record]]:
+        library = kernel_tree.library("gemm_bf16")
+        return launch(fake_machine, library, "JaxAiterGemmBf16", call, gpu.ordinal, splitk=splitk, kernel="")
+
+    if not options:
+        assert k % 64 or n % 64 or splitk > min(64, k // 64)
+        with pytest.raises(CallError, match=f"No kernel of .*bf16gemm.*csv fits M={m}, N={n}, K={k}"):
+            run()
+        return
+    row, split = golden.best(options, m, n, gpu.compute_units)
+    found, before = run()
+    values: dict[str, int | float] = {
+        "D": results[0].address, "A": args[0].address, "B": args[1].address, "alpha": 1.0,
+        "strideD0": n * 4, "strideC0": n * 4, "strideA0": k * 2, "strideB0": k * 2,
+        "Mdim": m, "Ndim": n, "Kdim": k, "splitk": split,
+    }  # fmt: skip
+    expect(found, row, (n // row.tile_n, golden.ceil(m, row.tile_m), split), values)
+    # Blocks that share a k add to the result.
+    zeroed = [(record.to, record.value, record.size) for record in before]
+    assert zeroed == ([(results[0].address, 0, m * n * 4)] if split > 1 else [])
+    assert (n % row.tile_n, k % 64) == (0, 0)
+    assert 1 <= split <= min(64, k // 64)
+    assert split == splitk or splitk == 0
+    # By default the handler splits only to fill idle compute units.
+    across, down, _ = found.grid
+    assert splitk or split == 1 or across * down * split <= gpu.compute_units
+
+
+def test_bf16_splits_a_square_to_fill_the_gpu(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
+    library = kernel_tree.library("gemm_bf16")
+    call = bf16_call(512, 512, 1024)
+    found, _ = launch(fake_machine, library, "JaxAiterGemmBf16", call, MI300, splitk=0, kernel="")
+    assert found.grid == (8, 8, 4)
+    assert "64x64" in found.kernel
+
+
+@settings(max_examples=150)
+@examples(
+    {"shape": shape, "splitk": splitk}
+    for shape in ((1, 128, 128), (1, 4096, 4096), (129, 256, 512), (1000, 4096, 8192), (192, 384, 640))
+    for splitk in (0, 2, 4)
+)
+@given(shape=st.tuples(st.integers(1, 5000), multiples(200, 64), multiples(200, 64)), splitk=st.integers(0, 20))
+def test_i8(kernel_tree: KernelTree, fake_machine: FakeMachine, shape: Shape, splitk: int) -> None:
+    m, n, k = shape
+    table = golden.rows(kernel_tree.source, "gfx942", "gemm_i8")
+    options = golden.i8_options(table, m, n, k, 304, splitk)
+    args, results = call = i8_call(m, n, k)
+
+    def run() -> tuple[Record, list[Record]]:
+        library = kernel_tree.library("gemm_i8")
+        return launch(fake_machine, library, "JaxAiterGemmI8", call, MI300, splitk=splitk, kernel="")
+
+    if not options:
+        with pytest.raises(CallError, match=r"No kernel of|K has no|multiple of"):
+            run()
+        return
+    row, split = golden.best(options, m, n, 304)
+    found, before = run()
+    a, b, a_scale, b_scale, bias = (tensor.address for tensor in args)
+    values = {"C": results[0].address, "A": a, "B": b, "SA": a_scale, "SB": b_scale, "BIAS": bias,
+              "M": m, "N": n, "K": k, "PA": k, "PB": k, "PC": n * 2, "KS": split}  # fmt: skip
+    expect(found, row, (n // row.tile_n * split, golden.ceil(m, row.tile_m), 1), values)
+    assert [record.size for record in before] == ([m * n * 2] if split > 1 else [])
+    # Every part of K is a multiple of 128, and none is empty.
+    part = golden.ceil(golden.ceil(k, split), 128) * 128
+    assert k % 128 == 0
+    assert (split - 1) * part < k <= split * part
+
+
+def test_i8_fills_the_gpu_with_parts_of_k(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
+    library = kernel_tree.library("gemm_i8")
+    call = i8_call(1, 4096, 4096)
+    found, before = launch(fake_machine, library, "JaxAiterGemmI8", call, MI300, splitk=0, kernel="")
+    assert found.grid == (32 * 8, 1, 1)
+    assert len(before) == 1
+
+
+def test_i8_splits_k_only_into_parts_that_run_at_once(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
+    """A block clears a share of the result when it starts: test_gemm_i8_needs_all_parts_at_once."""
+    library, gpu = kernel_tree.library("gemm_i8"), find_device("gfx942", 80)
+    found, _ = launch(fake_machine, library, "JaxAiterGemmI8", i8_call(1, 5120, 1024), gpu, splitk=2, kernel="")
+    assert found.grid == (80, 1, 1)
+    with pytest.raises(CallError, match="2 parts of K do not all run at the same time on 80 compute units"):
+        launch(fake_machine, library, "JaxAiterGemmI8", i8_call(1, 5248, 1024), gpu, splitk=2, kernel="")
+
+
+def test_i8_names_a_split_that_k_does_not_have(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
+    library, call = kernel_tree.library("gemm_i8"), i8_call(1, 128, 128)
+    with pytest.raises(CallError, match="K has no 2 parts that are multiples of 128"):
+        launch(fake_machine, library, "JaxAiterGemmI8", call, MI300, splitk=2, kernel="")
+
+
+@settings(max_examples=200)
+@examples(
+    {"shape": shape, "splitk": splitk, "shuffled": shuffled}
+    for shape in ((32, 1024, 512), (256, 256, 2048), (992, 3840, 8192), (4096, 10240, 4096), (64, 512, 256))
+    for splitk in (0, 2, 8)
+    for shuffled in (True, False)
+)
+@given(
+    shape=st.tuples(multiples(40, 32), multiples(100, 64), multiples(64, 128)),
+    splitk=st.sampled_from([0, 1, 2, 4, 8, 16]),
+    shuffled=st.booleans(),
+)
+def test_fp4(kernel_tree: KernelTree, fake_machine: FakeMachine, shape: Shape, splitk: int, shuffled: bool) -> None:
+    m, n, k = shape
+    table = golden.rows(kernel_tree.source, "gfx950", "gemm_fp4")
+    options = golden.fp4_options(table, n, k, splitk, shuffled=shuffled)
+    args, results = call = fp4_call(m, n, k)
+    words: dict[str, Any] = {"splitk": splitk, "kernel": "", "bpreshuffle": shuffled}
+    library = kernel_tree.library("gemm_fp4")
+    if not options:
+        said = "K a multiple of 256" if k % 256 else "No kernel of .*f4gemm.*csv fits"
+        with pytest.raises(CallError, match=said):
+            launch(fake_machine, library, "JaxAiterGemmFp4", call, MI350, **words)
+        return
+    row, split = golden.best(options, m, n, 256)
+    found, before = launch(fake_machine, library, "JaxAiterGemmFp4", call, MI350, **words)
+    values: dict[str, int | float] = {
+        "D": results[0].address, "A": args[0].address, "B": args[1].address, "alpha": 1.0,
+        "strideD0": n, "strideC0": n, "strideA0": k, "strideB0": k, "Mdim": m, "Ndim": n, "Kdim": k,
+        "ScaleA": args[2].address, "ScaleB": args[3].address,
+        "strideScaleA0": args[2].shape[1], "strideScaleB0": args[3].shape[1],
+    }  # fmt: skip
+    if split > 1:
+        values["log2_k_split"] = split.bit_length() - 1
+    expect(found, row, (n // row.tile_n, golden.ceil(m, row.tile_m), split), values)
+    assert [record.size for record in before] == ([m * n * 2] if split > 1 else [])
+    assert (row.shuffled, row.splits) == (shuffled, splitk > 1)
+    assert (n % row.tile_n, split) == (0, max(1, splitk))
+    assert k % (256 * split) == 0
+
+
+FP8_SHAPES = st.tuples(st.one_of(st.integers(1, 64), st.integers(1, 5000)), multiples(100, 128), multiples(100, 64))
+
+
+@settings(max_examples=150)
+@examples({"shape": (m, 512, 1024)} for m in (16, 32, 33, 4096))
+@given(shape=FP8_SHAPES)
+def test_fp8_mi350(kernel_tree: KernelTree, fake_machine: FakeMachine, shape: Shape) -> None:
+    m, n, k = shape
+    args, results = call = fp8_call("gemm_fp8_mi350", m, n, k)
+    library = kernel_tree.library("gemm_fp8_mi350")
+    if n % 256 or k % 128 or m < 16 or k < 512:
+        with pytest.raises(CallError):
+            launch(fake_machine, library, "JaxAiterGemmFp8Mi350", call, MI350)
+        return
+    found, before = launch(fake_machine, library, "JaxAiterGemmFp8Mi350", call, MI350)
+    x, w, x_scale, w_scale = (tensor.address for tensor in args)
+    values = {"O": results[0].address, "X": x, "G": w, "XQ": x_scale, "GQ": w_scale, "dim": k, "hdim": n, "batch": m,
+              "eprt": 1, "Xs": k, "GUs": k, "Os": n * 2}  # fmt: skip
+    # One kernel of few rows, and the other, are those of AITER's host code.
+    tile = 32 if m <= 32 else 128
+    path = kernel_tree.source / "gfx950" / f"f8_block_scale_mi350_x{tile}.co"
+    expect(found, path, (n // 256, golden.ceil(m, tile), 1), values)
+    assert not before
+
+
+@settings(max_examples=150)
+@examples({"shape": (m, 768, 384)} for m in (1, 128, 1000))
+@given(shape=FP8_SHAPES)
+def test_flatmm(kernel_tree: KernelTree, fake_machine: FakeMachine, shape: Shape) -> None:
+    m, n, k = shape
+    args, results = call = fp8_call("flatmm_fp8", m, n, k)
+    library = kernel_tree.library("flatmm_fp8")
+    if n % 256 or k % 128:
+        with pytest.raises(CallError):
+            launch(fake_machine, library, "JaxAiterFlatmmFp8", call, MI300)
+        return
+    found, before = launch(fake_machine, library, "JaxAiterFlatmmFp8", call, MI300)
+    x, w, x_scale, w_scale = (tensor.address for tensor in args)
+    values = {"a_ptr": x, "b_ptr": w, "sa_ptr": x_scale, "sb_ptr": w_scale, "d_f16_ptr": results[0].address,
+              "hidden_size": k, "intermediate_size": n, "num_tokens": m}  # fmt: skip
+    path = kernel_tree.source / "gfx942" / "flatmm_uk_gfx9_f16f8_128x256x128_1x4x1_16x16x32.co"
+    expect(found, path, (n // 256, golden.ceil(m, 128), 1), values)
+    assert not before
+
+
+def test_named_kernel_is_used(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
+    library, call = kernel_tree.library("gemm_bf16"), bf16_call(512, 512, 1024)
+    for row in golden.rows(kernel_tree.source, "gfx942", "gemm_bf16"):
+        found, _ = launch(fake_machine, library, "JaxAiterGemmBf16", call, MI300, splitk=1, kernel=row.kernel)
+        assert found.kernel == row.kernel
+
+
+def test_empty_operands_launch_nothing(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
+    fake_machine.records()
+    words = {"splitk": 0, "kernel": ""}
+    fake_machine.call(kernel_tree.library("gemm_bf16"), "JaxAiterGemmBf16", *bf16_call(0, 64, 64), words)
+    assert fake_machine.records() == []

@@ -1,0 +1,147 @@
+"""AITER's kernels of attention backward, interpreted with the arguments that the handler packs, against float64.
+
+Waves rely on shared memory being accessed in the order in which they issue, beyond the waits of the kernels: some reads
+are outstanding at a barrier after which another wave writes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernels.tests.support.fake import golden
+from kernels.tests.support.fake.bwd_calls import BwdCase
+from kernels.tests.support.fake.calls import LOAD, MEMSET, FakeMachine, Tensor
+from kernels.tests.support.fake.trees import KernelTree, find_device
+from kernels.tests.support.isa.machine import GpuMachine
+from kernels.tests.support.isa.memory import Memory
+
+pytestmark = pytest.mark.network
+
+Array = Any
+SCALE = 0.125  # as in BwdCase
+UNSEEN = 1e30
+"""lse of a query that sees no key, as jax_aiter passes it."""
+
+
+def bf16(values: Array) -> Array:
+    """Return numbers rounded to bfloat16, as their bits."""
+    bits = np.asarray(values, np.float32).view(np.uint32)
+    return (bits + 0x7FFF + (bits >> 16 & 1) >> 16).astype(np.uint16)
+
+
+def exact(bits: Array) -> Array:
+    """Return bfloat16 numbers as float64."""
+    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def gradients(case: BwdCase, dout: Array, q: Array, k: Array, v: Array) -> tuple[Array, ...]:
+    """Return lse, d, dq, dk and dv of one sequence in float64: lse and d [h, q], dq [h, q, d], dk and dv [k, h, d]."""
+    k, v = (np.repeat(one, case.group, axis=1) for one in (k, v))
+    scores = np.einsum("qhd,khd->hqk", q, k) * SCALE
+    queries, keys = scores.shape[1:]
+    diagonal, key = np.arange(queries)[:, None] + keys - queries, np.arange(keys)
+    left, right = case.window
+    seen = (key >= diagonal - left) | (left < 0)
+    seen &= (key <= diagonal + right) | (right < 0)
+    total = np.where(seen, np.exp(scores), 0).sum(-1)
+    lse = np.where(total > 0, np.log(np.where(total > 0, total, 1)), UNSEEN)
+    p = np.where(seen, np.exp(scores - lse[..., None]), 0)
+    d = np.einsum("qhd,hqk,khd->hq", dout, p, v)
+    ds = p * (np.einsum("qhd,khd->hqk", dout, v) - d[..., None]) * SCALE
+    dq, dk = np.einsum("hqk,khd->hqd", ds, k), np.einsum("hqk,qhd->khd", ds, q)
+    return lse, d, dq, dk, np.einsum("hqk,qhd->khd", p, dout)
+
+
+def run(tree: KernelTree, fake: FakeMachine, case: BwdCase, args: list[Array], seed: int) -> tuple[str, list[Array]]:
+    """Call the handler and run the kernel that it launches; return the kernel's name, and dq, dk and dv."""
+    memory, (operands, results) = Memory(), case.tensors()
+    made = [np.full(one.shape, 0xFFFF, np.uint16 if one.dtype == "bf16" else np.uint32) for one in results]
+    places = [
+        Tensor(one.dtype, value.shape, memory.put(value.tobytes()))
+        for one, value in zip([*operands, *results], [*args, *made], strict=True)
+    ]
+    fake.records()
+    library, device = tree.library("mha_bwd_asm"), find_device("gfx942", 304)
+    fake.call(library, "JaxAiterMhaBwdAsm", places[:8], places[8:], case.attributes(), device=device)
+    *before, launch = (record for record in fake.records() if record.what != LOAD)
+    for record in before:
+        assert record.what == MEMSET
+        memory.fill(record.to, record.value, record.size)
+    (path,) = (one for one in (tree.hsa / "gfx942").rglob("*.co") if golden.digest(one) == launch.sha256)
+    x, y, z = launch.grid
+    GpuMachine(path, seed, memory, races=False, ordered=True).run(
+        launch.kernel, launch.arguments, (x, y, z), launch.block[0]
+    )
+    dq = np.frombuffer(memory.get(places[8].address), np.float32).reshape(results[0].shape)
+    rest = [np.frombuffer(memory.get(one.address), np.uint16).reshape(one.shape) for one in places[9:]]
+    return launch.kernel, [dq.astype(np.float64), *map(exact, rest)]
+
+
+CASES = {
+    "hd128_bf16_a32_rtnaE": BwdCase(queries=64, keys=64, batch=1, key_heads=1, group=1),
+    "hd128_bf16_causal_a32_rtnaE": BwdCase(queries=128, keys=128, batch=1, key_heads=1, group=1, window=(-1, 0)),
+    "hd128_bf16_a32_rtna_psskddvE": BwdCase(queries=40, keys=70, batch=2, key_heads=1, group=2, depth=72),
+    "hd128_bf16_causal_br_a32_rtna_psskddvE": BwdCase(
+        queries=60, keys=250, batch=1, key_heads=1, group=1, window=(-1, 0)
+    ),
+    "hd128_bf16_swa_a32_rtna_psskddvE": BwdCase(queries=60, keys=80, batch=1, key_heads=1, group=1, window=(16, 3)),
+    "hd64_bf16_causal_br_a32_rtna_psskE": BwdCase(
+        queries=40, keys=30, batch=1, key_heads=1, group=1, depth=64, window=(-1, 0)
+    ),
+    "hd64_bf16_causal_a32_rtna_psskE": BwdCase(
+        queries=50, keys=50, batch=1, key_heads=2, group=1, depth=64, window=(-1, 0)
+    ),
+    "hd192_bf16_a32_rtna_psskddvE": BwdCase(queries=40, keys=70, batch=1, key_heads=1, group=1, depth=136),
+    "hd192_bf16_causal_br_a32_rtna_psskddvE": BwdCase(
+        queries=40, keys=70, batch=1, key_heads=1, group=1, depth=192, window=(-1, 0)
+    ),
+}
+
+
+def operands(case: BwdCase) -> list[Array]:
+    """Return dout, q, k and v."""
+    random = np.random.default_rng(case.queries)
+    return [bf16(random.standard_normal(one.shape)) for one in case.tensors()[0][:4]]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_batches_match_float64(kernel_tree: KernelTree, fake_machine: FakeMachine, name: str) -> None:
+    case, none = CASES[name], np.zeros(0, np.int32)
+    halves = operands(case)
+    parts = [gradients(case, *(exact(one[b]) for one in halves)) for b in range(case.batch)]
+    lse, d, *wanted = (np.stack([part[at] for part in parts]) for at in range(5))
+    rows = [lse.astype(np.float32), d.astype(np.float32)]
+    kernel, found = run(kernel_tree, fake_machine, case, [*halves, *rows, none, none], seed=7)
+    assert kernel.endswith(name)
+    # P and dS are rounded to bfloat16, half away from zero, before they are multiplied.
+    for one, other in zip(found, wanted, strict=True):
+        assert np.abs(one - other).max() < 2.0**-7 * np.abs(other).max()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("depth", [64, 128, 192])
+def test_packed_sequences_match_float64(
+    kernel_tree: KernelTree, fake_machine: FakeMachine, depth: int, causal: bool
+) -> None:
+    """The second sequence has no queries, and the last rows belong to none."""
+    lengths, key_lengths = (33, 0, 20), (50, 7, 18)
+    window = (-1, 0) if causal else (-1, -1)
+    case = BwdCase(
+        packed=3, queries=60, keys=80, depth=depth, key_heads=1, group=1, window=window, longest=(33, 50)
+    )  # fmt: skip
+    cu, cu_keys = (np.cumsum([0, *one]).astype(np.int32) for one in (lengths, key_lengths))
+    halves = operands(case)
+    wanted = [np.zeros(one.shape) for one in case.tensors()[1]]
+    lse, d = np.full((1, 60), UNSEEN), np.zeros((1, 60))
+    for b in range(3):
+        rows, keys = slice(cu[b], cu[b + 1]), slice(cu_keys[b], cu_keys[b + 1])
+        dout, q, k, v = (exact(one[part]) for one, part in zip(halves, (rows, rows, keys, keys), strict=True))
+        lse[:, rows], d[:, rows], wanted[0][:, rows], wanted[1][keys], wanted[2][keys] = gradients(case, dout, q, k, v)
+    rows_of = [lse.astype(np.float32), d.astype(np.float32)]
+    kernel, found = run(kernel_tree, fake_machine, case, [*halves, *rows_of, cu, cu_keys], seed=3)
+    assert kernel.endswith("_groupE")
+    for one, other in zip(found, wanted, strict=True):
+        assert np.abs(one - other).max() < 2.0**-7 * np.abs(other).max()

@@ -1,0 +1,87 @@
+"""Tables and objects of later AITER sources: bf16 results, bias, kernels that split K and count in semaphores.
+
+The metadata of such objects has the offsets: is_out_b16 288, Bias 304, add_bias 320, semaphore 336.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from kernels.tests.support.fake.calls import FakeMachine, Library
+from kernels.tests.support.fake.gemm_calls import bf16_call, launch
+from kernels.tests.support.fake.refused import refused
+from kernels.tests.support.fake.trees import KernelTree, find_device
+
+pytestmark = pytest.mark.network
+
+UNIMPLEMENTED = 12
+MI300 = find_device("gfx942", 304)
+CLEAN, PLAIN = "bf16gemm_fp32bf16_tn_64x64_splitk_clean", "bf16gemm_fp32bf16_tn_32x64_pf3_splitk"
+LARGE, SHUFFLED = "bf16gemm_bf16_tn_256x256", "bf16gemm_fp32bf16_tn_64x64_bshuffle_splitk"
+
+
+@pytest.fixture(scope="module")
+def library(kernel_tree: KernelTree) -> Library:
+    return kernel_tree.fresh("gemm_bf16", kernel_tree.lib.parent / "second")
+
+
+def arguments(data: bytes) -> dict[str, int]:
+    """Return by name the arguments at the offsets that this generation added."""
+    at = {
+        "splitk": (272, "I"),
+        "is_out_b16": (288, "I"),
+        "bias": (304, "Q"),
+        "add_bias": (320, "I"),
+        "semaphore": (336, "Q"),
+    }
+    return {
+        name: struct.unpack_from("<" + kind, data, where)[0] for name, (where, kind) in at.items() if where < len(data)
+    }
+
+
+@pytest.mark.parametrize("out", ["bf16", "f32"])
+@pytest.mark.parametrize("bias", [0, 512])
+def test_split_with_semaphores(library: Library, fake_machine: FakeMachine, out: str, bias: int) -> None:
+    args, results = call = bf16_call(512, 512, 1024, out=out, bias=bias)
+    found, before = launch(fake_machine, library, "JaxAiterGemmBf16", call, MI300, splitk=0, kernel="")
+    assert (found.kernel, found.grid, len(found.arguments)) == (CLEAN, (8, 8, 4), 352)
+    assert arguments(found.arguments) == {
+        "splitk": 4,
+        "is_out_b16": int(out == "bf16"),
+        "bias": args[2].address if bias else 0,
+        "add_bias": int(bias > 0),
+        "semaphore": results[1].address,
+    }
+    stride = 512 * (2 if out == "bf16" else 4)
+    assert struct.unpack_from("<I", found.arguments, 96) == (stride,)
+    assert [(record.to, record.value, record.size) for record in before] == [(results[1].address, 0, 4096)]
+
+
+def test_without_a_split_there_is_nothing_to_zero(library: Library, fake_machine: FakeMachine) -> None:
+    call = bf16_call(512, 512, 1024, out="bf16")
+    found, before = launch(fake_machine, library, "JaxAiterGemmBf16", call, MI300, splitk=1, kernel="")
+    assert (found.kernel, found.grid, len(found.arguments)) == (PLAIN, (8, 16, 1), 336)
+    assert arguments(found.arguments) == {"splitk": 1, "is_out_b16": 1, "bias": 0, "add_bias": 0}
+    assert before == []
+
+
+@pytest.mark.parametrize(
+    ("kernel", "out", "bias", "splitk", "why"),
+    [
+        (LARGE, "f32", 0, 0, "its result is bf16"),
+        (LARGE, "bf16", 4096, 0, "it adds no bias"),
+        (LARGE, "bf16", 0, 2, "splitk=2 is more than it can"),
+        (CLEAN, "bf16", 0, 0, "too few semaphores"),
+        (CLEAN, "bf16", 0, 1, "it splits K, against splitk=1"),
+        (CLEAN, "bf16", 0, 17, "splitk=17 is more than it can"),
+        (SHUFFLED, "bf16", 0, 0, "it wants b in another layout"),
+    ],
+)
+def test_unsupported_gemm_is_refused(
+    library: Library, fake_machine: FakeMachine, kernel: str, out: str, bias: int, splitk: int, why: str
+) -> None:
+    call, words = bf16_call(4096, 4096, 1024, out=out, bias=bias), {"splitk": splitk, "kernel": kernel}
+    with refused(UNIMPLEMENTED, why):
+        fake_machine.call(library, "JaxAiterGemmBf16", *call, words, device=MI300)

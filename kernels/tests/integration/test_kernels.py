@@ -1,0 +1,275 @@
+"""`ci_build kernels`: AITER's sources from the package index, every module that needs no ROCm, 11 targets."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from core.errors import KernelError
+from core.model import GfxTarget, KernelRequest
+from core.process import HostRunner
+from core.targets import machs
+from kernels.build import KernelBuild, KernelBuildResult
+from kernels.graph import Capacity
+from kernels.steps import SRC
+from kernels.tests.support.command import build, kernels
+from kernels.toolchains import Toolchain, obtain_pypi
+from tests.support.cluster import cluster_processes
+from tests.support.silent import Silent
+from wheelkit.archive.reader import WheelArchive
+from wheelkit.gpu.code_object import mach_of
+from wheelkit.kernel_wheel import read_manifest
+
+pytestmark = pytest.mark.network
+ROOT = Path(__file__).resolve().parents[3]
+TARGETS = (
+    "gfx906", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1103", "gfx1151", "gfx1200", "gfx1201",
+    "gfx9-4-generic",
+)  # fmt: skip
+LAUNCHERS_LIMIT = 6_000_000
+"""Maximum bytes of a wheel with the co-launchers for gfx942 and gfx950."""
+LAUNCHERS = {
+    "gemm_bf16": {"gfx942": 4, "gfx950": 4},
+    "gemm_i8": {"gfx942": 2},
+    "mha_fwd_asm": {"gfx942": 8, "gfx950": 8},
+    "mha_bwd_asm": {"gfx942": 40, "gfx950": 32},
+    "gemm_fp8_mi350": {"gfx950": 2},
+    "gemm_fp4": {"gfx950": 35},
+    "flatmm_fp8": {"gfx942": 1},
+}
+"""Module -> target -> code objects, counted in the published source."""
+PORTABLE = ("rms_norm",)
+"""Modules of this project, each with one unit of device code."""
+
+
+@pytest.fixture(scope="module")
+def receipt(work_cache: Path, shared_folder: Path) -> dict[str, Any]:
+    """Build everything for all targets of the list."""
+    told = shared_folder / "kernels.json"
+    with FileLock(shared_folder / "kernels.lock"):
+        if not told.exists():
+            told.write_text(json.dumps(build(shared_folder / "kernels", work_cache, ",".join(TARGETS))))
+    found: dict[str, Any] = json.loads(told.read_text())
+    return found
+
+
+def test_build_covers_every_module_and_target(receipt: dict[str, Any], work_cache: Path, tmp_path: Path) -> None:
+    with WheelArchive(Path(receipt["wheel"])) as archive:
+        manifest = read_manifest(archive)
+        assert manifest.targets == tuple(receipt["targets"])
+        assert set(manifest.targets) == set(TARGETS)
+        assert manifest.missing == ()
+        modules = {module.name: module for module in manifest.modules}
+        for name, expected in LAUNCHERS.items():
+            codes = {gfx: sum(path.endswith(".co") for path in files) for gfx, files in modules[name].objects.items()}
+            assert codes == expected
+        for name in PORTABLE:
+            assert set(modules[name].objects) == set(TARGETS)
+        for module in manifest.modules:
+            for gfx, files in module.objects.items():
+                for path in (path for path in files if path.endswith(".co")):
+                    assert mach_of(archive.read(path)[:64]) == machs()[gfx], path
+    small = build(tmp_path, work_cache, "gfx942,gfx950")
+    assert small["steps"]["made"] == 0
+    assert small["size"] < LAUNCHERS_LIMIT
+
+
+# One module, in separate folders
+
+
+def test_cluster_builds_the_same_wheel(receipt: dict[str, Any], work_cache: Path, tmp_path: Path) -> None:
+    """The worker compiles, this machine links, and no byte depends on that."""
+    words = ("--modules=rms_norm,gemm_i8", "--allow-partial")
+    alone = build(tmp_path / "alone", work_cache, "gfx942,gfx1100", *words)
+    caches = tmp_path / "own", tmp_path / "cluster" / "a" / "cluster"
+    for cache in caches:
+        (cache / "kernels").mkdir(parents=True)
+        for name in ("toolchains", "zig", "sources"):
+            (cache / "kernels" / name).symlink_to(work_cache / "kernels" / name)
+    with cluster_processes(tmp_path / "cluster") as cluster:
+        cluster.scheduler()
+        cluster.worker("a", "--memory=4000")
+        where = (f"--cluster={cluster.address}", f"--cluster-store={tmp_path / 'store'}")
+        done = kernels(
+            "build", "--targets=gfx942,gfx1100", *words, *where, f"--out={tmp_path / 'out'}", "--json", cache=caches[0]
+        )
+    spread = json.loads(done.stdout)
+    assert spread["sha256"] == alone["sha256"]
+    assert spread["steps"]["found"] == 0
+    remote = re.findall(r"^  \[\d+/\d+\] (.+) \(a, [\d.]+ s\)$", done.stderr, re.MULTILINE)
+    local = re.findall(r"^  \[\d+/\d+\] (\S+ \((?:host|link)\))$", done.stderr, re.MULTILINE)
+    assert "rms_norm/rms_norm for gfx1100" in remote
+    assert sorted(local) == ["libgemm_i8.so (host)", "librms_norm.so (host)"]
+    assert len(remote) + len(local) == spread["steps"]["made"]
+    # Another build with the same cache finds the results.
+    again = build(tmp_path / "again", caches[0], "gfx942,gfx1100", *words)
+    assert again["steps"] == {"made": 0, "found": spread["steps"]["made"]}
+
+
+@pytest.fixture(scope="module")
+def pypi(work_cache: Path) -> Toolchain:
+    return obtain_pypi(work_cache / "kernels", HostRunner(os.environ), Silent())
+
+
+@pytest.fixture
+def own_src(tmp_path: Path) -> Path:
+    """Return a copy of our own sources, which tests may change."""
+    return Path(shutil.copytree(SRC, tmp_path / "somewhere else" / "src"))
+
+
+ONLY = KernelRequest(modules=("rms_norm",), allow_partial=True)
+
+
+def run(toolchain: Toolchain, cache: Path, *targets: str, **more: Any) -> KernelBuildResult:
+    request = more.pop("request", ONLY)
+    job = KernelBuild(request, [GfxTarget.parse(target) for target in targets], toolchain, cache=cache, **more)
+    return job.run(HostRunner(os.environ), Silent(), Capacity())
+
+
+def digests(built: KernelBuildResult) -> dict[str, str]:
+    return {native.path: native.sha256 for native in built.natives}
+
+
+def test_builds_in_two_folders_are_byte_identical(
+    pypi: Toolchain, work_cache: Path, own_src: Path, tmp_path: Path
+) -> None:
+    """The second build has other folders of sources and cache, and another copy of the toolchain."""
+    first = run(pypi, work_cache / "kernels", "gfx942", "gfx1100")
+    other = tmp_path / "other cache"
+    root = Path(pypi.places["pypi"])
+    shutil.copytree(root, other / "toolchains" / root.name, copy_function=os.link)
+    toolchain = obtain_pypi(other, HostRunner(os.environ), Silent())
+    assert toolchain.places["pypi"] != pypi.places["pypi"]
+    second = run(toolchain, other, "gfx942", "gfx1100", src=own_src)
+    assert second.forecast.found == 0
+    assert digests(first) == digests(second)
+
+
+def test_failed_unit_is_named_with_target_and_command(pypi: Toolchain, work_cache: Path, own_src: Path) -> None:
+    unit = own_src / "rms_norm.hip"
+    unit.write_text('#ifdef __gfx1100__\n#error "not for this one"\n#endif\n' + unit.read_text())
+    with pytest.raises(KernelError) as caught:
+        run(pypi, work_cache / "kernels", "gfx90a", "gfx1100", src=own_src)
+    said = str(caught.value)
+    assert "rms_norm/rms_norm for gfx1100 (rms_norm, gfx1100)" in said
+    assert "--offload-arch=gfx1100" in said
+    assert '#error "not for this one"' in said.replace("error: ", "#error ")
+    assert "gfx90a (" not in said
+    partial = run(pypi, work_cache / "kernels", "gfx90a", src=own_src)
+    assert partial.forecast.steps == 0  # what did not fail was kept
+
+
+def changed(toolchain: Toolchain, *words: str) -> Toolchain:
+    """Return the toolchain with additional options for device code."""
+    device = {**toolchain.data["device"], "command": [*toolchain.data["device"]["command"], *words]}
+    return replace(toolchain, data={**toolchain.data, "device": device})
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("-fno-such-flag",), "unknown argument"), (("-lfoo", "-c"), ""), (("-mno-such-feature",), "unknown argument")],
+)
+def test_ignored_compiler_flag_is_an_error(
+    words: tuple[str, ...], said: str, pypi: Toolchain, work_cache: Path
+) -> None:
+    with pytest.raises(KernelError) as caught:
+        run(changed(pypi, *words), work_cache / "kernels", "gfx942")
+    assert said in str(caught.value)
+
+
+def test_unit_with_unexpected_kernels_is_an_error(pypi: Toolchain, work_cache: Path, own_src: Path) -> None:
+    unit = own_src / "rms_norm.hip"
+    unit.write_text(unit.read_text() + '\nextern "C" __attribute__((global)) void one_more(float* x) { *x = 1; }\n')
+    with pytest.raises(KernelError, match=r"has the kernels .*one_more"):
+        run(pypi, work_cache / "kernels", "gfx942", src=own_src)
+
+
+# Sources
+
+
+@pytest.fixture(scope="module")
+def checkout(receipt: dict[str, Any], work_cache: Path) -> Path:
+    """Return AITER as the build unpacked it."""
+    (tree,) = (work_cache / "kernels" / "sources").glob("*/tree/*")
+    return tree
+
+
+OBJECT = "hsa/gfx942/flatmm_uk_gfx9_f16f8_128x256x128_1x4x1_16x16x32.co"
+
+
+def test_checkout_is_used_and_differences_are_named(checkout: Path, work_cache: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "aiter"
+    for name in ("hsa", "csrc"):
+        shutil.copytree(checkout / "aiter_meta" / name, copy / name, copy_function=os.link)
+    shutil.copytree(checkout / "aiter" / "configs", copy / "aiter" / "configs", copy_function=os.link)
+    words = ["build", "--targets=gfx942", f"--aiter-source={copy}", f"--out={tmp_path / 'out'}"]
+    kernels(*words, cache=work_cache)
+    (copy / OBJECT).parent.chmod(0o755)
+    (copy / OBJECT).unlink()
+    (copy / OBJECT).write_bytes(b"x")
+    done = kernels(*words, cache=work_cache, check=False)
+    assert done.returncode == 19
+    assert f"has changed {OBJECT}" in done.stderr
+
+
+@pytest.fixture
+def no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restrict pip to the packages in the test's folder."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+
+
+def sdist(folder: Path, version: str) -> Path:
+    """Write a source archive whose setup.py would leave a mark."""
+    top = folder / f"amd_aiter-{version}"
+    (top / "aiter_meta" / "hsa").mkdir(parents=True)
+    (top / "PKG-INFO").write_text(f"Metadata-Version: 2.1\nName: amd-aiter\nVersion: {version}\n")
+    (top / "setup.py").write_text(f"open({str(folder / 'ran')!r}, 'w')\nfrom setuptools import setup\nsetup()\n")
+    path = folder / f"amd_aiter-{version}.tar.gz"
+    subprocess.run(["tar", "-C", folder, "-czf", path, top.name], check=True)
+    shutil.rmtree(top)
+    return path
+
+
+@pytest.mark.usefixtures("no_index")
+@pytest.mark.parametrize("form", ["index", "file"])
+def test_an_archive_without_the_files_is_refused_by_name(
+    form: str, pypi: Toolchain, work_cache: Path, tmp_path: Path
+) -> None:
+    path = sdist(tmp_path, "9.9")
+    wish = "amd-aiter==9.9" if form == "index" else str(path)
+    words = ["build", "--targets=gfx942", f"--out={tmp_path / 'out'}", f"--aiter-source={wish}"]
+    done = kernels(*words, cache=work_cache, check=False)
+    assert done.returncode == 19, done.stderr
+    assert "amd_aiter-9.9.tar.gz lacks aiter/configs/a8w8_bpreshuffle_tuned_gemm.csv" in done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.usefixtures("no_index")
+def test_missing_version_lists_available_versions(pypi: Toolchain, work_cache: Path, tmp_path: Path) -> None:
+    sdist(tmp_path, "9.9")
+    words = ["build", "--targets=gfx942", "--aiter-source=amd-aiter==8", f"--out={tmp_path / 'out'}"]
+    done = kernels(*words, cache=work_cache, check=False)
+    assert done.returncode == 6
+    assert "has no source archive amd-aiter==8. It has 9.9." in done.stderr
+
+
+@pytest.mark.usefixtures("no_index")
+def test_the_pinned_version_with_another_content_is_refused(pypi: Toolchain, work_cache: Path, tmp_path: Path) -> None:
+    sdist(tmp_path, "0.1.7.post2.dev18")
+    cache = tmp_path / "cache"
+    (cache / "kernels").mkdir(parents=True)
+    (cache / "kernels" / "toolchains").symlink_to(work_cache / "kernels" / "toolchains")
+    words = ["build", "--targets=gfx942", f"--out={tmp_path / 'out'}"]
+    done = kernels(*words, cache=cache, check=False)
+    assert done.returncode == 6
+    assert "The file was replaced" in done.stderr

@@ -1,0 +1,80 @@
+"""One build of kernels for two targets, and what it promises: contents, repetition, and use by one JAX.
+
+It has a module of AITER's code objects and one of this project's kernels, which every other module resembles.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.targets import machs
+from kernels.tests.support.command import build
+from kernels.tests.support.fake.lowered import PACKAGE, Environment
+from kernels.tests.support.jax_checks import FAST_COMPILER, run_checks
+from tests.integration.conftest import succeed
+from wheelkit.archive.reader import WheelArchive
+from wheelkit.gpu.code_object import mach_of
+from wheelkit.kernel_wheel import read_manifest
+
+pytestmark = pytest.mark.network
+TARGETS = "gfx942,gfx1100"
+MODULES = ("--modules=gemm_bf16,rms_norm", "--allow-partial")
+
+
+@pytest.fixture(scope="module")
+def built(work_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Build the wheel, and return the receipt."""
+    return build(tmp_path_factory.mktemp("built"), work_cache, TARGETS, *MODULES)
+
+
+def test_wheel_has_code_of_each_module_for_its_targets(built: dict[str, Any]) -> None:
+    codes: dict[str, dict[str, int]] = {}
+    with WheelArchive(Path(built["wheel"])) as archive:
+        manifest = read_manifest(archive)
+        for module in manifest.modules:
+            for gfx, files in module.objects.items():
+                objects = [path for path in files if path.endswith(".co")]
+                codes.setdefault(module.name, {})[gfx] = len(objects)
+                assert {mach_of(archive.read(path)[:64]) for path in objects} == {machs()[gfx]}
+    assert codes == {"gemm_bf16": {"gfx942": 4}, "rms_norm": {"gfx942": 1, "gfx1100": 1}}
+    assert "gemm_i8" in manifest.missing
+
+
+def test_wheel_passes_inspection_as_a_partial_one(built: dict[str, Any]) -> None:
+    done = succeed("inspect", built["wheel"], f"--targets={TARGETS}", "--json")
+    findings = json.loads(done.stdout)["wheels"][0]["findings"]
+    assert [found["code"] for found in findings if found["severity"] != "note"] == ["kernels-partial"]
+
+
+def test_second_build_compiles_nothing_and_gives_same_bytes(
+    built: dict[str, Any], work_cache: Path, tmp_path: Path
+) -> None:
+    again = build(tmp_path, work_cache, TARGETS, *MODULES)
+    assert (again["steps"]["made"], again["sha256"]) == (0, built["sha256"])
+
+
+def test_additional_target_compiles_only_itself(built: dict[str, Any], work_cache: Path, tmp_path: Path) -> None:
+    more = build(tmp_path, work_cache, f"{TARGETS},gfx1102", *MODULES)
+    # Another test may have compiled it.
+    assert more["steps"]["made"] <= 1
+    assert sum(more["steps"].values()) == sum(built["steps"].values()) + 1
+
+
+def test_wheel_installs_and_serves_jax(built: dict[str, Any], environment: Environment, tmp_path: Path) -> None:
+    wheel, python = Path(built["wheel"]), environment("0.10.2")
+    install = [sys.executable, "-m", "pip", f"--python={python}", "install", "--dry-run", "--no-index", str(wheel)]
+    done = subprocess.run(install, capture_output=True, text=True, check=False)
+    assert f"Would install jax-aiter-{wheel.name.split('-')[1]}" in done.stdout, done.stdout + done.stderr
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "wheel")
+    package = tmp_path / "wheel" / "jax_aiter"
+    for path in {*PACKAGE.rglob("*.py")} - {PACKAGE / "version.py"}:
+        assert (package / path.relative_to(PACKAGE)).read_bytes() == path.read_bytes()
+    run_checks(python, tmp_path / "run", "wheel.py", package=package, flags=FAST_COMPILER)

@@ -1,0 +1,53 @@
+"""A killed build of kernels resumes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from kernels.store import KernelStore
+from kernels.tests.support.command import build
+from tests.integration.conftest import CI_BUILD
+
+pytestmark = pytest.mark.network
+TARGETS = ("gfx1010", "gfx1011", "gfx1012", "gfx1032")
+"""That no other test compiles anything for."""
+MODULE = ("--modules=rms_norm", "--allow-partial", "--jobs=1")
+_SECONDS = 600
+
+
+def family(pid: int) -> list[int]:
+    """Return a process with all its descendants."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(one for child in children for one in family(int(child)))]
+
+
+def kept(cache: Path) -> int:
+    """Return the number of targets with stored code."""
+    store = KernelStore(cache / "kernels" / "store")
+    return sum(store.measured(f"rms_norm/rms_norm for {target}") is not None for target in TARGETS)
+
+
+def test_killed_build_resumes(work_cache: Path, tmp_path: Path) -> None:
+    words = [f"--targets={','.join(TARGETS)}", f"--out={tmp_path}", f"--cache-dir={work_cache}", *MODULE]
+    process = subprocess.Popen([*CI_BUILD, "kernels", "build", *words], stderr=subprocess.DEVNULL)
+    end = time.monotonic() + _SECONDS
+    while not kept(work_cache):
+        assert process.poll() is None, "it ended before anybody could kill it"
+        assert time.monotonic() < end, "nothing was made"
+        time.sleep(0.02)
+    for pid in family(process.pid):
+        os.kill(pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    before = kept(work_cache)
+    assert 0 < before < len(TARGETS)
+    assert list(tmp_path.iterdir()) == []
+    steps = build(tmp_path, work_cache, ",".join(TARGETS), *MODULE)["steps"]
+    # A compiler that was just starting may have survived.
+    assert 0 < steps["made"] <= len(TARGETS) - before
+    assert build(tmp_path, work_cache, ",".join(TARGETS), *MODULE)["steps"]["made"] == 0

@@ -1,0 +1,40 @@
+"""`dist_wheels --kernels`: the wheel of kernels is part of the set, staged with it, and checked by the gates."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from core.model import WheelSet
+from core.wheels_json import load_wheel_set
+from kernels.recipe import own_version
+from tests.integration.conftest import succeed
+
+pytestmark = pytest.mark.network
+PYTHON = "{}.{}".format(*sys.version_info)
+
+
+SET = ["dist_wheels", "--payload=published", f"--python-versions={PYTHON}", "--targets=gfx942,gfx950", "--kernels"]
+
+
+def gate(out: Path, bucket: Path) -> None:
+    succeed("stage", str(out), f"--bucket={bucket}")
+    for name in ("inspection", "abi", "coverage"):
+        succeed("gate", name, str(out), f"--bucket={bucket}")
+
+
+def test_set_with_kernels_includes_their_wheel(work_cache: Path, tmp_path: Path) -> None:
+    out, words = tmp_path / "dist", SET
+    succeed(*words, f"--out={out}", f"--cache-dir={work_cache}")
+    made: WheelSet = load_wheel_set((out / "wheels.json").read_text())
+    kernels = next(wheel for wheel in made.wheels if wheel.name == "jax-aiter")
+    assert kernels.version == f"{own_version()}+gfx942.gfx950"
+    assert {target for member in kernels.members for target in member.targets} == {"gfx942", "gfx950"}
+    assert any(item.filename.startswith("amd_aiter-") for item in made.inputs)
+    assert f"jax-aiter=={kernels.version}" in (out / "constraints.txt").read_text()
+    again = succeed(*words, f"--out={out}", f"--cache-dir={work_cache}", "--json")
+    assert json.loads(again.stdout)["up_to_date"] is True
+    gate(out, tmp_path / "bucket")

@@ -1,0 +1,121 @@
+"""Build of the kernels as with `ci_build kernels`, and of FakeHip with the same compiler."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from core.model import GfxTarget, KernelRequest
+from core.process import HostRunner
+from kernels.build import KernelBuild
+from kernels.graph import Capacity
+from kernels.recipe import KERNELS
+from kernels.steps import SRC, fill
+from kernels.tests.support.fake import hip_headers
+from kernels.toolchains import Toolchain, obtain_pypi
+from tests.support.silent import Silent
+
+TARGETS = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx11-generic")
+"""gfx11-generic covers gfx1103; deliberately, no target covers gfx1201."""
+HERE = Path(__file__).parent
+STAND_INS = {
+    "libamdhip64.so.7": ("-Wl,-soname,libamdhip64.so.7", str(HERE / "fake_hip.cc"), str(HERE / "fake_runtime.cc")),
+    "drive.so": (str(HERE / "drive.cc"),),
+    "rms_norm_host.so": ("-x", "c++", str(SRC / "rms_norm.hip")),
+}
+"""Files that the tests compile besides the kernels: file -> arguments of the compiler."""
+BARRIERS = 2
+"""Number of barriers in a sum (gpu.h); checks for races must detect the absence of each."""
+
+SECOND_HEAD = "knl_name,co_name,tn,tileM,tileN,pf,bPreshuffle,splitK,subK,bias"
+SECOND = {
+    "bf16gemm_fp32bf16_tn_64x64_bshuffle_splitk": ("64,64,0,1,0,64,1", 352),
+    "bf16gemm_fp32bf16_tn_32x64_pf3_splitk": ("32,64,3,0,0,64,1", 336),
+    "bf16gemm_fp32bf16_tn_64x64_splitk_clean": ("64,64,0,0,1,64,1", 352),
+    "bf16gemm_bf16_tn_256x256": ("256,256,0,0,0,64,0", 304),
+}
+"""Rows of the tables of later AITER sources: kernel -> fields, bytes of arguments. Objects
+with these names and argument sizes stand in for the kernels, and do nothing."""
+
+
+def build(cache: Path, folder: Path) -> Path:
+    """Build everything for TARGETS into `folder`: lib and hsa as in the wheel, and tables of later sources.
+
+    Returns:
+        The folder hsa of AITER's source.
+    """
+    runner = HostRunner(os.environ)
+    toolchain = obtain_pypi(cache, runner, Silent())
+    targets = tuple(map(GfxTarget.parse, TARGETS))
+    job = KernelBuild(KernelRequest(), targets, toolchain, cache=cache)
+    built = job.run(runner, Silent(), Capacity())
+    for native in built.natives:
+        to = folder / native.path.removeprefix(f"{KERNELS}/")
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(native.file, to)
+    _second_generation(toolchain, runner, folder / "second" / "gfx942" / "gemm_bf16")
+    (table,) = {native.file.parents[2] for native in built.natives if native.path.endswith("bf16gemm_outf32.csv")
+                and native.target == "gfx942"}  # fmt: skip
+    return table
+
+
+def stand_ins(cache: Path, folder: Path, hip: Path) -> None:
+    """Compile STAND_INS, and variants of the portable kernels that each lack one barrier, into `folder`.
+
+    Args:
+        hip: folder of HIP's headers.
+    """
+    runner = HostRunner(os.environ)
+    toolchain = obtain_pypi(cache, runner, Silent())
+    for name, words in STAND_INS.items():
+        compile_host(toolchain, runner, (*hip_headers.DEFINES, str(hip), *words), folder / name)
+    for barrier in range(BARRIERS):
+        source = _without_barrier(barrier, folder / f"racing-{barrier}")
+        compile_host(toolchain, runner, ("-x", "c++", str(source)), folder / f"racing-{barrier}.so")
+
+
+def _second_generation(toolchain: Toolchain, runner: HostRunner, folder: Path) -> None:
+    """Create the folder of a module from SECOND."""
+    folder.mkdir(parents=True)
+    lines = [SECOND_HEAD]
+    for name, (fields, size) in SECOND.items():
+        source = folder.parent / f"{name}.hip"
+        source.write_text(
+            f"struct Args {{ unsigned word[{size // 4}]; }};\n"
+            f'extern "C" __attribute__((global)) void {name}(Args args) {{ if (args.word[0]) __builtin_trap(); }}\n',
+            encoding="utf-8",
+        )
+        compile_device(toolchain, runner, source, "gfx942", folder / f"{name}.co")
+        lines.append(f"{name},{name}.co,1,{fields}")
+    (folder / "bf16gemm_fp32bf16.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _without_barrier(number: int, folder: Path) -> Path:
+    """Return a copy of the kernels for f32 that lacks one barrier."""
+    shutil.copytree(SRC, folder)
+    parts = (folder / "gpu.h").read_text(encoding="utf-8").split("  gpu_barrier();")
+    assert len(parts) == BARRIERS + 1
+    parts[number] += parts.pop(number + 1)
+    (folder / "gpu.h").write_text("  gpu_barrier();".join(parts), encoding="utf-8")
+    kernels = folder / "rms_norm.hip"
+    text = kernels.read_text(encoding="utf-8")
+    assert "\nRMS_NORM_KERNELS(f16, " in text
+    kernels.write_text(text.partition("\nRMS_NORM_KERNELS(f16, ")[0] + "\n", encoding="utf-8")
+    return kernels
+
+
+def compile_host(toolchain: Toolchain, runner: HostRunner, words: tuple[str, ...], out: Path) -> None:
+    """Compile C++ into a shared library with the compiler of the kernels."""
+    places = {**toolchain.places, "src": str(SRC)}
+    # Stripped like the kernels: otherwise zig builds a C++ library with debug information, which takes a minute.
+    argv = [fill(word, places) for word in toolchain.host_command()]
+    runner.run([*argv, "-shared", "-s", *words, "-o", str(out)], env=toolchain.environment)
+
+
+def compile_device(toolchain: Toolchain, runner: HostRunner, source: Path, target: str, out: Path) -> None:
+    """Compile device code for one target."""
+    words = {**toolchain.places, "src": str(SRC), "target": target, "cuid": "0"}
+    words["code_object_version"] = toolchain.code_object_version(target)
+    argv = [fill(word, words) for word in toolchain.device_command()]
+    runner.run([*argv, str(source), "-o", str(out)], env=toolchain.environment)

@@ -1,0 +1,78 @@
+"""A GPU without hardware: handlers run above FakeHip, and the kernels that they launch are interpreted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kernels.tests.support.fake import golden
+from kernels.tests.support.fake.calls import LOAD, MEMSET, FakeMachine, Tensor
+from kernels.tests.support.fake.trees import KernelTree, find_device
+from kernels.tests.support.isa.machine import GpuMachine
+from kernels.tests.support.isa.memory import Memory
+
+Array = Any
+NUMPY = {"bf16": np.uint16, "f16": np.float16, "f32": np.float32}
+"""Dtype of a result -> that of its array; bfloat16 numbers are their bits."""
+
+
+def to_bf16(values: Array) -> Array:
+    """Return numbers rounded to bfloat16, as their bits."""
+    words = np.asarray(values, np.float32).view(np.uint32)
+    return (words + 0x7FFF + (words >> 16 & 1) >> 16).astype(np.uint16)
+
+
+def from_bf16(words: Array) -> Array:
+    """Return bfloat16 numbers as float64."""
+    return (words.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def call(
+    tree: KernelTree,
+    fake: FakeMachine,
+    handler: tuple[str, str],
+    args: Sequence[tuple[str, Array]],
+    results: Sequence[tuple[str, tuple[int, ...]]],
+    attributes: Mapping[str, object] | None = None,
+    *,
+    gpu: tuple[str, int] = ("gfx942", 304),
+    seed: int = 0,
+    lockstep: bool = False,
+    apart: bool = False,
+    margin: int = 0,
+) -> list[Array]:
+    """Call a handler and run the kernel that it launches.
+
+    Args:
+        handler: module and symbol.
+        args: dtype and content of each buffer.
+        results: dtype and shape of each result, whose memory is 0xFF before.
+        gpu: processor and compute units.
+        seed: see GpuMachine.
+        margin: bytes after each argument that the kernel may read.
+        lockstep: see GpuMachine; also permits races in shared memory.
+        apart: see GpuMachine.
+    """
+    memory = Memory()
+    made = [Tensor(dtype, value.shape, memory.put(value.tobytes(), margin=margin)) for dtype, value in args]
+    blank = [
+        (dtype, shape, memory.put(b"\xff" * int(np.prod(shape) * np.dtype(NUMPY.get(dtype, np.uint32)).itemsize)))
+        for dtype, shape in results
+    ]
+    outputs = [Tensor(*one) for one in blank]
+    fake.records()
+    fake.call(tree.library(handler[0]), handler[1], made, outputs, attributes, device=find_device(*gpu))
+    *before, launch = (record for record in fake.records() if record.what != LOAD)
+    for record in before:
+        assert record.what == MEMSET
+        memory.fill(record.to, record.value, record.size)
+    path = next(one for one in (tree.hsa / gpu[0]).rglob("*.co") if golden.digest(one) == launch.sha256)
+    x, y, z = launch.grid
+    GpuMachine(path, seed, memory, races=not lockstep, lockstep=lockstep, apart=apart).run(
+        launch.kernel, launch.arguments, (x, y, z), launch.block[0]
+    )
+    return [
+        np.frombuffer(memory.get(one.address), NUMPY.get(one.dtype, np.uint32)).reshape(one.shape) for one in outputs
+    ]

@@ -1,0 +1,78 @@
+"""Custom calls of random programs that the package jax_aiter lowers, and the real handlers' answers to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kernels.catalog import load_catalog
+from kernels.tests.support.fake.calls import CallError, FakeMachine, Library, tensors
+from kernels.tests.support.fake.trees import find_device
+
+ROOT = Path(__file__).resolve().parents[4]
+CHECKS = ROOT / "kernels" / "tests" / "checks"
+PACKAGE = ROOT / "kernels" / "payload" / "jax_aiter"
+FOREIGN = ("JAX_", "XLA_", "PYTHON", "VIRTUAL_ENV", "TF_", "COV_")
+"""Variables of the caller that have no say."""
+MODULES = {ffi.target: module for module in load_catalog().modules.values() for ffi in module.ffi}
+"""Custom call -> its module."""
+Environment = Callable[[str], Path]
+"""Version of jax -> interpreter of an environment that has it."""
+_DEVICES = {"gfx942": find_device("gfx942", 304), "gfx950": find_device("gfx950", 256)}
+_DTYPES = {"i8": "s8", "ui8": "u8", "i32": "s32", "ui32": "u32", "f8E4M3FN": "f8e4m3fn", "f8E4M3FNUZ": "f8e4m3fnuz"}
+
+
+def copy_checks(folder: Path, package: Path) -> None:
+    """Copy the checks and a package jax_aiter into a folder, for a process whose path has this folder alone."""
+    unwanted = shutil.ignore_patterns("__pycache__")
+    copy = shutil.copytree(CHECKS, folder / "kernels" / "tests" / "checks", ignore=unwanted)
+    for part in (copy, *copy.parents[:2]):
+        (part / "__init__.py").touch()
+    shutil.copytree(package, folder / "jax_aiter", ignore=unwanted)
+
+
+def lowered_calls(python: Path, folder: Path, program: str, *words: str) -> list[dict[str, Any]]:
+    """Return the calls that a program of `kernels.tests.checks` writes, such as random_calls.py."""
+    copy_checks(folder, PACKAGE)
+    env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    env |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(folder)}
+    argv = [str(python), "-m", f"kernels.tests.checks.{program}", "calls.json", *words]
+    done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows: list[dict[str, Any]] = json.loads((folder / "calls.json").read_text())
+    return rows
+
+
+def _tensor(text: str) -> tuple[str, tuple[int, ...]]:
+    *sizes, dtype = text.split("x")
+    return _DTYPES.get(dtype, dtype), tuple(map(int, sizes))
+
+
+def _attribute(text: str) -> object:
+    value, _, kind = text.partition(" : ")
+    if kind:
+        return float(value) if kind.startswith("f") else int(value)
+    return value == "true" if value in ("true", "false") else value.strip('"')
+
+
+def refusal(library: Library, machine: FakeMachine, gfx: str, call: list[Any], units: int = 0) -> str:
+    """Return the handler's error for a call; empty if it accepts the call.
+
+    Args:
+        units: compute units of the GPU; 0 for the most that the processor has.
+    """
+    device = find_device(gfx, units) if units else _DEVICES[gfx]
+    target, operands, results, attrs = call
+    made = tensors(*map(_tensor, (*operands, *results)))
+    words = {name: _attribute(text) for name, text in attrs.items()}
+    symbol = "".join(part.capitalize() for part in target.split("_"))
+    try:
+        machine.call(library, symbol, made[: len(operands)], made[len(operands) :], words, device=device)
+    except CallError as error:
+        return error.message
+    return ""

@@ -1,0 +1,93 @@
+"""Built kernels, laid out as in the wheel, with FakeHip beside them."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kernels.tests.support.fake.calls import FakeMachine, Library
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One of FakeHip's devices."""
+
+    ordinal: int
+    name: str
+    compute_units: int
+    wave: int = 64
+
+    @property
+    def processor(self) -> str:
+        """Processor without features."""
+        return self.name.partition(":")[0]
+
+    def __str__(self) -> str:
+        return f"{self.processor}-{self.compute_units}"
+
+
+GPUS = (
+    Gpu(0, "gfx942:sramecc+:xnack-", 304),
+    Gpu(1, "gfx950:sramecc+:xnack-", 256),
+    Gpu(2, "gfx942:sramecc+:xnack-", 80),
+    Gpu(3, "gfx950:sramecc+:xnack-", 32),
+    Gpu(4, "gfx1100", 48, 32),
+    Gpu(5, "gfx1103", 6, 32),
+    Gpu(6, "gfx90a:sramecc+:xnack-", 104),
+    Gpu(7, "gfx1201", 32, 32),
+)
+
+
+def find_device(processor: str, compute_units: int) -> int:
+    """Return the ordinal of a device."""
+    (gpu,) = (gpu for gpu in GPUS if (gpu.processor, gpu.compute_units) == (processor, compute_units))
+    return gpu.ordinal
+
+
+@dataclass
+class KernelTree:
+    """Built kernels.
+
+    Attributes:
+        lib: folder of the libraries.
+        hsa: folder of the code objects, as in the wheel.
+        source: folder hsa of AITER's source.
+        fake: folder of the stand-ins for a GPU.
+        scratch: folder for copies.
+    """
+
+    lib: Path
+    hsa: Path
+    source: Path
+    fake: Path
+    scratch: Path
+    loaded: dict[str, Library] = field(default_factory=dict)
+    numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def library(self, module: str) -> Library:
+        """Return a library, which is loaded once."""
+        if module not in self.loaded:
+            self.loaded[module] = Library(self.lib / f"lib{module}.so", self.hsa)
+        return self.loaded[module]
+
+    def fresh(self, module: str, hsa: Path | None = None) -> Library:
+        """Return another copy of a library, which has neither loaded code nor queried a device."""
+        copy = self.scratch / f"lib{module}-{next(self.numbers)}.so"
+        shutil.copyfile(self.lib / f"lib{module}.so", copy)
+        return Library(copy, hsa or self.hsa)
+
+    def copy_of(self, module: str, gfx: str) -> Path:
+        """Return a copy of the hsa folder with one module for one target, which a test may damage."""
+        hsa = self.scratch / f"hsa-{next(self.numbers)}"
+        shutil.copytree(self.hsa / gfx / module, hsa / gfx / module)
+        return hsa
+
+
+def start(fake: Path) -> FakeMachine:
+    """Return FakeHip with its devices."""
+    machine = FakeMachine(fake)
+    for gpu in GPUS:
+        machine.device(gpu.ordinal, gpu.name, gpu.compute_units, gpu.wave)
+    return machine

@@ -1,0 +1,233 @@
+"""Scalar instructions: CDNA3 chapter 5 and 12.1 to 12.5, RDNA3 chapter 6 and 16.1 to 16.5."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kernels.tests.support.isa.encodings import VCC, Instruction
+from kernels.tests.support.isa.wave import EXEC, M0, Wave
+
+Execute = Callable[[Wave, Instruction], None]
+_WORD, _WIDE = 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
+
+
+def _s(value: int) -> int:
+    return value - (1 << 32) if value >> 31 else value
+
+
+def _overflows(value: int) -> int:
+    return int(not -(1 << 31) <= value < 1 << 31)
+
+
+# Name -> function of two operands and SCC that returns the result and SCC; None keeps SCC.
+_SOP2: dict[str, Callable[[int, int, int], tuple[int, int | None]]] = {
+    "s_add_u32": lambda a, b, _: (a + b, a + b >> 32),
+    "s_addc_u32": lambda a, b, c: (a + b + c, a + b + c >> 32),
+    "s_add_i32": lambda a, b, _: (a + b, _overflows(_s(a) + _s(b))),
+    "s_sub_u32": lambda a, b, _: (a - b, int(a < b)),
+    "s_sub_i32": lambda a, b, _: (a - b, _overflows(_s(a) - _s(b))),
+    "s_min_u32": lambda a, b, _: (min(a, b), int(a < b)),
+    "s_max_u32": lambda a, b, _: (max(a, b), int(a > b)),
+    "s_min_i32": lambda a, b, _: (min(_s(a), _s(b)), int(_s(a) < _s(b))),
+    "s_max_i32": lambda a, b, _: (max(_s(a), _s(b)), int(_s(a) > _s(b))),
+    "s_cselect_b32": lambda a, b, c: (a if c else b, None),
+    "s_cselect_b64": lambda a, b, c: (a if c else b, None),
+    "s_and_b32": lambda a, b, _: (a & b, int(a & b != 0)),
+    "s_and_b64": lambda a, b, _: (a & b, int(a & b != 0)),
+    "s_or_b32": lambda a, b, _: (a | b, int(a | b != 0)),
+    "s_or_b64": lambda a, b, _: (a | b, int(a | b != 0)),
+    "s_xor_b32": lambda a, b, _: (a ^ b, int(a ^ b != 0)),
+    "s_xor_b64": lambda a, b, _: (a ^ b, int(a ^ b != 0)),
+    "s_andn2_b64": lambda a, b, _: (a & ~b, int(a & ~b != 0)),
+    "s_and_not1_b32": lambda a, b, _: (a & ~b, int(a & ~b != 0)),
+    "s_lshl_b32": lambda a, b, _: (a << (b & 31), int(a << (b & 31) & _WORD != 0)),
+    "s_lshl_b64": lambda a, b, _: (a << (b & 63), int(a << (b & 63) & _WIDE != 0)),
+    "s_lshr_b32": lambda a, b, _: (a >> (b & 31), int(a >> (b & 31) != 0)),
+    "s_ashr_i32": lambda a, b, _: (_s(a) >> (b & 31), int(_s(a) >> (b & 31) != 0)),
+    "s_bfm_b32": lambda a, b, _: ((1 << (a & 31)) - 1 << (b & 31), None),
+    "s_bfm_b64": lambda a, b, _: ((1 << (a & 63)) - 1 << (b & 63), None),
+    "s_mul_i32": lambda a, b, _: (a * b, None),
+    "s_mul_hi_u32": lambda a, b, _: (a * b >> 32, None),
+    "s_bfe_u32": lambda a, b, _: (_field(a, b), int(_field(a, b) != 0)),
+}
+
+
+def _field(value: int, where: int) -> int:
+    """Return a bit field: offset in bits 4:0, width in bits 22:16."""
+    return value >> (where & 31) & (1 << (where >> 16 & 127)) - 1
+
+
+_COMPARE: dict[str, Callable[[int, int], bool]] = {
+    "eq": lambda a, b: a == b,
+    "lg": lambda a, b: a != b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+}
+
+
+def _sop2(name: str) -> Execute:
+    apply, wide = _SOP2[name], name.endswith("64")
+
+    def execute(w: Wave, i: Instruction) -> None:
+        first, second = i.sources
+        a = w.read_wide(first, i.literal) if wide else w.read(first, i.literal)
+        # The count of a shift is one register.
+        narrow = not wide or "lsh" in name
+        b = w.read(second, i.literal) if narrow else w.read_wide(second, i.literal)
+        value, after = apply(a, b, w.scc)
+        if wide:
+            w.write_wide(i.to, value)
+        else:
+            w.write(i.to, value)
+        w.scc = w.scc if after is None else after
+
+    return execute
+
+
+def _compare(name: str) -> Execute:
+    _, how, kind = name.split("_")[-3:]
+    apply = _COMPARE[how]
+
+    def execute(w: Wave, i: Instruction) -> None:
+        values = [w.read_wide(n, i.literal) if kind == "u64" else w.read(n, i.literal) for n in i.sources]
+        if kind == "i32":
+            values = [_s(value) for value in values]
+        w.scc = int(apply(*values))
+
+    return execute
+
+
+def _compare_constant(w: Wave, i: Instruction) -> None:
+    apply = _COMPARE[i.name.split("_")[2]]
+    w.scc = int(apply(w.read(i.to), i.immediate & 0xFFFF))  # unsigned comparisons only
+
+
+def _add_constant(w: Wave, i: Instruction) -> None:
+    total = _s(w.read(i.to)) + i.immediate
+    w.scc = _overflows(total)
+    w.write(i.to, total)
+
+
+def _mov_wide(w: Wave, i: Instruction) -> None:
+    w.write_wide(i.to, w.read_wide(i.sources[0], i.literal))
+
+
+def _saveexec(change: Callable[[int, int], int]) -> Execute:
+    """Return an instruction that saves EXEC, then combines the source with EXEC."""
+
+    def execute(w: Wave, i: Instruction) -> None:
+        wide = w.lanes == 64
+        source = w.read_wide(i.sources[0]) if wide else w.read(i.sources[0])
+        before = w.mask_bits(EXEC)
+        after = change(source, before) & (1 << w.lanes) - 1
+        write = w.write_wide if wide else w.write
+        write(i.to, before)
+        write(EXEC, after)
+        w.scc = int(after != 0)
+
+    return execute
+
+
+def _leading_zeros(w: Wave, i: Instruction) -> None:
+    value = w.read(i.sources[0], i.literal)
+    w.write(i.to, 32 - value.bit_length() if value else -1)
+
+
+def _not(w: Wave, i: Instruction) -> None:
+    value = ~w.read_wide(i.sources[0]) & _WIDE
+    w.write_wide(i.to, value)
+    w.scc = int(value != 0)
+
+
+def _first_one(w: Wave, i: Instruction) -> None:
+    """Return the number of the lowest set bit, or -1 (CDNA3 12.3: S_FF1_I32_B64)."""
+    value = w.read_wide(i.sources[0], i.literal)
+    w.write(i.to, (value & -value).bit_length() - 1)
+
+
+def _index_on(w: Wave, i: Instruction) -> None:
+    """Add M0 to the register numbers of the operands that four bits name (CDNA3 12.4: S_SET_GPR_IDX_ON)."""
+    w.write(M0, w.read(M0) & ~0xF0FF | w.read(i.sources[0]) & 0xFF | (i.sources[1] & 15) << 12)
+    w.indexed = True
+
+
+def _index_off(w: Wave, i: Instruction) -> None:
+    w.indexed = False
+
+
+# Program flow (CDNA3 chapter 4, RDNA3 chapter 5). A branch counts words from the following instruction.
+_TAKEN: dict[str, Callable[[Wave], bool]] = {
+    "s_branch": lambda w: True,
+    "s_cbranch_scc0": lambda w: not w.scc,
+    "s_cbranch_scc1": lambda w: bool(w.scc),
+    "s_cbranch_vccz": lambda w: not w.mask_bits(VCC),
+    "s_cbranch_vccnz": lambda w: bool(w.mask_bits(VCC)),
+    "s_cbranch_execz": lambda w: not w.mask_bits(EXEC),
+    "s_cbranch_execnz": lambda w: bool(w.mask_bits(EXEC)),
+}
+
+
+def _branch(name: str) -> Execute:
+    taken = _TAKEN[name]
+
+    def execute(w: Wave, i: Instruction) -> None:
+        if taken(w):
+            w.at += 4 * i.immediate
+
+    return execute
+
+
+def _waitcnt(w: Wave, i: Instruction) -> None:
+    """Wait (CDNA3 4.4 and 12.5, RDNA3 5.6 and 16.5: S_WAITCNT); VMCNT and LGKMCNT have other bits in each."""
+    word = i.immediate & 0xFFFF
+    if w.rdna:
+        w.wait("vm", word >> 10 & 63)
+        w.wait("lgkm", word >> 4 & 63)
+    else:
+        w.wait("vm", word & 15 | word >> 10 & 48)
+        w.wait("lgkm", word >> 8 & 15)
+
+
+def _end(w: Wave, i: Instruction) -> None:
+    for counter in ("vm", "vs", "lgkm"):
+        w.wait(counter, 0)
+    w.ended = True
+
+
+def _barrier(w: Wave, i: Instruction) -> None:
+    w.waiting = True
+
+
+def _nothing(w: Wave, i: Instruction) -> None:
+    """Do nothing: hints, and waits for units that finish each instruction here."""
+
+
+SCALAR: dict[str, Execute] = {
+    **{name: _sop2(name) for name in _SOP2},
+    **{name: _branch(name) for name in _TAKEN},
+    **{f"s_cmp_{how}_{kind}": _compare(f"s_cmp_{how}_{kind}") for how in _COMPARE for kind in ("i32", "u32", "u64")},
+    "s_cmpk_eq_u32": _compare_constant,
+    "s_cmpk_gt_u32": _compare_constant,
+    "s_addk_i32": _add_constant,
+    "s_movk_i32": lambda w, i: w.write(i.to, i.immediate),
+    "s_mov_b32": lambda w, i: w.write(i.to, w.read(i.sources[0], i.literal)),
+    "s_mov_b64": _mov_wide,
+    "s_not_b64": _not,
+    "s_and_saveexec_b64": _saveexec(lambda s, e: s & e),
+    "s_and_saveexec_b32": _saveexec(lambda s, e: s & e),
+    "s_andn2_saveexec_b64": _saveexec(lambda s, e: s & ~e),
+    "s_and_not1_saveexec_b32": _saveexec(lambda s, e: s & ~e),
+    "s_flbit_i32_b32": _leading_zeros,
+    "s_ff1_i32_b64": _first_one,
+    "s_set_gpr_idx_on": _index_on,
+    "s_set_gpr_idx_off": _index_off,
+    "s_clz_i32_u32": _leading_zeros,
+    "s_waitcnt": _waitcnt,
+    "s_waitcnt_vscnt": lambda w, i: w.wait("vs", i.immediate),
+    "s_endpgm": _end,
+    "s_barrier": _barrier,
+    **dict.fromkeys(("s_nop", "s_delay_alu", "s_clause", "s_setprio", "s_set_inst_prefetch_distance"), _nothing),
+    **dict.fromkeys(("s_waitcnt_depctr", "v_nop", "buffer_gl0_inv"), _nothing),
+}  # fmt: skip

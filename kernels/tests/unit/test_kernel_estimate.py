@@ -1,0 +1,209 @@
+"""Upper bounds of kernel builds, refusal of long builds, and refusals of a dry run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click.testing
+import pytest
+
+from ci_build import cli
+from core.errors import RequestError
+from core.model import BuildRequest, KernelRequest, Payload, RocmVersion
+from core.targets import expand
+from kernels import recipe, sources, toolchains
+from kernels.assemble import THIS_MACHINE, prepare
+from kernels.build import KernelBuild
+from kernels.catalog import load_catalog
+from kernels.devicelib import LinkInputs, device_objects, shim_steps
+from kernels.estimate import HOURS_UNASKED, bound
+from kernels.generate import Generated
+from kernels.graph import Capacity
+from kernels.modules import Catalog, KernelModule
+from kernels.sources import SourceTree
+from kernels.steps import library_steps, unit_steps
+from kernels.tests.unit.test_kernel_devicelib import ROCM
+from kernels.tests.unit.test_kernel_graph import MODULE, TOOLCHAIN, src
+from tests.support.silent import NoProcesses, Silent
+
+__all__ = ["src"]
+CATALOG = load_catalog()
+LONG = replace(MODULE, seconds=HOURS_UNASKED * 3600)
+
+
+def dry_run(*words: str) -> Any:
+    """Return the output of `kernels build --dry-run`.
+
+    Raises:
+        RequestError: the request is refused.
+    """
+    done = click.testing.CliRunner().invoke(cli.main, ["kernels", "build", "--dry-run", *words])
+    if done.exception is not None:
+        raise done.exception
+    return json.loads(done.stdout) if "--json" in words else done.stdout
+
+
+# Costs
+
+
+@pytest.mark.parametrize("targets", [("gfx942",), ("gfx942", "gfx1100", "gfx9-4-generic")])
+def test_bound_of_plain_module_is_its_cost(targets: tuple[str, ...], src: Path) -> None:
+    steps = [*(step for _, step in unit_steps(MODULE, targets, TOOLCHAIN, src=src))]
+    steps += library_steps(MODULE, TOOLCHAIN, src=src)
+    most = bound([MODULE], targets)
+    assert most.steps == len(steps)
+    assert most.seconds == pytest.approx(sum(step.seconds for step in steps))
+
+
+def generated(module: KernelModule, *targets: str) -> LinkInputs:
+    """Return the objects of a module with as many fake generated units as modules.toml declares."""
+    (generator,) = module.generators
+    names = {f"n{number}.cpp": str(number) for number in range(generator.kept)}
+    tree = SourceTree(folder=Path("/source"), files=dict.fromkeys([f"{name}/a" for name in module.headers], "1"),
+                      origin=None, name="s")  # fmt: skip
+    return device_objects(module, targets, ROCM, tree, Generated(folder=Path("/g"), units=names, headers={}))
+
+
+@pytest.mark.parametrize("targets", [("gfx942",), ("gfx942", "gfx950", "gfx1100")])
+def test_bound_of_generated_units_counts_each_target(targets: tuple[str, ...]) -> None:
+    module, shim = CATALOG.modules["ck_rms_norm"], CATALOG.modules["rmsnorm_fwd"]
+    objects, most = generated(module, *targets), bound([module], targets)
+    assert most.steps == len(objects.steps)
+    assert most.seconds == pytest.approx(sum(step.seconds for step in objects.steps))
+    tree = SourceTree(folder=Path("/source"), files=dict.fromkeys([f"{name}/a" for name in shim.headers], "1"),
+                      origin=None, name="s")  # fmt: skip
+    own = shim_steps(shim, [objects], ROCM, tree)
+    assert bound([shim], targets).steps == len(own)
+    units = [step for step in own if not step.link]
+    assert bound([shim], targets).seconds == pytest.approx(sum(step.seconds for step in units))
+
+
+def test_bound_ignores_targets_without_code() -> None:
+    module = CATALOG.modules["ck_rms_norm"]
+    assert bound([module], ["gfx942", "gfx1030"]) == bound([module], ["gfx942"])
+
+
+# Long builds
+
+
+def job(folder: Path, src: Path, *modules: str) -> KernelBuild:
+    catalog: Catalog = replace(CATALOG, modules={"m": LONG})
+    request = KernelRequest(modules=modules)
+    return KernelBuild(request, expand("gfx942"), TOOLCHAIN, cache=folder, catalog=catalog, src=src)
+
+
+def test_long_build_without_named_modules_is_refused(tmp_path: Path, src: Path) -> None:
+    (src / "u.hip").write_text("")
+    with pytest.raises(RequestError, match=r"would take 4 hours of CPU.*--modules=m builds all") as e:
+        job(tmp_path, src).run(NoProcesses(), Silent(), Capacity(jobs=1, memory_mb=1000))
+    assert e.value.exit_code == 2
+    # A named module is built: its first process starts.
+    with pytest.raises(AssertionError, match="starts a process"):
+        job(tmp_path, src, "m").run(NoProcesses(), Silent(), Capacity(jobs=1, memory_mb=1000))
+
+
+def test_dry_run_prints_cost_and_required_names() -> None:
+    said = dry_run("--targets=gfx942", "--toolchain=rocm")
+    assert "of CPU; --forecast" in said
+    assert "have to be named with --modules" in said
+    quick = dry_run("--targets=gfx942", "--json")
+    assert quick["has_to_be_named"] is False
+    assert 0 < quick["at_most"]["cpu_seconds"] < 600
+    assert dry_run("--targets=gfx942", "--toolchain=rocm", "--json")["has_to_be_named"] is True
+    named = dry_run("--targets=gfx942", "--toolchain=rocm", "--modules=mha_fwd", "--allow-partial", "--json")
+    assert named["has_to_be_named"] is False
+
+
+# Refusals of a dry run
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--targets=gfx942,gfx1100", "--require=gemm_bf16"], "gemm_bf16 is required but has no code for gfx1100"),
+        (["--targets=gfx1100", "--require=gemm"], "Unknown kernel module: gemm"),
+        (
+            ["--targets=gfx942", "--modules=gemm_bf16"],
+            "The wheel would lack flatmm_fp8, gemm_i8, mha_bwd_asm, .*add --allow-partial",
+        ),
+        (
+            ["--targets=gfx942", "--modules=gemm_i8", "--require=rms_norm", "--allow-partial"],
+            "rms_norm is required but missing in --modules",
+        ),
+        (["--targets=gfx942", "--aiter-source=/nowhere"], "is not a folder, a source archive"),
+        (["--targets=gfx942", "--aiter-source=torch==1.0"], "or amd-aiter==VERSION"),
+        (["--targets=gfx942", "--toolchain=rocm", "--modules=ck_rms_norm", "--allow-partial"], "without a handler"),
+        (["--targets=gfx942", "--shard=1/2"], "need --toolchain=rocm"),
+        (["--targets=gfx942", "--units=n64"], "need --toolchain=rocm"),
+        (["--targets=gfx942", "--toolchain=rocm", "--shard=3/2"], "Write it like 2/8"),
+        (["--targets=gfx942", "--toolchain=rocm", "--units=("], "--units is not a regular expression: missing"),
+        (["--targets=gfx942", "--toolchain=rocm", "--shard=1/2"], "--dry-run cannot list units"),
+        (["--targets=gfx942", "--toolchain=rocm", "--units=n64"], "--dry-run cannot list units"),
+        (["--targets=gfx942", "--forecast"], "--dry-run cannot list units"),
+        (["--targets=gfx942", f"--out={__file__}"], "is not a directory"),
+        (["--targets=gfx942", "--rocm-version=7.1.0"], "--rocm-version needs --kernel-toolchain=rocm or container"),
+        (["--targets=gfx942", "--no-rocm-version-extra"], "--no-rocm-version-extra needs --kernel-toolchain=rocm"),
+    ],
+)
+def test_dry_run_refuses_invalid_requests(words: list[str], said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        dry_run(*words)
+
+
+# Choice of JAX
+
+
+def test_old_jaxlib_without_ffi_api_is_refused() -> None:
+    for version in ("0.8.0", "0.9.1", "0.10.2", "0.12.0"):
+        recipe.check_jax(CATALOG, version)
+    for version in ("0.7.1", "0.8.0rc1"):
+        with pytest.raises(RequestError, match=r"Use --jax-version=0\.8\.0 or later"):
+            recipe.check_jax(CATALOG, version)
+
+
+def test_ffi_since_covers_each_handler() -> None:
+    assert {handler.api for module in CATALOG.modules.values() for handler in module.ffi} <= set(recipe.FFI_SINCE)
+
+
+# Choice of the source
+
+
+@pytest.mark.parametrize("wish", ["torch==1.0", "amd-aiter>=1", "/nowhere"])
+def test_aiter_source_refuses_other_projects(wish: str, tmp_path: Path) -> None:
+    source = CATALOG.sources["aiter"]
+    with pytest.raises(RequestError, match="is not a folder, a source archive or amd-aiter==VERSION"):
+        sources.find(wish, source, cache=tmp_path, runner=NoProcesses(), progress=Silent())
+    with pytest.raises(AssertionError, match="starts a process"):
+        sources.find("AMD_aiter==1", source, cache=tmp_path, runner=NoProcesses(), progress=Silent())
+
+
+def test_dist_wheels_refuses_missing_aiter_source() -> None:
+    words = ["--payload=published", "--targets=gfx942", "--python-versions=3.12", "--kernels", "--dry-run"]
+    done = click.testing.CliRunner().invoke(cli.main, ["dist_wheels", *words, "--aiter-source=/nowhere"])
+    assert isinstance(done.exception, RequestError)
+    assert "--aiter-source is not a folder" in str(done.exception)
+
+
+# Locations
+
+
+def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    digest = hashlib.sha256(toolchains._LAYOUT.encode() + toolchains.LOCK.read_bytes()).hexdigest()
+    ready = Path("my cache", "kernels", "toolchains", f"pypi-{digest[:16]}", toolchains._READY)
+    for path in (ready, Path("my rocm/llvm/bin/clang++"), Path("my rocm/amdgcn/bitcode/ocml.bc")):
+        path.parent.mkdir(parents=True)
+        path.write_text("")
+    wanted = expand("gfx942")
+    kernels = KernelRequest(toolchain="rocm", rocm="my rocm")
+    request = BuildRequest(
+        jax_version="0.10.2", rocm_version=RocmVersion(text="7.2.0"), python_versions=("3.12",), targets=wanted,
+        payload=Payload.PUBLISHED, kernels=kernels,
+    )  # fmt: skip
+    made = prepare(request, wanted, cache=Path("my cache"), runner=NoProcesses(), progress=Silent(), place=THIS_MACHINE)
+    places = [*map(Path, made.toolchain.places.values()), made.toolchain.ninja, made.store.root, made.work()]
+    assert [path for path in places if not path.is_relative_to(tmp_path)] == []

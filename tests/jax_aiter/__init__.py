@@ -1,1 +1,0 @@
-"""Checks of the package jax_aiter, which `tests/integration/kernels/test_jax_aiter.py` runs beside jax."""

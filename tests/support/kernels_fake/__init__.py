@@ -1,1 +1,0 @@
-"""Stand-ins for a GPU in tests of handlers: FakeHip, a HIP that records its calls, and a caller."""
