@@ -184,19 +184,8 @@ def build(parts: Sequence[tuple[str, bytes]], *, alignment: int = PAGE) -> bytes
     return bytes(plain)
 
 
-def pack(
-    plain: bytes | bytearray | memoryview,
-    *,
-    version: int = 3,
-    method: int = ZSTD,
-    level: int = LEVEL,
-    md5: bytes | None = None,
-) -> bytes:
-    """Compress a bundle; output is reproducible.
-
-    Args:
-        md5: the MD5 of the bundle, if it is known.
-    """
+def pack(plain: bytes | bytearray | memoryview, *, version: int = 3, method: int = ZSTD, level: int = LEVEL) -> bytes:
+    """Compress a bundle; output is reproducible."""
     if method == ZSTD:
         # Similar code of different targets is megabytes apart, so the window must be that large.
         window = min(27, max(10, len(plain).bit_length()))
@@ -204,7 +193,7 @@ def pack(
         body = zstandard.ZstdCompressor(compression_params=parameters).compress(plain)
     else:
         body = zlib.compress(plain, 9)
-    digest = digest_value(md5 or hashlib.md5(plain, usedforsecurity=False).digest())
+    digest = digest_value(hashlib.md5(plain, usedforsecurity=False).digest())
     total = _LAYOUTS[version].size + len(body)
     sizes = (len(plain),) if version == 1 else (total, len(plain))
     return _LAYOUTS[version].pack(PACKED_MAGIC, version, method, *sizes, digest) + body

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,12 +26,9 @@ from wheelkit.gpu.bundle import (
     digest_value,
     parse_entries,
 )
-from wheelkit.gpu.md5_lanes import LANES, ROW, Md5Lanes
 
 THREADS = 2
 """Number of threads; decoding a bundle of 0.10.2 needs up to 130 MiB, plus twice the size of the new bundle."""
-LARGE = 64 << 20
-"""Size in bytes of bundles of which a thread keeps one at a time, to bound memory."""
 _CHUNK = 1 << 20
 _ZEROS = bytes(_CHUNK)
 
@@ -161,30 +158,38 @@ class BundleReader:
     """
 
     file: int
-    buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(ROW)))
+    buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(_CHUNK)))
     zstd: zstandard.ZstdDecompressor = field(default_factory=zstandard.ZstdDecompressor)
     place: bytearray = field(default_factory=bytearray)
 
-    def chunks(self, bundle: BundleLocation, *, stored: int | None = None) -> Iterator[memoryview]:
+    def chunks(
+        self, bundle: BundleLocation, *, stored: int | None = None, verify: bool = False
+    ) -> Iterator[memoryview]:
         """Yield the uncompressed bundle in chunks; a chunk is valid until the next one.
 
         Args:
             stored: maximum number of compressed bytes to read, for callers that need only the beginning.
+            verify: compare the MD5 of a compressed bundle with its header.
 
         Raises:
-            FatbinError: the bundle cannot be decompressed, or its size differs from the size in its header.
+            FatbinError: the bundle cannot be decompressed, or its size or MD5 differs from the header.
         """
         done = 0
+        digest = hashlib.md5(usedforsecurity=False)  # it releases the GIL, so threads overlap
         try:
             for chunk in self._raw(bundle, bundle.size if stored is None else stored):
                 done += len(chunk)
                 if done > bundle.content_size:
                     break
+                if verify:
+                    digest.update(chunk)
                 yield chunk
         except (zstandard.ZstdError, zlib.error) as error:
             raise bundle.error(f"the data cannot be decompressed ({error}).") from error
         if done != bundle.content_size:
             raise bundle.error(f"the uncompressed size is not the {bundle.content_size} bytes in the header.")
+        if verify and bundle.packed and digest_value(digest.digest()) != bundle.packed.digest:
+            raise bundle.error("the content does not match the MD5 in the header.")
 
     def _raw(self, bundle: BundleLocation, limit: int) -> Iterator[memoryview]:
         view = self.buffer
@@ -232,39 +237,42 @@ class BundleReader:
             rooms[entry] = bytearray(min(size_of(entry), entry.size))
             return memoryview(rooms[entry])
 
-        for _, full in self.fill(bundle, room):
-            for entry in full:
-                yield entry, bytes(rooms.pop(entry))
+        for entry in self.fill(bundle, room):
+            yield entry, bytes(rooms.pop(entry))
 
     def fill(
-        self, bundle: BundleLocation, room: Callable[[BundleEntry], memoryview]
-    ) -> Iterator[tuple[int, Sequence[BundleEntry]]]:
-        """Decode a whole bundle once, part by part, and copy the parts into the buffers of its entries.
+        self, bundle: BundleLocation, room: Callable[[BundleEntry], memoryview], *, verify: bool = False
+    ) -> Iterator[BundleEntry]:
+        """Decode a whole bundle once, and copy its parts into the buffers of its entries.
 
         Args:
             room: called once per entry; returns the buffer for the entry's first bytes. An empty buffer skips the
                 entry.
+            verify: compare the MD5 of a compressed bundle with its header.
 
         Yields:
-            The size of a part, which is in `buffer`, and the entries whose buffers are full now, in order of offset.
+            Each entry once its buffer is full, in order of offset.
+
+        Raises:
+            FatbinError: the bundle is damaged.
         """
         pending: list[tuple[BundleEntry, memoryview]] | None = None
         position = 0
-        for chunk in self.chunks(bundle):
+        for chunk in self.chunks(bundle, verify=verify):
             if pending is None:
                 entries = sorted(self._parse(bundle, bytes(chunk[:HEAD_LIMIT])), key=lambda e: e.offset, reverse=True)
                 pending = [(entry, place) for entry in entries if entry.size and (place := room(entry))]
-            start, position = position, position + len(chunk)
-            full = []
+            start = position
+            position += len(chunk)
             while pending and pending[-1][0].offset < position:
                 entry, place = pending[-1]
-                begin, stop = max(entry.offset, start), min(entry.offset + len(place), position)
+                begin = max(entry.offset, start)
+                stop = min(entry.offset + len(place), position)
                 place[begin - entry.offset : stop - entry.offset] = chunk[begin - start : stop - start]
                 if entry.offset + len(place) > position:
                     break
                 pending.pop()
-                full.append(entry)
-            yield len(chunk), full
+                yield entry
         if pending is None:
             raise bundle.error("the bundle is empty.")
 
@@ -282,64 +290,6 @@ class BundleReader:
             raise bundle.error(error.message) from error
 
 
-class GroupReader:
-    """Decodes up to `LANES` bundles in step, in one thread, so that their MD5s are computed together."""
-
-    def __init__(self, file: int) -> None:
-        self.md5 = Md5Lanes()
-        self.readers = [BundleReader(file, row) for row in self.md5.rows]
-
-    def fill(
-        self, bundles: Sequence[BundleLocation], room: Callable[[int, BundleEntry], memoryview], *, verify: bool
-    ) -> Iterator[tuple[int, BundleEntry | FatbinError]]:
-        """Decode whole bundles once, directly into the buffers of their entries.
-
-        Args:
-            room: called once per entry with the number of its bundle; returns the buffer for the entry's first bytes.
-                An empty buffer skips the entry.
-            verify: compare the MD5 of each compressed bundle with its header. If False, the bundles are decoded one
-                after another, with the memory of one decoder.
-
-        Yields:
-            Number of the bundle and entry, as soon as the entry's buffer is full; number and error of a damaged bundle.
-        """
-        readers = self.readers if verify else self.readers[:1] * LANES
-        pairs = enumerate(zip(readers, bundles, strict=False))
-        fills = [reader.fill(bundle, partial(room, number)) for number, (reader, bundle) in pairs]
-        if not verify:
-            for number, fill in enumerate(fills):
-                yield from self._run({number: fill})
-            return
-        self.md5.begin()
-        damaged = set()
-        for number, found in self._run(dict(enumerate(fills)), self.md5.update):
-            if isinstance(found, FatbinError):
-                damaged.add(number)
-            yield number, found
-        for number, (bundle, digest) in enumerate(zip(bundles, self.md5.digests(), strict=False)):
-            if number not in damaged and bundle.packed and digest_value(digest) != bundle.packed.digest:
-                yield number, bundle.error("the content does not match the MD5 in the header.")
-
-    @staticmethod
-    def _run(
-        fills: dict[int, Iterator[tuple[int, Sequence[BundleEntry]]]],
-        update: Callable[[Sequence[int]], None] = lambda _: None,
-    ) -> Iterator[tuple[int, BundleEntry | FatbinError]]:
-        """Decode a part of each bundle in turn, and pass the sizes of the parts to `update`."""
-        while fills:
-            sizes = [0] * LANES
-            for number, fill in list(fills.items()):
-                found: Sequence[BundleEntry | FatbinError]
-                try:
-                    sizes[number], found = next(fill, (0, ()))
-                except FatbinError as error:
-                    found = [error]
-                if not sizes[number]:
-                    del fills[number]
-                yield from ((number, item) for item in found)
-            update(sizes)
-
-
 def map_bundles(
     path: Path,
     bundles: Sequence[BundleLocation],
@@ -351,42 +301,18 @@ def map_bundles(
 
     Each thread uses memory for one decoding window (up to 128 MiB) and for the data that `work` keeps.
     """
-
-    def work_on_one(group: GroupReader, bundles: Sequence[BundleLocation]) -> Sequence[T]:
-        return [work(group.readers[0], bundles[0])]
-
-    return map_groups(path, bundles, work_on_one, size=1, threads=threads)
-
-
-def map_groups(
-    path: Path,
-    bundles: Sequence[BundleLocation],
-    work: Callable[[GroupReader, Sequence[BundleLocation]], Sequence[T]],
-    *,
-    size: int = LANES,
-    threads: int = THREADS,
-) -> list[T]:
-    """Run `work` on groups of bundles of similar size, as `map_bundles` does; it returns a result for each bundle.
-
-    Args:
-        size: number of bundles of a group, for each of which a thread needs memory.
-    """
     local = threading.local()
     with path.open("rb") as file, ThreadPoolExecutor(threads) as pool:
 
-        def task(group: Sequence[BundleLocation]) -> Sequence[T]:
+        def task(bundle: BundleLocation) -> T:
             if not hasattr(local, "reader"):
-                local.reader = GroupReader(file.fileno())
-            return work(local.reader, group)
+                local.reader = BundleReader(file.fileno())
+            return work(local.reader, bundle)
 
-        order = sorted(bundles, key=lambda b: b.content_size, reverse=True)
-        groups = [order[start : start + size] for start in range(0, len(order), size)]
-        futures = [pool.submit(task, group) for group in groups]
-        results: dict[int, T] = {}
+        order = sorted(bundles, key=lambda bundle: bundle.content_size, reverse=True)
+        futures = {bundle.index: pool.submit(task, bundle) for bundle in order}
         try:
-            for group, future in zip(groups, futures, strict=True):
-                results.update(zip((bundle.index for bundle in group), future.result(), strict=True))
+            return [futures[bundle.index].result() for bundle in bundles]
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-        return [results[bundle.index] for bundle in bundles]

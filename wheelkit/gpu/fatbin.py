@@ -15,17 +15,13 @@ from wheelkit.gpu import code_object
 from wheelkit.gpu.agreement import argument_counts, disagreements
 from wheelkit.gpu.bundle import METHOD_NAMES, BundleEntry
 from wheelkit.gpu.bundle_reader import (
-    LARGE,
     BundleLocation,
     BundleReader,
-    GroupReader,
     find_bundles,
     locate_bundles,
     map_bundles,
-    map_groups,
 )
 from wheelkit.gpu.code_check import CodeCheck, check_code
-from wheelkit.gpu.md5_lanes import LANES
 from wheelkit.gpu.registration import bundle_pointers
 
 
@@ -110,7 +106,7 @@ class _BundleScan:
 def read_targets(
     path: Path, *, verify: bool = False, whole: bool = False, machs: Mapping[str, int] | None = None, name: str = ""
 ) -> FatbinReport:
-    """List the device code of a file, which is streamed: each thread keeps up to three code objects in memory.
+    """List the device code of a file, which is streamed: each thread keeps one code object in memory.
 
     Args:
         verify: decompress everything. Check MD5s, each code object's header against its entry ID, and that the host
@@ -124,12 +120,10 @@ def read_targets(
     """
     bundles, damage = locate_bundles(path, name=name)
 
-    def scan(group: GroupReader, bundles: Sequence[BundleLocation]) -> list[_BundleScan]:
-        return _scan(group, bundles, verify=verify, whole=whole)
+    def scan(reader: BundleReader, bundle: BundleLocation) -> _BundleScan:
+        return _scan(reader, bundle, verify=verify, whole=whole)
 
-    # Checks of code objects take longer than MD5s: no group of large bundles, which would need a gigabyte for them.
-    size = 1 if whole and any(bundle.content_size >= LARGE for bundle in bundles) else LANES
-    scans = map_groups(path, bundles, scan, size=size)
+    scans = map_bundles(path, bundles, scan)
     damages = [damage.message] if damage else []
     damages += [scan.damage for scan in scans if scan.damage]
     if verify:
@@ -172,39 +166,27 @@ def read_variables(path: Path, addresses: Collection[int]) -> Mapping[int, Mappi
     return dict(zip((bundle.address for bundle in bundles), map_bundles(path, bundles, read), strict=True))
 
 
-def _scan(group: GroupReader, bundles: Sequence[BundleLocation], *, verify: bool, whole: bool) -> list[_BundleScan]:
-    entries: dict[int, tuple[BundleEntry, ...]] = {}
-    damages: dict[int, str] = {}
-    for bundle in bundles:
-        try:
-            entries[bundle.index] = group.readers[0].entries(bundle)
-        except FatbinError as error:
-            damages[bundle.index] = error.message
-    intact = [bundle for bundle in bundles if bundle.index in entries]
-    heads: dict[int, dict[BundleEntry, bytes]] = {bundle.index: {} for bundle in intact}
-    checks: dict[int, dict[BundleEntry, CodeCheck]] = {bundle.index: {} for bundle in intact}
-    rooms: dict[tuple[int, BundleEntry], bytearray] = {}
+def _scan(reader: BundleReader, bundle: BundleLocation, *, verify: bool, whole: bool) -> _BundleScan:
+    entries: tuple[BundleEntry, ...] = ()
+    heads: dict[BundleEntry, bytes] = {}
+    checks: dict[BundleEntry, CodeCheck] = {}
+    rooms: dict[BundleEntry, bytearray] = {}
 
-    def room(number: int, entry: BundleEntry) -> memoryview:
+    def room(entry: BundleEntry) -> memoryview:
         wanted = entry.size if whole else min(entry.size, code_object.HEAD_SIZE)
-        rooms[number, entry] = bytearray(wanted if entry.target else 0)
-        return memoryview(rooms[number, entry])
+        rooms[entry] = bytearray(wanted if entry.target else 0)
+        return memoryview(rooms[entry])
 
-    for number, found in group.fill(intact, room, verify=True) if verify else ():
-        index = intact[number].index
-        if isinstance(found, FatbinError):
-            damages[index] = found.message
-            continue
-        code = bytes(rooms.pop((number, found)))
-        heads[index][found] = code[: code_object.HEAD_SIZE]
-        if whole and found.target:
-            checks[index][found] = check_code(code, found.target)
-    return [
-        _BundleScan(bundle=bundle, entries=entries.get(bundle.index, ()), damage=damages[bundle.index])
-        if bundle.index in damages
-        else _bundle_scan(bundle, entries[bundle.index], heads[bundle.index], checks[bundle.index])
-        for bundle in bundles
-    ]
+    try:
+        entries = reader.entries(bundle)
+        for entry in reader.fill(bundle, room, verify=True) if verify else ():
+            code = bytes(rooms.pop(entry))
+            heads[entry] = code[: code_object.HEAD_SIZE]
+            if whole and entry.target:
+                checks[entry] = check_code(code, entry.target)
+    except FatbinError as error:
+        return _BundleScan(bundle=bundle, entries=entries, damage=error.message)
+    return _bundle_scan(bundle, entries, heads, checks)
 
 
 def _bundle_scan(

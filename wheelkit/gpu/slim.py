@@ -25,16 +25,15 @@ from wheelkit.gpu.bundle import (
     write_table,
 )
 from wheelkit.gpu.bundle_reader import (
-    LARGE,
     THREADS,
     BundleLocation,
     BundleReader,
-    GroupReader,
     find_bundles,
     map_bundles,
-    map_groups,
 )
-from wheelkit.gpu.md5_lanes import LANES
+
+_LARGE = 64 << 20
+"""Size in bytes of new bundles that are built one at a time, to bound memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,18 +115,18 @@ def _contents(path: Path, cuts: Sequence[_BundlePlan], *, verify: bool) -> Itera
     """Yield each changed bundle with its new bytes: first all compressed bundles at once, then plain bundles."""
     by_index = {cut.bundle.index: cut for cut in cuts}
 
-    def rebuild(group: GroupReader, bundles: Sequence[BundleLocation]) -> Sequence[bytes | None]:
-        return _rebuild(group, [by_index[bundle.index] for bundle in bundles], verify=verify)
+    def rebuild(reader: BundleReader, bundle: BundleLocation) -> bytes | None:
+        return _rebuild(reader, by_index[bundle.index], verify=verify)
 
     packed = [cut for cut in cuts if cut.bundle.packed and (cut.dropped or verify)]
-    size, threads = (1, 1) if any(cut.size >= LARGE for cut in packed) else (LANES, THREADS)
+    threads = 1 if any(cut.size >= _LARGE for cut in packed) else THREADS
     bundles = [cut.bundle for cut in packed]
-    for bundle, content in zip(bundles, map_groups(path, bundles, rebuild, size=size, threads=threads), strict=True):
+    for bundle, content in zip(bundles, map_bundles(path, bundles, rebuild, threads=threads), strict=True):
         if content is not None:
             yield bundle, content
     for cut in cuts:
         if cut.dropped and not cut.bundle.packed:
-            (content,) = map_groups(path, [cut.bundle], rebuild, threads=1)
+            (content,) = map_bundles(path, [cut.bundle], rebuild, threads=1)
             assert content is not None
             yield cut.bundle, content
 
@@ -157,26 +156,22 @@ def _plan(
     return cuts
 
 
-def _rebuild(group: GroupReader, cuts: Sequence[_BundlePlan], *, verify: bool) -> list[bytes | None]:
-    """Return each new bundle as stored in the file; None for a bundle that stays unchanged and was only verified."""
-    places = [dict(zip(cut.kept, cut.placed, strict=True)) if cut.dropped else {} for cut in cuts]
-    plains = [reader.room(cut.size if cut.dropped else 0) for reader, cut in zip(group.readers, cuts, strict=False)]
-    for cut, plain in zip(cuts, plains, strict=True):
-        if cut.dropped:
-            _clear_between(cut.placed, plain)
-            write_table(cut.placed, plain)
+def _rebuild(reader: BundleReader, cut: _BundlePlan, *, verify: bool) -> bytes | None:
+    """Return a new bundle as stored in the file; None for a bundle that stays unchanged and was only verified."""
+    plain = reader.room(cut.size if cut.dropped else 0)
+    places: dict[BundleEntry, BundleEntry] = {}
+    if cut.dropped:
+        places = dict(zip(cut.kept, cut.placed, strict=True))
+        _clear_between(cut.placed, plain)
+        write_table(cut.placed, plain)
 
-    def room(number: int, entry: BundleEntry) -> memoryview:
-        place = places[number].get(entry)
-        return plains[number][place.offset : place.offset + place.size] if place else plains[number][:0]
+    def room(entry: BundleEntry) -> memoryview:
+        place = places.get(entry)
+        return plain[place.offset : place.offset + place.size] if place else plain[:0]
 
-    for _, found in group.fill([cut.bundle for cut in cuts], room, verify=verify):
-        if isinstance(found, FatbinError):
-            raise found
-    return [
-        _packed(cut, plain, md5) if cut.dropped else None
-        for cut, plain, md5 in zip(cuts, plains, group.md5.of(plains), strict=True)
-    ]
+    for _ in reader.fill(cut.bundle, room, verify=verify):
+        pass
+    return _packed(cut, plain) if cut.dropped else None
 
 
 def _clear_between(entries: Sequence[BundleEntry], plain: memoryview) -> None:
@@ -187,12 +182,12 @@ def _clear_between(entries: Sequence[BundleEntry], plain: memoryview) -> None:
         position = entry.offset + entry.size
 
 
-def _packed(cut: _BundlePlan, plain: memoryview, md5: bytes) -> bytes:
+def _packed(cut: _BundlePlan, plain: memoryview) -> bytes:
     packed = cut.bundle.packed
     if packed is None:
         return bytes(plain)
     for level in (LEVEL, LEVEL_TIGHT):
-        content = pack(plain, version=packed.version, method=packed.method, level=level, md5=md5)
+        content = pack(plain, version=packed.version, method=packed.method, level=level)
         if len(content) <= cut.bundle.capacity:
             return content
     raise cut.bundle.error(
