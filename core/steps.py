@@ -18,7 +18,7 @@ from core.store import ContentStore, mark_used
 from core.wheels_json import load_wheel
 
 _RESULT = "result.json"
-_LIBRARIES = ("auditwheel", "isal", "packaging", "pyelftools", "zstandard")
+_LIBRARIES = ("auditwheel", "deflate", "packaging", "pyelftools", "zstandard")
 """Libraries whose version may change the bytes of a repaired wheel."""
 _SOURCES = (".py", ".toml", ".txt", ".json", ".lock", ".cc", ".h", ".hip", ".inc")
 _OWN_FOLDERS = ("ci_build", "core", "kernels", "pjrt", "plugin", "wheelkit")

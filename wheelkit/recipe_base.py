@@ -72,10 +72,10 @@ def repair_plan(
 def build_info(
     kind: versions.Kind, request: BuildRequest, version: str, sources: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return the fields of `build_info.json`, except `recipe`, `members`, `inputs` and `tools`.
+    """Return the fields of `build_info.json` that the request determines.
 
-    `repair_plan` adds `recipe`, the repair adds `members`, and the build driver adds `inputs` and `tools`. The loader
-    in `pjrt/payload` reads the file; `build_info.py` in the wheel documents the fields.
+    `repair_plan` adds `recipe`, the repair adds `compression` and `members`, and the build driver adds `inputs` and
+    `tools`. The loader in `pjrt/payload` reads the file; `build_info.py` in the wheel documents the fields.
     """
     return {
         "version": version,

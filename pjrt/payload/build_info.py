@@ -29,6 +29,8 @@ INPUTS: tuple[dict[str, Any], ...] = tuple(DATA.get("inputs", ()))
 """Files that this wheel was made from: filename, size, sha256."""
 TOOLS: dict[str, str] = dict(DATA.get("tools", {}))
 """Versions of the tools that built this wheel."""
+COMPRESSION: dict[str, Any] = dict(DATA.get("compression", {}))
+"""Package, version and level of the compressor that packed this wheel's files."""
 SOURCES: dict[str, str] = dict(DATA.get("sources", {}))
 """For a build from source: commits of jax, XLA and the release pipeline, digests of ROCm and of the builder."""
 FAMILIES: tuple[str, ...] = tuple(DATA.get("families", ()))

@@ -35,7 +35,7 @@ _KEPT = frozenset(("commit_info.py",))
 _DIST_INFO = frozenset(
     ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "top_level.txt", "LICENSE", f"licenses/{LICENSE_FILE}")
 )
-_MEASURED = frozenset(("members", "inputs", "tools"))
+_MEASURED = frozenset(("compression", "members", "inputs", "tools"))
 """Fields of build_info.json that no recipe knows."""
 _MOST_BYTES = 4 << 20
 _MOST_TEXT = 120

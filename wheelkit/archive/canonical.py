@@ -29,10 +29,10 @@ def check_canonical(archive: WheelArchive) -> dict[str, list[str]]:
 def _differences(archive: WheelArchive) -> Iterator[tuple[str, str]]:
     position, record = 0, f"{archive.dist_info}/RECORD"
     for member in archive.members:
-        header = _header(archive, member)
+        header = local_header(member._replace(flags=0))
         if fields := list(_unusual_fields(member)):
             yield member.name, f"the headers have {', '.join(fields)}"
-        elif header is None:
+        elif archive.pread(member.data_offset - member.header_offset, member.header_offset) != header:
             yield member.name, "the local headers have other flags, times, versions or extra fields"
         if member.header_offset != position:
             yield member.name, "bytes between the files belong to none, or the directory has another order"
@@ -46,15 +46,6 @@ def _differences(archive: WheelArchive) -> Iterator[tuple[str, str]]:
             "the central directory has comments, extra fields, folders or versions of other writers",
         )
     yield from _record_differences(archive, record)
-
-
-def _header(archive: WheelArchive, member: ZipMember) -> bytes | None:
-    """Return the local header of a member if the writer could have written it."""
-    for wide in (False, True):  # the writer decides before it knows the compressed size
-        header = local_header(member._replace(flags=0), wide=wide)
-        if member.header_offset + len(header) == member.data_offset:
-            return header if archive.pread(len(header), member.header_offset) == header else None
-    return None
 
 
 def _unusual_fields(member: ZipMember) -> Iterator[str]:

@@ -5,13 +5,12 @@ Records use the zip64 format only for numbers that require it (APPNOTE 4.3 to 4.
 
 from __future__ import annotations
 
-import hashlib
-import os
 import struct
-import zlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
+from wheelkit.archive.compression import Compressed, FileCompression, compress, sha256_of
 from wheelkit.archive.output_file import OutFile
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.record import RecordEntry, format_record
@@ -24,19 +23,14 @@ from wheelkit.archive.zip_format import (
     LOCATOR64,
     MAX16,
     MAX32,
-    STORED,
     UTF8_NAME,
     ZIP64_EXTRA,
     DateTime,
     ZipMember,
 )
 
-if TYPE_CHECKING:  # re-tagging a wheel needs neither threads nor libz
-    from wheelkit.archive.file_member import FileContent
-
 EPOCH: DateTime = (1980, 1, 1, 0, 0, 0)
 """The earliest timestamp of the zip format, for new members and reproducible output."""
-_LEVEL = 6
 _NEW_FILE = 0o100644 << 16
 """External attributes of a new member: a regular file, rw-r--r--."""
 
@@ -49,20 +43,26 @@ class MemberChange(NamedTuple):
     """One member of the new wheel: the old member if any, and its new content if it changes."""
 
     old: ZipMember | None = None
-    new: bytes | FileContent | LateContent | None = None
+    new: bytes | Path | LateContent | None = None
 
 
 class MemberWriter:
     """Writer of the members of a new archive.
 
+    Args:
+        files: running compression of each member whose new content is a file.
+
     Attributes:
         record: RECORD rows of the members written so far.
     """
 
-    def __init__(self, source: WheelArchive, out: OutFile, date_time: DateTime | None) -> None:
+    def __init__(
+        self, source: WheelArchive, out: OutFile, date_time: DateTime | None, files: dict[str, FileCompression]
+    ) -> None:
         self._source = source
         self._out = out
         self._date_time = date_time
+        self._files = files
         self._old_record = source.record()
         self._members: list[ZipMember] = []
         self.record: dict[str, RecordEntry] = {}
@@ -71,22 +71,26 @@ class MemberWriter:
         """Write one member.
 
         Raises:
-            ArchiveError: the source is damaged, or a content file does not match its changed ranges.
+            ArchiveError: the source is damaged, or the compressed data does not inflate to the new content.
         """
         match entry.new:
             case None:
                 self._copy(name, entry)
+            case Path():
+                # Removed, so that the memory is free once the member is written.
+                file = self._files.pop(name)
+                compressed, digest = file.result()
+                self._write(name, entry, compressed, file.size, digest)
             case bytes() as data:
-                self._small(name, data, entry)
-            case late if callable(late):
-                self._small(name, late(self.record), entry)
-            case content:
-                self._file(name, content, entry)
+                self._write(name, entry, compress(name, data), len(data), sha256_of(data))
+            case late:
+                data = late(self.record)
+                self._write(name, entry, compress(name, data), len(data), sha256_of(data))
 
     def finish(self, record: str) -> None:
         """Write RECORD as the member `record`, then the central directory."""
         text = format_record([*self.record.items(), (record, RecordEntry(None, None))])
-        self._small(record, text, MemberChange(old=self._source[f"{self._source.dist_info}/RECORD"]))
+        self.add(record, MemberChange(old=self._source[f"{self._source.dist_info}/RECORD"], new=text))
         self._out.write(central_directory(self._members, self._out.position))
 
     def _copy(self, name: str, entry: MemberChange) -> None:
@@ -100,35 +104,13 @@ class MemberWriter:
         self._out.copy(self._source.fileno(), old.data_offset, old.compressed_size)
         self._done(member, digest)
 
-    def _small(self, name: str, data: bytes, entry: MemberChange) -> None:
-        packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -15)
-        packed = packer.compress(data) + packer.flush()
-        method, body = (DEFLATED, packed) if len(packed) < len(data) else (STORED, data)
+    def _write(self, name: str, entry: MemberChange, compressed: Compressed, size: int, digest: str) -> None:
         member = self._member(name, entry)._replace(
-            method=method, crc32=zlib.crc32(data), compressed_size=len(body), size=len(data)
+            method=compressed.method, crc32=compressed.crc32, compressed_size=len(compressed.data), size=size
         )
-        self._out.write(local_header(member) + body)
-        self._done(member, hashlib.sha256(data).hexdigest())
-
-    def _file(self, name: str, content: FileContent, entry: MemberChange) -> None:
-        # Start-up time: re-tagging a wheel needs neither threads nor libz.
-        from wheelkit.archive.file_member import write_file
-
-        fd = os.open(content.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            size = os.fstat(fd).st_size
-            # The header is written twice: its CRC and sizes are known last, but its length must be right at once.
-            # Deflate adds at most 5 bytes to each 16 KiB, so 1/1024 and 1 MiB are enough.
-            wide = is_wide(size + size // 1024 + (1 << 20))
-            draft = self._member(name, entry)._replace(size=size)
-            self._out.write(local_header(draft, wide=wide))
-            begin = self._out.position
-            crc, sha256 = write_file(name, content, fd, self._out, source=self._source, old=entry.old)
-        finally:
-            os.close(fd)
-        member = draft._replace(crc32=crc, compressed_size=self._out.position - begin)
-        self._out.patch(local_header(member, wide=wide), member.header_offset)
-        self._done(member, sha256)
+        self._out.write(local_header(member))
+        self._out.write(compressed.data)
+        self._done(member, digest)
 
     def _member(self, name: str, entry: MemberChange) -> ZipMember:
         old = entry.old
@@ -149,16 +131,10 @@ class MemberWriter:
         self.record[member.name] = RecordEntry(digest, member.size)
 
 
-def is_wide(size: int) -> bool:
-    """Return whether a number of bytes needs zip64."""
-    return size >= MAX32
-
-
-def local_header(member: ZipMember, *, wide: bool | None = None) -> bytes:
-    """Return the local header of `member`, in zip64 format if a size requires it; `wide` overrides the choice."""
+def local_header(member: ZipMember) -> bytes:
+    """Return the local header of `member`, in zip64 format if a size requires it."""
     name = member.name.encode()
-    if wide is None:
-        wide = is_wide(max(member.size, member.compressed_size))
+    wide = max(member.size, member.compressed_size) >= MAX32
     extra = struct.pack("<HHQQ", ZIP64_EXTRA, 16, member.size, member.compressed_size) if wide else b""
     date, time = _to_dos(member.date_time)
     packed, size = (MAX32, MAX32) if wide else (member.compressed_size, member.size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 
 from core.errors import ArchiveError
@@ -25,13 +26,13 @@ class OutFile:
         self.fd = fd
         self.position = 0
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, data: bytes | bytearray | memoryview | mmap.mmap) -> None:
         """Append bytes to the file."""
-        self.position += _write_at(self.fd, data, self.position)
-
-    def patch(self, data: bytes, offset: int) -> None:
-        """Overwrite bytes that were written earlier."""
-        _write_at(self.fd, data, offset)
+        rest = memoryview(data)
+        while rest:
+            count = os.pwrite(self.fd, rest, self.position)
+            self.position += count
+            rest = rest[count:]
 
     def copy(self, source: int, offset: int, size: int) -> None:
         """Append `size` bytes of another open file, starting at `offset`.
@@ -59,12 +60,3 @@ def reserve(fd: int, offset: int, size: int) -> None:
     if size:
         with contextlib.suppress(OSError):
             os.posix_fallocate(fd, offset, size)
-
-
-def _write_at(fd: int, data: bytes | memoryview, offset: int) -> int:
-    rest = memoryview(data)
-    while rest:
-        count = os.pwrite(fd, rest, offset)
-        offset += count
-        rest = rest[count:]
-    return len(data)

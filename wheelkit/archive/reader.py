@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # modules that re-tagging a wheel does not need are imported 
     from email.message import Message
 
     from core.model import Progress
-    from wheelkit.archive.blocks import CutPoints
 
 Sink = Callable[[bytes], object]
 INLINE = 1 << 20
@@ -128,18 +127,15 @@ class WheelArchive:
         except KeyError:
             raise ArchiveError(f"{self.name} has no member {name}.") from None
 
-    def chunks(self, name: str, *, cuts: CutPoints | None = None) -> Iterator[bytes]:
+    def chunks(self, name: str) -> Iterator[bytes]:
         """Yield the uncompressed bytes of a member, at most 1 MiB at a time.
-
-        Args:
-            cuts: split points for a deflated member; receives the parts.
 
         Raises:
             ArchiveError: the member is damaged. A wrong size or CRC is raised no later than after the last chunk.
         """
         member = self[name]
         crc = size = 0
-        for chunk in self._stored(member) if member.method == STORED else self._inflated(member, cuts):
+        for chunk in self._stored(member) if member.method == STORED else self._inflated(member):
             size += len(chunk)
             if size > member.size:
                 raise self._damaged(member, f"the content is larger than the declared {member.size} bytes")
@@ -160,19 +156,19 @@ class WheelArchive:
             raise ArchiveError(f"{name} in {self.name} has {self[name].size} bytes; the limit is {limit}.")
         return b"".join(self.chunks(name))
 
-    def digest(self, name: str, *sinks: Sink, cuts: CutPoints | None = None) -> str:
+    def digest(self, name: str, *sinks: Sink) -> str:
         """Return the SHA-256 of a member in hexadecimal; pass every chunk to `sinks`, each in its own thread."""
         digest = hashlib.sha256()
         if self[name].size <= INLINE:
-            for chunk in self.chunks(name, cuts=cuts):
+            for chunk in self.chunks(name):
                 for sink in (digest.update, *sinks):
                     sink(chunk)
         else:
-            _pump(self.chunks(name, cuts=cuts), digest.update, *sinks)
+            _pump(self.chunks(name), digest.update, *sinks)
         return digest.hexdigest()
 
-    def extract(self, name: str, out: Path, *, progress: Progress | None = None, cuts: CutPoints | None = None) -> str:
-        """Write a member to `out`; inflating, hashing and writing overlap. `chunks` documents `cuts`.
+    def extract(self, name: str, out: Path, *, progress: Progress | None = None) -> str:
+        """Write a member to `out`; inflating, hashing and writing overlap.
 
         Returns:
             SHA-256 of the content in hexadecimal.
@@ -181,7 +177,7 @@ class WheelArchive:
             ArchiveError: the member is damaged; `out` is removed.
         """
         with self._output(name, out, progress) as write:
-            return self.digest(name, write, cuts=cuts)
+            return self.digest(name, write)
 
     def unpack(self, name: str, out: Path, *, progress: Progress | None = None) -> None:
         """Write a member to `out`, without its SHA-256, which takes a third of the time of `extract`.
@@ -252,16 +248,9 @@ class WheelArchive:
         for at in range(member.data_offset, member.data_end, CHUNK):
             yield self.pread(min(CHUNK, member.data_end - at), at)
 
-    def _inflated(self, member: ZipMember, cuts: CutPoints | None) -> Iterator[bytes]:
-        stream = self.pread, member.data_offset, member.compressed_size
+    def _inflated(self, member: ZipMember) -> Iterator[bytes]:
         try:
-            if cuts is None:
-                yield from inflate(packed_chunks(*stream))
-            else:
-                # Start-up time: re-tagging a wheel does not need libz.
-                from wheelkit.archive.blocks import inflate_cut
-
-                yield from inflate_cut(*stream, cuts)
+            yield from inflate(packed_chunks(self.pread, member.data_offset, member.compressed_size))
         except InflateError as error:
             raise self._damaged(member, str(error)) from error
 

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core.digests import file_sha256
 from core.errors import ArchiveError
 from core.os_errors import writes_to
+from wheelkit.archive.compression import compress_files
 from wheelkit.archive.filename import WheelName
 from wheelkit.archive.member_writer import LateContent, MemberChange, MemberWriter
-from wheelkit.archive.output_file import ByteRange, OutFile
+from wheelkit.archive.output_file import OutFile
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.record import SIGNATURES, RecordEntry
 from wheelkit.archive.zip_format import DateTime
-
-if TYPE_CHECKING:  # re-tagging a wheel needs neither threads nor libz
-    from wheelkit.archive.blocks import BlockIndex
-    from wheelkit.archive.file_member import FileContent
 
 
 class WrittenWheel:
@@ -53,12 +49,12 @@ class WheelRewrite:
         for name in SIGNATURES:  # these files sign the old RECORD
             self._entries.pop(f"{source.dist_info}/{name}", None)
 
-    def set(self, name: str, new: bytes | FileContent | LateContent) -> None:
+    def set(self, name: str, new: bytes | Path | LateContent) -> None:
         """Add or replace a member; an existing member keeps its mode, and a new member gets 0644.
 
         Args:
-            new: content of a small member, or a function that returns the content once the other members are written;
-                `set_file` passes the content of a large member.
+            new: content; a file with the content, which must exist until `write` returns; or a function that returns
+                the content of a small member once the members before it are written.
 
         Raises:
             ArchiveError: the member is RECORD.
@@ -67,27 +63,6 @@ class WheelRewrite:
             raise ArchiveError("RECORD cannot be set: it is computed from the other members.")
         old = self._entries.get(name, MemberChange()).old
         self._entries[name] = MemberChange(old=old, new=new)
-
-    def set_file(
-        self,
-        name: str,
-        content: Path,
-        *,
-        changed: Sequence[ByteRange] | None = None,
-        blocks: BlockIndex | None = None,
-    ) -> None:
-        """Add or replace a large member by the content of a file, which must exist until `write` returns.
-
-        Args:
-            changed: byte ranges [start, end) that may differ from the old content; the deflate blocks of the rest are
-                copied. Bytes beyond the shorter of old and new count as changed. None compresses everything.
-            blocks: the old member's block boundaries, if they are already known.
-        """
-        # Start-up time: re-tagging a wheel needs neither threads nor libz.
-        from wheelkit.archive.file_member import FileContent
-
-        ranges = None if changed is None else tuple(changed)
-        self.set(name, FileContent(path=content, changed=ranges, blocks=blocks))
 
     def remove(self, name: str) -> None:
         """Remove a member.
@@ -122,15 +97,17 @@ class WheelRewrite:
         Members keep their order. New files come before the .dist-info at the end, and RECORD is last (PEP 427).
 
         Raises:
-            ArchiveError: the result is not a valid wheel with the file name of `out`, a content file does not match its
-                `changed` ranges, or the source is damaged. Nothing is left at `out`.
+            ArchiveError: the result is not a valid wheel with the file name of `out`, a member was
+                compressed wrongly, or the source is damaged. Nothing is left at `out`.
         """
         # Threads share a process ID, and containers that share a folder can have equal ones.
         draft = out.with_name(f".{out.name}.{os.urandom(8).hex()}")
         try:
-            with writes_to(out), draft.open("w+b", buffering=0) as file:
-                writer = MemberWriter(self._source, OutFile(file.fileno()), self._date_time)
-                for name, entry in self._ordered():
+            entries = self._ordered()
+            paths = {name: entry.new for name, entry in entries if isinstance(entry.new, Path)}
+            with writes_to(out), draft.open("wb", buffering=0) as file, compress_files(paths) as files:
+                writer = MemberWriter(self._source, OutFile(file.fileno()), self._date_time, files)
+                for name, entry in entries:
                     writer.add(name, entry)
                 writer.finish(f"{self._dist_info}/RECORD")
             with WheelArchive(draft, name=WheelName.parse(out.name)) as result:

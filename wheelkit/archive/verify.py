@@ -8,7 +8,6 @@ from pathlib import Path
 
 from core.errors import ArchiveError
 from core.model import Finding, Progress
-from wheelkit.archive.blocks import CutPoints
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.record import SIGNATURES, RecordEntry, parse_record
 from wheelkit.findings import finding
@@ -18,7 +17,6 @@ def verify_record(
     archive: WheelArchive,
     *,
     extract: Mapping[str, Path] | None = None,
-    cuts: Mapping[str, CutPoints] | None = None,
     digests: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> tuple[Finding, ...]:
@@ -26,7 +24,6 @@ def verify_record(
 
     Args:
         extract: member name -> file to which the member is also written, so that nothing is inflated twice.
-        cuts: member name -> split points of an extracted member; see `WheelArchive.chunks`.
         digests: member name -> SHA-256 of members that the caller has unpacked and compared with their CRC; they are
             not inflated again.
 
@@ -60,8 +57,7 @@ def verify_record(
             if known := (digests or {}).get(member.name):
                 digest = known
             elif target := (extract or {}).get(member.name):
-                taken_apart = (cuts or {}).get(member.name)
-                digest = archive.extract(member.name, target, progress=progress, cuts=taken_apart)
+                digest = archive.extract(member.name, target, progress=progress)
             else:
                 digest = archive.digest(member.name)
         except ArchiveError as error:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from isal import isal_zlib
 
-from wheelkit.archive.blocks import CutPoints
 from wheelkit.archive.inflate import BROKEN
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.zip_format import STORED
@@ -46,11 +45,11 @@ class TracedArchive(WheelArchive):
         self._read_to = offset + size
         return super().pread(size, offset)
 
-    def chunks(self, name: str, *, cuts: CutPoints | None = None) -> Iterator[bytes]:
+    def chunks(self, name: str) -> Iterator[bytes]:
         """Yield chunks as `WheelArchive` does, and record `checkpoints`."""
         start, done = self[name].data_offset, 0
         line = self.checkpoints[name] = []
-        for chunk in super().chunks(name, cuts=cuts):
+        for chunk in super().chunks(name):
             done += len(chunk)
             line.append((done, self._read_to - start))
             yield chunk

@@ -27,8 +27,7 @@ class MemberEdit:
         name: path inside the new wheel.
         path: the edited file.
         elf: snapshot after the edits.
-        size_before: size before the edits, in bytes.
-        changed: byte ranges that may differ from the original, sorted and disjoint.
+        changed: whether the library differs from the original.
         code: result of slimming the device code; all zero if the library has none.
         symbols_saved: bytes of the removed symbol tables.
         debug: debug file with the removed symbols; None if there is none.
@@ -37,8 +36,7 @@ class MemberEdit:
     name: str
     path: Path
     elf: Elf
-    size_before: int
-    changed: tuple[ByteRange, ...]
+    changed: bool
     code: SlimReport
     symbols_saved: int
     debug: Path | None
@@ -100,7 +98,7 @@ def edit_member(name: str, path: Path, plan: RepairPlan, debug: Path | None) -> 
         saved = report.bytes_saved
     after = Elf.read(path)
     return MemberEdit(
-        name=name, path=path, elf=after, size_before=before.size, changed=merge_ranges(changed, after.size),
+        name=name, path=path, elf=after, changed=bool(changed) or after.size != before.size,
         code=code, symbols_saved=saved, debug=debug if saved else None,
     )  # fmt: skip
 
@@ -144,17 +142,6 @@ def _loading(name: str, path: Path, elf: Elf, plan: RepairPlan) -> list[ByteRang
     if plan.hip_soname and plan.hip_soname not in elf.needed and elf.hip_symbols:
         changed += add_needed(path, plan.hip_soname)
     return changed
-
-
-def merge_ranges(ranges: Sequence[ByteRange], size: int) -> tuple[ByteRange, ...]:
-    """Sort ranges, clip them to `size` bytes and join those that touch."""
-    joined: list[ByteRange] = []
-    for start, end in sorted((start, min(end, size)) for start, end in ranges if start < min(end, size)):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
-        else:
-            joined.append((start, end))
-    return tuple(joined)
 
 
 def _misplaced_code(edits: Sequence[MemberEdit], globs: Sequence[str]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from packaging.version import InvalidVersion, Version
 from core.errors import ArchiveError, MachineError, RepairError
 from core.model import Finding, MemberInfo, Progress, Severity, to_json
 from wheelkit import kernel_wheel
-from wheelkit.archive.blocks import CutPoints
+from wheelkit.archive.compression import compressor
 from wheelkit.archive.filename import WheelName
 from wheelkit.archive.member_writer import EPOCH
 from wheelkit.archive.reader import WheelArchive
@@ -29,13 +29,9 @@ from wheelkit.archive.verify import verify_record
 from wheelkit.elf.constants import MAGIC
 from wheelkit.elf.snapshot import Elf
 from wheelkit.inspect.metadata import rocm_in_summary
-from wheelkit.repair.cut_plan import plan_cuts
 from wheelkit.repair.member import MemberEdit, edit_members
 from wheelkit.repair.metadata import LICENSE_FILE, render_entry_points, rewrite_metadata, rewrite_wheel
 from wheelkit.repair.plan import PLATFORM, RepairedWheel, RepairPlan
-
-_BIG = 32 << 20
-"""Libraries of at least this many bytes are split while they are unpacked."""
 
 
 def repair(
@@ -73,9 +69,7 @@ def repair(
             for old, new in renamed.items()
             if new not in plan.files and old not in codes and _is_elf(archive, old)
         }
-        cuts = {old: plan_cuts(archive, archive[old]) for old in libraries if archive[old].size >= _BIG}
-        files = _unpack(archive, libraries, cuts, scratch / "tree", progress)
-        blocks = {libraries[old]: points.index() for old, points in cuts.items()}
+        files = _unpack(archive, libraries, scratch / "tree", progress)
         _expect_members(files, plan, source.name)
         _say(progress, f"edit {len(files)} librar{'y' if len(files) == 1 else 'ies'} of {name.project}")
         edits = edit_members(files, plan, scratch / "debug" if debug_dir else None)
@@ -83,11 +77,12 @@ def repair(
         elves = {edit.name: edit.elf for edit in edits}
         judging = pool.submit(_check_libraries, files, plan.allowed_sonames, source.name, elves)
         for edit in edits:
-            if edit.changed or edit.elf.size != edit.size_before:
-                rewrite.set_file(edit.name, edit.path, changed=edit.changed, blocks=blocks.get(edit.name))
+            if edit.changed:
+                rewrite.set(edit.name, edit.path)
 
         def build_info(record: Mapping[str, RecordEntry]) -> bytes:
-            info = {**plan.build_info, "members": to_json(_infos(edits, record))}
+            members = to_json(_infos(edits, record))
+            info = {**plan.build_info, "compression": compressor(), "members": members}
             return (json.dumps(info, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
         if plan.build_info_path:
@@ -126,7 +121,7 @@ def retag(source: Path, out_dir: Path, *, progress: Progress | None = None) -> t
     """
     with WheelArchive(source) as archive, _scratch(out_dir) as scratch:
         libraries = {member.name: member.name for member in archive.members if _is_elf(archive, member.name)}
-        files = _unpack(archive, libraries, {}, scratch / "tree", progress)
+        files = _unpack(archive, libraries, scratch / "tree", progress)
         findings = _check_libraries(files, frozenset(), source.name)
         name = archive.name._replace(platform=PLATFORM)
         rewrite = WheelRewrite(archive, date_time=EPOCH)
@@ -194,17 +189,12 @@ def _rewrite_texts(rewrite: WheelRewrite, archive: WheelArchive, name: WheelName
 
 
 def _unpack(
-    archive: WheelArchive,
-    libraries: Mapping[str, str],
-    cuts: dict[str, CutPoints],
-    tree: Path,
-    progress: Progress | None,
+    archive: WheelArchive, libraries: Mapping[str, str], tree: Path, progress: Progress | None
 ) -> dict[str, Path]:
     """Check every member against RECORD and write the libraries to `tree`, laid out as in the new wheel.
 
     Args:
         libraries: old member name -> new member name.
-        cuts: old member name -> split points; cleared if a split point may be wrong.
 
     Returns:
         New member name -> file.
@@ -212,10 +202,7 @@ def _unpack(
     files = {old: tree / new for old, new in libraries.items()}
     for path in files.values():
         path.parent.mkdir(parents=True, exist_ok=True)
-    problems = verify_record(archive, extract=files, cuts=cuts, progress=progress)
-    if problems and cuts:  # a wrong split point may be the only problem
-        cuts.clear()
-        problems = verify_record(archive, extract=files, progress=progress)
+    problems = verify_record(archive, extract=files, progress=progress)
     if problems:
         raise ArchiveError(
             f"{archive.path.name} does not match its RECORD:{_listed(problems)}",

@@ -223,11 +223,13 @@ def test_repair_published_keeps_all_targets(plugin: Path, tmp_path: Path) -> Non
 
 
 def test_repair_published_pjrt(real_wheel: RealWheel, tmp_path: Path) -> None:
-    """The 154 MB wheel becomes smaller than 100 MB, without findings, and with exactly the two targets."""
+    """The 154 MB wheel becomes smaller than 98 MB, without findings, and with exactly the two targets."""
     source = real_wheel("jax-rocm7-pjrt", "0.10.2")
     made = repair(source, plan("pjrt", verify_bundles=False), tmp_path, debug_dir=tmp_path / "debug")
     assert made.path.name == "jax_rocm7_pjrt-0.10.2+rocm7.2.0-py3-none-manylinux_2_28_x86_64.whl"
-    assert made.size < 100_000_000
+    assert made.size < 98_000_000
+    with zipfile.ZipFile(made.path) as stock:
+        assert stock.testzip() is None  # it inflates with zlib
     (info,) = made.members
     assert (info.path, info.targets) == (LIBRARY, ("gfx942", "gfx950"))
     assert info.symbol_versions["GLIBC"] == "2.27"

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -18,7 +15,6 @@ import pytest
 from isal import isal_zlib
 
 from tests.support.tiny_wheel import INFO, METADATA, NAME, contents
-from wheelkit.archive.blocks import scan_blocks
 from wheelkit.archive.member_writer import central_directory, local_header
 from wheelkit.archive.output_file import OutFile
 from wheelkit.archive.reader import WheelArchive
@@ -28,26 +24,11 @@ from wheelkit.archive.zip_format import ZipMember
 
 MEMBER = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
 NEW_NAME = "jax_rocm7_pjrt-0.10.2-py3-none-manylinux_2_28_x86_64.whl"
-RUNPATH = (0x6948, 0x6948 + 6300)
-FATBIN = (0x573C000, 0x573C000 + (55 << 20))
-STRIPPED = 0x1656ADF0
 
 
 @pytest.fixture
 def pjrt(real_wheel: Callable[..., Path]) -> Path:
     return real_wheel("jax-rocm7-pjrt", "0.10.2")
-
-
-def others_agree(path: Path, left_out: Callable[[str, str], None]) -> None:
-    """Check with zipfile, which inflates with zlib, and with Info-ZIP if installed, which has another inflater."""
-    tool = shutil.which("unzip")
-    if tool is None:
-        left_out("unzip -t", "unzip is not installed; zipfile stands in")
-        with zipfile.ZipFile(path) as archive:
-            assert archive.testzip() is None
-        return
-    done = subprocess.run([tool, "-tqq", path], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_retagged_wheel_differs_in_two_small_members(pjrt: Path, tmp_path: Path) -> None:
@@ -75,32 +56,6 @@ def test_retag_imports_no_slow_modules() -> None:
     code = "import sys, wheelkit.archive.rewrite; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert heavy & {*done.stdout.split()} == set()
-
-
-@pytest.mark.heavy
-def test_rewrite_splices_edits_of_published_library(
-    pjrt: Path, tmp_path: Path, left_out: Callable[[str, str], None]
-) -> None:
-    """The edits resemble a repair: a RUNPATH, a region of fat binaries, and a truncated end."""
-    content = tmp_path / "content.so"
-    with WheelArchive(pjrt) as source:
-        source.extract(MEMBER, content)
-    with content.open("r+b") as file:
-        file.seek(RUNPATH[0])
-        file.write(b"R" * (RUNPATH[1] - RUNPATH[0]))
-        file.seek(FATBIN[0])
-        file.write(hashlib.shake_256(b"slim").digest(8 << 20) + bytes(47 << 20))
-        file.truncate(STRIPPED)
-    out = tmp_path / NEW_NAME
-    with WheelArchive(pjrt) as source:
-        rewrite = WheelRewrite(source)
-        rewrite.set_file(MEMBER, content, changed=[RUNPATH, FATBIN])
-        written = rewrite.write(out)
-    assert written.size < 100_000_000
-    with WheelArchive(out) as result:
-        assert verify_record(result, extract={MEMBER: tmp_path / "result.so"}) == ()
-    assert (tmp_path / "result.so").read_bytes() == content.read_bytes()
-    others_agree(out, left_out)
 
 
 def test_verify_and_rewrite_stay_under_100_mib(pjrt: Path, tmp_path: Path) -> None:
@@ -191,31 +146,15 @@ def test_rewrite_archive_over_4_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.heavy
 def test_rewrite_member_over_4_gib(tmp_path: Path) -> None:
-    """4 GiB of zeros are 4 MB of deflate data, which are read completely, scanned and copied."""
+    """4 GiB of zeros are 4 MB of deflate data, which are read completely and copied."""
     packer = zlib.compressobj(6, zlib.DEFLATED, -15)
     piece = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
     rest = zlib.compressobj(6, zlib.DEFLATED, -15)
     body = piece * (HUGE >> 20) + rest.compress(bytes(HUGE % (1 << 20))) + rest.flush()
     source_path, out = huge_wheel(tmp_path / NAME, 8, body), tmp_path / "tiny-1.0-1-py3-none-any.whl"
     with WheelArchive(source_path) as source:
-        member = source["tiny/huge.bin"]
-        blocks = scan_blocks(source.pread, member.data_offset, member.compressed_size)
-        assert blocks is not None
-        assert (blocks.complete, blocks.reach) == (True, HUGE)
         WheelRewrite(source).write(out)
     with WheelArchive(out) as result, zipfile.ZipFile(out) as archive:
         assert sum(len(chunk) for chunk in result.chunks("tiny/huge.bin")) == HUGE
         assert archive.getinfo("tiny/huge.bin").file_size == HUGE
         assert archive.read(f"{INFO}/METADATA") == METADATA
-
-
-def test_benchmark_runs(pjrt: Path, tmp_path: Path) -> None:
-    argv = [sys.executable, "-m", "benchmarks.repair", "--only", "cp", "retag", "scan"]
-    argv += ["--wheel", str(pjrt), "--work", str(tmp_path), "--json", str(tmp_path / "out.json")]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3])
-    assert done.returncode == 0, done.stderr
-    body = json.loads((tmp_path / "out.json").read_text())
-    assert [row["key"] for row in body["results"]] == ["cp", "retag", "scan"]
-    assert body["results"][1]["wheel_size"] > 150_000_000
-    assert body["goals"][0]["what"] == "unverified re-tag with Python's start, at most twice cp"
-    assert [path.name for path in tmp_path.iterdir()] == ["out.json"]

@@ -154,18 +154,16 @@ class Bench:
     def patched(self, kind: str, member: str, find: Callable[[Path], Patches]) -> Path:
         """Patch bytes of a library without changing its size, as if it had been built like this."""
         file = self.extract(kind, member, self.fresh())
-        patches = find(file)
         with file.open("r+b") as out:
-            for offset, data in patches:
+            for offset, data in find(file):
                 out.seek(offset)
                 out.write(data)
-        changed = [(offset, offset + len(data)) for offset, data in sorted(patches)]
         (before,) = (held.sha256 for held in self.wheel(kind).members if held.path == member)
         info = f"{member.rpartition('/')[0]}/build_info.json"
         text = self.read(kind, info).replace(before.encode(), file_sha256(file).encode())
 
         def edit(rewrite: WheelRewrite) -> None:
-            rewrite.set_file(member, file, changed=changed)
+            rewrite.set(member, file)
             rewrite.set(info, text)
 
         try:

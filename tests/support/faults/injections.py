@@ -144,7 +144,7 @@ def of_another_python(name: str = "") -> Inject:
         def edit(wheel: WheelRewrite) -> None:
             with zipfile.ZipFile(bench.real_wheel("jax-rocm7-plugin", "0.10.2", "3.11")) as archive:
                 for member in (member for member in archive.namelist() if member.endswith(name or ".so")):
-                    wheel.set_file(member, Path(archive.extract(member, folder)))
+                    wheel.set(member, Path(archive.extract(member, folder)))
 
         return bench.case(plugin=bench.rewritten("plugin", edit))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,9 @@ from core.errors import ArchiveError, CiBuildError, ElfError, MachineError, Repa
 from tests.support.silent import Silent
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from tests.support.tiny_wheel import contents, make_wheel
-from wheelkit.archive import blocks as cuts_module
-from wheelkit.archive.blocks import CutPoints
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.verify import verify_record
-from wheelkit.archive.zip_format import ZipMember
 from wheelkit.elf.snapshot import Elf
-from wheelkit.repair import repair as repair_module
-from wheelkit.repair.member import merge_ranges
 from wheelkit.repair.plan import RepairedWheel, RepairPlan
 from wheelkit.repair.repair import repair
 
@@ -141,6 +137,7 @@ def test_repair_writes_members_to_build_info(attempt: Repair) -> None:
         told = json.loads(wheel.read("tiny/build_info.json"))
     (info,) = made.members
     assert told["version"] == "1.0"
+    assert told["compression"] == {"package": "deflate", "version": metadata.version("deflate"), "level": 6}
     assert [(m["path"], m["sha256"], m["needed"]) for m in told["members"]] == [
         ("tiny/lib.so", info.sha256, ["libc.so.6"])
     ]
@@ -244,21 +241,6 @@ def test_repair_refuses_source_with_wrong_record(tmp_path: Path, library: Callab
     assert nothing_left(tmp_path)
 
 
-def test_repair_wrong_split_points_give_same_wheel(attempt: Repair, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = attempt()
-    monkeypatch.setattr(repair_module, "_BIG", 0)
-    monkeypatch.setattr(cuts_module, "find_block", lambda data: len(data) // 2)
-    planned = []
-
-    def plan_wrongly(archive: WheelArchive, member: ZipMember) -> CutPoints:
-        planned.append(member.name)
-        return CutPoints([0])
-
-    monkeypatch.setattr(repair_module, "plan_cuts", plan_wrongly)
-    assert attempt().sha256 == right.sha256
-    assert planned == ["tiny/lib.so"]
-
-
 def test_repair_interrupted_leaves_nothing(tmp_path: Path, library: Callable[..., bytes]) -> None:
     class Interrupter(Silent):
         def __init__(self, at: int) -> None:
@@ -289,17 +271,3 @@ def test_repair_failure_keeps_older_result(attempt: Repair) -> None:
 def test_repair_gives_every_member_the_same_time(attempt: Repair) -> None:
     with zipfile.ZipFile(attempt().path) as wheel:
         assert {entry.date_time for entry in wheel.infolist()} == {(1980, 1, 1, 0, 0, 0)}
-
-
-@pytest.mark.parametrize(
-    ("ranges", "size", "merged"),
-    [
-        ([], 10, ()),
-        ([(5, 7), (0, 2)], 10, ((0, 2), (5, 7))),
-        ([(0, 5), (5, 7), (6, 9)], 8, ((0, 8),)),
-        ([(3, 3), (12, 20)], 10, ()),
-        ([(0, 9), (2, 3), (9, 10)], 10, ((0, 10),)),
-    ],
-)
-def test_merge_ranges(ranges: list[tuple[int, int]], size: int, merged: tuple[tuple[int, int], ...]) -> None:
-    assert merge_ranges(ranges, size) == merged
