@@ -53,7 +53,8 @@ def prepare(request: WheelSetRequest, reporter: Reporter, runner: HostRunner, co
 
         if build.source is not None:
             source_build.check_environment(context)
-        rocm = obtain_rocm(request.rocm, request.storage, reporter, runner, connect)
+        with source_build.installed_rocm(context) as installed:
+            rocm = obtain_rocm(request.rocm, request.storage, reporter, runner, connect, installed)
         context = replace(context, rocm=rocm)
     for finding in targets.warnings_for(build.targets or ()):
         reporter.warning(f"{finding.message} {finding.remedy}")

@@ -20,7 +20,7 @@ from core.wheelset import read_set
 
 KIND = "matrix-cell"
 _ROOT = Path(__file__).resolve().parents[2]
-_SENT = ("--rocm-manifest", "--rocm-lock", "--rocm-repo-key")
+_SENT = ("--rocm-manifest", "--rocm-lock")
 """Options whose file is sent to the worker; other paths must exist on the workers, since some are part of the set."""
 _OWN = ("--cache-dir", "--dry-run", "--json")
 """Options that a worker's build has already, or that would leave no set."""

@@ -27,7 +27,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from ci_build.rocm.lock import RocmLock
-from ci_build.rocm.request import SCHEME, is_index
+from ci_build.rocm.request import DNF, SCHEME, is_dnf, is_index
 from core.model import InputFile, Wheel, WheelSet
 from core.pip import Resolved
 
@@ -100,11 +100,16 @@ def _wheel(wheel: Wheel, source: InputFile | None) -> Component:
 
 
 def _rocm_references(lock: RocmLock) -> Iterator[ExternalReference]:
-    """Yield a reference to each file of a ROCm, by URL or else by name, and to the index of pip packages."""
+    """Yield a reference to each package or tarball of a ROCm, and to the index or repository of the packages."""
+    if is_dnf(lock.source):
+        yield _reference(lock.source.removeprefix(DNF), comment="package repository")
+        for name, sha256 in lock.packages.items():
+            yield _reference(name, comment=f"sha256 of the header: {sha256}")
+        return
     if is_index(lock.source):
         yield _reference(lock.source.removeprefix(SCHEME), comment="package index")
     for name, sha256 in lock.packages.items():
-        yield _reference(lock.package_urls.get(name, name), hashes=[_sha256(sha256)], comment=name)
+        yield _reference(name, hashes=[_sha256(sha256)], comment=name)
     if lock.sha256 and not lock.packages:
         yield _reference(lock.source, hashes=[_sha256(lock.sha256)])
 

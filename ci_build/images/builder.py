@@ -46,6 +46,7 @@ class ImageBuilder:
         base: name of a base image that replaces the pinned one, or empty.
         registry: registry of built images, for pushes and searches, or empty.
         mirrors: registry or repository -> mirror from which images are pulled.
+        rocm: build arguments of dnf.Dockerfile, which adds a ROCm to the builder image; empty for no ROCm.
         no_cache: whether to rebuild every layer, once per image.
         dry_run: whether only commands are printed.
     """
@@ -60,6 +61,7 @@ class ImageBuilder:
     base: str = ""
     registry: str = ""
     mirrors: Mapping[str, str] = field(default_factory=dict)
+    rocm: Mapping[str, str] = field(default_factory=dict)
     no_cache: bool = False
     dry_run: bool = False
     arch: str = field(default_factory=platform.machine)

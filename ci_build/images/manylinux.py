@@ -41,7 +41,7 @@ def builder_image(builder: ImageBuilder) -> ContainerImage:
     """
     if (name := builder.builder_image) and name != SEARCH:
         return builder.obtain(name)
-    recipe = builder_recipe(builder)
+    *_, recipe = builder_recipes(builder)
     if name != SEARCH:
         return builder.build(recipe)
     if image := builder.find_built(recipe):
@@ -71,15 +71,15 @@ def check_obtainable(builder: ImageBuilder) -> None:
     if builder.builder_image:
         builder_image(builder)
         return
-    recipe = builder_recipe(builder)
-    if builder.find_built(recipe) is None:
-        recipe.base.image()
+    recipes = builder_recipes(builder)
+    if not any(builder.find_built(recipe) for recipe in recipes):
+        recipes[0].base.image()
 
 
 def planned_image(builder: ImageBuilder) -> str:
     """Return the name of the image that a build will run in; in a dry run, no engine is asked."""
     name = builder.builder_image
-    return name if name and name != SEARCH else builder_recipe(builder).tag
+    return name if name and name != SEARCH else builder_recipes(builder)[-1].tag
 
 
 def planned_base(builder: ImageBuilder) -> BaseImage:
@@ -101,12 +101,29 @@ def planned_look_ups(builder: ImageBuilder) -> Iterator[str]:
 
 def planned_build(builder: ImageBuilder) -> Iterator[str]:
     """Yield the lines of a dry run about the build of the builder image; none if it is not built."""
-    recipes = [] if builder.builder_image else [builder_recipe(builder)]
+    recipes = [] if builder.builder_image else builder_recipes(builder)
     return describe_builds(recipes, builder.engine, no_cache=builder.no_cache)
 
 
+def builder_recipes(builder: ImageBuilder) -> list[Recipe]:
+    """Return the recipes of the builder image, bases first: its tools, and the ROCm that dnf installs."""
+    tools = builder_recipe(builder)
+    if not builder.rocm:
+        return [tools]
+    rocm = layer(
+        builder.as_base(tools),
+        f"{BUILDER}-rocm",
+        "dnf.Dockerfile",
+        files={},
+        arguments=builder.rocm,
+        labels={},
+        network="host",
+    )
+    return [tools, rocm]
+
+
 def builder_recipe(builder: ImageBuilder) -> Recipe:
-    """Return the recipe of the builder image."""
+    """Return the recipe of the builder image with its tools."""
     pins = tool_pins(builder, LLVM)
     pins |= {name: builder.pins.get("download", name, builder.arch) for name in ("bazel", "numactl", "xxd")}
     return layer(

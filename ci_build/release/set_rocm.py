@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_build.rocm.lock import RocmLock, parse_lock, write_lock
-from ci_build.rocm.request import RocmSource, RocmStorage, check_source, is_url
+from ci_build.rocm.request import RocmSource, RocmStorage, check_source, is_dnf, is_url
 from ci_build.rocm.source import obtain_rocm
 from core.errors import BucketError, InputError, RequestError
 from core.model import ROCM_LOCK
@@ -44,7 +44,7 @@ def with_rocm_of_set(
     if not request.rocm_of_set:
         return request
     lock = _lock_of(staged, bucket)
-    if lock is None or not is_url(lock.source):
+    if lock is None or not is_url(lock.source) or is_dnf(lock.source):
         why = "has no lock of its ROCm" if lock is None else "was built with a ROCm that only its builder has"
         reporter.line(f"{staged} {why}: the tests use the ROCm that the loader finds.")
         return request

@@ -65,11 +65,11 @@ def trust_text(rocm_source: RocmSource, origin: ChecksumOrigin, *, packages: boo
         case ChecksumOrigin.INDEX:
             return f"{what} the digests of the index"
         case ChecksumOrigin.SIGNATURE:
-            return "its packages are signed"
+            return "dnf verified the signatures of its packages"
         case ChecksumOrigin.FIRST_USE:
             return "its sha256 is unverified, since none was given or published; the lock pins it"
         case ChecksumOrigin.LOCAL:
-            return "its packages are local files" if packages else "it is a local file"
+            return "it is a local file"
 
 
 def trust_notes(rocm_source: RocmSource, trust: RocmTrust, problem: str) -> list[str]:

@@ -29,17 +29,17 @@ class RocmLock:
     """A pinned ROCm.
 
     Attributes:
-        source: URL without credentials, `pip+` and the URL of an index, `dnf+` or `apt+` and a repository, or absolute
+        source: URL without credentials, `pip+` and the URL of an index, `dnf+` and the URL of a repository, or absolute
             path of a tarball or folder. In a set, it has no query, and of a path only the name of the tarball.
-        sha256, size: digest and bytes of the tarball or of all packages; empty and 0 for a folder.
+        sha256: digest of the tarball or of the list of packages; empty for a folder.
+        size: bytes of the tarball or of all wheels; 0 for a folder and for packages that dnf installed.
         files: sha256 of the names and sizes of a folder's files; empty for other sources.
         families: families in the file name; empty if there are none.
         targets: processors for which rocBLAS has kernels.
         compiler: name and version, such as `clang 20.0.0git`.
         libraries: soname -> version in the file name, such as 7.2.53211; empty if there is none.
         device_libraries: path of a device library -> sha256.
-        packages: file name -> sha256 of each package; empty for a tarball or folder.
-        package_urls, package_versions: file name -> URL and version of each package of an apt or dnf repository.
+        packages: sha256 of each package, see `Packages`; empty for a tarball or folder.
     """
 
     source: str
@@ -53,8 +53,6 @@ class RocmLock:
     libraries: Mapping[str, str]
     device_libraries: Mapping[str, str]
     packages: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    package_urls: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    package_versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def device_library_folder(self) -> str:
@@ -62,7 +60,7 @@ class RocmLock:
         return next((path.rpartition("/")[0] for path in self.device_libraries), "")
 
 
-_OPTIONAL = ("files", "packages", "package_urls", "package_versions")
+_OPTIONAL = ("files", "packages")
 """Fields that a lock omits if they are empty."""
 _FOREIGN = "Give the rocm.lock of a build, or restore this file."
 
@@ -86,8 +84,6 @@ def make_lock(
         libraries={soname: name.partition(".so.")[2] for soname, name in files.items()},
         device_libraries=dict(facts.device_libraries),
         packages=dict(sorted(packages.sha256.items())) if packages else {},
-        package_urls=dict(sorted(packages.urls.items())) if packages else {},
-        package_versions=dict(sorted(packages.versions.items())) if packages else {},
     )
 
 
@@ -180,9 +176,9 @@ def _is_valid(name: str, value: object) -> bool:
             return isinstance(value, int)
         case "families" | "targets":
             return isinstance(value, tuple) and all(isinstance(word, str) for word in value)
-        case "libraries" | "package_urls" | "package_versions":
+        case "libraries":
             return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
-        case "device_libraries" | "packages":  # files of the cache are named by their digests
+        case "device_libraries" | "packages":
             return isinstance(value, dict) and all(map(_is_sha256, value.values()))
         case "sha256" | "files":
             return value == "" or _is_sha256(value)

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from ci_build.rocm.package_folder import CORE, DEVEL, DEVICE, LIBRARIES
-from ci_build.rocm.packages import Packages
+from ci_build.rocm.packages import CORE, DEVEL, DEVICE, LIBRARIES, Packages
 from ci_build.rocm.request import SCHEME, RocmSource
 from core.errors import InputError
 from core.layouts import family_packages

@@ -20,13 +20,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ci_build.rocm.package_folder import DEVEL, wheels_version
-from core.digests import file_sha256
 from core.errors import ArchiveError, InputError
-from core.model import Progress
 from core.unpack.decompress import chunks_of, decompressed
 from core.unpack.tar import Blocks, Entry, Kind, entries, padding
 
+CORE, DEVEL, LIBRARIES, DEVICE = "rocm-sdk-core", "rocm-sdk-devel", "rocm-sdk-libraries", "rocm-sdk-device"
+"""Names of ROCm's pip packages."""
 _PREFIX = "_rocm_sdk_devel"
 _PARTS = "_rocm_sdk_"
 _TARS = {"rocm_sdk_devel/_devel.tar": "tar", "rocm_sdk_devel/_devel.tar.xz": "xz"}
@@ -40,17 +39,14 @@ class Packages:
     """The packages of one ROCm.
 
     Attributes:
-        version: full version of all wheels; empty for .deb and .rpm files, whose names do not have it.
-        files: file name -> path of the package.
-        sha256: file name -> 64 hexadecimal digits.
-        urls, versions: file name -> URL without credentials, and version; empty for packages of a folder or an index.
+        version: full version of all wheels; empty for packages that dnf installed.
+        files: file name -> path of a wheel; empty for packages that dnf installed.
+        sha256: file name -> sha256 of a wheel, or name and version -> sha256 of the header of an installed package.
     """
 
     version: str
     files: Mapping[str, Path]
     sha256: Mapping[str, str]
-    urls: Mapping[str, str] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
@@ -60,21 +56,8 @@ class Packages:
 
     @property
     def size(self) -> int:
-        """Bytes of all packages."""
+        """Bytes of all wheels."""
         return sum(path.stat().st_size for path in self.files.values())
-
-
-def packages_of(files: Sequence[Path], progress: Progress) -> Packages:
-    """Return the packages of a folder with their sha256.
-
-    Raises:
-        RequestError: the files are wheels, but not one whole ROCm.
-    """
-    sha256 = {}
-    for done, path in enumerate(files):
-        progress.advance(done, len(files))
-        sha256[path.name] = file_sha256(path)
-    return Packages(version=wheels_version(files), files={path.name: path for path in files}, sha256=sha256)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -94,7 +77,7 @@ class _Site:
     def file(self, name: str, path: str) -> Generator[bytes]:
         """Yield a tar entry `name` with the content of the member at `path`."""
         wheel, info = self.members[path]
-        yield tar_header(name, size=info.file_size, mode=(info.external_attr >> 16) & 0o777 or 0o644)
+        yield _tar_header(name, size=info.file_size, mode=(info.external_attr >> 16) & 0o777 or 0o644)
         with wheel.open(info) as content:
             yield from chunks_of(content)
         yield bytes(padding(info.file_size))
@@ -156,11 +139,16 @@ def _entry(site: _Site, entry: Entry, path: str, root: str, blocks: Blocks) -> G
     """Yield an entry of the tar with its path in the prefix."""
     name = path.partition("/")[2]
     if entry.kind is Kind.FILE:
-        yield from tar_file(name, entry, blocks)
+        yield _tar_header(name, size=entry.size, mode=entry.mode & 0o777)
+        left = entry.size + padding(entry.size)
+        while left:
+            piece = bytes(blocks.some(min(left, _PIECE)))
+            left -= len(piece)
+            yield piece
     elif entry.kind is Kind.SYMLINK:
         leads = posixpath.normpath(posixpath.join(posixpath.dirname(path), entry.linkname))
         if leads.partition("/")[0] == root:
-            yield tar_header(name, kind=tarfile.SYMTYPE, link=entry.linkname)
+            yield _tar_header(name, kind=tarfile.SYMTYPE, link=entry.linkname)
         elif leads in site.members:
             yield from site.file(name, leads)
         elif inside := sorted(member for member in site.members if member.startswith(f"{leads}/")):
@@ -171,7 +159,7 @@ def _entry(site: _Site, entry: Entry, path: str, root: str, blocks: Blocks) -> G
                 f"{DEVEL} links to {leads}, which no package contains.", hint="Give packages of one version."
             )
     elif entry.kind is Kind.HARDLINK:
-        yield tar_header(name, kind=tarfile.LNKTYPE, link=posixpath.normpath(entry.linkname).partition("/")[2])
+        yield _tar_header(name, kind=tarfile.LNKTYPE, link=posixpath.normpath(entry.linkname).partition("/")[2])
 
 
 def _device_links(site: _Site, root: str) -> Iterator[tuple[str, str]]:
@@ -193,18 +181,8 @@ def _device_links(site: _Site, root: str) -> Iterator[tuple[str, str]]:
             yield there, leads
 
 
-def tar_header(name: str, *, size: int = 0, mode: int = 0o644, kind: bytes = tarfile.REGTYPE, link: str = "") -> bytes:
+def _tar_header(name: str, *, size: int = 0, mode: int = 0o644, kind: bytes = tarfile.REGTYPE, link: str = "") -> bytes:
     """Return the header of a tar entry."""
     info = tarfile.TarInfo(name)
     info.size, info.mode, info.type, info.linkname = size, mode, kind, link
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
-
-
-def tar_file(name: str, entry: Entry, blocks: Blocks) -> Generator[bytes]:
-    """Yield a tar entry `name` with the content of `entry`, which `blocks` reads next."""
-    yield tar_header(name, size=entry.size, mode=entry.mode & 0o777)
-    left = entry.size + padding(entry.size)
-    while left:
-        piece = bytes(blocks.some(min(left, _PIECE)))
-        left -= len(piece)
-        yield piece

@@ -10,8 +10,8 @@ from urllib.parse import unquote, urlsplit
 
 from ci_build.rocm.listing import MULTIARCH, WINDOWS, parse_name
 from ci_build.rocm.lock import load_lock
-from ci_build.rocm.package_folder import packages_in, wheels_version
 from core import targets
+from core.defaults import defaults
 from core.errors import RequestError
 from core.model import GfxTarget
 from core.os_errors import why_unwritable
@@ -20,28 +20,10 @@ from core.units import parse_url
 
 SCHEME = "pip+"
 """Prefix of a source that is the URL of an index."""
-DNF, APT = "dnf+", "apt+"
-"""Prefixes of a source that is a repository: a URL; or a URL, a suite and components, with spaces between them."""
-_DEB_LINE = re.compile(r"deb\s+(?:\[([^]]*)\]\s+)?(\S+)\s+(\S+)((?:\s+[^\s\[]\S*)*)\s*")
+DNF = "dnf+"
+"""Prefix of a source that is the URL of a repository, from which dnf installs ROCm in the builder image."""
 _LONGEST_NAME = 255
 """Maximum bytes of a file name on Linux."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RepositoryRequest:
-    """Key and packages of an apt or dnf repository.
-
-    Attributes:
-        key: file with the keys that may sign; None for the key at `key_url` with `fingerprint`.
-        packages: names of the packages to install; empty selects `dnf_packages` or `apt_packages`.
-    """
-
-    key: Path | None
-    key_url: str
-    fingerprint: str
-    packages: tuple[str, ...]
-    dnf_packages: tuple[str, ...]
-    apt_packages: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +31,7 @@ class RocmSource:
     """Origin of a ROCm, and requirements for it.
 
     Attributes:
-        source: URL, tarball or folder; `pip+` and the URL for an index; `dnf+` or `apt+` and a repository.
+        source: URL, tarball or folder; `pip+` and the URL for an index; `dnf+` and the URL for a repository.
         index_version: version of the packages of an index; empty uses `version`.
         version: required version; empty accepts any.
         targets: gfx targets of the build; empty if nothing is built.
@@ -58,7 +40,6 @@ class RocmSource:
         full: unpack the whole tarball instead of the files that a build needs.
         lock: path of rocm.lock; None writes no lock.
         locked: refuse a ROCm that differs from the lock.
-        repository: key and packages of a repository; None for other sources, and for the locked packages.
     """
 
     source: str
@@ -70,7 +51,6 @@ class RocmSource:
     lock: Path | None = None
     locked: bool = False
     index_version: str = ""
-    repository: RepositoryRequest | None = None
 
     @property
     def full_version(self) -> str:
@@ -101,7 +81,7 @@ def is_url(source: str) -> bool:
 
 def file_name(source: str) -> str:
     """Return the last part of a source's URL or path, decoded; empty for a repository."""
-    if is_repository(source):
+    if is_dnf(source):
         return ""
     return unquote(parse_url(source).path).rpartition("/")[2] if is_url(source) else Path(source).name
 
@@ -111,39 +91,35 @@ def is_index(source: str) -> bool:
     return source.startswith(SCHEME)
 
 
-def is_repository(source: str) -> bool:
-    """Return whether a source is an apt or dnf repository."""
-    return source.startswith((DNF, APT))
+def is_dnf(source: str) -> bool:
+    """Return whether a source is a dnf repository."""
+    return source.startswith(DNF)
 
 
-def repository_source(text: str) -> str:
-    """Return the source of a repository: the URL of a dnf repository, or a `deb` line of sources.list.
+def dnf_source(version: str) -> str:
+    """Return the source of a ROCm before 7.9: AMD's repository of a release, such as 7.2.0."""
+    return DNF + str(defaults()["rocm_repository"]["url"]).format(version=_folder(version))
 
-    Raises:
-        RequestError: the text is neither, or has options of apt other than the architecture.
-    """
-    match = _DEB_LINE.fullmatch(text.strip())
-    url = match[2] if match else text.strip()
-    parts = parse_url(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or re.search(r"\s", url):
-        raise RequestError(
-            f"--rocm-repo is not a repository: {without_credentials(text)!r}.",
-            hint="Give the URL of a dnf repository, or a line like 'deb https://host/apt jammy main'.",
-        )
-    if match is None:
-        return DNF + url
-    if (options := match[1] or "").strip() not in ("", "arch=amd64"):
-        raise RequestError(
-            f"--rocm-repo has options that are not supported: [{options}].",
-            hint="Omit them; --rocm-repo-key names the key.",
-        )
-    suite, components = match[3], match[4].split()
-    if bool(components) == suite.endswith("/"):
-        raise RequestError(
-            f"--rocm-repo needs a suite with components, or a path that ends with a slash: {suite!r}.",
-            hint="Write it like 'deb https://host/apt jammy main'.",
-        )
-    return " ".join((APT + url, suite, *components))
+
+def dnf_arguments(source: RocmSource) -> dict[str, str]:
+    """Return the build arguments of `docker/dnf.Dockerfile`."""
+    table = defaults()["rocm_repository"]
+    folder = _folder(source.version)
+    minor = ".".join(source.version.split(".")[:2])
+    graphics = dict.fromkeys(url.format(version=folder, minor=minor) for url in table["graphics_urls"])
+    return {
+        "REPOSITORY": source.source.removeprefix(DNF),
+        # dnf tries the URLs in this order.
+        "GRAPHICS": " ".join(graphics),
+        "KEY": table["key_url"],
+        "FINGERPRINT": table["fingerprint"],
+        "PACKAGES": " ".join(table["packages"]),
+    }
+
+
+def _folder(version: str) -> str:
+    """Return the name of a release's folder in AMD's repositories; that of X.Y.0 is X.Y."""
+    return version.removesuffix(".0") if version.count(".") == 2 else version
 
 
 def check_source(rocm_source: RocmSource) -> None:
@@ -162,7 +138,7 @@ def check_source(rocm_source: RocmSource) -> None:
         )
     if rocm_source.lock is not None:
         _check_lock(rocm_source.lock, locked=rocm_source.locked)
-    if is_index(rocm_source.source) or is_repository(rocm_source.source):
+    if is_index(rocm_source.source) or is_dnf(rocm_source.source):
         return
     if is_url(rocm_source.source) and urlsplit(rocm_source.source).scheme.lower() not in ("http", "https"):
         raise RequestError(
@@ -182,33 +158,25 @@ def check_source(rocm_source: RocmSource) -> None:
         raise RequestError(
             "--therock-sha256 applies to a tarball, but a folder was given.", hint="Omit --therock-sha256."
         )
-    elif path.is_dir() and rocm_source.require_checksum and not packages_in(rocm_source.source):
+    elif path.is_dir() and rocm_source.require_checksum:
         raise RequestError(
             f"--require-checksum: the folder {path} has no checksum.",
-            hint="Give a tarball or packages, or omit --require-checksum.",
+            hint="Give a tarball, or omit --require-checksum.",
         )
     if not is_url(rocm_source.source):
-        _check_local(path, rocm_source.version)
+        _check_local(path)
 
 
-def _check_local(path: Path, version: str) -> None:
-    """Check that a path is a ROCm of a version, as far as a look at few files tells; an empty version accepts any."""
+def _check_local(path: Path) -> None:
+    """Check that a path is a ROCm by inspecting a few files."""
     if not path.exists():
         raise RequestError(f"{path} does not exist.", hint="Give a URL, a tarball, or the folder of a ROCm.")
     from ci_build.rocm import local  # Start-up time: help does not need the decompressors.
 
     if path.is_file():
         local.check_tarball(path)
-        return
-    packages = packages_in(str(path))
-    if not packages:
+    else:
         local.check_folder(path)
-    found = wheels_version(packages)
-    if version and found not in ("", version):
-        raise RequestError(
-            f"The wheels in {path} are ROCm {found}, but --rocm-version is {version}.",
-            hint="Give wheels of the requested version, or omit --rocm-version.",
-        )
 
 
 def _check_lock(lock: Path, *, locked: bool) -> None:
@@ -275,15 +243,12 @@ def check_families(families: Sequence[str]) -> None:
 def planned_steps(source: RocmSource) -> Iterator[str]:
     """Yield the lines of a dry run about a ROCm."""
     location = without_credentials(source.source)
-    if is_repository(location):
-        known = source.repository
-        key = known and (str(known.key) if known.key else f"{known.key_url} ({known.fingerprint})")
-        yield f"read the repository {location[len(DNF) :]} unless its packages are locked"
-        yield "download packages with all that they need unless they are in the cache"
-        yield f"verify them by {f'signatures of {key}' if key and not source.locked else 'their sha256 in the lock'}"
+    if is_dnf(location):
+        yield f"install it with dnf from {location.removeprefix(DNF)} in the builder image"
+        yield "copy it from the image unless it is in the cache"
     elif is_url(location) or is_index(location):
         yield f"download {location} unless it is in the cache, and verify it"
-    elif Path(location).is_dir() and not packages_in(location):
+    elif Path(location).is_dir():
         yield f"use {location} without copying it"
     else:
         yield f"unpack {location} unless it is in the cache"

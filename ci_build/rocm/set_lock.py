@@ -7,19 +7,14 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from ci_build.rocm.lock import RocmLock, dump_lock
-from ci_build.rocm.request import APT, is_url
+from ci_build.rocm.request import is_url
 from core.errors import RequestError
 
 
 def set_lock(lock: RocmLock) -> bytes:
     """Return the content of `rocm.lock` in a set; the same ROCm gives the same bytes on every machine."""
-    return dump_lock(
-        replace(
-            lock,
-            source=_public(lock.source) if is_url(lock.source) else _name_of(lock),
-            package_urls={name: _public(url) for name, url in lock.package_urls.items()},
-        )
-    ).encode()
+    source = _public(lock.source) if is_url(lock.source) else _name_of(lock)
+    return dump_lock(replace(lock, source=source)).encode()
 
 
 def locked_source(lock: RocmLock, path: Path) -> str:
@@ -42,12 +37,10 @@ def locked_source(lock: RocmLock, path: Path) -> str:
 
 def _name_of(lock: RocmLock) -> str:
     """Return the file name of a tarball; empty for a folder, which has another name on another machine."""
-    return "" if lock.files or lock.packages else Path(lock.source).name
+    return "" if lock.files else Path(lock.source).name
 
 
 def _public(source: str) -> str:
-    """Return a URL or repository without user, password, query and fragment, which may be secret."""
-    url, space, words = source.partition(" ") if source.startswith(APT) else (source, "", "")
-    parts = urlsplit(url)
-    bare = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")
-    return urlunsplit(bare) + space + words
+    """Return a URL without user, password, query and fragment, which may be secret."""
+    parts = urlsplit(source)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))

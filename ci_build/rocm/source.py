@@ -1,25 +1,24 @@
 """The ROCm of a build: downloaded, inspected, compared with the request, and locked.
 
-A source is a URL, a tarball, a folder with a ROCm or with packages of ROCm (wheels, .deb or .rpm files), an index of
-pip packages, or an apt or dnf repository.
-The source's name is checked before the download, and its files are checked before the build.
+A source is a URL, a tarball, a folder with a ROCm, an index of pip packages, or a dnf repository, from
+which ROCm was installed in the builder image. The source's name is checked before the download, and its
+files are checked before the build.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from ci_build.rocm.checksum import expected_sha256, require_checksum, transport, trust_notes, trust_text
-from ci_build.rocm.debs import prefix_of_debs
+from ci_build.rocm.checksum import expected_sha256, transport, trust_notes, trust_text
 from ci_build.rocm.facts import RocmFacts, problems, read_facts, selection
+from ci_build.rocm.installed import DnfRocm
 from ci_build.rocm.listing import parse_name
 from ci_build.rocm.lock import RocmLock, differences, load_lock, make_lock, write_lock
-from ci_build.rocm.package_folder import packages_in
 from ci_build.rocm.package_index import fetch_packages
-from ci_build.rocm.packages import Packages, packages_of, prefix_of
-from ci_build.rocm.repositories.fetch import fetch_repository
+from ci_build.rocm.packages import Packages, prefix_of
 from ci_build.rocm.request import (
     DNF,
     SCHEME,
@@ -27,11 +26,10 @@ from ci_build.rocm.request import (
     RocmStorage,
     check_source,
     file_name,
+    is_dnf,
     is_index,
-    is_repository,
     is_url,
 )
-from ci_build.rocm.rpms import prefix_of_rpms
 from ci_build.rocm.set_lock import locked_source
 from ci_build.rocm.store import RocmStore, StoredTree
 from core import cache
@@ -76,22 +74,31 @@ class _Files:
         packages: the packages that the tree was unpacked from; None for a tarball or folder.
         origin: origin of their checksum.
         problem: reason why the server has no checksum; empty if this does not matter.
-        signed: statement about the signature of a repository; empty for other sources.
     """
 
     stored: StoredTree | None
     packages: Packages | None = None
     origin: ChecksumOrigin
     problem: str = ""
-    signed: str = ""
 
 
-def obtain_rocm(source: RocmSource, storage: RocmStorage, reporter: Reporter, runner: Runner, connect: Connect) -> Rocm:
-    """Return the ROCm of a checked source, report on it, and keep the cache within its limit."""
+def obtain_rocm(
+    source: RocmSource,
+    storage: RocmStorage,
+    reporter: Reporter,
+    runner: Runner,
+    connect: Connect,
+    installed: DnfRocm | None = None,
+) -> Rocm:
+    """Return the ROCm of a checked source, report on it, and keep the cache within its limit.
+
+    Args:
+        installed: the ROCm of a dnf repository in its image; None for another source, or without an image.
+    """
     shown = without_credentials(source.source)
     with reporter.group(f"ROCm: {shown.rpartition('/')[2] or shown}"):
         store = RocmStore(storage.cache / "rocm", progress=reporter, keep_tarballs=storage.keep_tarballs)
-        rocm = obtain(source, store, connect(), progress=reporter, runner=runner)
+        rocm = obtain(source, store, connect(), progress=reporter, runner=runner, installed=installed)
     for note in rocm.notes:
         reporter.warning(note)
     reporter.line(f"ROCm {rocm.facts.version}, {rocm.facts.compiler}, in {rocm.root}; {rocm.trust_text}")
@@ -121,8 +128,19 @@ def verify(lock: Path, storage: RocmStorage, reporter: Reporter, runner: Runner,
     return rocm
 
 
-def obtain(rocm_source: RocmSource, store: RocmStore, client: Client, *, progress: Progress, runner: Runner) -> Rocm:
+def obtain(
+    rocm_source: RocmSource,
+    store: RocmStore,
+    client: Client,
+    *,
+    progress: Progress,
+    runner: Runner,
+    installed: DnfRocm | None = None,
+) -> Rocm:
     """Download, unpack, inspect, compare and lock the ROCm of a checked source.
+
+    Args:
+        installed: see `obtain_rocm`.
 
     Raises:
         RequestError: the ROCm differs from the request or the lock.
@@ -130,8 +148,8 @@ def obtain(rocm_source: RocmSource, store: RocmStore, client: Client, *, progres
     """
     locked = load_lock(rocm_source.lock) if rocm_source.lock else None
     url, source = "", str(Path(rocm_source.source).absolute())
-    if is_repository(rocm_source.source):
-        source = rocm_source.source[: len(DNF)] + without_user(rocm_source.source[len(DNF) :])
+    if is_dnf(rocm_source.source):
+        source = DNF + without_user(rocm_source.source.removeprefix(DNF))
     elif is_index(rocm_source.source):
         source = SCHEME + without_user(canonical(rocm_source.source.removeprefix(SCHEME)))
     elif is_url(rocm_source.source):
@@ -143,7 +161,10 @@ def obtain(rocm_source: RocmSource, store: RocmStore, client: Client, *, progres
             hint="Give the locked source, or another lock.",
         )
     pinned = locked if locked is not None and locked.source == source else None
-    files = _fetch(rocm_source, pinned, source, url, store, client, progress, runner)
+    if is_dnf(source):
+        files = _installed(rocm_source, pinned, store, installed)
+    else:
+        files = _fetch(rocm_source, pinned, source, url, store, client, progress, runner)
     try:
         rocm = _inspect(rocm_source, pinned, source, files, progress)
     except CiBuildError:
@@ -174,18 +195,7 @@ def _fetch(
     chosen = selection(full=rocm_source.full)
     if is_index(source):
         packages, origin = _packages(rocm_source, pinned, store, runner, progress)
-        return _Files(stored=store.from_packages(packages, chosen), packages=packages, origin=origin)
-    if is_repository(source):
-        packages, origin, signed = _of_repository(rocm_source, pinned, store, client, runner, progress)
-        stored = store.from_packages(packages, chosen, _prefix_of(packages))
-        return _Files(stored=stored, packages=packages, origin=origin, signed=signed)
-    if found := packages_in(source):
-        if not rocm_source.locked:
-            require_checksum(rocm_source, "its packages are not locked")
-        origin = ChecksumOrigin.LOCK if rocm_source.locked else ChecksumOrigin.LOCAL
-        progress.step(f"read {len(found)} packages in {source}")
-        packages = packages_of(found, progress)
-        stored = store.from_packages(packages, chosen, _prefix_of(packages))
+        stored = store.from_packages(packages, chosen, partial(prefix_of, tuple(packages.files.values())))
         return _Files(stored=stored, packages=packages, origin=origin)
     sha256, origin, problem = expected_sha256(rocm_source, pinned, client, url)
     if url:
@@ -229,7 +239,7 @@ def _inspect(rocm_source: RocmSource, pinned: RocmLock | None, source: str, file
         facts=facts,
         lock=lock,
         trust=trust,
-        trust_text=files.signed or trust_text(rocm_source, files.origin, packages=packages is not None),
+        trust_text=trust_text(rocm_source, files.origin, packages=packages is not None),
         notes=(*notes, *worse, *trust_notes(rocm_source, trust, files.problem)),
     )
 
@@ -251,42 +261,41 @@ def _packages(
     return packages, ChecksumOrigin.LOCK if is_locked else ChecksumOrigin.INDEX
 
 
-def _of_repository(
-    rocm_source: RocmSource,
-    pinned: RocmLock | None,
-    store: RocmStore,
-    client: Client,
-    runner: Runner,
-    progress: Progress,
-) -> tuple[Packages, ChecksumOrigin, str]:
-    """Return the packages of a repository, or of the lock with --locked; the origin of their digests; the signer."""
-    inputs = InputStore(store.root / "tarballs")
-    packages, signed = fetch_repository(
-        rocm_source, pinned, store=inputs, client=client, runner=runner, progress=progress
-    )
-    _refuse_replaced(rocm_source, packages, pinned.packages if pinned is not None else {})
-    return packages, ChecksumOrigin.SIGNATURE if signed else ChecksumOrigin.LOCK, signed
+def _installed(rocm_source: RocmSource, pinned: RocmLock | None, store: RocmStore, installed: DnfRocm | None) -> _Files:
+    """Return the ROCm that dnf installed in an image; without an image, the one that an earlier run copied.
+
+    Raises:
+        RequestError: there is no image, and no copy of the locked ROCm.
+    """
+    if installed is not None:
+        packages = installed.packages()
+        origin = ChecksumOrigin.SIGNATURE
+    else:
+        packages = Packages(version="", files={}, sha256=pinned.packages if pinned is not None else {})
+        origin = ChecksumOrigin.LOCK
+
+    def prefix() -> Generator[bytes]:
+        if installed is None:
+            raise RequestError(
+                f"The ROCm of {rocm_source.source.removeprefix(DNF)} is not in the cache.",
+                hint=f"Build a set with --rocm-version={rocm_source.version}, or give --therock-path=/opt/rocm.",
+            )
+        yield from installed.files()
+
+    stored = store.from_packages(packages, selection(full=rocm_source.full), prefix)
+    return _Files(stored=stored, packages=packages, origin=origin)
 
 
 def _refuse_replaced(rocm_source: RocmSource, packages: Packages, locked: Mapping[str, str]) -> None:
     """Refuse a package with the name of a locked one and other content."""
     if other := sorted(name for name, digest in packages.sha256.items() if locked.get(name, digest) != digest):
-        where = "repository" if is_repository(rocm_source.source) else "index"
         raise InputError(
-            f"Files of the {where} differ from {rocm_source.lock}: {', '.join(other)}.",
+            f"Files of the index differ from {rocm_source.lock}: {', '.join(other)}.",
             hint="Ask the publisher; if a file was replaced on purpose, remove it from the lock.",
         )
 
 
-def _prefix_of(packages: Packages) -> Callable[[Sequence[Path]], Generator[bytes]]:
-    """Return the function that makes a tar stream of the prefix from packages."""
-    suffix = Path(next(iter(packages.files))).suffix
-    return {".rpm": prefix_of_rpms, ".whl": prefix_of}.get(suffix, prefix_of_debs)
-
-
 def _check_lock(rocm_source: RocmSource, pinned: RocmLock, found: RocmLock) -> None:
-    if not pinned.files:  # locks of older versions
-        found = replace(found, files="")
     if wrong := differences(pinned, found):
         more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
         raise RequestError(

@@ -13,13 +13,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ci_build.rocm.packages import Packages, prefix_of
+from ci_build.rocm.packages import Packages
 from ci_build.rocm.tree import link_device_libraries
 from core.digests import file_sha256
 from core.errors import ArchiveError, InputError
@@ -136,22 +136,20 @@ class RocmStore:
                 return self._fetch(client, url, name, selection, part, sha256)
 
     def from_packages(
-        self,
-        packages: Packages,
-        selection: Selection,
-        prefix: Callable[[Sequence[Path]], Generator[bytes]] = prefix_of,
+        self, packages: Packages, selection: Selection, prefix: Callable[[], Generator[bytes]]
     ) -> StoredTree:
         """Return the prefix of ROCm's packages, unpacking it if the store does not have it.
 
         Args:
-            prefix: function that makes a tar stream of the prefix from packages; the default is for pip packages.
+            prefix: function that yields a tar of the prefix.
         """
         if tree := self._find(packages.digest, selection):
             return tree
-        self._progress.step(f"unpack {', '.join(sorted(packages.files))}")
+        self._progress.step(f"unpack {len(packages.sha256)} packages")
         where = " ".join(filter(None, ("ROCm", packages.version, "of packages")))
-        chunks = prefix(tuple(packages.files.values()))
-        return self._unpack(chunks, "tar", selection, name=f"{where}.tar", where=where, digest=lambda: packages.digest)
+        return self._unpack(
+            prefix(), "tar", selection, name=f"{where}.tar", where=where, digest=lambda: packages.digest
+        )
 
     def discard(self, tree: StoredTree) -> None:
         """Remove a tree that this run unpacked and cannot use, unless another process uses it."""

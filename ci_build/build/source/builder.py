@@ -70,6 +70,11 @@ def build_container(engine: Engine, image: str, container: Container, mounts: Se
     )
 
 
+def rocm_container(engine: Engine, image: str, folder: Path) -> ContainerSpec:
+    """Return the container that copies the ROCm of an image to a folder; see `DnfRocm`."""
+    return replace(make_spec(engine, image, mounts=[Mount(folder, "/out", writable=True)]), network="none")
+
+
 def tools_argv(request: BuildRequest, paths: BuildPaths) -> tuple[str, ...]:
     """Return the command that reports the tools of an image, in a container with `TOOLS_SCRIPT`."""
     source = source_of(request)

@@ -8,15 +8,22 @@ from pathlib import Path
 from ci_build.build.plan import SourceLayout
 from ci_build.build.request import WheelSetRequest
 from ci_build.build.source.build_py import IN_CONTAINER, source_of
-from ci_build.build.source.builder import DISK_CACHE, TOOLS_SCRIPT, WORK, build_container, build_mounts, tools_argv
+from ci_build.build.source.builder import (
+    DISK_CACHE,
+    TOOLS_SCRIPT,
+    WORK,
+    build_container,
+    build_mounts,
+    rocm_container,
+    tools_argv,
+)
 from ci_build.containers.container import ContainerSpec, container_argv
-from ci_build.containers.engine import info_argv
+from ci_build.containers.engine import Engine, info_argv
 from ci_build.containers.orphans import list_argv
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.manylinux import planned_build, planned_image, planned_look_ups
 from ci_build.images.recipe import UNKNOWN, UNKNOWN_NOTE
-from ci_build.rocm.package_folder import packages_in
-from ci_build.rocm.request import planned_steps
+from ci_build.rocm.request import is_dnf, planned_steps
 from core.process import render
 from core.source_request import SourceInputs
 
@@ -48,9 +55,22 @@ def environment_lines(request: WheelSetRequest, images: ImageBuilder | None) -> 
     yield from (f"  {line}" for line in planned_build(images))
     yield "  remove containers that killed runs left; each container has labels of its run and owner, and a --cidfile"
     yield f"    $ {render(list_argv(engine.program))}"
+    if is_dnf(request.rocm.source):
+        yield from _copy_lines(engine, image, request.cache)
     yield "  check that the image has the tools of the build"
     bare = build_container(engine, image, source_of(request.build).container, (TOOLS_SCRIPT,))
     yield f"    $ {render(container_argv(bare, tools_argv(request.build, IN_CONTAINER)))}"
+
+
+def _copy_lines(engine: Engine, image: str, cache: Path) -> Iterator[str]:
+    """Yield the lines about the ROCm that dnf installed in the builder image."""
+    # Start-up time: a dry run of another ROCm loads no decompressors.
+    from ci_build.rocm.installed import COPY_COMMAND, LIST_COMMAND
+
+    container = rocm_container(engine, image, cache / "rocm" / "trees" / UNKNOWN)
+    yield "  list the packages of the ROCm, and copy the ROCm unless it is in the cache"
+    yield f"    $ {render(container_argv(container, LIST_COMMAND))}"
+    yield f"    $ {render(container_argv(container, COPY_COMMAND))}"
 
 
 def clang_lines(container: ContainerSpec | None, rocm: str) -> Iterator[str]:
@@ -79,5 +99,4 @@ def planned_rocm(request: WheelSetRequest) -> Path:
     """Return the path of the ROCm; the name of a tree that is not unpacked yet is not known."""
     assert request.rocm is not None
     folder = Path(request.rocm.source)
-    in_place = folder.is_dir() and not packages_in(request.rocm.source)
-    return folder.resolve() if in_place else request.cache / "rocm" / "trees" / UNKNOWN / "rocm"
+    return folder.resolve() if folder.is_dir() else request.cache / "rocm" / "trees" / UNKNOWN / "rocm"

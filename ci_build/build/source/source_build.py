@@ -6,7 +6,8 @@ import functools
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from ci_build.build.source.builder import (
     build_mounts,
     create_folders,
     find_tools,
+    rocm_container,
 )
 from ci_build.build.source.dry_run import clang_lines, environment_lines, planned_container, planned_rocm
 from ci_build.build.source.host_build import check_machine, check_rocm, check_tools, describe_host, host_paths
@@ -30,15 +32,18 @@ from ci_build.containers.container import ContainerRunner, ContainerSpec
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.manylinux import builder_image, check_obtainable
 from ci_build.images.pins import load_pins
+from ci_build.rocm.request import dnf_arguments, is_dnf
 from ci_build.rocm.set_lock import set_lock
 from core import steps
-from core.errors import MachineError, RequestError
+from core.errors import MachineError, NoContainerEngineError, RequestError
 from core.process import HostRunner, LineSink, Runner
 from core.report import Reporter
 from core.source_request import ActionCache, SourceInputs, SourceRequest
+from core.store import ContentStore
 
 if TYPE_CHECKING:  # start-up time: a dry run loads neither the build nor HTTP
     from ci_build.build.source.native import SourceBuilder
+    from ci_build.rocm.installed import DnfRocm
     from ci_build.rocm.source import Rocm
     from core.http.client import Connect
 
@@ -90,7 +95,7 @@ class SourceBuildContext:
 
     def images(self) -> ImageBuilder:
         """Return the builder of the builder image."""
-        container = self.source.container
+        container, rocm = self.source.container, self.request.rocm
         return ImageBuilder(
             pins=load_pins(),
             cache=self.request.cache,
@@ -102,6 +107,7 @@ class SourceBuildContext:
             base=container.base,
             registry=self.request.registry,
             mirrors=self.request.mirrors,
+            rocm=dnf_arguments(rocm) if rocm is not None and is_dnf(rocm.source) else {},
             dry_run=self.request.dry_run,
         )
 
@@ -119,8 +125,31 @@ def check_environment(context: SourceBuildContext) -> None:
     if source.container.host:
         paths = host_paths(source, source.sources, request.cache, request.built, rocm="")
         check_tools(request.build, paths, context.runner, context.reporter.warning)
-    else:
+        return
+    try:
         check_obtainable(context.images())
+    except NoContainerEngineError as error:
+        if request.rocm is None or not is_dnf(request.rocm.source):
+            raise
+        hint = f"Use Docker or Podman, or install ROCm {request.rocm.version} and give --therock-path=/opt/rocm --host."
+        raise NoContainerEngineError(error.message, hint=hint) from error
+
+
+@contextmanager
+def installed_rocm(context: SourceBuildContext) -> Iterator[DnfRocm | None]:
+    """Return the ROCm that dnf installed in the builder image, built if it is missing; None for another source."""
+    rocm, reporter = context.request.rocm, context.reporter
+    if rocm is None or not is_dnf(rocm.source):
+        yield None
+        return
+    from ci_build.rocm.installed import DnfRocm  # Start-up time: a dry run copies no ROCm.
+
+    images = context.images()
+    with reporter.group("builder image"):
+        image = builder_image(images)
+    with ContentStore(context.request.cache / "rocm" / "trees").scratch() as folder:
+        container = rocm_container(images.engine, image.id, folder)
+        yield DnfRocm(inside=ContainerRunner(context.runner, container, say=reporter.line), folder=folder)
 
 
 def prepare(context: SourceBuildContext) -> PreparedBuild:

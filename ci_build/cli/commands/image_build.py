@@ -32,7 +32,7 @@ from ci_build.images.contents import (
 from ci_build.images.local import sanitize
 from ci_build.images.manylinux import BUILDER, LLVM, builder_image, builder_recipe, planned_base, planned_image
 from ci_build.images.recipe import UNKNOWN, BaseImage, ContextFile, Recipe, layer
-from ci_build.rocm.request import RocmSource, check_source, planned_steps
+from ci_build.rocm.request import RocmSource, check_source, is_dnf, planned_steps
 from core.errors import RequestError
 from core.process import render
 
@@ -40,7 +40,6 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _ROCM = (
     *("rocm_version", "therock_path", "therock", "family", "therock_listing", "therock_sha256"),
     *("therock_index_url", "therock_version", "rocm_build_job", "rocm_build_num", "rocm_build_url"),
-    *("rocm_repo", "rocm_repo_key", "rocm_repo_packages"),
     *("rocm_lock", "locked", "require_checksum"),
 )
 """Options that select the ROCm of an image."""
@@ -192,7 +191,7 @@ def names_rocm(settings: Settings) -> bool:
     Options that only refine the choice, such as --rocm-lock, count only on the command line, since the environment may
     set them for a whole machine.
     """
-    naming = ("therock_path", "therock", "therock_index_url", "rocm_repo", "rocm_build_job")
+    naming = ("therock_path", "therock", "therock_index_url", "rocm_build_job")
     given = (name for name in _ROCM if name != "rocm_version" and settings.given(name))
     return any(name in naming or settings.typed(name) for name in given)
 
@@ -211,7 +210,12 @@ def rocm_of_image(job: ImageJob) -> RocmSource:
     if rocm_source is None:
         raise RequestError(
             "No ROCm was given for the image.",
-            hint="Give --therock-path, --therock-index-url, --rocm-repo, --rocm-build-job, or --therock and --family.",
+            hint="Give --therock-path, --therock-index-url, --rocm-build-job, or --therock and --family.",
+        )
+    if is_dnf(rocm_source.source):
+        raise RequestError(
+            f"{rocm_source.lock} has a ROCm that dnf installed in the builder image of a build.",
+            hint="Give --therock-path=/opt/rocm.",
         )
     version = settings.text("rocm_version")
     rocm_source = replace(rocm_source, version=version or rocm_source.version, full=True)

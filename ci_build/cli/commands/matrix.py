@@ -165,8 +165,8 @@ def builds(*, output_format: str, **given: object) -> None:
 def run(state: State, /, *, out: Path, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - values of options
     """Build all cells of a matrix on the workers of a cluster.
 
-    The options are those of `matrix builds`. The files of --rocm-manifest, --rocm-lock and --rocm-repo-key are sent to
-    the workers; other paths in MORE arguments must exist there. A failed build does not stop the others.
+    The options are those of `matrix builds`. The files of --rocm-manifest and --rocm-lock are sent to the
+    workers; other paths in MORE arguments must exist there. A failed build does not stop the others.
     """
     # Start-up time: clusters need the packages of gates and kernels.
     from ci_build.build.matrix_run import cell_tasks, run_cells

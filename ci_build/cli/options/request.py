@@ -25,7 +25,7 @@ from ci_build.cli.options.table import (
     NEEDS_KERNELS,
     REFUSED_WITH_PUBLISHED,
 )
-from ci_build.rocm.request import check_source
+from ci_build.rocm.request import RocmSource, check_source, is_dnf
 from core.defaults import defaults
 from core.errors import RequestError
 from core.model import BuildRequest, GfxTarget, KernelRequest, Payload, RocmVersion
@@ -79,10 +79,12 @@ def wheel_set_request(
         targets = build.targets or () if build.payload is Payload.SOURCE else ()
         rocm = replace(rocm, version=str(build.rocm_version), targets=targets)
         check_source(rocm)
+        if is_dnf(rocm.source):
+            _check_container(build, rocm)
     elif build.payload is Payload.SOURCE:
         raise RequestError(
             "A build from source needs a ROCm.",
-            hint="Give --therock-path, --therock, --rocm-repo or a released --rocm-version, or --payload=published.",
+            hint="Give --therock-path, --therock or a released --rocm-version, or --payload=published.",
         )
     manifest = settings.get("rocm_manifest").value
     return WheelSetRequest(
@@ -98,6 +100,22 @@ def wheel_set_request(
         own_commit=own_commit,
         dry_run=settings.flag("dry_run"),
     )
+
+
+def _check_container(build: BuildRequest, rocm: RocmSource) -> None:
+    """Refuse a build without a new builder image, in which dnf installs the ROCm."""
+    if build.source is None:
+        raise RequestError(
+            f"--rocm-lock has a ROCm that dnf installed, which --payload={build.payload} does not use.",
+            hint="Give --rocm-version, or another lock.",
+        )
+    container = build.source.container
+    option = "--host" if container.host else "--builder-image" if container.image else ""
+    if option:
+        raise RequestError(
+            f"--rocm-version={rocm.version} without a ROCm is installed in a new builder image, not with {option}.",
+            hint=f"Give --therock-path=/opt/rocm, or omit {option}.",
+        )
 
 
 def kernels_request(settings: Settings) -> tuple[BuildRequest, str]:

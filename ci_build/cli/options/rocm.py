@@ -8,25 +8,21 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci_build.cli.options.settings import Setting, Settings, split_list
+from ci_build.cli.options.settings import Setting, Settings
 from ci_build.rocm.listing import MULTIARCH, check_age, choose, list_builds, parse_name
 from ci_build.rocm.lock import load_lock
-from ci_build.rocm.package_folder import packages_in, wheels_version
 from ci_build.rocm.request import (
-    DNF,
     SCHEME,
-    RepositoryRequest,
     RocmSource,
     RocmStorage,
     check_families,
+    dnf_source,
     file_name,
+    is_dnf,
     is_index,
-    is_repository,
     refuse_windows,
-    repository_source,
 )
 from ci_build.rocm.set_lock import locked_source
-from core.defaults import defaults
 from core.errors import RequestError
 from core.process import HostRunner, without_credentials
 from core.report import Reporter
@@ -36,13 +32,12 @@ from core.units import parse_size
 if TYPE_CHECKING:  # At run time, it would load requests.
     from core.http.client import Connect
 
-_NAMES_A_ROCM = ("therock_path", "therock", "therock_index_url", "rocm_repo")
+_NAMES_A_ROCM = ("therock_path", "therock", "therock_index_url")
 SELECTS_A_ROCM = (*_NAMES_A_ROCM, "rocm_version", "rocm_build_job", "locked")
 """Options that select the ROCm of a build from source."""
-_NEED_A_REPOSITORY = ("rocm_repo_key", "rocm_repo_packages")
 _RELEASE = re.compile(r"([0-9]+)\.([0-9]+)(?:\.[0-9]+)?")
-_FIRST_OF_THEROCK = (7, 9)
-"""First release that AMD built with TheRock; its packages are in repositories of their own."""
+_FIRST_OF_DNF, _FIRST_OF_THEROCK = (7, 0), (7, 9)
+"""First release that wheels are built for, and first one that AMD built with TheRock and published as tarballs."""
 _NEED_A_SOURCE = ("therock_sha256", "rocm_full", "no_tarball_cache", "cache_limit")
 _NEED_A_LISTING = ("family", "therock_listing")
 
@@ -72,13 +67,13 @@ def find_rocm(
     queries the index.
 
     Args:
-        use_amd: whether `--rocm-version` alone names AMD's repository.
+        use_amd: whether `--rocm-version` alone names AMD's dnf repository.
 
     Raises:
         RequestError: options contradict each other or have no effect.
     """
-    amd = _amd_repository(settings) if use_amd else ""
-    _refuse_contradictions(settings, amd)
+    amd = use_amd and _means_dnf(settings)
+    _refuse_contradictions(settings, amd=amd)
     _limit(settings)
     path, choice = settings.get("therock_path").value, settings.get("therock").value
     lock, locked = Path(settings.text("rocm_lock")), settings.flag("locked")
@@ -87,13 +82,10 @@ def find_rocm(
         path, version = _index(settings, reporter, runner)
     elif choice:
         path = _choose(settings, reporter, connect, str(choice))
-    elif settings.text("rocm_repo"):
-        path = repository_source(settings.text("rocm_repo"))
     elif locked and not path:
         path = _locked_source(lock)
     elif amd:
-        path = DNF + amd
-        reporter.line(f"--rocm-version={settings.text('rocm_version')}: AMD's repository {amd}")
+        path = dnf_source(settings.text("rocm_version"))
     if not path:
         return None
     refuse_windows(str(path))
@@ -105,7 +97,6 @@ def find_rocm(
         lock=lock,
         locked=locked,
         index_version=version,
-        repository=_repository(settings) if is_repository(str(path)) else None,
     )
 
 
@@ -117,7 +108,7 @@ def _index(settings: Settings, reporter: Reporter, runner: HostRunner) -> tuple[
     if not index.lower().startswith(("http://", "https://")):
         raise RequestError(
             f"--therock-index-url is not an http or https URL: {without_credentials(index)!r}.",
-            hint="Give the URL of an index. --therock-path accepts a folder with ROCm's wheels.",
+            hint="Give the URL of an index.",
         )
     if not version and not settings.given("rocm_version") and not settings.flag("locked"):
         from ci_build.rocm.package_index import newest_version  # Start-up time: it loads isal.
@@ -128,8 +119,8 @@ def _index(settings: Settings, reporter: Reporter, runner: HostRunner) -> tuple[
     return SCHEME + canonical(index), version
 
 
-def _amd_repository(settings: Settings) -> str:
-    """Return the URL of AMD's repository for `--rocm-version` alone; empty if options name a ROCm, or for nightlies.
+def _means_dnf(settings: Settings) -> bool:
+    """Return whether `--rocm-version` alone names a release; false for nightlies, or if options name a ROCm.
 
     Raises:
         RequestError: the release is one of TheRock, which started with 7.9; the repository has none of them.
@@ -138,30 +129,14 @@ def _amd_repository(settings: Settings) -> str:
     named = settings.get("therock_path").value or any(settings.given(name) for name in _NAMES_A_ROCM)
     release = _RELEASE.fullmatch(version)
     if named or settings.flag("locked") or release is None:
-        return ""
-    if (int(release[1]), int(release[2])) >= _FIRST_OF_THEROCK:
+        return False
+    numbers = (int(release[1]), int(release[2]))
+    if numbers >= _FIRST_OF_THEROCK:
         raise RequestError(
             f"--rocm-version={version}: AMD's repository for RHEL 8 ends before 7.9, the first release of TheRock.",
-            hint=f"Give --therock={version}, or --rocm-repo with --rocm-repo-packages.",
+            hint=f"Give --therock={version}.",
         )
-    # AMD's folder of X.Y.0 is named X.Y.
-    folder = version.removesuffix(".0") if version.count(".") == 2 else version
-    return str(defaults()["rocm_repository"]["url"]).format(version=folder)
-
-
-def _repository(settings: Settings) -> RepositoryRequest:
-    table = defaults()["rocm_repository"]
-    key = Path(settings.text("rocm_repo_key")).absolute() if settings.given("rocm_repo_key") else None
-    if key is not None and not key.is_file():
-        raise RequestError(f"--rocm-repo-key: {key} is not a file.", hint="Give a file with OpenPGP public keys.")
-    return RepositoryRequest(
-        key=key,
-        key_url=table["key_url"],
-        fingerprint=table["fingerprint"],
-        packages=split_list(settings.text("rocm_repo_packages")),
-        dnf_packages=tuple(table["dnf_packages"]),
-        apt_packages=tuple(table["apt_packages"]),
-    )
+    return numbers >= _FIRST_OF_DNF
 
 
 def rocm_defaults(settings: Settings, rocm: RocmSource) -> Mapping[str, Setting]:
@@ -169,10 +144,10 @@ def rocm_defaults(settings: Settings, rocm: RocmSource) -> Mapping[str, Setting]
     found: dict[str, Setting] = {}
     if rocm.index_version:
         found["rocm_version"] = Setting(value=rocm.index_version, origin="--therock-version")
-    elif version := wheels_version(packages_in(rocm.source)):
-        found["rocm_version"] = Setting(value=version, origin=f"the wheels in {rocm.source}")
-    elif rocm.locked and _has_versions(rocm.source) and rocm.lock is not None and (known := load_lock(rocm.lock)):
-        found["rocm_version"] = Setting(value=known.version, origin=str(rocm.lock))
+    elif rocm.locked and (is_index(rocm.source) or is_dnf(rocm.source)):
+        known = load_lock(rocm.lock) if rocm.lock is not None else None
+        if known is not None:
+            found["rocm_version"] = Setting(value=known.version, origin=str(rocm.lock))
     name = file_name(rocm.source)
     if parts := parse_name(name):
         family, version = parts
@@ -183,11 +158,6 @@ def rocm_defaults(settings: Settings, rocm: RocmSource) -> Mapping[str, Setting]
     if settings.given("therock") and MULTIARCH not in (families := split_words(settings.text("family"))) and families:
         found["targets"] = Setting(value=",".join(families), origin="--family")
     return found
-
-
-def _has_versions(source: str) -> bool:
-    """Return whether the name of a source does not have the version."""
-    return is_index(source) or is_repository(source)
 
 
 def rocm_problems(settings: Settings) -> list[str]:
@@ -237,7 +207,7 @@ def rocm_build_url(settings: Settings) -> str:
         ) from error
 
 
-def _refuse_contradictions(settings: Settings, amd: str) -> None:
+def _refuse_contradictions(settings: Settings, *, amd: bool) -> None:
     problems = []
     named = [name for name in _NAMES_A_ROCM if settings.given(name)]
     if len(named) > 1:
@@ -246,13 +216,11 @@ def _refuse_contradictions(settings: Settings, amd: str) -> None:
     problems += [f"--{name.replace('_', '-')} is empty." for name in named if not settings.get(name).value]
     if settings.given("therock_version") and not settings.given("therock_index_url"):
         problems.append("--therock-version has no effect without --therock-index-url.")
-    has_packages = settings.given("therock_index_url") or settings.given("rocm_repo") or amd
+    has_packages = settings.given("therock_index_url") or amd
     if settings.given("therock_sha256") and has_packages:
         problems.append("--therock-sha256 applies to a tarball only.")
     if settings.given("no_tarball_cache") and has_packages:
         problems.append("--no-tarball-cache has no effect on packages, which are not tarballs.")
-    if not (settings.given("rocm_repo") or amd):
-        problems += settings.objections(_NEED_A_REPOSITORY, "has no effect without --rocm-repo.")
     if settings.given("therock") and not (settings.given("family") or settings.given("targets")):
         problems.append("--therock needs --family or --targets.")
     # The value may come from an internal build job, whose URL is a default of --therock-path.
@@ -260,12 +228,12 @@ def _refuse_contradictions(settings: Settings, amd: str) -> None:
     if source and settings.given("rocm_manifest"):
         problems.append("--rocm-manifest has no effect with a whole ROCm, whose manifest is generated.")
     if not source:
-        text = "has no effect without --therock-path, --therock, --therock-index-url or --rocm-repo."
+        text = "has no effect without --therock-path, --therock or --therock-index-url."
         problems += settings.objections(_NEED_A_SOURCE, text)
     if not settings.given("therock"):
         problems += settings.objections(_NEED_A_LISTING, "has no effect without --therock.")
     if not source and not settings.flag("locked"):
-        text = "has no effect without --therock-path, --therock, --therock-index-url, --rocm-repo or --locked."
+        text = "has no effect without --therock-path, --therock, --therock-index-url or --locked."
         # The environment may require checksums for a whole machine, also for builds without a ROCm.
         unused = ("rocm_lock", *filter(settings.typed, ("require_checksum",)))
         problems += settings.objections(unused, text)

@@ -38,7 +38,7 @@ _WHEEL_OPTIONS: Table = (
     (("--find-links",), {"metavar": "DIR|URL,…", "help": "Folders or pages of wheels that pip uses beside its index."}),
 )  # fmt: skip
 _ROCM_OPTIONS: Table = (
-    (("--therock-path",), {"metavar": "URL|FILE|DIR", "help": "ROCm as a tarball, tree, or .deb, .rpm or .whl files."}),
+    (("--therock-path",), {"metavar": "URL|FILE|DIR", "help": "ROCm as a tarball or a folder, such as /opt/rocm."}),
     (("--therock",), {"metavar": "nightly|latest|X.Y.Z", "help": "ROCm from a listing; a nightly of 3 days at most."}),
     (("--family",), {"metavar": "NAME,…", "help": "GPU families of the build.  [default: from --targets]"}),
     (("--therock-listing",), {"metavar": "URL", "help": "Page that lists the builds."}),
@@ -46,11 +46,6 @@ _ROCM_OPTIONS: Table = (
     (("--therock-version",), {"metavar": "X.Y.Z", "help": "Version of the index's packages.  [default: the newest]"}),
     (("--therock-sha256",), {"metavar": "HEX", "help": "Expected sha256 of the tarball."}),
     (("--require-checksum",), {**FLAG, "help": "Refuse a ROCm without a given, locked or published checksum."}),
-    (("--rocm-repo",), {"metavar": "URL|DEB-LINE", "help": "ROCm from a signed dnf or apt repository; "
-      "with --rocm-version=X.Y.Z alone, AMD's dnf repository."}),
-    (("--rocm-repo-key",), {"metavar": "FILE", "help": "Keys that may sign the repository.  [default: AMD's key]"}),
-    (("--rocm-repo-packages",),
-     {"metavar": "NAME,…", "help": "Packages to take, with what they need.  [default: as rocm-jax installs]"}),
     (("--rocm-lock",), {"metavar": "FILE", "help": "Lock file that records the exact ROCm."}),
     (("--locked",), {**FLAG, "help": "Refuse any ROCm except the locked one."}),
     (("--rocm-full", "--full", "rocm_full"), {**FLAG, "help": "Also unpack files that no build needs."}),

@@ -140,21 +140,15 @@ def test_unreachable_server_is_named_by_tarball(tmp_path: Path, asked: RocmSourc
         get(tmp_path, replace(asked, source=f"http://127.0.0.1:9{PATH}"))
 
 
-@pytest.mark.parametrize("what", ["tarball", "folder", "packages"])
+@pytest.mark.parametrize("what", ["tarball", "folder"])
 def test_local_rocm_is_recorded_as_local(tmp_path: Path, told: Behaviour, what: str) -> None:
     source = tmp_path / "made"
     if what == "tarball":
         source = tmp_path / NAME
         source.write_bytes(told.files[PATH])
-    elif what == "packages":
-        source = tmp_path / "debs"
-        source.mkdir()
-        (source / "rocm.deb").write_bytes(b"!<arch>\n")
     asked = RocmSource(source=str(source), lock=tmp_path / "rocm.lock")
     with pytest.raises(CiBuildError, match="checksum"):
         get(tmp_path, replace(asked, require_checksum=True))
-    if what == "packages":
-        return
     rocm = get(tmp_path, asked)
     assert rocm.trust == RocmTrust(checksum=ChecksumOrigin.LOCAL, transport="local")
     assert [note for note in rocm.notes if "first use" in note or "encrypted" in note] == []

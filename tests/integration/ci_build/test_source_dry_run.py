@@ -155,12 +155,17 @@ def test_dry_run_refuses_build_without_rocm(tmp_path: Path) -> None:
     assert "A build from source needs a ROCm." in done.stderr
 
 
-def test_dry_run_of_release_alone_uses_amds_repository(tmp_path: Path) -> None:
+def test_dry_run_of_release_alone_installs_it_with_dnf(tmp_path: Path) -> None:
     done = ci_build("dist_wheels", "--rocm-version=7.2.0", "--dry-run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "--rocm-version=7.2.0: AMD's repository https://repo.radeon.com/rocm/rhel8/7.2/main" in done.stderr
-    assert "read the repository https://repo.radeon.com/rocm/rhel8/7.2/main" in done.stdout
-    assert "verify them by signatures of https://repo.radeon.com/rocm/rocm.gpg.key (CA8BB4727A47B4D0" in done.stdout
+    ran = commands(done.stdout)
+    _, rocm = (command for command in ran if command.startswith("docker build "))
+    assert "--build-arg REPOSITORY=https://repo.radeon.com/rocm/rhel8/7.2/main " in rocm
+    (built,) = re.findall(r"--tag (jax-manylinux_2_28-rocm:[0-9a-f]{16}) ", rocm)
+    lists, copies, *others = (command for command in ran if command.startswith("docker run "))
+    assert "rocm-packages.txt" in lists
+    assert "tar --create --file=/out/rocm.tar" in copies
+    assert all(f" {built} " in command for command in (lists, copies, *others))
 
 
 def test_dry_run_uses_rocm_of_build_job(tmp_path: Path) -> None:

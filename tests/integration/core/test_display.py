@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 
@@ -171,37 +170,3 @@ def test_no_display_without_a_capable_terminal(env: dict[str, str], markers: tup
     assert taken == [markers[0], "  one", *markers[1:]]
     assert b"\x1b[?25l" not in shown.raw
     assert (shown.raw.count(b"section_start:"), shown.raw.count(b"section_end:")) == (("GITLAB_CI" in env),) * 2
-
-
-DOWNLOAD = """
-import sys
-from collections.abc import Iterable
-from pathlib import Path
-from ci_build.rocm.repositories.resolve import fetch
-from core.http.client import Client
-from core.pip import InputStore, Resolved
-from core.report import Reporter
-from hashlib import sha256
-from tests.support.file_server import Behaviour, serving
-
-files = {f"/rocm-{name}.rpm": name.encode() * (700_000 + 100_000 * number) for number, name in enumerate("abcdef")}
-reporter = Reporter(terminal=True)
-with serving(Behaviour(files=files, ranges=False, pause=0.03)) as server, reporter.group("ROCm"):
-    items = [
-        Resolved(name=path[1:-4], version="7.2", filename=path[1:], url=server.url.rstrip("/") + path,
-                 sha256=sha256(data).hexdigest(), requires_python="")
-        for path, data in files.items()
-    ]
-    fetch(Client(), items, InputStore(Path(sys.argv[1])), reporter, sum(map(len, files.values())))
-"""
-
-
-@pytest.mark.parametrize("columns", [40, 80])
-def test_parallel_downloads_have_a_line_each(tmp_path: Path, columns: int) -> None:
-    shown = show([sys.executable, "-c", DOWNLOAD, str(tmp_path / "inputs")], columns=columns)
-    assert shown.code == 0, "\n".join(shown.lines)
-    assert shown.seen("rocm-a.rpm", "rocm-b.rpm", "rocm-c.rpm", "rocm-d.rpm")
-    assert any(re.search(r"rocm-a\.rpm +\d+\.\d kB of 700\.0 kB", line) for frame in shown.frames for line in frame)
-    assert len([*(tmp_path / "inputs").glob("*/*.rpm")]) == 6
-    text = " ".join("".join(rows(shown.lines, columns)).split())
-    assert re.fullmatch(r"ROCm fetch 6 packages: (rocm-[a-f]\.rpm,? ?){6}\(0\.0 ?s\) 0\.0 s", text)

@@ -134,13 +134,6 @@ def test_pip_packages_dry_run_shows_download_command(capsys: pytest.CaptureFixtu
     assert "--therock-index-url 'folder' is invalid" in told
 
 
-def test_manylinux_dry_run_takes_rocm_of_repository(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("build_manylinux_dockers", "--rocm-repo=https://host.invalid/rocm", "--rocm-version=7.2.0")
-    told = planned(capsys, *words)
-    assert "read the repository https://host.invalid/rocm" in told
-    assert builds(told)[-1].partition(":")[0] == "jax-manylinux_2_28-therock-7.2.0"
-
-
 def test_base_and_manylinux_dry_runs_show_rocm_layer(capsys: pytest.CaptureFixture[str]) -> None:
     told = planned(capsys, "build_base_dockers", ROCM, "-f", "ubu24", "--install-llvm")
     first, second = builds(told)

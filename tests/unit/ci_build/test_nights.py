@@ -167,7 +167,6 @@ def test_night_takes_newest_release_and_the_targets_of_the_policy(monkeypatch: p
         ({"therock": "7.10.0"}, "7.10.0"),
         ({"therock_path": "rocm.tar.gz"}, ""),
         ({"therock_index_url": "https://example.org/"}, ""),
-        ({"rocm_repo": "https://example.org/"}, ""),
         ({"rocm_build_job": "job"}, ""),
         ({"locked": True}, ""),
     ],

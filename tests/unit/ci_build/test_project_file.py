@@ -42,7 +42,6 @@ def test_values_have_the_form_of_the_command_line(tmp_path: Path) -> None:
         find-links = ["wheels", "https://wheels.example/x/"]
         therock-path = "https://rocm.example/a.tar.gz"
         aiter-source = "amd-aiter==0.1"
-        rocm-repo = "deb https://rocm.example stable main"
         bucket = "s3://wheels/nightly"
         cluster-store = "store"
         slurm = ["jobs=2", "mem=4G"]
@@ -56,7 +55,6 @@ def test_values_have_the_form_of_the_command_line(tmp_path: Path) -> None:
         "find_links": f"{path.parent / 'wheels'},https://wheels.example/x/",
         "therock_path": "https://rocm.example/a.tar.gz",
         "aiter_source": "amd-aiter==0.1",
-        "rocm_repo": "deb https://rocm.example stable main",
         "bucket": "s3://wheels/nightly",
         "cluster_store": str(path.parent / "store"),
         "slurm": ["jobs=2", "mem=4G"],

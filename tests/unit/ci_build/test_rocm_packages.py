@@ -6,13 +6,14 @@ import io
 import tarfile
 import zipfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from ci_build.rocm.facts import selection
 from ci_build.rocm.package_index import fetch_packages
-from ci_build.rocm.packages import Packages
+from ci_build.rocm.packages import Packages, prefix_of
 from ci_build.rocm.request import RocmSource
 from ci_build.rocm.store import RocmStore, StoredTree
 from core.errors import ArchiveError, CiBuildError, InputError
@@ -30,7 +31,8 @@ def unpack(folder: Path, wheels: Mapping[str, bytes], *, full: bool = True) -> S
         files[name] = folder / name
         files[name].write_bytes(data)
     packages = Packages(version=VERSION, files=files, sha256={name: f"{n:064}" for n, name in enumerate(wheels)})
-    return RocmStore(folder / "store", progress=Reporter(terminal=False)).from_packages(packages, selection(full=full))
+    store = RocmStore(folder / "store", progress=Reporter(terminal=False))
+    return store.from_packages(packages, selection(full=full), partial(prefix_of, tuple(files.values())))
 
 
 @pytest.mark.parametrize("split", [False, True])

@@ -49,12 +49,12 @@ def test_sbom_is_valid_and_has_hashes() -> None:
         ),
         (
             {
-                "source": "apt+https://host/apt jammy main",
-                "packages": {"a.deb": "3" * 64, "b.deb": "4" * 64},
-                "package_urls": {"a.deb": "https://host/a.deb", "b.deb": "https://host/b.deb"},
+                "source": "dnf+https://host/rhel8/7.2/main",
+                "packages": {"hip-7.2.0-43.el8.x86_64": "3" * 64},
             },
             [],
-            {"https://host/a.deb": "3" * 64, "https://host/b.deb": "4" * 64},
+            # The digest of a package is that of its header, not of its file.
+            {"https://host/rhel8/7.2/main": "", "hip-7.2.0-43.el8.x86_64": ""},
         ),
     ],
 )

@@ -260,9 +260,9 @@ def test_09_bypass_has_owner_reason_and_end_and_is_visible(desk: Desk) -> None:
 
 def test_10_policy_is_versioned_and_recorded_in_ledger(desk: Desk) -> None:
     choices = {option.name or "" for command in (promote_command, release_command) for option in command.params}
-    # No option names another policy; `--rocm-repo` and its relatives name package repositories.
+    # No option names another policy.
     words = ("policy", "ref", "repo")
-    assert {name for name in choices if any(word in name for word in words) and "rocm_repo" not in name} == set()
+    assert {name for name in choices if any(word in name for word in words)} == set()
     policy = go(desk.bucket, desk.staged(desk.wheels())).promoted.policy
     assert policy["sha256"] == hashlib.sha256(POLICY_FILE.read_bytes()).hexdigest()
     assert policy["channel"] == "local"

@@ -1,1 +1,0 @@
-"""apt and dnf repositories as sources of a ROCm."""

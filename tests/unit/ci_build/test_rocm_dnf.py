@@ -1,0 +1,148 @@
+"""A ROCm before 7.9, which dnf installs in the builder image: the options, the plan of the image, and the lock."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.cli.options.request import wheel_set_request
+from ci_build.cli.options.rocm import find_rocm
+from ci_build.cli.options.settings import Settings
+from ci_build.images.builder import ImageBuilder
+from ci_build.images.dockerfile import check_arguments
+from ci_build.images.manylinux import builder_recipes
+from ci_build.images.pins import load_pins
+from ci_build.rocm.installed import COPY_COMMAND, LIST_COMMAND, DnfRocm
+from ci_build.rocm.lock import load_lock
+from ci_build.rocm.request import RocmSource, dnf_arguments
+from ci_build.rocm.source import Rocm, obtain
+from ci_build.rocm.store import RocmStore
+from core.defaults import defaults
+from core.errors import InputError, RequestError
+from core.http.client import Client
+from core.process import HostRunner, ProcessResult
+from core.report import Reporter
+from core.rocm_trust import ChecksumOrigin, RocmTrust
+from tests.support.made_rocm import make_rocm
+
+REPORTER = Reporter(terminal=False)
+SOURCE = "dnf+https://repo.radeon.com/rocm/rhel8/7.2/main"
+HIP = "hip-runtime-amd-7.2.26015.70200-43.el8.x86_64"
+
+
+def found(given: Mapping[str, Any], *, use_amd: bool = True) -> RocmSource | None:
+    settings = Settings({"payload": "source", **given}, {}, {})
+    return find_rocm(settings, REPORTER, HostRunner({}), Client, use_amd=use_amd)
+
+
+@pytest.mark.parametrize(("version", "folder"), [("7.2.0", "7.2"), ("7.2.1", "7.2.1"), ("7.2", "7.2")])
+def test_release_alone_names_amds_repository(version: str, folder: str) -> None:
+    rocm = found({"rocm_version": version})
+    assert rocm is not None
+    assert rocm.source == f"dnf+https://repo.radeon.com/rocm/rhel8/{folder}/main"
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"rocm_version": "7.10.0a20251120"}, {"rocm_version": "7.2.0rc1"}, {"rocm_version": "6.4.0"}]
+)
+def test_other_versions_name_no_repository(given: Mapping[str, Any]) -> None:
+    assert found(given) is None
+    assert found({"rocm_version": "7.2.0"}, use_amd=False) is None
+
+
+def test_release_of_therock_alone_is_refused() -> None:
+    with pytest.raises(RequestError) as refused:
+        found({"rocm_version": "7.9.0"})
+    assert "--therock=7.9.0" in refused.value.hint
+
+
+@pytest.mark.parametrize("given", [{"host": True}, {"builder_image": "mine:1"}])
+def test_build_without_new_builder_image_is_refused(given: Mapping[str, Any], tmp_path: Path) -> None:
+    out = str(tmp_path / "dist")
+    settings = Settings({"payload": "source", "rocm_version": "7.2.0", "out": out, **given}, {}, {})
+    with pytest.raises(RequestError) as refused:
+        wheel_set_request(settings, REPORTER, HostRunner({}), Client)
+    assert "--therock-path=/opt/rocm" in refused.value.hint
+
+
+def test_builder_image_installs_signed_packages(tmp_path: Path) -> None:
+    images = ImageBuilder(
+        pins=load_pins(), cache=tmp_path, host=HostRunner({}), progress=REPORTER, connect=Client, dry_run=True,
+        rocm=dnf_arguments(RocmSource(source=SOURCE.replace("7.2", "7.2.1"), version="7.2.1")),
+    )  # fmt: skip
+    tools, rocm = builder_recipes(images)
+    assert rocm.base.identity == tools.identity
+    assert rocm.network == "host"
+    check_arguments(rocm.dockerfile, ("BASE", *rocm.arguments), "dnf.Dockerfile")
+    assert rocm.arguments["REPOSITORY"] == "https://repo.radeon.com/rocm/rhel8/7.2.1/main"
+    graphics = [url.split("/graphics/")[1] for url in rocm.arguments["GRAPHICS"].split()]
+    assert graphics == ["7.2.1/rhel/8/main/x86_64/", "7.2/rhel/8/main/x86_64/"]
+    assert rocm.arguments["FINGERPRINT"] == defaults()["rocm_repository"]["fingerprint"]
+    assert "gpgcheck=1" in rocm.dockerfile
+
+
+class Image:
+    """Stand-in for a container of the image."""
+
+    def __init__(self, root: Path, folder: Path, packages: Mapping[str, str]) -> None:
+        self.root, self.folder, self.packages = root, folder, packages
+        self.copies = 0
+
+    def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
+        if argv == LIST_COMMAND:
+            lines = [f"{name} {digest}" for name, digest in self.packages.items()]
+            return ProcessResult(returncode=0, stdout="\n".join(lines))
+        assert argv == COPY_COMMAND
+        self.copies += 1
+        with tarfile.open(self.folder / "rocm.tar", "w") as tar:
+            tar.add(self.root, ".")
+        return ProcessResult(returncode=0)
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Image:
+    (tmp_path / "copies").mkdir()
+    return Image(make_rocm(tmp_path / "made", told="7.2.0-43"), tmp_path / "copies", {HIP: "1" * 64})
+
+
+def get(tmp_path: Path, image: Image | None, *, locked: bool = False) -> Rocm:
+    source = RocmSource(source=SOURCE, version="7.2.0", lock=tmp_path / "rocm.lock", locked=locked)
+    store = RocmStore(tmp_path / "store", progress=REPORTER)
+    installed = DnfRocm(inside=image, folder=image.folder) if image else None
+    return obtain(source, store, Client(), progress=REPORTER, runner=HostRunner({}), installed=installed)
+
+
+def test_installed_rocm_is_copied_once_and_locked(tmp_path: Path, image: Image) -> None:
+    rocm = get(tmp_path, image)
+    assert (rocm.root / "lib/libamdhip64.so.7").resolve().is_file()
+    assert rocm.trust == RocmTrust(checksum=ChecksumOrigin.SIGNATURE, transport="https")
+    lock = load_lock(tmp_path / "rocm.lock")
+    assert lock is not None
+    assert (lock.source, lock.version, lock.packages) == (SOURCE, "7.2.0", {HIP: "1" * 64})
+    assert get(tmp_path, image, locked=True).root == rocm.root
+    assert image.copies == 1
+    # `rocm verify` has no image.
+    assert get(tmp_path, None, locked=True).root == rocm.root
+
+
+def test_locked_rocm_refuses_other_packages(tmp_path: Path, image: Image) -> None:
+    get(tmp_path, image)
+    image.packages = {HIP: "2" * 64}
+    with pytest.raises(RequestError, match="differs from"):
+        get(tmp_path, image, locked=True)
+
+
+def test_rocm_without_image_and_copy_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError) as refused:
+        get(tmp_path, None)
+    assert "--rocm-version=7.2.0" in refused.value.hint
+
+
+def test_package_without_digest_is_refused(tmp_path: Path, image: Image) -> None:
+    image.packages = {HIP: "(none)"}
+    with pytest.raises(InputError, match="no SHA-256"):
+        get(tmp_path, image)
