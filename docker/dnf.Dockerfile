@@ -12,7 +12,7 @@ ARG PACKAGES
 RUN set -e; export GNUPGHOME="$(mktemp -d)"; key=/etc/pki/rpm-gpg/RPM-GPG-KEY-ROCm; \
     curl --fail --silent --show-error --location --retry 5 --output "$GNUPGHOME/keys" "${KEY}"; \
     gpg --batch --import "$GNUPGHOME/keys"; gpg --batch --armor --export "${FINGERPRINT}" > "$key"; \
-    grep -q 'BEGIN PGP PUBLIC KEY BLOCK' "$key"; rm -r "$GNUPGHOME"; \
+    grep -q 'BEGIN PGP PUBLIC KEY BLOCK' "$key"; rm -rf "$GNUPGHOME"; \
     printf '[%s]\nname=%s\nbaseurl=%s\nenabled=1\ngpgcheck=1\ngpgkey=file:///etc/pki/rpm-gpg/RPM-GPG-KEY-ROCm\n' \
       rocm ROCm "${REPOSITORY}" amdgpu 'AMD graphics' "${GRAPHICS}" > /etc/yum.repos.d/rocm.repo
 # The packages make /opt/rocm a link, which an empty folder would prevent; builds mount a copy of the ROCm there.

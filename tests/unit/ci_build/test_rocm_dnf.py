@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from ci_build.build.request import WheelSetRequest
+from ci_build.build.source import source_build
+from ci_build.build.source.source_build import SourceBuildContext
 from ci_build.cli.options.request import wheel_set_request
 from ci_build.cli.options.rocm import find_rocm
 from ci_build.cli.options.settings import Settings
@@ -22,7 +25,7 @@ from ci_build.rocm.request import RocmSource, dnf_arguments
 from ci_build.rocm.source import Rocm, obtain
 from ci_build.rocm.store import RocmStore
 from core.defaults import defaults
-from core.errors import InputError, RequestError
+from core.errors import InputError, NoContainerEngineError, RequestError
 from core.http.client import Client
 from core.process import HostRunner, ProcessResult
 from core.report import Reporter
@@ -60,12 +63,35 @@ def test_release_of_therock_alone_is_refused() -> None:
     assert "--therock=7.9.0" in refused.value.hint
 
 
+@pytest.mark.parametrize("given", [{"therock_sha256": "0" * 64}, {"no_tarball_cache": True}, {"rocm_manifest": "x"}])
+def test_options_of_other_sources_are_refused(given: Mapping[str, Any]) -> None:
+    with pytest.raises(RequestError, match=r"no effect|a tarball only"):
+        found({"rocm_version": "7.2.0", **given})
+
+
+def request(tmp_path: Path, given: Mapping[str, Any]) -> WheelSetRequest:
+    folders = {"out": str(tmp_path / "dist"), "rocm_lock": str(tmp_path / "rocm.lock")}
+    settings = Settings({"payload": "source", "rocm_version": "7.2.0", **folders, **given}, {}, {})
+    return wheel_set_request(settings, REPORTER, HostRunner({}), Client)
+
+
 @pytest.mark.parametrize("given", [{"host": True}, {"builder_image": "mine:1"}])
 def test_build_without_new_builder_image_is_refused(given: Mapping[str, Any], tmp_path: Path) -> None:
-    out = str(tmp_path / "dist")
-    settings = Settings({"payload": "source", "rocm_version": "7.2.0", "out": out, **given}, {}, {})
     with pytest.raises(RequestError) as refused:
-        wheel_set_request(settings, REPORTER, HostRunner({}), Client)
+        request(tmp_path, given)
+    assert "--therock-path=/opt/rocm" in refused.value.hint
+
+
+def test_build_without_engine_names_the_other_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_engine(*_: object) -> None:
+        raise NoContainerEngineError("No container engine answers.", hint="Install Docker.")
+
+    monkeypatch.setattr(source_build, "check_obtainable", no_engine)
+    context = SourceBuildContext(
+        request=request(tmp_path, {}), rocm=None, manifest=b"", reporter=REPORTER, runner=HostRunner({}), connect=Client
+    )
+    with pytest.raises(NoContainerEngineError) as refused:
+        source_build.check_environment(context)
     assert "--therock-path=/opt/rocm" in refused.value.hint
 
 

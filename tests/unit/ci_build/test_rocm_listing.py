@@ -7,7 +7,10 @@ from datetime import date
 
 import pytest
 
+from ci_build.cli.options.rocm import rocm_defaults
+from ci_build.cli.options.settings import Settings
 from ci_build.rocm.listing import check_age, choose, nightly_date, parse_name, read_listing
+from ci_build.rocm.request import RocmSource
 from core.errors import InputError, RequestError
 from tests.support.fake_therock import names_of, page_of
 
@@ -160,3 +163,9 @@ def test_choose_refuses_same_name_in_two_folders() -> None:
 def test_nightly_date_is_read_from_version(version: str, day: date | None) -> None:
     assert nightly_date(version) == day
     check_age(version, day or TODAY, "")
+
+
+def test_family_of_listing_is_default_of_targets() -> None:
+    settings = Settings({"therock": "nightly", "family": "gfx94X-dcgpu,gfx1151"}, {}, {})
+    multi = RocmSource(source="https://host/therock-dist-linux-multiarch-7.15.0a20260701.tar.gz")
+    assert rocm_defaults(settings, multi)["targets"].value == "gfx94X-dcgpu,gfx1151"
