@@ -14,7 +14,6 @@ from platformdirs import user_cache_path
 
 TABLE: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "data" / "real_rocm.toml").read_text())
 VERSION: str = TABLE["version"]
-LIBRARIES = "lib/x86_64-linux-gnu"
 
 
 def unpack_real_rocm(folder: Path) -> Path:

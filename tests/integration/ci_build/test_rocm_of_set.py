@@ -14,7 +14,7 @@ from ci_build.rocm.request import RocmSource, RocmStorage
 from ci_build.rocm.set_lock import set_lock
 from ci_build.rocm.source import obtain
 from ci_build.rocm.store import RocmStore
-from core.errors import BucketError, InputError, RequestError
+from core.errors import BucketError, InputError
 from core.http.client import Client, RetryPolicy
 from core.process import HostRunner
 from core.report import Reporter
@@ -79,12 +79,6 @@ def test_replaced_rocm_is_refused(tmp_path: Path, server: Behaviour, lock: RocmL
         asked(tmp_path, *place)
 
 
-def test_rocm_that_differs_from_lock_is_refused(tmp_path: Path, lock: RocmLock) -> None:
-    place = staged(tmp_path, set_lock(replace(lock, compiler="clang 1")))
-    with pytest.raises(RequestError, match=r"differs from rocm\.lock: compiler: .*, but the lock has clang 1"):
-        asked(tmp_path, *place)
-
-
 @pytest.mark.parametrize("kind", ["no lock", "folder of the builder"])
 def test_set_without_public_rocm_uses_rocm_of_machine(
     tmp_path: Path, lock: RocmLock, kind: str, capsys: pytest.CaptureFixture[str]
@@ -103,9 +97,3 @@ def test_damaged_lock_is_refused(tmp_path: Path, lock: RocmLock) -> None:
     file.write_bytes(set_lock(replace(lock, version="7.9.9")))
     with pytest.raises(BucketError, match=r"rocm\.lock of .* has other bytes than were staged"):
         asked(tmp_path, one, bucket)
-
-
-def test_lock_of_a_file_is_refused(tmp_path: Path, lock: RocmLock) -> None:
-    place = staged(tmp_path, set_lock(replace(lock, source=f"file://{tmp_path}/{NAME}")))
-    with pytest.raises(RequestError, match="is not an http or https URL"):
-        asked(tmp_path, *place)

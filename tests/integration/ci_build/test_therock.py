@@ -91,70 +91,6 @@ def test_seed_command_verifies_and_locks_rocm_first(tmp_path: Path, told: Behavi
     assert "If the file was replaced on purpose" in elsewhere.stderr
 
 
-@pytest.mark.parametrize(
-    ("more", "status", "words"),
-    [
-        (["--targets=gfx950"], 2, "is for gfx94X-dcgpu, but --targets has gfx950"),
-        (["--therock-sha256=" + "0" * 64], 6, "has sha256"),
-        (["--require-checksum"], 6, "has no checksum: none was given or locked, and http"),
-        (["--locked"], 2, "--locked needs rocm.lock, which does not exist"),
-        (
-            ["--therock=nightly"],
-            2,
-            "--therock-path and --therock both name a ROCm. --therock needs --family or --targets.",
-        ),
-        (["--rocm-manifest=x"], 2, "--rocm-manifest has no effect with a whole ROCm"),
-        (["--family=gfx94X-dcgpu"], 2, "--family has no effect without --therock"),
-        (["--therock-index-url="], 2, "--therock-index-url is empty."),
-        (["--cache-limit=much"], 2, "'much' is not a size"),
-    ],
-)
-def test_therock_refuses_contradictions_before_build(
-    tmp_path: Path, told: Behaviour, more: list[str], status: int, words: str
-) -> None:
-    done = seeds_command(tmp_path, told, *more)
-    assert (done.returncode, words in done.stderr) == (status, True), done.stderr
-    assert "not implemented" not in done.stderr
-
-
-def test_therock_refuses_other_version_without_request(tmp_path: Path, told: Behaviour) -> None:
-    argv = ["--rocm-version=7.10.0a20251119", f"--therock-path={told.url}{PATH}", "dist_wheels"]
-    done = run(tmp_path, *argv)
-    assert done.returncode == 2
-    assert "is ROCm 7.10.0a20251120, but --rocm-version is 7.10.0a20251119" in done.stderr
-    assert told.seen == []
-
-
-NEED_A_ROCM = ("therock_sha256", "rocm_full", "no_tarball_cache", "rocm_lock", "therock_listing", "cache_limit")
-
-
-def test_rocm_options_without_rocm_are_refused(tmp_path: Path) -> None:
-    words = ["--" + name.replace("_", "-") for name in NEED_A_ROCM]
-    switches = {"--rocm-full", "--no-tarball-cache"}
-    given = [word if word in switches else f"{word}=x" for word in words]
-    done = run(tmp_path, *given, "--payload=published", "--dry-run", "dist_wheels")
-    assert done.returncode == 2
-    assert [word for word in words if f"{word} has no effect without" not in done.stderr] == [], done.stderr
-
-
-def test_require_checksum_of_machine_applies_to_rocms_only(
-    tmp_path: Path, told: Behaviour, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ["--payload=published", "--targets=gfx942", "--dry-run", "dist_wheels"]
-    refused = run(tmp_path, "--require-checksum", *words)
-    assert refused.returncode == 2
-    assert "--require-checksum has no effect without --therock-path" in refused.stderr
-    monkeypatch.setenv("CI_BUILD_REQUIRE_CHECKSUM", "1")
-    assert run(tmp_path, *words).returncode == 0
-    planned = seeds_command(tmp_path, told, "--dry-run")
-    assert "refuse it without a given, locked or published checksum" in planned.stdout
-    assert told.seen == []
-    done = seeds_command(tmp_path, told)
-    assert (done.returncode, "has no checksum: none was given or locked" in done.stderr) == (6, True), done.stderr
-    monkeypatch.setenv("CI_BUILD_REQUIRE_CHECKSUM", "0")
-    assert seeds_command(tmp_path, told).returncode == 18
-
-
 def test_therock_picks_newest_build_of_listing(tmp_path: Path, told: Behaviour) -> None:
     listing = f"--therock-listing={told.url}/tarball/"
     listed = run(tmp_path, "rocm", "list", listing)
@@ -180,9 +116,8 @@ def test_therock_picks_newest_build_of_listing(tmp_path: Path, told: Behaviour) 
     assert "No build that matches 'latest' has a tarball for gfx94X-dcgpu" in none.stderr
 
 
-@pytest.mark.parametrize("option", ["--family=gfx942", "--targets=gfx942", "--family=gfx94X-dcgpu"])
-def test_therock_nightly_is_found_by_family_or_targets(tmp_path: Path, told: Behaviour, option: str) -> None:
-    done = run(tmp_path, "--therock=nightly", option, f"--therock-listing={told.url}/new/", "dist_wheels")
+def test_therock_nightly_is_found_by_targets(tmp_path: Path, told: Behaviour) -> None:
+    done = run(tmp_path, "--therock=nightly", "--targets=gfx942", f"--therock-listing={told.url}/new/", "dist_wheels")
     assert f"--therock=nightly: {NEW}" in done.stderr, done.stderr
     assert f"ROCm {nightly(1, '7.10.0')}, clang" in done.stderr
     assert (done.returncode, "has no kernels" in done.stderr) == (18, False), done.stderr
@@ -219,23 +154,9 @@ def test_therock_url_name_excludes_query_and_encoded_slash(tmp_path: Path, told:
     assert [path.name for path in (tmp_path / "cache/rocm/tarballs" / digest).iterdir()] == [NAME]
 
 
-def test_therock_sidecar_digest_is_used(tmp_path: Path, told: Behaviour) -> None:
-    digest = hashlib.sha256(told.files[PATH]).hexdigest()
-    told.files[f"{PATH}.sha256"] = f"{digest}  {NAME}\n".encode()
-    assert (
-        "its sha256 matches the sidecar file on the server"
-        in seeds_command(tmp_path, told, "--no-tarball-cache").stderr
-    )
-    assert not (tmp_path / "cache/rocm/tarballs").exists()
-    told.files[f"{PATH}.sha256"] = f"{'1' * 64} *{NAME}\n".encode()
-    (tmp_path / "work/rocm.lock").unlink()
-    assert seeds_command(tmp_path, told).returncode == 6
-
-
-@pytest.mark.parametrize("compression", ["gz", "xz", "zst"])
-def test_therock_accepts_local_tarball_of_any_format(tmp_path: Path, compression: str) -> None:
-    file = tmp_path / (NAME.removesuffix("gz") + compression)
-    file.write_bytes(tarball(make_rocm(tmp_path / "made"), compression=compression))
+def test_therock_accepts_local_tarball(tmp_path: Path) -> None:
+    file = tmp_path / (NAME.removesuffix("gz") + "xz")
+    file.write_bytes(tarball(make_rocm(tmp_path / "made"), compression="xz"))
     done = run(tmp_path, f"--therock-path={file}", "dist_wheels")
     assert f"ROCm {VERSION}, clang 20.0.0git" in done.stderr, done.stderr
     assert hashlib.sha256(file.read_bytes()).hexdigest() in (tmp_path / "work/rocm.lock").read_text()

@@ -96,24 +96,6 @@ def test_index_with_replaced_file_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "work" / "rocm.lock").read_text() == before
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("--therock-version=7.9",), "--therock-version has no effect without --therock-index-url"),
-        (("--therock-index-url=http://127.0.0.1:9/", "--therock-path=x"), "both name a ROCm"),
-        (("--therock-index-url=http://127.0.0.1:9/", f"--therock-sha256={'0' * 64}"), "applies to a tarball"),
-        (
-            ("--therock-index-url=http://127.0.0.1:9/", "--therock-version=7.9.0", "--rocm-version=7.10.0"),
-            "--therock-version 7.9.0 contradicts --rocm-version 7.10.0",
-        ),
-    ],
-)
-def test_index_options_refuse_contradictions(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
-    done = run(tmp_path, *words)
-    assert done.returncode == 2
-    assert says in " ".join(done.stderr.split())
-
-
 def test_index_without_libraries_is_refused(tmp_path: Path) -> None:
     wheels = {name: data for name, data in make_packages(tmp_path / "m", VERSION).items() if "libraries" not in name}
     with serving(Behaviour(files=index_of(wheels))) as server:

@@ -168,6 +168,12 @@ def test_check_accepts_matching_or_unknown_file_name() -> None:
         assert asked.full_version == version
 
 
+def test_check_refuses_other_version_of_index() -> None:
+    asked = RocmSource(source="pip+https://host/", index_version="7.9.0", version="7.10.0")
+    with pytest.raises(RequestError, match="contradicts --rocm-version"):
+        check_source(asked)
+
+
 def without(path: str) -> Callable[[Path], None]:
     def harm(root: Path) -> None:
         shutil.rmtree(root / path) if (root / path).is_dir() else (root / path).unlink()

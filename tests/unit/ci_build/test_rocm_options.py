@@ -1,0 +1,54 @@
+"""Options that name a ROCm: contradictions, and options without effect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from ci_build.cli.options.rocm import find_rocm
+from ci_build.cli.options.settings import Settings
+from ci_build.rocm.request import RocmSource
+from core.errors import RequestError
+from core.http.client import Client
+from core.process import HostRunner
+from core.report import Reporter
+
+PATH = {"therock_path": "/opt/rocm"}
+INDEX = {"therock_index_url": "http://127.0.0.1:9/"}
+NEED_A_ROCM = ("therock_sha256", "rocm_full", "no_tarball_cache", "rocm_lock", "therock_listing", "cache_limit")
+
+
+def find(given: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> RocmSource | None:
+    settings = Settings(given, {}, environ or {})
+    return find_rocm(settings, Reporter(terminal=False), HostRunner({}), Client)
+
+
+@pytest.mark.parametrize(
+    ("given", "phrase"),
+    [
+        ({**PATH, "therock": "nightly"}, "both name a ROCm.*--therock needs --family or --targets"),
+        ({**PATH, **INDEX}, "both name a ROCm"),
+        ({**PATH, "rocm_manifest": "x"}, "--rocm-manifest has no effect"),
+        ({**PATH, "family": "gfx94X-dcgpu"}, "--family has no effect"),
+        ({**PATH, "cache_limit": "much"}, "is not a size"),
+        ({**PATH, "therock_version": "7.9"}, "--therock-version has no effect"),
+        ({"therock_index_url": ""}, "is empty"),
+        ({"therock_index_url": "file:///wheels"}, "not an http or https URL"),
+        ({**INDEX, "therock_sha256": "0" * 64}, "applies to a tarball"),
+        *(({name: "10GB"}, f"--{name.replace('_', '-')} has no effect") for name in NEED_A_ROCM),
+        ({"require_checksum": True}, "--require-checksum has no effect"),
+    ],
+)
+def test_contradicting_rocm_options_are_refused(given: Mapping[str, Any], phrase: str) -> None:
+    with pytest.raises(RequestError, match=phrase):
+        find(given)
+
+
+def test_require_checksum_of_machine_applies_to_rocms_only() -> None:
+    environ = {"CI_BUILD_REQUIRE_CHECKSUM": "1"}
+    assert find({}, environ) is None
+    rocm = find(PATH, environ)
+    assert rocm is not None
+    assert rocm.require_checksum
