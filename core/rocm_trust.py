@@ -22,7 +22,7 @@ class ChecksumOrigin(enum.StrEnum):
     INDEX = "index"
     """digests of the index of packages"""
     SIGNATURE = "signature"
-    """signed packages, or signed metadata of a repository"""
+    """signed packages of a repository"""
     FIRST_USE = "first-use"
     """none was known when the ROCm was downloaded"""
     LOCAL = "local"

@@ -149,7 +149,7 @@ def obtain(
     locked = load_lock(rocm_source.lock) if rocm_source.lock else None
     url, source = "", str(Path(rocm_source.source).absolute())
     if is_dnf(rocm_source.source):
-        source = DNF + without_user(rocm_source.source.removeprefix(DNF))
+        source = rocm_source.source
     elif is_index(rocm_source.source):
         source = SCHEME + without_user(canonical(rocm_source.source.removeprefix(SCHEME)))
     elif is_url(rocm_source.source):

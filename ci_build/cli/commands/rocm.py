@@ -108,7 +108,8 @@ def show(lock: Path, *, as_json: bool) -> None:
     print_line(f"ROCm {known.version}{families}, {known.compiler}")
     print_line(f"from {known.source}")
     if known.sha256:
-        print_line(f"sha256 {known.sha256}, {human(known.size)}")
+        size = f", {human(known.size)}" if known.size else ""
+        print_line(f"sha256 {known.sha256}{size}")
     print_line(f"kernels for {', '.join(known.targets) or 'no target'}")
     print_line(f"{len(known.device_libraries)} device libraries, {len(known.libraries)} shared libraries:")
     for soname, version in known.libraries.items():
