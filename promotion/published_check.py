@@ -21,9 +21,7 @@ from promotion.gates.common.gate import Check, error
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.install.gate import supported
 from promotion.gates.install.installation import InstallationSource, InstallationTest
-from promotion.gates.install.installer_table import InstallerSelection, configured_installers
-from promotion.gates.install.lockers import Locker
-from promotion.gates.install.locking import LockingTest
+from promotion.gates.install.installer_table import NEWEST, configured_installers
 from promotion.index.ledger import PromotedSet, load_entry
 from promotion.index.reader import PublishedIndex
 from promotion.storage.bucket import sha256_of
@@ -96,14 +94,14 @@ def check_published(
     progress: Progress,
     *,
     pythons: Sequence[str] | None = None,
-    installers: InstallerSelection | None = None,
+    installers: str = NEWEST,
     cache: Path | None = None,
 ) -> Iterator[Check]:
     """Compare the ledger with the set, then install the set into clean environments and import it.
 
     Args:
         pythons: Python versions to install for. None means all versions of the set that this machine has.
-        installers: installers to use. None means the newest pip and uv.
+        installers: NEWEST or ALL of the table.
         cache: the user's cache, which keeps the environments of installers; None installs them in every run.
 
     Raises:
@@ -124,17 +122,10 @@ def check_published(
     source = InstallationSource(index=published.url, wheel_set=published.wheel_set, lock=published.lock)
     with tempfile.TemporaryDirectory(prefix="published-") as name:
         for number, installer in enumerate(configured_installers(runner, Path(name) / "cache", installers, cache)):
-            versions = supported(installer, requested)
-            if isinstance(installer, Locker):
-                # The lock of one Python suffices; the newest is the one that the others support too.
-                versions = tuple(version for version in versions if version in interpreters)[-1:]
-            for version in versions:
+            for version in supported(installer, requested):
                 progress.step(f"install from {published.url} with {installer.name} for Python {version}")
                 with tempfile.TemporaryDirectory(dir=name) as text:
                     python, folder = interpreters.get(version), Path(text)
-                    if isinstance(installer, Locker):
-                        yield from LockingTest(source, runner, installer, version, folder).checks(python)
-                        continue
                     trial = InstallationTest(source, runner, installer, version, folder, check_loader=number == 0)
                     yield from trial.checks(python)
 

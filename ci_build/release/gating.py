@@ -64,12 +64,11 @@ class GateOptions:
         corpus: corpus of the compile gate: "small" or "full". Empty means small.
         program: programs or groups to compile instead of the corpus. Their evidence is not stored.
         jobs: concurrent compilers. None means as many as cores and memory allow.
-        installers: installers of the install gate, see `select_installers`. Empty means newest. The evidence of some
-            installers is not stored.
+        installers: installers of the install gate: newest or all; empty means newest.
         update_golden: write the registrations of the wheels to the golden lists.
         redo: repeat gates that passed before.
         tasks: machines that compile programs. None means this machine.
-        cache: the user's cache, which keeps results of gates and the environments of installers; None disables both.
+        cache: the user's cache, which keeps the environments of installers; None installs them in every run.
     """
 
     targets: str | None = None

@@ -34,8 +34,7 @@ def files() -> bytes:
 def policy_of_fork() -> str:
     """Return the policy of a fork with one Python and no GPUs: no evidence of devices, and the key of the tests.
 
-    The newest installers and the small corpus suffice: all of them take minutes, and poetry needs an index with PyPI's
-    JSON API.
+    The newest installers and the small corpus suffice: all of them take minutes.
     """
     text = (ROOT / "promotion" / "policy.toml").read_text()
     key = Signer(signing_key().encode(), origin="tests").key

@@ -20,7 +20,7 @@ from ci_build.release.authority import find_authority
 from ci_build.release.request import SERVE_PORT
 from core.errors import RequestError
 from core.report import print_line
-from promotion.gates.install.installer_table import NEWEST, select_installers
+from promotion.gates.install.installer_table import NEWEST
 from promotion.index import operations
 from promotion.index.publish import pages_changed, read_head
 from promotion.index.publish import publish as write_pages
@@ -143,12 +143,11 @@ def check(
     URL is a simple index, such as https://example.org/v2/multi-arch/simple/.
     """
     reporter = state.reporter()
-    selection = select_installers(installers or NEWEST)
     published = read_published(url, digest)
     pythons = None if python is None else [word.strip() for word in python.split(",") if word.strip()]
     cache = state.settings({}).cache_dir
     found = check_published(
-        published, host_runner(reporter), reporter, pythons=pythons, installers=selection, cache=cache
+        published, host_runner(reporter), reporter, pythons=pythons, installers=installers or NEWEST, cache=cache
     )
     checks = tuple(found)
     if as_json:

@@ -124,9 +124,8 @@ def installers_option(default: str) -> Callable[[_F], _F]:
     """Return the option that selects installers; `default` describes its default."""
     return click.option(
         "--installers",
-        metavar="newest|all|NAME,…",
-        help="The newest pip and uv; all, which adds old ones, poetry and pdm; or some, such as pip-22.3.  "
-        f"[default: {default}]",
+        type=click.Choice(["newest", "all"]),
+        help=f"The newest pip and uv, or also the oldest supported pip.  [default: {default}]",
     )
 
 

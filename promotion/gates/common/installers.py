@@ -36,7 +36,7 @@ _PRECEDENCE = ("global", "install", ":env:")
 """Sections of pip's configuration that apply to `pip install`; later sections override earlier sections."""
 _UNREACHABLE = re.compile(
     r"NewConnectionError|ConnectTimeoutError|ProxyError|Failed to establish a new connection|name resolution"
-    r"|dns error|tcp connect error|client error \(Connect\)|All attempts to connect to|ConnectError|ConnectTimeout"
+    r"|dns error|tcp connect error|client error \(Connect\)|ConnectError|ConnectTimeout"
     r"|server error \(5|Server Error|operation timed out|Read timed out|connection closed before|[Cc]onnection reset"
     r"|Network is unreachable|tunnel error|invalid peer certificate|CERTIFICATE_VERIFY_FAILED"
 )
@@ -220,7 +220,7 @@ def _staged_only(requirements: Path, index: str) -> tuple[str, ...]:
 
 
 def is_connection_failure(text: str) -> bool:
-    """Return whether the output of pip, uv, poetry or pdm reports that a server did not answer."""
+    """Return whether the output of pip or uv reports that a server did not answer."""
     return _UNREACHABLE.search(on_one_line(text)) is not None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -10,8 +9,6 @@ from importlib.metadata import version as installed_version
 from pathlib import Path
 
 from packaging.pylock import Pylock, PylockValidationError
-from packaging.utils import canonicalize_name
-from packaging.version import Version
 from uv import find_uv_bin
 
 from core.process import Runner
@@ -25,11 +22,6 @@ _UNSET_UV = dict.fromkeys(
     ),
     "",
 )
-_FIRST_WITH_PYLOCK = Version("0.6.15")
-"""The first uv that writes pylock.toml (uv's changelog)."""
-_HASHED_LINES = re.compile(r"^([A-Za-z0-9][\w.-]*)==((?:.*\\\n)*.*)$", re.MULTILINE)
-"""A requirement with its hashes, one on each continuation line."""
-_SHA256 = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
 class Uv:
@@ -40,7 +32,6 @@ class Uv:
         config: the user's pip configuration, see `parse_config`.
         cache: directory for files from staged indexes, which several environments can share; None disables it.
         direct: hosts that are reached without a proxy, separated by commas.
-        name, version, pythons: see `Installer`; without a version, the program is that of the running interpreter.
 
     Attributes:
         no_index: whether the user's configuration disables indexes.
@@ -55,13 +46,10 @@ class Uv:
         *,
         cache: Path | None = None,
         direct: str = LOOPBACK,
-        name: str = "uv",
-        version: str | None = None,
-        pythons: tuple[str, ...] | None = None,
     ) -> None:
-        self.name, self.pythons = name, pythons
-        self.version = version or installed_version("uv")
-        self._writes_pylock = Version(self.version) >= _FIRST_WITH_PYLOCK
+        self.name = "uv"
+        self.version = installed_version("uv")
+        self.pythons: tuple[str, ...] | None = None
         self._program, self.caches, self._direct = program, cache is not None, bypass_proxy(direct)
         self._cache_arguments = ("--no-cache",) if cache is None else (f"--cache-dir={cache}",)
         self.no_index = config.get("no-index", "").lower() in ("1", "true", "yes", "on")
@@ -146,12 +134,7 @@ class Uv:
         return Command(argv=(*argv, str(requirements)), env={**UNSET, **self.environment, "UV_FIND_LINKS": links})
 
     def chosen(self, stdout: str) -> Mapping[str, frozenset[str]]:
-        """Parse a lock file (PEP 751) or hashed requirements, which list all compatible wheels of a version."""
-        if not self._writes_pylock:
-            return {
-                canonicalize_name(name): frozenset(_SHA256.findall(hashes))
-                for name, hashes in _HASHED_LINES.findall(stdout)
-            }
+        """Parse a lock file (PEP 751), which lists all compatible wheels of a version."""
         try:
             lock = Pylock.from_dict(tomllib.loads(stdout))
         except PylockValidationError as error:
@@ -159,8 +142,7 @@ class Uv:
         return {package.name: sha256_of_wheels(package) for package in lock.packages}
 
     def _compile(self, python: Path) -> tuple[str, ...]:
-        output = "--format=pylock.toml" if self._writes_pylock else "--generate-hashes"
-        args = ("pip", "compile", f"--python={python}", output, "--quiet", "--no-header")
+        args = ("pip", "compile", f"--python={python}", "--format=pylock.toml", "--quiet", "--no-header")
         return (self._program, *args, "--only-binary=:all:")
 
     def _staged(self, requirements: Path, index: str, *where: str) -> Command:

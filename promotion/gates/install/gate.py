@@ -10,8 +10,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import takewhile
 from pathlib import Path
 
-from packaging.version import Version
-
 from core.model import PYLOCK, Tier
 from core.process import Runner
 from promotion.gates.common.gate import Check, Gate, GateContext
@@ -20,9 +18,7 @@ from promotion.gates.common.requirements import wheels_for
 from promotion.gates.common.site import site_for
 from promotion.gates.common.uv_installer import Uv
 from promotion.gates.install.installation import InstallationError, InstallationSource, InstallationTest
-from promotion.gates.install.installer_table import ALL, NEWEST, configured_installers, select_installers
-from promotion.gates.install.lockers import Locker
-from promotion.gates.install.locking import LockingTest
+from promotion.gates.install.installer_table import ALL, NEWEST, configured_installers, installer_versions
 from promotion.gates.install.pair import check_pair
 from promotion.index.pages import metadata_name
 from promotion.index.serve import IndexServer, Served
@@ -38,25 +34,25 @@ def make_gate(
     *,
     installers: str = NEWEST,
     cache: Path | None = None,
-    with_: Callable[[Runner, Path], Sequence[Installer | Locker]] | None = None,
+    with_: Callable[[Runner, Path], Sequence[Installer]] | None = None,
 ) -> Gate:
     """Return the gate.
 
     Args:
         pythons: interpreters by version; None searches for the versions of the set. Without an interpreter the wheels
             are only unpacked, and the check counts as skipped.
-        installers: installers to test with, see `select_installers`.
+        installers: NEWEST or ALL.
         cache: the user's cache, which keeps the environments of installers; None installs them in every run.
         with_: function that returns the installers instead, which may use the given directory for caches.
     """
-    selection = select_installers(installers)
+    versions_of = installer_versions(installers)
 
-    def find_installers(context: GateContext) -> Sequence[Installer | Locker]:
+    def find_installers(context: GateContext) -> Sequence[Installer]:
         folder = context.work / "cache"
         if with_ is not None:
             return with_(context.runner, folder)
         config = context.tools.pip_config(context.runner)
-        return configured_installers(context.runner, folder, selection, cache, config=config)
+        return configured_installers(context.runner, folder, installers, cache, config=config)
 
     def run(context: GateContext) -> Iterator[Check]:
         versions = context.wheel_set.python_versions
@@ -66,10 +62,11 @@ def make_gate(
             indexes = [
                 (installer, stack.enter_context(_open_index(context)) if installer.caches else None)
                 for installer in find_installers(context)
+                if supported(installer, versions)
             ]
             html = stack.enter_context(_open_index(context, static=True))
-            uv = next((one for one, _ in indexes if isinstance(one, Uv) and one.name == "uv"), None)
-            tests = _InstallationTests(context, available, html.url, None if selection.name == ALL else uv)
+            uv = next((one for one, _ in indexes if isinstance(one, Uv)), None)
+            tests = _InstallationTests(context, available, html.url, None if installers == ALL else uv)
             pool = ThreadPoolExecutor(_MOST_TESTS)
             stack.callback(pool.shutdown, cancel_futures=True)
             stack.callback(tests.stopped.set)
@@ -83,9 +80,6 @@ def make_gate(
                 pending.append(pool.submit(run_test))
 
             for number, (installer, index) in enumerate(indexes):
-                if isinstance(installer, Locker):
-                    start(f"lock with {installer.name}", tests.lock, installer)
-                    continue
                 for version in supported(installer, versions):
                     title = f"install with {installer.name} for Python {version}"
                     start(title, tests.install, installer, version, index, number == 0)
@@ -93,14 +87,12 @@ def make_gate(
             for future in pending:
                 yield from future.result()
 
-    versions = ", ".join(f"{name} {version}" for name, version in selection.versions.items())
-    settings = {"installers": selection.name, "installer_versions": versions}
-    return Gate(
-        name="install", tier=Tier.STRUCTURE, per_target=False, run=run, settings=settings, partial=selection.partial
-    )
+    shown = ", ".join(f"{name} {version}" for name, version in versions_of.items())
+    settings = {"installers": installers, "installer_versions": shown}
+    return Gate(name="install", tier=Tier.STRUCTURE, per_target=False, run=run, settings=settings)
 
 
-def supported(installer: Installer | Locker, versions: Sequence[str]) -> tuple[str, ...]:
+def supported(installer: Installer, versions: Sequence[str]) -> tuple[str, ...]:
     """Return the Python versions that an installer supports."""
     return tuple(version for version in versions if installer.pythons is None or version in installer.pythons)
 
@@ -161,17 +153,6 @@ class _InstallationTests:
         key = context.staged.file(PYLOCK)
         self._lock = None if context.bucket.head(key) is None else context.bucket.get(key).decode()
         self.stopped = threading.Event()
-
-    def lock(self, locker: Locker) -> tuple[Check, ...]:
-        """Test a program that locks, with the newest Python of the set on this machine."""
-        versions = [v for v in supported(locker, self._context.wheel_set.python_versions) if v in self._pythons]
-        if not versions:
-            return (Check(name=f"lock with {locker.name}", skipped="no Python of the set on this machine"),)
-        version = max(versions, key=Version)
-        with self._place(None) as (index, folder):
-            source = self._source(index, version)
-            test = LockingTest(source, self._context.runner, locker, version, folder, is_wanted=self._is_wanted)
-            return tuple(test.checks(self._pythons[version]))
 
     def install(
         self, installer: Installer, version: str, shared: _StagedIndex | None, first: bool

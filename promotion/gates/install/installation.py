@@ -210,11 +210,11 @@ class InstallationTest:
                 raise InstallationError("loader-form", text)
         return {"platforms": self._answer["platforms"], "loader": sentence}
 
-    def _run(self, code: str, command: Command, *, cwd: Path | None = None) -> ProcessResult:
+    def _run(self, code: str, command: Command) -> ProcessResult:
         if not self._is_wanted():
             raise InstallationError(code, "the test was stopped.")
         try:
-            return self._runner.run(command.argv, env=command.env, cwd=str(cwd or self.folder), timeout=_SECONDS)
+            return self._runner.run(command.argv, env=command.env, cwd=str(self.folder), timeout=_SECONDS)
         except ProcessError as problem:
             if "No space left on device" in on_one_line(problem.message):
                 hint = "Free space, and run the command again."

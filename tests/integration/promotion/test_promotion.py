@@ -21,7 +21,6 @@ from promotion.gates.common.uv_installer import Uv
 from promotion.gates.coverage import gate as coverage_gate
 from promotion.gates.install import gate as install_gate
 from promotion.gates.install.installer_table import configured_installers
-from promotion.gates.install.lockers import Locker
 from promotion.index.serve import IndexServer
 from promotion.policy.policy import Policy, load_policy
 from promotion.promote import install_line, promote
@@ -72,11 +71,11 @@ def staged_in(
     return stage(bucket, write_set(folder / "set", wheels, wheel_set))
 
 
-def only_uv(runner: Runner, cache: Path) -> tuple[Installer | Locker, ...]:
+def only_uv(runner: Runner, cache: Path) -> tuple[Installer, ...]:
     return configured_installers(runner, cache)[1:]
 
 
-def only_pip(runner: Runner, cache: Path) -> tuple[Installer | Locker, ...]:
+def only_pip(runner: Runner, cache: Path) -> tuple[Installer, ...]:
     return configured_installers(runner, cache)[:1]
 
 

@@ -193,11 +193,6 @@ def test_read_published_refuses_unknown_set_and_python(published: Published, use
         read_published(published.url.replace("//", "//user:word@"))
 
 
-def test_index_check_refuses_unknown_installer(published: Published, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["index", "check", published.url, "--installers=pip-1"]) == RequestError.exit_code
-    assert "Unknown installers: pip-1." in capsys.readouterr().err
-
-
 def test_index_check_reports_unreachable_server(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["index", "check", "http://127.0.0.1:1/v2/multi-arch/simple/"]) == MachineError.exit_code
     message = " ".join(capsys.readouterr().err.split())
