@@ -98,7 +98,7 @@ _WITH_BUILD_OPTIONS = ("dist_wheels", "nightly", "release")
 @cloup.group(
     cls=LazyGroup,
     sections=SECTIONS,
-    hidden_names={"completion": "completion", "free": "index_operations:unquarantine", **IMAGE_ALIASES},
+    hidden_names={"free": "index_operations:unquarantine", **IMAGE_ALIASES},
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @build_options(hidden=True)

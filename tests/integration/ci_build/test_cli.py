@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +14,6 @@ from ci_build.cli.options.environment import ENV_PREFIX, OTHER_VARIABLES, SIGNIN
 from ci_build.cli.options.settings import Settings
 from ci_build.cli.options.table import option_names
 from tests.integration.conftest import ci_build
-from tests.support.machine import need
-from tests.support.terminal import show
 
 ROOT = Path(__file__).resolve().parents[3]
 HEAVY = {
@@ -43,42 +40,6 @@ def test_build_options_before_other_commands_are_refused(command: str, tmp_path:
 
 def test_verbose_is_accepted_before_every_command(tmp_path: Path) -> None:
     assert ci_build("-v", "targets", cwd=tmp_path).returncode == 0
-
-
-SHELLS = {"bash": ("bash", "--norc", "-i"), "zsh": ("zsh", "-f", "-i")}
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_shell_completes_commands_and_options(shell: str, tmp_path: Path) -> None:
-    need(shell)
-    start = {"bash": "", "zsh": "autoload -U compinit; compinit -D -u; "}[shell]
-    keys = [
-        ("ready>", f'{start}eval "$(ci_build completion {shell})"; PS1="set"">"\n'),
-        ("set>", "ci_build adop\t"),
-        ("ci_build adopt", "\x15ci_build gate struc\t"),
-        ("gate structure", "\x15ci_build repair --targ\t"),
-        ("repair --targets", "\x15exit\n"),
-    ]
-    environment = {"PATH": f"{ROOT / 'build'}:{os.environ['PATH']}", "PS1": "ready>", "HOME": str(tmp_path)}
-    shown = show(SHELLS[shell], env=environment, keys=keys)
-    for text in ("ci_build adopt", "ci_build gate structure", "ci_build repair --targets"):
-        assert shown.seen(text), "\n".join(shown.lines)
-
-
-def test_fish_completes_commands_and_options(tmp_path: Path) -> None:
-    need("fish")
-    script = tmp_path / "fish/completions/ci_build.fish"
-    script.parent.mkdir(parents=True)
-    script.write_text(ci_build("completion", "fish").stdout)
-    path = f"{ROOT / 'build'}:{os.environ['PATH']}"
-    lines = "; ".join(
-        f"complete -C '{words}'" for words in ("ci_build adop", "ci_build gate struc", "ci_build repair --targ")
-    )
-    done = subprocess.run(
-        ["fish", "-c", lines], check=True, capture_output=True, text=True,
-        env={**os.environ, "PATH": path, "XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)},
-    )  # fmt: skip
-    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["adopt", "structure", "--targets"]
 
 
 def test_bucket_is_read_from_environment(tmp_path: Path) -> None:

@@ -334,9 +334,7 @@ def test_problem_names_its_variable(variable: str, word: str, after: dict[str, A
     assert str(caught.value).split()[0] != flag
 
 
-@pytest.mark.parametrize(
-    "words", ["targets", "kernels list", "gate explain a_test", "completion bash", "bucket policy s3://x"]
-)
+@pytest.mark.parametrize("words", ["targets", "kernels list", "gate explain a_test", "bucket policy s3://x"])
 def test_every_command_refuses_unknown_variables(
     words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -125,12 +125,6 @@ def test_commands_of_groups_read_the_file(
     assert str(tmp_path / "other") in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_completion_scripts_call_the_program(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["completion", shell]) == 0
-    assert f"_CI_BUILD_COMPLETE={shell}_complete" in capsys.readouterr().out
-
-
 def test_completion_offers_commands_and_options(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,4 +139,3 @@ def test_completion_offers_commands_and_options(
     assert complete("ci_build", "dist") == {"dist_wheels"}
     assert "compile" in complete("ci_build", "gate", "com")
     assert complete("ci_build", "dist_wheels", "--targ") == {"--targets"}
-    assert complete("ci_build", "completion", "f") == {"fish"}

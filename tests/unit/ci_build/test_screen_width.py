@@ -48,7 +48,6 @@ READ = (
     "repair {wheels} --targets=gfx942 --rocm-version=7.2.0 --out={out} --dry-run",
     "bucket policy s3://bucket/prefix --promoter=arn:aws:iam::1:role/p --tester=arn:aws:iam::1:role/s",
     "keys show {key}",
-    "completion zsh",
     "doctor",
 )
 """Commands that change nothing; words in braces stand for folders and sets."""
@@ -88,7 +87,7 @@ ELSEWHERE = {
     "images build runtime", "nightly",
 }  # fmt: skip
 """Commands that need processes, a network or a long time: they print through the same functions."""
-FOR_PROGRAMS = ("completion", "matrix", "keys", "compat", "bucket policy")
+FOR_PROGRAMS = ("matrix", "keys", "compat", "bucket policy")
 """Commands whose output is a file or the value of an option."""
 COPIED = re.compile(
     r"\s*(\$ |[$#]? ?(pip|uv|docker|podman|python3|ci_build|http|/\S+python -m pip)\b)|.* \\$|  requires "
