@@ -77,20 +77,6 @@ SECTIONS = {
 }
 """Title of a help section -> commands. Summaries fit a terminal of 80 columns."""
 
-IMAGE_ALIASES = {
-    "build_manylinux_dockers": "image_build:manylinux",
-    "build_manylinux_therock_dockers": "image_build",
-    "build_base_dockers": "image_build:base",
-    "build_base_therock_dockers": "image_build",
-    "build_dockers": "image_build:runtime_images",
-    "test": "image_run:run",
-    "test_docker": "image_run:test",
-}
-"""Former names of image commands, which scripts of rocm-jax call; the help omits them.
-
-Their build options may also stand before the name.
-"""
-
 _INTERRUPTED, _BROKEN_PIPE = 130, 141
 _WITH_BUILD_OPTIONS = ("dist_wheels", "nightly", "release")
 
@@ -98,7 +84,6 @@ _WITH_BUILD_OPTIONS = ("dist_wheels", "nightly", "release")
 @cloup.group(
     cls=LazyGroup,
     sections=SECTIONS,
-    hidden_names={"free": "index_operations:unquarantine", **IMAGE_ALIASES},
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @build_options(hidden=True)
@@ -110,9 +95,8 @@ def main(context: click.Context, /, **before: object) -> None:
     """
     command = context.invoked_subcommand
     if command not in (None, *_WITH_BUILD_OPTIONS):
-        found = main.get_command(context, command) if command in IMAGE_ALIASES else None
-        accepted = {"verbose", "quiet", *(parameter.name for parameter in (found.params if found else ()))}
-        misplaced = sorted(name for name, value in before.items() if value is not None and name not in accepted)
+        given = {name for name, value in before.items() if value is not None}
+        misplaced = sorted(given - {"verbose", "quiet"})
         if misplaced:
             names = ", ".join("--" + name.replace("_", "-") for name in misplaced)
             raise RequestError(f"`{command}` does not accept {names}.", hint=f"See `ci_build {command} --help`.")

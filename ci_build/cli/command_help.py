@@ -12,8 +12,6 @@ from ci_build.cli.options.project_file import SECRETS
 from ci_build.cli.options.table import build_options, option_names, variable_of
 from ci_build.docs.request import CommandHelp, OptionHelp
 
-OTHER = "Other commands"
-"""Section of the commands that the help of the program omits."""
 _EVERYWHERE = ("cache_dir", "container_engine")
 """Options that every command with such an option reads as the options of the table."""
 
@@ -27,8 +25,8 @@ def read_commands(group: click.Group, sections: Mapping[str, Mapping[str, object
     titles = {name: title for title, entries in sections.items() for names in entries for name in names.split(", ")}
     # click keeps the help option of a command that it makes for the first context.
     root = click.Context(group, info_name="ci_build", **group.context_settings)
-    commands = [help_ for name in group.list_commands(root) for help_ in _below(root, name, titles.get(name, OTHER))]
-    order = [*sections, OTHER]
+    commands = [help_ for name in group.list_commands(root) for help_ in _below(root, name, titles[name])]
+    order = [*sections]
     return tuple(sorted(commands, key=lambda command: order.index(command.section)))
 
 

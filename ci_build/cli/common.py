@@ -47,7 +47,6 @@ class LazyGroup(cloup.Group):
 
     Args:
         sections: title of a help section -> its commands.
-        hidden_names: commands that the help omits -> their locations.
         more: further arguments of cloup.Group.
     """
 
@@ -55,14 +54,12 @@ class LazyGroup(cloup.Group):
         self,
         *,
         sections: Mapping[str, Entries],
-        hidden_names: Mapping[str, str] | None = None,
         **more: Any,  # noqa: ANN401 - click's own arguments
     ) -> None:
         super().__init__(**more)
         self._sections = sections
         rows = [(names, location) for entries in sections.values() for names, (location, _) in entries.items()]
-        self._visible = {name: location for names, location in rows for name in names.split(", ")}
-        self._locations = {**self._visible, **(hidden_names or {})}
+        self._locations = {name: location for names, location in rows for name in names.split(", ")}
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         """Return the help option, which the help of a group omits."""
@@ -77,7 +74,7 @@ class LazyGroup(cloup.Group):
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Return the names of all commands, hidden ones last."""
+        """Return the names of all commands."""
         return [*self._locations]
 
     def list_sections(
@@ -98,7 +95,7 @@ class LazyGroup(cloup.Group):
         error: click.UsageError,
     ) -> click.UsageError:
         """Suggest similar names of commands."""
-        return click.NoSuchCommand(bad_name, possibilities=[*self._visible], ctx=error.ctx)
+        return click.NoSuchCommand(bad_name, possibilities=[*self._locations], ctx=error.ctx)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return the command with this name; None if there is none."""

@@ -215,9 +215,9 @@ class Place:
         self, *words: str, code: int = 0, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run one command with these pins, a separate cache, and this engine."""
-        command = words[:2] if words[0] == "images" else words[:1]
-        rest = words[len(command) :]
-        places = [f"--pins={self.pins}"] if words[0] != "test" else []
+        length = 3 if words[1] == "build" else 2
+        command, rest = words[:length], words[length:]
+        places = [f"--pins={self.pins}"] if words[1] != "run" else []
         places += [f"--cache-dir={self.folder / 'cache'}"] if places and "check" not in command else []
         done = subprocess.run(
             [*CI_BUILD, *command, *places, *rest],

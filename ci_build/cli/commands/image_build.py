@@ -60,12 +60,10 @@ _PIP_PACKAGES = click.option(
 )
 
 
-def image_options(
-    *more: str, own: Sequence[Callable[[Any], Any]] = (), tables: Sequence[str] = ("build",)
-) -> Callable[[_F], _F]:
+def image_options(*more: str, own: Sequence[Callable[[Any], Any]] = ()) -> Callable[[_F], _F]:
     """Return a decorator that adds image options, a command's own options, and build options selected by name."""
     decorators = (
-        chosen_options(*more, *_COMMON, tables=tables),
+        chosen_options(*more, *_COMMON),
         cloup.option_group(
             "Image",
             *own,
@@ -160,25 +158,6 @@ def runtime_images(state: State, /, **values: Any) -> None:  # noqa: ANN401 - va
     the options name a ROCm. The hashes of the wheels are verified during installation.
     """
     build_set_images(state, values)
-
-
-# Former commands that scripts of rocm-jax call. Other former commands are aliases of the commands above.
-
-
-@cloup.command("build_manylinux_therock_dockers")
-@image_options(*_PACKAGES, tables=("rocm_packages", "build"))
-@click.pass_context
-def build_manylinux_therock_dockers(context: click.Context, /, **values: Any) -> None:  # noqa: ANN401
-    """Build the image in which wheels are compiled, with ROCm's pip packages."""
-    context.invoke(manylinux, **values, pip_packages=True)
-
-
-@cloup.command("build_base_therock_dockers")
-@image_options("python_versions", *_PACKAGES, own=(_FILTER, *_LLVM), tables=("rocm_packages", "build"))
-@click.pass_context
-def build_base_therock_dockers(context: click.Context, /, **values: Any) -> None:  # noqa: ANN401
-    """Build images with Pythons and ROCm's pip packages."""
-    context.invoke(base, **values, pip_packages=True)
 
 
 _Rocm = tuple[str, ContextFile, Mapping[str, str]]

@@ -55,17 +55,17 @@ def place(engine: Docker, tmp_path: Path) -> Iterator[Place]:
 def test_manylinux_is_built_once_pushed_and_found(place: Place) -> None:
     refused = place.ci_build("images", "check", code=1)
     assert "base.manylinux_2_28.x86_64 has no digest: run `ci_build images update" in refused.stderr
-    refused = place.ci_build("build_manylinux_dockers", code=2)
+    refused = place.ci_build("images", "build", "manylinux", code=2)
     assert "has no digest. Run `ci_build images update`" in refused.stderr
     mirror = f"--image-mirror={PUBLIC}={place.registry}"
     place.ci_build("images", "update", mirror)
     digest = load_pins(place.pins).get("base", "manylinux_2_28", "x86_64").digest
     place.ci_build("images", "check", "--online", mirror)
 
-    missing = place.ci_build("build_manylinux_dockers", code=6)
+    missing = place.ci_build("images", "build", "manylinux", code=6)
     assert f"Cannot pull {PUBLIC}/stand/in@{digest}: " in missing.stderr
     assert digest not in place.engine.ask("image", "ls", "--digests")
-    words, own = ("build_manylinux_dockers", "--json"), f"--image-registry={place.registry}"
+    words, own = ("images", "build", "manylinux", "--json"), f"--image-registry={place.registry}"
     first = json.loads(place.ci_build(*words, mirror, own, "--push", "-t", "mine:7.2.0").stdout)[0]
     assert first["built"] is True
     assert first["digest"].startswith("sha256:")
@@ -97,7 +97,7 @@ def test_pinned_base_is_pulled_by_digest_without_options(place: Place) -> None:
     place.ci_build("images", "update")
     digest = load_pins(place.pins).get("base", "manylinux_2_28", "x86_64").digest
     assert digest not in place.engine.ask("image", "ls", "--digests")
-    done = place.ci_build("build_manylinux_dockers", "--json")
+    done = place.ci_build("images", "build", "manylinux", "--json")
     assert json.loads(done.stdout)[0]["built"] is True
     assert f"pulling {place.registry}/stand/in@{digest}" in done.stderr
     for name in (f"{place.registry}/stand/in@{digest}", f"jax-rocm-release-base:{digest.removeprefix('sha256:')}"):
@@ -152,24 +152,24 @@ def test_mirror_with_another_image_is_refused(place: Place) -> None:
     place.engine.run("build", "--network=none", "--tag", evil, str(place.folder / "evil"))
     mirror = f"{place.registry}/evil"
     local.push(find_engine(place.engine.program, host), host, evil, f"{mirror}/stand/in:1")
-    words = ("build_manylinux_dockers", f"--image-mirror={PUBLIC}={mirror}")
+    words = ("images", "build", "manylinux", f"--image-mirror={PUBLIC}={mirror}")
     refused = place.ci_build(*words, code=6)
     assert f"Cannot pull {mirror}/stand/in@{digest}: " in refused.stderr
     assert "manifest unknown" in refused.stderr
-    refused = place.ci_build("images", "check", "--online", words[1], code=1)
+    refused = place.ci_build("images", "check", "--online", words[-1], code=1)
     assert f"{mirror}/stand/in, {digest}: the registry has no such image" in refused.stderr
     # The mirror has the digest, but other bytes under it.
     data = place.folder / "registry" / "data"
     blob = next(data.rglob(f"sha256/{digest[7:9]}/{digest[7:]}/data"))
     blob.write_bytes(blob.read_bytes() + b" ")
-    changed = place.ci_build(words[0], f"--image-mirror={PUBLIC}={place.registry}", code=6)
+    changed = place.ci_build(*words[:3], f"--image-mirror={PUBLIC}={place.registry}", code=6)
     assert f"Cannot pull {place.registry}/stand/in@{digest}: " in changed.stderr
 
 
 def test_missing_images_are_pulled_from_mirror(place: Place) -> None:
     image, mirror = f"{PUBLIC}/some/image:1", f"--image-mirror={PUBLIC}={place.registry}/hub"
-    words = ("test", image, "--no-gpu", "--container-network=none", "--test-cmd=echo from the image", mirror)
-    based = ("build_manylinux_dockers", f"--base-docker={image}", mirror)
+    words = ("images", "run", image, "--no-gpu", "--container-network=none", "--test-cmd=echo from the image", mirror)
+    based = ("images", "build", "manylinux", f"--base-docker={image}", mirror)
     for refused in (place.ci_build(*words, code=6), place.ci_build(*based, code=6)):
         assert f"Cannot pull {place.registry}/hub/some/image:1: " in refused.stderr
         assert "manifest unknown" in refused.stderr or "name unknown" in refused.stderr
@@ -196,7 +196,7 @@ def test_missing_images_are_pulled_from_mirror(place: Place) -> None:
 def test_manylinux_compiles_for_any_user(place: Place) -> None:
     full = image_parts.stand_in(place.engine, place.folder / "full")
     base = image_parts.own(place.engine, place.folder / "own-full", full, place.mark)
-    words = ("build_manylinux_dockers", f"--base-docker={base}", "-t", "mine:tools")
+    words = ("images", "build", "manylinux", f"--base-docker={base}", "-t", "mine:tools")
     place.ci_build(*words, env={"DOCKER_BUILDKIT": "1"})
     script = """
       printf '#include <vector>\\nint main() { return std::vector<int>{0}[0]; }' > /tmp/a.cc
@@ -224,7 +224,14 @@ def test_manylinux_on_base_without_tools_is_refused(place: Place) -> None:
     folder.mkdir()
     (folder / "Dockerfile").write_text(f"FROM {place.stand_in}\nRUN rm /usr/bin/git /usr/bin/patchelf\n")
     place.engine.run("build", "--network=none", "--tag", f"jax-rocm-test-without:{place.mark[:12]}", str(folder))
-    words = ("build_manylinux_dockers", f"--base-docker=jax-rocm-test-without:{place.mark[:12]}", "-t", "mine:without")
+    words = (
+        "images",
+        "build",
+        "manylinux",
+        f"--base-docker=jax-rocm-test-without:{place.mark[:12]}",
+        "-t",
+        "mine:without",
+    )
     refused = place.ci_build(*words, env={"DOCKER_BUILDKIT": "1"}, code=12)
     for name in ("git", "patchelf"):
         assert f"no\t{name}\tnot found" in refused.stderr
@@ -233,21 +240,21 @@ def test_manylinux_on_base_without_tools_is_refused(place: Place) -> None:
 
 def test_download_with_wrong_digest_is_refused(place: Place) -> None:
     place.files["/bazel"] = b"#!/bin/sh\necho evil\n"
-    refused = place.ci_build("build_manylinux_dockers", f"--base-docker={place.stand_in}", code=6)
+    refused = place.ci_build("images", "build", "manylinux", f"--base-docker={place.stand_in}", code=6)
     assert "download.bazel.x86_64 is pinned to" in refused.stderr
     # A named file is downloaded and its new digest recorded, which is a person's decision.
     place.ci_build("images", "update", "bazel")
     assert load_pins(place.pins).get("download", "bazel", "x86_64").digest != ""
-    made = place.ci_build("build_manylinux_dockers", f"--base-docker={place.stand_in}", "--json")
+    made = place.ci_build("images", "build", "manylinux", f"--base-docker={place.stand_in}", "--json")
     assert json.loads(made.stdout)[0]["built"] is True
 
 
 def test_search_builds_nothing_and_checks_content(place: Place) -> None:
     base = f"--base-docker={place.stand_in}"
-    words = ("build_manylinux_dockers", base, "--builder-image=search")
+    words = ("images", "build", "manylinux", base, "--builder-image=search")
     assert "and no registry is configured" in place.ci_build(*words, code=6).stderr
     assert "Cannot pull" in place.ci_build(*words, f"--image-registry={place.registry}", code=6).stderr
-    built = json.loads(place.ci_build("build_manylinux_dockers", base, "--json").stdout)[0]
+    built = json.loads(place.ci_build("images", "build", "manylinux", base, "--json").stdout)[0]
     name = built["name"]
     place.engine.run("image", "rm", "--force", built["id"])
     # Another image was pushed under that name.

@@ -95,7 +95,7 @@ def test_images_of_set_are_built_and_tested(place: Place) -> None:
     (place.folder / NAME).write_bytes(tarball(make_rocm(place.folder / "rocm")))
     base = f"--base-docker={place.stand_in}"
     pythons = f"--python-versions={','.join(PYTHONS)}"
-    words = ("build_base_dockers", base, pythons, f"--therock-path={NAME}", "-f", "ubu24", "--json")
+    words = ("images", "build", "base", base, pythons, f"--therock-path={NAME}", "-f", "ubu24", "--json")
     (first,) = names(place.ci_build(*words))
     assert first["tags"] == [f"jax-base-ubu24.rocm{VERSION.replace('.', '')}"]
     assert first["built"] is True
@@ -110,7 +110,7 @@ def test_images_of_set_are_built_and_tested(place: Place) -> None:
 
     made = make_dist(place.folder / "dist", place.folder / "others")
     found = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(place.folder / "others")}
-    (image,) = names(place.ci_build("build_dockers", "dist", "-f", "ubu24", "--json", env=found))
+    (image,) = names(place.ci_build("images", "build", "runtime", "dist", "-f", "ubu24", "--json", env=found))
     assert image["tags"] == [f"jax-ubu24.rocm{VERSION.replace('.', '')}"]
     inside = {"jax": "0.10.2", "rocm": VERSION, "python": "3.13, 3.14", "system": "ubu24"}
     assert {key: image[key] for key in inside} == inside
@@ -120,43 +120,47 @@ def test_images_of_set_are_built_and_tested(place: Place) -> None:
     assert labels["com.amdgpu.python_versions"] == "3.13,3.14"
     assert labels["com.amdgpu.jax_version"] == "0.10.2"
     assert labels["jax-rocm-release.rocm.sha256"] == hashlib.sha256((place.folder / NAME).read_bytes()).hexdigest()
-    again = names(place.ci_build("build_dockers", "dist", "-f", "ubu24", "--json", env=found))[0]
+    again = names(place.ci_build("images", "build", "runtime", "dist", "-f", "ubu24", "--json", env=found))[0]
     assert (again["built"], again["id"]) == (False, image["id"])
 
-    both = place.ci_build("test_docker", "dist", "-f", "ubu24", "--no-gpu", "--jax-version=0.10.2", env=found)
+    both = place.ci_build("images", "test", "dist", "-f", "ubu24", "--no-gpu", "--jax-version=0.10.2", env=found)
     assert both.stdout.count("jax 0.10.2") == len(PYTHONS)
-    wrong = place.ci_build("test_docker", "dist", "--jax-version=0.9.0", code=2)
+    wrong = place.ci_build("images", "test", "dist", "--jax-version=0.9.0", code=2)
     assert "is for jax 0.10.2, but --jax-version is 0.9.0" in wrong.stderr
-    idle = place.ci_build("build_dockers", "dist", base, code=2)
+    idle = place.ci_build("images", "build", "runtime", "dist", base, code=2)
     assert "--base-docker has no effect without" in idle.stderr
-    tried = place.ci_build("test", image["tags"][0], "--no-gpu", "--container-network=none")
+    tried = place.ci_build("images", "run", image["tags"][0], "--no-gpu", "--container-network=none")
     assert tried.stdout.count("jax 0.10.2") == len(PYTHONS)
     command = "echo hello > made-here; pwd; test ! -e /dev/kfd && env | grep -E '^(SECRET|JAX_PLATFORMS)='"
     (place.folder / "env").write_text("SECRET=of mine\n")
-    said = place.ci_build("test", image["id"], "-v", "--no-gpu", f"--test-cmd={command}", "--env-file=env").stdout
+    said = place.ci_build(
+        "images", "run", image["id"], "-v", "--no-gpu", f"--test-cmd={command}", "--env-file=env"
+    ).stdout
     assert sorted(said.splitlines()) == ["/rocm-jax", "JAX_PLATFORMS=cpu", "SECRET=of mine"]
     assert (place.folder / "made-here").read_text() == "hello\n"
-    assert "a warning" in place.ci_build("test", image["id"], "--no-gpu", "--test-cmd=echo a warning >&2").stderr
-    nowhere = ("test", "nowhere:1", "--no-gpu", "--image-registry=127.0.0.1:1", "--test-cmd=true")
+    assert (
+        "a warning" in place.ci_build("images", "run", image["id"], "--no-gpu", "--test-cmd=echo a warning >&2").stderr
+    )
+    nowhere = ("images", "run", "nowhere:1", "--no-gpu", "--image-registry=127.0.0.1:1", "--test-cmd=true")
     assert "Cannot pull 127.0.0.1:1/nowhere:1: " in place.ci_build(*nowhere, code=6).stderr
-    failed = place.ci_build("test", image["id"], "--no-gpu", "--test-cmd=echo words; exit 7", code=12)
+    failed = place.ci_build("images", "run", image["id"], "--no-gpu", "--test-cmd=echo words; exit 7", code=12)
     assert "exit code 7" in failed.stderr
     if not Path("/dev/kfd").exists():
-        assert "no /dev/kfd" in place.ci_build("test", image["id"], code=18).stderr
+        assert "no /dev/kfd" in place.ci_build("images", "run", image["id"], code=18).stderr
 
 
 def test_runtime_refuses_other_rocm_and_changed_wheels(place: Place) -> None:
     made = make_dist(place.folder / "dist", place.folder / "others")
-    missing = place.ci_build("build_dockers", "dist", "-f", "ubu24", code=6)
+    missing = place.ci_build("images", "build", "runtime", "dist", "-f", "ubu24", code=6)
     assert "There is no image jax-base-ubu24.rocm" in missing.stderr
     name = f"jax-base-ubu24.rocm{VERSION.replace('.', '')}"
     place.engine.run("tag", place.stand_in, name)
     found = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(place.folder / "others")}
-    refused = place.ci_build("build_dockers", "dist", "-f", "ubu24", code=2, env=found)
+    refused = place.ci_build("images", "build", "runtime", "dist", "-f", "ubu24", code=2, env=found)
     assert f"but the set is for {VERSION}" in refused.stderr
     wheel = place.folder / "dist" / made.wheels[0].filename
     wheel.write_bytes(wheel.read_bytes() + b"x")
-    refused = place.ci_build("build_dockers", "dist", "-f", "ubu24", code=13, env=found)
+    refused = place.ci_build("images", "build", "runtime", "dist", "-f", "ubu24", code=13, env=found)
     assert f"has files that differ from its set: {wheel.name}" in refused.stderr
 
 
@@ -185,7 +189,10 @@ def test_base_installs_pip_packages_and_clang(place: Place) -> None:
 
 def therock(place: Place, base: str, url: str, seen: list[str]) -> None:
     words = (
-        "build_base_therock_dockers",
+        "images",
+        "build",
+        "base",
+        "--pip-packages",
         base,
         "--python-versions=3.13",
         f"--therock-index-url={url}",
@@ -220,13 +227,27 @@ def therock(place: Place, base: str, url: str, seen: list[str]) -> None:
 
 def test_manylinux_installs_pip_packages(place: Place) -> None:
     with index(place.folder / "index", "7.2.0", []) as url:
-        words = ("build_manylinux_therock_dockers", f"--base-docker={place.stand_in}", f"--therock-index-url={url}")
+        words = (
+            "images",
+            "build",
+            "manylinux",
+            "--pip-packages",
+            f"--base-docker={place.stand_in}",
+            f"--therock-index-url={url}",
+        )
         (image,) = names(place.ci_build(*words, "--therock-version=7.2.0", "--json", "-t", "mine:rocm"))
     assert image["tags"] == ["jax-manylinux_2_28-therock-7.2.0", "mine:rocm"]
     said = place.engine.ask("run", "--rm", "--network=none", "mine:rocm", "ls", "/opt/rocm/lib", "/usr/local/bin/bazel")
     assert "made-by-init" in said
     with index(place.folder / "old", "7.10.0a20251120", []) as url:
-        words = ("build_manylinux_therock_dockers", f"--base-docker={place.stand_in}", f"--therock-index-url={url}")
+        words = (
+            "images",
+            "build",
+            "manylinux",
+            "--pip-packages",
+            f"--base-docker={place.stand_in}",
+            f"--therock-index-url={url}",
+        )
         refused = place.ci_build(*words, code=6)
     assert "The newest nightly is 7.10.0a20251120 of 2025-11-20, " in refused.stderr
     assert "Give --therock-version=7.10.0a20251120 to use it" in refused.stderr
@@ -235,7 +256,7 @@ def test_manylinux_installs_pip_packages(place: Place) -> None:
 def test_manylinux_contains_named_rocm(place: Place) -> None:
     (place.folder / NAME).write_bytes(tarball(make_rocm(place.folder / "rocm")))
     base = f"--base-docker={place.stand_in}"
-    words = ("build_manylinux_dockers", base, f"--therock-path={NAME}", "--json")
+    words = ("images", "build", "manylinux", base, f"--therock-path={NAME}", "--json")
     (image,) = names(place.ci_build(*words))
     assert image["tags"] == [f"jax-manylinux_2_28-therock-{VERSION}"]
     said = place.engine.ask(
@@ -247,7 +268,7 @@ def test_manylinux_contains_named_rocm(place: Place) -> None:
     assert (again["tags"], again["built"]) == (image["tags"], True)
     assert names(place.ci_build(*words))[0]["id"] == image["id"]
     job = ("--rocm-build-job=Nightly", "--rocm-build-num=7", f"--rocm-build-url={place.server.url}/{{job}}/{NAME}")
-    (planned,) = names(place.ci_build("build_manylinux_dockers", base, *job, "--dry-run", "--json"))
+    (planned,) = names(place.ci_build("images", "build", "manylinux", base, *job, "--dry-run", "--json"))
     assert planned["name"] == f"jax-manylinux_2_28-rocm-{VERSION}-nightly-7"
-    refused = place.ci_build("build_manylinux_dockers", base, f"--therock-path={place.folder}", code=2)
+    refused = place.ci_build("images", "build", "manylinux", base, f"--therock-path={place.folder}", code=2)
     assert "is not a ROCm" in refused.stderr

@@ -69,7 +69,7 @@ def commands_of(told: str, *words: str) -> list[str]:
 
 
 def test_runtime_dry_run_shows_images_and_bases(dist: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = planned(capsys, "build_dockers", str(dist), "-f", "ubu24")
+    told = planned(capsys, "images", "build", "runtime", str(dist), "-f", "ubu24")
     assert builds(told) == ["jax-ubu24.rocm720:DIGEST"]
     assert "look on this machine for the image jax-base-ubu24.rocm720\n" in told
     assert "stop if it is missing: no registry of built images is given" in told
@@ -77,9 +77,11 @@ def test_runtime_dry_run_shows_images_and_bases(dist: Path, capsys: pytest.Captu
     assert f"wheels/{JAX} ({'1' * 16})" in told
     assert "--label com.amdgpu.jax_version=0.10.2" in told
     assert commands_of(told, "tag")[-1] == "jax-ubu24.rocm720:DIGEST jax-ubu24.rocm720"
-    told = planned(capsys, "build_dockers", str(dist), "-f", "ubu24", "--image-registry=a.b/c")
+    told = planned(capsys, "images", "build", "runtime", str(dist), "-f", "ubu24", "--image-registry=a.b/c")
     assert commands_of(told, "pull") == ["a.b/c/jax-base-ubu24.rocm720"]
-    told = planned(capsys, "build_dockers", str(dist), ROCM, "--push", "--image-registry=127.0.0.1:1", "--no-cache")
+    told = planned(
+        capsys, "images", "build", "runtime", str(dist), ROCM, "--push", "--image-registry=127.0.0.1:1", "--no-cache"
+    )
     names = [name.partition(":")[0] for name in builds(told)]
     both = ("ubu22", "ubu24")
     assert sorted(names) == sorted(f"jax-{what}" for name in both for what in (
@@ -95,7 +97,7 @@ def test_runtime_dry_run_shows_images_and_bases(dist: Path, capsys: pytest.Captu
 
 
 def test_test_dry_run_shows_commands_in_images(dist: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("test_docker", str(dist), "-f", "ubu24")
+    words = ("images", "test", str(dist), "-f", "ubu24")
     told = planned(capsys, *words, "--no-gpu", "--container-memory=8g")
     assert builds(told) == ["jax-ubu24.rocm720:DIGEST"]
     (line,) = commands_of(told, "run")
@@ -108,7 +110,7 @@ def test_test_dry_run_shows_commands_in_images(dist: Path, capsys: pytest.Captur
 
 
 def test_wrong_run_option_is_refused_before_build(dist: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("test_docker", str(dist), "--no-gpu")
+    words = ("images", "test", str(dist), "--no-gpu")
     for more, error in (("--env-file=absent", InputError), ("--container-memory=much", RequestError)):
         assert cli.run([*words, more]) == error.exit_code
         told = capsys.readouterr().err
@@ -118,7 +120,9 @@ def test_wrong_run_option_is_refused_before_build(dist: Path, capsys: pytest.Cap
 
 def test_pip_packages_dry_run_shows_download_command(capsys: pytest.CaptureFixture[str]) -> None:
     index = "--therock-index-url=https://host.invalid/simple"
-    told = planned(capsys, "build_manylinux_therock_dockers", index, "--therock-version=7.2.0", "-t", "mine:1")
+    told = planned(
+        capsys, "images", "build", "manylinux", "--pip-packages", index, "--therock-version=7.2.0", "-t", "mine:1"
+    )
     assert [name.partition(":")[0] for name in builds(told)] == [
         "jax-manylinux_2_28",
         "jax-manylinux_2_28-therock-7.2.0",
@@ -130,32 +134,34 @@ def test_pip_packages_dry_run_shows_download_command(capsys: pytest.CaptureFixtu
     assert "target=/out" in download
     assert commands_of(told, "tag")[-1] == "jax-manylinux_2_28-therock-7.2.0:DIGEST mine:1"
     wrong = "--therock-index-url=folder"
-    told = planned(capsys, "build_base_therock_dockers", wrong, "-f", "ubu24", code=RequestError.exit_code)
+    told = planned(
+        capsys, "images", "build", "base", "--pip-packages", wrong, "-f", "ubu24", code=RequestError.exit_code
+    )
     assert "--therock-index-url 'folder' is invalid" in told
 
 
 def test_base_and_manylinux_dry_runs_show_rocm_layer(capsys: pytest.CaptureFixture[str]) -> None:
-    told = planned(capsys, "build_base_dockers", ROCM, "-f", "ubu24", "--install-llvm")
+    told = planned(capsys, "images", "build", "base", ROCM, "-f", "ubu24", "--install-llvm")
     first, second = builds(told)
     assert (first.partition(":")[0], second) == ("jax-dev-ubu24", "jax-dev-ubu24.rocm720:DIGEST")
     assert f"build {second} on {first}, unless it exists" in told
     assert "  contains rocm (DIGEST)" in told
     assert "DIGEST stands for the digest of content that is not known before its download\n" in told
     job = ("--rocm-build-job=nightly", "--rocm-build-url=https://host.invalid/{job}/" + ROCM.rpartition("/")[2])
-    told = planned(capsys, "build_base_dockers", *job, "-f", "ubu24")
+    told = planned(capsys, "images", "build", "base", *job, "-f", "ubu24")
     assert builds(told)[1] == "jax-base-ubu24.rocm720:DIGEST"
     assert "downloads/python-3.13 (" in told
-    told = planned(capsys, "build_manylinux_dockers", ROCM, "--builder-image=mine:1")
+    told = planned(capsys, "images", "build", "manylinux", ROCM, "--builder-image=mine:1")
     assert builds(told) == ["jax-manylinux_2_28-therock-7.2.0:DIGEST"]
     assert "DIGEST on docker.io/library/mine:1, unless it exists" in told
-    told = planned(capsys, "build_manylinux_dockers", "--builder-image=mine:1")
+    told = planned(capsys, "images", "build", "manylinux", "--builder-image=mine:1")
     assert told.splitlines() == [
         "look on this machine for the image mine:1",
         "  $ docker image inspect --format '{{json .}}' mine:1",
         "pull docker.io/library/mine:1 if it is missing",
         "  $ docker pull docker.io/library/mine:1",
     ]
-    words = ("build_manylinux_dockers", "--builder-image=mine:1", "--no-cache")
+    words = ("images", "build", "manylinux", "--builder-image=mine:1", "--no-cache")
     told = planned(capsys, *words, code=RequestError.exit_code)
     assert "--no-cache has no effect with --builder-image" in told
 
@@ -163,21 +169,21 @@ def test_base_and_manylinux_dry_runs_show_rocm_layer(capsys: pytest.CaptureFixtu
 def test_manylinux_dry_run_pulls_pin_from_its_registry_or_mirror(capsys: pytest.CaptureFixture[str]) -> None:
     digest = load_pins().get("base", "manylinux_2_28", platform.machine()).digest
     base = f"manylinux_2_28_{platform.machine()}@{digest}"
-    told = planned(capsys, "build_manylinux_dockers")
+    told = planned(capsys, "images", "build", "manylinux")
     assert commands_of(told, "pull") == [f"quay.io/pypa/{base}"]
     mirrors = ("--image-mirror=quay.io=127.0.0.1:5000/quay", "--image-mirror=docker.io=d.example")
-    told = planned(capsys, "build_manylinux_dockers", *mirrors)
+    told = planned(capsys, "images", "build", "manylinux", *mirrors)
     assert commands_of(told, "pull") == [f"127.0.0.1:5000/quay/pypa/{base}"]
     (tagged,) = commands_of(told, "tag")
     assert tagged == f"127.0.0.1:5000/quay/pypa/{base} jax-rocm-release-base:{digest.removeprefix('sha256:')}"
     assert f"--build-arg BASE={tagged.split()[1]}" in told
     # The mirror is no part of the image's content.
-    assert builds(told) == builds(planned(capsys, "build_manylinux_dockers"))
+    assert builds(told) == builds(planned(capsys, "images", "build", "manylinux"))
 
 
 def test_search_dry_run_shows_look_ups(capsys: pytest.CaptureFixture[str]) -> None:
-    (name,) = builds(planned(capsys, "build_manylinux_dockers"))
-    words = ("build_manylinux_dockers", "--builder-image=search")
+    (name,) = builds(planned(capsys, "images", "build", "manylinux"))
+    words = ("images", "build", "manylinux", "--builder-image=search")
     assert planned(capsys, *words, "--image-registry=a.b/c").splitlines() == [
         f"look on this machine for the image {name}",
         f"  $ docker image inspect --format '{{{{json .}}}}' {name}",
@@ -189,25 +195,27 @@ def test_search_dry_run_shows_look_ups(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_base_docker_dry_run_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
     mirror = "--image-mirror=docker.io=127.0.0.1:1"
-    told = planned(capsys, "build_manylinux_dockers", "--base-docker=mine:1", mirror)
+    told = planned(capsys, "images", "build", "manylinux", "--base-docker=mine:1", mirror)
     assert "look on this machine for the image mine:1\n" in told
     assert commands_of(told, "pull") == ["127.0.0.1:1/library/mine:1"]
     assert builds(told) == ["jax-manylinux_2_28:DIGEST"]
-    podman = planned(capsys, "build_manylinux_dockers", "--base-docker=mine:1", mirror, "--container-engine=podman")
+    podman = planned(
+        capsys, "images", "build", "manylinux", "--base-docker=mine:1", mirror, "--container-engine=podman"
+    )
     assert "$ podman pull --tls-verify=false 127.0.0.1:1/library/mine:1" in podman
 
 
 def test_run_dry_run_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
-    told = planned(capsys, "test", "mine:1", "--no-gpu", "--container-memory=8g")
+    told = planned(capsys, "images", "run", "mine:1", "--no-gpu", "--container-memory=8g")
     assert commands_of(told, "pull") == ["docker.io/library/mine:1"]
     (line,) = commands_of(told, "run")
     assert "--memory 8g" in line
     assert line.endswith(f"--entrypoint /opt/python/PYTHON/bin/python3 mine:1 {SELFTEST} --no-gpu")
     assert "PYTHON stands for their versions" in told
-    told = planned(capsys, "test", "a.b/mine:1", "--no-gpu", "--test-cmd=true", "--image-mirror=a.b=c.d/e")
+    told = planned(capsys, "images", "run", "a.b/mine:1", "--no-gpu", "--test-cmd=true", "--image-mirror=a.b=c.d/e")
     assert commands_of(told, "pull") == ["c.d/e/mine:1"]
     assert commands_of(told, "run")[0].endswith("--entrypoint bash a.b/mine:1 -c true")
-    told = planned(capsys, "test", "mine:1", "--no-gpu", "--test-cmd=true", "--image-registry=c.d")
+    told = planned(capsys, "images", "run", "mine:1", "--no-gpu", "--test-cmd=true", "--image-registry=c.d")
     assert commands_of(told, "pull") == ["c.d/mine:1"]
 
 

@@ -42,28 +42,34 @@ def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("test", "image:1", "--no-gpu", "--container-memory=much"), "--container-memory: 'much' is not a size"),
-        (("test", "image:1", "--no-gpu", "--container-shm-size=much"), "--container-shm-size"),
-        (("build_manylinux_dockers", BASE, "--tag=a tag"), "--tag 'a tag' is not a valid image name"),
-        (("build_manylinux_dockers", BASE, "--push"), "--push needs a registry"),
-        (("build_manylinux_therock_dockers", "--push"), "--push needs a registry"),
-        (("build_manylinux_dockers", "--image-mirror=quay.io"), "--image-mirror is invalid: 'quay.io'"),
-        (("build_manylinux_dockers", "-b", "search", "--image-mirror=quay.io=a.b"), "--image-mirror has no effect"),
-        (("build_manylinux_dockers", "--image-registry=a.b"), "--image-registry has no effect"),
-        (("test", "a.b/image:1", "--no-gpu", "--image-registry=c.d"), "--image-registry has no effect"),
+        (
+            ("images", "run", "image:1", "--no-gpu", "--container-memory=much"),
+            "--container-memory: 'much' is not a size",
+        ),
+        (("images", "run", "image:1", "--no-gpu", "--container-shm-size=much"), "--container-shm-size"),
+        (("images", "build", "manylinux", BASE, "--tag=a tag"), "--tag 'a tag' is not a valid image name"),
+        (("images", "build", "manylinux", BASE, "--push"), "--push needs a registry"),
+        (("images", "build", "manylinux", "--pip-packages", "--push"), "--push needs a registry"),
+        (("images", "build", "manylinux", "--image-mirror=quay.io"), "--image-mirror is invalid: 'quay.io'"),
+        (
+            ("images", "build", "manylinux", "-b", "search", "--image-mirror=quay.io=a.b"),
+            "--image-mirror has no effect",
+        ),
+        (("images", "build", "manylinux", "--image-registry=a.b"), "--image-registry has no effect"),
+        (("images", "run", "a.b/image:1", "--no-gpu", "--image-registry=c.d"), "--image-registry has no effect"),
         ((*SOURCE_BUILD, "--image-mirror=quay.io"), "--image-mirror is invalid: 'quay.io'"),
-        (("build_base_therock_dockers", "--tag=a:b"), "--tag is one name, but 2 images"),
-        (("build_base_dockers", "--therock-path=/x.zip", "--tag=a:b"), "--tag is one name, but 2 images"),
-        (("build_manylinux_dockers", BASE, *TWO_ROCMS), "--therock"),
-        (("build_base_dockers", BASE), "No ROCm was given for the image"),
-        (("build_base_dockers", BASE, "--rocm-build-job=nightly"), "No URL template was given"),
-        (("build_base_dockers", BASE, ROCM, "--pins=pins.toml"), "pins.toml has no download python-3.11"),
-        (("build_base_dockers", BASE, *TWO_ROCMS), "--therock"),
-        (("build_base_dockers", BASE, ROCM, "--llvm-version=18"), "--llvm-version"),
-        (("build_base_dockers", BASE, ROCM, "--filter=nothing"), "--filter"),
-        (("build_base_dockers", BASE, ROCM, "--python-versions=9.9"), "--python-versions"),
-        (("build_base_therock_dockers", BASE, "--therock-index-url=folder"), "--therock-index-url"),
-        (("build_manylinux_therock_dockers", BASE, "--therock-index-url=folder"), "--therock-index-url"),
+        (("images", "build", "base", "--pip-packages", "--tag=a:b"), "--tag is one name, but 2 images"),
+        (("images", "build", "base", "--therock-path=/x.zip", "--tag=a:b"), "--tag is one name, but 2 images"),
+        (("images", "build", "manylinux", BASE, *TWO_ROCMS), "--therock"),
+        (("images", "build", "base", BASE), "No ROCm was given for the image"),
+        (("images", "build", "base", BASE, "--rocm-build-job=nightly"), "No URL template was given"),
+        (("images", "build", "base", BASE, ROCM, "--pins=pins.toml"), "pins.toml has no download python-3.11"),
+        (("images", "build", "base", BASE, *TWO_ROCMS), "--therock"),
+        (("images", "build", "base", BASE, ROCM, "--llvm-version=18"), "--llvm-version"),
+        (("images", "build", "base", BASE, ROCM, "--filter=nothing"), "--filter"),
+        (("images", "build", "base", BASE, ROCM, "--python-versions=9.9"), "--python-versions"),
+        (("images", "build", "base", "--pip-packages", BASE, "--therock-index-url=folder"), "--therock-index-url"),
+        (("images", "build", "manylinux", "--pip-packages", BASE, "--therock-index-url=folder"), "--therock-index-url"),
         ((*SOURCE_BUILD, "--container-memory=much"), "--container-memory"),
         ((*SOURCE_BUILD, "--cache-limit=big"), "--cache-limit: 'big' is not a size"),
         ((*SOURCE_BUILD, "--locked"), "--locked needs rocm.lock, which does not exist"),
@@ -101,7 +107,7 @@ def test_kernels_dry_run_shows_container(
 
 @pytest.mark.usefixtures("no_engine")
 def test_absent_env_file_is_refused_without_an_engine(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["test", "image:1", "--no-gpu", "--env-file=absent"]) == InputError.exit_code
+    assert cli.run(["images", "run", "image:1", "--no-gpu", "--env-file=absent"]) == InputError.exit_code
     assert "--env-file absent" in capsys.readouterr().err
 
 
@@ -116,12 +122,21 @@ def test_absent_env_file_is_refused_without_an_engine(capsys: pytest.CaptureFixt
         ((*TWO_ROCMS,), "--therock"),
     ],
 )
-@pytest.mark.parametrize("command", [("build_dockers",), ("test_docker", "--no-gpu")])
+@pytest.mark.parametrize(
+    "command",
+    [
+        (
+            "images",
+            "build",
+            "runtime",
+        ),
+        ("images", "test", "--no-gpu"),
+    ],
+)
 def test_wrong_options_for_a_set_are_refused_without_an_engine(
     command: tuple[str, ...], more: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     wheels = make_wheels(tmp_path / "dist", pythons=("3.12",))
     write_set(tmp_path / "dist", make_set(wheels, python_versions=("3.12",), files={}), {"3.12": []})
-    name, *options = command
-    assert cli.run([name, "dist", *options, *more]) == RequestError.exit_code
+    assert cli.run([*command, "dist", *more]) == RequestError.exit_code
     assert named in capsys.readouterr().err

@@ -154,8 +154,7 @@ def leaves(group: click.Group, context: click.Context, path: tuple[str, ...] = (
 
 def test_walk_names_every_command() -> None:
     walked = {" ".join(re.match(r"[a-z_ ]+(?<! )(?= |$)", line)[0].split()) for line in (*READ, *CHANGING)}  # type: ignore[index]
-    hidden = {"free", *cli.IMAGE_ALIASES}
-    names = {*leaves(cli.main, click.Context(cli.main))} - hidden - ELSEWHERE
+    names = {*leaves(cli.main, click.Context(cli.main))} - ELSEWHERE
     assert {name for name in names if not any(line == name or line.startswith(f"{name} ") for line in walked)} == set()
 
 
@@ -175,7 +174,7 @@ def test_every_command_fits_the_terminal(places: dict[str, str], columns: int) -
 def test_every_help_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     wide = []
-    for name in {*leaves(cli.main, click.Context(cli.main))} - {*cli.IMAGE_ALIASES}:
+    for name in {*leaves(cli.main, click.Context(cli.main))}:
         code, printed = run(f"{name} --help", {}, columns=columns)
         assert code == 0
         # click does not break the line with the names and the value of an option.
