@@ -74,6 +74,8 @@ def test_program_accepts_every_command_that_a_page_mentions() -> None:
     """Also commands that need AMD's machines, or several machines, exist with their options and values."""
     found: list[str] = []
     for page in ALL_PAGES:
+        if page.name == "CHANGELOG.md":
+            continue  # it names commands of the past
         text = page.read_text()
         for block in BLOCK.findall(text):
             lines = block.replace("\\\n", " ").splitlines()
