@@ -23,8 +23,6 @@ from core.targets import MULTI_ARCH
 from promotion.policy.policy import load_policy
 
 HEAD, NEWEST = "head", "newest"
-JAX_CHOICES = (NEWEST, HEAD)
-"""Values of --jax."""
 _SCHEMA = 1
 MakeSettings = Callable[[Mapping[str, Any]], Settings]
 """A function that returns the settings with further values, as if they stood on the command line."""

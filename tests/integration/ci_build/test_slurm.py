@@ -18,7 +18,7 @@ from filelock import FileLock
 from tests.integration.conftest import succeed
 from tests.support import docker
 from tests.support import slurm as own_slurm
-from tests.support.checkout import ROOT
+from tests.support.terminal import ROOT
 
 BUILD = ("kernels", "build", "--targets=gfx942,gfx1100", "--modules=rms_norm", "--allow-partial", "--json")
 JOBS = ("jobs=2", "cpus-per-task=4", "mem=4000M", "time=10", "gres=gpu:gfx942:2", "listen=10.77.0.1")

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support import forky
-from tests.support.checkout import ROOT
 from tests.support.docker import Docker
+from tests.support.terminal import ROOT
 
 _HERE = Path(__file__).parent
 _ADDRESSES = {"head": "10.77.0.1", "node1": "10.77.0.2", "node2": "10.77.0.3"}
