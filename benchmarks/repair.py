@@ -8,7 +8,6 @@ counts. Stock tools are used as documented, with default compression.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -56,26 +55,22 @@ class Result:
 
     Attributes:
         cost: cost of the case's processes.
-        inner: cost without the start of the interpreter; None for stock tools.
         wheel_size: bytes of the resulting wheel, if any.
     """
 
     key: str
     what: str
     cost: Cost
-    inner: Cost | None
     wheel_size: int | None
 
 
 OURS = {
-    "retag": "ours: re-tag, unverified",
     "verified": "ours: re-tag + metadata, verified",
     "strip": "ours: repair(), strip, RUNPATH, every target kept",
     "full": "ours: repair(), gfx942 + gfx950, strip, RUNPATH",
     "full-first": "ours: full, debug file kept, MD5 of all old code",
 }
 CASES: Mapping[str, tuple[str, tuple[Argv, ...]]] = {
-    "cp": ("cp", (("cp", "{wheel}", "{folder}/copy"),)),
     **{key: (what, ((sys.executable, "-c", _ENTRY, key, "{wheel}", "{folder}"),)) for key, what in OURS.items()},
     "auditwheel": ("auditwheel repair", ((*AUDITWHEEL, "{wheel}"),)),
     "incumbent": (
@@ -103,24 +98,17 @@ def goals(results: Mapping[str, Result]) -> list[Figure]:
     """Return the judged figures whose cases were run."""
     checks: list[Figure] = []
 
-    def judge(what: str, key: str, *stock: str, times: float | None = None, cpu_times: float | None = None) -> None:
-        if results.keys() >= {key, *stock}:
-            costs = [results[name].cost for name in stock]
-            total = sum(costs[1:], costs[0])
-            checks.extend(compared(what, results[key].cost, total, times=times, cpu_times=cpu_times))
+    def judge(what: str, key: str, stock: str, *, times: float | None = None, cpu_times: float | None = None) -> None:
+        if results.keys() >= {key, stock}:
+            costs = results[key].cost, results[stock].cost
+            checks.extend(compared(what, *costs, times=times, cpu_times=cpu_times))
 
     judge("verified re-tag, and wheel tags + auditwheel show + repair", "verified", "incumbent", times=20, cpu_times=20)
     judge("verified re-tag, and auditwheel repair", "verified", "auditwheel", times=10, cpu_times=10)
-    # These tools keep every target, and compress 503 MB instead of 375 MB.
+    # These tools keep every target, so that they compress a larger library.
     judge("slimming, and unpack + strip + patchelf + pack", "full", "chain", times=2.5, cpu_times=1.8)
     judge("  all targets kept, and these tools", "strip", "chain")
     judge("  with debug file and MD5, and these tools", "full-first", "chain")
-    if {"cp", "retag"} <= results.keys():
-        retag, copy = results["retag"], results["cp"].cost.wall
-        what = "unverified re-tag with Python's start, at most twice cp"
-        checks.append(Figure(what=what, ours=retag.cost.wall, unit="s", most=2 * copy, limit=copy))
-        inner = retag.inner or retag.cost
-        checks.append(Figure(what="  without Python's start", ours=inner.wall, unit="s", limit=copy))
     gigabyte = 1e9 / 2**20
     limits = {"verified": 100, "full": gigabyte, "full-first": gigabyte, "strip": gigabyte}
     for key, most in limits.items():
@@ -140,19 +128,17 @@ def run(key: str, wheel: Path, base: Path, environment: Mapping[str, str]) -> Re
     folder.mkdir()
     os.link(wheel, folder / wheel.name)  # `wheel tags` writes to the folder of its input, and keeps the input
     settle(wheel)
-    cost, inner = Cost(wall=0, cpu=0, peak_mib=0), None
+    cost = Cost(wall=0, cpu=0, peak_mib=0)
     for step in steps:
         words = {"wheel": str(wheel), "name": wheel.name, "folder": str(folder), **_later(folder, wheel)}
         argv = [word.format(**words) if "{" in word else word for word in step]
         home = ROOT if argv[0] == sys.executable else folder
-        taken, text = measure(argv, folder=home, log=folder / "output.log", environment=environment)
+        taken, _ = measure(argv, folder=home, log=folder / "output.log", environment=environment)
         cost += taken
-        if argv[0] == sys.executable:
-            inner = Cost(**json.loads(text.strip().splitlines()[-1]), peak_mib=taken.peak_mib)
     wheels = [path for path in folder.rglob("*.whl") if path.name != wheel.name]
     size = wheels[0].stat().st_size if wheels else None
     shutil.rmtree(folder)
-    return Result(key=key, what=what, cost=cost, inner=inner, wheel_size=size)
+    return Result(key=key, what=what, cost=cost, wheel_size=size)
 
 
 def _later(folder: Path, wheel: Path) -> dict[str, str]:
@@ -172,8 +158,7 @@ def fastest(key: str, repeat: int, wheel: Path, base: Path, environment: Mapping
     results = [run(key, wheel, base, environment) for _ in range(repeat)]
     best = min(results, key=lambda result: result.cost.wall)
     peak = max(result.cost.peak_mib for result in results)
-    inner = min((r.inner for r in results if r.inner), key=lambda cost: cost.wall, default=None)
-    return replace(best, cost=replace(best.cost, peak_mib=peak), inner=inner)
+    return replace(best, cost=replace(best.cost, peak_mib=peak))
 
 
 def download(folder: Path, environment: Mapping[str, str]) -> Path:
@@ -215,7 +200,6 @@ def main() -> int:
         (
             result.what,
             result.cost.wall,
-            result.inner.wall if result.inner else "",
             result.cost.cpu,
             round(result.cost.peak_mib),
             round(result.wheel_size / 1e6, 1) if result.wheel_size else "",
@@ -225,7 +209,7 @@ def main() -> int:
     return report(
         options,
         goals({result.key: result for result in results}),
-        table(("case", "wall s", "work s", "cpu s", "peak MiB", "wheel MB"), rows, digits=3),
+        table(("case", "wall s", "cpu s", "peak MiB", "wheel MB"), rows, digits=3),
         wheel.name,
         results=[asdict(result) for result in results],
     )

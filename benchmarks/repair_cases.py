@@ -1,12 +1,11 @@
 """Cases of wheelkit in `benchmarks.repair`, which runs each case in a child process.
 
-Usage: python -m benchmarks.repair_cases CASE WHEEL FOLDER; prints JSON with the seconds of the case.
+Usage: python -m benchmarks.repair_cases CASE WHEEL FOLDER.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -37,14 +36,6 @@ def _retag(archive: WheelArchive, rewrite: WheelRewrite) -> None:
     lines = [line for line in archive.read(path).decode().splitlines() if line and not line.startswith("Tag:")]
     tags = archive.name._replace(platform=PLATFORM).tags
     rewrite.set(path, "".join(f"{line}\n" for line in [*lines, *(f"Tag: {tag}" for tag in tags)]).encode())
-
-
-def retag(wheel: Path, folder: Path) -> None:
-    """Change the tag; copy members without unpacking them."""
-    with WheelArchive(wheel) as archive:
-        rewrite = WheelRewrite(archive)
-        _retag(archive, rewrite)
-        rewrite.write(_renamed(archive, folder))
 
 
 def verified(wheel: Path, folder: Path) -> None:
@@ -108,7 +99,6 @@ def _plan(wheel: Path, *targets: str) -> RepairPlan:
 
 
 CASES: dict[str, Callable[[Path, Path], None]] = {
-    "retag": retag,
     "verified": verified,
     "strip": strip,
     "full": full,
@@ -117,11 +107,9 @@ CASES: dict[str, Callable[[Path, Path], None]] = {
 
 
 def main() -> None:
-    """Run one case and print its seconds, without the start of the interpreter."""
+    """Run one case."""
     case, wheel, folder = sys.argv[1:]
-    wall, cpu = time.perf_counter(), time.process_time()
     CASES[case](Path(wheel), Path(folder))
-    print(f'{{"wall": {time.perf_counter() - wall}, "cpu": {time.process_time() - cpu}}}')
 
 
 if __name__ == "__main__":
