@@ -101,19 +101,10 @@ def test_therock_picks_newest_build_of_listing(tmp_path: Path, told: Behaviour) 
     unknown = run(tmp_path, "rocm", "list", listing, "--family=gfx94")
     assert (unknown.returncode, "--family is unknown: gfx94" in unknown.stderr) == (2, True), unknown.stderr
     assert "tests" not in listed.stdout
-    old = run(tmp_path, "--therock=nightly", "--family=gfx94X-dcgpu", listing, "dist_wheels")
-    assert old.returncode == 6
-    assert f"The newest nightly is {VERSION} of 2025-11-20, " in old.stderr
-    assert f"Give --therock={VERSION} to use it" in old.stderr
     done = run(tmp_path, f"--therock={VERSION}", "--family=gfx94X-dcgpu", listing, "--full", "dist_wheels")
     assert f"--therock={VERSION}: {NAME}" in done.stderr
     assert f"ROCm {VERSION}, clang" in done.stderr
     assert list((tmp_path / "cache/rocm/trees").glob("*-full/rocm/share/doc/rocm/README"))
-    nobody = run(tmp_path, "--therock=nightly", "--family=,", listing, "dist_wheels")
-    assert (nobody.returncode, "--family is empty." in nobody.stderr) == (2, True), nobody.stderr
-    none = run(tmp_path, "--therock=latest", "--family=gfx94X-dcgpu", listing, "dist_wheels")
-    assert none.returncode == 2
-    assert "No build that matches 'latest' has a tarball for gfx94X-dcgpu" in none.stderr
 
 
 def test_therock_nightly_is_found_by_targets(tmp_path: Path, told: Behaviour) -> None:

@@ -35,6 +35,7 @@ def find(given: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> 
         ({**PATH, "cache_limit": "much"}, "is not a size"),
         ({**PATH, "therock_version": "7.9"}, "--therock-version has no effect"),
         ({"therock_index_url": ""}, "is empty"),
+        ({"therock": "nightly", "family": ","}, "--family is empty"),
         ({"therock_index_url": "file:///wheels"}, "not an http or https URL"),
         ({**INDEX, "therock_sha256": "0" * 64}, "applies to a tarball"),
         *(({name: "10GB"}, f"--{name.replace('_', '-')} has no effect") for name in NEED_A_ROCM),
