@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ci_build.build.adopt import adopt
 from core.model import Finding, Severity
 from core.process import Runner
-from promotion.gates.common.gate import GateContext
+from promotion.gates.common.gate import Gate, GateContext
 from promotion.stage import read_staged, stage
+from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
-from tests.support.silent import Silent
+from tests.support.silent import NoProcesses, Silent
 from tests.support.wheel_sets import SetWheel, make_set, write_set
 
 
@@ -48,6 +50,25 @@ def gate_context(folder: Path, bucket: DirBucket, staged: StagedSet, runner: Run
         work=folder / "work",
         shared=folder / "shared",
     )
+
+
+def gate_findings(
+    folder: Path, gate: Gate, wheels: Sequence[SetWheel], *, more: Mapping[str, bytes] | None = None, **changes: Any
+) -> list[Finding]:
+    """Stage a set and return the findings of a gate.
+
+    Args:
+        more: name -> content of further files of the set.
+        changes: fields of the set.
+    """
+    plain = make_set(wheels, **changes)
+    digests = {name: sha256_of(data) for name, data in (more or {}).items()}
+    sizes = {name: len(data) for name, data in (more or {}).items()}
+    wheel_set = replace(plain, files={**plain.files, **digests}, file_sizes={**plain.file_sizes, **sizes})
+    bucket = DirBucket(folder / "bucket")
+    staged = stage(bucket, write_set(folder / "set", wheels, wheel_set, more))
+    checks = gate.run(gate_context(folder, bucket, staged, NoProcesses()))
+    return [finding for check in checks for finding in check.findings]
 
 
 def messages(findings: Iterable[Finding], severity: Severity = Severity.ERROR) -> list[str]:

@@ -111,10 +111,7 @@ CALLS = ("error", "warning", "finding", "mild", "Finding")
 PRODUCT = ("ci_build", "core", "kernels", "promotion", "wheelkit")
 COMPUTED = {
     *(ENVIRONMENT, NOTE, UNWAIVED_FLAKE, "look-died", "look-hangs"),
-    *(
-        f"test-{verdict}"
-        for verdict in (TestVerdict.FAILED, TestVerdict.FLAKY, TestVerdict.CRASHED, TestVerdict.NOT_RUN)
-    ),
+    *(f"test-{verdict}" for verdict in (TestVerdict.FAILED, TestVerdict.FLAKY, TestVerdict.CRASHED)),
     *("compile-failed", "compile-crashed", "compile-hung", "compile-out-of-memory", "compile-not-run"),
 }
 """Codes that no literal argument of these calls names."""

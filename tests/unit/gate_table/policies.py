@@ -1,0 +1,370 @@
+"""Keys of the policy: a set that promotion refuses because of one key, and accepts with another value of it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from core.model import Evidence, Outcome, Tier, WheelSet
+from promotion.evidence.attestations import AttestationReport, AttestationRule, Identity
+from promotion.evidence.evidence import EvidenceFile
+from promotion.evidence.test_results import TestVerdict
+from promotion.index.authority import LedgerKey, PolicySource
+from promotion.index.ledger import PromotedSet
+from promotion.policy.bypasses import Bypass
+from promotion.policy.gate_rules import GateRule
+from promotion.policy.policy import Policy, load_policy
+from promotion.policy.verdict import verdict
+from promotion.promote import promote
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import ReleasedIndex
+from tests.support import sets
+from tests.support.device_results import WAIVER, checks_of, judged, result
+from tests.support.promoting import staged_in
+from tests.support.wheel_sets import PJRT_LIBRARY, make_set, make_wheels, passing_evidence
+
+BASE = load_policy("multi-arch")
+NOW = datetime(2026, 1, 3, tzinfo=UTC)
+KEY, OTHER_KEY = "ssh-ed25519 AAAA", "ssh-ed25519 BBBB"
+DERIVED = frozenset({"channel", "sha256", "text", "void"})
+"""Fields of a policy that are not written in its file."""
+_GROUPS = {"gates": GateRule, "attestations": AttestationRule}
+"""Key -> class of its table."""
+
+
+def policy_keys() -> set[str]:
+    """Return the keys of a policy, with those of the tables of gates and attestations."""
+    names = {item.name for item in fields(Policy)} - DERIVED - _GROUPS.keys()
+    for group, kind in _GROUPS.items():
+        names |= {f"{group}.{item.name}" for item in fields(kind)}
+    return names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A set that the policy accepts.
+
+    Attributes:
+        evidence: changes the evidence that the policy requires.
+        key: key that signed the evidence; empty for none.
+        source: ref of the policy's checkout.
+        later: days after the promotion.
+    """
+
+    wheel_set: WheelSet
+    evidence: Callable[[list[Evidence]], list[Evidence]] = list
+    baseline: PromotedSet | None = None
+    attested: Collection[AttestationReport] = ()
+    key: str = KEY
+    source: str = "refs/heads/main"
+    later: int = 1
+
+
+@functools.cache
+def _wheel_set() -> WheelSet:
+    with tempfile.TemporaryDirectory() as folder:
+        return make_set(make_wheels(Path(folder)))
+
+
+def _good() -> Case:
+    wheel_set = _wheel_set()
+    wheels = [sets.ledger_wheel(wheel.name, size=wheel.size) for wheel in wheel_set.wheels]
+    reports = [
+        AttestationReport(wheel=wheel.filename, signers=(SIGNER,), trust="sigstore") for wheel in wheel_set.wheels
+    ]
+    return Case(wheel_set=wheel_set, baseline=sets.promoted_set(*wheels), attested=reports)
+
+
+def refusals(case: Case, policy: Policy) -> Iterable[str]:
+    """Return the reasons of a policy against a set."""
+    evidence = case.evidence(passing_evidence(case.wheel_set, policy))
+    files = [EvidenceFile(evidence=item, key=case.key) for item in evidence]
+    return verdict(case.wheel_set, files, policy, now=NOW, baseline=case.baseline, attested=case.attested).blocked_by
+
+
+def ledger_refusals(case: Case, policy: Policy) -> Iterable[str]:
+    """Return the reason of a policy against a key of a ledger."""
+    return filter(None, [policy.authority().problem(case.key, "2026-01-03T00:00:00Z")])
+
+
+def source_refusals(case: Case, policy: Policy) -> Iterable[str]:
+    """Return the reason of a policy against the checkout that it comes from."""
+    source = PolicySource(commit="c" * 40, ref=case.source, clean=True)
+    return filter(None, [source.problem(policy.protected_refs)])
+
+
+def staleness(case: Case, policy: Policy) -> Iterable[str]:
+    """Return whether the index of a promoted set is stale some days later."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        bucket = DirBucket(folder / "bucket")
+        staged = staged_in(bucket, folder, make_wheels(folder / "w"))
+        promote(bucket, staged, policy, now=lambda: NOW)
+        status = json.loads(bucket.get(ReleasedIndex(index="multi-arch").root + "status.json"))
+    after = status["stale_after"]
+    later = NOW + timedelta(days=case.later)
+    return ["The index is stale."] if after and later > datetime.fromisoformat(after) else []
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PolicyRow:
+    """A key of the policy.
+
+    Attributes:
+        strict: fields of a policy that refuses the broken set, and accepts the unbroken one.
+        lax: fields of a policy with another value of the key, which accepts both.
+        edit: returns the broken set.
+        says: key phrase of the refusal.
+        judge: returns the reasons against a set.
+    """
+
+    key: str
+    strict: Mapping[str, Any] = field(default_factory=dict)
+    lax: Mapping[str, Any]
+    edit: Callable[[Case], Case]
+    says: str
+    judge: Callable[[Case, Policy], Iterable[str]] = refusals
+
+    def refusals(self, fields_: Mapping[str, Any], *, broken: bool) -> list[str]:
+        """Return the reasons of a policy with these fields."""
+        case = _good()
+        return list(self.judge(self.edit(case) if broken else case, replace(BASE, **fields_)))
+
+
+# Edits
+
+
+def of_set(**changes: Any) -> Callable[[Case], Case]:
+    """Change fields of the set."""
+    return lambda case: replace(case, wheel_set=replace(case.wheel_set, **changes))
+
+
+def without_wheels(case: Case, text: str) -> Case:
+    kept = tuple(wheel for wheel in case.wheel_set.wheels if text not in wheel.filename)
+    return replace(case, wheel_set=replace(case.wheel_set, wheels=kept))
+
+
+def for_one_python(case: Case) -> Case:
+    case = without_wheels(case, "cp311")
+    return replace(case, wheel_set=replace(case.wheel_set, python_versions=("3.12",)))
+
+
+def with_kernels(case: Case) -> Case:
+    kernels = sets.wheel("jax_aiter-1.2.0-py3-none-manylinux_2_28_x86_64.whl", "jax-aiter", "1.2.0")
+    return replace(case, wheel_set=replace(case.wheel_set, wheels=(*case.wheel_set.wheels, kernels)))
+
+
+def large_pjrt(case: Case) -> Case:
+    first, *others = case.wheel_set.wheels
+    return replace(case, wheel_set=replace(case.wheel_set, wheels=(replace(first, size=2_000_000), *others)))
+
+
+def code_for_one_target(case: Case) -> Case:
+    first, *others = case.wheel_set.wheels
+    members = tuple(
+        replace(member, targets=("gfx942",)) if member.path == PJRT_LIBRARY else member for member in first.members
+    )
+    return replace(case, wheel_set=replace(case.wheel_set, wheels=(replace(first, members=members), *others)))
+
+
+def of_evidence(gate: str, target: str = "any", **changes: Any) -> Callable[[Case], Case]:
+    """Change the evidence of a gate."""
+
+    def change(evidence: list[Evidence]) -> list[Evidence]:
+        return [replace(item, **changes) if (item.gate, item.target) == (gate, target) else item for item in evidence]
+
+    return lambda case: replace(case, evidence=change)
+
+
+def without_evidence(gate: str, target: str) -> Callable[[Case], Case]:
+    """Remove the evidence of a gate."""
+
+    def change(evidence: list[Evidence]) -> list[Evidence]:
+        return [item for item in evidence if (item.gate, item.target) != (gate, target)]
+
+    return lambda case: replace(case, evidence=change)
+
+
+def flaky(case: Case) -> Case:
+    """Add a flaky test to the evidence of the gate device."""
+    checks = checks_of((result("odd", TestVerdict.FLAKY, "E   once"),))
+    details = judged(checks).details
+    return of_evidence("device", "gfx942", details=details, counts=counts(passed=8, known=1))(case)
+
+
+def of_reports(**changes: Any) -> Callable[[Case], Case]:
+    """Change the reports about attestations."""
+    return lambda case: replace(case, attested=[replace(report, **changes) for report in case.attested])
+
+
+def counts(**changes: int) -> dict[str, int]:
+    """Return the counts of nine passed checks with changes."""
+    return {"collected": 9, "run": 9, "passed": 9, "failed": 0, "known": 0, "skipped": 0, **changes}
+
+
+def rule(gate: str, **changes: Any) -> dict[str, Any]:
+    """Return the gates of a policy with a change of one."""
+    return {"gates": {**BASE.gates, gate: replace(BASE.gates[gate], **changes)}}
+
+
+def attestations(**changes: Any) -> dict[str, Any]:
+    """Return the requirements for attestations with changes."""
+    return {"attestations": replace(BASE.attestations, **changes)}
+
+
+SIGNER = Identity(issuer="https://a", repository="https://b", workflow="release.yml", ref="refs/heads/main")
+STRANGER = replace(SIGNER, repository="https://c")
+PER_TIER = rule("compile", per="tier")
+DEVICE = GateRule(tier=Tier.DEVICE, per="target", min_passed=1, may_skip=False, known_failures=0)
+WITH_DEVICE = {"gates": {**BASE.gates, "device": DEVICE}, "channel": "nightly"}
+FAILED_COMPILE = of_evidence("compile", "gfx950", outcome=Outcome.FAILED)
+BYPASS = Bypass(
+    owner="somebody", reason="a broken runner", opened=date(2026, 1, 1), expires=date(2026, 2, 1), channel="local",
+    index="multi-arch", gates=("install",), targets=("any",), version="0.10.2",
+)  # fmt: skip
+KNOWN_CHECKS = {"checks": [{"name": "b", "outcome": "known"}]}
+ALL_FOR_GFX950 = {"gfx950": replace(BASE.gates["compile"], may_skip=False)}
+
+ROWS = [
+    PolicyRow(
+        key="edition", lax={"edition": 0}, edit=of_evidence("install", settings={"policy": "0"}), says="edition 0",
+    ),
+    PolicyRow(
+        key="tier", strict={"tier": Tier.COMPILED, **PER_TIER}, lax={"tier": Tier.STRUCTURE, **PER_TIER},
+        edit=without_evidence("compile", "gfx950"), says="compiled is required",
+    ),
+    PolicyRow(
+        key="tiers", strict={"tiers": {"gfx950": Tier.COMPILED}, **PER_TIER}, lax={"tiers": {}, **PER_TIER},
+        edit=without_evidence("compile", "gfx950"), says="compiled is required",
+    ),
+    PolicyRow(key="pythons", strict={"pythons": 2}, lax={"pythons": 1}, edit=for_one_python, says="2 are required"),
+    PolicyRow(
+        key="python_versions", strict={"python_versions": ("3.11", "3.12")}, lax={"python_versions": ()},
+        edit=for_one_python, says="not for Python 3.11",
+    ),
+    PolicyRow(
+        key="wheels", lax={"wheels": ()}, edit=lambda case: without_wheels(case, "pjrt"),
+        says="0 wheels of jax-rocm7-pjrt",
+    ),
+    PolicyRow(
+        key="wheels_per_python", lax={"wheels_per_python": ("jaxlib",), "optional_wheels": ("jax-rocm7-plugin",)},
+        edit=lambda case: without_wheels(case, "plugin-0.10.2+rocm7.2.0-cp312"), says="0 wheels of jax-rocm7-plugin",
+    ),
+    PolicyRow(
+        key="optional_wheels", strict={"optional_wheels": ()}, lax={"optional_wheels": ("jax-aiter",)},
+        edit=with_kernels, says="does not permit",
+    ),
+    PolicyRow(key="pins", lax={"pins": ()}, edit=of_set(pins={}), says="does not pin jax"),
+    PolicyRow(key="files", lax={"files": ()}, edit=of_set(files={}), says="has no constraints.txt"),
+    PolicyRow(
+        key="required_targets", strict={"required_targets": ("gfx942", "gfx950")}, lax={"required_targets": ()},
+        edit=of_set(targets=("gfx942",)), says="not for gfx950",
+    ),
+    PolicyRow(
+        key="device_members", lax={"device_members": {}}, edit=code_for_one_target, says="declare code for gfx950",
+    ),
+    PolicyRow(
+        key="max_age_days", strict={"max_age_days": 1}, lax={"max_age_days": None}, says="days ago",
+        edit=of_evidence("install", started="2025-12-01T00:00:00Z", ended="2025-12-01T00:00:00Z"),
+    ),
+    PolicyRow(
+        key="stale_days", strict={"stale_days": 3}, lax={"stale_days": None}, judge=staleness,
+        edit=lambda case: replace(case, later=10), says="stale",
+    ),
+    PolicyRow(
+        key="keys", strict={"keys": {"ci": KEY}, "unsigned": False}, lax={"keys": None, "unsigned": False},
+        edit=lambda case: replace(case, key=OTHER_KEY), says="does not permit",
+    ),
+    PolicyRow(
+        key="unsigned", strict={"unsigned": False}, lax={"unsigned": True},
+        edit=lambda case: replace(case, key=""), says="unsigned",
+    ),
+    PolicyRow(
+        key="ledger_keys", strict={"ledger_keys": {"ci": LedgerKey(key=KEY)}}, lax={"ledger_keys": None},
+        judge=ledger_refusals, edit=lambda case: replace(case, key=OTHER_KEY), says="does not list",
+    ),
+    PolicyRow(
+        key="ledger_keys", strict={"ledger_keys": {"ci": LedgerKey(key=KEY, expires=date(2026, 1, 4))}},
+        lax={"ledger_keys": None}, judge=ledger_refusals, edit=lambda case: replace(case, key=""), says="not signed",
+    ),
+    PolicyRow(
+        key="protected_refs", strict={"protected_refs": ("refs/heads/main",)}, lax={"protected_refs": None},
+        judge=source_refusals, edit=lambda case: replace(case, source="refs/heads/other"), says="protected ref",
+    ),
+    PolicyRow(
+        key="sizes", strict={"sizes": {"jax-rocm{major}-pjrt": 1}}, lax={"sizes": {}}, edit=large_pjrt,
+        says="the policy allows 1 MB",
+    ),
+    PolicyRow(
+        key="growth_percent", strict={"growth_percent": 10, "growth_blocks": True},
+        lax={"growth_percent": 1_000_000, "growth_blocks": True}, edit=large_pjrt, says="grew from",
+    ),
+    PolicyRow(
+        key="growth_blocks", strict={"growth_blocks": True}, lax={"growth_blocks": False}, edit=large_pjrt,
+        says="grew from",
+    ),
+    PolicyRow(
+        key="verified_rocm", strict={"verified_rocm": True}, lax={"verified_rocm": False},
+        edit=of_set(request={"payload": "source"}), says="how its ROCm was verified",
+    ),
+    PolicyRow(
+        key="bypasses", strict={"bypasses": ()}, lax={"bypasses": (BYPASS,)},
+        edit=of_evidence("install", outcome=Outcome.FAILED), says="The gate install failed",
+    ),
+    PolicyRow(
+        key="waivers", strict={**WITH_DEVICE, "waivers": ()}, lax={**WITH_DEVICE, "waivers": (WAIVER,)},
+        edit=flaky, says="tests/a_test.py::odd",
+    ),
+    PolicyRow(
+        key="gates.tier", lax=rule("coverage", tier=Tier.DEVICE), says="has tier device",
+        edit=of_evidence("coverage", "gfx942", tier=Tier.DEVICE),
+    ),
+    PolicyRow(
+        key="gates.per", lax=rule("coverage", per="set"), edit=without_evidence("coverage", "gfx950"),
+        says="coverage for gfx950 has not run",
+    ),
+    PolicyRow(
+        key="gates.min_passed", strict=rule("install", min_passed=9), lax=rule("install", min_passed=8),
+        edit=of_evidence("install", counts=counts(collected=8, run=8, passed=8)), says="9 are required",
+    ),
+    PolicyRow(
+        key="gates.may_skip", strict=rule("install", may_skip=False), lax=rule("install", may_skip=True),
+        edit=of_evidence("install", counts=counts(run=8, passed=8, skipped=1)), says="skipped 1 checks",
+    ),
+    PolicyRow(
+        key="gates.known_failures", lax=rule("install", known_failures=1),
+        edit=of_evidence("install", counts=counts(passed=8, known=1)), says="1 known failures",
+    ),
+    PolicyRow(
+        key="gates.known_failures", strict=rule("install", known_failures=("a",)),
+        lax=rule("install", known_failures=("b",)), says="does not list as known",
+        edit=of_evidence("install", counts=counts(passed=8, known=1), details=KNOWN_CHECKS),
+    ),
+    PolicyRow(
+        key="gates.settings", strict=rule("install", settings={"installers": "all"}), lax=rule("install", settings={}),
+        edit=of_evidence("install", settings={"policy": "1", "installers": "newest"}), says="installers",
+    ),
+    PolicyRow(
+        key="gates.targets", strict=rule("compile", targets=ALL_FOR_GFX950), lax=rule("compile", targets={}),
+        says="skipped 1",
+        edit=of_evidence("compile", "gfx950", counts=counts(collected=30, run=29, passed=29, skipped=1)),
+    ),
+    PolicyRow(
+        key="attestations.required", strict=attestations(required=("jaxlib",)), lax=attestations(required=()),
+        edit=lambda case: replace(case, attested=()), says="has no attestation",
+    ),
+    PolicyRow(
+        key="attestations.trust", strict=attestations(trust="sigstore"), lax=attestations(trust="any"),
+        edit=of_reports(trust="5" * 64), says="trust root",
+    ),
+    PolicyRow(
+        key="attestations.identities", strict=attestations(identities={"release": SIGNER}),
+        lax=attestations(identities=None), edit=of_reports(signers=(STRANGER,)), says="was signed by",
+    ),
+]  # fmt: skip
