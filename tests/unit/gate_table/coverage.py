@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import struct
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -193,27 +193,6 @@ def other_symbols(covered: Covered) -> Covered:
     return replace(changed, debug=with_sections(data, *tables))
 
 
-def compiled_by(target: str, rocm: str) -> bytes:
-    """Return a code object with the comment of a compiler."""
-    comment = f"\0AMD clang version 22 ({rocm})\0lld\0".encode()
-    return with_sections(whole_code(target), (".comment", 1, 0, comment))
-
-
-def two_compilers(covered: Covered) -> None:
-    rocms = {"gfx942": "roc-7.2.0", "gfx950": "roc-7.1.1"}
-    usual = {target: compiled_by(target, "roc-7.2.0") for target in TARGETS}
-    odd = {target: compiled_by(target, rocm) for target, rocm in rocms.items()}
-    fatbins = [_bundle(usual), _bundle(odd)]
-    covered.made.files[PJRT_LIBRARY] = hip_library(GLIBC, fatbins=fatbins)
-
-
-def _bundle(codes: Mapping[str, bytes]) -> bytes:
-    parts = [("host-x86_64-unknown-linux--", b"")]
-    parts += [(f"hipv4-amdgcn-amd-amdhsa--{target}", data) for target, data in codes.items()]
-    packed = bundle.pack(bundle.build(parts))
-    return packed + bytes(-len(packed) % 4096)
-
-
 def openmp_entry(covered: Covered) -> None:
     parts = [("openmp-amdgcn-amd-amdhsa--gfx942", whole_code())]
     packed = bundle.pack(bundle.build(parts))
@@ -264,7 +243,6 @@ _EDITS: list[tuple[str, str, Scene, Edit]] = [
         code(hip_library(fatbins=[fat_binary(TARGETS, machs={"gfx950": 0x4C})])),
     ),
     ("code-object-wrong", "object of another target", KERNELS, kernel_object(whole_code("gfx950", ("a",)))),
-    ("compilers-differ", "another ROCm", PJRT, two_compilers),
     ("kernels-manifest-damaged", "no JSON", KERNELS, damaged_manifest),
     ("registration-missing", "no constructor", PJRT, unregistered(no_constructors)),
     ("registration-missing", "no wrappers", PJRT, unregistered(no_wrappers)),

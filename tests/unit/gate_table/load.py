@@ -23,7 +23,7 @@ from promotion.gates.load.child_probe import ProbeResult
 from promotion.gates.load.gate import make_gate
 from promotion.gates.load.machines import Machine, check_machines
 from promotion.gates.load.packages import check_package
-from promotion.gates.load.registered import kernels_digest, registration_findings, variable_findings
+from promotion.gates.load.registered import kernels_digest, registration_findings
 from tests.support.gating import gate_context, stage_wheels
 from tests.support.host_code import HostCode, kernel_bundle
 from tests.support.sets import wheel_set
@@ -216,8 +216,6 @@ _PACKAGE_EDITS: list[tuple[str, str, str, Callable[[dict[str, Any]], object]]] =
     ("package-broken", "error of the package", "cannot be imported", told(error="NameError: x")),
     ("package-broken", "error of a module", "cannot be imported", module(error="NameError: x")),
     ("entry-point-missing", "none", "", told(entry_points=[])),
-    ("import-prints", "greeting", "", module(printed="hello\n")),
-    ("import-slow", "20 seconds", "", module(seconds=20.0)),
     ("value-untrue", "version.py", "__version__", told(version="0.10.1")),
     ("value-untrue", "version", "build_info.json version", info(version="0.10.1")),
     ("value-untrue", "requires_jaxlib", "requires_jaxlib", info(requires_jaxlib=">=0.12")),
@@ -290,48 +288,31 @@ _MACHINE_EDITS: list[tuple[str, str, Scene, Callable[[Started], object]]] = [
 
 NAMES = (("_Z3addv", "_Z3mulv"), ("_Z3divv",))
 MAGIC = 0x48495046
-SIZES = {"table": 64, "count": 4, "shared": 8}
 
 
 @dataclass
 class Registered:
-    """A library with two bundles, and the registrations that its constructors made.
-
-    Attributes:
-        bundles: magic, version and kernels of each registered bundle.
-        variables: kind, name and size of the variables that are registered for the second bundle.
-        device: target -> device variable -> size in the code of the second bundle.
-    """
+    """Magic, version and kernels of each bundle that the constructors of a library registered."""
 
     bundles: list[tuple[int, int, Sequence[str]]] = field(
         default_factory=lambda: [(MAGIC, 1, names) for names in NAMES]
     )
-    variables: list[list[Any]] = field(
-        default_factory=lambda: [["variable", "count", 4], ["managed", "shared", 4096], ["variable", "table", 64]]
-    )
-    device: dict[str, dict[str, int]] = field(default_factory=lambda: {"gfx942": dict(SIZES), "gfx950": dict(SIZES)})
 
 
 @functools.cache
-def _library(device: str) -> bytes:
-    variables = json.loads(device)
-    held = [
-        kernel_bundle(dict.fromkeys(variables, names), more) for names, more in zip(NAMES, ({}, variables), strict=True)
-    ]
+def _library() -> bytes:
+    held = [kernel_bundle({"gfx942": names}) for names in NAMES]
     with tempfile.TemporaryDirectory() as folder:
         return HostCode([list(names) for names in NAMES]).library(Path(folder), held)
 
 
 def _check_registered(registered: Registered, folder: Path) -> Iterable[Finding]:
     path = folder / "lib.so"
-    path.write_bytes(_library(json.dumps(registered.device)))
-    addresses = [hex(found.address) for found in find_bundles(path)]
+    path.write_bytes(_library())
     seen = {}
-    for address, (magic, version, names) in zip(addresses, registered.bundles, strict=False):
-        variables = registered.variables if address == addresses[-1] else []
-        seen[address] = [magic, version, len(names), kernels_digest(frozenset(names)), variables]
-    yield from registration_findings("x.whl: lib.so", "lib.so", path, seen)
-    yield from variable_findings("x.whl: lib.so", "lib.so", path, seen, list(registered.device))
+    for found, (magic, version, names) in zip(find_bundles(path), registered.bundles, strict=False):
+        seen[hex(found.address)] = [magic, version, len(names), kernels_digest(frozenset(names)), []]
+    return registration_findings("x.whl: lib.so", "lib.so", path, seen)
 
 
 def bundle(magic: int = MAGIC, version: int = 1, names: Sequence[str] = NAMES[1]) -> Callable[[Registered], object]:
@@ -343,27 +324,12 @@ def bundle(magic: int = MAGIC, version: int = 1, names: Sequence[str] = NAMES[1]
     return edit
 
 
-def renamed_variable(registered: Registered) -> None:
-    registered.device["gfx950"] = {"other": 64, "count": 4, "shared": 8}
-
-
-def smaller_variable(registered: Registered) -> None:
-    registered.device["gfx942"]["table"] = 32
-
-
 _REGISTERED_SCENE = Scene(lambda _: Registered(), _check_registered)
 _REGISTERED_EDITS: list[tuple[str, str, Callable[[Registered], object]]] = [
     ("registration-missing", "second bundle", lambda registered: registered.bundles.pop()),
     ("registration-missing", "magic of the wrapper", bundle(magic=MAGIC + 1)),
     ("registration-missing", "version of the wrapper", bundle(version=2)),
     ("registration-differs", "other kernels", bundle(names=["_Z3subv"])),
-    ("variable-missing", "renamed for one target", renamed_variable),
-    (
-        "variable-missing",
-        "managed variable",
-        lambda registered: registered.variables.append(["managed", "lost", 8]),
-    ),
-    ("variable-differs", "smaller in one target", smaller_variable),
 ]
 
 ROWS = [

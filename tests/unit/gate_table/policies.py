@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import json
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from core.model import Evidence, Outcome, Tier, WheelSet
+from core.model import Evidence, Finding, Outcome, Severity, Tier, WheelSet
+from core.rocm_trust import ROCM_TRUST
 from promotion.evidence.attestations import AttestationReport, AttestationRule, Identity
 from promotion.evidence.evidence import EvidenceFile
 from promotion.evidence.test_results import TestVerdict
@@ -34,6 +35,7 @@ NOW = datetime(2026, 1, 3, tzinfo=UTC)
 KEY, OTHER_KEY = "ssh-ed25519 AAAA", "ssh-ed25519 BBBB"
 DERIVED = frozenset({"channel", "sha256", "text", "void"})
 """Fields of a policy that are not written in its file."""
+ALWAYS = "every policy"
 _GROUPS = {"gates": GateRule, "attestations": AttestationRule}
 """Key -> class of its table."""
 
@@ -54,15 +56,17 @@ class Case:
         evidence: changes the evidence that the policy requires.
         key: key that signed the evidence; empty for none.
         source: ref of the policy's checkout.
+        offered: project -> versions in the index.
         later: days after the promotion.
     """
 
     wheel_set: WheelSet
     evidence: Callable[[list[Evidence]], list[Evidence]] = list
     baseline: PromotedSet | None = None
-    attested: Collection[AttestationReport] = ()
+    attested: Sequence[AttestationReport] = ()
     key: str = KEY
     source: str = "refs/heads/main"
+    offered: Mapping[str, Collection[str]] = field(default_factory=dict)
     later: int = 1
 
 
@@ -85,7 +89,9 @@ def refusals(case: Case, policy: Policy) -> Iterable[str]:
     """Return the reasons of a policy against a set."""
     evidence = case.evidence(passing_evidence(case.wheel_set, policy))
     files = [EvidenceFile(evidence=item, key=case.key) for item in evidence]
-    return verdict(case.wheel_set, files, policy, now=NOW, baseline=case.baseline, attested=case.attested).blocked_by
+    return verdict(
+        case.wheel_set, files, policy, now=NOW, baseline=case.baseline, offered=case.offered, attested=case.attested
+    ).blocked_by
 
 
 def ledger_refusals(case: Case, policy: Policy) -> Iterable[str]:
@@ -114,11 +120,12 @@ def staleness(case: Case, policy: Policy) -> Iterable[str]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PolicyRow:
-    """A key of the policy.
+    """A key of the policy, or a rule of every policy.
 
     Attributes:
+        key: the key; ALWAYS for a rule of every policy.
         strict: fields of a policy that refuses the broken set, and accepts the unbroken one.
-        lax: fields of a policy with another value of the key, which accepts both.
+        lax: fields of a policy with another value of the key, which accepts both. None for rules of every policy.
         edit: returns the broken set.
         says: key phrase of the refusal.
         judge: returns the reasons against a set.
@@ -126,7 +133,7 @@ class PolicyRow:
 
     key: str
     strict: Mapping[str, Any] = field(default_factory=dict)
-    lax: Mapping[str, Any]
+    lax: Mapping[str, Any] | None
     edit: Callable[[Case], Case]
     says: str
     judge: Callable[[Case, Policy], Iterable[str]] = refusals
@@ -191,6 +198,41 @@ def without_evidence(gate: str, target: str) -> Callable[[Case], Case]:
     return lambda case: replace(case, evidence=change)
 
 
+def more_evidence(**changes: Any) -> Callable[[Case], Case]:
+    """Add evidence like that of the first gate."""
+
+    def change(evidence: list[Evidence]) -> list[Evidence]:
+        return [*evidence, replace(evidence[0], **changes)]
+
+    return lambda case: replace(case, evidence=change)
+
+
+def failed(reason: str, outcome: Outcome = Outcome.FAILED) -> Callable[[Case], Case]:
+    """Let the gate install end otherwise than passed."""
+    finding = Finding(code="x", severity=Severity.ERROR, message=reason, remedy="")
+    return of_evidence("install", outcome=outcome, findings=(finding,))
+
+
+def offering(version: str) -> Callable[[Case], Case]:
+    """Let the index have another version of pjrt."""
+    return lambda case: replace(case, offered={"jax-rocm7-pjrt": [version]})
+
+
+def of_rocm(checksum: str, transport: str = "https") -> Callable[[Case], Case]:
+    """Change the origin of the set's ROCm."""
+    return of_set(request={"payload": "source", ROCM_TRUST: {"checksum": checksum, "transport": transport}})
+
+
+def two_kernels(case: Case) -> Case:
+    case = with_kernels(case)
+    kernels = case.wheel_set.wheels[-1]
+    return replace(case, wheel_set=replace(case.wheel_set, wheels=(*case.wheel_set.wheels, kernels)))
+
+
+def foreign_report(case: Case) -> Case:
+    return replace(case, attested=[*case.attested, replace(case.attested[0], wheel="x.whl")])
+
+
 def flaky(case: Case) -> Case:
     """Add a flaky test to the evidence of the gate device."""
     checks = checks_of((result("odd", TestVerdict.FLAKY, "E   once"),))
@@ -231,7 +273,39 @@ BYPASS = Bypass(
 KNOWN_CHECKS = {"checks": [{"name": "b", "outcome": "known"}]}
 ALL_FOR_GFX950 = {"gfx950": replace(BASE.gates["compile"], may_skip=False)}
 
+_ALWAYS: list[tuple[str, Callable[[Case], Case]]] = [
+    ("evidence of another set", of_evidence("install", set_digest="0" * 64)),
+    ("invalid times", of_evidence("install", ended="soon")),
+    ("invalid times", of_evidence("install", ended="2025-01-01T00:00:00Z")),
+    ("a clock is wrong", of_evidence("install", ended="2026-01-03T00:06:00Z")),
+    ("invalid counts", of_evidence("install", counts={"run": 9})),
+    ("do not add up", of_evidence("install", counts=counts(collected=10))),
+    ("passed with 1 failures", of_evidence("install", counts=counts(passed=8, failed=1))),
+    ("The gate install failed: It is broken", failed("It is broken.")),
+    ("could not run", failed("It is broken.", Outcome.ERROR)),
+    ("was skipped", failed("no time.", Outcome.SKIPPED)),
+    ("has not run on this set", without_evidence("install", "any")),
+    ("The gate fuzz for any did not pass", more_evidence(gate="fuzz", outcome=Outcome.FAILED)),
+    ("neither multi-arch nor a family", of_set(index="other")),
+    ("names no gfx target", of_set(targets=())),
+    ("2 wheels of jax-aiter", two_kernels),
+    ("another variant", offering("0.10.2+rocm7.2.0.gfx942")),
+    ("pip would select instead", offering("0.10.3+rocm7.2.0")),
+    ("for a newer ROCm", offering("0.10.1+rocm7.9.0")),
+    ("does not belong to a wheel", foreign_report),
+    ("no verified attestation", of_reports(signers=())),
+    ("the signature is wrong", of_reports(problems=("the signature is wrong.",))),
+]
+"""Key phrase of a refusal by every policy -> edit of the set."""
+
 ROWS = [
+    *(PolicyRow(key=ALWAYS, lax=None, edit=edit, says=says) for says, edit in _ALWAYS),
+    PolicyRow(
+        key="gates.known_failures",
+        strict=rule("install", known_failures=("b",)),
+        lax=rule("install", known_failures=1),
+        edit=of_evidence("install", counts=counts(passed=7, known=2), details=KNOWN_CHECKS), says="names 1",
+    ),
     PolicyRow(
         key="edition", lax={"edition": 0}, edit=of_evidence("install", settings={"policy": "0"}), says="edition 0",
     ),
@@ -312,6 +386,16 @@ ROWS = [
     PolicyRow(
         key="verified_rocm", strict={"verified_rocm": True}, lax={"verified_rocm": False},
         edit=of_set(request={"payload": "source"}), says="how its ROCm was verified",
+    ),
+    *(
+        PolicyRow(
+            key="verified_rocm", strict={"verified_rocm": True}, lax={"verified_rocm": False}, edit=edit, says=says,
+        )
+        for says, edit in (
+            ("trusted on first use", of_rocm("first-use")),
+            ("local files without a checksum", of_rocm("local", "local")),
+            ("not encrypted", of_rocm("lock", "http")),
+        )
     ),
     PolicyRow(
         key="bypasses", strict={"bypasses": ()}, lax={"bypasses": (BYPASS,)},
