@@ -14,7 +14,7 @@ from typing import Any
 from ci_build.build.inspection import inspect
 from core.model import BuildRequest, Finding, InputFile, Payload, WheelSet, to_json
 from promotion.gates.common.gate import GateContext
-from promotion.gates.inspection import _index_findings
+from promotion.gates.inspection import _index_findings, make_gate
 from promotion.gates.set_record import (
     debug_differences,
     file_differences,
@@ -25,7 +25,7 @@ from promotion.gates.set_record import (
 )
 from promotion.index.pages import metadata_name
 from tests.support import sets
-from tests.support.gating import gate_context, stage_wheels
+from tests.support.gating import gate_context, gate_findings, stage_wheels
 from tests.support.made_wheel import (
     GLIBC,
     MODULE,
@@ -51,6 +51,7 @@ from tests.support.wheel_sets import (
     write_set,
 )
 from tests.unit.core.test_rocm_releases import C849, ROCM_LLVM
+from tests.unit.gate_table.inspection_recipes import program
 from tests.unit.gate_table.model import Row, Scene, folder_of
 from wheelkit.inspect.inspect import inspect_wheel
 from wheelkit.inspect.model import WheelReport
@@ -479,4 +480,74 @@ _INDEX_ROWS = [
     Row(GATE, "index-untrue", "METADATA", _INDEX, other_metadata),
 ]
 
-ROWS = [*_SET_ROWS, *_FOLDER_ROWS, *_RECORD_ROWS, *_URL_ROWS, *_FILE_ROWS, *_DEBUG_ROWS, *_INDEX_ROWS]
+# The whole gate on a staged set, which shows that it calls each comparison
+
+
+@dataclass
+class Whole:
+    """Wheels of a staged set, by project.
+
+    Attributes:
+        changes: fields of the set.
+        files: name -> content of further files of the set.
+    """
+
+    wheels: dict[str, MadeWheel]
+    changes: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)
+
+
+def _whole(_: Path) -> Whole:
+    return Whole({"pjrt": pjrt(), "plugin": plugin()})
+
+
+def _run_inspection(whole: Whole, folder: Path) -> Iterable[Finding]:
+    place, wheels = folder_of(folder, "w"), []
+    for made in whole.wheels.values():
+        libraries = [path for path in made.files if path.endswith(".so")]
+        wheels.append(set_wheel(made, place, dict.fromkeys(libraries, TARGETS)))
+    changes = {"pins": {"jax": "0.10.2", "jaxlib": "0.10.2"}, **whole.changes}
+    return gate_findings(folder, make_gate(program()), wheels, more=whole.files, **changes)
+
+
+def of_whole(**changes: Any) -> Edit:
+    """Change fields of the set."""
+    return lambda whole: whole.changes.update(changes)
+
+
+def debug_file(whole: Whole) -> None:
+    whole.files[f"debug/{whole.wheels['pjrt'].filename.removesuffix('.whl')}/x.debug"] = b"symbols"
+
+
+def other_source(whole: Whole) -> None:
+    info = {"inputs": [SOURCE]}
+    whole.wheels["pjrt"].files["jax_plugins/xla_rocm7/build_info.json"] = json.dumps(info).encode()
+
+
+def other_pjrt(whole: Whole) -> None:
+    whole.wheels["pjrt"] = pjrt("0.10.2+rocm7.9.9")
+
+
+def damaged_lock(whole: Whole) -> None:
+    whole.files["pylock.toml"] = b"["
+
+
+def of_this_program(whole: Whole) -> None:
+    """Let the set be one of this program, which cannot write its files again."""
+    whole.changes["tools"] = {"ci_build": program().digest}
+    whole.files["rocm.lock"] = b"schema = 1"
+
+
+WHOLE = Scene(_whole, _run_inspection)
+_WHOLE_ROWS = [
+    Row(GATE, "purelib-with-elf", "gate", WHOLE, lambda whole: whole.wheels["pjrt"].replace("Root-Is-Purelib", "true")),
+    Row(GATE, "wheels-json-untrue", "gate: source of a wheel", WHOLE, other_source, "source_sha256"),
+    Row(GATE, "build-info-differs", "gate", WHOLE, other_source),
+    Row(GATE, "set-pin-unmet", "gate", WHOLE, other_pjrt),
+    Row(GATE, "wheels-json-untrue", "gate: jax_version", WHOLE, of_whole(jax_version="0.10.1"), "about jax_version"),
+    Row(GATE, "set-file-untrue", "gate: lock", WHOLE, damaged_lock, "cannot be read"),
+    Row(GATE, "set-file-untrue", "gate: file of this program", WHOLE, of_this_program, "written again"),
+    Row(GATE, "debug-file-wrong", "gate", WHOLE, debug_file),
+]
+
+ROWS = [*_SET_ROWS, *_FOLDER_ROWS, *_RECORD_ROWS, *_URL_ROWS, *_FILE_ROWS, *_DEBUG_ROWS, *_INDEX_ROWS, *_WHOLE_ROWS]
