@@ -224,14 +224,6 @@ def dynamic_entry(tag: int, value: int) -> Edit:
     return edit
 
 
-def dynamic_tag(old: int, new: int) -> Edit:
-    """Change the tag of an entry of the dynamic table."""
-
-    def edit(data: bytearray) -> None:
-        (entry,) = (entry for entry in ElfImage.parse(bytes(data), "library").dynamic() if entry.tag == old)
-        constants.DYNAMIC.pack_into(data, entry.offset, new, entry.value)
-
-    return edit
 
 
 def kernel_symbol(suffix: str, at: int, form: str, value: int) -> Edit:

@@ -215,7 +215,8 @@ class Written:
     wheel_set: WheelSet
 
 
-def _write(folder: Path) -> Written:
+def written_set(folder: Path) -> Written:
+    """Write the files of a set into a folder below another one."""
     resolved = {"3.11": (JAX, NUMPY_311), "3.12": (JAX, NUMPY_312)}
     tools = {**sets.wheel_set().tools, "ci_build": program().digest}
     place = folder_of(folder, "set")
@@ -238,7 +239,7 @@ def text(name: str, old: str, new: str) -> Callable[[Written], object]:
     return edit
 
 
-_FILES = Scene(_write, _check_files)
+_FILES = Scene(written_set, _check_files)
 _FILE_EDITS: list[tuple[str, Callable[[Written], object]]] = [
     ("creator of the lock", text(PYLOCK, 'created-by = "', 'created-by = "x')),
     ("size in the lock", text(PYLOCK, "size = ", "size = 1")),

@@ -149,21 +149,23 @@ class Record:
     infos: tuple[Mapping[str, Any], ...]
 
 
-def _built(made: MadeWheel, package: str) -> MadeWheel:
+def built(made: MadeWheel, package: str) -> MadeWheel:
+    """Add the build information of a wheel that this program built."""
     info = {"version": VERSION, "jax_version": "0.10.2", "rocm_version": "7.2.0", "inputs": [SOURCE]}
     made.files[f"{package}/build_info.json"] = json.dumps(info).encode()
     return made
 
 
 @functools.cache
-def _record() -> Record:
-    built = [
-        (_built(pjrt(VERSION), "jax_plugins/xla_rocm7"), (PJRT_LIBRARY,)),
-        (_built(plugin(VERSION), "jax_rocm7_plugin"), PLUGIN_LIBRARIES),
+def record() -> Record:
+    """Return the record of a set of small wheels."""
+    own = [
+        (built(pjrt(VERSION), "jax_plugins/xla_rocm7"), (PJRT_LIBRARY,)),
+        (built(plugin(VERSION), "jax_rocm7_plugin"), PLUGIN_LIBRARIES),
     ]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        wheels = [set_wheel(made, folder, dict.fromkeys(libraries, TARGETS)) for made, libraries in built]
+        wheels = [set_wheel(made, folder, dict.fromkeys(libraries, TARGETS)) for made, libraries in own]
         wheels = [
             replace(made, wheel=replace(made.wheel, source_sha256=SOURCE["sha256"], source_size=SOURCE["size"]))
             for made in wheels
@@ -178,19 +180,20 @@ def _record() -> Record:
     return Record(make_set(wheels, inputs=tuple(inputs)), reports, infos)
 
 
-def _compare_record(record: Record, _: Path) -> Iterable[Finding]:
-    for wheel, report, info in zip(record.wheel_set.wheels, record.reports, record.infos, strict=True):
+def compare_record(held: Record) -> Iterable[Finding]:
+    """Return the findings on a record."""
+    for wheel, report, info in zip(held.wheel_set.wheels, held.reports, held.infos, strict=True):
         yield from wheel_differences(report, wheel, info)
-    yield from set_differences(record.wheel_set, record.reports, record.infos)
+    yield from set_differences(held.wheel_set, held.reports, held.infos)
 
 
-RECORD = Scene(lambda _: _record(), _compare_record)
+RECORD = Scene(lambda _: record(), lambda held, _: compare_record(held))
 Edit = Callable[[Any], object]
 
 
 def of_set(**changes: Any) -> Edit:
     """Change fields of the set in wheels.json."""
-    return lambda record: replace(record, wheel_set=replace(record.wheel_set, **changes))
+    return lambda held: replace(held, wheel_set=replace(held.wheel_set, **changes))
 
 
 def of_wheel(**changes: Any) -> Edit:
@@ -214,16 +217,6 @@ def of_member(**changes: Any) -> Edit:
     return edit
 
 
-def of_infos(**values: Any) -> Edit:
-    """Change the build information of this program's wheels."""
-
-    def edit(record: Record) -> Record:
-        infos = tuple({**info, **values} if info else info for info in record.infos)
-        return replace(record, infos=infos)
-
-    return edit
-
-
 def of_input(**changes: Any) -> Edit:
     """Change fields of the first input in wheels.json."""
 
@@ -241,7 +234,7 @@ def without_jaxlib(record: Record) -> Record:
 
 
 def of_another_compiler(record: Record) -> Record:
-    made = _built(plugin(VERSION), "jax_rocm7_plugin")
+    made = built(plugin(VERSION), "jax_rocm7_plugin")
     mark = (".comment", 1, 0x30, f"{ROCM_LLVM}{C849})\0".encode())
     made.files[PLUGIN_LIBRARIES[0]] = with_sections(made.files[PLUGIN_LIBRARIES[0]], mark)
     with tempfile.TemporaryDirectory() as folder:
@@ -416,13 +409,13 @@ class Debug:
 
 
 def _compare_debug(debug: Debug, _: Path) -> Iterable[Finding]:
-    record = _record()
+    held = record()
     package = PJRT_LIBRARY.rpartition("/")[0]
-    elf = replace(record.reports[0].elfs[0], path=f"{package}/a.so", debug_file="a.so.debug", debug_crc32=7)
-    report = replace(record.reports[0], elfs=(elf,))
+    elf = replace(held.reports[0].elfs[0], path=f"{package}/a.so", debug_file="a.so.debug", debug_crc32=7)
+    report = replace(held.reports[0], elfs=(elf,))
     folder = f"debug/{report.filename.removesuffix('.whl')}/{package}"
     sums = {f"{folder}/{name}": crc for name, crc in debug.sums.items()}
-    wheel_set = replace(record.wheel_set, files=dict.fromkeys(sums, "5" * 64))
+    wheel_set = replace(held.wheel_set, files=dict.fromkeys(sums, "5" * 64))
     return debug_differences(wheel_set, [report], sums.__getitem__)
 
 
@@ -535,6 +528,7 @@ def damaged_lock(whole: Whole) -> None:
 def of_this_program(whole: Whole) -> None:
     """Let the set be one of this program, which cannot write its files again."""
     whole.changes["tools"] = {"ci_build": program().digest}
+    whole.changes["request"] = {"payload": "source", "source": {"rocm": "1" * 64}}
     whole.files["rocm.lock"] = b"schema = 1"
 
 

@@ -265,7 +265,6 @@ STRANGER = replace(SIGNER, repository="https://c")
 PER_TIER = rule("compile", per="tier")
 DEVICE = GateRule(tier=Tier.DEVICE, per="target", min_passed=1, may_skip=False, known_failures=0)
 WITH_DEVICE = {"gates": {**BASE.gates, "device": DEVICE}, "channel": "nightly"}
-FAILED_COMPILE = of_evidence("compile", "gfx950", outcome=Outcome.FAILED)
 BYPASS = Bypass(
     owner="somebody", reason="a broken runner", opened=date(2026, 1, 1), expires=date(2026, 2, 1), channel="local",
     index="multi-arch", gates=("install",), targets=("any",), version="0.10.2",

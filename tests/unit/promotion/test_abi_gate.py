@@ -18,7 +18,7 @@ from promotion.gates.common.runs import run_gates
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.gating import stage_wheels
-from tests.support.made_wheel import GLIBC, MadeWheel, library, with_sections
+from tests.support.made_wheel import GLIBC, MadeWheel, library
 from tests.support.read_libraries import record_reads
 from tests.support.silent import NoProcesses, Silent
 from tests.support.tiny_elf import TinySymbol
@@ -209,40 +209,6 @@ def test_library_missing_in_packages_is_reported(tmp_path: Path) -> None:
 # Faults of the ROCm
 
 
-def fault(folder: Path, content: bytes, code: str, manifest: RocmManifest = MANIFEST) -> str:
-    """Return the message of the only kind of error that a library causes; it names the wheel and the library."""
-    found = errors(judge(folder, our_pjrt(content), manifest))
-    assert set(found) == {code}
-    assert found[code].startswith(f"{our_pjrt().filename}: {PJRT_LIBRARY} ")
-    return found[code]
-
-
-def renamed_blas() -> RocmManifest:
-    libraries = {**MANIFEST.libraries, "librocblas.so.6": rocm("librocblas.so.6", {"rocblas_sgemm": ("",)})}
-    del libraries[BLAS]
-    return dataclasses.replace(MANIFEST, libraries=libraries)
-
-
-@pytest.mark.parametrize(
-    ("manifest", "code", "words"),
-    [
-        (
-            without(MANIFEST, HIP, symbols={"hipOther": ("hip_4.2",)}),
-            "symbol-missing",
-            f"{PJRT_LIBRARY} needs 1 symbol that {HIP} of ROCm 7.2.0 does not export: hipFree",
-        ),
-        (
-            without(MANIFEST, HIP, symbols={"hipFree": ("hip_6.0",)}),
-            "symbol-version-missing",
-            f"version hip_4.2 of {HIP} (for hipFree)",
-        ),
-        (renamed_blas(), "needed-unresolved", f"needs {BLAS} (available: librocblas.so.6)"),
-    ],
-)
-def test_rocm_without_needed_parts_is_an_error(tmp_path: Path, manifest: RocmManifest, code: str, words: str) -> None:
-    assert words in fault(tmp_path, native(), code, manifest)
-
-
 def test_library_outside_every_layout_is_an_error(tmp_path: Path) -> None:
     found = judge(tmp_path, our_pjrt(), without(MANIFEST, BLAS, path=f"lib/rocblas/{BLAS}"))
     assert set(errors(found)) == {"layout-unresolved"}
@@ -265,60 +231,12 @@ def test_unresolved_library_of_rocm_is_a_warning(tmp_path: Path) -> None:
 # Faults of the wheel
 
 
-@pytest.mark.parametrize(
-    ("content", "code", "words"),
-    [
-        (native(needed=(HIP, BLAS, "libnuma.so.1")), "needed-unresolved", "libnuma.so.1"),
-        (native(needed=(HIP, BLAS, "bazel-out/bin/libown.so")), "needed-build-path", "bazel-out/bin/libown.so"),
-        (native(runpath=f"{RUNPATH}:$ORIGIN/../_solib_x86_64/x"), "runpath-build-leftover", "_solib_x86_64/x"),
-        (native(runpath=f"{RUNPATH}:/home/builder/lib"), "runpath-build-machine", "/home/builder/lib"),
-        (native(runpath=f"{RUNPATH}:lib"), "runpath-unsafe", "lib"),
-        (
-            native(*USES, TinySymbol(CANONICAL), needed=(HIP, BLAS, "libstdc++.so.6")),
-            "unversioned-symbol-too-new",
-            "needs 1 symbol of std::filesystem without a version: _ZNSt10filesystem9canonical",
-        ),
-        (native(*USES, TinySymbol("dlsym", "libc.so.6", "GLIBC_2.34")), "symbol-version-too-new", "GLIBC_2.34"),
-        (native()[:400], "elf-unreadable", "cannot be read"),
-    ],
-)
-def test_faulty_library_is_an_error(tmp_path: Path, content: bytes, code: str, words: str) -> None:
-    assert words in fault(tmp_path, content, code)
-
-
-def test_build_paths_in_strings_are_a_warning(tmp_path: Path) -> None:
-    text = b"\0/root/.cache/bazel/_bazel_root/12ab/execroot/xla/file.cc\0see /home/ for more\0"
-    evidence = judge(tmp_path, our_pjrt(with_sections(native(), (".rodata", 1, 2, text))))
-    assert errors(evidence) == {}
-    assert "/root/.cache/bazel/_bazel_root/12ab/execroot/xla/file.cc." in warnings(evidence)["build-path-in-strings"]
-
-
 def test_runpath_without_layouts_is_an_error(tmp_path: Path) -> None:
     search = ":".join(entry for entry in RUNPATH.split(":") if not entry.startswith("/opt"))
     found = judge(tmp_path, our_pjrt(native(runpath=search), preload=()))
     assert set(errors(found)) == {"layout-unresolved"}
     failed = sorted(name for name, check in checks(found).items() if check["outcome"] == "failed")
     assert failed == [f"layout {name}, Python 3.12" for name in ("opt-rocm", "prefix", "tarball")]
-
-
-def test_damaged_member_is_an_error(tmp_path: Path) -> None:
-    def flipped(data: bytes) -> bytes:
-        at = data.index(b"\x7fELF") + 100
-        return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
-
-    made = our_pjrt()
-    made.stored = (PJRT_LIBRARY,)
-    made.archive = flipped
-    found = errors(judge(tmp_path / "member", made))
-    assert f"{PJRT_LIBRARY} is damaged" in found["member-damaged"]
-
-
-def test_unreadable_archive_is_an_error(tmp_path: Path) -> None:
-    made = our_pjrt()
-    made.files["other-1.0.dist-info/RECORD"] = b""
-    found = errors(judge(tmp_path, made))
-    assert set(found) == {"archive-damaged"}
-    assert made.filename in found["archive-damaged"]
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"rocm_sonames": 1}', b'{"rocm_sonames": [], "members": [1]}'])

@@ -61,35 +61,6 @@ def test_bound_symbols_have_no_finding(symbol: TinySymbol) -> None:
     assert told(elf(symbol)) == []
 
 
-@pytest.mark.parametrize(
-    ("symbols", "code", "words"),
-    [
-        (
-            [TinySymbol("hipNew", HIP, "hip_4.2"), TinySymbol("hipNewer", HIP, "hip_6.0")],
-            "symbol-missing",
-            ["2 symbols", f"{HIP} of {ROCM} does not export", "hipNew, hipNewer"],
-        ),
-        ([TinySymbol("hipNew", bind="WEAK")], "symbol-missing", ["1 symbol that no needed library exports: hipNew"]),
-        ([TinySymbol("nowhere")], "symbol-missing", ["1 symbol that no needed library exports: nowhere"]),
-        (
-            [TinySymbol("hipFree", HIP, "hip_9.9")],
-            "symbol-version-missing",
-            [f"version hip_9.9 of {HIP} (for hipFree)", "has hip_4.2, hip_6.0"],
-        ),
-        (
-            [TinySymbol("hipFree", HIP, "hip_6.0")],
-            "symbol-version-missing",
-            ["hipFree in version hip_6.0", f"{HIP} of {ROCM} has hip_4.2"],
-        ),
-    ],
-)
-def test_missing_symbols_are_named(symbols: list[TinySymbol], code: str, words: list[str]) -> None:
-    (found,) = told(elf(*symbols))
-    assert (found.code, found.severity) == (code, Severity.ERROR)
-    assert [word for word in words if word not in found.message] == []
-    assert ROCM in found.remedy
-
-
 def test_version_needed_by_weak_symbols_is_a_warning() -> None:
     (found,) = told(elf(TinySymbol("hipFree", HIP, "hip_9.9", bind="WEAK")))
     assert (found.code, found.severity) == ("symbol-version-missing", Severity.WARNING)
@@ -123,12 +94,6 @@ def test_unmet_needs_name_other_sonames() -> None:
 def test_unmet_needs_name_rocm_that_has_the_library(soname: str, remedy: str) -> None:
     (found,) = unmet_needs(elf(needed=(soname,)), SYSTEM, OFFERS, ROCM)
     assert found.remedy.startswith(remedy)
-
-
-def test_needed_path_is_a_leaked_build_path() -> None:
-    (found,) = unmet_needs(elf(needed=("bazel-out/k8-opt/libown.so",)), SYSTEM, OFFERS, ROCM)
-    assert (found.code, found.severity) == ("needed-build-path", Severity.ERROR)
-    assert "bazel-out/k8-opt/libown.so" in found.message
 
 
 def test_closure_is_breadth_first_and_finite() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,12 @@ import pytest
 from ci_build.release.device_gate import durations
 from core.model import Outcome, Severity, Tier
 from promotion.evidence.evidence import ENVIRONMENT, record
-from promotion.evidence.known_tests import KnownTests, known_tests_for
+from promotion.evidence.known_tests import KnownTests
 from promotion.evidence.test_results import TestResult, TestVerdict, dump_results
 from promotion.gates.common.gate import Check, error
 from promotion.gates.common.runs import check_record
 from promotion.gates.device import evidence as device
-from promotion.gates.device.baseline import RUN, Baseline, baseline, check_ledgers, compare_with_baseline
+from promotion.gates.device.baseline import RUN, baseline, check_ledgers, compare_with_baseline
 from promotion.gates.device.shards import Shard
 from promotion.stage import read_staged
 from promotion.storage.directory_bucket import DirBucket
@@ -129,29 +128,3 @@ def test_check_ledgers_reports_unmatched_entry_of_whole_suite(
     results = [TestResult(id="tests/here_test.py::x", verdict=TestVerdict.PASSED)]
     found = [*check_ledgers(KnownTests(active=(entry(pattern=pattern),)), results, settings)]
     assert [finding.code for finding in found] == (["ledger-idle"] if idle else [])
-
-
-def test_check_ledgers_reports_expired_entry_that_matches() -> None:
-    today = date(2026, 4, 1)
-    known = known_tests_for([entry()], jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=today)
-    results = [TestResult(id="tests/pallas/a_test.py::x", verdict=TestVerdict.FLAKY)]
-    (found,) = check_ledgers(known, results, SMALL)
-    assert (found.code, found.severity) == ("ledger-over", Severity.WARNING)
-    assert "no-mosaic in ledgers/skips.toml expired on 2026-04-01; it would match 1 tests" in found.message
-    assert device_config(known=known).skips == ()
-
-
-@pytest.mark.parametrize(
-    ("run", "skipped", "codes"),
-    [
-        (1000, 50, []),
-        (950, 65, []),
-        (949, 50, ["too-few-tests"]),
-        (1000, 66, ["too-many-skipped"]),
-        (0, 999, ["too-few-tests", "too-many-skipped"]),
-    ],
-)
-def test_compare_with_baseline_reports_lost_tests(run: int, skipped: int, codes: list[str]) -> None:
-    before = Baseline(set_digest="c" * 64, counts={"run": 1000, "skipped": 50})
-    assert [finding.code for finding in compare_with_baseline(run, skipped, before)] == codes
-    assert list(compare_with_baseline(run, skipped, Baseline())) == []

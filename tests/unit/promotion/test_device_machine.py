@@ -188,26 +188,6 @@ def host(root: Path, devices: Sequence[GpuDevice], **more: Any) -> dict[str, str
     return bad(check_host(machine, devices, replace(EXPECTED, **more), root))
 
 
-def test_check_host_names_each_problem(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert host(root, ()) == {"devices": "no rocm device is available"}
-    (lacking, *_) = check_host(MachineInfo(devices=()), (), EXPECTED, root)
-    assert ([finding.code for finding in lacking.findings], lacking.times) == (["environment"], 0)
-    assert host(root, fake_devices(2, gfx="gfx950")) == {"devices": "the devices are gfx950, not gfx942"}
-    poor = [GpuDevice(index=0, gfx="gfx942", memory=16 * GIB, free=GIB)]
-    assert list(host(root, poor)) == ["device memory"]
-    assert list(host(root / "other", fake_devices(2))) == ["/dev/kfd", "/dev/shm"]
-    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=64 << 8, f_frsize=4096))
-    assert host(root, fake_devices(2)) == {"/dev/shm": "/dev/shm has 67.1 MB free, not 1.07 GB"}
-
-
-def test_check_host_notes_tenants(root: Path) -> None:
-    devices = fake_devices(2)
-    machine = MachineInfo(devices=devices, tenants=("process 7 uses an AMD GPU",))
-    (item,) = (item for item in check_host(machine, devices, EXPECTED, root) if item.name == "preflight: tenants")
-    assert [finding.message for finding in item.findings] == ["Tenants: process 7 uses an AMD GPU."]
-    assert (item.failed, item.details) == (False, {"tenants": ["process 7 uses an AMD GPU"]})
-
-
 @pytest.mark.parametrize(("counts", "good"), [((), True), ((2,), True), ((1, 2), True), ((1,), False), ((1, 8), False)])
 def test_check_host_refuses_wrong_number_of_devices(root: Path, counts: tuple[int, ...], good: bool) -> None:
     said = {"devices": f"2 devices are available, not {' or '.join(map(str, counts))}"}
@@ -238,28 +218,6 @@ def site_with(folder: Path, version: str = "7.2.0") -> tuple[ExpectedMachine, di
 
 def sick() -> str:
     return "hipGetDeviceCount returned 100"
-
-
-def test_check_jax_names_each_problem(tmp_path: Path) -> None:
-    expected, said = site_with(tmp_path)
-    first, second = said["devices"]
-    plugin, hip = said["libraries"]
-
-    def problems(**changes: object) -> dict[str, str]:
-        return bad(check_jax({**said, **changes}, expected, sick))
-
-    assert list(problems(error="RuntimeError: no backend")) == ["platform"]
-    assert list(problems(platforms=["cpu"], default="cpu")) == ["platform"]
-    assert list(problems(client="cuda 13000")) == ["platform"]
-    assert list(problems(devices=[])) == ["device count"]
-    assert list(problems(devices=[first, {**second, "kernel": "wrong"}])) == ["kernel on device 1"]
-    assert list(problems(devices=[first, {**second, "capability": "gfx90a:sramecc+"}])) == ["gfx name"]
-    assert "none of" in problems(libraries=[hip])["libraries"]
-    assert "does not belong" in problems(libraries=["/usr/lib/xla_rocm_plugin.so", hip])["libraries"]
-    assert "instead of" in problems(libraries=[str(tmp_path / "elsewhere" / PLUGIN), hip])["libraries"]
-    assert list(problems(libraries=[plugin])) == ["ROCm"]
-    Path(plugin).write_text("other code")
-    assert "has sha256" in problems()["libraries"]
 
 
 @pytest.mark.parametrize(("version", "good"), [("7.2.1", True), ("7.1.0", False), ("10.2.0", False), ("odd", False)])

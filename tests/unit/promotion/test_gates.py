@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gc
-import json
 import os
 import signal
 import sysconfig
@@ -170,32 +169,6 @@ def test_adopted_wheel_fails_for_broken_bytes_only(bucket: DirBucket, tmp_path: 
     assert any("tag-mismatch" in text for text in errors(evidence)) is not as_published
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("size", 1, "size is"),
-        ("sha256", "0" * 64, "sha256 is"),
-        ("targets", ("gfx942",), r"targets is ['gfx942', 'gfx950'], not ['gfx942']"),
-        ("needed", ("libc.so.6", "libother.so"), "needed is ['libc.so.6'], not"),
-        ("symbol_versions", {"GLIBC": "2.17"}, "symbol_versions is {'GLIBC': '2.28'}, not"),
-        ("path", "elsewhere.so", "wheels.json does not list it"),
-    ],
-)
-def test_wrong_wheels_json_fails_inspection(
-    bucket: DirBucket, tmp_path: Path, field: str, value: object, message: str
-) -> None:
-    first, *others = make_wheels(tmp_path / "w", pythons=PYTHON)
-    lie = replace(first.wheel.members[0], **{field: value})  # type: ignore[arg-type]
-    first = replace(first, wheel=replace(first.wheel, members=(lie,)))
-    evidence = inspected(bucket, staged_in(bucket, tmp_path, [first, *others]))
-    assert any("wheels-json-untrue" in text and message in text for text in errors(evidence)), errors(evidence)
-
-
-def test_incompatible_wheels_fail_inspection(bucket: DirBucket, tmp_path: Path) -> None:
-    evidence = inspected_with(bucket, tmp_path, pjrt("0.10.2+rocm7.9.9"))
-    assert any("set-pin-unmet: jax_rocm7_plugin-" in text for text in errors(evidence))
-
-
 def test_finding_names_its_file(bucket: DirBucket, tmp_path: Path) -> None:
     made = plugin()
     member = PLUGIN_LIBRARIES[0]
@@ -207,31 +180,6 @@ def test_finding_names_its_file(bucket: DirBucket, tmp_path: Path) -> None:
 def replaced(bucket: DirBucket, key: str, data: bytes) -> None:
     bucket.path(key).unlink()
     bucket.path(key).write_bytes(data)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda b: b["files"].clear(), "missing or incomplete in the staged index"),
-        (lambda b: b["files"][0].update(hashes={"sha256": "0" * 64}), "has wrong hashes for jaxlib"),
-        (lambda b: b["files"][0].update({"core-metadata": {"sha256": "0" * 64}}), "has wrong hashes for jaxlib"),
-        (lambda b: b["files"][0].update({"core-metadata": True}), "missing or incomplete in the staged index"),
-    ],
-)
-def test_wrong_staged_index_fails_inspection(
-    bucket: DirBucket, staged: StagedSet, change: Callable[[dict[str, Any]], object], message: str
-) -> None:
-    key = f"{staged.simple}jaxlib/index.json"
-    body = json.loads(bucket.get(key))
-    change(body)
-    replaced(bucket, key, json.dumps(body).encode())
-    assert any(message in text for text in errors(inspected(bucket, staged)))
-
-
-def test_wrong_core_metadata_fails_inspection(bucket: DirBucket, staged: StagedSet) -> None:
-    (key,) = [key for key in bucket.list(staged.root) if "jax_rocm7_pjrt" in key and key.endswith(".metadata")]
-    replaced(bucket, key, b"Name: other\n")
-    assert any("is not the METADATA of jax_rocm7_pjrt" in text for text in errors(inspected(bucket, staged)))
 
 
 def test_changed_staged_bytes_stop_every_gate(bucket: DirBucket, tmp_path: Path) -> None:

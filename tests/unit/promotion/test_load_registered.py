@@ -42,28 +42,6 @@ def test_registered_code_has_no_findings(tmp_path: Path) -> None:
     assert codes(path, seen(path, (MAGIC, 1, NAMES[0]), (MAGIC, 1, NAMES[1]))) == []
 
 
-def test_unregistered_bundle_is_an_error(tmp_path: Path) -> None:
-    path = library(tmp_path)
-    (found,) = codes(path, seen(path, (MAGIC, 1, NAMES[0])))
-    assert found == ("registration-missing", "1 of its 2 bundles of device code with HIP when it is loaded.")
-    assert codes(path, {})[0][1].startswith("0 of its 2 bundles")
-
-
-@pytest.mark.parametrize(("magic", "version"), [(MAGIC + 1, 1), (MAGIC, 2)])
-def test_wrapper_that_hip_refuses_is_an_error(tmp_path: Path, magic: int, version: int) -> None:
-    path = library(tmp_path)
-    (found,) = codes(path, seen(path, (MAGIC, 1, NAMES[0]), (magic, version, NAMES[1])))
-    assert found[0] == "registration-missing"
-    assert found[1].endswith(f" with magic {magic:#x} and version {version}.")
-
-
-def test_other_kernels_than_constructors_name_are_an_error(tmp_path: Path) -> None:
-    path = library(tmp_path)
-    (found,) = codes(path, seen(path, (MAGIC, 1, ["_Z3addv", "_Z3subv"]), (MAGIC, 1, NAMES[1])))
-    assert found[0] == "registration-differs"
-    assert found[1].startswith("2 kernels of the bundle")
-
-
 def test_bundle_without_read_constructor_is_an_error(tmp_path: Path) -> None:
     """The coverage gate would compare no kernels of the bundle."""
     path = library(tmp_path, silent=[1])

@@ -16,8 +16,6 @@ from promotion.policy.set_rules import (
     growth_problems,
     order_problems,
     rocm_problems,
-    set_problems,
-    size_problems,
     variant_problems,
 )
 from promotion.policy.verdict import verdict
@@ -26,21 +24,6 @@ from tests.support import sets
 SET = sets.wheel_set()
 POLICY = load_policy("multi-arch")
 PJRT = SET.wheels[0]
-
-
-def test_set_problems_reports_missing_file() -> None:
-    policy = replace(POLICY, files=("constraints.txt", "pylock.toml"))
-    made = replace(SET, files={"constraints.txt": "0" * 64})
-    assert "The set has no pylock.toml." in set_problems(made, policy)
-    assert "The set has no constraints.txt." not in set_problems(made, policy)
-
-
-def test_set_problems_reports_missing_target() -> None:
-    """The set is for gfx942; a target ID with features is for its processor."""
-    policy = replace(POLICY, required_targets=("gfx942", "gfx90a", "gfx950"))
-    made = replace(SET, targets=("gfx90a:xnack-", "gfx942"))
-    (problem,) = (text for text in set_problems(made, policy) if "must have" in text)
-    assert problem == f"The set is not for gfx950, which the index {SET.index} must have."
 
 
 @pytest.mark.parametrize("channel", ["nightly", "release"])
@@ -52,14 +35,6 @@ def before(**sizes: int) -> PromotedSet:
     """Return a set whose wheels have these sizes."""
     wheels = (sets.ledger_wheel(project.replace("_", "-"), size=size) for project, size in sizes.items())
     return sets.promoted_set(*wheels)
-
-
-@pytest.mark.parametrize(("size", "says"), [(250_000_000, ()), (250_000_001, ("has 250.0 MB; the policy allows 250",))])
-def test_size_problems_reports_oversized_wheel(size: int, says: tuple[str, ...]) -> None:
-    large = replace(SET, wheels=(replace(PJRT, size=size), *SET.wheels[1:]))
-    found = [*size_problems(large, replace(POLICY, sizes={"jax-rocm{major}-pjrt": 250}))]
-    assert len(found) == len(says)
-    assert all(part in text for text, part in zip(found, says, strict=True))
 
 
 def test_growth_problems_reports_growth_beyond_policy() -> None:

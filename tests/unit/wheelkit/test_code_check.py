@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from core.model import GfxTarget
-from tests.support.faults.code_objects import CODE_FAULTS, CodeFault
+from tests.support.code_faults import CODE_FAULTS, CodeFault
 from tests.support.whole_code import (
     Edit,
     descriptor,

@@ -96,26 +96,6 @@ def test_verdict_ignores_libraries_of_the_build_machine(judge: Judge, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("symbols", "more", "found", "says"),
-    [
-        ([], {"needed": ["libpython3.12.so.1.0"]}, ["needed-not-allowed"], "libpython"),
-        ([TinySymbol("inflate_fast")], {"needed": ["libz.so.1"]}, ["symbol-not-allowed"], "inflate_fast of libz.so.1"),
-        ([], {"machine": 183}, ["machine-foreign"], ""),
-        ([], {"machine": 224}, ["machine-foreign"], ""),
-        ([], {"isa_needed": 0x5}, ["isa-too-new"], ""),
-        ([], {"needed": ["libc.musl-x86_64.so.1"]}, ["libc-foreign", "needed-not-allowed"], ""),
-    ],
-)
-def test_verdict_reports_foreign_needs(
-    judge: Judge, symbols: list[TinySymbol], more: dict[str, Any], found: list[str], says: str
-) -> None:
-    result = judge(*symbols, **more)
-    assert sorted(codes(result)) == found
-    assert says in result.findings[0].message
-    assert result.policy == "linux_x86_64"
-
-
-@pytest.mark.parametrize(
     ("symbols", "more"),
     [
         ([TinySymbol("hipInit", "libamdhip64.so.7", "hip_4.2")], {"needed": [HIP], "allowed": [HIP]}),

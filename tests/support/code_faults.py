@@ -1,4 +1,4 @@
-"""Faults of one code object, with the finding of each; unit tests and the fault matrix share them."""
+"""Faults of one code object, with the finding of each."""
 
 from __future__ import annotations
 

@@ -1,1 +1,0 @@
-"""Faults of the published wheels, and the table of the gates that catch them."""
