@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import re
 import signal
 import sysconfig
 import threading
@@ -350,6 +351,18 @@ def test_passed_gate_is_skipped(bucket: DirBucket, staged: StagedSet) -> None:
     assert run(bucket, staged, MUST_NOT_RUN) == first
     with pytest.raises(AssertionError, match="ran again"):
         run(bucket, staged, MUST_NOT_RUN, redo=True)
+
+
+@pytest.mark.parametrize("part", ["wheel", "file"])
+def test_evidence_does_not_count_for_changed_files(bucket: DirBucket, tmp_path: Path, part: str) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=PYTHON)
+    staged = staged_in(bucket, tmp_path, wheels)
+    (first,) = run(bucket, staged, made_gate([GOOD]))
+    assert first.outcome is Outcome.PASSED
+    name = {"wheel": wheels[0].wheel.filename, "file": "constraints.txt"}[part]
+    replaced(bucket, staged.file(name), bucket.get(staged.file(name))[:-1])
+    with pytest.raises(BucketError, match=rf"{re.escape(name)} has sha256"):
+        run(bucket, staged, MUST_NOT_RUN)
 
 
 def test_gate_with_other_settings_or_code_runs_again(
