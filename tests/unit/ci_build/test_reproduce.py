@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from ci_build.build import dist_wheels, reproduce
 from ci_build.build.plan import make_plan
 from ci_build.build.reproduce import _other_inputs, read_recorded_set
 from ci_build.build.set_files import write_set
+from ci_build.build.source.source_build import PreparedBuild
 from ci_build.cli.commands.reproduce import recorded_settings, with_lock
 from ci_build.cli.options.request import build_request
 from ci_build.cli.options.settings import Settings
@@ -122,6 +124,20 @@ def test_reproduce_ignores_how_rocm_was_verified() -> None:
     assert _other_inputs(before, now) == []
     assert _other_inputs({"source": {"rocm": "a"}}, now) == []
     assert _other_inputs(before, now | {"source": {"rocm": "b"}}) == ["source.rocm is 'b', was 'a'"]
+
+
+@pytest.mark.parametrize("part", ["rocm", "builder", "jax_commit"])
+def test_reproduce_refuses_other_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    inputs = SourceInputs(jax_commit="a", xla_commit=COMMIT, rocm="b", builder="c")
+    request = asked(BASE)
+    before = replace(set_of(request), request=make_plan(request, inputs).record())
+    other: dict[str, Any] = {part: "other"}
+    now = PreparedBuild(plan=make_plan(request, replace(inputs, **other)), before=())
+    monkeypatch.setattr(dist_wheels, "prepare", lambda *_: now)
+    monkeypatch.setattr(reproduce, "execute", lambda *_, **__: pytest.fail("built from other inputs"))
+    unused: Any = None
+    with pytest.raises(RequestError, match=rf"source\.{part} is 'other', was '[abc]'"):
+        reproduce.reproduce(tmp_path, before, unused, unused, unused, unused)
 
 
 def test_reproduce_refuses_adopted_wheels(tmp_path: Path) -> None:
