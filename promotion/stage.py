@@ -142,10 +142,11 @@ def stored_problems(
             yield f"{key} has {stored.size} bytes; {WHEELS_JSON} records {sizes[name]}."
 
 
-def changed_files(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> Iterator[str]:
-    """Yield a sentence for each staged file of a set that differs from its wheels.json."""
+def refuse_changed_files(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> None:
+    """Raise BucketError if a staged file differs from the set's wheels.json."""
     wheels = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels}
-    return stored_problems(bucket, staged.file, {**wheels, **wheel_set.files}, sizes_of(wheel_set))
+    problems = stored_problems(bucket, staged.file, {**wheels, **wheel_set.files}, sizes_of(wheel_set))
+    raise_if_any(problems, BucketError, "Stage the set again.")
 
 
 def staged_wheels(staged: StagedSet, wheel_set: WheelSet, metadata: Mapping[str, str]) -> Iterator[IndexedWheel]:

@@ -34,7 +34,7 @@ from promotion.gates.device.shards import collect_shards, parse_shard
 from promotion.gates.device.suite import parse_source, read_list, suite_id
 from promotion.policy.families import load_families
 from promotion.policy.policy import load_waivers
-from promotion.stage import read_staged
+from promotion.stage import read_staged, refuse_changed_files
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import StagedSet
 
@@ -192,6 +192,7 @@ def join(
 ) -> tuple[Evidence, ...]:
     """Create evidence from the results of all shards."""
     wheel_set = read_staged(bucket, staged)
+    refuse_changed_files(bucket, staged, wheel_set)
     targets = covered_targets(config, wheel_set)
     config = with_known_tests(config, staged, wheel_set.jax_version)
     shards = collect_shards(bucket, staged, config.gate_name, config.settings, targets, config.signer)

@@ -39,7 +39,7 @@ from promotion.gates.common.gate import Check, Gate, GateContext, error, warning
 from promotion.gates.common.gate_code import code_digest
 from promotion.gates.common.transcript import Transcript
 from promotion.policy.policy import EDITION, edition
-from promotion.stage import changed_files, raise_if_any, read_staged
+from promotion.stage import read_staged, refuse_changed_files
 from promotion.storage.bucket import AbsentError, Bucket
 from promotion.storage.keys import StagedSet
 
@@ -86,7 +86,7 @@ def run_gates(
     selected = _selected_targets(wheel_set, targets)
     last = () if redo else _latest_evidence(read_all(bucket, staged).values(), signer)
     if last:  # evidence counts only for the files that the gates read
-        raise_if_any(changed_files(bucket, staged, wheel_set), BucketError, "Stage the set again.")
+        refuse_changed_files(bucket, staged, wheel_set)
     oldest = None if max_age is None else datetime.now(UTC) - max_age
     stop = threading.Event()
     results: list[dict[str, Evidence]] = []
