@@ -224,8 +224,6 @@ def dynamic_entry(tag: int, value: int) -> Edit:
     return edit
 
 
-
-
 def kernel_symbol(suffix: str, at: int, form: str, value: int) -> Edit:
     """Overwrite a field of the first kernel's symbol: suffix .kd is its descriptor, and an empty one its function."""
 

@@ -34,7 +34,7 @@ def by_readelf(library: Path) -> dict[str, tuple[str, ...]]:
 @pytest.mark.network
 def test_manifest_of_real_rocm_agrees_with_readelf(tmp_path: Path) -> None:
     tree, file = unpack_real_rocm(tmp_path / "rocm"), tmp_path / "manifest.json"
-    argv = [sys.executable, "-m", "ci_build.cli", "rocm", "manifest", tree]
+    argv = [sys.executable, "-m", "ci_build.cli", "rocm", "manifest", str(tree)]
     subprocess.run([*argv, f"--rocm-version={VERSION}", f"--out={file}"], check=True, cwd=ROOT)
     manifest = load_manifest(file.read_bytes())
     assert len(manifest.libraries) == 7

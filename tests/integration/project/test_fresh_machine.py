@@ -5,14 +5,27 @@ Each container starts empty: no cache, no key, no daemon, no tools.
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+from pathlib import Path
 
 import pytest
 
-from tests.support import bare, checkout, docker
+from tests.support import bare, docker
 
+ROOT = Path(__file__).resolve().parents[3]
 CLONE = "/clone"
 INSTALL_LINE = re.compile(r"^  (pip install .+)$", re.MULTILINE)
+
+
+def clone() -> bytes:
+    """Return the files of this repository, including uncommitted changes, as a tar archive."""
+    argv = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(argv, cwd=ROOT, capture_output=True, check=True).stdout.split(b"\0")
+    existing = [name for name in listed if name and (ROOT / os.fsdecode(name)).is_file()]
+    argv = ["tar", "--create", "--null", "--files-from=-"]
+    return subprocess.run(argv, cwd=ROOT, input=b"\0".join(existing), stdout=subprocess.PIPE, check=True).stdout
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +38,7 @@ def index() -> bare.Index:
 def test_readme_commands_pass_and_both_installers_install(engine: docker.Docker, index: bare.Index) -> None:
     """Run the main job, install from its index, and run the newcomer tier, which may skip nothing."""
     with bare.running(engine, "bookworm", index) as machine:
-        machine.must("tar", "--extract", cwd=CLONE, stdin=checkout.files())
+        machine.must("tar", "--extract", cwd=CLONE, stdin=clone())
         assert machine.run("sh", "-c", "command -v git cc readelf curl xz").returncode, "the machine is not bare"
         printed = machine.must("python3", "build/ci_build", "release", "--local", cwd=CLONE)
         line = INSTALL_LINE.search(printed)
