@@ -18,14 +18,19 @@ _MAGIC = {"gz": b"\x1f\x8b", "xz": b"\xfd7zXZ\0", "zst": b"\x28\xb5\x2f\xfd"}
 _LOOK = 64 << 20
 """Bytes of a tarball's content that are read at most; a whole ROCm has more than 10 GB."""
 _HINT = "Give a tarball of TheRock for Linux, or the folder of a ROCm, such as /opt/rocm."
+_PERMISSIONS = "Change its permissions."
 
 
 def check_folder(folder: Path) -> None:
     """Check that a folder is the prefix of a ROCm, or a folder with `_rocm_sdk_*` packages.
 
     Raises:
-        RequestError: the folder has no HIP runtime.
+        RequestError: the folder cannot be read, or has no HIP runtime.
     """
+    try:
+        next(folder.iterdir(), None)  # glob takes an unreadable folder for an empty one
+    except OSError as error:
+        raise RequestError(f"{folder} cannot be read: {error.strerror}.", hint=_PERMISSIONS) from error
     prefixes = (folder, *folder.glob(PACKAGES))
     if not any(next(prefix.glob(f"{place}/{_HIP}"), None) for prefix in prefixes for place in LIBRARY_FOLDERS):
         places = ", ".join(LIBRARY_FOLDERS)
@@ -46,7 +51,7 @@ def check_tarball(path: Path) -> None:
                 ending = next(ending for ending in FORMATS if path.name.endswith(ending))
                 raise RequestError(f"{path} is not a {ending} file.", hint=_HINT)
     except OSError as error:
-        raise RequestError(f"{path} cannot be read: {error.strerror}.", hint="Change its permissions.") from error
+        raise RequestError(f"{path} cannot be read: {error.strerror}.", hint=_PERMISSIONS) from error
     try:
         reason = _why_no_rocm(path, compression)
     except ArchiveError as error:

