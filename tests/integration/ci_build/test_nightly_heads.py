@@ -17,6 +17,7 @@ from tests.support.file_server import Behaviour, serving
 from tests.support.machine import need
 from tests.support.nights import JAX, Nights
 from tests.support.nights import nights as nights
+from tests.support.nights import small_release as small_release
 from tests.support.wheel_sets import plain
 
 
