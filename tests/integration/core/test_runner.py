@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -113,15 +114,10 @@ def test_run_names_number_of_unknown_signal(tmp_path: Path) -> None:
 
 
 def test_run_kills_child_that_ignores_signals(tmp_path: Path) -> None:
-    child = "import os, signal, sys, time; signal.signal(15, signal.SIG_IGN); print(os.getpid()); sys.stdout.close()"
-    script = (
-        "import subprocess, sys, time\n"
-        f"child = subprocess.Popen([sys.executable, '-c', {child + '; time.sleep(60)'!r}], stdout=subprocess.PIPE)\n"
-        f"open({str(tmp_path / 'pid')!r}, 'wb').write(child.stdout.readline())\n"
-        "time.sleep(60)\n"
-    )
+    # Shells start in milliseconds, so that the limit leaves a slow machine enough time.
+    child = f"trap '' TERM; echo $$ >{tmp_path}/pid; exec sleep 60 >{tmp_path}/out"
     with pytest.raises(ProcessError, match="ran longer"):
-        runner().run([PYTHON, "-c", script], timeout=4)
+        runner().run(["sh", "-c", f"sh -c {shlex.quote(child)} & sleep 60"], timeout=4)
     assert _gone(int((tmp_path / "pid").read_text()))
 
 
@@ -144,15 +140,9 @@ def test_run_streams_lines_and_split_characters() -> None:
 
 
 def test_run_timeout_stops_process_group() -> None:
-    script = (
-        "import subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
-        "print(child.pid, flush=True)\n"
-        "time.sleep(60)\n"
-    )
     pids: list[str] = []
     with pytest.raises(ProcessError, match="ran longer than 3 s"):
-        runner().run([PYTHON, "-c", script], timeout=3, on_line=pids.append)
+        runner().run(["sh", "-c", "sleep 60 & echo $!; sleep 60"], timeout=3, on_line=pids.append)
     assert _gone(int(pids[0]))
 
 
