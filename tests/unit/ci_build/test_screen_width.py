@@ -19,6 +19,8 @@ from tests.support.own_terminal import Printed, own_terminals
 from tests.support.promoting import go, staged_in
 from tests.support.wheel_sets import make_set, make_wheels, write_set
 
+pytestmark = pytest.mark.usefixtures("clean_main")
+
 READ = (
     "targets",
     "sources list",

@@ -13,6 +13,8 @@ from promotion.storage.directory_bucket import DirBucket
 from tests.support.promoting import RELEASED, go, staged_in
 from tests.support.wheel_sets import make_wheels
 
+pytestmark = pytest.mark.usefixtures("clean_main")
+
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> DirBucket:

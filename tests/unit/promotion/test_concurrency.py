@@ -18,7 +18,6 @@ from tests.support.memory_bucket import KilledError, MemoryBucket
 from tests.support.promoting import NOW, POLICY, staged_in
 from tests.support.wheel_sets import make_wheels
 
-pytestmark = pytest.mark.threads
 PATIENCE = 60
 """Seconds after which something hangs; nothing is measured with it."""
 

@@ -21,6 +21,8 @@ from promotion.storage.directory_bucket import DirBucket
 from tests.support.promoting import POLICY, RELEASED, go, objects, offered, staged_in
 from tests.support.wheel_sets import make_set, make_wheels, write_set
 
+pytestmark = pytest.mark.usefixtures("clean_main")
+
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> DirBucket:

@@ -26,6 +26,8 @@ from promotion.storage.keys import StagedSet
 from tests.support.promoting import RELEASED, objects, staged_in
 from tests.support.wheel_sets import make_wheels, passing_evidence
 
+pytestmark = pytest.mark.usefixtures("clean_main")
+
 
 class Place:
     """An index of two signed nightly sets, a third staged set, and the key of the ledger."""

@@ -35,6 +35,8 @@ from tests.support.promoting import POLICY, RELEASED, go, objects, staged_in
 from tests.support.signing_key import signing_key
 from tests.support.wheel_sets import make_wheels
 
+pytestmark = pytest.mark.usefixtures("clean_main")
+
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
 

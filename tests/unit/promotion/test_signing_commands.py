@@ -38,6 +38,8 @@ from tests.support.promoting import NOW, RELEASED, staged_in
 from tests.support.signing_key import SIGNING_KEY, signing_key
 from tests.support.wheel_sets import SetWheel, make_set, make_wheels, passing_evidence, write_set
 
+pytestmark = pytest.mark.usefixtures("clean_main")
+
 REPORTER = Reporter(terminal=False)
 
 
