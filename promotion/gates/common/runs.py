@@ -84,7 +84,8 @@ def run_gates(
     """
     wheel_set = read_staged(bucket, staged)
     selected = _selected_targets(wheel_set, targets)
-    last = () if redo else _latest_evidence(read_all(bucket, staged).values(), signer)
+    stored = (file for file in read_all(bucket, staged).values() if file.evidence.set_digest == wheel_set.digest)
+    last = () if redo else _latest_evidence(stored, signer)
     if last:  # evidence counts only for the files that the gates read
         refuse_changed_files(bucket, staged, wheel_set)
     oldest = None if max_age is None else datetime.now(UTC) - max_age

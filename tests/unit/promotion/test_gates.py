@@ -365,6 +365,14 @@ def test_evidence_does_not_count_for_changed_files(bucket: DirBucket, tmp_path: 
         run(bucket, staged, MUST_NOT_RUN)
 
 
+def test_evidence_of_another_set_is_not_reused(bucket: DirBucket, staged: StagedSet) -> None:
+    run(bucket, staged, made_gate([GOOD]))
+    (key,) = read_all(bucket, staged)
+    replaced(bucket, key, bucket.get(key).replace(staged.digest.encode(), b"0" * 64))
+    with pytest.raises(AssertionError, match="ran again"):
+        run(bucket, staged, MUST_NOT_RUN)
+
+
 def test_gate_with_other_settings_or_code_runs_again(
     bucket: DirBucket, staged: StagedSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
