@@ -460,6 +460,7 @@ _KERNEL_EDITS: list[tuple[str, str, Break]] = [
     ("target-missing", "object of a module", gemm(lambda module: module["objects"].pop("gfx950"), OTHER)),
     ("code-object-wrong", "object of gfx950", kernel_file(OBJECT, whole_code("gfx950"))),
     ("code-object-wrong", "object without kernels", kernel_file(OBJECT, whole_code("gfx942", ()))),
+    ("code-object-wrong", "damaged object", stored(OBJECT, b"", b"amdhsa--gfx942", b"amdhsa--gfx943")),
     ("code-object-damaged", "truncated object", kernel_file(OBJECT, whole_code("gfx942")[:120])),
 ]
 
