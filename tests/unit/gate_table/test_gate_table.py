@@ -49,8 +49,6 @@ GOES = frozenset(
         "unwind-table-wrong",
         # Side effects of imports, names of all Pythons, registered variables (promotion/gates/load).
         "import-effects", "import-prints", "import-slow", "name-missing", "variable-differs", "variable-missing",
-        # Locks of poetry and pdm (promotion/gates/install/locking.py).
-        "lock-elsewhere", "lock-failed",
     }
 )  # fmt: skip
 """Codes without rows; delete each together with its check."""
