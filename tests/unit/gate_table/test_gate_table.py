@@ -6,6 +6,7 @@ The second half fails if a check is removed, or if one is added without a row.
 from __future__ import annotations
 
 import ast
+import functools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -115,20 +116,22 @@ def test_rows_have_different_names() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
+@functools.cache
 def _severities() -> dict[str, set[str]]:
     """Return code -> documented severities, for findings on wheels and of gates."""
     entries = [*finding_entries()["Wheels"], *finding_entries()["Gates"]]
     return {entry.code: set(entry.severity.replace(" or ", " ").split()) for entry in entries}
 
 
-def _calls() -> Iterator[ast.Call]:
-    """Yield the calls of the modules that create findings."""
-    root = Path(__file__).parents[3]
+@functools.cache
+def _calls() -> Sequence[ast.Call]:
+    """Return the calls in the modules that create findings."""
+    root, calls = Path(__file__).parents[3], []
     for folder in ("wheelkit", "promotion", "ci_build/build"):
         for path in (path for path in (root / folder).rglob("*.py") if path.name not in GOING):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Call):
-                    yield node
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            calls += [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return calls
 
 
 def _places() -> Iterator[str]:
