@@ -130,7 +130,7 @@ def make_wheel(
 
     job = prepare(request, request.targets or (), cache=cache, runner=runner, progress=progress, place=place)
     built = job.run(runner, progress, capacity, tasks)
-    plan = recipe.with_members(recipe.repair_plan(request, version, job.catalog), job.catalog, built.natives)
+    plan = recipe.with_members(recipe.repair_plan(request, version), job.catalog, built.natives)
     # The key covers everything that the bytes of the repaired wheel depend on.
     key = step_key(
         natives=[(native.path, native.sha256) for native in built.natives],

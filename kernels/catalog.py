@@ -25,12 +25,12 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _HAS: Mapping[ModuleKind, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ModuleKind.CO_LAUNCHER: (
         ("source", "host", "ffi", "objects"),
-        ("units", "generators", "flags", "compiled", "only"),
+        ("units", "generators", "flags", "only"),
     ),
-    ModuleKind.PORTABLE: (("host", "ffi", "units"), ("source", "objects", "generators", "compiled", "headers", "only")),
+    ModuleKind.PORTABLE: (("host", "ffi", "units"), ("source", "objects", "generators", "headers", "only")),
     ModuleKind.DEVICE_LIB: (
         ("source", "generators", "flags", "headers"),
-        ("objects", "units", "ffi", "host", "sonames"),
+        ("objects", "units", "ffi", "host"),
     ),
     ModuleKind.FFI_SHIM: (("source", "host", "ffi", "needs", "abi"), ("objects", "units", "generators", "only")),
 }
@@ -200,7 +200,7 @@ def _bad_names(module: KernelModule, catalog: Catalog) -> Iterator[str]:
 
 
 def _bad_paths(module: KernelModule) -> Iterator[str]:
-    paths = [*module.host, *module.headers, *module.include, *module.compiled]
+    paths = [*module.host, *module.headers, *module.include]
     paths += [unit.source for unit in module.units] + [generator.script for generator in module.generators]
     paths += [objects.folder for objects in module.objects] + [objects.csv for objects in module.objects]
     paths += [name for objects in module.objects for name in (*objects.files, objects.tuned)]

@@ -44,14 +44,11 @@ def code_problems(data: bytes, label: str, target: str, kernels: Sequence[str], 
     return problems
 
 
-def library_problems(
-    path: Path, label: str, exports: Sequence[str], sonames: Sequence[str], *, alone: bool = False
-) -> list[str]:
+def library_problems(path: Path, label: str, exports: Sequence[str], *, alone: bool = False) -> list[str]:
     """Return the problems of a host library: missing handlers and forbidden dependencies.
 
     Args:
         exports: required symbols.
-        sonames: allowed dependencies besides SYSTEM.
         alone: refuse other exports, such as a bundled C++ library, to which other libraries would bind.
     """
     try:
@@ -65,11 +62,11 @@ def library_problems(
         problems.append(f"{label} does not export {_list(lacking)}")
     if alone and (more := sorted(set(elf.exported) - set(exports))):
         problems.append(f"{label} also exports {_list(more[:5])}")
-    if foreign := sorted(set(elf.needed) - {*SYSTEM, *sonames}):
+    if foreign := sorted(set(elf.needed) - set(SYSTEM)):
         problems.append(f"{label} has forbidden dependencies: {_list(foreign)}")
     # Undefined symbols of linked libraries have a version; the linker silently accepts symbols without a library.
     loose = sorted({s.name for s in elf.undefined if s.version is None and s.bind == "GLOBAL"})
-    if loose and not sonames:
+    if loose:
         problems.append(f"{label} uses {_list(loose[:5])}, which none of its libraries defines")
     return problems
 

@@ -55,7 +55,6 @@ def device_objects(
     own = f"{{generated {module.name}}}"
     include = [word for folder in module.include for word in ("-I", f"{{source}}/{folder}")] + ["-I", own]
     units = [(f"{own}/{name}", name, digest) for name, digest in generated.units.items()]
-    units += [(f"{{source}}/{path}", path, tree.files[path]) for path in module.compiled]
     steps: list[CompileStep] = []
     parts = []
     for path, name, digest in units:
@@ -150,6 +149,6 @@ def shim_steps(
         module=module.name,
         after=tuple(label for host, devices in parts for label in (host, *(label for _, label in devices))),
         link=tuple(parts),
-        checks={"exports": exports, "alone": True, "sonames": module.sonames, "max_size": most},
+        checks={"exports": exports, "alone": True, "max_size": most},
     )
     return (*own, link)

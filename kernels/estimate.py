@@ -40,7 +40,7 @@ def bound(modules: Sequence[KernelModule], wanted: Sequence[str]) -> Bound:
             steps += 1 + len(module.host)
             seconds += module.seconds
             continue
-        count = sum(generator.kept for generator in module.generators) + len(module.compiled)
+        count = sum(generator.kept for generator in module.generators)
         steps += count * (1 + own)
         seconds += count * module.seconds * (HOST_SHARE + (1 - HOST_SHARE) * own)
     return Bound(steps=steps, seconds=seconds)

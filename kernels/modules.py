@@ -123,14 +123,12 @@ class Unit:
         name: name of the code object without the suffix `.co`.
         source: path of the source below `kernels/src`.
         kernels: exact set of kernel symbols that the source defines.
-        defines: macros.
         seconds, memory_mb: cost for one target with the slowest compiler; orders and limits the jobs.
     """
 
     name: str
     source: str
     kernels: tuple[str, ...]
-    defines: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 1.0
     memory_mb: int = 200
 
@@ -174,11 +172,9 @@ class KernelModule:
         toolchains: toolchains that can build the module.
         headers: folders or files of the source that the units include.
         include: folders of `headers` on the include path.
-        compiled: files of the source that are compiled besides generated ones.
         only: regular expression -> processors. Generated units whose name matches have device code for these processors
             only; for none if they contain no kernels, such as a dispatcher.
         flags: toolchain -> compiler flags for a device-lib or an ffi-shim; the flags of rocm also apply to container.
-        sonames: allowed dependencies of the library besides the C library.
         seconds, memory_mb: estimated CPU seconds and megabytes: of each generated unit, or of the library with all its
             files. Libraries that share files cost less together.
         max_size: maximum bytes of the library, or the bytes that a device-lib may add to a library.
@@ -199,10 +195,8 @@ class KernelModule:
     toolchains: tuple[str, ...] = ("pypi", "rocm", "container")
     headers: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
-    compiled: tuple[str, ...] = ()
     only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    sonames: tuple[str, ...] = ()
     ffi: tuple[FfiHandler, ...] = ()
     objects: tuple[CodeObjectSet, ...] = ()
     units: tuple[Unit, ...] = ()

@@ -15,7 +15,6 @@ from packaging.version import Version
 from core import targets, versions
 from core.errors import RequestError
 from core.model import BuildRequest, GfxTarget, KernelRequest, RocmVersion
-from kernels.catalog import load_catalog
 from kernels.modules import Catalog, KernelModule, ModuleKind
 from wheelkit import recipe_base
 from wheelkit.repair.plan import RepairPlan
@@ -234,13 +233,11 @@ def _entry(module: KernelModule, natives: Sequence[NativeFile], wanted: Sequence
     }
 
 
-def repair_plan(request: BuildRequest, version: str, catalog: Catalog | None = None) -> RepairPlan:
+def repair_plan(request: BuildRequest, version: str) -> RepairPlan:
     """Return the plan that checks the packed wheel and completes its metadata.
 
     The libraries are known only after packing; `with_members` adds them.
     """
-    catalog = catalog or load_catalog()
-    sonames = frozenset(name for module in catalog.modules.values() for name in module.sonames)
     project = tomllib.loads((PROJECT_FOLDER / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return RepairPlan(
         project=versions.KERNELS_PROJECT,
@@ -253,7 +250,6 @@ def repair_plan(request: BuildRequest, version: str, catalog: Catalog | None = N
         requires_dist=tuple(project["dependencies"]),
         license_text=recipe_base.license_text(),
         entry_points={},
-        allowed_sonames=sonames,
     )
 
 

@@ -64,7 +64,7 @@ def used_by(modules: Iterable[KernelModule], files: Iterable[str]) -> tuple[str,
     tables: set[str] = set()
     for module in modules:
         folders |= set(module.headers)
-        exact |= {*module.compiled, *(generator.script for generator in module.generators)}
+        exact |= {generator.script for generator in module.generators}
         # A generator imports modules from its own folder.
         folders |= {generator.script.rpartition("/")[0] for generator in module.generators}
         for objects in module.objects:

@@ -98,7 +98,7 @@ def check(out: Path, label: str, checks: Mapping[str, Any]) -> list[str]:
     problems: list[str] = []
     if "exports" in checks:
         alone = checks.get("alone", False)
-        problems += library_problems(out, label, checks["exports"], checks["sonames"], alone=alone)
+        problems += library_problems(out, label, checks["exports"], alone=alone)
     if "target" in checks and "kernels" not in checks:
         clause = code_object_problem(out.read_bytes()[:HEAD_SIZE], GfxTarget.parse(checks["target"]), machs())
         problems += [f"{label} {clause}"] if clause else []

@@ -35,8 +35,8 @@ class CompileStep:
         name: file name of the output.
         inputs: input -> digest, by names that do not depend on folders.
         after: labels of the steps whose outputs the command reads.
-        checks: requirements of the output: `target` and `kernels`, or `exports`, `alone` (no other exports) and
-            `sonames`; and `max_size`.
+        checks: requirements of the output: `target` and `kernels`, or `exports` and `alone` (no other
+            exports); and `max_size`.
         link: for a device-lib: label of each host object, with the labels of its device objects by target.
         rocm: whether a ROCm compiler runs the step, behind the toolchain's launcher and wrapper.
     """
@@ -109,7 +109,7 @@ def library_steps(
         memory_mb=module.memory_mb,
         module=module.name,
         after=labels,
-        checks={"exports": exports, "alone": True, "sonames": module.sonames, "max_size": module.max_size},
+        checks={"exports": exports, "alone": True, "max_size": module.max_size},
     )
     return (*own, library)
 
@@ -133,7 +133,6 @@ def unit_steps(
                 "cuid": hashlib.sha256(f"{module.name}/{unit.name}/{target}".encode()).hexdigest()[:16],
             }
             argv = [fill(word, words) for word in toolchain.device_command()]
-            argv += [f"-D{name}={value}" if value else f"-D{name}" for name, value in sorted(unit.defines.items())]
             yield (
                 unit,
                 CompileStep(

@@ -232,7 +232,7 @@ class _Run:
             self._use(self.inputs.folder(item.sha256))
         self.built[step.project, step.python] = item
         self.recipes[step.project] = recipe.with_members(
-            recipe.repair_plan(request, version, job.catalog), job.catalog, packed.built.natives
+            recipe.repair_plan(request, version), job.catalog, packed.built.natives
         )
         if packed.built.source is not None:
             self.sources.append(packed.built.source)
