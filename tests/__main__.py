@@ -177,7 +177,7 @@ def list_tests() -> int:
         for file in own:
             print(f"  {file}: {counting.counts[file]} tests, {durations.get(file, 0.0):.1f} s")
     nightly = [file for file in files if table.tier(file) == NIGHTLY]
-    for number, shard in enumerate(tiers.distribute(nightly, durations, table.shards), 1):
+    for number, shard in enumerate(tiers.distribute(nightly, durations, table.shards, table.together), 1):
         seconds = sum(durations.get(file, 0.0) for file in shard)
         print(f"shard {number}/{table.shards}: {len(shard)} files, {seconds:.0f} s")
     return 0 if status == pytest.ExitCode.NO_TESTS_COLLECTED else int(status)

@@ -1,6 +1,6 @@
 // Handler of fp8 GEMM with scales for blocks of 128, in bf16: AITER's two assembly kernels for gfx950.
 // wq is in AITER's layout for them, [N/128, K*128]. They read scales of weights as [N/128, K/128], as Composable Kernel
-// does, although AITER's comments differ: kernels/tests/integration/test_kernel_isa_aiter.py runs them.
+// does, although AITER's comments differ: kernels/tests/integration/handlers/test_kernel_isa_aiter.py runs them.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -1,11 +1,8 @@
-// GPU primitives of the kernels, for two compilers: clang for AMD GPUs (no HIP headers), and any C++ compiler for the
-// host, where gpu_host.h runs a block's threads as coroutines. Kernels include no other header.
+// GPU primitives of the kernels for clang, without HIP's headers. Kernels include no other header.
 //
 // Sums use groups of 32 lanes, which divide wavefronts of 32 and 64, so the order of additions and the result are the
 // same on all GPUs.
 #pragma once
-
-#if defined(__HIP__)
 
 #define GPU_DEVICE static inline __attribute__((device, always_inline))
 #define GPU_KERNEL(name, Args) \
@@ -37,10 +34,6 @@ GPU_DEVICE float gpu_shuffle_xor(float value, u32 mask) {
 GPU_DEVICE float gpu_sqrt(float value) { return __builtin_sqrtf(value); }
 GPU_DEVICE float to_float(Half value) { return static_cast<float>(value); }
 GPU_DEVICE Half to_half(float value) { return static_cast<Half>(value); }
-
-#else
-#include "gpu_host.h"
-#endif
 
 struct Bf16 {
   u16 bits;

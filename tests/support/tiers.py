@@ -10,6 +10,7 @@ import hashlib
 import json
 import subprocess
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -57,6 +58,7 @@ class TierTable:
     Attributes:
         shards: number of shards of the nightly tier.
         limit: maximum recorded seconds of one shard.
+        together: folders whose files share a shard, because they share a costly fixture.
         when_changed: nightly files that the change tier runs too if recent commits changed one of these paths.
     """
 
@@ -65,6 +67,7 @@ class TierTable:
         assert isinstance(nightly, dict)
         self.shards: int = nightly["count"]
         self.limit: int = nightly["seconds"]
+        self.together: list[str] = nightly.get("together", [])
         when_changed = table.get("when_changed", {})
         assert isinstance(when_changed, dict)
         self.when_changed: dict[str, list[str]] = when_changed
@@ -110,17 +113,25 @@ def record_durations(measured: Mapping[str, float], existing: Iterable[str]) -> 
     DURATIONS.write_text(json.dumps(kept, indent=1) + "\n")
 
 
-def distribute(files: Iterable[str], durations: Mapping[str, float], count: int) -> list[list[str]]:
-    """Distribute files over shards: the longest file first, each to the shard with the least seconds.
+def distribute(
+    files: Iterable[str], durations: Mapping[str, float], count: int, together: Sequence[str] = ()
+) -> list[list[str]]:
+    """Distribute files over shards: the longest first, each to the shard with the least seconds.
 
-    A file stays in one shard, because its tests share fixtures.
+    A file stays in one shard, because its tests share fixtures; so do the files of the folders `together`.
     """
+    units: dict[str, list[str]] = defaultdict(list)
+    weights: dict[str, float] = defaultdict(float)
+    for file in sorted(files):
+        unit = next((folder for folder in together if Path(file).is_relative_to(folder)), file)
+        units[unit].append(file)
+        weights[unit] += durations.get(file, 0.0)
     shards: list[list[str]] = [[] for _ in range(count)]
     seconds = [0.0] * count
-    for file in sorted(files, key=lambda name: (-durations.get(name, 0.0), name)):
+    for unit in sorted(units, key=lambda name: (-weights[name], name)):
         lightest = seconds.index(min(seconds))
-        shards[lightest].append(file)
-        seconds[lightest] += durations.get(file, 0.0)
+        shards[lightest] += units[unit]
+        seconds[lightest] += weights[unit]
     return shards
 
 
@@ -152,7 +163,7 @@ def problems(table: TierTable, files: Sequence[str], durations: Mapping[str, flo
     for file in nightly:
         if file not in durations:
             found.append(f"{file} has no recorded duration: run `build/test --record {file}`")
-    for number, shard in enumerate(distribute(nightly, durations, table.shards), 1):
+    for number, shard in enumerate(distribute(nightly, durations, table.shards, table.together), 1):
         seconds = sum(durations.get(file, 0.0) for file in shard)
         if seconds > table.limit:
             found.append(f"shard {number}/{table.shards} takes {seconds:.0f} s, the limit is {table.limit} s")
@@ -202,5 +213,6 @@ class TierPlugin:
         if self.shard is None:
             return selected
         nightly = [file for file in files if table.tier(file) == NIGHTLY]
-        part = set(distribute(nightly, durations, self.shard.count)[self.shard.number - 1])
+        shards = distribute(nightly, durations, self.shard.count, table.together)
+        part = set(shards[self.shard.number - 1])
         return part if self.tier == NIGHTLY else selected | part

@@ -1,8 +1,8 @@
 """Limits of the handlers: the arguments that each custom call accepts, in one table.
 
 A call that breaks a limit is never lowered; the text of the limit is the reason that `info` and errors show. The
-handlers in kernels/src check the same limits again: kernels/tests/integration/test_kernel_limits.py lowers random
-shapes and compares both.
+handlers in kernels/src check the same limits again: kernels/tests/integration/handlers/test_kernel_limits.py lowers
+random shapes and compares both.
 """
 
 from __future__ import annotations

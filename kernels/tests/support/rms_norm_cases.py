@@ -1,7 +1,4 @@
-"""The RMSNorm kernels against float64: cases, references and verdicts, independent of the machine that runs them.
-
-This module uses the standard library only, so it also runs on a machine with nothing but a GPU and its compiler.
-"""
+"""The RMSNorm kernels against float64: cases, references and verdicts."""
 
 from __future__ import annotations
 
@@ -10,26 +7,11 @@ import random
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+
+from kernels.tests.support.isa.machine import GpuMachine
 
 HELD, BWD_HELD = 4, 2
 """Number of 16-byte packs per thread, forward and backward; see `rms_norm.h`."""
-
-
-class Machine(Protocol):
-    """Interface of a machine that runs a kernel: the host or a GPU."""
-
-    def put(self, data: bytes, shift: int = 0) -> int:
-        """Return the address of memory with this content and guards around it: a multiple of 256 plus `shift`."""
-
-    def get(self, address: int) -> bytes:
-        """Return the content of memory; raise AssertionError if a guard was overwritten."""
-
-    def launch(self, kernel: str, arguments: bytes, blocks: int, threads: int) -> None:
-        """Run a kernel until it ends."""
-
-    def clear(self) -> None:
-        """Free all memory."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +106,7 @@ def numbers(seed: str, count: int, dtype: Dtype, scale: float = 1.0) -> list[flo
     return dtype.rounded([made.gauss(0, 1) * scale for _ in range(count)])
 
 
-def check_forward(machine: Machine, case: Case, *, add: bool) -> float:
+def check_forward(machine: GpuMachine, case: Case, *, add: bool) -> float:
     """Run the forward kernel and compare its results with float64.
 
     Returns:
@@ -163,7 +145,7 @@ def check_forward(machine: Machine, case: Case, *, add: bool) -> float:
     return worst
 
 
-def check_backward(machine: Machine, case: Case) -> float:
+def check_backward(machine: GpuMachine, case: Case) -> float:
     """Run the backward kernel and compare its results with float64.
 
     Returns:

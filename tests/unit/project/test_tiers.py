@@ -61,6 +61,12 @@ def test_shards_are_balanced_and_have_each_file_once() -> None:
     assert [set(shard) for shard in shards] == [{"a", "d"}, {"b", "c"}]
 
 
+def test_files_of_a_folder_stay_together() -> None:
+    durations = {"a": 60.0, "f/b": 50.0, "f/c": 40.0}
+    shards = tiers.distribute(durations, durations, 2, ["f"])
+    assert [set(shard) for shard in shards] == [{"f/b", "f/c"}, {"a"}]
+
+
 @pytest.mark.parametrize("text", ["0/3", "4/3", "x/3", "2"])
 def test_impossible_shard_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):

@@ -22,12 +22,8 @@ HERE = Path(__file__).parent
 STAND_INS = {
     "libamdhip64.so.7": ("-Wl,-soname,libamdhip64.so.7", str(HERE / "fake_hip.cc"), str(HERE / "fake_runtime.cc")),
     "drive.so": (str(HERE / "drive.cc"),),
-    "rms_norm_host.so": ("-x", "c++", str(SRC / "rms_norm.hip")),
 }
 """Files that the tests compile besides the kernels: file -> arguments of the compiler."""
-BARRIERS = 2
-"""Number of barriers in a sum (gpu.h); checks for races must detect the absence of each."""
-
 SECOND_HEAD = "knl_name,co_name,tn,tileM,tileN,pf,bPreshuffle,splitK,subK,bias"
 SECOND = {
     "bf16gemm_fp32bf16_tn_64x64_bshuffle_splitk": ("64,64,0,1,0,64,1", 352),
@@ -61,7 +57,7 @@ def build(cache: Path, folder: Path) -> Path:
 
 
 def stand_ins(cache: Path, folder: Path, hip: Path) -> None:
-    """Compile STAND_INS, and variants of the portable kernels that each lack one barrier, into `folder`.
+    """Compile STAND_INS into `folder`.
 
     Args:
         hip: folder of HIP's headers.
@@ -70,9 +66,6 @@ def stand_ins(cache: Path, folder: Path, hip: Path) -> None:
     toolchain = obtain_pypi(cache, runner, Silent())
     for name, words in STAND_INS.items():
         compile_host(toolchain, runner, (*hip_headers.DEFINES, str(hip), *words), folder / name)
-    for barrier in range(BARRIERS):
-        source = _without_barrier(barrier, folder / f"racing-{barrier}")
-        compile_host(toolchain, runner, ("-x", "c++", str(source)), folder / f"racing-{barrier}.so")
 
 
 def _second_generation(toolchain: Toolchain, runner: HostRunner, folder: Path) -> None:
@@ -89,20 +82,6 @@ def _second_generation(toolchain: Toolchain, runner: HostRunner, folder: Path) -
         compile_device(toolchain, runner, source, "gfx942", folder / f"{name}.co")
         lines.append(f"{name},{name}.co,1,{fields}")
     (folder / "bf16gemm_fp32bf16.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _without_barrier(number: int, folder: Path) -> Path:
-    """Return a copy of the kernels for f32 that lacks one barrier."""
-    shutil.copytree(SRC, folder)
-    parts = (folder / "gpu.h").read_text(encoding="utf-8").split("  gpu_barrier();")
-    assert len(parts) == BARRIERS + 1
-    parts[number] += parts.pop(number + 1)
-    (folder / "gpu.h").write_text("  gpu_barrier();".join(parts), encoding="utf-8")
-    kernels = folder / "rms_norm.hip"
-    text = kernels.read_text(encoding="utf-8")
-    assert "\nRMS_NORM_KERNELS(f16, " in text
-    kernels.write_text(text.partition("\nRMS_NORM_KERNELS(f16, ")[0] + "\n", encoding="utf-8")
-    return kernels
 
 
 def compile_host(toolchain: Toolchain, runner: HostRunner, words: tuple[str, ...], out: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import shutil
@@ -31,6 +32,8 @@ from kernels.tests.support.rms_norm_cases import (
     cases,
     check_backward,
     check_forward,
+    numbers,
+    plan,
 )
 from kernels.toolchains import obtain_pypi
 from tests.support.silent import Silent
@@ -43,7 +46,7 @@ RUNS = [(target, *run) for target in TARGETS for run in ((0, (1, 64, 1000)), (1,
 """Target, seed, lengths of a row."""
 BARRIER = "__builtin_amdgcn_s_barrier();"
 MUTANTS = {"no-barrier": (BARRIER, ""), "shift-2": ("(lane ^ mask) * 4", "(lane ^ mask) * 2")}
-"""Faults in the AMD branch of gpu.h: name -> text and its replacement."""
+"""Faults in gpu.h: name -> text and its replacement."""
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +117,34 @@ def test_nan_and_infinity_propagate(code: Callable[[str], CodeObject], target: s
         assert math.isnan(rstd[0])
         assert rstd[1] == 0
         assert y[5:] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_norm_with_add_equals_norm_of_sum(code: Callable[[str], CodeObject], target: str) -> None:
+    machine = GpuMachine(code(target), 0)
+    for dtype, n in itertools.product(DTYPES, (7, 512)):
+        form, threads = plan(n, dtype, aligned=True, held=HELD)
+        data = [dtype.encode(numbers(name, n, dtype)) for name in ("x", "residual", "gamma")]
+        x, residual, gamma = (machine.put(one) for one in data)
+        y, total, again = (machine.put(bytes(n * dtype.size)) for _ in range(3))
+        rstd = machine.put(bytes(4))
+        rest = (1, n, 1e-6, threads, 1, 0)
+        fused = struct.pack("<8QfIII", x, residual, gamma, y, total, rstd, *rest)
+        machine.launch(f"rms_norm_with_add_{dtype.name}_{form}", fused, 1, threads)
+        plain = struct.pack("<8QfIII", total, 0, gamma, again, 0, rstd, *rest)
+        machine.launch(f"rms_norm_{dtype.name}_{form}", plain, 1, threads)
+        assert machine.get(again) == machine.get(y)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_zeros_of_the_gradient_are_written(code: Callable[[str], CodeObject], target: str) -> None:
+    machine = GpuMachine(code(target), 0)
+    for form in ("held", "wide", "narrow"):
+        partial = machine.put(b"\xff" * (2 * 8 * 4))
+        blank = machine.put(bytes(8 * 4))
+        arguments = struct.pack("<8QII", 0, 0, blank, 0, 0, partial, 0, 8, 64, 2)
+        machine.launch(f"rms_norm_bwd_f32_{form}", arguments, 2, 64)
+        assert machine.get(partial) == bytes(2 * 8 * 4), form
 
 
 @pytest.mark.parametrize("target", TARGETS)
