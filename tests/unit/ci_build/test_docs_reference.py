@@ -167,10 +167,10 @@ def test_toml_page_describes_every_file_of_the_program() -> None:
 
 
 def toml_of_product() -> set[str]:
-    """Return the TOML files of the product, without golden lists, locks and project files."""
+    """Return the TOML files of the product, without golden lists, locks, tests and project files."""
     left_out = {"pyproject.toml", "kernels/pyproject.toml", "ci_build/docs/findings.toml"}
     found = {path.relative_to(ROOT).as_posix() for top in (*PRODUCT, "docker") for path in (ROOT / top).rglob("*.toml")}
-    return {path for path in found if "/golden/" not in path} - left_out
+    return {path for path in found if "/golden/" not in path and "/tests/" not in path} - left_out
 
 
 def test_toml_keys_replace_chosen_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
