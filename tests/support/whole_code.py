@@ -12,7 +12,6 @@ from core.model import GfxTarget
 from core.targets import machs
 from wheelkit.elf import constants
 from wheelkit.elf.reader import ElfImage
-from wheelkit.gpu.limits import GpuLimits, limits_of
 
 Edit = Callable[[bytearray], None]
 """Change of an ELF file in place; generated and compiled ones can be changed alike."""
@@ -22,6 +21,8 @@ _SECTIONS = (".note", ".dynsym", ".dynstr", ".rodata", ".text", ".dynamic", ".sh
 _KINDS = {".note": 7, ".dynsym": 11, ".dynstr": 3, ".rodata": 1, ".text": 1, ".dynamic": 6, ".shstrtab": 3}
 _FLAGS = {".text": 6, ".dynamic": 3, ".shstrtab": 0}
 _PAGE = 4096
+_END = b"\x00\x00\x81\xbf"
+"""s_endpgm of gfx9."""
 
 
 def e_flags(target: GfxTarget, mach: int | None = None) -> int:
@@ -48,9 +49,7 @@ def whole_code(
     """
     held = variables or {}
     gfx = GfxTarget.parse(target)
-    limits = limits_of(gfx.processor)
-    assert limits is not None
-    note = _note(target, names, limits.waves[0])
+    note = _note(target, names)
     strings = b"\0" + b"".join(f"{name}\0{name}.kd\0".encode() for name in names)
     first_variable, strings = len(strings), strings + b"".join(f"{name}\0".encode() for name in held)
     # The note, the symbols and their names come before the descriptors, in a file without gaps.
@@ -69,14 +68,14 @@ def whole_code(
         code, descriptor = at[".text"] + _PAGE + 256 * number, at[".rodata"] + 64 * number
         symbols += struct.pack("<IBBHQQ", string, 0x12, 3, 5, code, 256)
         symbols += struct.pack("<IBBHQQ", string + len(name) + 1, 0x11, 0, 4, descriptor, 64)
-        descriptors += _descriptor(code - descriptor, limits)
+        descriptors += _descriptor(code - descriptor)
         string += 2 * len(name) + 5
     for name, size in held.items():
         symbols += struct.pack("<IBBHQQ", first_variable, 0x11, 3, 4, at[".rodata"], size)
         first_variable += len(name) + 1
     content = {
         ".note": note, ".dynsym": symbols, ".dynstr": strings, ".rodata": descriptors, ".dynamic": dynamic,
-        ".text": (b"\x00\x00\x80\xbf" * 63 + limits.end) * len(names),
+        ".text": (b"\x00\x00\x80\xbf" * 63 + _END) * len(names),
         ".shstrtab": b"\0" + b"".join(f"{name}\0".encode() for name in _SECTIONS),
     }  # fmt: skip
     data = bytearray(at[".shstrtab"])
@@ -112,12 +111,12 @@ def _up(position: int, alignment: int) -> int:
     return position + -position % alignment
 
 
-def _note(target: str, names: Sequence[str], wave: int) -> bytes:
+def _note(target: str, names: Sequence[str]) -> bytes:
     kernels = [
         {
             ".name": name, ".symbol": f"{name}.kd", ".language": "OpenCL C", ".language_version": [2, 0],
             ".kernarg_segment_size": 24, ".group_segment_fixed_size": 1024, ".private_segment_fixed_size": 16,
-            ".kernarg_segment_align": 8, ".wavefront_size": wave, ".sgpr_count": 20, ".vgpr_count": 16,
+            ".kernarg_segment_align": 8, ".wavefront_size": 64, ".sgpr_count": 20, ".vgpr_count": 16,
             ".agpr_count": 0, ".max_flat_workgroup_size": 1024,
             ".args": [
                 {".offset": 0, ".size": 8, ".value_kind": "global_buffer"},
@@ -132,16 +131,10 @@ def _note(target: str, names: Sequence[str], wave: int) -> bytes:
     return struct.pack("<III", 7, len(text), 32) + b"AMDGPU\0\0" + text + bytes(-len(text) % 8)
 
 
-def _descriptor(entry: int, limits: GpuLimits) -> bytes:
-    """Return a descriptor with 64 VGPRs, 32 SGPRs, the modes of compilers and the sizes of `_note`."""
-    wave = limits.waves[0]
-    blocks = 7 if limits.unified or wave == 32 else 15
-    users = 6 if limits.buffers else 2
-    rsrc1 = blocks | (2 << 6 if wave == 64 else 0) | 0xC0 << 12 | limits.modes
-    return struct.pack(
-        "<IIIIq20sIIIHHI", 1024, 16, 24, 0, entry, bytes(20), 15 if limits.unified else 0, rsrc1,
-        1 | users << 1 | 1 << 7, (0b1001 if limits.buffers else 0b1000) | (1 << 10 if wave == 32 else 0), 0, 0,
-    )  # fmt: skip
+def _descriptor(entry: int) -> bytes:
+    """Return a descriptor with the sizes of `_note`, 64 VGPRs and 32 SGPRs."""
+    rsrc1, rsrc2 = 7 | 2 << 6 | 0xC0 << 12 | 1 << 21 | 1 << 23, 1 | 2 << 1 | 1 << 7
+    return struct.pack("<IIIIq20sIIIHHI", 1024, 16, 24, 0, entry, bytes(20), 15, rsrc1, rsrc2, 8, 0, 0)
 
 
 # Edits
@@ -192,11 +185,6 @@ def metadata(change: Callable[[dict[str, Any]], object]) -> Edit:
         data[section.offset + 20 : section.offset + section.size] = text.ljust(room, b"\0")
 
     return edit
-
-
-def kernel_field(**fields: object) -> Edit:
-    """Change fields of the first kernel's metadata; their names lack the leading dot."""
-    return metadata(lambda about: about["amdhsa.kernels"][0].update({f".{k}": v for k, v in fields.items()}))
 
 
 def segment(kind: int, at: int, form: str, value: int, *, flags: int | None = None) -> Edit:

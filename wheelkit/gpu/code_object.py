@@ -5,7 +5,8 @@ Source: LLVM, "User Guide for AMDGPU Backend": ELF header, e_flags, symbols; met
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import msgpack
@@ -23,7 +24,8 @@ _MACH = 0xFF
 _ABI_V4 = 2  # ELFABIVERSION_AMDGPU_HSA_V4: this and later versions have two bits per feature
 _FEATURE_SHIFT = {"xnack": 8, "sramecc": 10}
 _SETTINGS = ("", "", "-", "+")  # unsupported, any, off, on
-_KERNEL = ".kd"
+KERNEL_SUFFIX = ".kd"
+"""End of the symbol of a kernel descriptor, after the name of its kernel."""
 
 
 def code_object_problem(head: bytes, target: GfxTarget, machs: Mapping[str, int]) -> str:
@@ -75,7 +77,7 @@ def variables(image: ElfImage) -> dict[str, int]:
     return {
         name: symbol.size
         for symbol, name in image.dynamic_symbols()
-        if symbol.section and symbol.info & 0xF == constants.STT_OBJECT and not name.endswith(_KERNEL)
+        if symbol.section and symbol.info & 0xF == constants.STT_OBJECT and not name.endswith(KERNEL_SUFFIX)
     }
 
 
@@ -102,13 +104,38 @@ def kernarg_sizes(image: ElfImage) -> dict[str, int]:
     Raises:
         ElfError: the metadata is missing, cannot be read, or has an invalid entry.
     """
-    try:
+    kernels = read_metadata(image).get("amdhsa.kernels", ())
+    with _valid_kernels(image.label):
         return {
-            str(entry[".symbol"]).removesuffix(_KERNEL): int(entry[".kernarg_segment_size"])
-            for entry in read_metadata(image).get("amdhsa.kernels", ())
+            str(kernel[".symbol"]).removesuffix(KERNEL_SUFFIX): int(kernel[".kernarg_segment_size"])
+            for kernel in kernels
         }
-    except (KeyError, TypeError, ValueError) as error:
+
+
+def argument_counts(metadata: Mapping[str, Any], label: str) -> dict[str, int]:
+    """Return the number of arguments of each kernel, without those that compilers add where a target needs them.
+
+    Args:
+        label: name of the code object in error messages.
+
+    Raises:
+        ElfError: the metadata has an invalid entry.
+    """
+    counts: dict[str, int] = {}
+    with _valid_kernels(label):
+        for kernel in metadata.get("amdhsa.kernels", ()):
+            kinds = [str(argument[".value_kind"]) for argument in kernel.get(".args", ())]
+            given = [kind for kind in kinds if not kind.startswith("hidden_")]
+            counts[str(kernel[".symbol"]).removesuffix(KERNEL_SUFFIX)] = len(given)
+    return counts
+
+
+@contextmanager
+def _valid_kernels(label: str) -> Iterator[None]:
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ElfError(
-            f"{image.label} has invalid or incomplete kernel metadata: {error}.",
+            f"{label} has invalid or incomplete kernel metadata: {error}.",
             hint="Download or build the damaged file again.",
         ) from error

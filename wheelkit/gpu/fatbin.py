@@ -12,7 +12,6 @@ from core.model import Finding
 from wheelkit.elf.reader import ElfImage
 from wheelkit.findings import finding
 from wheelkit.gpu import code_object
-from wheelkit.gpu.agreement import argument_counts, disagreements
 from wheelkit.gpu.bundle import METHOD_NAMES, BundleEntry
 from wheelkit.gpu.bundle_reader import (
     BundleLocation,
@@ -90,7 +89,6 @@ class _BundleScan:
 
     Attributes:
         arguments: kernel -> number of arguments in its source.
-        differences: target, code of a finding and clause for each kernel that differs between targets.
         damage: description of the bundle's damage; then no code object is listed.
     """
 
@@ -99,7 +97,6 @@ class _BundleScan:
     heads: tuple[tuple[BundleEntry, bytes], ...] = ()
     checks: Mapping[BundleEntry, CodeCheck] = field(default_factory=dict)
     arguments: Mapping[str, int] = field(default_factory=dict)
-    differences: tuple[tuple[str, str, str], ...] = ()
     damage: str = ""
 
 
@@ -136,7 +133,6 @@ def read_targets(
     findings += [finding("code-object-wrong", text, member=name) for text in _wrong(scans, dict(machs or {}))]
     findings += [finding(code, text, member=name) for code, text in _unused_entries(scans)]
     others = [finding(code, text, member=name) for code, text in _defects(scans)]
-    others += [finding("compilers-differ", text, member=name) for text in _other_compilers(scans)]
     return FatbinReport(
         bundles=bundles,
         device=_device_code(scans),
@@ -195,14 +191,17 @@ def _bundle_scan(
     heads: Mapping[BundleEntry, bytes],
     checks: Mapping[BundleEntry, CodeCheck],
 ) -> _BundleScan:
-    traits = {entry.name: check.traits for entry, check in checks.items() if not check.problems}
+    arguments: dict[str, int] = {}
+    kept: dict[BundleEntry, CodeCheck] = {}
+    for entry, check in checks.items():
+        arguments |= check.arguments  # a kernel has the same arguments for every target
+        kept[entry] = replace(check, arguments={})
     return _BundleScan(
         bundle=bundle,
         entries=entries,
         heads=tuple(heads.items()),
-        checks={entry: replace(check, traits={}) for entry, check in checks.items()},  # those of all bundles are large
-        arguments=argument_counts(traits),
-        differences=tuple(disagreements(traits)),
+        checks=kept,
+        arguments=arguments,
     )
 
 
@@ -223,27 +222,14 @@ def _defects(scans: Sequence[_BundleScan]) -> Iterator[tuple[str, str]]:
     for scan in scans:
         place = f"{scan.bundle.label}: bundle {scan.bundle.index}: entry"
         for entry, check in scan.checks.items():
+            counts = Counter(problem.code for problem in check.problems)
             first: dict[str, str] = {}
-            differences = [(code, text) for target, code, text in scan.differences if target == entry.name]
-            for code, text in check.problems or differences:
+            for code, text in check.problems:
                 first.setdefault(code, text)
             for code, text in first.items():
-                more = sum(found[0] == code for found in check.problems or differences) - 1
+                more = counts[code] - 1
                 others = f" (and {more} more of this kind)" if more else ""
                 yield code, f"{place} {entry.id} {text}{others}."
-
-
-def _other_compilers(scans: Sequence[_BundleScan]) -> Iterator[str]:
-    """Yield a sentence for each compiler but that of most code objects: one build compiles all of a library."""
-    places: dict[str, str] = {}
-    counts = Counter[str]()
-    for scan in scans:
-        for entry, check in scan.checks.items():
-            counts[check.compiler] += bool(check.compiler)
-            places.setdefault(check.compiler, f"{scan.bundle.label}: bundle {scan.bundle.index}: entry {entry.id}")
-    usual, *others = (compiler for compiler, count in counts.most_common() if count) if any(counts.values()) else ("",)
-    for compiler in others:
-        yield f"{places[compiler]} was compiled by {compiler}, but most others by {usual}."
 
 
 def _kernels(scans: Sequence[_BundleScan]) -> Mapping[int, Mapping[str, frozenset[str]]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from core.model import Finding
 from promotion.gates.coverage import gate as coverage_gate
+from tests.support.code_faults import CODE_FAULTS, CodeFault
 from tests.support.gating import gate_findings
 from tests.support.host_code import HostCode, kernel_bundle
 from tests.support.made_kernels import MANIFEST, OBJECT, OTHER, clean_kernels, tell
@@ -210,6 +211,13 @@ def kernel_object(data: bytes) -> Edit:
     return edit
 
 
+def broken(fault: CodeFault) -> bytes:
+    """Return a code object with a fault."""
+    data = bytearray(whole_code("gfx942", ("a",)))
+    fault.edit(data)
+    return bytes(data)
+
+
 def kernels_for_one_target(covered: Covered) -> None:
     tell(covered.made, targets=["gfx942"])
 
@@ -243,6 +251,7 @@ _EDITS: list[tuple[str, str, Scene, Edit]] = [
         code(hip_library(fatbins=[fat_binary(TARGETS, machs={"gfx950": 0x4C})])),
     ),
     ("code-object-wrong", "object of another target", KERNELS, kernel_object(whole_code("gfx950", ("a",)))),
+    *((fault.code, fault.name, KERNELS, kernel_object(broken(fault))) for fault in CODE_FAULTS),
     ("kernels-manifest-damaged", "no JSON", KERNELS, damaged_manifest),
     ("registration-missing", "no constructor", PJRT, unregistered(no_constructors)),
     ("registration-missing", "no wrappers", PJRT, unregistered(no_wrappers)),

@@ -15,16 +15,7 @@ from core.model import GfxTarget
 from tests.support.host_code import HostCode, kernel_bundle, unpacked_bundle
 from tests.support.made_wheel import GLIBC, MACHS, code_object, library, with_sections
 from tests.support.tiny_elf import tiny_elf
-from tests.support.whole_code import (
-    Edit,
-    both,
-    descriptor,
-    kernel_field,
-    kernel_symbol,
-    metadata,
-    put,
-    whole_code,
-)
+from tests.support.whole_code import descriptor, put, segment, whole_code
 from wheelkit.elf import constants
 from wheelkit.elf.reader import ElfImage
 from wheelkit.elf.snapshot import Elf
@@ -405,87 +396,24 @@ def test_read_targets_lists_kernels_of_whole_code(tmp_path: Path, layout: tuple[
 def test_read_targets_checks_whole_code(tmp_path: Path) -> None:
     """One finding for each kind of defect; a damaged bundle has no other findings."""
     broken = bytearray(whole_code("gfx950", ("_Z3addv", "_Z3mulv", "_Z3divv")))
-    for edit in (put(8, "B", 9), descriptor(60, "B", 1)):
+    for edit in (put(8, "B", 9), descriptor(16, "q", 0)):
         edit(broken)
     path = write(tmp_path / "lib.so", fat({"gfx942": whole_code(), "gfx950": bytes(broken)}))
     assert read_targets(path, verify=True, machs=MACHS).findings == ()
     found = {item.code: item.message for item in read_targets(path, verify=True, whole=True, name="x.so").findings}
-    assert sorted(found) == ["code-object-damaged", "kernel-descriptor-wrong", "kernel-metadata-wrong"]
-    place = f"x.so: bundle 0: entry {HIP}gfx950"
-    assert found["kernel-descriptor-wrong"] == (
-        f"{place} has kernel _Z3addv, which has reserved bits in its descriptor."
-    )
+    assert sorted(found) == ["code-object-damaged", "kernel-descriptor-wrong"]
+    assert f"bundle 0: entry {HIP}gfx950 has kernel _Z3addv" in found["kernel-descriptor-wrong"]
     damage(path, find_bundles(path)[0].offset + 24)
     report = read_targets(path, verify=True, whole=True)
     assert ([item.code for item in report.findings], list(report.kernels.values())) == (["bundle-damaged"], [{}])
 
 
 def test_read_targets_counts_defects_of_one_kind(tmp_path: Path) -> None:
-    names = ("_Z3addv", "_Z3mulv", "_Z3divv")
-    code = whole_code("gfx942", names).replace(b".vgpr_count\x10", b".vgpr_count\x7f")
-    path = write(tmp_path / "lib.so", fat({"gfx942": code}))
+    code = bytearray(whole_code("gfx942", ("_Z3addv", "_Z3mulv", "_Z3divv")))
+    segment(1, 4, "I", 4, flags=5)(code)  # no kernel is in executable memory
+    path = write(tmp_path / "lib.so", fat({"gfx942": bytes(code)}))
     (found,) = read_targets(path, verify=True, whole=True, machs=MACHS).findings
-    assert found.message.endswith("gets 64 of the 512 VGPRs, and needs 127 (and 2 more of this kind).")
-
-
-@pytest.mark.parametrize(
-    ("edit", "text"),
-    [
-        (kernel_field(max_flat_workgroup_size=64), ".max_flat_workgroup_size 64, but 1024 for gfx942"),
-        (kernel_field(reqd_workgroup_size=[4, 1, 1]), ".reqd_workgroup_size [4, 1, 1], but None for gfx942"),
-        (
-            metadata(lambda about: about["amdhsa.kernels"][0][".args"][1].update({".value_kind": "by_value"})),
-            "argument 1 {'.offset': 8, '.size': 8, '.value_kind': 'by_value'}, but ",
-        ),
-        (
-            both(
-                metadata(lambda about: about["amdhsa.kernels"][0][".args"].pop()),
-                kernel_field(kernarg_segment_size=16),
-                descriptor(8, "I", 16),
-            ),
-            "number of arguments 2, but 3 for gfx942",
-        ),
-        (descriptor(48 + 2, "B", 0xAF), "float mode"),
-        (descriptor(52, "H", 1 | 2 << 1 | 7 << 7), "work-group IDs"),
-    ],
-)
-def test_read_targets_compares_kernels_of_targets(tmp_path: Path, edit: Edit, text: str) -> None:
-    odd = bytearray(whole_code("gfx950"))
-    edit(odd)
-    parts = {target: whole_code(target) for target in ("gfx942", "gfx950", "gfx1100")} | {"gfx950": bytes(odd)}
-    (found,) = read_targets(write(tmp_path / "a.so", fat(parts)), verify=True, whole=True, machs=MACHS).findings
-    assert f"gfx950 has kernel _Z3addv with {text}" in found.message
-
-
-def test_read_targets_reports_code_of_another_compiler(tmp_path: Path) -> None:
-    def compiled(target: str, rocm: str) -> bytes:
-        return with_sections(whole_code(target), (".comment", 1, 0, f"\0AMD clang version 22 ({rocm})\0lld\0".encode()))
-
-    usual = fat({target: compiled(target, "roc-7.2.0") for target in ("gfx942", "gfx950")})
-    odd = fat({"gfx942": compiled("gfx942", "roc-7.2.0"), "gfx950": compiled("gfx950", "roc-7.1.1")})
-    path = write(tmp_path / "lib.so", usual, odd)
-    (found,) = read_targets(path, verify=True, whole=True, machs=MACHS, name="x.so").findings
-    assert found.code == "compilers-differ"
-    assert found.message.startswith(f"x.so: bundle 1: entry {HIP}gfx950 was compiled by AMD clang version 22 (roc-7.1")
-    assert found.message.endswith("but most others by AMD clang version 22 (roc-7.2.0).")
-    assert read_targets(write(tmp_path / "a.so", usual), verify=True, whole=True, machs=MACHS).findings == ()
-
-
-def test_read_targets_accepts_target_specific_properties(tmp_path: Path) -> None:
-    """Compilers add hidden arguments, and enable work-group IDs, only where the body of a kernel needs them."""
-    hidden = {".offset": 24, ".size": 4, ".value_kind": "hidden_none"}
-    other = bytearray(whole_code("gfx950"))
-    both(
-        metadata(lambda about: about["amdhsa.kernels"][0].pop(".agpr_count")),  # makes room for the argument
-        metadata(lambda about: about["amdhsa.kernels"][0][".args"].append(hidden)),
-        kernel_field(kernarg_segment_size=280),
-        descriptor(8, "I", 280),
-        descriptor(52, "H", 1 | 2 << 1 | 7 << 7),
-        kernel_symbol("", 16, "Q", 4),
-    )(other)
-    parts = {"gfx942": whole_code("gfx942"), "gfx950": bytes(other)}
-    report = read_targets(write(tmp_path / "a.so", fat(parts)), verify=True, whole=True, machs=MACHS)
-    assert report.findings == ()
+    assert "(and 2 more of this kind)" in found.message
 
 
 def test_read_targets_reports_target_that_is_there_twice(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from tests.support.made_wheel import (
     with_sections,
 )
 from tests.support.read_libraries import record_reads
-from tests.support.whole_code import whole_code
+from tests.support.whole_code import descriptor, whole_code
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.gpu import bundle
 from wheelkit.gpu.fatbin import FatbinReport, read_targets
@@ -203,8 +203,9 @@ def test_inspect_uses_libraries_that_the_caller_keeps(tmp_path: Path) -> None:
 
 def test_inspect_leaves_problems_of_whole_code_objects_to_the_coverage_gate(tmp_path: Path) -> None:
     made = clean_pjrt()
-    code = whole_code("gfx942").replace(b".vgpr_count\x10", b".vgpr_count\x7f")
-    coded(made, bundle.pack(bundle.build([("hipv4-amdgcn-amd-amdhsa--gfx942", code)])))
+    code = bytearray(whole_code("gfx942"))
+    descriptor(16, "q", 0)(code)
+    coded(made, bundle.pack(bundle.build([("hipv4-amdgcn-amd-amdhsa--gfx942", bytes(code))])))
     path, kept = made.write(tmp_path), Kept(tmp_path / "tree")
     assert inspect_wheel(path, libraries=kept).findings == inspect_wheel(path).findings
     with WheelArchive(path) as archive:
