@@ -31,7 +31,6 @@ CODE_FAULTS = (
     CodeFault("kernel descriptor of zeros", "all 64 bytes", descriptor(0, "64s", bytes(64)), DESCRIPTOR),
     CodeFault("kernel without machine code", "the offset of its entry is 0", descriptor(16, "q", 0), DESCRIPTOR),
     CodeFault("machine code not executable", "flags of its segment", segment(1, 4, "I", 4, flags=5), DESCRIPTOR),
-    CodeFault("segment too short", "16 bytes of memory", segment(1, 40, "Q", 16, flags=5), DESCRIPTOR),
     CodeFault("no metadata", "the note has another type", section_bytes(".note", _other_note), DAMAGED),
     CodeFault("metadata that is not msgpack", "overwritten", section_bytes(".note", _no_msgpack), DAMAGED),
     CodeFault(

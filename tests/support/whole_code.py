@@ -140,16 +140,6 @@ def _descriptor(entry: int) -> bytes:
 # Edits
 
 
-def both(*edits: Edit) -> Edit:
-    """Apply several edits in turn."""
-
-    def edit(data: bytearray) -> None:
-        for one in edits:
-            one(data)
-
-    return edit
-
-
 def put(at: int, form: str, *values: int) -> Edit:
     """Overwrite fields of the file's header."""
     return lambda data: struct.pack_into(f"<{form}", data, at, *values)

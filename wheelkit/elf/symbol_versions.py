@@ -23,15 +23,9 @@ def needs(image: ElfImage, tags: Mapping[int, int]) -> Iterator[tuple[int, int, 
     Args:
         tags: dynamic tag -> its first value.
     """
-    for index, name, library, _ in needs_with_hashes(image, tags):
-        yield index, name, library
-
-
-def needs_with_hashes(image: ElfImage, tags: Mapping[int, int]) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the same as `needs`, and the hash of the version's name."""
     places = tags.get(constants.DT_VERNEED), tags.get(constants.DT_VERNEEDNUM, 0)
-    for (_, _, library, *_), (value, _, index, name, _) in _records(image, *places, _NEED, _NEED_AUX):
-        yield index & 0x7FFF, name, library, value
+    for (_, _, library, *_), (_, _, index, name, _) in _records(image, *places, _NEED, _NEED_AUX):
+        yield index & 0x7FFF, name, library
 
 
 def definitions(image: ElfImage, tags: Mapping[int, int]) -> Iterator[tuple[int, int]]:

@@ -25,12 +25,10 @@ from wheelkit.elf.constants import ELF64_LITTLE, MAGIC
 from wheelkit.elf.hardening import load_defects
 from wheelkit.elf.reader import open_image
 from wheelkit.elf.snapshot import Elf
-from wheelkit.elf.x86 import CAN_DECODE, MachineCode, read_code
 from wheelkit.findings import finding, sort_findings
 from wheelkit.gpu.code_object import HEAD_SIZE
 from wheelkit.gpu.fatbin import DeviceCode, FatbinReport, TargetCode, read_targets
 from wheelkit.inspect import contents, library, metadata, parts
-from wheelkit.inspect.host_code import check_instructions
 from wheelkit.inspect.manylinux import ROCM_SONAME, check_platform
 from wheelkit.inspect.metadata import read_metadata
 from wheelkit.inspect.model import ContentPart, ElfFacts, PlatformSupport, WheelReport
@@ -62,8 +60,8 @@ class Expectations:
         allow_list: processors that XLA accepts at run time; empty skips the check.
         allowed_sonames: exact sonames that may be missing from wheel and platform; None allows the libraries of ROCm.
         verify: check RECORD and the MD5 of device code; if False, only the parts that the report needs are read.
-        integrity: look only for damaged or wrong bytes: do not decode host code, or check the platform and the syntax
-            of Python files, which take two seconds for jaxlib.
+        integrity: look only for damaged or wrong bytes: do not check the platform and the syntax of Python files,
+            which take two seconds for jaxlib.
     """
 
     targets: tuple[GfxTarget, ...] | None = None
@@ -137,8 +135,6 @@ class _Inspection:
         self.shared = shared
         self.findings: list[Finding] = []
         self.elves: dict[str, Elf] = {}
-        self.codes: dict[str, MachineCode] = {}
-        self._checks_code = expectations.verify and not expectations.integrity
 
     def complete(self, report: WheelReport) -> WheelReport:
         """Read everything and apply every rule."""
@@ -171,7 +167,7 @@ class _Inspection:
             *contents.check_modes({member.name: member.mode for member in self.archive.members}),
             *self._library_rules(host, report.project, whole=len(elfs) == len(libraries)),
         ]
-        if self._checks_code:
+        if self.expectations.verify and not self.expectations.integrity:
             self.findings += contents.check_python(self.archive, names, meta.requires_python)
             if metadata.JAX_ROCM.fullmatch(report.project):
                 self.findings += contents.check_asserts(self.archive, names)
@@ -250,7 +246,6 @@ class _Inspection:
             elf = self.elves[name] = Elf.read(path)
             with open_image(path) as image:
                 defects = tuple(load_defects(image))
-                machine_code = read_code(image) if self._checks_code else None
             if self.shared is None:
                 code = read_targets(path, verify=self.expectations.verify, machs=self.expectations.machs, name=name)
             else:
@@ -260,8 +255,6 @@ class _Inspection:
             return None
         self.findings += code.entry_findings
         self.findings += [finding(kind, f"the library {text}.", member=name) for kind, text in defects]
-        if machine_code:
-            self.codes[name] = machine_code
         device = code.device
         if elf.machine == "amdgpu":
             with path.open("rb") as file:  # the file is itself a code object, without a bundle
@@ -284,10 +277,6 @@ class _Inspection:
         uses_rocm = is_jax or any(ROCM_SONAME.fullmatch(soname) for elf in elfs for soname in elf.needed)
         if expected is not None and uses_rocm:
             yield from library.check_device_code(elfs, expected, self.expectations.covers, whole=whole)
-        if is_jax or project == "jaxlib":  # other projects choose functions for the processor in other ways
-            yield from check_instructions(self.codes)
-            if self._checks_code and not CAN_DECODE:
-                yield finding("code-unread", "the instructions of its libraries were not decoded on this machine.")
         if is_jax:
             yield from library.check_exports(elfs, plugin=whole and project.endswith("-pjrt"))
             yield from library.check_runtime_targets(

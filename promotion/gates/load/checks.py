@@ -25,7 +25,7 @@ from promotion.gates.load.registered import registration_findings, variable_find
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.elf.constants import STT_FUNC
 from wheelkit.elf.reader import open_image
-from wheelkit.findings import REPORT_PUBLISHED
+from wheelkit.findings import REPORT_PUBLISHED, finding
 
 PLUGIN = re.compile(r"(jax_rocm\d+_plugin)/(\w+)(?:\.[\w-]+)*\.so")
 PJRT = re.compile(r"jax_plugins/(xla_rocm\d+)/(xla_rocm_plugin)\.so")
@@ -186,6 +186,10 @@ class LoadChecks:
             library = next((lib for lib in libraries if lib.path in answer.values["error"]), libraries[0])
             text = f"{library} cannot be loaded with {self.rocm.kind}: {self._error_text(answer)}."
             yield error("load-failed", text, _WITH_NEEDS if self.rocm.weak else _WITH_ROCM, member=library.path)
+        elif "flushes" in answer.values:
+            library = next(library for library in libraries if library.path in answer.values["flushes"])
+            text = f"{library} makes the process flush denormal numbers (-ffast-math)."
+            yield finding("load-flags-wrong", text, member=library.path)
         elif "registered" in answer.values:  # HIP is the stand-in
             for library in libraries:
                 path = Path(self._path(library))

@@ -59,11 +59,17 @@ class _Wrapper(ctypes.Structure):
 
 
 def dlopen(*paths: str) -> Answer:
-    """Load libraries, bind all their symbols, and return their device code that HIP's stand-in saw."""
+    """Load libraries, bind all their symbols, and return their device code that HIP's stand-in saw.
+
+    `flushes` is the first library that makes the process flush denormal numbers. Linkers add such start-up code with
+    -ffast-math, and published wheels had it (gevent/gevent#1864, llvm/llvm-project#57589).
+    """
     for path in paths:
         sys.stderr.write(f"loading {path}\n")  # names the library if loading it crashes
         sys.stderr.flush()
         ctypes.CDLL(path, mode=os.RTLD_NOW)
+        if not sys.float_info.min / 2:
+            return {"flushes": path}
     return _registrations()
 
 

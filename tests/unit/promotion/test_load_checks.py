@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import zstandard
 
 from core.errors import BucketError, CiBuildError, MachineError
 from core.model import to_json
 from promotion.gates.common.site import NO_DEVICE
 from promotion.gates.load import gate as load_gate
-from promotion.gates.load.checks import PJRT, PLUGIN, WheelLibrary
+from promotion.gates.load import load_child
+from promotion.gates.load.checks import PJRT, PLUGIN, LoadChecks, WheelLibrary
 from promotion.gates.load.child_probe import ProbeResult, how_it_ended
 from promotion.gates.load.machines import Machine, as_json, check_machines, machines
 from promotion.gates.load.packages import check_modules, check_package, modules_of
 from tests.support.sets import wheel, wheel_set
+from wheelkit.elf import constants
+from wheelkit.elf.reader import ElfImage
 
 LIBRARY = WheelLibrary(
     wheel=wheel("jax_rocm7_pjrt-1-py3-none-any.whl", "jax-rocm7-pjrt", "1"),
@@ -138,6 +143,37 @@ def test_machines_cover_what_users_have(tmp_path: Path) -> None:
 def test_machines_for_targets_that_xla_refuses_expect_refusal(tmp_path: Path) -> None:
     rows = list(machines(["gfx906"], "7.2.0", tmp_path, tmp_path / "work"))
     assert [row.refusal for row in rows] == [("gfx906",), ("gfx908",), (), (), None]
+
+
+def fast_math(data: bytearray) -> None:
+    """Overwrite the last constructor of a library by that of crtfastmath.o: stmxcsr, or, ldmxcsr, ret."""
+    image = ElfImage.parse(bytes(data), "library")
+    array, table = image.section(".init_array"), image.section(".rela.dyn")
+    assert array is not None
+    assert table is not None
+    constructors = [
+        addend
+        for place, _, addend in constants.RELA.iter_unpack(image.contents(table))
+        if array.address <= place < array.address + array.size
+    ]
+    code = bytes.fromhex("0fae5c24fc814c24fc408000000fae5424fcc3")
+    start = image.offset_of(constructors[-1])
+    data[start : start + len(code)] = code
+
+
+def test_dlopen_names_library_that_flushes_denormals(tmp_path: Path) -> None:
+    good = next(Path(zstandard.__file__).parent.glob("backend_c.*.so"))
+    data = bytearray(good.read_bytes())
+    fast_math(data)
+    bad = tmp_path / "bad.so"
+    bad.write_bytes(data)
+    with ThreadPoolExecutor(1) as thread:  # each thread has its own float mode
+        assert "flushes" not in thread.submit(load_child.dlopen, str(good)).result()
+        assert thread.submit(load_child.dlopen, str(good), str(bad)).result() == {"flushes": str(bad)}
+
+    answer = ProbeResult(values={"flushes": f"/site/{LIBRARY.path}"})
+    found = LoadChecks._check_loaded(SimpleNamespace(), [LIBRARY], answer)  # type: ignore[arg-type]
+    assert [(item.code, item.member) for item in found] == [("load-flags-wrong", LIBRARY.path)]
 
 
 # Packages

@@ -7,16 +7,12 @@ import struct
 from pathlib import Path
 
 import pytest
-import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.errors import ElfError
 from tests.support.made_wheel import with_sections
 from tests.support.tiny_elf import TinySymbol, tiny_elf
-from wheelkit.elf import constants
-from wheelkit.elf.hardening import load_defects
-from wheelkit.elf.reader import ElfImage
 from wheelkit.elf.snapshot import Elf, Symbol, highest_versions
 
 SYMBOLS = (
@@ -148,38 +144,3 @@ def test_snapshot_lists_default_version_first(tmp_path: Path) -> None:
     assert elf.offered == {"both": ("V_2", "V_1"), "one": ("V_1",), "plain": ("",)}
     assert elf.exported == ("both", "one", "plain")
     assert [(symbol.name, symbol.version) for symbol in elf.undefined] == [("memcpy", "GLIBC_2.14")]
-
-
-def test_load_defects_reports_damaged_frames_of_exceptions() -> None:
-    data = next(Path(zstandard.__file__).parent.glob("backend_c.*.so")).read_bytes()
-    image = ElfImage.parse(data, "library")
-    assert "unwind-table-wrong" not in dict(load_defects(image))
-    frames = image.section(".eh_frame")
-    assert frames is not None
-    for start, end in ((0, frames.size), (frames.size // 2, frames.size)):
-        broken = bytearray(data)
-        broken[frames.offset + start : frames.offset + end] = bytes(end - start)
-        found = dict(load_defects(ElfImage.parse(bytes(broken), "library")))
-        assert found["unwind-table-wrong"] == "has a damaged .eh_frame, in which exceptions find their handlers"
-
-
-def test_load_defects_reports_sizes_that_contradict_sections() -> None:
-    data = next(Path(zstandard.__file__).parent.glob("backend_c.*.so")).read_bytes()
-    image = ElfImage.parse(data, "library")
-    assert "dynamic-table-wrong" not in dict(load_defects(image))
-    for tag in (constants.DT_FINI_ARRAYSZ, constants.DT_INIT_ARRAYSZ, constants.DT_RELASZ, constants.DT_STRSZ):
-        entry = next(entry for entry in image.dynamic() if entry.tag == tag)
-        broken = bytearray(data)
-        constants.DYNAMIC.pack_into(broken, entry.offset, tag, entry.value + 8)
-        found = dict(load_defects(ElfImage.parse(bytes(broken), "library")))
-        assert f", but {entry.value + 8} in its dynamic table" in found["dynamic-table-wrong"]
-
-
-def test_load_defects_reports_function_in_place_of_another() -> None:
-    data = bytearray(next(Path(zstandard.__file__).parent.glob("backend_c.*.so")).read_bytes())
-    slots = ElfImage.parse(bytes(data), "library").section(".rela.plt")
-    assert slots is not None
-    (_, info, _), (place, _, addend) = (constants.RELA.unpack_from(data, slots.offset + at) for at in (0, 24))
-    constants.RELA.pack_into(data, slots.offset + 24, place, info, addend)
-    found = dict(load_defects(ElfImage.parse(bytes(data), "library")))
-    assert found["dynamic-table-wrong"].startswith("calls ")
