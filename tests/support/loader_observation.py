@@ -111,7 +111,7 @@ def child(root: Path, machine: dict[str, Any]) -> dict[str, Any]:
     tools["enter"](root, machine)
     tools["hide"](machine["hidden"])
     tools["redirect"](str(root))
-    watched = (str(root), machine["env"]["ROCM_PATH"] or str(root))
+    watched = (str(root), machine["env"]["ROCM_PATH"] or machine["packages"] or str(root))
 
     def is_watched(path: str) -> bool:
         """Return whether a path is of the machine or of ROCm; the folder of the test may be in /dev/shm."""

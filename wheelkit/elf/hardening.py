@@ -28,7 +28,7 @@ def load_defects(image: ElfImage) -> Iterator[tuple[str, str]]:
     elif stack.flags & constants.PF_X:
         yield "stack-executable", "needs an executable stack"
 
-    for address in writable_code(image):
+    for address in _writable_code(image):
         yield "code-writable", f"has a segment at {address:#x} that is both writable and executable"
     if constants.PT_GNU_RELRO not in segments:
         yield "relro-missing", "keeps its relocated pointers writable (no PT_GNU_RELRO)"
@@ -47,7 +47,7 @@ def load_defects(image: ElfImage) -> Iterator[tuple[str, str]]:
         yield "load-flags-wrong", "has DF_STATIC_TLS, so dlopen fails if no static memory for threads is left"
 
 
-def writable_code(image: ElfImage) -> Iterator[int]:
+def _writable_code(image: ElfImage) -> Iterator[int]:
     """Yield the address of each segment that is both writable and executable."""
     both = constants.PF_W | constants.PF_X
     for segment in image.segments:

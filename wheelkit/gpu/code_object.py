@@ -68,19 +68,6 @@ def mach_of(head: bytes) -> int:
     return int.from_bytes(head[48:52], "little") & _MACH
 
 
-def variables(image: ElfImage) -> dict[str, int]:
-    """Return the variables that a code object exports, with their sizes in bytes.
-
-    Raises:
-        ElfError: the symbol table is damaged.
-    """
-    return {
-        name: symbol.size
-        for symbol, name in image.dynamic_symbols()
-        if symbol.section and symbol.info & 0xF == constants.STT_OBJECT and not name.endswith(KERNEL_SUFFIX)
-    }
-
-
 def read_metadata(image: ElfImage) -> Mapping[str, Any]:
     """Return the metadata of a code object.
 

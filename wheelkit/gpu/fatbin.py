@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from core.errors import FatbinError
 from core.model import Finding
-from wheelkit.elf.reader import ElfImage
 from wheelkit.findings import finding
 from wheelkit.gpu import code_object
 from wheelkit.gpu.bundle import METHOD_NAMES, BundleEntry
 from wheelkit.gpu.bundle_reader import (
     BundleLocation,
     BundleReader,
-    find_bundles,
     locate_bundles,
     map_bundles,
 )
@@ -141,25 +139,6 @@ def read_targets(
         kernels=_kernels(scans) if whole else {},
         arguments={scan.bundle.address: scan.arguments for scan in scans},
     )
-
-
-def read_variables(path: Path, addresses: Collection[int]) -> Mapping[int, Mapping[str, Mapping[str, int]]]:
-    """Return address of a bundle -> target -> device variable -> size in bytes.
-
-    Args:
-        addresses: addresses of the bundles to decode.
-
-    Raises:
-        ElfError: the file or a code object is not an ELF file.
-        FatbinError: a bundle is damaged.
-    """
-
-    def read(reader: BundleReader, bundle: BundleLocation) -> Mapping[str, Mapping[str, int]]:
-        objects = reader.objects(bundle, lambda entry: entry.size if entry.target else 0)
-        return {entry.name: code_object.variables(ElfImage.parse(code, entry.id)) for entry, code in objects}
-
-    bundles = [bundle for bundle in find_bundles(path) if bundle.address in addresses]
-    return dict(zip((bundle.address for bundle in bundles), map_bundles(path, bundles, read), strict=True))
 
 
 def _scan(reader: BundleReader, bundle: BundleLocation, *, verify: bool, whole: bool) -> _BundleScan:

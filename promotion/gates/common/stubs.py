@@ -31,10 +31,7 @@ _RET = b"\xc3"
 REGISTRATIONS = "jax_rocm_registrations"
 """Variable with the calls of the functions in REGISTERING, which host code calls when it is loaded: the number of calls
 in 64 bytes, then for each call 64 bytes with the function's number and its arguments 1 and 3 to 6."""
-REGISTERING = (
-    "__hipRegisterFatBinary", "__hipRegisterFunction", "__hipRegisterVar", "__hipRegisterManagedVar",
-    "__hipRegisterSurface", "__hipRegisterTexture",
-)  # fmt: skip
+REGISTERING = ("__hipRegisterFatBinary", "__hipRegisterFunction")
 _MOST_CALLS = 1 << 17
 
 

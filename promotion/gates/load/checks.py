@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path, PurePosixPath
 
-from core.errors import ElfError
 from core.model import Finding, Wheel
 from promotion.gates.common.gate import Check, GateContext, error
 from promotion.gates.common.requirements import wheels_for
@@ -21,10 +20,8 @@ from promotion.gates.load import golden
 from promotion.gates.load.child_probe import AnswerCheck, Probe, ProbeResult, run_probe
 from promotion.gates.load.machines import MACHINE_CHILD, as_json, check_machines, machines
 from promotion.gates.load.packages import check_modules, check_package, modules_of
-from promotion.gates.load.registered import registration_findings, variable_findings
+from promotion.gates.load.registered import registration_findings
 from wheelkit.archive.reader import WheelArchive
-from wheelkit.elf.constants import STT_FUNC
-from wheelkit.elf.reader import open_image
 from wheelkit.findings import REPORT_PUBLISHED, finding
 
 PLUGIN = re.compile(r"(jax_rocm\d+_plugin)/(\w+)(?:\.[\w-]+)*\.so")
@@ -187,7 +184,7 @@ class LoadChecks:
             text = f"{library} cannot be loaded with {self.rocm.kind}: {self._error_text(answer)}."
             yield error("load-failed", text, _WITH_NEEDS if self.rocm.weak else _WITH_ROCM, member=library.path)
         elif "flushes" in answer.values:
-            library = next(library for library in libraries if library.path in answer.values["flushes"])
+            library = next((lib for lib in libraries if lib.path in answer.values["flushes"]), libraries[0])
             text = f"{library} makes the process flush denormal numbers (-ffast-math)."
             yield finding("load-flags-wrong", text, member=library.path)
         elif "registered" in answer.values:  # HIP is the stand-in
@@ -195,8 +192,6 @@ class LoadChecks:
                 path = Path(self._path(library))
                 seen = answer.values["registered"].get(os.path.realpath(path), {})
                 yield from registration_findings(str(library), library.path, path, seen)
-                targets = self.context.wheel_set.targets
-                yield from variable_findings(str(library), library.path, path, seen, targets)
 
     def _check_imported(self, library: WheelLibrary, module: str, answer: ProbeResult) -> Iterator[Finding]:
         if "error" in answer.values:
@@ -206,9 +201,6 @@ class LoadChecks:
         for table, rows in answer.values["tables"].items():
             registered = self.registered["plugin"].setdefault(f"{module}.{table}", {})
             registered |= rows
-        file = self.context.debug_file(library.wheel, library.path) or Path(self._path(library))
-        if symbols := _symbols(file, answer.values["places"]):
-            self.registered["plugin"][f"{module}.{golden.SYMBOLS}"] = symbols
 
     def _check_api(self, answer: ProbeResult) -> tuple[Finding, ...]:
         if "error" not in answer.values:  # an error is reported by the check that loads the library
@@ -248,20 +240,6 @@ class LoadChecks:
         """Return the error of an answer without the directories of this run."""
         message = _raw_text(answer).replace(f"{self.site.folder}/", "")
         return " ".join(message.split()).removesuffix(".")[:500]
-
-
-def _symbols(file: Path, places: Mapping[str, int]) -> dict[str, str | int]:
-    """Return handler -> name of its function in a symbol table; empty without one.
-
-    Names of C++ are left out, since those of lambdas differ between compilers.
-    """
-    try:
-        with open_image(file) as image:
-            names = dict(sorted(image.symbol_names({*places.values()}, STT_FUNC), reverse=True))
-    except ElfError:  # the inspection gate reports damage
-        return {}
-    found = {handler: names.get(place, "") for handler, place in places.items()}
-    return {handler: name for handler, name in found.items() if name and not name.startswith("_Z")}
 
 
 def _info_path(library: WheelLibrary) -> str:

@@ -12,12 +12,9 @@ import contextlib
 import ctypes
 import functools
 import importlib
-import importlib.util
 import json
 import os
-import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,10 +25,8 @@ _REGISTERING = ("jax", "jax.experimental.pallas", "jax.experimental.rnn", "jax.e
 _TYPES = "ffi_types"
 _TABLES = ("registrations", "ffi_registrations", "ffi_handlers", _TYPES)
 """Functions of extension modules that return name -> capsule, or name -> {stage: capsule}."""
-_MOST_PRINTED = 2000
-"""Bytes that are kept of the output of a module."""
-_VARIABLES = ("variable", "managed", "surface", "texture")
-"""Kinds of variables, in the order of the functions after the first two in REGISTERING of `stubs.py`."""
+_CUSTOM_CALL = b"xla._CUSTOM_CALL_TARGET"
+"""Name of the capsules of functions that are not FFI handlers (jaxlib/ffi_helpers.h)."""
 _API_HEADER = 40
 """Bytes of PJRT_Api before the function pointers: size, extensions and PJRT_Api_Version."""
 
@@ -76,7 +71,7 @@ def dlopen(*paths: str) -> Answer:
 def _registrations() -> Answer:
     """Return registered: file -> address of a bundle in the file -> facts.
 
-    The facts are magic, version, number of kernels, SHA-256 of their names, and the variables as [kind, name, size].
+    The facts are magic, version, number of kernels, and SHA-256 of their names.
     The answer is empty if HIP is not the stand-in of `promotion/gates/common/stubs.py`.
     """
     files = _mapped_files()
@@ -91,23 +86,17 @@ def _registrations() -> Answer:
     calls = [(ctypes.c_uint64 * 8 * table.value).from_address(address + 64) for address, table in tables.items()]
     rows = [tuple(row) for table in calls for row in table]
     kernels: dict[int, set[bytes]] = {row[1]: set() for row in rows if row[0] == 0}
-    variables: dict[int, set[tuple[str, str, int]]] = {handle: set() for handle in kernels}
-    for function, handle, host_name, name, fifth, sixth, *_ in rows:
+    for function, handle, _, name, *_ in rows:
         if handle not in kernels:
             text = ctypes.string_at(name).decode(errors="replace")
             raise ValueError(f"it registers {text} for the bundle {handle:#x}, which it did not register")
         if function == 1:
             kernels[handle].add(ctypes.string_at(name))
-        elif function > 1:
-            # HIP looks up managed variables by their fourth argument, and others by their third.
-            kind = _VARIABLES[function - 2]
-            text = ctypes.string_at(name if kind == "managed" else host_name).decode(errors="replace")
-            variables[handle].add((kind, text, {"variable": sixth, "managed": fifth}.get(kind, 0)))
     for address, names in kernels.items():
         wrapper = _Wrapper.from_address(address)
         path = next(path for start, end, path in files if start <= address < end)
         base = min(start for start, _, other in files if other == path)
-        facts = [wrapper.magic, wrapper.version, len(names), _digest(names), sorted(variables[address])]
+        facts = [wrapper.magic, wrapper.version, len(names), _digest(names)]
         found.setdefault(path, {})[hex(wrapper.bundle - base)] = facts
     return {"registered": found}
 
@@ -146,29 +135,29 @@ def api(path: str) -> Answer:
 
 
 def module(name: str) -> Answer:
-    """Import an extension module, and return table -> name -> signature of the handler, or parts of the type.
+    """Import an extension module, and return table -> name -> type of the handler, or parts of the type.
 
-    `places` has the address of each handler in the module's file.
+    The type of a handler is the list of its stages, such as `execute, instantiate`, or `custom call`.
     """
-    imported, signatures = importlib.import_module(name), _program("signatures")
+    imported = importlib.import_module(name)
     tables: dict[str, dict[str, str]] = {}
-    places: dict[str, int] = {}
-    file = os.path.realpath(str(imported.__file__))
-    base = min(start for start, _, path in _mapped_files() if path == file)
     for table in (table for table in _TABLES if hasattr(imported, table)):
         rows = tables.setdefault(table, {})
         for key, value in getattr(imported, table)().items():
             if table == _TYPES:
                 rows[key] = " ".join(sorted(value))
-                continue
-            sys.stderr.write(f"asking the handler {key}\n")  # names the handler if it crashes
-            stages = value if isinstance(value, dict) else {"execute": value}
-            try:
-                rows[key] = signatures.signature(stages)
-            except ValueError as problem:
-                rows[key] = f"no FFI handler: {problem}"
-            places[key] = signatures.address(stages) - base
-    return {"tables": tables, "places": places}
+            else:
+                rows[key] = _handler_type(value if isinstance(value, dict) else {"execute": value})
+    return {"tables": tables}
+
+
+def _handler_type(stages: dict[str, object]) -> str:
+    name_of = ctypes.pythonapi.PyCapsule_GetName
+    name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    execute = stages.get("execute")
+    if execute is not None and name_of(execute) == _CUSTOM_CALL:
+        return "custom call"
+    return ", ".join(sorted(stages))
 
 
 def package(name: str, distribution: str, *names: str) -> Answer:
@@ -183,7 +172,7 @@ def package(name: str, distribution: str, *names: str) -> Answer:
     import importlib.metadata  # late: it takes as long as the rest of most probes
 
     ours = f"{name}.build_info" in names
-    rows = _imported_alone(*names) if ours else modules(*names)
+    rows = _imported(names) if ours else modules(*names)
     # Python accepts a namespace package, and jax 0.7.1 to 0.9.2 were published with one.
     if ours and importlib.import_module(name).__file__ is None:
         raise ImportError(f"No module named '{name}.__init__'")
@@ -195,67 +184,28 @@ def package(name: str, distribution: str, *names: str) -> Answer:
         "entry_points": [point.name for point in points if point.value == name],
         "version": str(version),
         "info": data,
-        "names": _program("names").missing_names(name) if ours else [],
         "metadata": {"version": metadata.version, "requires": metadata.requires or []},
         **rows,
     }
 
 
 def modules(*names: str) -> Answer:
-    """Import modules after jax, which they may import, and return their errors, output and seconds."""
+    """Import modules after jax, which they may import, and return the error of each, empty without one."""
     importlib.import_module("jax")
-    return {"modules": {name: _imported(name) for name in names}}
+    return _imported(names)
 
 
-def _imported_alone(*names: str) -> Answer:
-    """Import modules without jax; `effects` of each has clauses about changes of the process."""
-    side_effects = _program("side_effects")
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in background jobs
-    return {"modules": {name: _imported(name, side_effects.recorded) for name in names}}
-
-
-def _program(name: str) -> Any:  # noqa: ANN401 - a module
-    """Return a module beside this program, which isolated Python does not find by name."""
-    spec: Any = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def _imported(name: str, recorded: Callable[[], Any] = contextlib.nullcontext) -> Answer:
-    """Import a module.
-
-    Args:
-        recorded: returns a context manager that yields a list of effects.
-    """
-    import tempfile  # late: most probes do without
-
-    effects = None
-    sys.stderr.write(f"importing {name}\n")  # names the module if importing it crashes
-    problem, kept = "", [os.dup(1), os.dup(2)]
-    with tempfile.TemporaryFile() as file:
-        _flush()
-        for number in (1, 2):
-            os.dup2(file.fileno(), number)
-        begun = time.monotonic()
+def _imported(names: tuple[str, ...]) -> Answer:
+    errors = {}
+    for name in names:
+        sys.stderr.write(f"importing {name}\n")  # names the module if importing it crashes
+        sys.stderr.flush()
+        errors[name] = ""
         try:
-            with recorded() as effects:
-                importlib.import_module(name)
+            importlib.import_module(name)
         except (Exception, SystemExit) as error:
-            problem = f"{type(error).__name__}: {error}"
-        seconds = time.monotonic() - begun
-        _flush()
-        for number, old in enumerate(kept, 1):
-            os.dup2(old, number)
-            os.close(old)
-        file.seek(0)
-        printed = file.read(_MOST_PRINTED).decode(errors="replace")
-        return {"error": problem, "seconds": seconds, "printed": printed, "effects": effects or []}
-
-
-def _flush() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
+            errors[name] = f"{type(error).__name__}: {error}"
+    return {"modules": errors}
 
 
 def handlers(platform: str) -> Answer:

@@ -6,11 +6,11 @@ The loader and jax read these files through Python, so this program redirects Py
 them. Native code sees the real files, which the stubs of ROCm never read.
 
 The arguments are the word `machines`, a folder for temporary files, and the machines in JSON: name -> `gpus` (the
-properties of each GPU in KFD's topology), `env` (variables) and `hidden` (libraries that the system must not offer).
-The last line of output is the answer in JSON: name -> `devices` or `error`, `warnings` of the loader, `log` of jax,
-`platforms` of the registered handlers, `options` of the plugin, `effects`, clauses about changes of the process, and
-`skew`, the reasons of the loader with another jaxlib.
-Each machine is a fork of one process that has imported what does not depend on a GPU.
+properties of each GPU in KFD's topology), `env` (variables), `unset` (variables that are not set), `packages` (a folder
+with ROCm's Python packages, or empty) and `hidden` (libraries that the system must not offer). The last line of output
+is the answer in JSON: name -> `devices` or `error`, `warnings` of the loader, `log` of jax, the `preferred` platform,
+`variables` that the loader set, and `skew`, the reasons of the loader with another jaxlib. Each machine is a fork of
+one process that has imported what does not depend on a GPU.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ import ctypes
 import functools
 import gc
 import importlib
-import importlib.util
-import inspect
 import io
 import json
 import logging
@@ -42,20 +40,11 @@ _IMPORTED_FIRST = (
     *(f"jaxlib.mlir.dialects.{name}" for name in ("chlo", "func", "mhlo", "sdy", "sparse_tensor", "stablehlo")),
 )  # fmt: skip
 """Modules that take most of the time of `import jax` and do not depend on a GPU."""
-_HANDING_OVER = (
-    "register_custom_call_handler", "register_custom_call_target", "register_custom_type",
-    "register_custom_type_handler", "register_custom_type_id_handler",
-)  # fmt: skip
-"""Functions of jaxlib.xla_client that give handlers and types of a plugin to jax; each jaxlib has some of them."""
 _NEVER_FIRST = ("jax_plugins", "jax_rocm")
 """Packages whose import depends on the GPUs."""
 _LOADER = re.compile(r"jax_plugins\.xla_rocm\d+")
 OTHER_JAXLIB = "0.0.1"
 """Version of a jaxlib that no wheel fits."""
-
-_spec: Any = importlib.util.spec_from_file_location("side_effects", Path(__file__).with_name("side_effects.py"))
-_process = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_process)  # isolated Python does not find it by name
 
 
 def redirect(root: str) -> None:
@@ -121,33 +110,26 @@ def start(root: Path, machine: Mapping[str, Any]) -> Answer:
     hide(machine["hidden"])
     redirect(str(root))
     loader, others = _Messages("jax_plugins"), _Messages("jax")
-    platforms = record_platforms()
-    answer: Answer = {"warnings": loader.texts, "log": others.texts, "platforms": platforms}
-    before: Answer = {}
+    answer: Answer = {"warnings": loader.texts, "log": others.texts}
     try:
         jax = importlib.import_module("jax")
-        before, answer["options"] = settings(), record_options()
         answer["devices"] = len(jax.devices() if machine["env"]["JAX_PLATFORMS"] else jax.devices("rocm"))
     except Exception as error:
         answer["error"] = f"{type(error).__name__}: {error}"
-    effects = _process.differences(before, settings()) if before else []
-    return answer | {"preferred": preferred(), "effects": effects, "skew": reasons_of_skew()}
+    answer["preferred"] = preferred()
+    answer["variables"] = {name: os.environ[name] for name in machine["unset"] if name in os.environ}
+    answer["skew"] = reasons_of_skew()
+    return answer
 
 
 def enter(root: Path, machine: Mapping[str, Any]) -> None:
-    """Write the files of a machine and set the variables and the working directory of this process.
-
-    As in many containers, there is no HOME. The working directory has empty files named like libraries, since loaders
-    must not search there.
-    """
+    """Write the files of a machine, and set the variables and the packages of this process."""
     write_kernel_files(root, machine["gpus"])
-    planted = root / "planted"
-    planted.mkdir()
-    for name in (*machine["hidden"], "xla_rocm_plugin.so"):
-        (planted / name).touch()
-    os.chdir(planted)
     os.environ.update(machine["env"])
-    os.environ.pop("HOME", None)
+    for name in machine["unset"]:
+        os.environ.pop(name, None)
+    if machine["packages"]:
+        sys.path.append(machine["packages"])
 
 
 def reasons_of_skew() -> str | None:
@@ -161,66 +143,6 @@ def reasons_of_skew() -> str | None:
         return " ".join(loader.reasons(need_gpu=False))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-
-
-def settings() -> Answer:
-    """Return the state of the process without its threads, of which jax starts some, and the settings of jax."""
-    values = getattr(getattr(sys.modules.get("jax"), "config", None), "values", {})
-    found: Answer = _process.state() | {f"jax.config.{name}": value for name, value in dict(values).items()}
-    del found["the threads"]
-    return found
-
-
-def record_options() -> dict[str, str]:
-    """Return option -> value with which the loader registers its plugin from now on, without those of jax itself.
-
-    Without jax's modules nothing is recorded; the start of ROCm tells why.
-    """
-    try:
-        bridge: Any = importlib.import_module("jax._src.xla_bridge")
-        usual = importlib.import_module("jaxlib.xla_client").generate_pjrt_gpu_plugin_options()
-    except ImportError:
-        return {}
-    register, found = bridge.register_plugin, dict[str, str]()
-
-    def recorded(*args: object, options: Mapping[str, object] | None = None, **more: object) -> object:
-        given = options or {}
-        found.update({name: repr(value) for name, value in given.items() if usual.get(name) != value})
-        return register(*args, options=options, **more)
-
-    bridge.register_plugin = recorded
-    return found
-
-
-def record_platforms() -> dict[str, list[str]] | None:
-    """Return function of jaxlib.xla_client -> platforms for which the loader calls it from now on.
-
-    None without that module; the import of jax tells why.
-    """
-    try:
-        client: Any = importlib.import_module("jaxlib.xla_client")
-    except ImportError:
-        return None
-    platforms: dict[str, list[str]] = {}
-
-    def wrap(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        named = inspect.signature(function)
-
-        @functools.wraps(function)
-        def recorded(*args: object, **options: object) -> object:
-            if str(sys._getframe(1).f_globals.get("__name__")).startswith("jax_plugins."):
-                given = named.bind(*args, **options)
-                given.apply_defaults()
-                if (platform := given.arguments["platform"]) not in platforms.setdefault(name, []):
-                    platforms[name].append(platform)
-            return function(*args, **options)
-
-        return recorded
-
-    for name in _HANDING_OVER:
-        if hasattr(client, name):
-            setattr(client, name, wrap(name, getattr(client, name)))
-    return platforms
 
 
 def preferred() -> str:

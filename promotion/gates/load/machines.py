@@ -21,18 +21,20 @@ MACHINE_CHILD = Path(__file__).with_name("machine_child.py")
 
 _NO_SUCH_GPU = "GPU-ffffffffffffffff"
 """Hides real GPUs from HIP; the loader leaves an unknown identifier in ROCR_VISIBLE_DEVICES to the runtime."""
-_LIBRARY_FOLDERS = ("lib", "lib64", "lib/rocm_sysdeps/lib")
-"""Folders of libraries that the loader searches below ROCM_PATH."""
 _SIMDS = 304
 _MOST_GPUS = 64
 """GPUs of a machine with eight MI300X, each in eight partitions."""
-_LOCATIONS = ("JAX_ROCM_PLUGIN_INTERNAL_BITCODE_PATH", "JAX_ROCM_PLUGIN_INTERNAL_LLD_PATH", "HIP_DEVICE_LIB_PATH")
-"""Variables that the loader sets for XLA and HIP if the user has not set them."""
+_BITCODE, _LINKER = "lib/llvm/amdgcn/bitcode/ocml.bc", "lib/llvm/bin/ld.lld"
+_LOCATIONS = {
+    "JAX_ROCM_PLUGIN_INTERNAL_BITCODE_PATH": _BITCODE,
+    "JAX_ROCM_PLUGIN_INTERNAL_LLD_PATH": _LINKER,
+    "HIP_DEVICE_LIB_PATH": _BITCODE,
+}
+"""Variable that the loader sets for XLA and HIP -> file in the folder that it names. Without them, XLA does not
+find a ROCm elsewhere than in /opt/rocm (openxla/xla#8679, ROCm/xla#142); wheels have missed one (ROCm/TheRock#4269)."""
+_CORE_PACKAGE = "_rocm_sdk_core"
+"""Python package of ROCm; wheels have looked for another one (ROCm/TheRock#8163)."""
 _CPU = "cpu"
-_PLATFORM = "ROCM"
-"""Name of the platform in XLA."""
-_HANDOVER = "register_custom_call_handler"
-"""Function of jaxlib.xla_client without which the plugin gets no custom call."""
 _FIX_LOADER = "Fix the loader in pjrt/payload and plugin/payload, or the values in build_info.json, and build it again."
 
 
@@ -43,7 +45,8 @@ class Machine:
     Attributes:
         about: what the machine has, for findings.
         gpus: processors of its GPUs.
-        rocm: folder in ROCM_PATH; None for a machine without ROCm.
+        rocm: folder in ROCM_PATH; None for a machine without ROCm there.
+        packages: folder with ROCm's Python packages; None for a machine without them.
         refusal: words in the loader's reason not to use ROCm; None if it must start ROCm.
         unusable: processors that the loader must warn of, and no others.
         platforms: JAX_PLATFORMS of the user, whose default devices are requested then instead of those of rocm.
@@ -52,6 +55,7 @@ class Machine:
     about: str
     gpus: tuple[str, ...]
     rocm: Path | None
+    packages: Path | None = None
     refusal: tuple[str, ...] | None = None
     unusable: tuple[str, ...] = ()
     platforms: str = ""
@@ -64,14 +68,15 @@ def machines(names: Sequence[str], rocm_version: str, rocm: Path, folder: Path) 
         names: gfx targets of the set.
         rocm_version: version of ROCm that the set is for.
         rocm: a ROCm with all libraries that the set needs.
-        folder: folder for ROCms that are too old.
+        folder: folder for other ROCms.
     """
     own, accepted = targets.processors_of(map(GfxTarget.parse, names)), targets.lists()["compiler-supported"]
     usable = tuple(name for name in own if name in accepted)
     foreign = next(name for name in (*accepted, *targets.load_table().targets) if name not in own)
     one = (usable or own)[:1]
     hip = layouts.hip_soname(RocmVersion(text=rocm_version))
-    yield Machine(about=f"one {one[0]}", gpus=one, rocm=rocm, refusal=None if usable else one)
+    prefix = write_prefix(folder / "prefix", rocm)
+    yield Machine(about=f"one {one[0]}", gpus=one, rocm=prefix, refusal=None if usable else one)
     if usable:
         kinds, many = (*usable, foreign), (*one * _MOST_GPUS, *usable[1:], foreign)
         yield Machine(about=f"several GPUs ({', '.join(kinds)})", gpus=many, rocm=rocm, unusable=(foreign,))
@@ -79,12 +84,30 @@ def machines(names: Sequence[str], rocm_version: str, rocm: Path, folder: Path) 
     yield Machine(about="no GPU", gpus=(), rocm=rocm, refusal=())
     if usable:
         older, lacking = write_older_major(folder / "older", hip), write_older_minor(folder / "lacking", hip, rocm)
+        packages = folder / "packages"
+        write_prefix(packages / _CORE_PACKAGE, rocm)
+        yield Machine(about="a ROCm of Python packages", gpus=one, rocm=None, packages=packages)
         yield Machine(about="no ROCm", gpus=one, rocm=None, refusal=(hip,))
         yield Machine(about=f"an older ROCm ({older.name})", gpus=one, rocm=folder / "older", refusal=(str(older),))
         yield Machine(about=f"a {hip} without the set's symbols", gpus=one, rocm=lacking, refusal=())
     # The gate `install` asks for rocm.
     yield Machine(about="no GPU and JAX_PLATFORMS=gpu", gpus=(), rocm=rocm, refusal=(), platforms="gpu")
     yield Machine(about=f"no GPU and JAX_PLATFORMS={_CPU}", gpus=(), rocm=rocm, platforms=_CPU)
+
+
+def write_prefix(folder: Path, rocm: Path) -> Path:
+    """Write links to a ROCm, with bitcode and linker if it lacks them as stubs do, and return the folder."""
+    (folder / "lib").mkdir(parents=True)
+    for place in (rocm / "lib").iterdir():
+        (folder / "lib" / place.name).symlink_to(place.resolve())
+    for place in rocm.iterdir():
+        if place.name not in ("lib", "lib64"):
+            (folder / place.name).symlink_to(place.resolve())
+    if not (rocm / "lib/llvm").exists():
+        for name in (_BITCODE, _LINKER):
+            (folder / name).parent.mkdir(parents=True)
+            (folder / name).touch()
+    return folder
 
 
 def write_older_major(folder: Path, hip: str) -> Path:
@@ -98,11 +121,8 @@ def write_older_major(folder: Path, hip: str) -> Path:
 
 def write_older_minor(folder: Path, hip: str, rocm: Path) -> Path:
     """Write links to the libraries of a ROCm, and a HIP without its symbols, and return the folder."""
-    for place in _LIBRARY_FOLDERS:
-        (folder / place).mkdir(parents=True, exist_ok=True)
-        for library in (rocm / place).glob("*.so*"):
-            if library.name != hip:
-                (folder / place / library.name).symlink_to(library.resolve())
+    write_prefix(folder, rocm)
+    (folder / "lib" / hip).unlink(missing_ok=True)
     (folder / "lib" / hip).write_bytes(shared_library(hip, [Export(name="hipOlder", code=b"\xc3")]))
     return folder
 
@@ -119,6 +139,8 @@ def as_json(rows: Iterable[Machine], rocm_version: str) -> str:
                     "ROCR_VISIBLE_DEVICES": _NO_SUCH_GPU,
                     "JAX_PLATFORMS": row.platforms,
                 },
+                "unset": sorted(_LOCATIONS),
+                "packages": str(row.packages or ""),
                 "hidden": hidden,
             }
             for row in rows
@@ -149,9 +171,6 @@ def _problem(row: Machine, answer: Mapping[str, Any]) -> str:
     """Return the difference between an answer and the required one; empty if there is none."""
     if "died" in answer:
         return f"Python ended with {how_it_ended(answer['died'])}"
-    allowed = {f"changes the environment variable {name}" for name in _LOCATIONS}
-    if effects := [text for text in answer.get("effects", ()) if text not in allowed]:
-        return f"the start of jax {'; '.join(effects)}"
     if (skew := answer.get("skew")) is not None and f"jaxlib {OTHER_JAXLIB}" not in skew:
         return f"the loader should refuse jaxlib {OTHER_JAXLIB}, but says: {_short(skew) or 'nothing'}"
     said = str(answer.get("error", f"it found {answer.get('devices')} devices"))
@@ -171,11 +190,8 @@ def _problem(row: Machine, answer: Mapping[str, Any]) -> str:
         return f"jax should start ROCm, but said: {_short(said + logged)}"
     if (platform := answer.get("preferred")) and platform != "rocm":
         return f"jax should prefer ROCm, but prefers {platform}"
-    if problem := _registration_problem(answer.get("platforms")):
+    if problem := _location_problem(row, answer.get("variables", {})):
         return problem
-    if others := {name: value for name, value in answer.get("options", {}).items() if name != "platform_name"}:
-        given = ", ".join(f"{name} {value}" for name, value in others.items())
-        return f"the loader should leave XLA's options to the user, but passes {given}"
     named = set(re.findall(r"\bgfx[0-9a-f]+", warned))
     if named != set(row.unusable) or (warned and not row.unusable):
         wanted = f"warn of {', '.join(row.unusable)} only" if row.unusable else "not warn"
@@ -183,19 +199,16 @@ def _problem(row: Machine, answer: Mapping[str, Any]) -> str:
     return ""
 
 
-def _registration_problem(platforms: Mapping[str, Sequence[str]] | None) -> str:
-    """Return the problem of handlers that XLA does not find; empty if there is none.
-
-    Args:
-        platforms: function that registers -> platforms that the loader gave; None if it was not recorded.
-    """
-    if platforms is None:
-        return ""
-    if others := {text for given in platforms.values() for text in given} - {_PLATFORM}:
-        return (
-            f"the loader should register handlers for {_PLATFORM}, but registers some for {', '.join(sorted(others))}"
-        )
-    return "" if _HANDOVER in platforms else "the loader does not register the plugin's custom calls"
+def _location_problem(row: Machine, variables: Mapping[str, str]) -> str:
+    """Return the problem of a variable that does not name the folder in ROCm; empty if there is none."""
+    prefix = row.packages / _CORE_PACKAGE if row.packages else row.rocm
+    for name, file in _LOCATIONS.items():
+        if prefix is None or not (prefix / file).exists():
+            continue
+        expected = str((prefix / file).parent)
+        if variables.get(name) != expected:
+            return f"the loader should set {name} to {expected}, but it is {variables.get(name, 'unset')}"
+    return ""
 
 
 def _short(text: str) -> str:

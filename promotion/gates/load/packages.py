@@ -1,4 +1,4 @@
-"""Checks of the Python packages in a wheel: every module imports quietly and quickly, and versions agree as values."""
+"""Checks of the Python packages in a wheel: every module can be imported, and versions agree as values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from packaging.version import Version
 
 from core.model import Finding, Wheel, WheelSet
-from promotion.gates.common.gate import error, warning
+from promotion.gates.common.gate import error
 from promotion.gates.load.child_probe import ProbeResult
 
 EXCUSED: Mapping[str, str] = {
@@ -18,18 +18,11 @@ EXCUSED: Mapping[str, str] = {
     "jax_aiter.__main__": "it is a program",
 }
 """Module, without the ROCm major -> reason why no probe imports it."""
-_MOST_EFFECTS = 4
-SLOW_SECONDS = 3.0
-"""Seconds that the import of a module may take; those of this project take milliseconds."""
 
 _JAXLIB = re.compile(r"jaxlib\s*\(?([<>=!~][^;)]*)\)?\s*")
 """A Requires-Dist on jaxlib without a marker, with its specifier."""
 _ADD_FILE = "Build the wheel with this file, which its recipe lists."
 _FIX_IMPORT = "Read the error of Python and fix the file, or the version of jaxlib that the set pins."
-_QUIET = "Remove the output: every program that imports jax would print it."
-_ALONE = "Leave the process of the user as it is; jax imports its plugins in every program."
-_FAST = "Move the work into the functions that need it: jax imports its plugins at every start."
-_FIX_NAME = "Correct the name, or use one that the lowest Python of the set has; the line fails when it runs."
 _REBUILD = "Build the wheel again: the loader believes these values, and refuses ROCm or misleads users."
 
 
@@ -42,22 +35,11 @@ def modules_of(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_modules(wheel: Wheel, answer: ProbeResult) -> Iterator[Finding]:
-    """Yield a finding for each module that cannot be imported, prints, changes its process, or takes seconds."""
-    filename, mild = wheel.filename, warning if wheel.as_published else error
-    for name, row in answer.values.get("modules", {}).items():
-        member = f"{name.replace('.', '/')}.py"
-        if row["error"]:
-            text = f"{filename}: {name} cannot be imported: {_short(row['error'])}."
-            yield error("package-broken", text, _FIX_IMPORT, member=member)
-        if row["printed"].strip():
-            text = f"{filename}: {name} prints when it is imported: {_short(row['printed'])}."
-            yield mild("import-prints", text, _QUIET, member=member)
-        if effects := row.get("effects"):
-            text = f"{filename}: the import of {name} {'; '.join(effects[:_MOST_EFFECTS])}."
-            yield mild("import-effects", text, _ALONE, member=member)
-        if row["seconds"] > SLOW_SECONDS:
-            text = f"{filename}: the import of {name} took {row['seconds']:.1f} seconds."
-            yield mild("import-slow", text, _FAST, member=member)
+    """Yield a finding for each module that cannot be imported."""
+    for name, problem in answer.values.get("modules", {}).items():
+        if problem:
+            text = f"{wheel.filename}: {name} cannot be imported: {_short(problem)}."
+            yield error("package-broken", text, _FIX_IMPORT, member=f"{name.replace('.', '/')}.py")
 
 
 def check_package(wheel: Wheel, package: str, wheel_set: WheelSet, answer: ProbeResult) -> Iterator[Finding]:
@@ -76,9 +58,6 @@ def check_package(wheel: Wheel, package: str, wheel_set: WheelSet, answer: Probe
         text = f"{filename}: {member} does not name {package}, so jax cannot find it."
         yield error("entry-point-missing", text, "Add the package to the group jax_plugins.", member=member)
     yield from check_modules(wheel, answer)
-    for clause in answer.values.get("names", ()):
-        text = f"{filename}: {path}/{clause}."
-        yield error("name-missing", text, _FIX_NAME, member=f"{path}/{clause.partition(',')[0]}")
     if answer.values["info"]:
         for name, value, other, expected in _differences(wheel, wheel_set, answer.values):
             text = f"{filename}: {name} of {path} is {value!r}, but {other} {expected!r}."

@@ -39,6 +39,7 @@ def devices(platform=""):
         raise RuntimeError(f"Unknown backend {platform}")
     if not problems:
         where = rocm.layouts()
+        rocm.set_variables(where)
         rocm.preload(info.needed(), where, runpath=info.RUNPATH, origin=diagnose.LIBRARY.parent)
         try:
             ctypes.CDLL("libamdhip64.so.7").hipGetDeviceCount
@@ -82,7 +83,7 @@ class Site:
         done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 0, done.stderr
         answers: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        assert len(answers) == 9
+        assert len(answers) == 10
         return list(check_machines(WHEEL, rows, answers))
 
 
@@ -98,19 +99,28 @@ def test_good_loader_answers_as_each_machine_requires(site: Site) -> None:
 ONE, SEVERAL, FOREIGN = "one gfx942", "several GPUs (gfx942, gfx950, gfx908)", "a GPU that the set is not for (gfx908)"
 OLDER, LACKING = "an older ROCm (libamdhip64.so.6)", "a libamdhip64.so.7 without the set's symbols"
 GPU, CPU = "no GPU and JAX_PLATFORMS=gpu", "no GPU and JAX_PLATFORMS=cpu"
-WITH_GPU = {ONE, SEVERAL, FOREIGN, "no ROCm", OLDER, LACKING}
+PACKAGES = "a ROCm of Python packages"
+WITH_GPU = {ONE, SEVERAL, FOREIGN, PACKAGES, "no ROCm", OLDER, LACKING}
 
 
-DIAGNOSE = f"{PJRT}/_diagnose.py"
+DIAGNOSE, ROCM = f"{PJRT}/_diagnose.py", f"{PJRT}/_rocm.py"
 WRONG: list[tuple[tuple[str, str, str], set[str], str]] = [
     ((DIAGNOSE, 'names = ", ".join(', 'names = ", ".joined('), WITH_GPU, "has no attribute 'joined'"),
     ((f"{PLUGIN}/__init__.py", "origin = Path(", "origin = Paths("), WITH_GPU, "name 'Paths' is not defined"),
-    ((f"{PJRT}/build_info.json", ">=0.10.2,<0.10.3", ">=0.12.0,<0.12.1"), {ONE, SEVERAL}, "but jaxlib 0.10.2 is"),
+    (
+        (f"{PJRT}/build_info.json", ">=0.10.2,<0.10.3", ">=0.12.0,<0.12.1"),
+        {ONE, SEVERAL, PACKAGES},
+        "but jaxlib 0.10.2 is",
+    ),
     ((DIAGNOSE, "poor = sorted(", "poor = sorted(set()) and sorted("), {SEVERAL}, "gfx908 only"),
-    ((DIAGNOSE, "remarks = []", "remarks = ['odd']"), {ONE}, "should not warn, but logged: odd"),
+    ((DIAGNOSE, "remarks = []", "remarks = ['odd']"), {ONE, PACKAGES}, "should not warn, but logged: odd"),
     ((DIAGNOSE, "or any(map(_can_use, gpus))", "or gpus"), {FOREIGN}, "should name the reason"),
     ((DIAGNOSE, "_be(lacking)} missing; searched", "len(lacking)} missing; searched"), {"no ROCm"}, HIP),
     ((DIAGNOSE, "if others else", "if not others else"), {OLDER}, "libamdhip64.so.6"),
+    # openxla/xla#8679, ROCm/xla#142 and ROCm/TheRock#8163.
+    ((ROCM, "PLUGIN_INTERNAL_LLD_PATH", "LLD_PATH"), {ONE, PACKAGES}, "JAX_ROCM_PLUGIN_INTERNAL_LLD_PATH"),
+    ((ROCM, '"lib/llvm/amdgcn/bitcode", ', ""), {ONE, PACKAGES}, "JAX_ROCM_PLUGIN_INTERNAL_BITCODE_PATH"),
+    ((ROCM, '("_rocm_sdk_core", ', '("rocm", '), {PACKAGES}, HIP),
     (("jax/__init__.py", ".hipGetDeviceCount", ""), {LACKING}, "should name the reason"),
     (
         ("jax/__init__.py", '(platform=""):', '(platform=""):\n    ctypes.string_at(0)'),
@@ -189,48 +199,10 @@ def test_package_probe_returns_values(site: Site) -> None:
     answer = packages(site, PLUGIN, "jax-rocm7-plugin")
     assert answer["version"] == answer["info"]["version"] == "0.10.2+rocm7.2.0"
     assert answer["metadata"] == {"version": "0.10.2", "requires": ["jaxlib>=0.10.2"]}
-    assert [(row["error"], row["printed"]) for row in answer["modules"].values()] == [("", "")] * 2
+    assert list(answer["modules"].values()) == ["", ""]
 
 
-def test_package_probe_sees_output_errors_and_seconds_of_imports(site: Site) -> None:
-    site.replace(f"{PLUGIN}/build_info.py", "import json\n", "import json, os\nos.system('echo hello')\n")
-    (site.site / PLUGIN / "slow.py").write_text("import time\ntime.sleep(0.3)\n")
+def test_package_probe_returns_errors_of_imports(site: Site) -> None:
     (site.site / PLUGIN / "wrong.py").write_text("raise SystemExit('no')\n")
-    answer = packages(site, PLUGIN, "jax-rocm7-plugin", f"{PLUGIN}.slow", f"{PLUGIN}.wrong")
-    rows = answer["modules"]
-    assert rows[PLUGIN]["printed"] == "hello\n"
-    assert rows[f"{PLUGIN}.slow"]["seconds"] >= 0.3
-    assert rows[f"{PLUGIN}.wrong"]["error"] == "SystemExit: no"
-
-
-@pytest.mark.parametrize(
-    ("line", "clause"),
-    [
-        ("return Paths(str(name))", "the name Paths is not defined"),
-        ("return re.fulmatch(name, '')", "re has no fulmatch"),
-        ("return _gpus.installd()", f"{PJRT.replace('/', '.')}._gpus has no installd"),
-        ("import os.paths", ""),
-        ("from pathlib import Paths", "pathlib has no Paths"),
-        ("from ._kfd import gfx_names", f"{PJRT.replace('/', '.')}._kfd has no gfx_names"),
-        ("return typing.NoSuchThing", "typing has no NoSuchThing"),
-        ("return str(importlib.metadata.versions)", "importlib.metadata has no versions"),
-        ("from . import _register", ""),
-        ("return [item for item in name if item] or __file__ or Exception", ""),
-    ],
-)
-def test_package_probe_sees_names_that_do_not_exist(site: Site, line: str, clause: str) -> None:
-    """Nothing calls the function, so that the line does not run."""
-    text = f"import importlib.metadata, re, typing\n\nfrom . import _gpus\n\n\ndef odd(name):\n    {line}\n"
-    (site.site / PJRT / "odd.py").write_text(text)
-    answer = packages(site, PJRT.replace("/", "."), "jax-rocm7-pjrt", f"{PJRT.replace('/', '.')}.odd")
-    assert answer["names"] == ([f"odd.py, line 7: {clause}"] if clause else [])
-
-
-def test_modules_of_others_are_timed_without_jax(site: Site) -> None:
-    """Upstream's packages import jax, whose import takes seconds on a busy machine."""
-    (site.site / "jax/__init__.py").write_text("import time\ntime.sleep(0.5)\n")
-    (site.site / "other.py").write_text("import jax\n")
-    argv = [sys.executable, str(_CHILD), "modules", "other"]
-    env = {**os.environ, "PYTHONPATH": str(site.site)}
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
-    assert json.loads(done.stdout.splitlines()[-1])["modules"]["other"]["seconds"] < 0.5
+    answer = packages(site, PLUGIN, "jax-rocm7-plugin", f"{PLUGIN}.wrong")
+    assert answer["modules"][f"{PLUGIN}.wrong"] == "SystemExit: no"

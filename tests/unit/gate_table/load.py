@@ -21,7 +21,7 @@ from promotion.gates.common.site import FROM_NEEDS, TREE, RocmLibraries, Site
 from promotion.gates.load import golden
 from promotion.gates.load.child_probe import ProbeResult
 from promotion.gates.load.gate import make_gate
-from promotion.gates.load.machines import Machine, check_machines
+from promotion.gates.load.machines import _LOCATIONS, Machine, check_machines
 from promotion.gates.load.packages import check_package
 from promotion.gates.load.registered import kernels_digest, registration_findings
 from tests.support.gating import gate_context, stage_wheels
@@ -55,7 +55,7 @@ def _replies() -> dict[str, Reply]:
     package = {"entry_points": ["x"], "version": metadata["version"], "info": {}, "metadata": metadata, "modules": {}}
     return {
         "dlopen": Reply(),
-        "module": Reply({"tables": {"registrations": {"handler": "execute"}}, "places": {}}),
+        "module": Reply({"tables": {"registrations": {"handler": "execute"}}}),
         "api": Reply({"version": [0, 90], "functions": 100, "extensions": [[1, 8]]}),
         "initialize": Reply({"error": NO_DEVICE}, stderr=versions),
         "handlers": Reply({"handlers": {"handler": 1}}),
@@ -142,7 +142,7 @@ def without_pjrt(children: Children) -> None:
 
 
 def other_handler(children: Children) -> None:
-    tables = {"tables": {"registrations": {"other": "execute"}}, "places": {}}
+    tables = {"tables": {"registrations": {"other": "execute"}}}
     children.change("module", values=tables)
 
 
@@ -150,6 +150,7 @@ SKEW = "PJRT plugin has PJRT API version 0.91. The framework PJRT API version is
 CHILDREN = Scene(_children, _run_gate)
 _CHILD_EDITS: list[tuple[str, str, Callable[[Children], object]]] = [
     ("load-failed", "undefined symbol", child("dlopen", values={"error": f"{PJRT_LIBRARY}: undefined symbol: x"})),
+    ("load-flags-wrong", "denormals", child("dlopen", values={"flushes": f"/site/{PJRT_LIBRARY}"})),
     ("import-failed", "wrong Python", child("module", values={"error": "dynamic module does not define x"})),
     ("pjrt-api-unknown", "no log message", child("initialize", stderr="")),
     ("pjrt-api-skew", "0.91", child("initialize", stderr=SKEW)),
@@ -185,7 +186,7 @@ def _package(_: Path) -> dict[str, Any]:
             "rocm_version": "7.2.0", "members": [to_json(member) for member in WHEEL.members],
         },
         "metadata": {"version": WHEEL.version, "requires": ["jaxlib<0.10.3, >=0.10.2"]},
-        "modules": {PACKAGE: {"error": "", "printed": "", "seconds": 0.1}},
+        "modules": {PACKAGE: ""},
     }  # fmt: skip
 
 
@@ -204,17 +205,12 @@ def info(**values: Any) -> Callable[[dict[str, Any]], object]:
     return lambda answer: answer["info"].update(values)
 
 
-def module(**values: Any) -> Callable[[dict[str, Any]], object]:
-    """Change the import of a module."""
-    return lambda answer: answer["modules"][PACKAGE].update(values)
-
-
 MEMBER = to_json(WHEEL.members[0])
 _PACKAGE = Scene(_package, _check_package)
 _PACKAGE_EDITS: list[tuple[str, str, str, Callable[[dict[str, Any]], object]]] = [
     ("package-broken", "missing module", "is missing", told(error=f"No module named '{PACKAGE}.version'")),
     ("package-broken", "error of the package", "cannot be imported", told(error="NameError: x")),
-    ("package-broken", "error of a module", "cannot be imported", module(error="NameError: x")),
+    ("package-broken", "error of a module", "cannot be imported", told(modules={PACKAGE: "NameError: x"})),
     ("entry-point-missing", "none", "", told(entry_points=[])),
     ("value-untrue", "version.py", "__version__", told(version="0.10.1")),
     ("value-untrue", "version", "build_info.json version", info(version="0.10.1")),
@@ -248,15 +244,28 @@ def _check_machine(started: Started, _: Path) -> Iterable[Finding]:
 
 
 SENTENCE = "jax-rocm7-pjrt 0.10.2 cannot use ROCm: no AMD GPU was found (looked at /dev/kfd). Load the driver."
-HANDOVER = "register_custom_call_handler"
 POOR = "GPU gfx1100 cannot run this wheel; hide such GPUs with HIP_VISIBLE_DEVICES."
-_STARTS = {"error": NO_DEVICE, "preferred": "rocm", "platforms": {HANDOVER: ["ROCM"]}}
+_STARTS = {"error": NO_DEVICE, "preferred": "rocm"}
 _SEVERAL = _machine(gpus=("gfx942", "gfx1100"), unusable=("gfx1100",))
 
 WITH_GPU = Scene(lambda _: Started(_machine(), dict(_STARTS)), _check_machine)
 WITHOUT_GPU = Scene(lambda _: Started(_machine(refusal=("/dev/kfd",)), {"error": SENTENCE}), _check_machine)
 SEVERAL = Scene(lambda _: Started(_SEVERAL, {**_STARTS, "warnings": [POOR]}), _check_machine)
 ON_CPU = Scene(lambda _: Started(_machine(platforms="cpu"), {"devices": 1}), _check_machine)
+
+
+def _with_bitcode(folder: Path) -> Started:
+    """Return a machine whose ROCm has bitcode and a linker."""
+    rocm = folder / "rocm"
+    variables = {}
+    for name, file in _LOCATIONS.items():
+        (rocm / file).parent.mkdir(parents=True, exist_ok=True)
+        (rocm / file).touch()
+        variables[name] = str((rocm / file).parent)
+    return Started(_machine(rocm=rocm), {**_STARTS, "variables": variables})
+
+
+WITH_BITCODE = Scene(_with_bitcode, _check_machine)
 
 
 def answered(**values: Any) -> Callable[[Started], object]:
@@ -268,11 +277,8 @@ _MACHINE_EDITS: list[tuple[str, str, Scene, Callable[[Started], object]]] = [
     ("refuses a usable GPU", "should start ROCm", WITH_GPU, answered(error=f"RuntimeError: {SENTENCE}")),
     ("fails", "should start ROCm", WITH_GPU, answered(error="Unknown backend rocm", log=["failed (NameError: x)"])),
     ("ROCm below the CPU", "should prefer ROCm", WITH_GPU, answered(preferred="cpu")),
-    ("handlers for CUDA", "registers some for CUDA", WITH_GPU, answered(platforms={HANDOVER: ["CUDA"]})),
-    ("no custom calls", "custom calls", WITH_GPU, answered(platforms={})),
+    ("no folder of bitcode", "should set JAX_ROCM_PLUGIN_INTERNAL_", WITH_BITCODE, answered(variables={})),
     ("warns", "should not warn", WITH_GPU, answered(warnings=["parts will not work"])),
-    ("changes jax", "the start of jax", WITH_GPU, answered(effects=["changes jax.config.x"])),
-    ("options of the user", "options to the user", WITH_GPU, answered(options={"visible_devices": "[0]"})),
     ("dies", "signal SIGSEGV", WITH_GPU, answered(died=-11)),
     ("accepts every jaxlib", "should refuse jaxlib", WITHOUT_GPU, answered(skew="")),
     ("no reason", "should name the reason", WITHOUT_GPU, answered(error=NO_DEVICE)),
@@ -311,7 +317,7 @@ def _check_registered(registered: Registered, folder: Path) -> Iterable[Finding]
     path.write_bytes(_library())
     seen = {}
     for found, (magic, version, names) in zip(find_bundles(path), registered.bundles, strict=False):
-        seen[hex(found.address)] = [magic, version, len(names), kernels_digest(frozenset(names)), []]
+        seen[hex(found.address)] = [magic, version, len(names), kernels_digest(frozenset(names))]
     return registration_findings("x.whl: lib.so", "lib.so", path, seen)
 
 

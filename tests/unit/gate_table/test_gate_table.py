@@ -42,13 +42,6 @@ SCENES: dict[Scene, list[Row]] = {}
 for _row in ROWS:
     SCENES.setdefault(_row.scene, []).append(_row)
 
-GOES = frozenset(
-    {
-        # Side effects of imports, names of all Pythons, registered variables (promotion/gates/load).
-        "import-effects", "import-prints", "import-slow", "name-missing", "variable-differs", "variable-missing",
-    }
-)  # fmt: skip
-"""Codes without rows; delete each together with its check."""
 UNLISTED = frozenset({"set-unusable"})
 """Codes that the reference of findings does not list, besides those of the gate install."""
 SEVERAL = frozenset({"every gate", "published index"})
@@ -89,15 +82,12 @@ def test_policy_refuses_set_because_of_key(row: PolicyRow) -> None:
 
 def test_every_code_has_a_row() -> None:
     codes = {*_severities(), *_codes_of_installations(), *UNLISTED}
-    assert sorted(codes - GOES - {row.code for row in ROWS}) == []
-    assert sorted({row.code for row in ROWS} - codes) == []
-    assert sorted(GOES - codes) == []
-    assert sorted(GOES & {row.code for row in ROWS}) == []
+    assert sorted(codes ^ {row.code for row in ROWS}) == []
 
 
 def test_every_place_that_reports_a_code_has_a_row() -> None:
     rows, places = Counter(row.code for row in ROWS), Counter(_places())
-    assert {code: count for code, count in places.items() if code not in GOES and count > rows[code]} == {}
+    assert {code: count for code, count in places.items() if count > rows[code]} == {}
 
 
 def test_every_gate_and_policy_key_has_a_row() -> None:
@@ -133,7 +123,7 @@ def _places() -> Iterator[str]:
     for call in _calls():
         name = call.func.id if isinstance(call.func, ast.Name) else ""
         first = call.args[0] if call.args else None
-        if name in ("error", "warning", "finding", "mild") and isinstance(first, ast.Constant):
+        if name in ("error", "warning", "finding") and isinstance(first, ast.Constant):
             yield str(first.value)
 
 

@@ -18,13 +18,11 @@ PROCESSES = re.compile(r"subprocess(\..*)?|pty\.spawn|os\.(system|popen|fork|for
 ENVIRONMENT = re.compile(r"os\.(environb?|getenvb?|putenv|unsetenv)")
 CLICK = re.compile(r"click(\..*)?")
 ALLOWED = {
-    # The program that starts jax on simulated machines runs in the tested environment, as does the recorder of effects,
-    # which sees replaced functions of `subprocess`.
+    # The program that starts jax on simulated machines runs in the tested environment.
     PROCESSES: {
         "core/process.py",
         "core/process_groups.py",
         "promotion/gates/load/machine_child.py",
-        "promotion/gates/load/side_effects.py",
     },
     # The doctor runs without click, and so without the options; the plugin runs in the tested environment; pip and
     # build start the backend.
@@ -35,7 +33,6 @@ ALLOWED = {
         "kernels/step_process.py",
         "promotion/gates/device/plugin/",
         "promotion/gates/load/machine_child.py",
-        "promotion/gates/load/side_effects.py",
     },
     CLICK: {"ci_build/cli/"},
 }

@@ -85,10 +85,10 @@ def test_stub_functions_return_strings() -> None:
 
 
 def registered(folder: Path, wrapper: bytes, *names: bytes, unknown: bool = False) -> Mapping[str, Any]:
-    """Load a stub, register kernels and variables of a wrapper, and return the answer of the load gate's probe.
+    """Load a stub, register kernels of a wrapper, and return the answer of the load gate's probe.
 
     Args:
-        unknown: whether the variables are registered for a bundle that was not registered.
+        unknown: whether the kernels are registered for a bundle that was not registered.
     """
     hip = RocmLibrary(
         soname="libamdhip64.so.7", path="libamdhip64.so.7", symbols=dict.fromkeys(REGISTERING, ("hip_4",))
@@ -105,14 +105,9 @@ def registered(folder: Path, wrapper: bytes, *names: bytes, unknown: bool = Fals
         handle = getattr(loaded, REGISTERING[0])(ctypes.c_void_p(address))
         assert handle == address
         for name in names:
-            getattr(loaded, REGISTERING[1])(ctypes.c_void_p(handle), None, name, ctypes.c_char_p(name))
-        module, size = ctypes.c_void_p(address + unknown), ctypes.c_uint64(1 << 33)
-        getattr(loaded, REGISTERING[2])(module, None, b"table", b"other", 0, size, 1, 0)
-        getattr(loaded, REGISTERING[3])(module, None, None, b"shared", size, 64)
-        for function, variable in zip(REGISTERING[4:], (b"image", b"picture"), strict=True):
-            getattr(loaded, function)(module, None, variable, b"other", 1, 0, 0)
+            getattr(loaded, REGISTERING[1])(ctypes.c_void_p(handle + unknown), None, name, ctypes.c_char_p(name))
         try:
-            assert ctypes.c_uint64.in_dll(loaded, REGISTRATIONS).value == len(names) + 5
+            assert ctypes.c_uint64.in_dll(loaded, REGISTRATIONS).value == len(names) + 1
             return dict(_registrations())
         finally:
             ctypes.c_uint64.in_dll(loaded, REGISTRATIONS).value = 0
@@ -122,19 +117,13 @@ def registered(folder: Path, wrapper: bytes, *names: bytes, unknown: bool = Fals
 def test_stub_of_hip_records_registrations(tmp_path: Path) -> None:
     seen = registered(tmp_path, struct.pack("<IIQQ", 0x48495046, 1, 0, 0), b"_Z3mulv", b"_Z3addv", b"_Z3mulv")
     digest = hashlib.sha256(b"_Z3addv\n_Z3mulv").hexdigest()
-    variables = [
-        ("managed", "shared", 1 << 33),
-        ("surface", "image", 0),
-        ("texture", "picture", 0),
-        ("variable", "table", 1 << 33),
-    ]
-    facts = [0x48495046, 1, 2, digest, variables]
+    facts = [0x48495046, 1, 2, digest]
     assert seen == {"registered": {str(tmp_path / "host.bin"): {"0x2000": facts}}}
 
 
-def test_variable_of_unregistered_bundle_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^it registers other for the bundle 0x[0-9a-f]+, which it did not register$"):
-        registered(tmp_path, struct.pack("<IIQQ", 0x48495046, 1, 0, 0), unknown=True)
+def test_kernel_of_unregistered_bundle_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="did not register"):
+        registered(tmp_path, struct.pack("<IIQQ", 0x48495046, 1, 0, 0), b"_Z3addv", unknown=True)
 
 
 def test_stub_of_hip_reports_wrappers_as_they_are(tmp_path: Path) -> None:
