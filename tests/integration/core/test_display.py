@@ -17,9 +17,25 @@ from tests.support.terminal import show
 pytestmark = pytest.mark.waits
 
 RELEASE = """
-import sys, threading, time
+import sys, threading
+from rich.live import Live
 from core.report import Reporter
 
+frame, refresh = threading.Condition(), Live.refresh
+
+
+def draw(live):
+    refresh(live)
+    with frame:
+        frame.notify_all()
+
+
+def wait_for_frame():
+    with frame:
+        assert frame.wait(60)
+
+
+Live.refresh = draw
 reporter = Reporter(terminal=True)
 reporter.collect_warnings()
 reporter.plan(("dist_wheels", "stage", "gates", "promote"))
@@ -28,7 +44,7 @@ with reporter.group("dist_wheels: 0.10.2+rocm7.2.0 for gfx942, gfx950"):
     reporter.step("fetch jax_rocm7_pjrt-0.10.2+rocm7.2.0.gfx942-py3-none-manylinux_2_28_x86_64.whl")
     for done in range(4):
         reporter.advance(done * 10**6, 4 * 10**6)
-        time.sleep(0.15)
+        wait_for_frame()
     reporter.warning("The cache is on a slow disk.")
     reporter.line("  a line of " + "many-words-" * 20)
     print("from a library", file=sys.stderr)
@@ -44,7 +60,7 @@ def gate(name):
             for done in range(6):
                 child.count(done, 6, "lax.conv", unit="programs")
                 print(f"log of {name} {done}", file=sys.stderr)
-                time.sleep(0.1)
+                wait_for_frame()
 
 
 with reporter.group("gates"):
