@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ci_build.cluster.request import connected
 from ci_build.release import device_step, gating, steps
-from ci_build.release.authority import find_authority, policy_source
+from ci_build.release.authority import policy_source, read_authority
 from ci_build.release.request import GATES, NO_URL, STRUCTURE, ReleaseOptions, ReleaseStep
 from core.errors import CiBuildError, PromotionBlockedError, RequestError
 from core.model import Outcome, Requirement, Verdict, WheelSet
@@ -113,8 +113,7 @@ def finish(
         if visible and ReleaseStep.PROMOTE in options.steps:
             released = ReleasedIndex(index=staged.index)
             # Complete an interrupted promotion.
-            request = replace(options.ledger, channel=options.channel)
-            publish(bucket, released, authority=find_authority(bucket, released, request, runner))
+            publish(bucket, released, authority=read_authority(bucket, released, options.channel))
     wanted = ReleaseStep.CHECK in options.steps and options.public_url != NO_URL and not was_checked
     if not wanted or outcome.state not in (SetState.PROMOTED, SetState.UNCHANGED):
         return outcome

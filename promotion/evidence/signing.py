@@ -32,7 +32,6 @@ SUFFIX = ".sig"
 """Suffix of the signature beside a file."""
 SCHEMA_VERSION = 1
 _KIND = "ssh-ed25519"
-_DSSE = "DSSEv1 "
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,11 +74,6 @@ class Signer:
     def sign(self, data: bytes, kind: str) -> Signature:
         """Sign a document; the signature is valid for the media type `kind` only."""
         return Signature(key=self.key, value=self._key.sign(_encoded(data, kind)))
-
-    def sign_note(self, text: str) -> bytes:
-        """Sign the text of a note (`signed_note`), which is never the encoding of another signed document."""
-        assert not text.startswith(_DSSE)
-        return self._key.sign(text.encode())
 
 
 def load_signer(path: Path) -> Signer:

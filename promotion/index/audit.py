@@ -10,9 +10,8 @@ from core.errors import BucketError, RequestError
 from core.model import Progress
 from promotion.evidence.attestation_verification import Verify, lazy_verifier
 from promotion.index.authority import ANYONE, Authority
-from promotion.index.checkpoint_audit import CheckpointAudit
 from promotion.index.inventory import Inventory, read_inventory, shown_of, status_differs
-from promotion.index.ledger import Head, LedgerEntry, PromotedSet, read_ledger
+from promotion.index.ledger import Head, LedgerEntry, PromotedSet, RecordedEntry, read_ledger
 from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, apply_change
 from promotion.index.leftovers import find_leftovers
 from promotion.index.listing import listing_row, lists_index
@@ -33,7 +32,7 @@ def verify(
     read: bool = False,
     verify_attestations: Verify | None = None,
     authority: Authority = ANYONE,
-    checkpoints: CheckpointAudit | None = None,
+    since: RecordedEntry | None = None,
     tier_problems: Callable[[LedgerEntry], Iterable[str]] = lambda _: (),
 ) -> Iterator[str]:
     """Yield a sentence for each problem of the ledger, tiers, files of sets, attestations, pages and foreign objects.
@@ -45,24 +44,24 @@ def verify(
         verify_attestations: verifier of attestations. The default uses Sigstore's public instance.
         authority: accepted signatures of ledger entries, and the channel of the index.
         read: download and hash every file, even where the store reports a trusted checksum.
-        checkpoints: comparison with checkpoints. The default reads the published one.
+        since: entry that the ledger must contain, or None.
         tier_problems: check of the tiers of a held set, see `policy.recorded_tiers`.
 
     Raises:
-        RequestError: the bucket does not have the index, or a kept checkpoint is not signed by an accepted key.
+        RequestError: the bucket does not have the index.
     """
-    checkpoints = checkpoints or CheckpointAudit(bucket, released, authority)
     try:
         ledger = read_ledger(bucket, released)
     except BucketError as error:
         yield error.message
         return
-    entries, head = ledger.entries, ledger.head
+    entries = ledger.entries
     yield from _states(released, entries)
     yield from authority.problems(released, entries)
     yield from _policies(released, entries, authority.channel)
-    contradicted = [*checkpoints.problems(ledger)]
-    yield from contradicted
+    contradicted = since.problem(released, ledger) if since else ""
+    if contradicted:
+        yield contradicted
     if not entries:
         count = sum(1 for _ in bucket.list(released.root))
         if not count:
@@ -92,7 +91,7 @@ def verify(
     held = [entry.promoted for entry in held_entries if entry.promoted is not None]
     yield from _attestations(bucket, released, held, verify_attestations or lazy_verifier())
     repair = f"`ci_build verify {released.index} --repair`"
-    if (snapshot.number, snapshot.ledger_sha256) != (len(entries), head):
+    if (snapshot.number, snapshot.ledger_sha256) != (len(entries), ledger.head):
         yield f"{released.status} was written from entry {snapshot.number} of {len(entries)}: {repair} updates it."
     elif status_differs(released, entries, snapshot, inventory.pages):
         yield f"{released.status} contradicts the ledger: {repair} updates it."

@@ -68,7 +68,7 @@ def read_inventory(
         swept=swept - files.keys(),
         tombstones=sorted(key + TOMBSTONE_SUFFIX for key in swept if key.endswith(".whl")),
         kept={key: sha256 for wheel in published for key, sha256 in wheel.objects(released).items()},
-        others=(released.status, released.checkpoint),
+        others=(released.status,),
     )
 
 

@@ -91,13 +91,6 @@ class WrittenPages(TypedDict):
     etags: list[str]
 
 
-class WrittenTree(TypedDict):
-    """The Merkle tree of the ledger in status.json: number of entries, and roots of its complete subtrees."""
-
-    size: int
-    roots: list[str]
-
-
 class StatusFile(TypedDict):
     """The file status.json; see `status.dump_status`.
 
@@ -131,7 +124,6 @@ class StatusFile(TypedDict):
     listed: ListedIndex
     pages: dict[str, WrittenPages]
     people: str
-    tree: WrittenTree
 
 
 def check_type(value: object, kind: Any) -> None:  # noqa: ANN401 - any annotation

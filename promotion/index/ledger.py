@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +16,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from core.errors import BucketError, RequestError
-from core.merkle import EMPTY_TREE, MerkleTree, leaf_hash
 from core.model import to_json
 from core.number_ranges import NumberRanges
 from promotion.index.authority import ANYONE, ENTRY_TYPE, Authority, PolicySource
@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # At run time, it would load cryptography, which the doctor's
 SCHEMA_VERSION = 4
 _OLD_SCHEMAS = (2, 3)
 """Entries with lists of numbers instead of ranges; those of schema 2 lack index, channel, policy and signature too."""
+_RECORDED = re.compile(r"[1-9][0-9]{0,7}:[0-9a-f]{64}")
 FIRST = ""
 """The `previous` digest of the first entry."""
 
@@ -133,13 +134,52 @@ class Ledger:
     """All entries of a verified ledger.
 
     Attributes:
-        head: sha256 of the last entry's bytes, or FIRST.
-        leaves: leaf of each entry in the Merkle tree of the ledger.
+        digests: sha256 of the bytes of each entry.
     """
 
     entries: tuple[LedgerEntry, ...]
-    head: str
-    leaves: tuple[bytes, ...]
+    digests: tuple[str, ...]
+
+    @property
+    def head(self) -> str:
+        """The sha256 of the last entry's bytes, or FIRST."""
+        return self.digests[-1] if self.digests else FIRST
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordedEntry:
+    """An entry that a user recorded outside of the bucket, as SEQUENCE:HASH.
+
+    Since each entry contains the digest of the one before it, this pins all entries up to it.
+
+    Attributes:
+        number: number of the entry.
+        sha256: sha256 of its bytes.
+    """
+
+    number: int
+    sha256: str
+
+    def __str__(self) -> str:
+        return f"{self.number}:{self.sha256}"
+
+    @classmethod
+    def parse(cls, text: str) -> RecordedEntry:
+        """Parse SEQUENCE:HASH; ValueError if the text has another form."""
+        if not _RECORDED.fullmatch(text):
+            raise ValueError(f"{text!r} is not SEQUENCE:HASH, such as 12:{'0' * 64}.")
+        number, _, digest = text.partition(":")
+        return cls(number=int(number), sha256=digest)
+
+    def problem(self, released: ReleasedIndex, ledger: Ledger) -> str:
+        """Return a sentence if a ledger does not contain this entry; empty if it does."""
+        if self.number > len(ledger.digests):
+            size = len(ledger.digests)
+            return f"The ledger of {released.index} was cut: it has {size} entries, entry {self} was recorded."
+        present = ledger.digests[self.number - 1]
+        if present == self.sha256:
+            return ""
+        return f"The ledger of {released.index} was rewritten: entry {self} was recorded, its sha256 is {present}."
 
 
 class Entries:
@@ -147,19 +187,13 @@ class Entries:
 
     Args:
         authority: accepted signatures; see `find_head`.
-        recorded: Merkle tree of the first entries as status.json records it, which nothing proves.
     """
 
-    def __init__(
-        self,
-        bucket: Bucket,
-        released: ReleasedIndex,
-        authority: Authority = ANYONE,
-        recorded: MerkleTree = EMPTY_TREE,
-    ) -> None:
-        self._bucket, self._released, self.authority, self.recorded = bucket, released, authority, recorded
+    def __init__(self, bucket: Bucket, released: ReleasedIndex, authority: Authority = ANYONE) -> None:
+        self._bucket = bucket
+        self._released = released
+        self.authority = authority
         self._known: dict[int, tuple[LedgerEntry, str]] = {}
-        self._leaves: dict[int, bytes] = {}
 
     def find(self, number: int) -> tuple[LedgerEntry, str] | None:
         """Return an entry and the sha256 of its bytes, or None if it does not exist."""
@@ -173,7 +207,7 @@ class Entries:
             if entry.number != number or entry.index not in ("", self._released.index):
                 wrong = f"{entry.index or self._released.index}, {entry.number}"
                 raise BucketError(f"{key} contains the wrong entry: {wrong}.", hint=_RESTORE)
-            self._known[number], self._leaves[number] = (entry, sha256_of(data)), leaf_hash(data)
+            self._known[number] = entry, sha256_of(data)
         return self._known[number]
 
     def at(self, number: int) -> LedgerEntry:
@@ -182,11 +216,6 @@ class Entries:
         if entry is None:
             raise BucketError(f"{self._released.ledger_entry(number)} is missing from the ledger.", hint=_RESTORE)
         return entry[0]
-
-    def leaf(self, number: int) -> bytes:
-        """Return the leaf of an entry that must exist in the Merkle tree of the ledger."""
-        self.at(number)
-        return self._leaves[number]
 
     def set(self, number: int) -> PromotedSet:
         """Return the set that an entry promoted; BucketError if the entry is missing or not a promotion."""
@@ -349,6 +378,5 @@ def read_ledger(bucket: Bucket, released: ReleasedIndex) -> Ledger:
     heads = [*_heads_after(Head(), released, entries)]
     return Ledger(
         entries=tuple(entries.at(head.number) for head in heads),
-        head=heads[-1].sha256 if heads else FIRST,
-        leaves=tuple(entries.leaf(head.number) for head in heads),
+        digests=tuple(head.sha256 for head in heads),
     )

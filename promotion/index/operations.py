@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from core.errors import BusyError, RequestError
 from promotion.evidence.evidence import TIME
 from promotion.index.authority import ANYONE, Authority
-from promotion.index.checkpoint import read_checkpoint, verified_tree
 from promotion.index.ledger import (
     Entries,
     Head,
@@ -49,7 +48,7 @@ class OperationResult:
         appeared: numbers of the sets that became visible.
         vanished: numbers of the sets that became hidden.
         withheld: numbers of the quarantined, retired or removed sets, which a rollback cannot restore.
-        pages: keys of the written pages, and of the checkpoint.
+        pages: keys of the written pages.
     """
 
     entry: LedgerEntry | None
@@ -202,10 +201,9 @@ def change_ledger(
         RequestError: the authority may not sign.
     """
     for _ in range(_MAX_RACES):
-        published, shown = read_checkpoint(bucket, released, authority), newest_shown(bucket, released)
+        shown = newest_shown(bucket, released)
         head, entries = read_head(bucket, released, authority)
         check_not_cut(released, head, shown)
-        verified_tree(released, published, head, entries)
         change = draft(head, entries)
         state = head.state if change is None else apply_change(head.state, change)
         keys = tuple(removed())

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from core.errors import BucketError, BusyError
 from promotion.index.authority import ANYONE, Authority
-from promotion.index.checkpoint import grown_tree, read_checkpoint, verified_tree, write_checkpoint
 from promotion.index.ledger import Entries, Head, find_head
 from promotion.index.listing import listing_row, lists_index, update_listing
 from promotion.index.overview import overview_entry
@@ -30,25 +29,22 @@ _MAX_RACES = 100
 def publish(
     bucket: Bucket, released: ReleasedIndex, *, everything: bool = False, authority: Authority = ANYONE
 ) -> tuple[str, ...]:
-    """Bring pages and checkpoint up to date with the ledger; safe at any time and with concurrent publishers.
+    """Bring pages up to date with the ledger; safe at any time and with concurrent publishers.
 
     Args:
-        everything: render every page from the ledger alone, and write those that differ. Replace a checkpoint that no
-            accepted key signed.
-        authority: accepted signatures of ledger entries, and the signer of the checkpoint.
+        everything: render every page from the ledger alone, and write those that differ.
+        authority: accepted signatures of ledger entries.
 
     Returns:
-        Keys of the written pages, and of the checkpoint if it was written.
+        Keys of the written pages.
 
     Raises:
-        BucketError: the ledger is damaged, was cut or rewritten, or has an entry that the authority does not accept.
-        RequestError: the authority does not accept the key of its signer.
+        BucketError: the ledger is damaged, was cut, or has an entry that the authority does not accept.
     """
     careful, written = False, list[str]()
     for _ in range(_MAX_RACES):
-        published = read_checkpoint(bucket, released, authority, repair=everything)
         snapshot = read_snapshot(bucket, released)
-        entries = Entries(bucket, released, authority, snapshot.tree)
+        entries = Entries(bucket, released, authority)
         shown = newest_shown(bucket, released) if everything or snapshot.number == 0 else 0
         head = find_head(
             bucket,
@@ -59,21 +55,15 @@ def publish(
             everything=everything,
         )
         check_not_cut(released, head, shown)
-        tree = verified_tree(released, published, head, entries)
         if head.number == 0:
             return ()
+        if not everything and head.number == snapshot.number:
+            return tuple(written)
+        if everything:  # status.json is not signed: only its etag is needed, to replace it
+            snapshot = Snapshot(etag=snapshot.etag)
+        writer = _Writer(bucket, released, entries, snapshot, head, careful=careful, everything=everything)
         try:
-            if everything or head.number > snapshot.number:
-                if everything:  # status.json is not signed: only its etag is needed, to replace it
-                    snapshot = Snapshot(etag=snapshot.etag, tree=snapshot.tree)
-                if authority.signer is not None:
-                    snapshot = replace(snapshot, tree=grown_tree(tree, entries, head.number - 1))
-                writer = _Writer(bucket, released, entries, snapshot, head, careful=careful, everything=everything)
-                written += writer.write()
-            if authority.signer is not None:
-                authority.check_signer(entries.at(head.number).time)
-                whole = grown_tree(tree, entries, head.number)
-                written += write_checkpoint(bucket, released, published, whole, authority.signer)
+            written += writer.write()
             return tuple(written)
         except ConflictError:
             # Another publisher was faster, or stopped before it recorded its writes, so no page is trusted.
@@ -109,7 +99,7 @@ def read_snapshot(bucket: Bucket, released: ReleasedIndex) -> Snapshot:
 def read_head(bucket: Bucket, released: ReleasedIndex, authority: Authority = ANYONE) -> tuple[Head, Entries]:
     """Return the end of the ledger, reading as few entries as possible."""
     snapshot = read_snapshot(bucket, released)
-    entries = Entries(bucket, released, authority, snapshot.tree)
+    entries = Entries(bucket, released, authority)
     return find_head(bucket, released, entries, number=snapshot.number, sha256=snapshot.ledger_sha256), entries
 
 

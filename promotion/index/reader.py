@@ -19,7 +19,6 @@ from typing import IO, Any
 from urllib.parse import urljoin
 
 from core.errors import InputError
-from core.merkle import EMPTY_TREE, MerkleTree
 from core.model import WHEELS_JSON, WheelSet
 from core.wheels_json import load_wheel_set
 from promotion.index.json_types import HistoryRow, ListedIndex, SetRow, check_type
@@ -83,7 +82,6 @@ class Snapshot:
         hidden: the newest quarantined sets, newest first.
         history: the newest ledger entries, newest first. Empty in files of older versions, as is:
         listed: row of the index on the page that lists all indexes.
-        tree: Merkle tree of the first entries of the ledger, which a checkpoint must confirm.
         etag: etag of status.json itself. None if there is none.
     """
 
@@ -95,7 +93,6 @@ class Snapshot:
     hidden: Sequence[Mapping[str, Any]] = ()
     history: Sequence[Mapping[str, Any]] = ()
     listed: Mapping[str, Any] = field(default_factory=dict)
-    tree: MerkleTree = EMPTY_TREE
     etag: str | None = None
 
 
@@ -123,16 +120,10 @@ def parse_status(data: bytes, etag: str) -> Snapshot | None:
             hidden=tuple(dict(item) for item in body.get("hidden", ())),
             history=tuple(dict(item) for item in body.get("history", ())),
             listed=dict(body.get("listed") or {}),
-            tree=_tree(body.get("tree", {})),
             etag=etag,
         )
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
         return None
-
-
-def _tree(body: Mapping[str, Any]) -> MerkleTree:
-    """Parse a Merkle tree, which older versions do not record; ValueError or TypeError if it is invalid."""
-    return MerkleTree(size=body.get("size", 0), roots=tuple(map(bytes.fromhex, body.get("roots", ()))))
 
 
 def parse_project_page(page: bytes) -> tuple[IndexedWheel, ...]:

@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from core.errors import BucketError, RequestError
 from promotion.index.authority import ANYONE, Authority
-from promotion.index.checkpoint_audit import CheckpointAudit
 from promotion.index.inventory import read_inventory
-from promotion.index.ledger import read_ledger
+from promotion.index.ledger import RecordedEntry, read_ledger
 from promotion.index.leftovers import Leftover, find_leftovers
 from promotion.index.operations import Clock, utc_now
 from promotion.index.publish import publish, read_snapshot
@@ -51,7 +49,7 @@ def repair(
     foreign: bool = False,
     now: Clock = utc_now,
     authority: Authority = ANYONE,
-    since: Path | None = None,
+    since: RecordedEntry | None = None,
 ) -> IndexRepair:
     """Restore the pages of an index, and remove the files that its ledger does not name. Safe at any time.
 
@@ -59,8 +57,8 @@ def repair(
         grace: minimum age of the files to remove, longer than any promotion takes. Zero also ignores reservations, so
             no promotion may be running.
         foreign: remove also objects that no promotion copied.
-        authority: accepted signatures of ledger entries, and the signer of the checkpoint.
-        since: file with a checkpoint that the ledger must continue, or None.
+        authority: accepted signatures of ledger entries.
+        since: entry that the ledger must contain, or None.
 
     Raises:
         RequestError: the bucket does not have the index.
@@ -68,22 +66,13 @@ def repair(
             files of a lost entry would look like leftovers.
         BusyError: another repair is removing files.
     """
-    checkpoints, ledger = CheckpointAudit(bucket, released, authority, since=since), read_ledger(bucket, released)
-    # Before the publication, which would sign a checkpoint that contradicts the kept one.
-    if problems := [*checkpoints.kept_problems(ledger)]:
-        raise BucketError(" ".join(problems), hint="Restore the ledger from a backup. Nothing was changed.")
+    ledger = read_ledger(bucket, released)
+    if since and (problem := since.problem(released, ledger)):
+        raise BucketError(problem, hint="Restore the ledger from a backup. Nothing was changed.")
     if not ledger.entries:
         raise RequestError(f"The bucket has no index {released.index}.", hint="Promote a set to it first.")
-    written: list[str] = []
-    known = 0
-    while known < len(ledger.entries):  # a change between checkpoint and ledger would look like a problem
-        known = len(ledger.entries)
-        written += publish(bucket, released, everything=True, authority=authority)
-        checkpoints, ledger = CheckpointAudit(bucket, released, authority, since=since), read_ledger(bucket, released)
-        problems = [*authority.problems(released, ledger.entries), *checkpoints.problems(ledger)]
-        if not problems:
-            break
-    if problems:
+    written = publish(bucket, released, everything=True, authority=authority)
+    if problems := [*authority.problems(released, read_ledger(bucket, released).entries)]:
         hint = "\nOnly pages were repaired: no file is removed without a sound ledger."
         raise BucketError("\n  ".join(("The ledger has problems:", *problems)), hint=hint)
     swept = complete_sweeps(bucket, released, authority)
@@ -96,7 +85,7 @@ def repair(
     found = [*reasons({})]
     kept = {one.key: reason for one, reason in found if reason}
     if len(kept) == len(found):
-        return IndexRepair(written=tuple(dict.fromkeys(written)), removed=swept, kept=kept)
+        return IndexRepair(written=written, removed=swept, kept=kept)
     removed = [*swept]
     with removing(bucket, released, promoted=_promoted(bucket, released), now=now) as removal:
         # Read again: a promotion that ended before the removal began has a ledger entry now.
@@ -110,7 +99,7 @@ def repair(
                 removed += [one.key] * bucket.delete(one.key, sha256=one.info.sha256)
             except BucketError as error:  # such as a foreign object that the promoter may not remove
                 kept[one.key] = f"it cannot be removed: {error.message}"
-    return IndexRepair(written=tuple(dict.fromkeys(written)), removed=tuple(removed), kept=kept)
+    return IndexRepair(written=written, removed=tuple(removed), kept=kept)
 
 
 def _promoted(bucket: Bucket, released: ReleasedIndex) -> frozenset[str]:

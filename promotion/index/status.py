@@ -194,6 +194,5 @@ def dump_status(released: ReleasedIndex, snapshot: Snapshot, last: LedgerEntry, 
             for project, page in sorted(snapshot.pages.items())
         },
         "people": snapshot.overview,
-        "tree": {"size": snapshot.tree.size, "roots": [root.hex() for root in snapshot.tree.roots]},
     }
     return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()

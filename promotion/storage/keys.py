@@ -14,7 +14,6 @@
     - `ledger/00000001.json`: the changes of the index, in order
     - `simple/`: index.html and index.json, and a folder with both for each project
     - `status.json`: for monitors and for the next publisher
-    - `checkpoint`: signed number and Merkle root of the ledger's entries (C2SP tlog-checkpoint)
     - `index.html`: the overview page for people
 - `v2/index.html`: the list of indexes for people
 - `v2/_reservations/<index>.json`: agreement of promotions and repairs
@@ -35,7 +34,6 @@ TOMBSTONE_SUFFIX = ".swept"
 """Suffix of the tombstone of a removed wheel."""
 EVIDENCE_FOLDER = "evidence"
 SETS_FOLDER = "sets"
-CHECKPOINT = "checkpoint"
 NIGHTS_FOLDER = "_nights"
 DOCS = "docs/"
 """Folder of the documentation site; its pages keep their file names on every store."""
@@ -118,11 +116,6 @@ class ReleasedIndex:
     def status(self) -> str:
         """The key of status.json."""
         return f"{self.root}status.json"
-
-    @property
-    def checkpoint(self) -> str:
-        """The key of the checkpoint of the ledger."""
-        return f"{self.root}{CHECKPOINT}"
 
     @property
     def ledger(self) -> str:

@@ -29,8 +29,8 @@ _EVIDENCE = f"{Channel.STAGING}/*/*/{EVIDENCE_FOLDER}/*"
 _PROBES = f"{Channel.STAGING}/_probes/*"
 _RETAINED = (f"{Channel.RELEASED}/*/packages/*", f"{Channel.RELEASED}/*/{SETS_FOLDER}/*")
 """Objects of released indexes that retention deletes: wheels, what lies beside them, and files of sets."""
-_FOREVER = (f"{Channel.RELEASED}/*/ledger/*", f"{Channel.RELEASED}/*/checkpoint")
-"""Objects that prove what an index was; a checkpoint is replaced, but never deleted."""
+_FOREVER = (f"{Channel.RELEASED}/*/ledger/*",)
+"""Objects that prove what an index was."""
 _CHECKED_NIGHTS = f"{Channel.STAGING}/{NIGHTS_FOLDER}/*.checked.json"
 _ONCE = (
     f"{Channel.STAGING}/*.whl",

@@ -16,7 +16,7 @@ from ci_build.cli.options.release import (
     installers_option,
     ledger_key_option,
 )
-from ci_build.release.authority import find_authority
+from ci_build.release.authority import find_authority, read_authority
 from ci_build.release.request import SERVE_PORT
 from core.errors import RequestError
 from core.report import print_line
@@ -59,36 +59,20 @@ def serve(state: State, /, bucket: str, port: int, host: str) -> None:
 @click.argument("index")
 @click.option("--everything", is_flag=True, help="Rewrite every page from the ledger.")
 @index_channel_option
-@ledger_key_option
 @bucket_option
 @dry_run_option
 @click.pass_obj
-def publish(
-    state: State,
-    /,
-    index: str,
-    bucket: str,
-    channel: str | None,
-    ledger_key: Path | None,
-    *,
-    everything: bool,
-    dry_run: bool,
-) -> None:
-    """Update the pages of INDEX to the state of its ledger.
-
-    Missing and changed pages are restored. With a key, the checkpoint of the ledger is written too.
-    """
+def publish(state: State, /, index: str, bucket: str, channel: str | None, *, everything: bool, dry_run: bool) -> None:
+    """Update the pages of INDEX to the state of its ledger; missing and changed pages are restored."""
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
     released = ReleasedIndex(index=index)
-    authority = find_authority(opened, released, ledger_request(ledger_key, channel), host_runner(reporter))
+    authority = read_authority(opened, released, channel)
     if read_head(opened, released, authority)[0].number == 0:
         raise RequestError(f"The bucket has no index {index}.", hint="Promote a set to this index first.")
     everything = everything or pages_changed(opened, released)
     written = write_pages(opened, released, everything=everything, authority=authority)
-    pages = len([key for key in written if key != released.checkpoint])
-    lines = [f"{pages} pages written"] * bool(pages) + ["checkpoint written"] * (released.checkpoint in written)
-    reporter.line("; ".join(lines) or "nothing to do")
+    reporter.line(f"{len(written)} pages written" if written else "nothing to do")
 
 
 @index.command("sign")

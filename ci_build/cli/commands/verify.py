@@ -16,7 +16,6 @@ from ci_build.cli.options.release import (
     Duration,
     bucket_option,
     dry_run_option,
-    has_folder,
     index_channel_option,
     ledger_key_option,
     trust_config_option,
@@ -26,7 +25,8 @@ from core.errors import BucketError, RequestError
 from core.report import Reporter
 from promotion.evidence.attestation_verification import lazy_verifier
 from promotion.index import audit
-from promotion.index.checkpoint_audit import CheckpointAudit
+from promotion.index.ledger import Head, RecordedEntry
+from promotion.index.publish import read_head
 from promotion.index.repair import GRACE_HOURS, IndexRepair
 from promotion.index.repair import repair as repair_index
 from promotion.policy.policy import load_policy
@@ -37,6 +37,13 @@ _OF_REPAIR = ("remove_foreign", "grace_hours", "dry_run", "ledger_key")
 """Options that need --repair."""
 
 
+def _recorded_entry(_context: click.Context, _option: click.Parameter, value: str | None) -> RecordedEntry | None:
+    try:
+        return None if value is None else RecordedEntry.parse(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 @cloup.command()
 @click.argument("index")
 @click.option(
@@ -44,16 +51,10 @@ _OF_REPAIR = ("remove_foreign", "grace_hours", "dry_run", "ledger_key")
 )
 @click.option(
     "--since",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Checkpoint that you kept: a ledger that was cut or rewritten since then is refused.",
-)
-@click.option(
-    "--checkpoint",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    callback=has_folder,
-    help="Keep the checkpoint of a ledger without problems in FILE. An existing FILE counts as --since.",
+    metavar="SEQUENCE:HASH",
+    type=click.UNPROCESSED,
+    callback=_recorded_entry,
+    help="Entry that an earlier verification printed: a ledger that was cut or rewritten since then is refused.",
 )
 @click.option(
     "--repair",
@@ -77,14 +78,12 @@ _OF_REPAIR = ("remove_foreign", "grace_hours", "dry_run", "ledger_key")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
 def verify(
-    state: State, /, index: str, since: Path | None, checkpoint: Path | None, trust_config: Path | None, bucket: str,
+    state: State, /, index: str, since: RecordedEntry | None, trust_config: Path | None, bucket: str,
     channel: str | None, ledger_key: Path | None, grace_hours: float,
     *, read: bool, repair: bool, remove_foreign: bool, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Verify the ledger of INDEX, compare files, tiers, attestations and pages with it, and report differences."""
     _refuse_unused(repair=repair)
-    if dry_run and checkpoint is not None:
-        raise RequestError("--checkpoint and --dry-run exclude each other.", hint="Omit one of them.")
     reporter = state.reporter()
     opened, released = open_bucket(bucket, reporter, dry_run=dry_run), ReleasedIndex(index=index)
     done: IndexRepair | None = None
@@ -92,32 +91,30 @@ def verify(
         reporter.step(f"repair {index}")
         authority = find_authority(opened, released, ledger_request(ledger_key, channel), host_runner(reporter))
         grace = timedelta(hours=grace_hours)
-        kept = since or (checkpoint if checkpoint and checkpoint.exists() else None)
         done = repair_index(
-            opened, released, grace=grace, foreign=remove_foreign, authority=authority, since=kept
+            opened, released, grace=grace, foreign=remove_foreign, authority=authority, since=since
         )  # fmt: skip
         if not as_json:
             _show(done, reporter)
     reporter.step(f"verify {index}")
     authority = read_authority(opened, released, channel)
-    checkpoints = CheckpointAudit(opened, released, authority, since=since, keep=checkpoint)
     policy = load_policy(index, channel=authority.channel)
     found = audit.verify(
         opened, released, reporter, read=read, verify_attestations=lazy_verifier(trust_config), authority=authority,
-        checkpoints=checkpoints, tier_problems=functools.partial(tier_problems, opened, released, policy=policy),
+        since=since, tier_problems=functools.partial(tier_problems, opened, released, policy=policy),
     )  # fmt: skip
     problems = [*found]
+    head = read_head(opened, released, authority)[0] if not problems else Head()
+    last = RecordedEntry(number=head.number, sha256=head.sha256)
     if as_json:
-        print_json({"index": index, "problems": problems, **({"repaired": done} if done else {})})
+        repaired = {"repaired": done} if done else {}
+        print_json({"index": index, "head": "" if problems else str(last), "problems": problems, **repaired})
     if problems:
         raise BucketError("\n  ".join((f"{index} differs from its ledger:", *problems)))
-    if since is not None:
-        reporter.line(f"{index} contains every entry that {since} covers")
-    if checkpoint is not None:
-        reporter.line(checkpoints.save())
     if not as_json:
         keys = "no signature" if authority.keys is None else f"signatures of {', '.join(authority.keys)}"
         reporter.line(f"{index} matches its ledger; channel {authority.channel} requires {keys}")
+        reporter.line(f"newest entry, to record for `verify --since`: {last}")
 
 
 def _refuse_unused(*, repair: bool) -> None:

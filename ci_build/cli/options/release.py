@@ -93,7 +93,7 @@ ledger_key_option = click.option(
     "--ledger-key",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help=f"Key that signs the ledger entry and the checkpoint.  [default: the key in {LEDGER_KEY}, else unsigned]",
+    help=f"Key that signs the ledger entry.  [default: the key in {LEDGER_KEY}, else unsigned]",
 )
 """Option of commands that change a ledger. The variable contains the key itself, as CI services provide secrets."""
 

@@ -18,16 +18,12 @@ import pytest
 from benchmarks.counting import watch
 from benchmarks.promotion import goals, moving
 from ci_build import cli
-from core.errors import BucketError, RequestError
-from promotion.evidence.signing import new_key
+from core.errors import RequestError
 from promotion.index.audit import verify
-from promotion.index.checkpoint_audit import CheckpointAudit
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark, rollback
-from promotion.index.publish import publish
 from promotion.index.serve import IndexServer
 from promotion.index.served_files import served_files
-from promotion.promote import promote
 from promotion.stage import fetch_set, read_staged
 from promotion.staged_sets import remove, staged_folders
 from promotion.storage.bucket import sha256_of
@@ -35,7 +31,7 @@ from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.s3_bucket import S3Bucket
 from tests.support import ceph, live
 from tests.support.live import Scene, staged_sets
-from tests.support.promoting import NOW, POLICY, RELEASED
+from tests.support.promoting import NOW, RELEASED
 from tests.support.promotion_child import act
 
 pytestmark = [pytest.mark.heavy, pytest.mark.network]
@@ -99,24 +95,6 @@ def test_set_is_promoted_on_s3(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path:
             assert bucket.get(key) == folder.get(key), key
     bucket.delete(f"{RELEASED.simple}jaxlib/index.html", sha256=_sha256(bucket, f"{RELEASED.simple}jaxlib/index.html"))
     assert any("jaxlib/index.html is missing" in line for line in verify(bucket, RELEASED))
-
-
-def test_checkpoint_of_signed_ledger_is_public(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
-    """A user keeps the checkpoint that the store serves; the operators' next changes continue it."""
-    scene, signer = scene_of(s3_server, bucket, tmp_path, 1), new_key(tmp_path / "key")
-    authority = POLICY.authority(signer)
-    promote(bucket, scene.sets[0], POLICY, now=lambda: NOW, signer=signer)
-    with urllib.request.urlopen(f"{scene.simple.removesuffix('simple/')}checkpoint", timeout=30) as answer:
-        assert answer.headers["Cache-Control"] == "no-cache"
-        (tmp_path / "kept").write_bytes(answer.read())
-    mark(bucket, RELEASED, EntryKind.YANK, ["1"], reason="slow", actor="tests", now=lambda: NOW, authority=authority)
-    checkpoints = CheckpointAudit(bucket, RELEASED, authority, since=tmp_path / "kept")
-    assert list(verify(bucket, RELEASED, authority=authority, checkpoints=checkpoints)) == []
-    assert publish(bucket, RELEASED, authority=authority) == ()
-    bucket.delete(RELEASED.ledger_entry(2), sha256=_sha256(bucket, RELEASED.ledger_entry(2)))
-    bucket.delete(RELEASED.status, sha256=_sha256(bucket, RELEASED.status))
-    with pytest.raises(BucketError, match="was cut"):
-        publish(bucket, RELEASED, authority=authority)
 
 
 def _sha256(bucket: S3Bucket, key: str) -> str:

@@ -60,7 +60,6 @@ SWEPT = {
 }
 KEPT = {
     "ledger entry": INDEX.ledger_entry(1),
-    "checkpoint": f"{INDEX.root}checkpoint",
     "page": f"{INDEX.simple}jaxlib/index.json",
     "status": INDEX.status,
     "overview": INDEX.root,

@@ -216,7 +216,7 @@ def test_verify_reports_replaced_ledger_if_channel_is_named(place: Place, capsys
     assert "belongs to channel local, not nightly" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [*CHANGES, UNDO, *PUBLISH], ids=" ".join)
+@pytest.mark.parametrize("words", [*CHANGES, UNDO], ids=" ".join)
 def test_listed_key_signs_no_ledger_of_replaced_channel(
     place: Place, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -229,13 +229,6 @@ def test_listed_key_signs_no_ledger_of_replaced_channel(
     assert "is an index of channel local, but the ledger key is listed for nightly, release." in said
     assert place.run(*words, "--channel", "nightly") == RequestError.exit_code
     assert "The index multi-arch belongs to channel local, not nightly." in capsys.readouterr().err
-    assert objects(place.bucket) == before
-
-
-def test_listed_key_signs_no_checkpoint_without_first_entry(place: Place) -> None:
-    place.bucket.path(RELEASED.ledger_entry(1)).unlink()
-    before = objects(place.bucket)
-    assert place.run("index", "publish", "multi-arch") == RequestError.exit_code
     assert objects(place.bucket) == before
 
 

@@ -30,7 +30,6 @@ def root(tmp_path: Path) -> Path:
         "simple/p/index.html": b"<html>",
         "simple/p/index.json": b"{}",
         "status.json": b"{}",
-        "checkpoint": b"note",
         ".lock": b"",
         "simple/.new-x": b"half",
     }.items():
@@ -97,7 +96,7 @@ def test_answer_to_returns_file(root: Path) -> None:
 
 
 def test_answer_to_disables_caching_of_pages(root: Path) -> None:
-    for path in ("simple/p/", "simple/p/index.html", "status.json", "checkpoint"):
+    for path in ("simple/p/", "simple/p/index.html", "status.json"):
         assert ask(root, path)[0].headers["Cache-Control"] == "no-cache"
 
 
@@ -271,7 +270,7 @@ def test_answer_to_refuses_client_without_coding(root: Path) -> None:
     assert ask(root, "status.json", Accept_Encoding="*;q=0")[0].status == HTTPStatus.NOT_ACCEPTABLE
 
 
-@pytest.mark.parametrize("path", [WHEEL, f"{WHEEL}.metadata", "checkpoint", "simple/p/"])
+@pytest.mark.parametrize("path", [WHEEL, f"{WHEEL}.metadata", "simple/p/"])
 def test_answer_to_does_not_compress_other_files(root: Path, path: str) -> None:
     if "simple" not in path:
         (root / path).write_bytes(PAGE)
@@ -284,8 +283,7 @@ def test_answer_to_does_not_compress_other_files(root: Path, path: str) -> None:
 
 
 def test_answer_to_disables_caching_of_files_that_change(root: Path) -> None:
-    (root / "checkpoint").write_bytes(b"1")
-    assert ask(root, "checkpoint")[0].headers["Cache-Control"] == "no-cache"
+    assert ask(root, "status.json")[0].headers["Cache-Control"] == "no-cache"
     assert "immutable" in ask(root, f"{WHEEL}.metadata")[0].headers["Cache-Control"]
 
 
