@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import json
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from botocore import UNSIGNED
-from botocore.config import Config
 from botocore.exceptions import ClientError
 from click.testing import CliRunner
 
 from ci_build.cli.commands.bucket import bucket as bucket_command
-from ci_build.docs.publish import Publication, publish_site
-from core.errors import BucketError
-from promotion.index.audit import verify
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import DOCS, ReleasedIndex, StagedSet
 from promotion.storage.roles import Role
 from promotion.storage.s3_bucket import S3Bucket
 from promotion.storage.s3_client import connect
-from tests.integration.conftest import succeed
 from tests.support import ceph
-from tests.support.fault_campaign import World, life
-from tests.support.promoting import RELEASED
 
 pytestmark = [pytest.mark.heavy, pytest.mark.network]
 NUMBERS = itertools.count()
@@ -278,80 +264,3 @@ def test_roles_only_list_the_bucket(store: Store, role: Role) -> None:
     lists = NOTHING if role is Role.READER else LISTS
     assert statuses == {name: "" if name in lists else "403" for name in OF_BUCKET}
     assert store.owner.get_bucket_policy(Bucket=store.name)["Policy"] == before
-
-
-def test_public_reader_reads_released_objects_only(s3_client: Any, s3_server: ceph.Ceph) -> None:
-    name = f"roles-{next(NUMBERS)}"
-    s3_client.create_bucket(Bucket=name)
-    s3_client.put_bucket_policy(Bucket=name, Policy=printed_policy(name, "--reader=*"))
-    anyone = boto3.client(
-        "s3", endpoint_url=s3_server.url, region_name="us-east-1", config=Config(signature_version=UNSIGNED)
-    )
-    store = Store(owner=s3_client, name=name, clients={Role.READER: anyone})
-    found = map_concurrently(lambda kind: [*wrong(store, Role.READER, kind)], KEYS)
-    assert [line for lines in found for line in lines] == []
-    assert {refusal(partial(call, anyone, name)) for call in OF_BUCKET.values()} == {"403"}
-
-
-def test_promoter_publishes_the_site_and_everybody_reads_it(
-    s3_client: Any, s3_server: ceph.Ceph, work_cache: Path, tmp_path: Path
-) -> None:
-    """`ci_build docs` writes its files below docs/ with the rights of the promoter, and repeats only what changed."""
-    name = f"roles-{next(NUMBERS)}"
-    s3_client.create_bucket(Bucket=name)
-    users = {role: s3_server.user(f"{name}-{role}") for role in Role if role is not Role.READER}
-    words = [f"--{role}=arn:aws:iam:::user/{user.name}" for role, user in users.items()]
-    s3_client.put_bucket_policy(Bucket=name, Policy=printed_policy(name, *words, "--reader=*"))
-    theirs = s3_client.put_object(Bucket=name, Key=f"{PREFIX}docs-of-others/x", Body=BODY)["ETag"]
-    store = Store(owner=s3_client, name=name, clients={r: as_client(s3_server, user) for r, user in users.items()})
-    url, site = f"s3://{name}/{PREFIX}?endpoint_url={s3_server.url}", tmp_path / "site"
-    promoter = users[Role.PROMOTER]
-    keys = {"AWS_ACCESS_KEY_ID": promoter.access, "AWS_SECRET_ACCESS_KEY": promoter.secret}
-    command = ("docs", "--out", str(site), "--bucket", url, f"--cache-dir={work_cache}", "--json")
-    done = json.loads(succeed(*command, env=keys).stdout)
-    files = {f"{DOCS}{path.relative_to(site)}": path for path in site.rglob("*") if path.is_file()}
-    assert (sorted(done["written"]), done["removed"], done["same"]) == (sorted(files), [], 0)
-
-    def read(key: str) -> tuple[bytes, str]:
-        with urllib.request.urlopen(f"{s3_server.url}/{name}/{PREFIX}{urllib.parse.quote(key)}", timeout=30) as answer:
-            return answer.read(), answer.headers["Content-Type"]
-
-    answers = dict(zip(files, map_concurrently(read, files), strict=True))
-    assert [key for key, path in files.items() if answers[key][0] != path.read_bytes()] == []
-    assert answers[f"{DOCS}index.html"][1] == "text/html; charset=utf-8"
-    assert answers[f"{DOCS}search/search_index.js"][1] == "text/javascript; charset=utf-8"
-    (site / "index.html").write_text("changed")
-    (site / "docs" / "glossary.html").unlink()
-    for role in (Role.BUILDER, Role.TESTER):
-        with pytest.raises(BucketError, match="403"):
-            publish_site(store.bucket(role), site)
-    assert read(f"{DOCS}index.html") == answers[f"{DOCS}index.html"]
-    assert publish_site(store.bucket(Role.PROMOTER), site) == Publication(
-        written=(f"{DOCS}index.html",), removed=(f"{DOCS}docs/glossary.html",), same=len(files) - 2
-    )
-    assert read(f"{DOCS}index.html")[0] == b"changed"
-    with pytest.raises(urllib.error.HTTPError, match=r"40[34]"):
-        read(f"{DOCS}docs/glossary.html")
-    assert store.etag("docs-of-others/x") == theirs
-
-
-def role_of(command: str) -> Role:
-    return {"stage": Role.BUILDER, "record": Role.TESTER}.get(command.split()[0], Role.PROMOTER)
-
-
-def test_each_command_works_with_its_role_alone(store: Store, tmp_path: Path) -> None:
-    def content() -> Mapping[str, str]:
-        pages = store.owner.get_paginator("list_objects_v2").paginate(Bucket=store.name)
-        return {item["Key"]: item["ETag"] for page in pages for item in page.get("Contents", ())}
-
-    for command, act in life(World.made(tmp_path)).items():
-        before = content()
-        for role in Role:
-            # The tester may read everything, and these two only read here.
-            if role is not role_of(command) and not (command in ("read", "publish") and role is Role.TESTER):
-                with pytest.raises(BucketError, match="403"):
-                    act(store.bucket(role))
-        changed = {key for key, etag in content().items() if before.get(key) != etag and "/_probes/" not in key}
-        assert changed == set(), command
-        act(store.bucket(role_of(command)))
-    assert list(verify(store.bucket(Role.TESTER), RELEASED, read=True)) == []
