@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
 
-from core.errors import BucketError, BusyError
+from core.errors import BucketError
 from core.model import WHEELS_JSON
 from promotion.evidence.provenance import provenance_name
+from promotion.index.claim import Claim
 from promotion.index.ledger import PromotedSet
-from promotion.index.operations import Clock
 from promotion.index.pages import metadata_name
-from promotion.index.reservations import MOST_HOURS, reserve
 from promotion.stage import raise_if_any, stored_problems
 from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
@@ -23,7 +21,7 @@ def copy_set(
     staged: StagedSet,
     released: ReleasedIndex,
     promoted: PromotedSet,
-    now: Clock,
+    claim: Claim,
     made: Mapping[str, bytes],
 ) -> None:
     """Copy the files of a set to the released index and verify the copies.
@@ -31,11 +29,12 @@ def copy_set(
     wheels.json is copied first: it describes the other files if the promotion is interrupted.
 
     Args:
+        claim: claim of the index, which is confirmed before each copy.
         made: name -> content of the files of the set that are not in staging: this promotion made them.
 
     Raises:
         BucketError: a file is missing from staging or has other bytes, or the index has other bytes.
-        BusyError: a repair is removing files that an interrupted promotion left, and this set has.
+        BusyError: another process took the claim.
     """
     copies: dict[str, tuple[str, str]] = {}
     for wheel in promoted.wheels:
@@ -49,29 +48,15 @@ def copy_set(
         copies[released.set_file(promoted.set_digest, name)] = staged.file(name), sha256
 
     def copy(target: str) -> bool:
+        claim.confirm()
         source, sha256 = copies[target]
         if target in written:
             return bucket.put_if_absent(target, written[target], sha256=sha256)
         return bucket.copy(source, target, sha256=sha256)
 
     first = released.set_file(promoted.set_digest, WHEELS_JSON)
-    others = [target for target in copies if target != first]
-    created = {first: copy(first), **dict(zip(others, map_concurrently(copy, others), strict=True))}
-    if existed := [target for target, new in created.items() if not new]:
-        reserve(bucket, released, promoted.set_digest, now=now)
-        map_concurrently(copy, existed)  # a repair may have removed them before the reservation
+    copy(first)
+    map_concurrently(copy, [target for target in copies if target != first])
     arrived = {target: sha256 for target, (_, sha256) in copies.items()}
+    claim.confirm()
     raise_if_any(stored_problems(bucket, str, arrived), BucketError)
-
-
-def refuse_late(started: datetime, now: Clock) -> None:
-    """Raise if the copies are so old that a repair could remove them before the ledger names them.
-
-    Args:
-        started: time before the first copy.
-
-    Raises:
-        BusyError: the promotion takes too long.
-    """
-    if now() - started > timedelta(hours=MOST_HOURS):
-        raise BusyError(f"The promotion took longer than {MOST_HOURS} hours.", hint="Run the command again.")

@@ -7,20 +7,21 @@ then pages, dependencies before dependents. Every step is idempotent.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 
-from core.errors import BucketError, PromotionBlockedError
+from core.errors import BucketError, BusyError, PromotionBlockedError
 from core.model import SHA256SUMS, WHEELS_JSON, Progress, Verdict, WheelSet
 from core.number_ranges import NumberRanges
 from core.wheelset import sha256sums
-from promotion.check import NEW_NAME, check, metadata_of, raise_if_blocked
-from promotion.copy_set import copy_set, refuse_late
+from promotion.check import check, metadata_of, raise_if_blocked
+from promotion.copy_set import copy_set
 from promotion.evidence.attestation_verification import Verify
 from promotion.evidence.evidence import TIME
 from promotion.evidence.signing import Signer
 from promotion.index.authority import PolicySource
+from promotion.index.claim import Claim, claimed
 from promotion.index.ledger import Entries, Head, LedgerEntry, PromotedSet, channel_of
 from promotion.index.ledger_state import Change, EntryKind, IndexState
 from promotion.index.ledger_wheel import LedgerWheel
@@ -30,7 +31,6 @@ from promotion.index.pages import install_requirements
 from promotion.index.publish import publish, read_head
 from promotion.index.set_lookup import entries_of_set
 from promotion.policy.policy import Policy
-from promotion.policy.set_rules import order_problems, variant_problems
 from promotion.set_report import report_files
 from promotion.stage import read_staged
 from promotion.storage.bucket import Bucket, sha256_of
@@ -106,6 +106,7 @@ def promote(
         BucketError: the ledger is damaged or was cut, or has an entry that no key of the policy signed; or the stored
             evidence changed after it was judged.
         RequestError: the policy requires a signed entry, and does not list the key of the signer.
+        BusyError: another promotion or a repair of the index is running.
         PromotionBlockedError: the policy is not satisfied, the staged bytes differ from the set, or the index uses the
             name of a wheel for other bytes. The message lists every reason. The index is unchanged.
     """
@@ -115,36 +116,26 @@ def promote(
     authority = policy.authority(signer, source)
     head, entries = read_head(bucket, released, authority)
     _refuse_marked(staged, head.state, entries)
-    entry, new = _offered(bucket, staged, head.state, entries, head.state.offered), False
+    entry = _offered(bucket, staged, head.state, entries, head.state.offered)
+    new = False
     warnings: tuple[str, ...] = ()
     if entry is None:
         _refuse_channel(released, policy, head, entries)
         _step(progress, "check evidence and stored bytes")
         verdict = check(bucket, staged, policy, now=now, verify=verify, allow_lower=allow_lower, source=source)
-        warnings, (promoted, made) = verdict.warnings, _promoted(bucket, staged, wheel_set, policy, verdict)
+        warnings = verdict.warnings
+        promoted, made = _promoted(bucket, staged, wheel_set, policy, verdict)
         authority.check_signer(now().astimezone(UTC).strftime(TIME))
         _step(progress, f"copy {len(promoted.wheels)} wheels to {released.root}")
-        started = now()
-        copy_set(bucket, staged, released, promoted, now, made)
-        concurrent: list[LedgerEntry] = []
-
-        def draft(now_head: Head, now_entries: Entries) -> Change | None:
-            """Check the entries after `head`; return the change, or None if one of them promoted the set."""
-            refuse_late(started, now)
-            _refuse_marked(staged, now_head.state, now_entries)
-            _refuse_channel(released, policy, now_head, now_entries)
-            for later in map(now_entries.at, range(head.number + 1, now_head.number + 1)):
-                offered = later.number in now_head.state.offered
-                if offered and later.promoted and later.promoted.set_digest == promoted.set_digest:
-                    concurrent.append(later)
-                    return None
-                _refuse_swept(released, promoted, later)
-                _refuse_concurrent(wheel_set, later, allow_lower=allow_lower)
-            number = now_head.number + 1
-            return Change(kind=EntryKind.PROMOTE, number=number, sets=(number,))
-
-        change = change_ledger(bucket, released, draft, actor=actor, now=now, promoted=promoted, authority=authority)
-        entry, new = change.entry or concurrent[-1], change.new
+        with claimed(bucket, released, "promotion", now=now) as claim:
+            copy_set(bucket, staged, released, promoted, claim, made)
+            draft = _draft(staged, policy, head, claim)
+            change = change_ledger(
+                bucket, released, draft, actor=actor, now=now, promoted=promoted, authority=authority
+            )  # fmt: skip
+        assert change.entry is not None
+        entry = change.entry
+        new = change.new
     _step(progress, f"write the pages of {released.simple}")
     written = publish(bucket, released, authority=authority)
     return Promotion(
@@ -237,6 +228,25 @@ def _promoted(
     return promoted, made
 
 
+def _draft(staged: StagedSet, policy: Policy, before: Head, claim: Claim) -> Callable[[Head, Entries], Change]:
+    """Return the function that checks the entries after `before` and drafts the ledger entry of a promotion."""
+    released = ReleasedIndex(index=staged.index)
+
+    def draft(head: Head, entries: Entries) -> Change:
+        claim.renew()
+        _refuse_marked(staged, head.state, entries)
+        _refuse_channel(released, policy, head, entries)
+        for later in map(entries.at, range(before.number + 1, head.number + 1)):
+            # After the checks, and before this promotion took the claim.
+            if later.kind in (EntryKind.PROMOTE, EntryKind.SWEEP, EntryKind.REPAIR):
+                text = f"Another {later.kind} changed {released.index} during the promotion."
+                raise BusyError(text, hint="Run the command again.")
+        number = head.number + 1
+        return Change(kind=EntryKind.PROMOTE, number=number, sets=(number,))
+
+    return draft
+
+
 def _refuse_channel(released: ReleasedIndex, policy: Policy, head: Head, entries: Entries) -> None:
     """Raise if the index belongs to another channel."""
     channel = channel_of(head, entries)
@@ -260,22 +270,3 @@ def _refuse_marked(staged: StagedSet, state: IndexState, entries: Entries) -> No
                     f"The set of ledger entry {number}, {staged.digest[:12]}, {problem}: {marks[number]}.",
                     hint=f"Run `ci_build {undo} {staged.index}/{number}` first to promote it anyway.",
                 )
-
-
-def _refuse_swept(released: ReleasedIndex, promoted: PromotedSet, entry: LedgerEntry) -> None:
-    """Raise if a concurrent entry removed files that were just copied."""
-    mine = {released.wheel(wheel.project, wheel.filename) for wheel in promoted.wheels}
-    if gone := sorted(mine.intersection(entry.removed)):
-        raise PromotionBlockedError(
-            f"{', '.join(gone)} was removed by retention during the promotion; {NEW_NAME}",
-            hint="Build and stage the set again.",
-        )
-
-
-def _refuse_concurrent(wheel_set: WheelSet, entry: LedgerEntry, *, allow_lower: bool) -> None:
-    """Raise if a concurrently promoted set has another variant of a wheel for the same ROCm, or a higher version."""
-    wheels = entry.promoted.wheels if entry.promoted else ()
-    offered = {wheel.project: (wheel.version,) for wheel in wheels}
-    lower = () if allow_lower else order_problems(wheel_set, offered)
-    if problems := [*variant_problems(wheel_set, offered), *lower]:
-        raise PromotionBlockedError(" ".join(problems))

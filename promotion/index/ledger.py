@@ -70,7 +70,7 @@ class LedgerEntry:
         sets: numbers of the changed sets. A promotion changes its own set.
         to: for a rollback, the entry whose state is restored.
         promoted: for a promotion, the set.
-        removed: for a sweep, the keys of the removed objects.
+        removed: for a sweep or a repair, the keys of the objects to remove.
         index: the index, so that an entry cannot be moved to another one. Empty in entries of schema 2, as are:
         channel: channel of the index.
         policy: text of the policy file.

@@ -36,6 +36,8 @@ class EntryKind(enum.StrEnum):
     """Remove the bytes of retired sets. The names of their wheels are never used again."""
     SIGN = "sign"
     """Vouch for the unsigned entries before it."""
+    REPAIR = "repair"
+    """Remove files that no entry names. Promotions that have not ended cannot use them any more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +121,7 @@ def apply_change(state: IndexState, change: Change) -> IndexState:
             return replace(state, pinned=kept)
         case EntryKind.RETIRE:
             return replace(state, offered=state.offered.without(change.sets), retired=state.retired.plus(change.sets))
-        case EntryKind.SIGN:
+        case EntryKind.SIGN | EntryKind.REPAIR:
             return state
         case EntryKind.SWEEP:
             return replace(
@@ -136,7 +138,7 @@ _MARKS = {EntryKind.UNYANK: "yanked", EntryKind.FREE: "quarantined", EntryKind.U
 
 def _refuse(state: IndexState, change: Change) -> None:
     """Raise RequestError for an impossible change."""
-    if change.kind in (EntryKind.ROLLBACK, EntryKind.SIGN):
+    if change.kind in (EntryKind.ROLLBACK, EntryKind.SIGN, EntryKind.REPAIR):
         return
     if change.kind is EntryKind.PROMOTE:
         if change.sets != (change.number,):

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from core.errors import CiBuildError
-from core.model import SHA256SUMS, WHEELS_JSON, Channel, WheelSet
+from core.model import SHA256SUMS, WHEELS_JSON, WheelSet
 from core.wheels_json import load_wheel_set
 from promotion.index.summary import REPORT, REQUIREMENTS, SUMMARY
 from promotion.storage.bucket import Bucket, ObjectInfo
@@ -18,7 +18,6 @@ from promotion.storage.keys import (
     PROVENANCE_SUFFIX,
     TOMBSTONE_SUFFIX,
     ReleasedIndex,
-    StagedSet,
 )
 
 _WRITTEN = (f"{EVIDENCE_FOLDER}/", REPORT, SUMMARY, REQUIREMENTS)
@@ -44,8 +43,7 @@ def find_leftovers(
 ) -> tuple[Leftover, ...]:
     """Return the objects with these keys, and the promotions and sweeps that they come from.
 
-    A promotion copies wheels.json first, so that it describes the other files. A promotion of an older version may have
-    left none; then the staged set describes them.
+    A promotion copies wheels.json first, so that it describes the other files.
 
     Args:
         keys: keys below the root of the index that the ledger does not name.
@@ -57,11 +55,6 @@ def find_leftovers(
     top = released.set_file("", "").removesuffix("/")
     digests = sorted({key.removeprefix(top).partition("/")[0] for key in keys if key.startswith(top)})
     owners = _owners(bucket, released, infos, [released.set_file(digest, WHEELS_JSON) for digest in digests])
-    if unknown := {key: info for key, info in infos.items() if key not in owners}:
-        staging = f"{Channel.STAGING}/{released.index}/"
-        names = (key.removeprefix(staging).partition("/") for key in bucket.list(staging))
-        staged = [StagedSet(index=released.index, digest=digest) for digest, _, name in names if name == WHEELS_JSON]
-        owners |= _owners(bucket, released, unknown, [one.file(WHEELS_JSON) for one in staged])
     origins = {key: f"a promotion of set {digest[:12]} did not end" for key, digest in owners.items()}
     tombstones = (key for key in infos if key.endswith(TOMBSTONE_SUFFIX) and key.removesuffix(TOMBSTONE_SUFFIX) in held)
     origins |= dict.fromkeys(tombstones, "a sweep did not begin to remove files")

@@ -193,7 +193,7 @@ def change_ledger(
     Args:
         draft: function that returns the change, or None if nothing changes.
         promoted: for a promotion, the set.
-        removed: for a sweep, function that returns the keys of the removed objects.
+        removed: for a sweep or a repair, function that returns the keys of the objects to remove.
         authority: signer of the entry, and accepted signatures of the entries before it.
 
     Raises:

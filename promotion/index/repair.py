@@ -5,25 +5,22 @@ The ledger, the files of held sets, and published wheels of other projects are n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 from core.errors import BucketError, RequestError
 from promotion.index.authority import ANYONE, Authority
+from promotion.index.claim import Claim, claimed
 from promotion.index.inventory import read_inventory
-from promotion.index.ledger import RecordedEntry, read_ledger
+from promotion.index.ledger import Entries, Head, RecordedEntry, read_ledger
+from promotion.index.ledger_state import Change, EntryKind
 from promotion.index.leftovers import Leftover, find_leftovers
-from promotion.index.operations import Clock, utc_now
+from promotion.index.operations import Clock, change_ledger, utc_now
 from promotion.index.publish import publish, read_snapshot
-from promotion.index.reservations import removing
 from promotion.index.retention import complete_sweeps
 from promotion.index.status import Summaries
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import ReleasedIndex
-
-GRACE_HOURS = 24
-"""Default minimum age of the files that are removed; promotions take at most `reservations.MOST_HOURS`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +28,7 @@ class IndexRepair:
     """The result of a repair.
 
     Attributes:
-        written: keys of the restored pages.
+        written: keys of the restored pages, and of those that show the ledger entry of the repair.
         removed: keys of the removed objects.
         kept: key of an object that the ledger does not name -> reason why it stays.
     """
@@ -45,7 +42,7 @@ def repair(
     bucket: Bucket,
     released: ReleasedIndex,
     *,
-    grace: timedelta,
+    actor: str = "",
     foreign: bool = False,
     now: Clock = utc_now,
     authority: Authority = ANYONE,
@@ -53,18 +50,20 @@ def repair(
 ) -> IndexRepair:
     """Restore the pages of an index, and remove the files that its ledger does not name. Safe at any time.
 
+    Before files are removed, a ledger entry names them, so that no promotion that began earlier can use them; see
+    `claim`.
+
     Args:
-        grace: minimum age of the files to remove, longer than any promotion takes. Zero also ignores reservations, so
-            no promotion may be running.
+        actor: name of the person or job that repairs the index, for the ledger.
         foreign: remove also objects that no promotion copied.
-        authority: accepted signatures of ledger entries.
+        authority: accepted signatures of ledger entries, and the signer of the new one.
         since: entry that the ledger must contain, or None.
 
     Raises:
-        RequestError: the bucket does not have the index.
+        RequestError: the bucket does not have the index, or files must be removed and the authority may not sign.
         BucketError: the ledger is damaged, was cut or rewritten, or has entries that the authority does not accept: the
             files of a lost entry would look like leftovers.
-        BusyError: another repair is removing files.
+        BusyError: a promotion or another repair is running.
     """
     ledger = read_ledger(bucket, released)
     if since and (problem := since.problem(released, ledger)):
@@ -75,62 +74,75 @@ def repair(
     if problems := [*authority.problems(released, read_ledger(bucket, released).entries)]:
         hint = "\nOnly pages were repaired: no file is removed without a sound ledger."
         raise BucketError("\n  ".join(("The ledger has problems:", *problems)), hint=hint)
-    swept = complete_sweeps(bucket, released, authority)
-
-    def reasons(reserved: Mapping[str, datetime]) -> Iterator[tuple[Leftover, str]]:
-        for one in _leftovers(bucket, released):
-            limit = now() - grace if grace else datetime.max.replace(tzinfo=UTC)
-            yield one, _reason_to_keep(one, reserved, limit, foreign=foreign)
-
-    found = [*reasons({})]
-    kept = {one.key: reason for one, reason in found if reason}
-    if len(kept) == len(found):
-        return IndexRepair(written=written, removed=swept, kept=kept)
-    removed = [*swept]
-    with removing(bucket, released, promoted=_promoted(bucket, released), now=now) as removal:
-        # Read again: a promotion that ended before the removal began has a ledger entry now.
-        kept = {}
-        for one, reason in reasons(removal.reserved):
-            removal.check()
-            if reason or one.info is None:
-                kept[one.key] = reason
-                continue
-            try:
-                removed += [one.key] * bucket.delete(one.key, sha256=one.info.sha256)
-            except BucketError as error:  # such as a foreign object that the promoter may not remove
-                kept[one.key] = f"it cannot be removed: {error.message}"
-    return IndexRepair(written=written, removed=tuple(removed), kept=kept)
+    removed = complete_sweeps(bucket, released, authority)
+    removing, kept = _leftovers(bucket, released, foreign=foreign)
+    if removing:
+        with claimed(bucket, released, "repair", now=now) as claim:
+            removing = _announce(bucket, released, claim, actor=actor, foreign=foreign, now=now, authority=authority)
+            gone, denied = _remove(bucket, claim, removing)
+        removed += gone
+        kept = {**_leftovers(bucket, released, foreign=foreign)[1], **denied}
+        written += publish(bucket, released, authority=authority)
+    return IndexRepair(written=tuple(dict.fromkeys(written)), removed=removed, kept=kept)
 
 
-def _promoted(bucket: Bucket, released: ReleasedIndex) -> frozenset[str]:
-    """Return the digests of all promoted sets."""
-    entries = read_ledger(bucket, released).entries
-    return frozenset(entry.promoted.set_digest for entry in entries if entry.promoted)
+def _announce(
+    bucket: Bucket,
+    released: ReleasedIndex,
+    claim: Claim,
+    *,
+    actor: str,
+    foreign: bool,
+    now: Clock,
+    authority: Authority,
+) -> Sequence[Leftover]:
+    """Append the ledger entry of a removal, and return the objects to remove, which no entry up to it names."""
+    removing: list[Leftover] = []
+
+    def draft(head: Head, _entries: Entries) -> Change:
+        claim.renew()
+        return Change(kind=EntryKind.REPAIR, number=head.number + 1)
+
+    def removed() -> list[str]:
+        removing[:] = _leftovers(bucket, released, foreign=foreign)[0]
+        return [one.key for one in removing]
+
+    change_ledger(
+        bucket, released, draft, reason="leftovers", actor=actor, now=now, removed=removed, authority=authority
+    )  # fmt: skip
+    return removing
 
 
-def _leftovers(bucket: Bucket, released: ReleasedIndex) -> tuple[Leftover, ...]:
-    """Return the objects that the ledger does not name, each wheels.json after the files that it describes."""
+def _remove(bucket: Bucket, claim: Claim, removing: Sequence[Leftover]) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """Return the keys of the removed objects, and key -> reason of those that the store does not remove."""
+    removed: list[str] = []
+    kept: dict[str, str] = {}
+    for one in removing:
+        assert one.info is not None
+        claim.confirm()
+        try:
+            if bucket.delete(one.key, sha256=one.info.sha256):
+                removed.append(one.key)
+        except BucketError as error:  # such as a foreign object that the promoter may not remove
+            kept[one.key] = f"it cannot be removed: {error.message}"
+    return tuple(removed), kept
+
+
+def _leftovers(
+    bucket: Bucket, released: ReleasedIndex, *, foreign: bool
+) -> tuple[Sequence[Leftover], Mapping[str, str]]:
+    """Return the objects to remove, each wheels.json after the files that it describes, and key -> reason of others."""
     entries = read_ledger(bucket, released).entries
     inventory = read_inventory(released, entries, read_snapshot(bucket, released), Summaries(bucket, released))
     keys = [key for key in inventory.unnamed(bucket, released) if key not in inventory.kept]
-    found = find_leftovers(bucket, released, keys, inventory.files)
-    return tuple(sorted(found, key=lambda one: (one.key.endswith("/wheels.json"), one.key)))
-
-
-def _reason_to_keep(one: Leftover, reserved: Mapping[str, datetime], limit: datetime, *, foreign: bool) -> str:
-    """Return the reason why an object stays, or an empty text.
-
-    Args:
-        reserved: digest of a set -> time of its last reservation.
-        limit: time before which files must have been written, and reserved, to be removed.
-    """
-    if one.info is None:
-        return "it cannot be read; remove it by hand"
-    if not one.origin and not foreign:
-        return "it is foreign; --remove-foreign removes it"
-    if one.info.modified > limit:
-        return f"it was written at {one.info.modified:%Y-%m-%d %H:%M} UTC, and a promotion may need it"
-    for digest, time in reserved.items():
-        if time > limit:
-            return f"a promotion of set {digest[:12]}, which ran at {time:%Y-%m-%d %H:%M} UTC, may need it"
-    return ""
+    removing: list[Leftover] = []
+    kept: dict[str, str] = {}
+    for one in find_leftovers(bucket, released, keys, inventory.files):
+        if one.info is None:
+            kept[one.key] = "it cannot be read; remove it by hand"
+        elif not one.origin and not foreign:
+            kept[one.key] = "it is foreign; --remove-foreign removes it"
+        else:
+            removing.append(one)
+    removing.sort(key=lambda one: (one.key.endswith("/wheels.json"), one.key))
+    return removing, kept

@@ -1,8 +1,7 @@
 """Retention: remove old sets from the pages first, and their bytes some days later, when no installation needs them.
 
-Names of removed wheels are never used again: a tombstone replaces each wheel, and promotion refuses its name. This
-makes the removal safe with concurrent promotions: no entry after the sweep can contain a removed wheel, and if another
-entry takes the number of the sweep, the sweep is planned again.
+Names of removed wheels are never used again: a tombstone replaces each wheel, and promotion refuses its name. A sweep
+holds the claim of the index, like a promotion; if another entry takes its number, it is planned again.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from pathlib import Path
 from core.errors import RequestError
 from promotion.evidence.evidence import TIME
 from promotion.index.authority import ANYONE, Authority
+from promotion.index.claim import Claim, claimed
 from promotion.index.ledger import Entries, Head, PromotedSet
 from promotion.index.ledger_state import Change, EntryKind, IndexState
 from promotion.index.operations import Clock, change_ledger, utc_now
@@ -92,17 +92,38 @@ def apply(
     authority.check_signer(now().astimezone(UTC).strftime(TIME))
     complete_sweeps(bucket, released, authority, newest=True)
     retention = plan(bucket, released, rule, now=now, authority=authority)
-    reason = f"older than {rule.days:g} days"
 
     def retire(head: Head, entries: Entries) -> Change | None:
         sets = _plan(bucket, released, head, entries, rule, now()).retire
         return Change(kind=EntryKind.RETIRE, number=head.number + 1, sets=sets) if sets else None
 
-    change_ledger(bucket, released, retire, reason=reason, actor=actor, now=now, authority=authority)
+    change_ledger(bucket, released, retire, reason=_reason(rule), actor=actor, now=now, authority=authority)
     publish(bucket, released, authority=authority)
+    if not retention.sweep:
+        return retention
+    with claimed(bucket, released, "retention", now=now) as claim:
+        removing = _sweep(bucket, released, rule, retention, claim, actor=actor, now=now, authority=authority)
+        _remove(bucket, removing)
+    publish(bucket, released, authority=authority)
+    return retention
+
+
+def _sweep(
+    bucket: Bucket,
+    released: ReleasedIndex,
+    rule: RetentionRule,
+    retention: RetentionPlan,
+    claim: Claim,
+    *,
+    actor: str,
+    now: Clock,
+    authority: Authority,
+) -> Mapping[str, str]:
+    """Append the ledger entry of a sweep, and return key -> sha256 of the objects to remove."""
     removing: dict[str, str] = {}
 
     def sweep(head: Head, entries: Entries) -> Change | None:
+        claim.renew()
         fresh = _plan(bucket, released, head, entries, rule, now(), most=retention.sweep)
         for key in removing.keys() - fresh.remove.keys():
             if info := bucket.head(key + TOMBSTONE_SUFFIX):
@@ -116,15 +137,17 @@ def apply(
         bucket,
         released,
         sweep,
-        reason=reason,
+        reason=_reason(rule),
         actor=actor,
         now=now,
         removed=lambda: sorted(removing),
         authority=authority,
     )
-    _remove(bucket, removing)
-    publish(bucket, released, authority=authority)
-    return retention
+    return removing
+
+
+def _reason(rule: RetentionRule) -> str:
+    return f"older than {rule.days:g} days"
 
 
 def complete_sweeps(

@@ -16,7 +16,7 @@
     - `status.json`: for monitors and for the next publisher
     - `index.html`: the overview page for people
 - `v2/index.html`: the list of indexes for people
-- `v2/_reservations/<index>.json`: agreement of promotions and repairs
+- `v2/_claims/<index>.json`: the promotion or repair that changes the index now
 - `docs/`: the documentation site (`ci_build docs`)
 """
 
@@ -136,9 +136,9 @@ class ReleasedIndex:
         return f"{self.root}index.html"
 
     @property
-    def reservations(self) -> str:
-        """The key of the agreement of promotions and repairs; no index name starts with an underscore."""
-        return f"{Channel.RELEASED}/_reservations/{self.index}.json"
+    def claim(self) -> str:
+        """The key of the claim of promotions and repairs; no index name starts with an underscore."""
+        return f"{Channel.RELEASED}/_claims/{self.index}.json"
 
     def set_file(self, digest: str, name: str) -> str:
         """Return the key of a file of a promoted set other than its wheels: wheels.json, evidence, ..."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from datetime import timedelta
 from pathlib import Path
 
 import click
@@ -11,9 +10,8 @@ import cloup
 from click.core import ParameterSource
 
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
-from ci_build.cli.options.environment import ledger_request
+from ci_build.cli.options.environment import actor, ledger_request
 from ci_build.cli.options.release import (
-    Duration,
     bucket_option,
     dry_run_option,
     index_channel_option,
@@ -27,13 +25,13 @@ from promotion.evidence.attestation_verification import lazy_verifier
 from promotion.index import audit
 from promotion.index.ledger import Head, RecordedEntry
 from promotion.index.publish import read_head
-from promotion.index.repair import GRACE_HOURS, IndexRepair
+from promotion.index.repair import IndexRepair
 from promotion.index.repair import repair as repair_index
 from promotion.policy.policy import load_policy
 from promotion.policy.recorded_tiers import tier_problems
 from promotion.storage.keys import ReleasedIndex
 
-_OF_REPAIR = ("remove_foreign", "grace_hours", "dry_run", "ledger_key")
+_OF_REPAIR = ("remove_foreign", "dry_run", "ledger_key")
 """Options that need --repair."""
 
 
@@ -62,14 +60,6 @@ def _recorded_entry(_context: click.Context, _option: click.Parameter, value: st
     help="First restore pages, complete sweeps, and remove the files that killed or refused promotions left.",
 )
 @click.option("--remove-foreign", is_flag=True, help="With --repair: remove also objects that no promotion copied.")
-@click.option(
-    "--grace-hours",
-    type=Duration(0),
-    default=GRACE_HOURS,
-    show_default=True,
-    metavar="HOURS",
-    help="With --repair: keep files that are younger, which a promotion may need; 0 if none is running.",
-)
 @trust_config_option
 @index_channel_option
 @ledger_key_option
@@ -79,7 +69,7 @@ def _recorded_entry(_context: click.Context, _option: click.Parameter, value: st
 @click.pass_obj
 def verify(
     state: State, /, index: str, since: RecordedEntry | None, trust_config: Path | None, bucket: str,
-    channel: str | None, ledger_key: Path | None, grace_hours: float,
+    channel: str | None, ledger_key: Path | None,
     *, read: bool, repair: bool, remove_foreign: bool, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Verify the ledger of INDEX, compare files, tiers, attestations and pages with it, and report differences."""
@@ -90,9 +80,8 @@ def verify(
     if repair:
         reporter.step(f"repair {index}")
         authority = find_authority(opened, released, ledger_request(ledger_key, channel), host_runner(reporter))
-        grace = timedelta(hours=grace_hours)
         done = repair_index(
-            opened, released, grace=grace, foreign=remove_foreign, authority=authority, since=since
+            opened, released, actor=actor(), foreign=remove_foreign, authority=authority, since=since
         )  # fmt: skip
         if not as_json:
             _show(done, reporter)

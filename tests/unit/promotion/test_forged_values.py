@@ -20,10 +20,9 @@ from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark, rollback, sign
 from promotion.index.publish import publish
 from promotion.index.reader import parse_status
-from promotion.index.reservations import reserve
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
-from tests.support.promoting import NOW, RELEASED, go, objects, offered, staged_in
+from tests.support.promoting import RELEASED, go, objects, offered, staged_in
 from tests.support.wheel_sets import make_wheels
 
 DEEP = b"[" * 100_000
@@ -116,9 +115,6 @@ def test_json_that_is_nested_too_deeply_is_damaged(index: DirBucket) -> None:
     assert parse_status(DEEP, "etag") is None
     with pytest.raises(BucketError, match="is not a ledger entry: RecursionError"):
         load_entry(DEEP, "entry")
-    index.path(RELEASED.reservations).write_bytes(DEEP)
-    with pytest.raises(BucketError, match="is damaged: RecursionError"):
-        reserve(index, RELEASED, "a" * 64, now=lambda: NOW)
 
 
 @pytest.mark.parametrize("data", [DEEP, b'{"logs": {"x": []}}'])

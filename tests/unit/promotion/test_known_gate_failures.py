@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -184,8 +185,13 @@ def test_06_pages_follow_ledger_and_no_update_is_lost(desk: Desk) -> None:
     assert publish(desk.bucket, RELEASED) == (), "an empty index is no error"
     groups = [desk.wheels(minor) for minor in range(8)]
     sets = [desk.staged(group) for group in groups]
-    run_together([lambda staged=staged: go(desk.bucket, staged) for staged in sets])  # type: ignore[misc]
-    assert [entry.number for entry in read_ledger(desk.bucket, RELEASED).entries] == list(range(1, 9))
+    for staged in sets:
+        go(desk.bucket, staged)
+    pin = partial(mark, desk.bucket, RELEASED, EntryKind.PIN, reason="x", actor="tests")
+    run_together([partial(pin, [str(number)]) for number in range(1, 9)])
+    entries = read_ledger(desk.bucket, RELEASED).entries
+    assert [entry.number for entry in entries] == list(range(1, 17))
+    assert {*entries[-1].state.pinned} == {*range(1, 9)}
     seen = offered(desk.bucket)
     assert seen.keys() == {wheel.wheel.filename for group in groups for wheel in group}
     assert all(file["hashes"]["sha256"] for file in seen.values())

@@ -353,7 +353,6 @@ def test_policies_of_shared_channels_require_signatures_and_protected_refs() -> 
         "retention x --days",
         "retention x --days=1 --grace-days",
         "staging gc x --days",
-        "verify x --repair --grace-hours",
     ],
 )
 def test_duration_that_no_date_allows_is_refused(

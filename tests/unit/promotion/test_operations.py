@@ -208,30 +208,6 @@ def test_promote_refuses_other_channel(index: Index, hide: Callable[[Index], obj
     assert objects(index.bucket) == before
 
 
-@pytest.mark.parametrize(
-    ("channel", "reason"), [("nightly", "belongs to channel local, not nightly"), ("local", "which pip would select")]
-)
-def test_promote_refuses_after_concurrent_promotion(
-    bucket: DirBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, channel: str, reason: str
-) -> None:
-    """While a set is copied, another run promotes a higher version on the channel local."""
-    first, second = (
-        staged_in(bucket, tmp_path, make_wheels(tmp_path / version, version=version, pythons=("3.12",)))
-        for version in ("0.10.2+rocm7.4.0", "0.10.2+rocm7.5.0")
-    )
-    copy = DirBucket.copy
-
-    def promote_meanwhile(self: DirBucket, source: str, target: str, *, sha256: str) -> bool:
-        monkeypatch.setattr(DirBucket, "copy", copy)
-        promote(bucket, second, POLICY)
-        return copy(self, source, target, sha256=sha256)
-
-    monkeypatch.setattr(DirBucket, "copy", promote_meanwhile)
-    with pytest.raises(PromotionBlockedError, match=reason):
-        promote(bucket, first, replace(POLICY, channel=channel))
-    assert len(read_ledger(bucket, RELEASED).entries) == 1
-
-
 def test_promote_refuses_lower_version_unless_allowed(index: Index) -> None:
     wheels = make_wheels(index.folder / "w", version="0.10.2+rocm7.1.0", pythons=("3.12",))
     staged = staged_in(index.bucket, index.folder / "sets", wheels)

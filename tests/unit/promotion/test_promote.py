@@ -7,7 +7,6 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from promotion.stage import read_staged, stage
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
-from tests.support.bucket_contract import run_together
 from tests.support.promoting import (
     NOW,
     POLICY,
@@ -338,26 +336,6 @@ def test_read_ledger_reports_gaps_and_foreign_files(
 
 
 # Crashes and races
-
-
-def test_concurrent_promotions_of_one_set_agree(bucket: DirBucket, staged: StagedSet) -> None:
-    outcomes: list[bool] = []
-    run_together([lambda: outcomes.append(go(bucket, staged).new)] * 3)
-    assert sorted(outcomes) == [False, False, True]
-    assert len(read_ledger(bucket, RELEASED).entries) == 1
-
-
-def test_concurrent_promotions_of_two_sets_keep_both(bucket: DirBucket, tmp_path: Path) -> None:
-    groups = [make_wheels(tmp_path / "w", version=f"0.10.2+rocm7.{minor}.0") for minor in range(4)]
-    sets = [staged_in(bucket, tmp_path / "sets", group) for group in groups]
-    run_together([partial(go, bucket, staged) for staged in sets])
-    assert {e.promoted.set_digest for e in read_ledger(bucket, RELEASED).entries if e.promoted} == {
-        staged.digest for staged in sets
-    }
-    assert set(offered(bucket)) == {wheel.wheel.filename for group in groups for wheel in group}
-    pages = {key: data for key, data in objects(bucket, RELEASED.root).items() if "/simple/" in key}
-    assert publish(bucket, RELEASED, everything=True) == ()
-    assert {key: bucket.get(key) for key in pages} == pages
 
 
 class OvertakenBucket(DirBucket):

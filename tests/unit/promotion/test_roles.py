@@ -136,7 +136,7 @@ def test_promoter_repairs_what_killed_promotions_left(policy: Mapping[str, Any],
         go(FaultyBucket(bucket, Fault.KILLED, 9), sets[1])
     bucket.path(RELEASED.overview).unlink()
     used.clear()
-    assert repair(bucket, RELEASED, grace=timedelta(0)).removed
+    assert repair(bucket, RELEASED).removed
     assert {action for action, _ in used} == {"s3:DeleteObject", "s3:PutObject"}
     assert [item for item in used if not may(policy, WHO[Role.PROMOTER], *item)] == []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -119,7 +118,7 @@ def test_repair_since_changes_nothing_in_other_ledger(index: MemoryBucket, attac
     attack(index)
     before = index.everything()
     with pytest.raises(BucketError, match=r"was cut|was rewritten"):
-        repair(index, RELEASED, grace=timedelta(), authority=AUTHORITY, since=recorded)
+        repair(index, RELEASED, authority=AUTHORITY, since=recorded)
     assert index.everything() == before
 
 
