@@ -11,7 +11,7 @@ from promotion.check import ALLOW_UNPROTECTED
 from promotion.evidence.evidence import TIME
 from promotion.evidence.signing import Signer, load_signer
 from promotion.index.authority import Authority, PolicySource
-from promotion.index.ledger import Entries, LedgerEntry
+from promotion.index.ledger import Entries
 from promotion.index.operations import utc_now
 from promotion.policy.policy import LOCAL, POLICY_FILE, channel_names, load_policy
 from promotion.storage.bucket import Bucket
@@ -42,7 +42,7 @@ def read_authority(bucket: Bucket, released: ReleasedIndex, channel: str | None)
         RequestError: the index belongs to another channel.
     """
     entry = Entries(bucket, released).find(1)
-    first = _channel_in(entry[0]) if entry else ""
+    first = entry[0].channel if entry else ""
     if channel and first not in ("", channel):
         raise RequestError(
             f"The index {released.index} belongs to channel {first}, not {channel}.",
@@ -124,8 +124,3 @@ def _git_status(runner: Runner) -> str | None:
         return None
     # Git may be told to assume that a file is unchanged.
     return changes if committed == POLICY_FILE.read_text() else f"{changes}1 .M {POLICY_FILE.name}\n"
-
-
-def _channel_in(entry: LedgerEntry) -> str:
-    """Return the channel in an entry, which entries of schema 2 have only for promotions."""
-    return entry.channel or (str(entry.promoted.policy.get("channel", "")) if entry.promoted else "")

@@ -10,7 +10,7 @@ from promotion.index.ledger import LedgerEntry
 from promotion.index.ledger_state import EntryKind, IndexState
 from promotion.index.listing import listing_row
 from promotion.index.page_diff import all_page_updates
-from promotion.index.pages import older_html_page, older_json_page, project_pair, root_pair
+from promotion.index.pages import project_pair, root_pair
 from promotion.index.reader import Snapshot
 from promotion.index.status import Overview, SummaryOf, overview_of, render_overview
 from promotion.storage.bucket import Bucket, sha256_of
@@ -23,7 +23,7 @@ class Inventory:
 
     Attributes:
         files: key -> sha256 of the files of held sets.
-        pages: key -> accepted sha256 of every page, rendered by this and older versions.
+        pages: key -> accepted sha256 of every page.
         swept: keys that sweeps removed and no held set needs.
         tombstones: keys of the tombstones of removed wheels.
         kept: key -> sha256 of files that sweeps leave, since other sets may contain them too.
@@ -79,7 +79,7 @@ def _pages(
     state: IndexState,
     summary_of: SummaryOf,
 ) -> Mapping[str, Sequence[str]]:
-    """Return key -> accepted sha256 of every page, rendered from the ledger alone by this and older versions."""
+    """Return key -> accepted sha256 of every page, rendered from the ledger alone."""
     by_number = {entry.number: entry for entry in entries}
     # status.json is not signed: it may name projects that the index never had.
     known = snapshot.pages.keys() & {wheel.project for one in entries if one.promoted for wheel in one.promoted.wheels}
@@ -88,9 +88,6 @@ def _pages(
         page for update in updates for page in project_pair(released.simple, update.project, update.files.values())
     ]
     digests = {page.key: [sha256_of(page.data)] for page in pages}
-    for page in pages:
-        older = older_json_page if page.key.endswith(".json") else older_html_page
-        digests[page.key].append(sha256_of(older(page.data)))
     root = root_pair(released.simple, [update.project for update in updates])
     digests |= {page.key: [sha256_of(page.data)] for page in root}
     shown = shown_of(entries)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from core.errors import BucketError, RequestError
 from core.model import to_json
@@ -29,8 +29,6 @@ if TYPE_CHECKING:  # At run time, it would load cryptography, which the doctor's
     from promotion.evidence.signing import Signer
 
 SCHEMA_VERSION = 4
-_OLD_SCHEMAS = (2, 3)
-"""Entries with lists of numbers instead of ranges; those of schema 2 lack index, channel, policy and signature too."""
 _RECORDED = re.compile(r"[1-9][0-9]{0,7}:[0-9a-f]{64}")
 FIRST = ""
 """The `previous` digest of the first entry."""
@@ -71,7 +69,7 @@ class LedgerEntry:
         to: for a rollback, the entry whose state is restored.
         promoted: for a promotion, the set.
         removed: for a sweep or a repair, the keys of the objects to remove.
-        index: the index, so that an entry cannot be moved to another one. Empty in entries of schema 2, as are:
+        index: the index, so that an entry cannot be moved to another one.
         channel: channel of the index.
         policy: text of the policy file.
         source: checkout of the policy.
@@ -204,8 +202,8 @@ class Entries:
             except AbsentError:
                 return None
             entry = load_entry(data, key)
-            if entry.number != number or entry.index not in ("", self._released.index):
-                wrong = f"{entry.index or self._released.index}, {entry.number}"
+            if entry.number != number or entry.index != self._released.index:
+                wrong = f"{entry.index}, {entry.number}"
                 raise BucketError(f"{key} contains the wrong entry: {wrong}.", hint=_RESTORE)
             self._known[number] = entry, sha256_of(data)
         return self._known[number]
@@ -233,7 +231,7 @@ def load_entry(data: bytes, key: str) -> LedgerEntry:
     try:
         body = json.loads(data)
         schema, signature = body.pop("schema"), body.pop("signature", "")
-        if schema not in (SCHEMA_VERSION, *_OLD_SCHEMAS):
+        if schema != SCHEMA_VERSION:
             raise BucketError(
                 f"{key} has schema {schema!r}; this version reads {SCHEMA_VERSION}.",
                 hint="Use the version of ci_build that wrote it.",
@@ -285,11 +283,9 @@ def _state(body: Mapping[str, Any]) -> IndexState:
 
 
 def _numbers(value: object) -> NumberRanges:
-    """Parse the numbers of sets; older versions wrote a list, whose size grew with the index."""
-    if isinstance(value, str):
-        return NumberRanges.parse(value)
-    check_type(value, list[int])
-    return NumberRanges.of(cast("list[int]", value))
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a range of numbers")
+    return NumberRanges.parse(value)
 
 
 def _promoted(body: Mapping[str, Any]) -> PromotedSet:

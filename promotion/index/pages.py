@@ -9,7 +9,6 @@ from __future__ import annotations
 import html
 import json
 import posixpath
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +25,6 @@ from promotion.storage.keys import METADATA_SUFFIX, PROVENANCE_SUFFIX, project_p
 
 API_VERSION = "1.1"
 """Version of the simple API that includes PEP 700."""
-_CORE_METADATA = re.compile(rb' data-core-metadata=("[^"]*")')
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,23 +147,6 @@ def _file_json(row: IndexedWheel) -> Mapping[str, Any]:
         "_provenance_sha256": row.wheel.provenance,
     }
     return entry | {key: value for key, value in optional.items() if value}
-
-
-def older_json_page(data: bytes) -> bytes:
-    """Return a project's JSON page as older versions wrote it, with core metadata also under its old name (PEP 714)."""
-    body = json.loads(data)
-    for number, file in enumerate(body["files"]):
-        items = [*file.items()]
-        position = [*file].index("core-metadata") + 1
-        body["files"][number] = dict(
-            [*items[:position], ("dist-info-metadata", file["core-metadata"]), *items[position:]]
-        )
-    return (json.dumps(body, ensure_ascii=False) + "\n").encode()
-
-
-def older_html_page(data: bytes) -> bytes:
-    """Return a project's HTML page as older versions wrote it, with core metadata also under its old name (PEP 658)."""
-    return _CORE_METADATA.sub(rb" data-core-metadata=\1 data-dist-info-metadata=\1", data)
 
 
 def project_html(project: str, rows: Sequence[IndexedWheel]) -> str:

@@ -151,5 +151,6 @@ def promotion_entry(number: int, promoted: PromotedSet, **changes: Any) -> Ledge
         state=EMPTY_STATE,
         sets=(number,),
         promoted=promoted,
+        index="multi-arch",
     )
     return replace(made, **changes)

@@ -35,7 +35,6 @@ from promotion.gates.install.installer_table import (
 )
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark
-from promotion.index.pages import older_json_page
 from promotion.index.serve import IndexServer
 from promotion.published_check import check_published, read_published
 from promotion.stage import stage
@@ -150,10 +149,6 @@ def missing_metadata(scene: Scene, staged: StagedSet, wheel: SetWheel) -> None:
     scene.bucket.path(staged.file(wheel.wheel.filename + ".metadata")).unlink()
 
 
-def older_json(scene: Scene, staged: StagedSet, _: SetWheel) -> None:
-    scene.change_page(staged, older_json_page, "index.json")
-
-
 Fault = Callable[[Scene, StagedSet, SetWheel], None]
 
 
@@ -170,9 +165,9 @@ def test_install_gate_reports_broken_index(scene: Scene, tmp_path: Path, fault: 
 
 @pytest.mark.heavy
 @pytest.mark.network
-@pytest.mark.parametrize("fault", [wrong_hash, older_json])
+@pytest.mark.parametrize("fault", [wrong_hash])
 def test_oldest_pip_reports_broken_index(scene: Scene, cache: Path, fault: Fault) -> None:
-    """The older form of JSON pages (PEP 714) breaks pip 22.3 only."""
+
     python = scene.python("pip-22.3")
     staged, wheels = scene.staged(python[0])
     fault(scene, staged, next(wheel for wheel in wheels if wheel.wheel.name == PLUGIN))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from core.errors import BucketError, PromotionBlockedError, RequestError
 from core.number_ranges import NumberRanges
 from promotion.evidence.signing import Signer, load_signer, new_key
 from promotion.index.audit import verify
-from promotion.index.authority import ENTRY_TYPE, Authority, LedgerKey, PolicySource
+from promotion.index.authority import Authority, LedgerKey, PolicySource
 from promotion.index.ledger import SCHEMA_VERSION, LedgerEntry, load_entry, read_ledger
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark, rollback, sign
@@ -332,21 +331,10 @@ def test_entry_of_revoked_key_is_refused(index: Signed) -> None:
 
 
 def test_unsigned_ledger_is_signed_once(tmp_path: Path) -> None:
-    """A ledger without signatures, such as one of schema 2, is continued on a channel that requires them."""
+    """A ledger without signatures is continued on a channel that requires them."""
     bucket = DirBucket(tmp_path / "bucket")
     wheels = make_wheels(tmp_path / "w", pythons=("3.12",))
     promote(bucket, staged_in(bucket, tmp_path / "sets", wheels), replace(POLICY, channel="nightly"), now=lambda: NOW)
-    path = bucket.path(RELEASED.ledger_entry(1))
-    old = {"schema": 2, **json.loads(path.read_bytes())} | {"schema": 2}
-    for name in ("index", "channel", "policy", "source", "key"):
-        del old[name]
-    old["state"] |= {"held": [1], "offered": [1], "retired": [], "swept": []}
-    path.chmod(0o644)
-    path.write_text(json.dumps(old, indent=1) + "\n")
-    bucket.path(RELEASED.status).unlink()
-    publish(bucket, RELEASED)
-    assert [*verify(bucket, RELEASED)] == []
-
     signer = new_key(tmp_path / "key")
     policy = replace(POLICY, channel="nightly", ledger_keys={"ci": LedgerKey(key=signer.key)})
     authority = policy.authority(signer, CLEAN)
@@ -382,24 +370,6 @@ def test_local_channel_accepts_signed_and_unsigned_entries(tmp_path: Path) -> No
     assert [*verify(bucket, RELEASED, authority=POLICY.authority())] == []
     assert [bool(entry.key) for entry in read_ledger(bucket, RELEASED).entries] == [True, False]
     assert SCHEMA_VERSION == 4
-
-
-def test_signed_entry_of_schema_3_is_still_read(index: Signed, tmp_path: Path) -> None:
-    """Older versions wrote the numbers of sets as lists."""
-    signer, number = new_key(tmp_path / "old-key"), 2
-    body = json.loads(index.bucket.get(RELEASED.ledger_entry(number)))
-    del body["signature"]
-    body |= {"schema": 3, "key": signer.key}
-    body["state"] |= {"held": [1, 2], "offered": [1, 2], "retired": [], "swept": []}
-
-    def dump() -> bytes:
-        return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()
-
-    body["signature"] = base64.b64encode(signer.sign(dump(), ENTRY_TYPE).value).decode()
-    assert load_entry(dump(), "entry").state.held == NumberRanges.of((1, 2))
-    body["state"]["offered"] = [1]
-    with pytest.raises(BucketError, match="was changed after it was signed"):
-        load_entry(dump(), "entry")
 
 
 def test_entries_share_the_text_of_their_policy(index: Signed) -> None:

@@ -77,15 +77,6 @@ def test_stage_twice_changes_nothing(bucket: DirBucket, folder: Path) -> None:
     assert snapshot(bucket) == before
 
 
-def test_stage_completes_interrupted_staging(bucket: DirBucket, folder: Path) -> None:
-    staged = stage(bucket, folder)
-    complete = {key: data for key, (data, _) in snapshot(bucket).items()}
-    for key in (staged.file("wheels.json"), f"{staged.simple}jaxlib/index.json", staged.file("constraints.txt")):
-        bucket.path(key).unlink()
-    stage(bucket, folder)
-    assert {key: data for key, (data, _) in snapshot(bucket).items()} == complete
-
-
 def test_stage_refuses_other_stored_bytes(bucket: DirBucket, folder: Path, wheels: list[SetWheel]) -> None:
     staged = stage(bucket, folder)
     path = bucket.path(staged.file(wheels[0].wheel.filename))
