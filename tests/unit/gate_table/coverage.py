@@ -218,6 +218,13 @@ def broken(fault: CodeFault) -> bytes:
     return bytes(data)
 
 
+def bundled(data: bytes) -> Edit:
+    """Replace the code object for gfx942 in the library's bundle."""
+    codes = {"gfx942": data, "gfx950": whole_code("gfx950")}
+    parts = [(f"hipv4-amdgcn-amd-amdhsa--{target}", content) for target, content in codes.items()]
+    return code(hip_library(fatbins=[bundle.build(parts)]))
+
+
 def kernels_for_one_target(covered: Covered) -> None:
     tell(covered.made, targets=["gfx942"])
 
@@ -252,6 +259,7 @@ _EDITS: list[tuple[str, str, Scene, Edit]] = [
     ),
     ("code-object-wrong", "object of another target", KERNELS, kernel_object(whole_code("gfx950", ("a",)))),
     *((fault.code, fault.name, KERNELS, kernel_object(broken(fault))) for fault in CODE_FAULTS),
+    *((fault.code, f"{fault.name} in a bundle", PJRT, bundled(broken(fault))) for fault in CODE_FAULTS),
     ("kernels-manifest-damaged", "no JSON", KERNELS, damaged_manifest),
     ("registration-missing", "no constructor", PJRT, unregistered(no_constructors)),
     ("registration-missing", "no wrappers", PJRT, unregistered(no_wrappers)),
