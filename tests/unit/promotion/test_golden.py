@@ -74,12 +74,3 @@ def test_stored_lists_are_normalised(path: Path) -> None:
 @pytest.mark.parametrize("part", golden.PARTS)
 def test_default_jax_has_golden_lists(part: str) -> None:
     assert golden.read(golden.golden_file(golden.ROOT, part, defaults()["build"]["jax_version"]))
-
-
-def test_functions_of_handlers_differ_only_where_both_lists_have_them() -> None:
-    """Wheels without symbol tables have no such section, and some compilers name fewer functions."""
-    known = {"_a.symbols": {"one": "One", "two": "Two"}}
-    assert list(golden.differences(known, {})) == []
-    assert list(golden.differences(known, {"_a.symbols": {"one": "One", "three": "Three"}})) == []
-    ((section, text),) = golden.differences(known, {"_a.symbols": {"one": "Two"}})
-    assert (section, text) == ("_a.symbols", "registers otherwise one (Two, not One)")
