@@ -72,7 +72,6 @@ def made_bucket(kind: str, folder: Path) -> Bucket:
     return MemoryBucket() if kind == "memory" else DirBucket(folder / "bucket")
 
 
-@pytest.mark.threads
 @pytest.mark.parametrize("kind", ["memory", "folder"])
 @pytest.mark.parametrize("expired", [False, True])
 def test_take_at_the_same_time_succeeds_once(kind: str, expired: bool, tmp_path: Path) -> None:
