@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import csv
 import itertools
-from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from ci_build.containers import orphans
 from ci_build.containers.container import ContainerSpec, Mount, container_argv, make_spec, mount_option
 from ci_build.containers.engine import Engine, read_info
-from ci_build.containers.orphans import is_orphan, owner, remove
-from core.errors import ProcessError, RequestError
-from core.process import HostRunner, ProcessResult
+from ci_build.containers.orphans import is_orphan, owner
+from core.errors import RequestError
 
 SPEC = ContainerSpec(
     engine="/usr/bin/docker",
@@ -87,11 +82,9 @@ def test_container_argv_uses_every_attribute(name: str) -> None:
     assert container_argv(replace(SPEC, **{name: OTHERS[name]}), ["true"]) != container_argv(SPEC, ["true"])
 
 
-_NAMES = st.text(st.characters(blacklist_categories=["Cc", "Cs"]), min_size=1, max_size=12)
-
-
-@given(source=_NAMES, target=_NAMES, writable=st.booleans())
-def test_mount_option_keeps_any_path(source: str, target: str, writable: bool) -> None:
+@pytest.mark.parametrize("writable", [True, False])
+def test_mount_option_keeps_any_path(*, writable: bool) -> None:
+    source = target = 'a, "b"=c'
     option = mount_option(Mount(Path("/" + source), "/" + target, writable))
     (row,) = csv.reader([option])
     expected = ["type=bind", f"source={Path('/' + source)}", f"target=/{target}"]
@@ -131,12 +124,6 @@ def test_mount_option_refuses_invalid_paths(mount: Mount) -> None:
             "7:8",
             "keep-id",
         ),
-        (
-            {"host": {"security": {"rootless": False, "selinuxEnabled": True}}, "version": {"Version": "5.2"}},
-            Engine(program="x", podman=True, version="5.2", client="5.2", selinux=True),
-            "7:8",
-            "",
-        ),
         ({"ServerErrors": ["no"], "ClientInfo": {"Version": "28"}}, Engine(program="x", client="28"), "7:8", ""),
     ],
 )
@@ -164,43 +151,3 @@ def test_is_orphan_only_if_owner_has_ended() -> None:
     assert is_orphan(here, place, lambda _: start + "1")
     for foreign in ("", "nonsense", f"{place}x/{pid}/{start}", f"elsewhere/{pid}/{start}", f"{place}/x/{start}"):
         assert not is_orphan(foreign, place, lambda _: "")
-
-
-class FakeClock:
-    """A clock that advances on request."""
-
-    now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
-class FakeHost(HostRunner):
-    """A host whose commands advance the clock; `ps` returns the next of the given lists of containers."""
-
-    def __init__(self, clock: FakeClock, seconds: float, listed: Iterable[str]) -> None:
-        super().__init__({})
-        self.clock, self.seconds, self.listed = clock, seconds, iter(listed)
-
-    def run(self, argv: Sequence[str], **_: Any) -> ProcessResult:
-        self.clock.now += self.seconds
-        stdout = next(self.listed, "") if argv[1] == "ps" else ""
-        return ProcessResult(returncode=0, stdout=stdout, stderr="")
-
-
-def test_remove_waits_for_slow_containers(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = FakeClock()
-    monkeypatch.setattr(orphans, "time", clock)
-    remove("docker", FakeHost(clock, 50.0, ["a b"]), Path("/absent"), "run")
-    assert clock.now > 100
-
-
-def test_remove_names_containers_that_remain(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = FakeClock()
-    monkeypatch.setattr(orphans, "time", clock)
-    with pytest.raises(ProcessError, match="Containers a cannot be removed"):
-        remove("docker", FakeHost(clock, 1.0, itertools.repeat("a")), Path("/absent"), "run")
-    assert clock.now > 60

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ import pytest
 from ci_build import cli
 from ci_build.containers.container import Mount
 from ci_build.containers.engine import Engine
+from ci_build.images.local import ContainerImage
 from ci_build.release import device_gate, device_image, set_rocm
 from ci_build.release.device_image import (
     ImageGateRun,
-    find_image,
     gate_argv,
     mounts,
     require_container,
@@ -24,7 +24,7 @@ from ci_build.release.device_image import (
 )
 from ci_build.release.request import ContainerSettings, SigningKey
 from ci_build.rocm.request import RocmStorage
-from core.errors import InputError, MachineError, RequestError
+from core.errors import RequestError
 from core.model import Evidence, Outcome, to_json
 from core.process import HostRunner, ProcessResult
 from core.report import Reporter
@@ -46,78 +46,6 @@ IMAGE = f"example.org/runner@{DIGEST}"
 ID = "sha256:" + "b" * 64
 ENGINE = Engine(program="docker", version="27.1")
 REPORTER = Reporter(terminal=False)
-
-
-class FakeDocker(HostRunner):
-    """A docker client, as Docker 20.10 to 27 answer it.
-
-    Args:
-        local: names and digests of images on this machine; the digest of each is among RepoDigests.
-        registry: names of images that can be pulled.
-        ends: exit code and output of `docker run`.
-    """
-
-    def __init__(
-        self, local: Mapping[str, str], registry: Sequence[str] = (), ends: tuple[int, str, str] = (0, "[]", "")
-    ) -> None:
-        super().__init__({})
-        self.local, self.registry, self.ends = dict(local), registry, ends
-        self.argvs: list[list[str]] = []
-        self.variables = ""
-
-    def run(self, argv: Sequence[str], **more: Any) -> ProcessResult:
-        self.argvs.append([*argv])
-        match [*argv][1:3]:
-            case ["image", "inspect"]:
-                name = argv[-1]
-                if name not in self.local:
-                    return ProcessResult(returncode=1, stdout="[]\n", stderr=f"Error: No such image: {name}")
-                known = f"example.org/runner@{self.local[name]}"
-                facts = {"Id": ID, "RepoDigests": [known], "Config": {"Labels": None}}
-                return ProcessResult(returncode=0, stdout=json.dumps(facts), stderr="")
-            case ["pull", name]:
-                if name in self.registry:
-                    self.local[name] = name.partition("@")[2]
-                return ProcessResult(returncode=0, stdout="", stderr="")
-            case ["run", _]:
-                self.variables = Path(argv[[*argv].index("--env-file") + 1]).read_text()
-                return ProcessResult(returncode=self.ends[0], stdout=self.ends[1], stderr=self.ends[2])
-            case ["-m", "pip"]:
-                return ProcessResult(
-                    returncode=0, stdout="global.index-url='https://user:word@index.invalid/simple'\n", stderr=""
-                )
-            case _:
-                return ProcessResult(returncode=0, stdout="", stderr="")
-
-
-def test_find_image_pulls_missing_image_once() -> None:
-    docker = FakeDocker({}, [IMAGE])
-    assert find_image(ENGINE, docker, IMAGE, {}, REPORTER).id == ID
-    assert ["docker", "pull", IMAGE] in docker.argvs
-    docker.argvs.clear()
-    assert find_image(ENGINE, docker, IMAGE, {}, REPORTER).id == ID
-    assert not any("pull" in argv for argv in docker.argvs)
-
-
-def test_find_image_pulls_image_without_the_digest_of_a_registry() -> None:
-    # Podman finds an image of this machine by a digest that no registry has given it.
-    docker = FakeDocker({IMAGE: "sha256:" + "c" * 64}, [IMAGE])
-    assert find_image(ENGINE, docker, IMAGE, {}, REPORTER).id == ID
-    assert ["docker", "pull", IMAGE] in docker.argvs
-
-
-def test_find_image_pulls_from_mirror() -> None:
-    mirror = IMAGE.replace("example.org", "127.0.0.1:5000")
-    docker = FakeDocker({}, [mirror])
-    assert find_image(ENGINE, docker, IMAGE, {"example.org": "127.0.0.1:5000"}, REPORTER).id == ID
-    assert ["docker", "pull", mirror] in docker.argvs
-    assert ["docker", "pull", IMAGE] not in docker.argvs
-
-
-def test_find_image_refuses_other_digest() -> None:
-    other = "sha256:" + "c" * 64
-    with pytest.raises(InputError, match=f"has another digest: {other}"):
-        find_image(ENGINE, FakeDocker({IMAGE: other}), IMAGE, {}, REPORTER)
 
 
 def gate_run(folder: Path, **changes: Any) -> ImageGateRun:
@@ -195,49 +123,58 @@ def test_mounts_keep_wheels_read_only(tmp_path: Path) -> None:
     assert Mount(staged, str(staged)) in made
 
 
+class Recorder(HostRunner):
+    """A runner that starts nothing: it keeps the command of a container, and the variables in its file."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.argv: list[str] = []
+        self.variables = ""
+
+    def run(self, argv: Sequence[str], **_: Any) -> ProcessResult:
+        if "pip" in argv:
+            return ProcessResult(stdout="global.index-url='https://user:word@index.invalid/simple'\n", returncode=0)
+        if "--env-file" in argv:
+            self.argv = [*argv]
+            self.variables = Path(argv[[*argv].index("--env-file") + 1]).read_text()
+        return ProcessResult(returncode=0, stdout="[]")
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    image = ContainerImage(name=IMAGE, id=ID, digests=(), labels={})
+    monkeypatch.setattr(device_image, "find_engine", lambda *_: ENGINE)
+    monkeypatch.setattr(device_image, "find_image", lambda *_: image)
+    return Recorder()
+
+
 def option_values(argv: Sequence[str], name: str) -> list[str]:
     return [argv[at + 1] for at, word in enumerate(argv) if word == name]
 
 
-def test_run_in_image_returns_evidence_and_hides_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = evidence(details={"checks": []})
-    docker = FakeDocker({IMAGE: DIGEST}, ends=(15, json.dumps([to_json(stored)]), "said\n"))
-    monkeypatch.setattr(device_image, "find_engine", lambda *_: ENGINE)
-    code, found = run_in_image(gate_run(tmp_path), REPORTER, docker, lambda _: None)
-    assert (code, found) == (15, (stored,))
-    (argv,) = (argv for argv in docker.argvs if argv[1] == "run")
+def test_run_in_image_hides_secrets(tmp_path: Path, recorder: Recorder) -> None:
+    run_in_image(gate_run(tmp_path), REPORTER, recorder, lambda _: None)
     # The image is named by its id, so that no other image of this name can run.
-    assert ID in argv
-    assert option_values(argv, "--network") == ["host"]
-    assert "--read-only" in argv
-    assert not [word for word in argv for secret in ("hush", "user:word", "key text") if secret in word]
-    assert "AWS_SECRET_ACCESS_KEY=hush\n" in docker.variables
-    assert "PIP_INDEX_URL=https://user:word@index.invalid/simple\n" in docker.variables
-    assert option_values(argv, "--device") == []
+    assert ID in recorder.argv
+    assert option_values(recorder.argv, "--network") == ["host"]
+    assert "--read-only" in recorder.argv
+    assert not [word for word in recorder.argv for secret in ("hush", "user:word", "key text") if secret in word]
+    assert "AWS_SECRET_ACCESS_KEY=hush\n" in recorder.variables
+    assert "PIP_INDEX_URL=https://user:word@index.invalid/simple\n" in recorder.variables
+    assert option_values(recorder.argv, "--device") == []
     # Neither secrets nor temporary folders are left.
     assert [*(tmp_path / "cache/images/gates" / ("a" * 16)).iterdir()] == []
 
 
-def test_run_in_image_gives_gpus_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    docker = FakeDocker({IMAGE: DIGEST})
-    monkeypatch.setattr(device_image, "find_engine", lambda *_: ENGINE)
+def test_run_in_image_gives_gpus_of_the_machine(
+    tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(device_image, "find_gpus", lambda: (("/dev/kfd", "/dev/dri"), ("44", "109")))
     request = DeviceRequest(platform="rocm", family="gfx94X-dcgpu", image=IMAGE)
-    run_in_image(gate_run(tmp_path, request=request), REPORTER, docker, lambda _: None)
-    (argv,) = (argv for argv in docker.argvs if argv[1] == "run")
-    assert option_values(argv, "--device") == ["/dev/kfd", "/dev/dri"]
-    assert option_values(argv, "--group-add") == ["44", "109"]
-    assert option_values(argv, "--shm-size") == ["16g"]
-
-
-def test_run_in_image_reports_image_without_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    docker = FakeDocker(
-        {IMAGE: DIGEST}, ends=(127, "", 'exec: "python3": executable file not found in $PATH: unknown.\n')
-    )
-    monkeypatch.setattr(device_image, "find_engine", lambda *_: ENGINE)
-    with pytest.raises(MachineError, match="The gate cannot start in example") as raised:
-        run_in_image(gate_run(tmp_path), REPORTER, docker, lambda _: None)
-    assert "executable file not found" in str(raised.value)
+    run_in_image(gate_run(tmp_path, request=request), REPORTER, recorder, lambda _: None)
+    assert option_values(recorder.argv, "--device") == ["/dev/kfd", "/dev/dri"]
+    assert option_values(recorder.argv, "--group-add") == ["44", "109"]
+    assert option_values(recorder.argv, "--shm-size") == ["16g"]
 
 
 def test_run_in_image_refuses_remote_bucket_without_network(tmp_path: Path) -> None:
@@ -246,7 +183,7 @@ def test_run_in_image_refuses_remote_bucket_without_network(tmp_path: Path) -> N
         engine="", network="none", memory="", shm_size="", cache=tmp_path, mirrors={}, variables={}
     )
     with pytest.raises(RequestError, match="contradicts the bucket s3://wheels"):
-        run_in_image(gate_run(tmp_path, bucket=run.bucket, settings=offline), REPORTER, FakeDocker({}), lambda _: None)
+        run_in_image(gate_run(tmp_path, bucket=run.bucket, settings=offline), REPORTER, HostRunner({}), lambda _: None)
 
 
 def test_evidence_names_image_and_engine() -> None:

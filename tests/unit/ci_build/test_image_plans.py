@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,10 +17,9 @@ from ci_build.images import builder
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.contents import rocm_packages
 from ci_build.images.pins import load_pins
-from core.digests import file_sha256
 from core.errors import InputError, RequestError
 from core.pip import Resolved
-from core.process import HostRunner, ProcessResult
+from core.process import ProcessResult
 from tests.support.made_kernels import clean_kernels
 from tests.support.wheel_sets import make_set, make_wheels, set_wheel
 
@@ -181,30 +180,6 @@ def test_manylinux_dry_run_pulls_pin_from_its_registry_or_mirror(capsys: pytest.
     assert builds(told) == builds(planned(capsys, "images", "build", "manylinux"))
 
 
-def test_search_dry_run_shows_look_ups(capsys: pytest.CaptureFixture[str]) -> None:
-    (name,) = builds(planned(capsys, "images", "build", "manylinux"))
-    words = ("images", "build", "manylinux", "--builder-image=search")
-    assert planned(capsys, *words, "--image-registry=a.b/c").splitlines() == [
-        f"look on this machine for the image {name}",
-        f"  $ docker image inspect --format '{{{{json .}}}}' {name}",
-        f"pull a.b/c/{name} if it is missing",
-        f"  $ docker pull a.b/c/{name}",
-    ]
-    assert "stop if it is missing: no registry" in planned(capsys, *words)
-
-
-def test_base_docker_dry_run_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
-    mirror = "--image-mirror=docker.io=127.0.0.1:1"
-    told = planned(capsys, "images", "build", "manylinux", "--base-docker=mine:1", mirror)
-    assert "look on this machine for the image mine:1\n" in told
-    assert commands_of(told, "pull") == ["127.0.0.1:1/library/mine:1"]
-    assert builds(told) == ["jax-manylinux_2_28:DIGEST"]
-    podman = planned(
-        capsys, "images", "build", "manylinux", "--base-docker=mine:1", mirror, "--container-engine=podman"
-    )
-    assert "$ podman pull --tls-verify=false 127.0.0.1:1/library/mine:1" in podman
-
-
 def test_run_dry_run_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
     told = planned(capsys, "images", "run", "mine:1", "--no-gpu", "--container-memory=8g")
     assert commands_of(told, "pull") == ["docker.io/library/mine:1"]
@@ -219,77 +194,19 @@ def test_run_dry_run_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None
     assert commands_of(told, "pull") == ["c.d/mine:1"]
 
 
-class FakeHost(HostRunner):
-    """A host that records commands and the files that their variables name, and lets every command fail."""
+def test_proxy_password_is_not_in_process_lists(image_builder: ImageBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands, variables = list[str](), list[str]()
 
-    def __init__(self) -> None:
-        super().__init__({})
-        self.commands: list[str] = []
-        self.variables = ""
-
-    def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
-        self.commands.append(" ".join(argv))
+    def record(argv: Sequence[str], **_: object) -> ProcessResult:
+        commands.append(" ".join(argv))
         if "--env-file" in argv:
-            self.variables += Path(argv[argv.index("--env-file") + 1]).read_text()
+            variables.append(Path(argv[argv.index("--env-file") + 1]).read_text())
         return ProcessResult(returncode=1, stdout="", stderr="no\n")
 
-
-class PipHost(HostRunner):
-    """A host whose pip writes the wheel of a version, with the number of the download.
-
-    Attributes:
-        meanwhile: called once, during a download.
-    """
-
-    def __init__(self) -> None:
-        super().__init__({})
-        self.version, self.downloads = "7.2.0", 0
-        self.meanwhile: Callable[[], object] = lambda: None
-
-    def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
-        if out := re.search("source=([^,]+),target=/out", " ".join(argv)):
-            self.downloads += 1
-            Path(out[1], f"rocm-{self.version}-py3-none-any.whl").write_text(f"download {self.downloads}")
-            meanwhile, self.meanwhile = self.meanwhile, lambda: None
-            meanwhile()
-        return ProcessResult(returncode=0, stdout="", stderr="")
-
-
-def test_proxy_password_is_not_in_process_lists(image_builder: ImageBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://user:secret@host.invalid:3128")
-    image_builder.host = host = FakeHost()
+    monkeypatch.setattr(image_builder.host, "run", record)
     with pytest.raises(InputError, match="does not provide rocm"):
         rocm_packages(image_builder, "image", "python3", "https://host.invalid/simple", "7.2.0", connection())
-    assert any(" pip wheel " in command for command in host.commands)
-    assert not any("secret" in command for command in host.commands)
-    assert host.variables == "https_proxy=http://user:secret@host.invalid:3128\n"
-
-
-@pytest.mark.parametrize("version", ["", "7.2.0"])
-def test_rocm_packages_keep_files_of_running_builds(image_builder: ImageBuilder, version: str) -> None:
-    image_builder.host = host = PipHost()
-
-    def download() -> dict[str, Path]:
-        _, files = rocm_packages(image_builder, "image", "python3", "https://host.invalid/simple", version, ({}, ""))
-        return {name: file.source() for name, file in files.items() if name.endswith(".whl")}
-
-    running = dict[str, Path]()
-    host.meanwhile = lambda: running.update(download())
-    later = download()
-    assert later == running
-    assert {path.read_text() for path in running.values()} == {"download 2"}
-    host.version = "7.2.1"
-    newer = download()
-    assert [*newer] == ([*running] if version else ["rocm-7.2.1-py3-none-any.whl"])
-    assert {path.read_text() for path in running.values()} == {"download 2"}
-
-
-def test_rocm_packages_replace_damaged_files(image_builder: ImageBuilder) -> None:
-    image_builder.host = PipHost()
-    for version in ("", "7.2.0"):
-        for _ in range(2):
-            _, files = rocm_packages(image_builder, "image", "python3", "https://host.invalid/", version, ({}, ""))
-            wheel = files["rocm-7.2.0-py3-none-any.whl"]
-            path = wheel.source()
-            assert file_sha256(path) == wheel.digest
-            path.write_text("damaged")
+    assert any(" pip wheel " in command for command in commands)
+    assert not any("secret" in command for command in commands)
+    assert variables == ["https_proxy=http://user:secret@host.invalid:3128\n"]

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import os
-import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
-import click
 import pytest
 
-from ci_build import cli
 from ci_build.cli.commands.image_run import SELFTEST, checked_spec, commands
 from ci_build.cli.options.settings import Settings
-from ci_build.containers.container import ContainerSpec, container_argv
+from ci_build.containers.container import container_argv
 from ci_build.containers.engine import Engine
 from ci_build.containers.gpus import find_gpus
 from ci_build.images import runtime
 from ci_build.images.builder import ImageBuilder
-from ci_build.images.local import ContainerImage
 from core.errors import MachineError, RequestError
-from core.process import HostRunner
 
 LABELS = {
     "jax-rocm-release.set": "1" * 64,
@@ -43,34 +37,6 @@ def test_commands_run_selftest_per_python_or_given_command() -> None:
     assert commands({}, "a && b", gpu=True) == (("bash", "-c", "a && b"),)
     with pytest.raises(RequestError, match="--test-cmd"):
         commands({}, "", gpu=True)
-
-
-class FakeContainers:
-    """A runner of containers that records their commands."""
-
-    def __init__(self, _: HostRunner, spec: ContainerSpec, **__: object) -> None:
-        self.spec = spec
-
-    def run(self, argv: Sequence[str], **_: object) -> None:
-        click.echo(shlex.join(container_argv(self.spec, argv)))
-
-
-def test_run_reports_commits_and_runs_each_python(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    image = ContainerImage(
-        name="image", id="sha256:1", digests=(), labels={**LABELS, "com.amdgpu.rocm_jax_commit": "d"}
-    )
-    monkeypatch.setattr(ImageBuilder, "find", lambda *_: image)
-    monkeypatch.setattr("ci_build.images.builder.find_engine", lambda *_: ENGINE)
-    monkeypatch.setattr("ci_build.cli.commands.image_run.ContainerRunner", FakeContainers)
-    assert cli.run(["images", "run", "image", "--no-gpu"]) == 0
-    out, err = capsys.readouterr()
-    assert err.splitlines() == ["rocm-jax: d", "jax: abc"]
-    assert out.count("--shm-size 16g") == 2
-    assert [line.rpartition("--entrypoint ")[2] for line in out.splitlines()] == [
-        f"/opt/python/{python}/bin/python3 sha256:1 {SELFTEST} --no-gpu" for python in ("3.11", "3.12")
-    ]
 
 
 def test_find_gpus_returns_devices_and_group_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,8 +65,6 @@ def test_find_gpus_returns_devices_and_group_ids(tmp_path: Path, monkeypatch: py
     ("version", "name"),
     [
         ("7.2.0", "rocm720"),
-        ("10.0.0", "rocm1000"),
-        ("7.10.0a20251120", "rocm7100a20251120"),
         ("7.10.0.dev0+ABC.1", "rocm7100dev0.abc.1"),
     ],
 )
@@ -111,13 +75,10 @@ def test_rocm_tag_has_no_plus(version: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "words", "found"),
     [
-        ("base", "", ("ubu22", "ubu24")),
-        ("base", "ubu24", ("ubu24",)),
         ("base-therock", "therock", ("ubu22", "ubu24")),
         ("jax", "24,22", ("ubu22", "ubu24")),
         ("jax", "Dockerfile.jax-ubu22", ("ubu22",)),
         ("base", "therock", None),
-        ("jax", "ubu20", None),
     ],
 )
 def test_filter_matches_part_of_dockerfile_name(
