@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ci_build.build.source import bazel, pins
 from ci_build.build.source.build_py import IN_CONTAINER, BuildCommand, build_commands, version_suffix
@@ -22,7 +20,6 @@ from core.versions import set_version
 from tests.support.golden_build_py import FOLDER, files, inputs_of, request
 
 JAX_INTERFACE = [release for release in pins.releases() if pins.interface_for(release).kind is pins.BuildRepository.JAX]
-ROCM_JAX_INTERFACE = [release for release in pins.releases() if release not in JAX_INTERFACE]
 
 
 def commands(asked: BuildRequest) -> tuple[BuildCommand, ...]:
@@ -42,17 +39,6 @@ def test_build_commands_match_golden_files() -> None:
     # `python -m tests.support.golden_build_py` rewrites these files; their diff shows the difference.
     written = {path: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
     assert written == files()
-
-
-def test_pins_have_commits_and_epoch() -> None:
-    assert JAX_INTERFACE
-    assert ROCM_JAX_INTERFACE
-    for release in pins.releases():
-        pinned = pins.pins_for(release)
-        assert pinned is not None
-        commits = [pinned.jax, pinned.xla, *([pinned.rocm_jax] if release in ROCM_JAX_INTERFACE else [])]
-        assert all(pins.COMMIT.fullmatch(commit) for commit in commits)
-        assert pinned.epoch > 1_700_000_000
 
 
 @pytest.mark.parametrize("release", pins.releases())
@@ -84,30 +70,6 @@ def test_aiter_targets_only_with_kernels() -> None:
     assert not any("GPU_ARCHS" in word for command in commands(asked) for word in command.argv)
 
 
-@pytest.mark.parametrize("release", JAX_INTERFACE)
-def test_jax_command_sets_version(release: str) -> None:
-    asked = replace(request(release), post_release=2)
-    for command in commands(asked):
-        options = bazel_options(command)
-        assert "--repo_env=ML_WHEEL_TYPE=release" in options
-        suffix = next(option for option in options if "ML_WHEEL_VERSION_SUFFIX" in option)
-        assert release + suffix.partition("SUFFIX=")[2] == set_version(asked)
-        assert f"--//jaxlib/tools:jaxlib_git_hash={inputs_of(asked).jax_commit}" in options
-
-
-@pytest.mark.parametrize("release", pins.releases())
-def test_given_rocm_is_the_only_one_that_variables_select(release: str) -> None:
-    for command in commands(request(release, full=True)):
-        options = bazel_options(command)
-        others = [
-            f"--repo_env={name}=" for name in ("TF_ROCM_MULTIPLE_PATHS", "ROCM_DISTRO_URL", "ROCM_DISTRO_VERSION")
-        ]
-        if command.target == "jaxlib":
-            assert "--repo_env=ROCM_PATH=" in options
-        else:
-            assert {"--repo_env=ROCM_PATH=/opt/rocm", "--action_env=ROCM_PATH=/opt/rocm", *others} <= set(options)
-
-
 LOCAL, LINK_ONLY = "--config=rocm_clang_local", "--@local_config_rocm//rocm:rocm_path_type=link_only"
 
 
@@ -136,24 +98,6 @@ def test_version_suffix_empty_for_plain_release() -> None:
     asked = replace(request("0.10.2"), rocm_version_extra=False, targets=default)
     assert version_suffix(asked, set_version(asked)) == ""
     assert not any("ML_WHEEL_VERSION_SUFFIX" in word for command in commands(asked) for word in command.argv)
-
-
-@pytest.mark.parametrize("release", ROCM_JAX_INTERFACE)
-def test_rocm_jax_command_sets_version_in_environment(release: str) -> None:
-    asked = replace(request(release), post_release=2)
-    for command in commands(asked):
-        env = command.env
-        assert (env["JAX_RELEASE"], env["WHEEL_VERSION_SUFFIX"]) == ("1", ".post2")
-        told = release + env["WHEEL_VERSION_SUFFIX"] + "+rocm" + env["ROCM_VERSION_EXTRA"]
-        assert told == set_version(asked) == command.versions[0]
-        assert command.cwd == "/rocm-jax/jax_rocm_plugin"
-
-
-def test_xla_override_for_workspace_and_bzlmod() -> None:
-    for release in pins.releases():
-        for command in commands(request(release, full=True)):
-            assert {"--override_repository=xla=/xla", "--override_module=xla=/xla"} <= set(bazel_options(command))
-        assert not any("override" in word for command in commands(request(release)) for word in command.argv)
 
 
 def test_remote_options_fall_back_and_pass_files() -> None:
@@ -239,32 +183,18 @@ def test_gcc_refused_where_unsupported() -> None:
         commands(replace(new, source=replace(source(new), compiler=Compiler.GCC)))
 
 
-def test_jaxlib_of_rocm_jax_uses_clang() -> None:
-    asked = request("0.8.2", full=True)
-    made = commands(replace(asked, source=replace(source(asked), compiler=Compiler.GCC)))
-    assert [f"--clang_path={IN_CONTAINER.clang}" in command.argv for command in made] == [False] * 3 + [True] * 2
-
-
 # build.py passes arguments on to a bazelrc and to a shell; `shlex` and Bazel must split these words equally.
 
 
-@given(st.text(alphabet="abcXYZ019 ;&|()<>*?[]#~'=,:@+-_/.!{}"))
-def test_word_round_trips_through_shell(value: str) -> None:
+def test_word_round_trips_through_shell() -> None:
+    value = "aZ9 ;&|()<>*?[]#~'=,:@+-_/.!{}"
     assert shlex.split(f"--x={bazel.word(value)}") == [f"--x={value}"]
 
 
-@given(st.text(), st.sampled_from('"\\$`\n\x00'), st.text())
-def test_word_refuses_ambiguous_characters(before: str, bad: str, after: str) -> None:
+@pytest.mark.parametrize("bad", '"\\$`\n\x00')
+def test_word_refuses_ambiguous_characters(bad: str) -> None:
     with pytest.raises(RequestError, match="to Bazel"):
-        bazel.word(before + bad + after)
-
-
-@pytest.mark.parametrize("release", pins.releases())
-def test_options_round_trip_through_build_py_shell(release: str) -> None:
-    for command in commands(request(release, full=True)):
-        for option in bazel_options(command):
-            (word,) = shlex.split(option)
-            assert word == option.replace('"', "")
+        bazel.word(f"a{bad}b")
 
 
 # Output of the build
@@ -349,8 +279,6 @@ def test_requested_wheel_refuses_stale_copies() -> None:
         (["{out}/{name}", "{out}/other-1-py3-none-any.whl"], "2 wheels"),
         (["/elsewhere/{name}"], "it is in /elsewhere"),
         (["{out}/jax_rocm60_pjrt-{version}-py3-none-any.whl"], "its project is jax-rocm60-pjrt"),
-        (["{out}/jax_rocm7_pjrt-0.10.1-py3-none-any.whl"], "its version is 0.10.1"),
-        (["{out}/jax_rocm7_pjrt-{version}-cp312-cp312-any.whl"], "its interpreter tag is cp312"),
         (["{out}/what.whl"], "not a wheel"),
     ],
 )
@@ -431,38 +359,13 @@ def test_failure_prefers_other_errors_to_unreachable_executors() -> None:
     )
 
 
-def test_failure_names_package_of_build_file() -> None:
-    failure = bazel.Failure(root="/jax")
-    failure.feed("ERROR: /jax/jaxlib/rocm/BUILD.bazel:29:11: Linking jaxlib/rocm/_rnn.so failed: (Exit 1): ld failed")
-    failure.feed("  (cd /cache && exec env - clang error=1)")
-    failure.feed("ld.lld: error: undefined symbol: x")
-    assert failure.target == "//jaxlib/rocm"
-    assert failure.summary().endswith("ld failed; in //jaxlib/rocm; ld.lld: error: undefined symbol: x")
-
-
-def test_failure_summary_empty_without_error() -> None:
-    failure = bazel.Failure()
-    failure.feed("Traceback (most recent call last):")
-    assert failure.summary() == ""
-
-
 # Other inputs
-
-
-def test_interface_for_refuses_old_release() -> None:
-    with pytest.raises(RequestError, match=r"too old to be built"):
-        pins.interface_for("0.7.1")
 
 
 def test_pins_for_pre_and_post_releases() -> None:
     assert pins.pins_for("0.11.0rc1") is None
     assert pins.pins_for("0.9.1.post3") == pins.pins_for("0.9.1") is not None
     assert pins.interface_for("0.12.0").since == pins.interface_for("0.11.0").since == "0.10.2"
-
-
-def test_repository_url_uses_mirror() -> None:
-    assert pins.repository_url("jax", "/srv/git/") == "/srv/git/jax-ml/jax"
-    assert pins.repository_url("xla") == "https://github.com/openxla/xla"
 
 
 def test_bazelrc_alone_sets_no_endpoint() -> None:

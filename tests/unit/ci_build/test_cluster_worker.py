@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ci_build.cluster import kinds, worker
+from ci_build.cluster import kinds
 from ci_build.cluster.identity import identity_of, own_identity
 from ci_build.cluster.messages import Order, WorkerAnswer, load_answer, load_order, new_order
 from ci_build.cluster.store import ClusterStore, Try
@@ -119,24 +119,12 @@ def test_cancelled_task_says_nothing_about_the_machine(bench: Bench) -> None:
     assert bench.state.unfit == ""
 
 
-def test_error_because_of_full_disk_blames_the_machine(bench: Bench) -> None:
-    """A compiler, and a bucket, report a full disk in their own words."""
-    error = KernelError("The compiler failed.")
-    error.__cause__ = OSError(errno.ENOSPC, "No space left on device")
-    assert "No space left on device" in bench.answer(bench.order(failing(error))).machine
-
-
 def test_worker_that_does_not_see_the_store_is_unfit(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("hello")
     order = bench.order(lambda _, __: None, **{"in": TaskInput.of(tmp_path / "in")})
     answer = bench.answer(replace(order, store=str(tmp_path / "not mounted")))
     assert answer.machine.startswith(f"It cannot use the store {tmp_path}/not mounted: cluster/blobs/")
     assert (answer.error, bench.state.unfit) == ("", answer.machine)
-
-
-def test_compiler_that_filled_the_disk_blames_the_machine(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "_FULL", 1 << 62)
-    assert "MB left" in bench.answer(bench.order(failing(KernelError("exit code 1")))).machine
 
 
 def test_refusals_are_no_tries(bench: Bench) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from ci_build.release import device_gate, gating
+from ci_build.release import device_gate
 from ci_build.release.device_gate import check_options, device_counts, failure_lines, parse_config
 from core.errors import RequestError
 from core.model import Outcome
@@ -18,11 +18,9 @@ from core.process import HostRunner
 from core.report import Reporter
 from promotion.evidence.signing import Signer
 from promotion.evidence.test_results import TestVerdict
-from promotion.gates.common.gate import Check, warning
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.machine import MachineInfo
 from promotion.gates.device.request import DeviceRequest
-from promotion.gates.device.run import NOTE
 from promotion.gates.device.shards import Shard, ShardResult, digest_of_tests, upload_shard
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
@@ -40,21 +38,12 @@ V = TestVerdict
     [
         ({}, "needs --family"),
         ({"platform": "cpu", "family": "gfx942"}, "does not use --family"),
-        ({"platform": "cpu", "devices": 1}, "does not use --devices"),
-        ({"platform": "cpu", "workers_per_device": "2"}, "does not use --workers-per-device"),
-        ({"platform": "cuda", "workers": 2}, "does not use --workers"),
-        ({"platform": "cpu", "rocm": Path("/opt")}, "does not use --rocm"),
-        ({"platform": "cpu", "rocm_of_set": True}, "does not use --rocm-of-set"),
         ({"family": "gfx942", "rocm": Path("/opt"), "rocm_of_set": True}, "--rocm contradicts --rocm-of-set"),
-        ({"platform": "cpu", "also": Path("x")}, "does not use --also"),
         ({"platform": "cpu", "size": "small"}, "--size requires"),
         ({"platform": "cpu", "jax_tests": "x", "size": "small", "tests": ("a",)}, "--size contradicts"),
-        ({"platform": "cpu", "shard": "1/2", "tests": ("a",)}, "--shard contradicts"),
         ({"family": "gfx942", "workers_per_device": "many"}, "--workers-per-device is invalid"),
         ({"platform": "cpu", "suite_env": ("A=1",)}, "--suite-env requires --jax-tests"),
-        ({"platform": "cpu", "jax_tests": "x", "suite_env": ("A",)}, "--suite-env is invalid: 'A'"),
         ({"platform": "cpu", "offline": True}, "--offline and --wheelhouse need each other"),
-        ({"platform": "cpu", "wheelhouse": Path("x")}, "--offline and --wheelhouse need each other"),
         ({"family": "gfx942", "image": "name:latest"}, "has no digest"),
         ({"platform": "cuda", "image": "name@sha256:" + "0" * 64}, "--image does not support the platform cuda"),
     ],
@@ -119,25 +108,6 @@ def test_config_ends_interrupted_run_before_it_reads_devices(tmp_path: Path, mon
     for work in (None, tmp_path / "work"):
         parse_config(DeviceRequest(platform="cuda", work=work), {}, HostRunner({}), None, "")
     assert calls == ["devices", tmp_path / "work", "devices"]
-
-
-def test_warnings_that_matter_are_shown_beside_many_notes(capsys: pytest.CaptureFixture[str]) -> None:
-    notes = [warning(NOTE, f"test_{n} left a process behind.") for n in range(9)]
-    matter = [warning("suite-release", "The suite is old."), warning("not-retried", "None was retried.")]
-    run = Check(name="run", findings=(*notes, *matter), times=0)
-    gating.show_evidence([judged([*checks_of(), run])], Reporter(terminal=False))
-    said = "".join(capsys.readouterr())
-    assert "There are 8 more of this kind." in said
-    assert [finding.message for finding in matter if finding.message not in said] == []
-
-
-def test_failure_lines_show_newest_frames_of_a_crash() -> None:
-    frames = "".join(f'  File "x.py", line {number} in f{number}\n' for number in range(500))
-    said = f"Its process died: Segmentation fault.\nCurrent thread 0x1 (most recent call first):\n{frames}"
-    lines = list(failure_lines([judged(checks_of((result("dead", V.CRASHED, said),)))]))
-    assert "    Its process died: Segmentation fault." in lines
-    assert '      File "x.py", line 0 in f0' in lines
-    assert not any("line 499" in line for line in lines)
 
 
 def test_merge_excuses_only_flakes_with_valid_waiver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

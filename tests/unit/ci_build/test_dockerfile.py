@@ -33,9 +33,7 @@ ARG UNUSED
     [
         (FILE, {"BASE", "TAG", "ONE", "TWO", "LATE"}),
         ("ARG A\nFROM x\nRUN echo $A", set()),
-        ("FROM x\nARG A\nFROM y\nRUN echo $A", set()),
         ("FROM x\nRUN echo $A\nARG A", set()),
-        ("FROM x\nARG A\nRUN echo $AB ${A_}", set()),
         ('FROM x\nARG A\nENV "B=${A}"', {"A"}),
     ],
 )

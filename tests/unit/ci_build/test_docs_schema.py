@@ -7,17 +7,14 @@ import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ci_build.docs import schema
-from ci_build.docs.schema import SCHEMAS, descriptions, ledger_schema
+from ci_build.docs.schema import SCHEMAS
 from core.model import Evidence, Finding, Outcome, Severity, Tier
 from promotion.evidence.evidence import dump_evidence
 from promotion.evidence.signing import EVIDENCE_TYPE, new_key
-from promotion.index.ledger import PromotedSet
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark, rollback, sign
 from promotion.index.retention import RetentionRule, apply
@@ -97,31 +94,16 @@ def test_files_have_every_kind_of_ledger_entry(files: Mapping[str, list[Any]]) -
 
 WRONG = [
     ("evidence", ("unknown",), 1),
-    ("evidence", ("outcome",), "fine"),
-    ("evidence", ("tier",), "gold"),
     ("evidence", ("schema",), 2),
-    ("evidence", ("counts", "passed"), "many"),
     ("evidence", ("set_digest",), "abc"),
-    ("evidence", ("ended",), "yesterday"),
     ("ledger", ("unknown",), 1),
-    ("ledger", ("kind",), "celebrate"),
-    ("ledger", ("number",), 0),
-    ("ledger", ("state", "held"), ["one"]),
     ("ledger", ("state", "yanked"), {"first": "slow"}),
-    ("ledger", ("promoted", "wheels", 0, "size"), "large"),
-    ("ledger", ("promoted", "policy", "stale_days"), "ten"),
     ("signature", ("unknown",), 1),
-    ("signature", ("key",), "ssh-rsa AAAA"),
     ("status", ("unknown",), 1),
-    ("status", ("entries",), "many"),
-    ("status", ("sets", 0, "unknown"), 1),
-    ("status", ("changed", "unknown"), 1),
     ("status", ("quarantined", "two"), "wrong"),
     ("summary", ("unknown",), 1),
-    ("summary", ("modules",), "long"),
     ("wheels", ("unknown",), 1),
     ("wheels", ("wheels", 0, "size"), "large"),
-    ("wheels", ("digest",), "abc"),
 ]
 
 
@@ -144,24 +126,3 @@ def test_schema_refuses_missing_field(files: Mapping[str, list[Any]], name: str)
         key for key in body if checker.is_valid({other: value for other, value in body.items() if other != key})
     ]
     assert accepted == (["file_sizes"] if name == "wheels" else [])
-
-
-def test_signed_entry_has_signature(files: Mapping[str, list[Any]]) -> None:
-    assert ["signature" in body for body in files["ledger"]] == [body["kind"] == "sign" for body in files["ledger"]]
-
-
-def test_schema_explains_fields() -> None:
-    assert descriptions(PromotedSet)["tiers"] == "gfx target -> tier at which the set was tested."
-    assert descriptions(Evidence)["ended"] == descriptions(Evidence)["started"] != ""
-    properties = ledger_schema()["$defs"]["PromotedSet"]["properties"]
-    assert properties["tiers"]["description"] == "gfx target -> tier at which the set was tested."
-
-
-def test_schema_of_unknown_type_is_an_error() -> None:
-    with pytest.raises(KeyError):
-        schema._schema_of(Path, {})
-
-
-def test_schemas_have_names_for_files() -> None:
-    assert [*SCHEMAS] == [*SCHEMA_OF.values()]
-    assert all(make()["additionalProperties"] is False for make in SCHEMAS.values())

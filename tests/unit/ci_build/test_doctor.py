@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,7 +102,6 @@ Row = tuple[str, Callable[[FakeMachine], object], str, tuple[str, ...]]
 ERRORS: list[Row] = [
     ("platform", lambda m: setattr(m, "kernel", ("Linux", "aarch64", "6.8")), "supports only Linux on x86_64", ()),
     ("glibc", lambda m: setattr(m, "libc", "glibc 2.27"), "this system has glibc 2.27", ()),
-    ("glibc", lambda m: setattr(m, "libc", ""), "another C library", ()),
     (
         "driver-missing",
         lambda m: m.remove("sys/module", "sys/class/kfd", "dev/kfd"),
@@ -113,10 +110,7 @@ ERRORS: list[Row] = [
     ),
     ("gpu-not-in-kfd", lambda m: m.remove("sys/class/kfd"), "amdgpu provides no compute device", ()),
     ("gpu-missing", _no_cards, "This machine has no AMD GPU.", ()),
-    ("gpu-missing", lambda m: _no_cards(m).write(".dockerenv", ""), "start it with the GPUs' devices", (RUN,)),
     ("device-missing", lambda m: m.remove("dev/kfd"), "there is no /dev/kfd; load", ("sudo modprobe amdgpu",)),
-    ("device-missing", lambda m: m.write("run/.containerenv", "").remove("dev/kfd"), "started without it", (PODMAN,)),
-    ("device-missing", lambda m: m.remove("dev/dri"), "there is no render node in /dev/dri", ("sudo modprobe amdgpu",)),
     (
         "gpu-hidden",
         lambda m: m.environ.update(HIP_VISIBLE_DEVICES="-1"),
@@ -124,7 +118,6 @@ ERRORS: list[Row] = [
         ("unset HIP_VISIBLE_DEVICES",),
     ),
     ("platforms", lambda m: m.environ.update(JAX_PLATFORMS="cpu"), "JAX_PLATFORMS=cpu", ("unset JAX_PLATFORMS",)),
-    ("rocm-missing", lambda m: m.remove("opt/rocm"), "ROCm is not installed", (ROCM_WHEELS,)),
     (
         "rocm-elsewhere",
         lambda m: m.remove("opt/rocm").rocm("opt/rocm-7.1.0", "7.1.0").rocm("opt/rocm-7.2.0", "7.2.0"),
@@ -132,12 +125,6 @@ ERRORS: list[Row] = [
         ("export ROCM_PATH=@/opt/rocm-7.2.0",),
     ),
     ("rocm-path", lambda m: m.environ.update(ROCM_PATH="/nowhere"), "ROCM_PATH=/nowhere has no", ("unset ROCM_PATH",)),
-    (
-        "rocm-major",
-        lambda m: m.remove("opt/rocm").rocm("opt/rocm", "6.4.1-83", "libamdhip64.so.6"),
-        "need ROCm 7, but the machine has ROCm 6.4.1 in",
-        (ROCM_WHEELS,),
-    ),
     (
         "rocm-major",
         lambda m: m.remove("opt/rocm").rocm("opt/rocm", "10.1.0"),
@@ -204,12 +191,6 @@ ERRORS: list[Row] = [
         lambda m: m.uninstall("jax-rocm7-pjrt").native("pjrt", version="0.9.1"),
         "jax-rocm7-plugin 0.10.2 needs jax-rocm7-pjrt==0.10.2, but 0.9.1 is installed",
         (f"{PIP} install jax-rocm7-plugin==0.9.1",),
-    ),
-    (
-        "misfit",
-        lambda m: m.uninstall("jax-rocm7-pjrt").native("pjrt", version="0.10.2.post2"),
-        "but 0.10.2.post2 is installed",
-        (f"{PIP} install jax-rocm7-plugin==0.10.2.post2",),
     ),
     (
         "misfit",
@@ -290,52 +271,6 @@ def test_doctor_reports_each_cause_once(machine: FakeMachine) -> None:
     assert only(machine.problems()).code == "rocm-major"
 
 
-@pytest.mark.parametrize(
-    ("inside", "container", "groups", "command"),
-    [
-        (False, False, ["users"], 'sudo usermod -aG @ "$USER"'),
-        (False, True, ["users"], "docker run --group-add @ IMAGE"),
-        (True, False, ["@"], "sudo chmod 0660"),
-    ],
-)
-def test_doctor_names_closed_devices(
-    machine: FakeMachine,
-    monkeypatch: pytest.MonkeyPatch,
-    inside: bool,
-    container: bool,
-    groups: list[str],
-    command: str,
-) -> None:
-    if container:
-        machine.write(".dockerenv", "")
-    monkeypatch.setattr("ci_build.doctor.machine.os.access", lambda path, mode: False)
-    # Only root could change the group of a file.
-    monkeypatch.setattr("ci_build.doctor.machine._group", lambda number: "render" if number == os.getgid() else "users")
-    monkeypatch.setattr("ci_build.doctor.machine.os.getgroups", lambda: [os.getgid()] if inside else [])
-    problem = only(machine.problems())
-    assert problem.code == "device-denied"
-    assert "cannot open /dev/kfd, /dev/dri/renderD128, /dev/dri/renderD129" in problem.message
-    assert problem.commands[0].startswith(command.replace("@", "render"))
-    assert "/dev/kfd and 2 more NOT usable (group render" in screen.show(machine.facts(), ())
-
-
-def test_wsl_has_no_device_files_and_its_gpu_no_name(machine: FakeMachine) -> None:
-    machine.remove("dev/kfd", "dev/dri").devices("dev/dxg")
-    assert {problem.code for problem in machine.problems()} == {
-        "wsl-dxcore", "wsl-library", "wsl-detection", "wsl-untested"
-    }  # fmt: skip
-    assert "1 x AMD GPU of unknown kind" in screen.show(machine.facts(), ())
-
-
-def test_small_shared_memory_matters_for_several_gpus(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examined.gpus, "shm_mib", lambda: 64.0)
-    assert only(machine.problems()).commands == ("sudo mount -o remount,size=64g /dev/shm",)
-    machine.environ["container"] = "lxc"
-    assert only(machine.problems()).commands == ("docker run --shm-size=64g IMAGE",)
-    machine.gpus(MI300)
-    assert machine.problems() == ()
-
-
 def test_rocm_as_wheels_is_found_and_has_its_version(machine: FakeMachine) -> None:
     machine.remove("opt/rocm")
     machine.distribution("rocm-sdk-core", "7.14.0")
@@ -347,15 +282,6 @@ def test_rocm_as_wheels_is_found_and_has_its_version(machine: FakeMachine) -> No
     assert [(rocm.layout, rocm.version) for rocm in facts.trees.found] == [("rocm-sdk wheels", "7.14.0")]
     assert "libMIOpen.so.1" not in str(facts.packages.lacking), "the family's own package counts"
     assert "libhipblas.so.3" in str(facts.packages.lacking)
-
-
-def test_doctor_proposes_new_environment_for_other_python(machine: FakeMachine) -> None:
-    machine.python.update(version="3.10.13")
-    machine.remove("opt/rocm")
-    _no_native(machine).uninstall("jax", "jaxlib")
-    found = {problem.code: problem.commands for problem in machine.problems()}
-    assert list(found) == ["python", "rocm-missing"], "first the environment is made"
-    assert found["rocm-missing"] == (ROCM_WHEELS.replace(PYTHON, "~/jax-rocm/bin/python"),)
 
 
 def test_doctor_finds_library_beside_its_user(machine: FakeMachine) -> None:
@@ -388,45 +314,6 @@ def test_wheels_without_targets_are_accepted(machine: FakeMachine) -> None:
 def test_a_generic_target_serves_its_processors(machine: FakeMachine) -> None:
     machine.uninstall("jax-rocm7-pjrt").native("pjrt", targets=("gfx11-generic",)).gpus({"gfx_target_version": 110003})
     assert machine.problems() == ()
-
-
-@pytest.fixture
-def loader(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], tuple[str, ...]]]:
-    """Return a function that returns the reasons of the loader on this machine."""
-
-    def forget() -> None:
-        for name in [n for n in sys.modules if n.split(".")[0] in ("jax_plugins", "jaxlib", "jax_rocm7_plugin")]:
-            del sys.modules[name]
-
-    def reasons() -> tuple[str, ...]:
-        versions = machine.site / "jaxlib/version.py"
-        versions.parent.mkdir()
-        versions.write_text(f"__version__ = {machine.facts().packages.installed['jaxlib'].version!r}\n")
-        found: tuple[str, ...] = importlib.import_module("jax_plugins.xla_rocm7._diagnose").reasons(need_gpu=False)
-        return found
-
-    forget()
-    monkeypatch.syspath_prepend(str(machine.site))
-    yield reasons
-    forget()
-
-
-@pytest.mark.parametrize(
-    "harm",
-    [
-        lambda m: m.uninstall("jax", "jaxlib").distribution("jax", "0.9.2").distribution("jaxlib", "0.9.2"),
-        lambda m: _no_native(m).native("pjrt", version=LOCAL),
-        lambda m: _no_native(m).native("pjrt", version=LOCAL).native("plugin", version="0.10.1+rocm7.2.0"),
-    ],
-)
-def test_doctor_and_loader_print_the_same_command(
-    machine: FakeMachine, loader: Callable[[], tuple[str, ...]], harm: Callable[[FakeMachine], object]
-) -> None:
-    harm(machine)
-    printed = {re.split(r" \(INDEX|\.$", text.partition("Run: pip ")[2])[0] for text in loader() if "Run: pip" in text}
-    problems = [problem for problem in machine.problems() if problem.code in ("misfit", "not-installed")]
-    assert printed == {command.removeprefix(f"{PIP} ") for problem in problems for command in problem.commands}
-    assert len(printed) == 1
 
 
 # Sets of an index
@@ -480,7 +367,6 @@ def test_index_is_found_by_bucket_folder_and_url(machine: FakeMachine, index: st
     ("harm", "says"),
     [
         (lambda m: m.gpus(MI200), "supports Python 3.12 and gfx90a. Targets of its sets: gfx1100, gfx942, gfx950;"),
-        (lambda m: m.python.update(version="3.13.0"), "supports Python 3.13 and gfx942"),
     ],
 )
 def test_doctor_reports_index_without_fitting_set(
@@ -509,7 +395,7 @@ def test_invalid_index_url_is_reported(machine: FakeMachine) -> None:
         assert where in only(machine.problems(where)).message
 
 
-@pytest.mark.parametrize("text", [None, "no JSON", "[]", '{"sets": [{}]}'])
+@pytest.mark.parametrize("text", [None, "no JSON", '{"sets": [{}]}'])
 def test_unreadable_index_is_reported(machine: FakeMachine, tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "status.json").write_text(text)
@@ -536,11 +422,6 @@ def test_damaged_machine_is_reported(machine: FakeMachine) -> None:
     machine.write("etc/os-release", "PRETTY_NAME")
     codes = {problem.code for problem in machine.problems()}
     assert {"damaged", "not-installed"} <= codes
-
-
-def test_finders_come_from_loader() -> None:
-    assert examined.gpus.__file__ == str(Path(__file__).parents[3] / "pjrt/payload/_gpus.py")
-    assert Path("/dev/kfd") == examined.gpus.KFD
 
 
 def test_the_examined_python_is_the_one_that_runs(machine: FakeMachine) -> None:

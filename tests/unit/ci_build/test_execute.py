@@ -173,12 +173,3 @@ def test_failed_resolution_ends_the_others(tmp_path: Path, python: str) -> None:
     with pytest.raises(InputError, match=r"jaxlib==0\.10\.2"):
         run_of(pip, tmp_path, Effect.RESOLVE)
     assert pip.ended == [other for other in PYTHONS if other != python]
-
-
-def test_failed_resolution_logs_no_traceback(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The executor logs an exception in an idle thread, such as the one whose step failed."""
-    pip = FakePip()
-    pip.fails = PYTHONS[0]
-    with pytest.raises(InputError, match=r"jaxlib==0\.10\.2"):
-        run_of(pip, tmp_path, Effect.RESOLVE)
-    assert caplog.records == []

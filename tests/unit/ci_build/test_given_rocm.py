@@ -57,8 +57,7 @@ def rocm(root: Path) -> Rocm:
     return Rocm(root=root, contents=None, facts=facts, lock=lock, trust=LOCAL, trust_text="", notes=())
 
 
-@pytest.mark.parametrize("place", ["lib/llvm/bin/clang", "llvm/bin/clang"])
-@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize(("place", "raises"), [("lib/llvm/bin/clang", False), ("llvm/bin/clang", True)])
 def test_given_rocm_has_marks_of_tree_and_clang(tmp_path: Path, place: str, *, raises: bool) -> None:
     given = given_rocm(rocm(tmp_path / "tree"), "/opt/rocm", FakeInside(clang=f"/opt/rocm/{place}", raises=raises))
     assert given.identity == CLANG

@@ -32,11 +32,6 @@ def test_top_level_help_fits_one_screen_without_build_options(capsys: pytest.Cap
     assert [line[:-1] for line in text.splitlines() if line[:1].isalpha() and line.endswith(":")] == [*SECTIONS]
 
 
-@pytest.mark.parametrize("name", ["", "gate", "images", "images build", "index", "kernels", "rocm", "cache", "keys"])
-def test_summaries_of_a_group_are_not_cut_off(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "..." not in help_text(capsys, *name.split()).partition("\n")[2]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_command_of_the_table_is_found(name: str) -> None:
     assert command(name).callback is not None
@@ -52,8 +47,3 @@ def test_dist_wheels_help_shows_all_options_in_groups_with_defaults(capsys: pyte
     shown = "".join(text.split())  # lines are also broken at the hyphens of a URL
     for name, value in defaults()["build"].items():
         assert f"[default:{value}]" in shown, name
-
-
-def test_matrix_help_lists_the_options_of_builds(capsys: pytest.CaptureFixture[str]) -> None:
-    text = help_text(capsys, "matrix")
-    assert all(option in text for option in ("--rocm-versions", "--families", "--split-pythons", "--format", "tests"))

@@ -55,23 +55,6 @@ def test_images_toml_has_every_digest_and_full_names() -> None:
     assert not re.search(r"\blatest\b", PINS.read_text())
 
 
-def test_downloads_come_from_their_projects() -> None:
-    origins = {
-        re.sub(r"https://([^/]+/[^/]+/[^/]+)/.*", r"\1", pin.origin)
-        for pin in load_pins().pins
-        if pin.kind == "download"
-    }
-    assert origins == {
-        "github.com/astral-sh/python-build-standalone",
-        "github.com/bazelbuild/bazel",
-        "github.com/llvm/llvm-project",
-        "github.com/numactl/numactl",
-        "raw.githubusercontent.com/vim/vim",
-        # The bucket of google-ml-infra/rules_ml_toolchain.
-        "storage.googleapis.com/ml-sysroot-testing/libtinfo",
-    }
-
-
 def test_get_pin_error_lists_known_pins(tmp_path: Path) -> None:
     pins = load_pins(write(tmp_path, TEXT))
     small = pins.get("base", "small", "x86_64")
@@ -90,10 +73,7 @@ def test_get_pin_error_lists_known_pins(tmp_path: Path) -> None:
     ("change", "said"),
     [
         (("sha256:" + "1" * 64, "sha256:" + "1" * 63), "not a digest"),
-        (('sha256 = ""', 'sha256 = "x"'), "not a digest"),
-        (('sha256 = ""', 'sha1 = ""'), "keys version, url, sha256"),
         (("x86_64]\nrepository", "m68k]\nrepository"), "unknown architecture"),
-        (('tag = "1"', "tag = 1"), "not a string"),
         (("[base.small", 'registry = "host"\n[base.small'), "unknown key: registry"),
         (("127.0.0.1:5000/a/b", "a/b"), "base.small.x86_64: the repository names no registry: 'a/b'"),
         (("tag =", "tag"), "Cannot read"),
@@ -127,11 +107,6 @@ def test_check_covers_all_architectures(tmp_path: Path, capsys: pytest.CaptureFi
     path = write(tmp_path, TEXT.replace("x86_64", "aarch64"))
     assert cli.run(["images", "check", f"--pins={path}"]) == 1
     assert "download.python-3.12.aarch64 has no digest" in capsys.readouterr().err
-
-
-def test_check_refuses_mirror_without_online(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["images", "check", "--image-mirror=quay.io=a.b"]) == RequestError.exit_code
-    assert "--image-mirror has no effect without --online" in capsys.readouterr().err
 
 
 def test_save_changes_only_digests(tmp_path: Path) -> None:

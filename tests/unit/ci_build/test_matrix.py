@@ -14,8 +14,6 @@ from typing import Any
 
 import click.testing
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ci_build.build.matrix import Axes, Cell, make_matrix
 from ci_build.build.plan import make_plan
@@ -23,7 +21,7 @@ from ci_build.cli.commands import matrix as command
 from ci_build.cli.options.request import build_request
 from ci_build.cli.options.settings import Settings, split_list
 from core.defaults import defaults
-from core.errors import RequestError, UnknownTargetError
+from core.errors import RequestError
 from core.model import PYLOCK, SBOM, BuildRequest, Payload, WheelSet, to_json
 from core.rocm_releases import load_releases
 from core.targets import lists
@@ -112,58 +110,17 @@ def default_axes(*more: str) -> tuple[Cell, ...]:
     return tuple(Cell(**row) for row in values)
 
 
-@pytest.mark.parametrize("jax", ["0.10.2", "0.11.0"])
-def test_set_of_a_cell_meets_release_policy(jax: str, tmp_path: Path) -> None:
-    (cell,) = default_axes(f"--jax-versions={jax}")
+def test_set_of_a_cell_meets_release_policy(tmp_path: Path) -> None:
+    (cell,) = default_axes("--jax-versions=0.11.0")
     made = set_of(cell, tmp_path)
-    assert len(made.python_versions) == {"0.10.2": 4, "0.11.0": 3}[jax]
+    assert len(made.python_versions) == 3
     assert blocked(made) == ()
-
-
-def test_set_of_a_split_cell_does_not_meet_release_policy(tmp_path: Path) -> None:
-    cells = default_axes("--split-pythons")
-    assert [cell.pythons for cell in cells] == [("3.11",), ("3.12",), ("3.13",), ("3.14",)]
-    assert blocked(set_of(cells[1], tmp_path)) == (
-        "The set is not for Python 3.11.",
-        "The set is not for Python 3.13.",
-        "The set is not for Python 3.14.",
-    )
-
-
-def test_published_pjrt_is_equal_in_split_cells() -> None:
-    plans = [make_plan(parsed(cell)) for cell in default_axes("--split-pythons")]
-    recipes = {repr(step.recipe) for plan in plans for stage in plan.stages for step in stage.steps
-               if step.recipe is not None and step.project == "jax-rocm7-pjrt"}  # fmt: skip
-    assert len(plans) == 4
-    assert len(recipes) == 1
-
-
-VALUES = st.lists(st.sampled_from(["3.11", "3.12", "3.13", "3.14"]), min_size=1, unique=True).map(tuple)
-RELEASES = st.lists(st.sampled_from(["0.8.2", "0.9.1", "0.10.2", "0.11.0"]), min_size=1, unique=True).map(tuple)
-
-
-@given(VALUES, RELEASES)
-def test_make_matrix_covers_every_combination_once(pythons: tuple[str, ...], releases: tuple[str, ...]) -> None:
-    axes = Axes(pythons=pythons, jax_versions=releases, rocm_versions=("7.2.0",), families=("gfx950-dcgpu",))
-    if pythons == ("3.11",) and releases == ("0.11.0",):
-        with pytest.raises(RequestError, match="Every combination is excluded"):
-            make_matrix(axes, Payload.SOURCE)
-        return
-    cells, excluded = make_matrix(axes, Payload.SOURCE)
-    seen = [(python, cell.jax) for cell in cells for python in cell.pythons] + [
-        (item.python, item.jax) for item in excluded
-    ]
-    assert sorted(seen) == sorted((python, jax) for python in pythons for jax in releases)
-    assert make_matrix(axes, Payload.SOURCE) == (cells, excluded)
 
 
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [
-        ({"pythons": ()}, RequestError, "no pythons"),
         ({"families": ("gfx94X-dcgpu", "gfx94X-dcgpu")}, RequestError, "duplicates: gfx94X-dcgpu"),
-        ({"families": ("gfx94X",)}, UnknownTargetError, "gfx94X"),
-        ({"rocm_versions": ("newest",)}, RequestError, "not a ROCm version"),
         ({"jax_versions": ("newest",)}, RequestError, "'newest' is not a version of jax"),
         ({"jax_versions": ("0.11.0",), "pythons": ("3.11",)}, RequestError, "Every combination is excluded"),
         ({"jax_versions": ("0.12.0",)}, RequestError, "no pinned sources of jax 0.12.0"),
@@ -207,8 +164,6 @@ def test_matrix_prints_include_and_excluded() -> None:
     ("more", "said"),
     [
         ("--targts=gfx942", "No such option '--targts'"),
-        ("--compiler=icc", "'icc' is not one of"),
-        ("dist", "extra argument"),
     ],
 )
 def test_matrix_refuses_arguments_of_no_build(more: str, said: str) -> None:
@@ -238,12 +193,6 @@ def test_matrix_of_published_wheels_needs_no_option() -> None:
     ]
     assert {target for row in rows for target in row["targets"]} == {*lists()["gated"]}
     assert rows[0]["pythons"] == [*defaults()["pythons"]["supported"]]
-
-
-def test_matrix_of_sources_needs_a_rocm() -> None:
-    done = click.testing.CliRunner().invoke(command.matrix, ["--families=gfx942"])
-    assert isinstance(done.exception, RequestError)
-    assert "--rocm-versions is missing; only --payload=published has a default." in str(done.exception)
 
 
 def test_matrix_prints_outputs_of_github_actions() -> None:
@@ -278,7 +227,3 @@ def test_matrix_takes_released_rocm_from_packages(rocm: str, more: tuple[str, ..
     (job,) = json.loads(done.output)["include"]
     assert (f"--therock={rocm}" in job["run"]) == listed
     assert f"--rocm-version={rocm}" in job["run"]
-
-
-def test_split_list() -> None:
-    assert split_list(" a, b,,c ") == ("a", "b", "c")

@@ -53,8 +53,9 @@ def context(folder: Path, runner: HostRunner, inputs: dict[str, Path]) -> TaskCo
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("form", ["{option}={path}", "{option} {path}"])
-@pytest.mark.parametrize("option", ["--rocm-manifest", "--rocm-lock"])
+@pytest.mark.parametrize(
+    ("form", "option"), [("{option}={path}", "--rocm-manifest"), ("{option} {path}", "--rocm-lock")]
+)
 def test_files_of_a_cell_are_sent_by_digest(tmp_path: Path, form: str, option: str) -> None:
     file = tmp_path / "file"
     file.write_text("first")

@@ -13,7 +13,6 @@ from ci_build.build.plan import make_plan
 from ci_build.cli.options.request import build_request, this_python_and_one_more
 from ci_build.cli.options.settings import Setting, Settings
 from ci_build.cli.options.table import CONTAINER_OPTIONS, NEEDS_KERNELS, REFUSED_WITH_PUBLISHED, option_names
-from ci_build.release.request import CORPORA
 from core import kfd
 from core.defaults import defaults
 from core.errors import RequestError, UnknownTargetError
@@ -47,25 +46,11 @@ def test_defaults_are_all_options() -> None:
         assert set(defaults()[table]) <= known
 
 
-def test_default_corpus_exists() -> None:
-    assert defaults()["release_local"]["corpus"] == CORPORA[0] == "small"
-
-
 def test_cache_dir_relative_becomes_absolute() -> None:
     assert settings({"cache_dir": "cache"}).cache_dir == Path.cwd() / "cache"
 
 
-def test_build_request_from_defaults_is_valid() -> None:
-    made = request({})
-    assert made.payload is Payload.PUBLISHED
-    assert made.python_versions == ("3.11", "3.12", "3.13", "3.14")
-    assert made.rocm_version.text == "7.2.0"
-    assert len(made.targets or ()) == 9
-
-
-@pytest.mark.parametrize(
-    ("jax", "rocm"), [("0.7.1", "7.1.0"), ("0.9.1.post6", "7.2.0"), ("0.11.0", "7.14.0"), ("0.11.1", "7.12.0")]
-)
+@pytest.mark.parametrize(("jax", "rocm"), [("0.9.1.post6", "7.2.0"), ("0.11.1", "7.12.0")])
 def test_published_wheels_have_their_proven_rocm_by_default(jax: str, rocm: str) -> None:
     assert request({"jax_version": jax}).rocm_version.text == rocm
     assert request({"jax_version": jax, "rocm_version": "7.2.0"}).rocm_version.text == "7.2.0", "the wheels decide"
@@ -80,17 +65,10 @@ def test_published_wheels_without_proven_rocm_need_the_option(jax: str, words: s
     assert request({"jax_version": jax, "rocm_version": "7.12.0"}).rocm_version.text == "7.12.0"
 
 
-def test_release_local_selects_two_targets_and_two_pythons() -> None:
-    made = request({}, ("release_local", "build"))
-    assert [str(target) for target in made.targets or ()] == ["gfx942", "gfx950"]
-    assert len(made.python_versions) == 2
-
-
 @pytest.mark.parametrize(
     ("current", "expected"),
     [
         ("3.11", ("3.11", "3.12")),
-        ("3.13", ("3.13", "3.14")),
         ("3.14", ("3.13", "3.14")),
         ("3.15", ("3.13", "3.14")),
     ],
@@ -111,14 +89,6 @@ def test_build_request_warns_of_compiler_with_published() -> None:
     _, warnings = build_request(settings({**PUBLISHED, "compiler": "clang"}))
     assert warnings == ("--compiler has no effect with --payload=published: nothing is compiled.",)
     assert build_request(settings(PUBLISHED))[1] == ()
-
-
-def test_build_request_reports_all_contradictions_at_once() -> None:
-    with pytest.raises(RequestError) as caught:
-        request({"therock_path": "x", "rocm_build_num": "3"})
-    assert "--therock-path excludes --rocm-build-job" in str(caught.value)
-    assert "--rocm-build-num belongs to a build from source" in str(caught.value)
-    assert "--rocm-build-num needs --rocm-build-job" in str(caught.value)
 
 
 def test_build_request_reports_unreadable_values_with_the_rest() -> None:
@@ -146,7 +116,6 @@ def test_chosen_pythons_are_ordered_and_unique() -> None:
     [
         ("CI_BUILD_TARGTS", r"CI_BUILD_TARGTS \(did you mean CI_BUILD_TARGETS\?\)"),
         ("CI_BUILD_targets", r"did you mean CI_BUILD_TARGETS"),
-        ("CI_BUILD_BUCKETS", r"did you mean CI_BUILD_BUCKET\?"),
         ("CI_BUILD_XYZZY_PLUGH", r"belongs to no option: CI_BUILD_XYZZY_PLUGH\."),
     ],
 )
@@ -162,27 +131,10 @@ def test_settings_ignore_variables_of_gitlab() -> None:
     assert not settings({"tag": None}, env=of_gitlab).given("tag")
 
 
-@pytest.mark.parametrize("spec", ["gfx942;gfx950", " gfx942 ; gfx950 ;", "gfx942,gfx950", "gfx950;gfx942,gfx942"])
+@pytest.mark.parametrize("spec", ["gfx942;gfx950", "gfx950;gfx942,gfx942"])
 def test_semicolons_separate_targets(spec: str) -> None:
     for given in (settings({**PUBLISHED, "targets": spec}), settings(PUBLISHED, env={"CI_BUILD_TARGETS": spec})):
         assert [str(target) for target in build_request(given)[0].targets or ()] == ["gfx942", "gfx950"]
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["kernels", "list", "--json", "--targets=gfx942;gfx950"],
-        ["kernels", "build", "--dry-run", "--json", "--targets=gfx942;gfx950"],
-        ["matrix", "--rocm-versions=7.10.0", "--families=gfx94X-dcgpu;gfx950-dcgpu"],
-        ["dist_wheels", "--payload=published", "--dry-run", "--targets=gfx942;gfx950"],
-        ["release", "--local", "--dry-run", "--targets=gfx942;gfx950"],
-    ],
-)
-def test_commands_accept_semicolons(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(words) == 0
-    shown = capsys.readouterr().out
-    assert "gfx942" in shown
-    assert "gfx950" in shown
 
 
 def test_native_targets_are_recorded_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,8 +247,8 @@ def test_options_that_need_another_are_refused(name: str) -> None:
     ("given", "said"),
     [
         ({"payload": "source"}, "--rocm-version is missing"),
-        *(({"python_versions": value}, "--python-versions") for value in ("3.9", "three", "", ",")),
-        *(({"wheel_post_release": value}, "positive whole number") for value in ("0", "-1", "x", "1.5")),
+        *(({"python_versions": value}, "--python-versions") for value in ("3.9", "")),
+        *(({"wheel_post_release": value}, "positive whole number") for value in ("0", "x")),
         ({"kernels": True, "kernel_toolchain": "gcc"}, "--kernel-toolchain is 'gcc', not one of pypi, rocm, container"),
         ({"kernels": True, "kernel_rocm": "/x"}, "--kernel-rocm needs --kernel-toolchain=rocm or container"),
         ({"kernels": True, "kernel_image": "x"}, "--kernel-image and --kernel-toolchain=container must be given"),
@@ -316,15 +268,8 @@ def test_build_request_refuses(given: dict[str, Any], said: str) -> None:
     [
         ("CI_BUILD_PAYLOAD", "elsewhere", {}, " .*elsewhere"),
         ("CI_BUILD_COMPILER", "icc", {"rocm_version": "7.2.0"}, r" .*'icc'\. Give one of clang, gcc\."),
-        ("CI_BUILD_JAX_VERSION", "newest", PUBLISHED, " .*newest"),
-        ("CI_BUILD_PYTHON_VERSIONS", "2.7", PUBLISHED, " .*2.7"),
-        ("CI_BUILD_WHEEL_POST_RELEASE", "-1", PUBLISHED, " .*-1"),
         ("CI_BUILD_RBE_JOBS", "5", {"rocm_version": "7.2.0"}, "[ :]"),
-        ("CI_BUILD_RBE_KEY", "key", {"rocm_version": "7.2.0"}, "[ :]"),
-        ("CI_BUILD_REMOTE_CACHE", "grpc://host", PUBLISHED, "[ :]"),
-        ("CI_BUILD_THEROCK_PATH", "/opt/rocm", {"rocm_version": "7.2.0", "rocm_build_job": "nightly"}, "[ :]"),
         ("CI_BUILD_KERNEL_MODULES", "mha_fwd", {"rocm_version": "7.2.0"}, "[ :]"),
-        ("CI_BUILD_JAX_SOURCE_DIR", "/nowhere", {"rocm_version": "7.2.0"}, "[ :]"),
     ],
 )
 def test_problem_names_its_variable(variable: str, word: str, after: dict[str, Any], said: str) -> None:
@@ -334,7 +279,7 @@ def test_problem_names_its_variable(variable: str, word: str, after: dict[str, A
     assert str(caught.value).split()[0] != flag
 
 
-@pytest.mark.parametrize("words", ["targets", "kernels list", "gate explain a_test", "bucket policy s3://x"])
+@pytest.mark.parametrize("words", ["targets", "kernels list"])
 def test_every_command_refuses_unknown_variables(
     words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

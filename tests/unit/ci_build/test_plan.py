@@ -9,8 +9,7 @@ from typing import Any
 import click.testing
 import pytest
 
-from ci_build.build.dist_wheels import plan_lines
-from ci_build.build.plan import Effect, make_plan
+from ci_build.build.plan import make_plan
 from ci_build.cli import main
 from core.errors import RequestError
 from core.model import BuildRequest, GfxTarget, KernelRequest, RocmVersion
@@ -37,10 +36,6 @@ CHANGES: dict[str, Any] = {
 }
 
 
-def test_make_plan_equal_requests_give_equal_plans() -> None:
-    assert make_plan(BASE) == make_plan(replace(BASE))
-
-
 @pytest.mark.parametrize("field", CHANGES)
 def test_make_plan_depends_on_every_field(field: str) -> None:
     changed = make_plan(replace(BASE, **{field: CHANGES[field]}))
@@ -57,15 +52,6 @@ def test_make_plan_versions_differ_by_content(field: str) -> None:
     assert make_plan(replace(BASE, **{field: CHANGES[field]})).version != make_plan(BASE).version
 
 
-def test_make_plan_repairs_pjrt_once_and_plugin_per_python() -> None:
-    steps = [step for stage in make_plan(BASE).stages for step in stage.steps if step.effect is Effect.REPAIR]
-    assert [(step.project, step.python) for step in steps] == [
-        ("jax-rocm7-pjrt", ""),
-        ("jax-rocm7-plugin", "3.11"),
-        ("jax-rocm7-plugin", "3.12"),
-    ]
-
-
 def test_make_plan_pins_pjrt_and_jaxlib() -> None:
     plan = make_plan(replace(BASE, post_release=2))
     pjrt, plugin, _ = (step.recipe for stage in plan.stages for step in stage.steps if step.recipe)
@@ -74,8 +60,8 @@ def test_make_plan_pins_pjrt_and_jaxlib() -> None:
     assert plan.version == "0.10.2.post2+rocm7.2.0.gfx942.gfx950"
 
 
-@pytest.mark.parametrize("major", [10, 99])
-def test_make_plan_supports_any_rocm_major(major: int) -> None:
+def test_make_plan_supports_any_rocm_major() -> None:
+    major = 99
     plan = make_plan(replace(BASE, rocm_version=RocmVersion(text=f"{major}.0.0")))
     for stage in plan.stages:
         for step in stage.steps:
@@ -92,14 +78,6 @@ def test_make_plan_supports_any_rocm_major(major: int) -> None:
 )
 def test_make_plan_index_is_family_of_targets(names: tuple[str, ...], index: str) -> None:
     assert make_plan(replace(BASE, targets=targets(*names))).index == index
-
-
-def test_dry_run_shows_commands_and_expected_wheels() -> None:
-    text = "\n".join(plan_lines(make_plan(BASE), Path("dist")))
-    assert text.count("--dry-run --ignore-installed") == 2
-    assert "expects jax-rocm7-plugin==0.10.2+rocm7.2.0.gfx942.gfx950 (3.12)" in text
-    assert "RUNPATH of jax_plugins/xla_rocm7/*.so: $ORIGIN/" in text
-    assert "the set replaces dist as a whole" in text
 
 
 def test_post_release_resolves_jax_without_it() -> None:

@@ -41,7 +41,6 @@ def command(
 @pytest.mark.parametrize(
     ("gate", "target", "settings", "options", "runners"),
     [
-        ("abi", "any", {}, "", ()),
         ("install", "any", {"installers": "all"}, "--installers all", ()),
         ("coverage", "gfx942:xnack-", {}, "--targets gfx942:xnack-", ()),
         ("compile", "gfx942", {"corpus": "full"}, "--targets gfx942 --corpus full", ()),
@@ -66,7 +65,6 @@ def command(
             "--platform rocm --family gfx1151 --devices 1",
             ("linux-gfx1151-gpu-rocm",),
         ),
-        ("device", "gfx1151", {}, "--platform rocm --family gfx1151 --devices 1", ("linux-gfx1151-gpu-rocm",)),
         # Its index is gfx103X-all, and the family of its runners gfx103X-dgpu.
         (
             "device",
@@ -77,7 +75,6 @@ def command(
         ),
         # Without a runner: another target of the family, and a family that is not in families.toml.
         ("device", "gfx1101", {"size": ""}, "--platform rocm --family gfx110X-all", ()),
-        ("device", "gfx1250", {}, f"--platform rocm --family gfx125X-dcgpu {JAX} --size large", ()),
     ],
 )
 def test_missing_evidence_has_command_and_runners(

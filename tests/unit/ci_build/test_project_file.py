@@ -65,13 +65,10 @@ def test_values_have_the_form_of_the_command_line(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("targts = 'gfx942'", "has an unknown key: 'targts' (did you mean 'targets'?)"),
-        ("nothing-like-it = 1", "has an unknown key: 'nothing-like-it'."),
         ("signing-key = 'x'", "has an unknown key: 'signing-key' (a secret; use CI_BUILD_SIGNING_KEY)"),
         ("jax-version = '1'\njax_version = '2'", "sets 'jax_version' twice"),
         ("kernels = 'yes'", "kernels in {path} is 'yes'. Write true or false."),
         ("targets = true", "targets in {path} is True."),
-        ("targets = {}", "targets in {path} is {{}}."),
-        ("targets = [1.5]", "targets in {path} is [1.5]."),
         ("targets", "{path} is not valid TOML"),
     ],
 )
@@ -123,19 +120,3 @@ def test_commands_of_groups_read_the_file(
     monkeypatch.setenv("CI_BUILD_BUCKET", str(tmp_path / "other"))
     run(["verify", "multi-arch"])
     assert str(tmp_path / "other") in capsys.readouterr().err
-
-
-def test_completion_offers_commands_and_options(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def complete(*words: str) -> set[str]:
-        monkeypatch.setenv("_CI_BUILD_COMPLETE", "bash_complete")
-        monkeypatch.setenv("COMP_WORDS", " ".join(words))
-        monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
-        with pytest.raises(SystemExit):
-            run([])
-        return {line.partition(",")[2] for line in capsys.readouterr().out.splitlines()}
-
-    assert complete("ci_build", "dist") == {"dist_wheels"}
-    assert "compile" in complete("ci_build", "gate", "com")
-    assert complete("ci_build", "dist_wheels", "--targ") == {"--targets"}

@@ -49,12 +49,9 @@ def set_of(request: BuildRequest) -> WheelSet:
 @pytest.mark.parametrize(
     "more",
     [
-        {},
         {"one_target": True, "host": True, "no_strip": True, "wheel_post_release": "2"},
         {"host": True, "bazel_path": "/opt/bazel", "clang_path": "/opt/clang"},
-        {"rbe": True, "rbe_endpoint": "grpc://a:1"},
         {"rbe": True, "rbe_endpoint": "grpcs://a:1", "rbe_platform": "none", "rbe_jobs": "3", "no_rbe_fallback": True},
-        {"rbe": True, "rbe_bazelrc": "file"},
         {"rbe": True, "rbe_endpoint": "grpcs://a:1", "rbe_ca": "file", "rbe_cert": "file", "rbe_key": "file"},
         {"rbe": True, "rbe_endpoint": "grpcs://a:1", "rbe_credential_helper": "file"},
     ],
@@ -84,13 +81,6 @@ def test_recorded_settings_use_callers_images(tmp_path: Path, more: dict[str, An
     # A value on the command line of `reproduce` is refused if it has no effect.
     typed = Settings({"image_registry": "a.example"}, {}, {})
     assert recorded_settings(set_of(asked({**BASE, **more})), typed, tmp_path, tmp_path).given("image_registry")
-
-
-def test_recorded_settings_read_sets_without_bazel_path(tmp_path: Path) -> None:
-    wheel_set = set_of(asked({**BASE, "host": True}))
-    source = {name: value for name, value in wheel_set.request["source"].items() if name != "bazel"}
-    older = replace(wheel_set, request={**wheel_set.request, "source": source})
-    assert not recorded_settings(older, EMPTY, tmp_path / "set", tmp_path).given("bazel_path")
 
 
 def test_recorded_settings_keep_find_links(tmp_path: Path) -> None:
@@ -201,19 +191,7 @@ def test_reproduce_reads_lock_of_set(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert with_lock(EMPTY, made, held).text("rocm_lock") == str(held / "rocm.lock")
 
 
-def test_read_recorded_set_accepts_wheels_json_alone(tmp_path: Path) -> None:
-    made = write_set(tmp_path, set_of(asked(BASE)), None)
-    assert read_recorded_set(tmp_path / "wheels.json") == made
-
-
 def test_reproduce_refuses_kernels(tmp_path: Path) -> None:
     write_set(tmp_path, set_of(asked({**BASE, "kernels": True, "kernel_toolchain": "pypi"})), None)
     with pytest.raises(RequestError, match="contains kernels"):
         read_recorded_set(tmp_path)
-
-
-def test_recorded_settings_refuse_other_version(tmp_path: Path) -> None:
-    made = set_of(asked({**BASE, "rbe": True, "rbe_endpoint": "grpc://a:1"}))
-    source = {name: value for name, value in made.request["source"].items() if name != "credentials"}
-    with pytest.raises(RequestError, match=r"has no 'credentials'.*own_commit"):
-        recorded_settings(replace(made, request={**made.request, "source": source}), EMPTY, tmp_path, tmp_path)

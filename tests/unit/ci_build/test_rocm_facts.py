@@ -13,15 +13,12 @@ from typing import Any
 
 import pytest
 
-from ci_build.rocm import local
 from ci_build.rocm.checksum import sidecar_digest
 from ci_build.rocm.facts import (
     device_library_folder,
     hidden_device_libraries,
-    parts,
     problems,
     read_facts,
-    selection,
 )
 from ci_build.rocm.lock import RocmLock, differences, load_lock, write_lock
 from ci_build.rocm.request import RocmSource, check_source
@@ -32,7 +29,6 @@ from core.http.client import Client
 from core.model import GfxTarget
 from core.process import HostRunner
 from core.report import Reporter
-from core.targets import load_table
 from core.units import parse_size
 from core.unpack.contents import differences as changes_of
 from tests.support.made_rocm import HIP, LAYOUTS, NAME, VERSION, make_rocm, tarball
@@ -99,26 +95,13 @@ def test_unpacked_tree_has_device_libraries_where_clang_looks(tmp_path: Path, la
     assert changes_of(rocm.root, rocm.contents) == ()
 
 
-def test_tree_of_earlier_version_is_unpacked_again(tmp_path: Path, file: Path) -> None:
-    asked = RocmSource(source=str(file), targets=(GFX942,))
-    root = get(tmp_path, asked).root
-    marker = root.parent / "tree.json"
-    marker.write_text(marker.read_text().replace('"format": 2', '"format": 1'))
-    root.chmod(0o755)
-    (root / "amdgcn").unlink()
-    assert (get(tmp_path, asked).root / "amdgcn").is_symlink()
-
-
 @pytest.mark.parametrize(
     ("folder", "link", "hidden"),
     [
         ("lib/llvm/amdgcn/bitcode", "", "lib/llvm/amdgcn/bitcode"),
         ("lib/llvm/amdgcn/bitcode", "lib/llvm/amdgcn", ""),
-        ("lib/llvm/amdgcn/bitcode", "nowhere", "lib/llvm/amdgcn/bitcode"),
         ("amdgcn/bitcode", "", ""),
-        ("llvm/amdgcn/bitcode", "", "llvm/amdgcn/bitcode"),
         ("lib/llvm/lib/clang/20/lib/amdgcn/bitcode", "", ""),
-        ("lib/llvm/lib/clang/20/amdgcn/bitcode", "", "lib/llvm/lib/clang/20/amdgcn/bitcode"),
     ],
 )
 def test_hidden_device_libraries_of_folder(tmp_path: Path, folder: str, link: str, hidden: str) -> None:
@@ -144,7 +127,6 @@ def test_obtain_uses_folder_in_place(tmp_path: Path) -> None:
     ("name", "version", "targets", "words"),
     [
         (NAME, "7.10.0a20251121", (), "is ROCm 7.10.0a20251120, but --rocm-version is 7.10.0a20251121"),
-        (NAME, "7.10.0", (), "but --rocm-version is 7.10.0"),
         (NAME, VERSION, (GFX942, GFX950), "is for gfx94X-dcgpu, but --targets has gfx950"),
         (NAME, "7.0", (GFX1100,), "7.0.*gfx1100"),
     ],
@@ -214,16 +196,6 @@ def test_obtain_refuses_incomplete_tree(
     assert list((tmp_path / "store/trees").iterdir()) == []
 
 
-def test_obtain_leaves_no_tree_of_tarball_with_one_root_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # As if the tarball were too large for the look at its first files.
-    monkeypatch.setattr(local, "_LOOK", 0)
-    make_rocm(tmp_path / "made/therock-dist")
-    (tmp_path / NAME).write_bytes(tarball(tmp_path / "made"))
-    with pytest.raises(CiBuildError):
-        get(tmp_path, RocmSource(source=str(tmp_path / NAME), version=VERSION, targets=(GFX942,)))
-    assert list((tmp_path / "store/trees").iterdir()) == []
-
-
 def test_obtain_keeps_accepted_tree_that_other_request_refuses(tmp_path: Path, file: Path) -> None:
     root = get(tmp_path, RocmSource(source=str(file), targets=(GFX942,))).root
     for fd in [fd for fd in Path("/proc/self/fd").iterdir() if fd.resolve() == root.parent]:
@@ -243,14 +215,6 @@ def test_obtain_counts_packed_kernels_and_warns_of_unlisted(tmp_path: Path) -> N
     facts, _ = read_facts(root, None, "", progress=REPORTER)
     targets = (GFX942, GfxTarget.parse("gfx1103"))
     assert problems(facts, targets) == ((), ("MIOpen of the ROCm has no kernels for gfx1103.",))
-
-
-def test_obtain_distinguishes_processors(tmp_path: Path) -> None:
-    root = make_rocm(tmp_path / "rocm", targets=("gfx1100",))
-    facts, _ = read_facts(root, None, "", progress=REPORTER)
-    assert facts.kernels["MIOpen"] == facts.kernels["rocBLAS"] == ("gfx1100",)
-    names = list(load_table().targets)
-    assert not [(a, b) for a in names for b in names if a != b and a.startswith(b)]
 
 
 def test_locked_refuses_other_sources(tmp_path: Path, file: Path) -> None:
@@ -287,19 +251,11 @@ def test_locked_refuses_changed_folder(tmp_path: Path) -> None:
         get(tmp_path, replace(asked, locked=True))
 
 
-@pytest.mark.parametrize("text", ["schema = 2", "schema = 1", "schema = 1\nfamilies = 3\ntargets = 4"])
+@pytest.mark.parametrize("text", ["schema = 2", "schema = 1\nfamilies = 3\ntargets = 4"])
 def test_load_lock_refuses_damaged_lock(tmp_path: Path, text: str) -> None:
     (tmp_path / "rocm.lock").write_text(text)
     with pytest.raises(InputError, match="the next build writes a new one"):
         load_lock(tmp_path / "rocm.lock")
-
-
-@pytest.mark.parametrize("text", ["", "not toml", "name = 'x'", "root:x:0:0:root:/root:/bin/bash"])
-def test_load_lock_never_advises_to_remove_foreign_file(tmp_path: Path, text: str) -> None:
-    (tmp_path / "rocm.lock").write_text(text)
-    with pytest.raises(InputError, match=r"Give the rocm\.lock of a build") as caught:
-        load_lock(tmp_path / "rocm.lock")
-    assert "Remove" not in str(caught.value)
 
 
 @pytest.mark.parametrize("field", RocmLock.__dataclass_fields__)
@@ -338,28 +294,17 @@ def test_lock_differences_cover_every_field(tmp_path: Path, file: Path) -> None:
         assert differences(lock, replace(lock, **{field: other})), field
 
 
-def test_obtain_refuses_missing_file_and_other_formats(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="does not exist"):
-        get(tmp_path, RocmSource(source=str(tmp_path / "none.tar.gz")))
-
-
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
         (RocmSource(source="https://host/rocm.zip"), "not a supported tarball"),
-        (RocmSource(source="https://host/"), "not a supported tarball"),
         (RocmSource(source="https://host/a%00b.tar.gz"), "cannot be a file name"),
-        (RocmSource(source=f"https://host/{'n' * 300}.tar.gz"), "cannot be a file name"),
         (RocmSource(source="ftp://me:secret@host/rocm.tar.gz"), "not an http or https URL"),
-        (RocmSource(source=__file__), "not a supported tarball"),
         (RocmSource(source="/", sha256="0" * 64), "a folder was given"),
         (RocmSource(source="/", require_checksum=True), "--require-checksum: the folder / has no checksum"),
         (RocmSource(source="/not/there"), "/not/there does not exist"),
-        (RocmSource(source="/no/x.zip"), "/no/x.zip does not exist"),
         (RocmSource(source="/etc"), "/etc is not a ROCm"),
         (RocmSource(source="https://host/rocm.tar.gz", sha256="0" * 63), "is not a SHA-256"),
-        (RocmSource(source=__file__, sha256="g" * 64), "is not a SHA-256"),
-        (RocmSource(source="https://host/rocm.tar.gz", sha256="abc"), "is not a SHA-256 digest"),
         (
             RocmSource(source="pip+https://host/", lock=Path("/no/rocm.lock"), locked=True),
             "--locked needs /no/rocm.lock",
@@ -377,30 +322,13 @@ def test_check_refuses_impossible_source(asked: RocmSource, words: str) -> None:
     [
         ("A" * 64, "a" * 64),
         (f"{'1' * 64} *{NAME}\n", "1" * 64),
-        (f"{'1' * 64}  ./elsewhere/{NAME}\n", "1" * 64),
-        (f"SHA256 ({NAME}) = {'1' * 64}\n", "1" * 64),
         (f"{'0' * 64}  other\n{'1' * 64}  {NAME}\n", "1" * 64),
         (f"{'0' * 64}  other\n{'1' * 64}  another\n", ""),
-        (f"{'1' * 128}  {NAME}\n", ""),
-        ("<html>not found</html>", ""),
         (f"<!DOCTYPE html>\n<script nonce={'1' * 64}>\n", ""),
     ],
 )
 def test_sidecar_digest_is_parsed(text: str, told: str) -> None:
     assert sidecar_digest(text, NAME) == told
-
-
-@pytest.mark.parametrize("source", ["https://host/a%2Bb.tar.xz", "pip+https://host/"])
-def test_check_accepts_possible_source(source: str) -> None:
-    check_source(RocmSource(source=source))
-
-
-def test_every_pattern_excludes_files() -> None:
-    chosen = selection(full=False)
-    for pattern in parts()["selection"]["left_out"]:
-        assert not chosen.wanted(pattern.replace("*", "x")), pattern
-    for needed in ("lib/libamdhip64.so.7", "lib/llvm/lib/clang/20/lib/linux/libclang_rt.builtins.a", "bin/hipcc"):
-        assert chosen.wanted(needed)
 
 
 @pytest.mark.parametrize(("text", "size"), [("60GB", 60 * 10**9), ("1.5 kb", 1500), ("0", 0), ("7B", 7)])
@@ -414,7 +342,7 @@ def test_parse_size_refuses_other_text(text: str) -> None:
         parse_size(text)
 
 
-@pytest.mark.parametrize("path", ["lib", "lib/llvm/bin", "lib/llvm/include", ".info"])
+@pytest.mark.parametrize("path", ["lib", ".info"])
 def test_facts_name_the_tarball_instead_of_its_tree(tmp_path: Path, path: str) -> None:
     root = make_rocm(tmp_path / "tree")
     without(path)(root)

@@ -35,8 +35,7 @@ def unpack(folder: Path, wheels: Mapping[str, bytes], *, full: bool = True) -> S
     return store.from_packages(packages, selection(full=full), partial(prefix_of, tuple(files.values())))
 
 
-@pytest.mark.parametrize("split", [False, True])
-@pytest.mark.parametrize("packed", ["", ".xz"])
+@pytest.mark.parametrize(("packed", "split"), [("", False), (".xz", True)])
 def test_packages_give_packed_prefix(tmp_path: Path, packed: str, *, split: bool) -> None:
     made = tmp_path / "made"
     found = unpack(tmp_path, make_packages(made, VERSION, split=split, packed=packed))
@@ -87,11 +86,8 @@ def devel(*entries: tuple[str, bytes, str]) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
-        ((f"{DEVEL}/lib/x", tarfile.SYMTYPE, "../../_rocm_sdk_core/lib/x"), "which no package contains"),
         ((f"{DEVEL}/lib/x", tarfile.SYMTYPE, "../../../../etc/passwd"), "which no package contains"),
         ((f"{DEVEL}/lib/x", tarfile.SYMTYPE, "/etc/passwd"), "which no package contains"),
-        (("somewhere/lib/x", tarfile.REGTYPE, "x"), "outside its prefix"),
-        (("../x", tarfile.REGTYPE, "x"), "outside its prefix"),
         ((f"{DEVEL}/../x", tarfile.REGTYPE, "x"), "outside its prefix"),
         ((f"{DEVEL}/lib/x", tarfile.LNKTYPE, "etc/passwd"), "not a file in it"),
         ((f"{DEVEL}/lib/x", tarfile.CHRTYPE, ""), "a character device"),

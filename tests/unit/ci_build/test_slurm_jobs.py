@@ -155,17 +155,6 @@ def test_slurm_controller_that_restarts_loses_no_job(clock: Clock) -> None:
     assert "Slurm does not answer: slurm_load_jobs error: Unable to contact slurm controller" in lines
 
 
-def test_slurm_is_not_asked_more_often_than_needed(clock: Clock) -> None:
-    queue = FakeQueue()
-    jobs = started(queue, [])
-    for _ in range(4):
-        jobs.expected()
-        clock.now += 4
-    assert queue.asked == 1
-    jobs.expected()
-    assert queue.asked == 2
-
-
 @pytest.mark.parametrize("waiting", [True, False])
 def test_run_waits_longer_while_jobs_are_to_come(waiting: bool, tmp_path: Path) -> None:
     run = TaskRun(

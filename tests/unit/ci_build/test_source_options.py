@@ -95,56 +95,35 @@ def test_source_options_are_all_tested(jax: Path) -> None:
     [
         ({"xla": "pin", "xla_source_dir": "."}, "--xla and --xla-source-dir both name an XLA"),
         ({"xla": "main"}, "neither pin, head nor a whole commit"),
-        ({"xla": "c" * 12}, "neither pin, head nor a whole commit"),
         ({"rbe_endpoint": "grpc://a:1"}, "--rbe-endpoint has no effect without --rbe"),
-        ({"rbe_jobs": "3"}, "--rbe-jobs has no effect without --rbe"),
-        ({"no_rbe_fallback": True}, "--no-rbe-fallback has no effect without --rbe"),
         ({"rbe_ca": "README.md"}, "--rbe-ca has no effect without --rbe or --remote-cache"),
         ({**RBE, "rbe_credential_helper": "README.md"}, "README.md is not executable"),
         ({"rbe": True}, "--rbe needs --rbe-endpoint or --rbe-bazelrc"),
         ({**RBE, "rbe_cert": "pyproject.toml"}, "--rbe-cert and --rbe-key must be given together"),
-        ({**RBE, "rbe_cert": "/no/cert", "rbe_key": "/no/key"}, "--rbe-key: /no/key is not a file"),
         ({"rbe": True, "rbe_endpoint": "https://a"}, "--rbe-endpoint is invalid: 'https://a'"),
         ({"rbe": True, "rbe_endpoint": "grpcs://me:secret@a:1"}, "has a user or a password"),
         ({"remote_cache": "https://me:secret@a/"}, "--remote-cache has a user or a password"),
-        ({"source_mirror": "https://token@a/"}, "--source-mirror has a user or a password"),
-        ({"source_mirror": "ssh://me:secret@a/"}, "--source-mirror has a user or a password"),
-        ({**RBE, "rbe_jobs": "0"}, "--rbe-jobs is invalid: '0'"),
         ({**RBE, "remote_cache": "https://c/"}, "--rbe contradicts an HTTP --remote-cache"),
         ({"cache_read_only": True}, "--cache-read-only has no effect without --remote-cache or --disk-cache"),
         ({"host": True, "builder_image": "x"}, "--builder-image applies to a container"),
-        ({"host": True, "base_docker": "x"}, "--base-docker applies to a container"),
-        ({"host": True, "image_mirror": "x"}, "--image-mirror applies to a container"),
-        ({"host": True, "image_registry": "x"}, "--image-registry applies to a container"),
         ({"image_registry": "x"}, "--image-registry has no effect"),
-        ({"builder_image": "x", "image_registry": "x"}, "give --image-mirror to pull base images from a mirror"),
         ({"builder_image": "search", "image_mirror": "x"}, "--image-mirror has no effect"),
         ({"bazel_path": "/opt/bazel"}, "--bazel-path has no effect without --host"),
         ({"builder_image": "x", "base_docker": "y"}, "names a finished one"),
         ({"clang_path": "bin/clang"}, "--clang-path is a path in the builder image"),
-        ({"jax_source_dir": "/no/jax"}, "--jax-source-dir: /no/jax is not a folder"),
         ({"xla_source_dir": "/no/xla"}, "--xla-source-dir: /no/xla is not a folder"),
-        ({"xla_source_dir": "/etc"}, "--xla-source-dir: /etc is not an XLA tree"),
         ({"source_mirror": "/nonexistent"}, "--source-mirror: /nonexistent is not a folder"),
-        ({"source_mirror": "file:///nonexistent"}, "--source-mirror: /nonexistent is not a folder"),
         ({"source_mirror": "/etc"}, "--source-mirror has no repository /etc/jax-ml/jax"),
         ({"container_engine": "foo"}, "--container-engine is invalid: 'foo'"),
-        ({"container_engine": "/etc/passwd"}, "--container-engine: /etc/passwd is not a program"),
-        ({"container_network": "a b"}, "--container-network is invalid: 'a b'"),
         ({"container_network": "--privileged"}, "--container-network is invalid: '--privileged'"),
         ({"builder_image": "foo bar"}, "--builder-image is not the name of an image: 'foo bar'"),
-        ({"base_docker": "Upper:1"}, "--base-docker is not the name of an image: 'Upper:1'"),
-        ({"rocm_build_url": "https://h/{job}"}, "--rocm-build-url needs --rocm-build-job"),
         ({"find_links": "/nonexistent"}, "--find-links: /nonexistent is not a folder that can be read"),
-        ({"find_links": "ftp://host/"}, "--find-links is not the URL of a page: ftp://host/"),
         ({"find_links": "https://me:secret@host/"}, "--find-links has a user or a password"),
         ({"compiler": "gcc"}, "--compiler=gcc cannot build jax 0.10.2; give clang"),
         ({"jax_version": "0.12.0"}, "jax 0.12.0 has no pinned sources"),
         ({"jax_version": "0.8.1", "jax_source_dir": "."}, "needs pinned sources of rocm-jax, which builds its plugin"),
         ({"jax_version": "0.7.1"}, "too old to be built"),
         ({"container_memory": "lots"}, "--container-memory: 'lots' is not a size"),
-        ({"container_memory": "0g"}, "--container-memory: '0g' is not a size"),
-        ({"container_shm_size": "-1"}, "--container-shm-size: '-1' is not a size"),
         (
             {"jax_version": "0.11.0", "python_versions": "3.11,3.12"},
             "needs Python >=3.12, but --python-versions",
@@ -156,11 +135,6 @@ def test_source_options_refuse_contradictions(given: dict[str, Any], words: str)
         request(**given)
     assert caught.value.exit_code == 2
     assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize("size", ["64g", "512m", "1.5GB", "1000", "0.5t"])
-def test_container_size_is_passed_on(size: str) -> None:
-    assert source(container_memory=size).container.memory == size
 
 
 def test_default_pythons_depend_on_release() -> None:
@@ -217,24 +191,14 @@ def test_all_targets_of_source_build_are_expanded() -> None:
     assert len(request(targets="all").targets or ()) == 28
 
 
-@pytest.mark.parametrize("name", ["host", "my_net-1.2", "container:other", "slirp4netns:mtu=9000,x=y", "ns:/a/b"])
+@pytest.mark.parametrize("name", ["my_net-1.2", "slirp4netns:mtu=9000,x=y"])
 def test_container_network_accepts_names_and_modes(name: str) -> None:
     assert source(container_network=name).container.network == name
 
 
-@pytest.mark.parametrize("name", ["search", "b:1", f"host.example:5000/a/b@sha256:{'a' * 64}", "sha256:0a1b", "0a1b2c"])
+@pytest.mark.parametrize("name", ["search", f"host.example:5000/a/b@sha256:{'a' * 64}", "sha256:0a1b"])
 def test_builder_image_accepts_names_digests_and_ids(name: str) -> None:
     assert source(builder_image=name).container.image == name
-
-
-def test_template_of_build_jobs_may_be_set_for_a_machine() -> None:
-    settings = Settings(BASE, {}, {"CI_BUILD_ROCM_BUILD_URL": "https://h/{job}"})
-    assert build_request(settings)[0].source is not None
-
-
-def test_relative_source_mirror_becomes_absolute(jax: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(jax.parent)
-    assert source(source_mirror="git").sources[0].url == f"{jax.parent}/git/jax-ml/jax"
 
 
 def test_remote_platform_comes_from_sources(jax: Path) -> None:
@@ -242,11 +206,6 @@ def test_remote_platform_comes_from_sources(jax: Path) -> None:
     assert new is not None
     assert old is not None
     assert (new.platform, old.platform) == ("@local_config_rocm//rocm:linux_x64", "//platform/linux:manylinux")
-
-
-def test_host_build_ignores_container_variables() -> None:
-    settings = Settings({**BASE, "host": True}, {}, {"CI_BUILD_CONTAINER_MEMORY": "8g"})
-    assert build_request(settings)[0].source is not None
 
 
 JOB = {"rocm_build_job": "nightly"}
