@@ -13,7 +13,6 @@ import pytest
 from botocore.loaders import JSONFileLoader
 
 from ci_build import cli
-from ci_build.cli.commands import release as release_command
 from ci_build.docs import site as docs_site
 from ci_build.docs.publish import ENTRY
 from ci_build.docs.request import DocsRequest
@@ -171,26 +170,3 @@ def test_bucket_of_environment_is_refused_by_name_too(
     assert cli.run(["history", "multi-arch", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["index"] in ("", RELEASED.index)
     assert sorted(path.name for path in place.iterdir()) == []
-
-
-def test_reproduce_downloads_set_of_bucket(
-    scene: tuple[Path, str, Path], place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root, staged, folder = scene
-    words = ["--bucket", str(root), "--cache-dir", str(place / "cache")]
-    assert cli.run(["reproduce", staged, *words]) == RequestError.exit_code
-    told = capsys.readouterr().err
-    assert f"download {staged}" in told
-    assert "The recorded request has no" in told, "the set of the tests was not built"
-    assert [*(place / "cache").iterdir()] == []
-    assert cli.run(["reproduce", str(folder), *words]) == RequestError.exit_code
-    assert "--bucket has no effect with" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("words", [("--local",), ("--channel", "release", "--public-url=none")])
-def test_release_refuses_other_urls_before_any_look_up(
-    words: tuple[str, ...], place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(release_command, "wheel_set_request", lambda *_: pytest.fail("it looks for ROCm"))
-    assert cli.run(["release", *words, "--bucket", "gs://name"]) == RequestError.exit_code
-    assert [*place.iterdir()] == []

@@ -120,73 +120,6 @@ def test_commands_end_with_killed_worker(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_poisoned_task_stops_after_three_workers_and_names_them(cluster: ClusterProcesses) -> None:
-    cluster.scheduler()
-    names = ["w1", "w2", "w3", "w4", "w5"]
-    cluster.workers(*names)
-    tasks = [cluster.task("kill", "poison"), *(cluster.task("sleep", f"t{n}", seconds=0.5) for n in range(8))]
-    results = cluster.run(tasks)
-    poison = results.pop("poison")
-    died = [name for name in names if cluster.processes[name].poll() is not None]
-    assert len(died) == 3
-    assert poison.kind is MachineError
-    assert poison.error.startswith("poison was lost with 3 workers and was given up: ")
-    assert sorted(poison.error.removesuffix(".").partition("given up: ")[2].split(", ")) == died
-    assert len(cluster.ran("poison")) == 3
-    assert {result.error for result in results.values()} == {""}
-
-
-@pytest.mark.heavy
-def test_answers_of_killed_worker_are_computed_again(cluster: ClusterProcesses) -> None:
-    """The client reads no answer while the worker that has them dies; the connection is fine."""
-    cluster.scheduler()
-    cluster.workers("a")
-    tasks = [cluster.task("sleep", f"t{number}", seconds=0) for number in range(4)]
-
-    class SlowLines(Lines):
-        def step(self, text: str) -> None:
-            super().step(text)
-            if text.startswith("[1/4]"):
-                until(lambda: all(map(cluster.ran, ("t1", "t2", "t3"))))
-                time.sleep(0.5)
-                cluster.kill("a")
-                cluster.processes["a"].wait()
-                time.sleep(1)
-                cluster.worker("b")
-
-    lines = SlowLines()
-    results = cluster.run(tasks, lines)
-    assert {label: (result.error, result.worker) for label, result in results.items()} == {
-        "t0": ("", "a"), **{f"t{number}": ("", "b") for number in (1, 2, 3)}
-    }  # fmt: skip
-    assert not [line for line in lines.lines if "connection" in line]
-
-
-@pytest.mark.heavy
-def test_tasks_of_frozen_worker_run_elsewhere(cluster: ClusterProcesses) -> None:
-    cluster.scheduler("--worker-timeout=4")
-    cluster.workers("a", "b")
-    tasks = [cluster.task("sleep", f"t{number}", seconds=1) for number in range(4)]
-    frozen = cluster.processes["a"].pid
-
-    def freeze() -> None:
-        until(lambda: any(frozen in cluster.ran(task.label) for task in tasks))
-        cluster.kill("a", signal.SIGSTOP)
-
-    thread = threading.Thread(target=freeze)
-    thread.start()
-    results = cluster.run(tasks)
-    thread.join()
-    assert {result.error for result in results.values()} == {""}
-    assert any(len(cluster.ran(task.label)) == 2 for task in tasks)
-    # A thawed worker takes part again.
-    cluster.kill("a", signal.SIGCONT)
-    cluster.wait("a", times=2)
-    cluster.kill("b")
-    assert cluster.run([cluster.task("sleep", "after", seconds=0)])["after"].worker == "a"
-
-
-@pytest.mark.heavy
 def test_run_survives_restart_of_scheduler(cluster: ClusterProcesses) -> None:
     address = cluster.scheduler()
     cluster.workers("a", "b")
@@ -209,57 +142,6 @@ def test_run_survives_restart_of_scheduler(cluster: ClusterProcesses) -> None:
     assert "the connection to the scheduler is lost; connecting again" in lines.lines
     # Results that had come before are not computed again.
     assert min(len(cluster.ran(task.label)) for task in tasks) == 1
-
-
-@pytest.mark.heavy
-def test_unfit_worker_ends_although_scheduler_keeps_it(cluster: ClusterProcesses) -> None:
-    cluster.scheduler()
-    cluster.worker("broken", "--jobs=4")
-    cluster.wait("broken")
-    tasks = [cluster.task("break_machine", name) for name in ("one", "two", "three", "four")]
-
-    def help_out() -> None:
-        cluster.processes["broken"].wait(60)
-        cluster.worker("sound")
-
-    thread = threading.Thread(target=help_out)
-    thread.start()
-    results = cluster.run(tasks)
-    thread.join()
-    assert {(result.error, result.worker) for result in results.values()} == {("", "sound")}
-    assert cluster.processes["broken"].returncode == MachineError.exit_code
-
-
-@pytest.mark.heavy
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
-def test_worker_with_full_disk_leaves_and_task_runs_elsewhere(cluster: ClusterProcesses, tmp_path: Path) -> None:
-    small = tmp_path / "small"
-    small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(small)], check=True)
-    try:
-        cluster.scheduler()
-        cluster.worker("full", cache=small)
-        cluster.wait("full")
-        big = cluster.task("fill", "big", bytes=64 << 20)
-
-        def help_out() -> None:
-            until(lambda: cluster.processes["full"].poll() is not None)
-            cluster.worker("roomy")
-
-        thread = threading.Thread(target=help_out)
-        thread.start()
-        lines = Lines()
-        result = cluster.run([big], lines)["big"]
-        thread.join()
-    finally:
-        cluster.stop()
-        subprocess.run(["umount", str(small)], check=True)
-    assert (result.error, result.worker, len(cluster.ran("big"))) == ("", "roomy", 2)
-    assert (result.folder / "big").stat().st_size == 64 << 20
-    assert any("worker full gets no more tasks: No space left on device" in line for line in lines.lines)
-    # The process of the worker ends as well, with the reason.
-    assert cluster.processes["full"].returncode == MachineError.exit_code
-    assert f"No space left on device: the disk at {small} is full" in cluster.output("full")
 
 
 @pytest.mark.heavy

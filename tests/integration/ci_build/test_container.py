@@ -17,7 +17,7 @@ import pytest
 from ci_build.containers.container import ContainerRunner, ContainerSpec, Mount, make_spec
 from ci_build.containers.engine import find_engine
 from ci_build.containers.orphans import OWNER_LABEL, remove_orphans
-from core.errors import NoContainerEngineError, ProcessError
+from core.errors import ProcessError
 from core.process import HostRunner
 from tests.support import docker
 from tests.support.engines import Engine
@@ -183,22 +183,3 @@ def test_next_run_removes_only_orphaned_containers(
         assert containers(own, "86403") == [foreign]
     finally:
         own.run("rm", "--force", foreign)
-
-
-def test_find_engine_skips_client_that_cannot_build(engine: docker.Docker, tmp_path: Path) -> None:
-    newer = tmp_path / "docker"
-    info = '{"ServerVersion": "28.0", "SecurityOptions": [], "ClientInfo": {"Version": "28.0"}}'
-    newer.write_text(f"#!/bin/sh\ncase $1 in info) echo '{info}';; *) exit 1;; esac\n")
-    newer.chmod(0o755)
-    environment = {**engine.environment, "PATH": f"{tmp_path}:{engine.environment['PATH']}"}
-    before = os.environ["PATH"]
-    os.environ["PATH"] = environment["PATH"]
-    try:
-        found = find_engine(None, HostRunner(environment))
-        assert (found.program, found.builds) == (docker.CLIENT, True)
-        assert not find_engine(str(newer), HostRunner(environment)).builds
-        newer.unlink()
-        with pytest.raises(NoContainerEngineError, match="/usr/bin/docker: Cannot connect to the Docker daemon"):
-            find_engine("docker", HostRunner({**environment, "DOCKER_HOST": f"unix://{tmp_path}/nobody"}))
-    finally:
-        os.environ["PATH"] = before

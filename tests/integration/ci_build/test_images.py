@@ -14,7 +14,6 @@ import pytest
 from ci_build.containers.engine import find_engine
 from ci_build.images import local
 from ci_build.images.builder import ImageBuilder
-from ci_build.images.manylinux import check_obtainable
 from ci_build.images.pins import load_pins
 from ci_build.images.recipe import BaseImage, Recipe
 from core.errors import ProcessError, RequestError
@@ -89,38 +88,6 @@ def test_manylinux_is_built_once_pushed_and_found(place: Place) -> None:
     host = HostRunner(place.engine.environment)
     by_name = local.pull(find_engine(place.engine.program, host), host, f"{place.registry}/mine:7.2.0")
     assert by_name.id == first["id"]
-
-
-def test_pinned_base_is_pulled_by_digest_without_options(place: Place) -> None:
-    # A registry on loopback takes the place of quay.io, since images.toml names registries in full.
-    place.pins.write_text(place.pins.read_text().replace(PUBLIC, place.registry))
-    place.ci_build("images", "update")
-    digest = load_pins(place.pins).get("base", "manylinux_2_28", "x86_64").digest
-    assert digest not in place.engine.ask("image", "ls", "--digests")
-    done = place.ci_build("images", "build", "manylinux", "--json")
-    assert json.loads(done.stdout)[0]["built"] is True
-    assert f"pulling {place.registry}/stand/in@{digest}" in done.stderr
-    for name in (f"{place.registry}/stand/in@{digest}", f"jax-rocm-release-base:{digest.removeprefix('sha256:')}"):
-        assert place.engine.run("image", "inspect", name).returncode == 0
-
-
-def test_environment_check_pulls_base_before_rocm(place: Place) -> None:
-    mirrors = {PUBLIC: place.registry}
-    place.ci_build("images", "update", f"--image-mirror={PUBLIC}={place.registry}")
-    pins = load_pins(place.pins)
-    builder = ImageBuilder(
-        pins=pins,
-        cache=place.folder / "cache",
-        host=HostRunner(place.engine.environment),
-        progress=Reporter(terminal=False),
-        connect=lambda: pytest.fail("nothing is downloaded"),
-        engine_name=place.engine.program,
-        mirrors=mirrors,
-    )
-    digest = pins.get("base", "manylinux_2_28", "x86_64").digest
-    check_obtainable(builder)
-    assert f"{place.registry}/stand/in" in place.engine.ask("image", "ls", "--digests")
-    assert digest in place.engine.ask("image", "ls", "--digests")
 
 
 def test_build_without_base_stops_before_rocm_is_fetched(place: Place) -> None:
@@ -219,25 +186,6 @@ def test_manylinux_compiles_for_any_user(place: Place) -> None:
     assert not {"libclang.a", "/downloads"} & set(said)
 
 
-def test_manylinux_on_base_without_tools_is_refused(place: Place) -> None:
-    folder = place.folder / "without"
-    folder.mkdir()
-    (folder / "Dockerfile").write_text(f"FROM {place.stand_in}\nRUN rm /usr/bin/git /usr/bin/patchelf\n")
-    place.engine.run("build", "--network=none", "--tag", f"jax-rocm-test-without:{place.mark[:12]}", str(folder))
-    words = (
-        "images",
-        "build",
-        "manylinux",
-        f"--base-docker=jax-rocm-test-without:{place.mark[:12]}",
-        "-t",
-        "mine:without",
-    )
-    refused = place.ci_build(*words, env={"DOCKER_BUILDKIT": "1"}, code=12)
-    for name in ("git", "patchelf"):
-        assert f"no\t{name}\tnot found" in refused.stderr
-    assert "mine:without" not in place.engine.ask("image", "ls", "--format={{.Repository}}:{{.Tag}}")
-
-
 def test_download_with_wrong_digest_is_refused(place: Place) -> None:
     place.files["/bazel"] = b"#!/bin/sh\necho evil\n"
     refused = place.ci_build("images", "build", "manylinux", f"--base-docker={place.stand_in}", code=6)
@@ -262,17 +210,6 @@ def test_search_builds_nothing_and_checks_content(place: Place) -> None:
     place.engine.run("push", f"{place.registry}/{name}")
     refused = place.ci_build(*words, f"--image-registry={place.registry}", code=6)
     assert "was not built from the current" in refused.stderr
-
-
-def test_changed_manifest_is_detected(place: Place) -> None:
-    mirror = f"--image-mirror={PUBLIC}={place.registry}"
-    place.ci_build("images", "update", mirror)
-    manifest = next((place.folder / "registry" / "data").rglob("repositories/stand/in/_manifests/tags/1/current/link"))
-    digest = manifest.read_text().removeprefix("sha256:")
-    blob = next((place.folder / "registry" / "data").rglob(f"sha256/{digest[:2]}/{digest}/data"))
-    blob.write_bytes(blob.read_bytes() + b" ")
-    refused = place.ci_build("images", "check", "--online", mirror, code=1)
-    assert "base.manylinux_2_28.x86_64: " in refused.stderr
 
 
 def test_unused_build_argument_is_refused(engine: Docker, tmp_path: Path) -> None:

@@ -64,11 +64,3 @@ def test_inspect_set_ignores_defects_of_published_wheels(released: Released, tmp
     done = inspect(str(tmp_path))
     assert done.returncode == 11
     assert "member-damaged" in done.stdout or "record-wrong-hash" in done.stdout
-
-
-def test_inspect_missing_wheel_prints_one_line(tmp_path: Path) -> None:
-    for word in (str(tmp_path / "no.whl"), str(tmp_path)):
-        done = inspect(word)
-        assert done.returncode == 6
-        assert done.stderr.startswith("error: ")
-        assert len(done.stderr.splitlines()) == 1

@@ -130,15 +130,6 @@ def test_other_commit_with_other_platform_tag_is_not_confused(machine: Machine) 
     assert machine.build("3.12") == old
 
 
-def test_same_name_of_other_commit_is_built_again(machine: Machine) -> None:
-    old = machine.build("3.12")
-    (machine.jax / "prebuilt/jaxlib/jaxlib/__init__.py").write_text("commit = 2\n")
-    machine.xla = "d" * 40
-    new = machine.build("3.12")
-    assert set(new) == set(old)
-    assert [name.partition("-")[0] for name in new if new[name] != old[name]] == ["jaxlib"]
-
-
 def test_copied_wheel_that_bazel_did_not_build_is_refused(machine: Machine) -> None:
     """Bazel's link leads to the tree of another configuration, in which an earlier build left a fitting wheel."""
     machine.build("3.12")

@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 
 from ci_build import cli
-from ci_build.build.request import WheelSetRequest
 from ci_build.release import gating, nightly
-from ci_build.release.night_lock import with_free_version
 from core.errors import BucketError, GateError, PromotionBlockedError, RequestError
 from core.report import Reporter
 from promotion.index.audit import verify
@@ -28,6 +26,7 @@ from tests.support.nights import INDEX, Nights, nights, publish_wheels, record_p
 
 __all__ = ["nights", "small_release"]
 CONTINUOUS = Path(nightly.__file__).with_name("continuous.toml")
+
 NEW_ROCM = "--rocm-version=7.2.1"
 
 
@@ -122,21 +121,6 @@ def test_night_killed_before_any_step_continues(
     assert [*verify(DirBucket(nights.bucket), ReleasedIndex(index=INDEX))] == []
 
 
-def test_night_interrupted_between_staging_and_its_record(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def stop(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(nightly, "record_night", stop)
-        assert night(nights) == 130
-    assert list_nights(DirBucket(nights.bucket), INDEX) == ()
-    capsys.readouterr()
-    assert night(nights, "--json") == 0
-    assert said(capsys)[0]["state"] == "promoted"
-
-
 def test_night_without_gpu_waits_for_evidence_and_then_promotes(
     nights: Nights, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,28 +170,6 @@ def test_blocked_earlier_night_does_not_fail_the_next(nights: Nights, capsys: py
     assert [(one["rocm"], one["state"]) for one in said(capsys)] == [("7.2.1", "unchanged")]
 
 
-def test_builder_reports_which_sets_may_still_be_promoted(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
-    nights.failing = ["compile"]
-    assert night(nights) == GateError.exit_code
-    capsys.readouterr()
-    assert night(nights, NEW_ROCM, "--steps=build", "--json") == 0
-    assert [(one["rocm"], one["state"]) for one in said(capsys)] == [("7.2.0", "blocked"), ("7.2.1", "staged")]
-    nights.failing, nights.device = [], False
-    assert night_without_build(nights, "--steps=gates", "--json") == 0
-    assert [(one["rocm"], one["state"]) for one in said(capsys)] == [("7.2.0", "blocked"), ("7.2.1", "pending")]
-
-
-def test_night_blocked_by_policy_ends_with_its_exit_code(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
-    policy = nights.folder / "policy.toml"
-    text = policy.read_text()
-    policy.write_text(text.replace('required_targets = ["gfx942", "gfx950"]', 'required_targets = ["gfx1100"]'))
-    assert night(nights, "--json") == PromotionBlockedError.exit_code
-    assert said(capsys)[0]["state"] == "blocked"
-    policy.write_text(text)
-    assert night(nights, "--json") == 0
-    assert said(capsys)[0]["state"] == "promoted"
-
-
 def test_failed_check_of_the_index_is_repeated(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
     nights.broken_index = True
     assert night(nights, "--json") == GateError.exit_code
@@ -218,15 +180,6 @@ def test_failed_check_of_the_index_is_repeated(nights: Nights, capsys: pytest.Ca
     assert night(nights, "--json") == 0
     assert [one["state"] for one in said(capsys)] == ["unchanged"]
     assert len(nights.checked) == 2
-
-
-def test_withdrawn_set_is_not_promoted_by_the_next_night(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
-    assert night(nights) == 0
-    assert cli.run(["rollback", INDEX, "--to", "0", "--reason", "wrong", "--bucket", str(nights.bucket)]) == 0
-    capsys.readouterr()
-    assert night(nights, "--json") == 0
-    assert said(capsys)[0]["state"] == "withdrawn"
-    assert entries(nights) == 2
 
 
 def test_changed_wheels_of_a_version_become_a_post_release(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
@@ -272,21 +225,6 @@ def test_concurrent_nights_promote_one_set(nights: Nights, capfd: pytest.Capture
     assert said(capfd)[0]["state"] == "unchanged"
 
 
-def test_night_that_ends_while_another_one_looks_for_a_version_is_not_repeated(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def late(*arguments: Any) -> WheelSetRequest:
-        monkeypatch.setattr(nightly, "with_free_version", with_free_version)
-        assert night(nights) == 0
-        capsys.readouterr()
-        return with_free_version(*arguments)
-
-    monkeypatch.setattr(nightly, "with_free_version", late)
-    assert night(nights, "--json") == 0
-    assert [(one["state"], one["entry"]) for one in said(capsys)] == [("unchanged", 1)]
-    assert (entries(nights), len(nights.gated)) == (1, 1)
-
-
 def test_table_of_nights_uses_a_bucket_for_each_row(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
     table = nights.folder / "nights.toml"
     table.write_text(
@@ -304,11 +242,7 @@ def test_table_of_nights_uses_a_bucket_for_each_row(nights: Nights, capsys: pyte
 @pytest.mark.parametrize(
     ("text", "code", "message"),
     [
-        ("schema = 2\n[a]\n", 6, "schema is not 1"),
-        ("schema = 1\n", 6, "it has no row"),
-        ('schema = 1\n[a]\nsongs = "1"\n', 6, "[a] has unknown options: songs"),
         ('schema = 1\n["../a"]\n', 6, "is not a name"),
-        ("schema = 1\n[a]\njax = 1.5\n", 6, "1.5 is not a text"),
         ("schema = 1\n[b]\n", 2, "has no row a"),
     ],
 )
@@ -341,8 +275,6 @@ def test_dry_run_of_a_night_writes_nothing(nights: Nights, capsys: pytest.Captur
     [
         (("--index=gfx1151",), "The targets belong to the index multi-arch, not gfx1151."),
         (("--row=a",), "--row has no effect without --table."),
-        (("--steps=promote",), "have no effect without the step build."),
-        (("--jax=newest",), "--jax and --jax-version both name a jax."),
     ],
 )
 def test_night_refuses_bad_options(
@@ -387,16 +319,6 @@ def test_night_whose_staged_set_was_removed_is_still_done(nights: Nights, capsys
     assert {item["gate"] for item in one["counts"]} >= {"compile", "device"}
     assert cli.run(["history", INDEX, "--nights", "--json", f"--bucket={nights.bucket}"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["sizes"]
-
-
-def test_removed_set_that_was_never_promoted_is_built_again(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
-    nights.device = False
-    assert night(nights) == 0
-    assert cli.run(["staging", "gc", INDEX, "--days=0", "--apply", f"--bucket={nights.bucket}"]) == 0
-    nights.device = True
-    capsys.readouterr()
-    assert night(nights, "--json") == 0
-    assert said(capsys)[0]["state"] == "promoted"
 
 
 def test_damaged_record_of_a_night_is_reported(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:

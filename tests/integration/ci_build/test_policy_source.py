@@ -83,13 +83,10 @@ def test_source_does_not_trust_settings_of_git(checkout: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("variables", "ref"),
     [
-        ({}, ""),
-        ({"GITHUB_REF": "refs/heads/main", "GITHUB_SHA": "HEAD"}, "refs/heads/main"),
         ({"GITHUB_REF": "refs/pull/7/merge", "GITHUB_SHA": "HEAD"}, "refs/pull/7/merge"),
         ({"GITHUB_REF": "refs/heads/main", "GITHUB_SHA": "0" * 40}, ""),
         ({"CI_COMMIT_BRANCH": "main", "CI_COMMIT_SHA": "HEAD"}, "refs/heads/main"),
         ({"CI_COMMIT_TAG": "v1", "CI_COMMIT_SHA": "HEAD"}, "refs/tags/v1"),
-        ({"CI_COMMIT_SHA": "HEAD"}, ""),
     ],
 )
 def test_source_of_detached_commit_is_that_of_ci(
@@ -100,12 +97,6 @@ def test_source_of_detached_commit_is_that_of_ci(
     for name, value in variables.items():
         monkeypatch.setenv(name, value.replace("HEAD", commit))
     assert source() == PolicySource(commit=commit, ref=ref, clean=True)
-
-
-def test_source_of_pull_request_is_not_branch_of_same_name(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GITHUB_REF", "refs/pull/7/merge")
-    monkeypatch.setenv("GITHUB_SHA", git(checkout, "rev-parse", "HEAD"))
-    assert source().ref == "refs/pull/7/merge"
 
 
 def test_source_of_installed_tree_is_unknown(checkout: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from ci_build.images.pin_updates import fetch_digest
 from core.errors import InputError
-from core.http.client import Answer, Client, RetryPolicy
+from core.http.client import Client, RetryPolicy
 from tests.support.file_server import served
 
 MANIFEST = json.dumps({"schemaVersion": 2, "manifests": []}).encode()
@@ -96,29 +96,6 @@ def test_fetch_digest_requests_token(told: Told) -> None:
         "/v2/a/b/manifests/1",
     ]
     assert told.seen[1][0] == "/token?service=it&scope=repository%3Aa%2Fb%3Apull"
-
-
-class FakeRegistry(Client):
-    """A client whose server has one manifest under every URL."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.urls: list[str] = []
-
-    def fetch(self, url: str, **_: Any) -> Answer:
-        self.urls.append(url)
-        return Answer(status=200, headers={}, body=MANIFEST)
-
-
-def test_fetch_digest_asks_api_host_of_registry() -> None:
-    registry = FakeRegistry()
-    for repository in ("docker.io/library/ubuntu", "quay.io/pypa/a", "127.0.0.1:5000/quay/pypa/a"):
-        assert fetch_digest(repository, DIGEST, registry) == DIGEST
-    assert registry.urls == [
-        f"https://registry-1.docker.io/v2/library/ubuntu/manifests/{DIGEST}",
-        f"https://quay.io/v2/pypa/a/manifests/{DIGEST}",
-        f"http://127.0.0.1:5000/v2/quay/pypa/a/manifests/{DIGEST}",
-    ]
 
 
 def test_fetch_digest_retries_temporary_failures(told: Told) -> None:

@@ -11,26 +11,21 @@ from pathlib import Path
 import pytest
 
 from ci_build import cli
-from ci_build.release import authority, gating, steps, summary
-from ci_build.release.request import NO_URL
+from ci_build.release import authority, gating, steps
 from core.errors import BucketError, CiBuildError, GateError, PromotionBlockedError, RequestError
 from core.number_ranges import NO_NUMBERS
-from promotion.evidence.evidence import now, record
 from promotion.evidence.signing import load_signer
 from promotion.index.ledger import read_ledger
 from promotion.index.ledger_state import EntryKind
 from promotion.index.publish import read_head
-from promotion.policy.policy import load_policy
-from promotion.promote import Promotion
-from promotion.stage import read_staged
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import ReleasedIndex
-from tests.support.nights import INDEX, Nights, nights, record_passes, signer, small_release
+from tests.support.nights import INDEX, Nights, nights, record_passes, small_release
 from tests.support.signing_key import signing_key
-from tests.support.wheel_sets import passing_evidence
 
 __all__ = ["nights", "small_release"]
+
 NIGHTLY = ("--channel=nightly",)
 
 
@@ -87,28 +82,6 @@ def test_release_without_gpu_evidence_stays_staged_and_lists_jobs(
     assert nights.run("release", *NIGHTLY, "--json") == 0
     (one,) = json.loads(capsys.readouterr().out)["sets"]
     assert (one["state"], one["entry"]) == ("promoted", 1)
-
-
-def test_release_lists_jobs_for_several_gpus_and_image(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
-    """The policy's requirements decide on the jobs; a run on one GPU leaves them open."""
-    policy, image = nights.folder / "policy.toml", f"registry/name@sha256:{'0' * 64}"
-    settings = f'settings = {{ platform = "rocm", passes = "single multi", image = "{image}" }}'
-    policy.write_text(policy.read_text().replace('settings = { platform = "rocm" }', settings))
-    nights.device = False
-    assert nights.run("release", *NIGHTLY, "--json") == 0
-    (one,) = json.loads(capsys.readouterr().out)["sets"]
-    (job,) = (job for job in one["jobs"]["jobs"] if job["family"] == "gfx94X-dcgpu")
-    assert (job["devices"], job["shard"], image in job["run"]) == ("multi", "1/1", True)
-    bucket, staged = DirBucket(nights.bucket), gating.parse_staged(one["set"])
-    evidences = passing_evidence(read_staged(bucket, staged), load_policy(INDEX, channel="nightly"))
-    (passed,) = (item for item in evidences if (item.gate, item.target) == ("device", "gfx942"))
-    single = replace(passed, settings={**passed.settings, "passes": "single"}, started=now(), ended=now())
-    record(bucket, staged, single, signer=signer())
-    assert nights.run("release", *NIGHTLY, "--json") == 0
-    (one,) = json.loads(capsys.readouterr().out)["sets"]
-    assert one["state"] == "pending"
-    assert "gate device ran with passes 'single'; 'single multi' is required." in one["targets"][0]["blocked_by"]
-    assert {job["family"] for job in one["jobs"]["jobs"]} == {"gfx94X-dcgpu", "gfx950-dcgpu"}
 
 
 def test_release_waits_for_evidence(
@@ -170,39 +143,6 @@ def test_release_is_blocked_only_if_the_policy_blocks_it(
     assert nights.run("release", *NIGHTLY, "--json") == error.exit_code
     (one,) = json.loads(capsys.readouterr().out)["sets"]
     assert (one["state"], one["error"], one["entry"]) == (state, str(error), 0)
-
-
-@pytest.mark.parametrize("failed", [None, BucketError("The bucket refused x.")])
-def test_release_has_summary_if_bucket_becomes_unreachable(
-    nights: Nights, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failed: CiBuildError | None
-) -> None:
-    unreachable = BucketError("The bucket does not answer.")
-
-    def promote(*_: object, **__: object) -> Promotion:
-        def read_head(*_: object) -> None:
-            raise unreachable
-
-        monkeypatch.setattr(summary, "read_head", read_head)
-        if failed is not None:
-            raise failed
-        return Promotion(wheel_set=None, entry=None, new=True, simple="", pages=())  # type: ignore[arg-type]
-
-    monkeypatch.setattr(steps, "promote", promote)
-    assert nights.run("release", *NIGHTLY, "--json", f"--public-url={NO_URL}") == BucketError.exit_code
-    (one,) = json.loads(capsys.readouterr().out)["sets"]
-    assert (one["state"], one["error"]) == ("failed", str(failed or unreachable))
-
-
-def test_release_whose_index_is_broken_fails_and_checks_again(
-    nights: Nights, capsys: pytest.CaptureFixture[str]
-) -> None:
-    nights.broken_index = True
-    assert nights.run("release", *NIGHTLY, "--json", "--public-url=https://wheels.invalid/") == GateError.exit_code
-    (one,) = json.loads(capsys.readouterr().out)["sets"]
-    assert (one["state"], one["entry"], one["checks"]["pip"]) == ("failed", 1, "failed")
-    nights.broken_index = False
-    assert nights.run("release", *NIGHTLY, "--public-url=https://wheels.invalid/") == 0
-    assert nights.checked == ["https://wheels.invalid/"] * 2
 
 
 def test_release_without_ledger_key_or_protected_ref_builds_nothing(
@@ -277,17 +217,9 @@ def test_summary_goes_to_the_job_summary_of_github(
     [
         (("--bucket=s3://b/p",), "The public URL of s3://b/p is unknown"),
         (("--steps=gates,promote",), "--steps of a release must include build"),
-        (("--steps=build,sing",), "--steps is invalid: sing."),
-        (("--steps=build", "--ledger-key=x"), "--ledger-key has no effect without the step promote."),
-        (("--steps=gates,build", "--allow-unprotected", "a", "b"), "--allow-unprotected has no effect without"),
-        (("--local", "--allow-unprotected", "a", "b"), "--allow-unprotected has no effect with --local."),
         (("--allow-unprotected", "a", " "), "--allow-unprotected requires an owner and a reason."),
-        (("--steps=build", "--corpus=full"), "--corpus has no effect without the step gates."),
-        (("--steps=build", "--public-url=https://x/"), "--public-url has no effect without the step check."),
-        (("--steps=build", "--wait=3"), "--wait has no effect without the step promote."),
         (("--public-url=ftp://x/",), "--public-url is not an http or https URL"),
         (("--summary=no/folder/s.md",), "--summary: folder no/folder does not exist."),
-        (("--local", "--channel=release"), "--channel has no effect with --local."),
         (("--local", "--wait=1", "--steps=build"), "--wait, --steps have no effect with --local."),
     ],
 )

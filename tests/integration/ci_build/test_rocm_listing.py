@@ -45,11 +45,3 @@ def test_list_builds_refuses_listing_that_repeats_or_breaks_off(bucket: FakeTheR
     ):
         with serving_bucket(broken) as url, pytest.raises(InputError, match=words):
             list_builds(Client(), f"{url}/?list-type=2")
-
-
-def test_list_builds_refuses_page_without_tarballs() -> None:
-    with serving_bucket(FakeTheRockBucket(keys=["index.html"])) as url:
-        with pytest.raises(InputError, match="lists no tarball of TheRock"):
-            list_builds(Client(), url)
-        with pytest.raises(InputError, match="/tarball/ does not exist"):
-            list_builds(Client(), f"{url}/tarball/")

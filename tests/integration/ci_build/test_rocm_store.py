@@ -12,10 +12,9 @@ import subprocess
 import sys
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,9 +22,8 @@ import pytest
 from ci_build.rocm.facts import selection
 from ci_build.rocm.store import RocmStore, StoredTree, WrongDigestError
 from core import cache
-from core.errors import ArchiveError, InputError, MachineError
+from core.errors import InputError, MachineError
 from core.http.client import Client, RetryPolicy
-from core.http.download import FileVersion
 from core.http.part import PartFile
 from core.report import Reporter
 from core.store import in_use, lock_shared
@@ -169,59 +167,11 @@ def test_store_killed_anywhere_resumes_to_same_tree(
     assert names(root / "tarballs") == [tree.sha256]
 
 
-def test_store_killed_download_keeps_every_received_byte(tmp_path: Path, data: bytes) -> None:
-    # The server stalls in the middle of each piece, so that the process has received all that was sent.
-    with serving(Behaviour(files={PATH: data}, holds=lambda at: at % (1 << 20) >= 1 << 19)) as told:
-        with start(tmp_path, told.url + PATH, piece=1 << 20) as child:
-            wait_for(lambda: told.stalled == 2 and arrived(tmp_path) >= told.sent - 1)
-            child.send_signal(signal.SIGKILL)
-        received = arrived(tmp_path)
-        assert received == told.sent - 1  # the first request is for one byte, which is not stored
-        part = PartFile(next(tmp_path.glob("parts/*")))
-        assert part.prefix % part.piece > 0, "no piece was interrupted"
-        assert part.prefix < received, "there is no hole"
-        told.released.set()
-        settle(told)
-        tree = from_url(told, tmp_path)
-        assert told.sent == len(data) - received + 1
-    assert tree.sha256 == hashlib.sha256(data).hexdigest()
-    assert (tmp_path / "tarballs" / tree.sha256 / NAME).read_bytes() == data
-
-
-def wait_for(reached: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not reached():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def test_store_resumes_with_any_size_of_pieces(tmp_path: Path, told: Behaviour, data: bytes) -> None:
-    folder = tmp_path / "parts" / hashlib.sha256((told.url + PATH).encode()).hexdigest()
-    folder.mkdir(parents=True)
-    # Pieces of 100,000 bytes: complete, begun, begun, missing; written by another version of this program.
-    (folder / "data").write_bytes(data[:150_000] + bytes(50_000) + data[200_000:230_000])
-    (folder / "received").write_bytes(array("Q", [100_000, 100_000, 50_000, 30_000]).tobytes())
-    (folder / "version.json").write_text(FileVersion(size=len(data)).to_json())
-    assert from_url(told, tmp_path).sha256 == hashlib.sha256(data).hexdigest()
-    assert told.sent == len(data) - 180_000 + 1
-
-
 def test_store_leaves_nothing_of_absent_file(tmp_path: Path, told: Behaviour) -> None:
     told.broken[PATH] = 404
     with pytest.raises(InputError, match="returned 404"):
         from_url(told, tmp_path)
     assert listing(tmp_path) == []
-
-
-def test_store_interrupted_leaves_received_bytes_only(tmp_path: Path, data: bytes) -> None:
-    with serving(Behaviour(files={PATH: data}, pause=0.02)) as told, start(tmp_path, told.url + PATH) as child:
-        wait_for(lambda: arrived(tmp_path) > 500_000)
-        child.send_signal(signal.SIGTERM)
-        assert child.wait() != 0
-    (folder,) = (tmp_path / "parts").iterdir()
-    parts = [f"parts/{folder.name}", *(f"parts/{folder.name}/{name}" for name in names(folder))]
-    assert listing(tmp_path) == ["parts", *parts]
-    assert names(folder) == ["data", "received", "version.json"]
 
 
 def test_store_removes_files_of_killed_runs_only(tmp_path: Path, told: Behaviour) -> None:
@@ -278,35 +228,6 @@ def test_store_refuses_other_sha256_and_leaves_nothing(tmp_path: Path, data: byt
     assert listing(tmp_path) == []
 
 
-def test_store_refuses_wrong_body_and_leaves_nothing(tmp_path: Path) -> None:
-    page = b"<html>" + b"not here" * 9999
-    words = f"{NAME}: The archive is damaged"
-    with serving(Behaviour(files={PATH: page})) as told, pytest.raises(ArchiveError, match=words):
-        from_url(told, tmp_path)
-    assert listing(tmp_path) == []
-
-
-def test_store_fetches_changed_file_from_start(tmp_path: Path, data: bytes) -> None:
-    with serving(Behaviour(files={PATH: data}, pause=0.05, holds=at_end)) as told:
-        assert kill_at(1_000_000, tmp_path, told.url + PATH)
-        told.pause, told.holds, told.files = 0, lambda _: False, {PATH: data + b"x" * 10}
-        with pytest.raises(ArchiveError):
-            from_url(told, tmp_path)
-        told.files = {PATH: tarball(make_rocm(tmp_path / "other"), extra=b"new")}
-        assert (from_url(told, tmp_path).root / "include/extra.h").read_bytes() == b"new"
-
-
-def test_store_keeps_bytes_after_network_failure(tmp_path: Path, data: bytes) -> None:
-    broken = Behaviour(files={PATH: data}, ranges=False, drop_after=1_000_000, drops=1, answers_later=[500] * 9)
-    with serving(broken) as told, pytest.raises(InputError, match="tries failed"):
-        from_url(told, tmp_path)
-    (folder,) = tmp_path.glob("parts/*")
-    part = PartFile(folder)
-    assert part.prefix == 1_000_000
-    assert b"".join(part.first_bytes()) == data[: part.prefix]
-    assert names(tmp_path / "trees") == []
-
-
 @pytest.mark.parametrize("harm", ["content", "marker"])
 def test_store_unpacks_tree_again_after_crash(tmp_path: Path, told: Behaviour, data: bytes, harm: str) -> None:
     sha256 = hashlib.sha256(data).hexdigest()
@@ -330,44 +251,6 @@ def test_store_fetches_damaged_cached_tarball_again(tmp_path: Path, told: Behavi
     other = from_url(told, tmp_path, sha256=sha256, full=False)
     assert differences(other.root, other.contents) == ()
     assert (tmp_path / "tarballs" / sha256 / NAME).read_bytes() == data
-
-
-def test_store_fetches_damaged_partial_file_again(tmp_path: Path, told: Behaviour, data: bytes) -> None:
-    sha256 = hashlib.sha256(data).hexdigest()
-    part = tmp_path / "parts" / hashlib.sha256((told.url + PATH).encode()).hexdigest()
-    part.mkdir(parents=True)
-    (part / "data").write_bytes(data[:1000] + bytes(1_000_000))
-    assert from_url(told, tmp_path).sha256 == sha256
-    assert not (tmp_path / "parts").exists()
-
-
-def test_store_handles_short_writes(
-    tmp_path: Path, told: Behaviour, data: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written = os.pwrite
-
-    def fake_pwrite(fd: int, data: memoryview, at: int) -> int:
-        return written(fd, data[:10_000], at)
-
-    monkeypatch.setattr(os, "pwrite", fake_pwrite)
-    tree = from_url(told, tmp_path)
-    assert (tmp_path / "tarballs" / tree.sha256 / NAME).read_bytes() == data
-
-
-def test_store_names_full_disk_and_keeps_bytes(
-    tmp_path: Path, told: Behaviour, data: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fake_write(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", fake_write)
-        with pytest.raises(OSError, match="No space left") as caught:
-            from_url(told, tmp_path)
-    assert Path(caught.value.filename).is_relative_to(tmp_path)
-    assert names(tmp_path / "trees") == []
-    assert arrived(tmp_path) > 0
-    assert from_url(told, tmp_path).sha256 == hashlib.sha256(data).hexdigest()
 
 
 def test_store_reports_full_disk_of_download_without_retry(
@@ -402,35 +285,6 @@ def test_store_concurrent_runs_fetch_once(tmp_path: Path, data: bytes, capsys: p
         assert first.result() == second.result()
         assert told.sent <= len(data) + 2
     assert f"wait for another run that downloads {NAME}" in capsys.readouterr().err
-
-
-def test_store_trim_keeps_running_download(tmp_path: Path, data: bytes) -> None:
-    with serving(Behaviour(files={PATH: data}, pause=0.02)) as told, ThreadPoolExecutor(1) as pool:
-        fetching = pool.submit(from_url, told, tmp_path / "rocm")
-        while arrived(tmp_path / "rocm") < 1:
-            assert not fetching.done()
-            time.sleep(0.002)
-        cache.collect(tmp_path, limit=0, young=-1)
-        assert fetching.result().sha256 == hashlib.sha256(data).hexdigest()
-
-
-def test_store_trim_keeps_entry_locked_meanwhile(
-    tmp_path: Path, told: Behaviour, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tree = store(tmp_path / "rocm").from_url(Client(), told.url + PATH, NAME, selection(full=True))
-    before = [replace(entry, busy=False) for entry in cache.entries(tmp_path)]
-    gone = replace(before[0], path=tmp_path / "rocm/trees/gone")
-    monkeypatch.setattr(cache, "entries", lambda *_: [*before, gone])
-    assert [entry.kind for entry in cache.collect(tmp_path, limit=0, young=-1)] == ["rocm/tarballs"]
-    assert tree.root.is_dir()
-
-
-def test_store_lists_and_removes_partial_tree(tmp_path: Path) -> None:
-    (tmp_path / "rocm/trees/.new-dead/rocm").mkdir(parents=True)
-    (tmp_path / "rocm/trees/.new-dead/rocm/part").write_bytes(b"x")
-    assert [entry.name for entry in cache.entries(tmp_path)] == ["rocm/trees/.new-dead"]
-    assert [entry.name for entry in cache.collect(tmp_path, limit=0, young=-1)] == ["rocm/trees/.new-dead"]
-    assert names(tmp_path / "rocm/trees") == []
 
 
 def test_store_unpacks_and_hashes_local_tarball(tmp_path: Path, data: bytes) -> None:

@@ -46,7 +46,6 @@ def main():
     else:
         raise SystemExit(2)
 """
-COMMIT = "c0ffee" * 6 + "abcd"
 
 
 @pytest.fixture
@@ -223,34 +222,6 @@ def therock(place: Place, base: str, url: str, seen: list[str]) -> None:
     assert "does not provide rocm[libraries,devel,device-gfx908," in refused.stderr
     refused = place.ci_build(*words[:-2], "--llvm-version=20", code=2)
     assert "--llvm-version has no effect without --install-llvm" in refused.stderr
-
-
-def test_manylinux_installs_pip_packages(place: Place) -> None:
-    with index(place.folder / "index", "7.2.0", []) as url:
-        words = (
-            "images",
-            "build",
-            "manylinux",
-            "--pip-packages",
-            f"--base-docker={place.stand_in}",
-            f"--therock-index-url={url}",
-        )
-        (image,) = names(place.ci_build(*words, "--therock-version=7.2.0", "--json", "-t", "mine:rocm"))
-    assert image["tags"] == ["jax-manylinux_2_28-therock-7.2.0", "mine:rocm"]
-    said = place.engine.ask("run", "--rm", "--network=none", "mine:rocm", "ls", "/opt/rocm/lib", "/usr/local/bin/bazel")
-    assert "made-by-init" in said
-    with index(place.folder / "old", "7.10.0a20251120", []) as url:
-        words = (
-            "images",
-            "build",
-            "manylinux",
-            "--pip-packages",
-            f"--base-docker={place.stand_in}",
-            f"--therock-index-url={url}",
-        )
-        refused = place.ci_build(*words, code=6)
-    assert "The newest nightly is 7.10.0a20251120 of 2025-11-20, " in refused.stderr
-    assert "Give --therock-version=7.10.0a20251120 to use it" in refused.stderr
 
 
 def test_manylinux_contains_named_rocm(place: Place) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import subprocess
@@ -115,26 +114,6 @@ def test_dry_run_shows_look_up_of_head(tmp_path: Path) -> None:
     assert ran[0].endswith(" ls-remote --exit-code https://github.com/openxla/xla HEAD")
 
 
-def test_dry_run_shows_look_ups_of_builder_image(tmp_path: Path) -> None:
-    named = dry_run(tmp_path, "--builder-image=mine:1").stdout
-    assert "docker build" not in named
-    assert "$ docker pull docker.io/library/mine:1\n" in named
-    searched = commands(dry_run(tmp_path, "--builder-image=search", "--image-registry=127.0.0.1:1/own").stdout)
-    assert [command for command in searched if "docker build" in command] == []
-    (pull,) = (command for command in searched if command.startswith("docker pull"))
-    assert pull.startswith("docker pull 127.0.0.1:1/own/jax-manylinux_2_28:")
-    assert searched[1] == f"docker image inspect --format '{{{{json .}}}}' {pull.rpartition('/')[2]}"
-    based = dry_run(tmp_path, "--base-docker=mine:1").stdout
-    assert "$ docker pull docker.io/library/mine:1\n" in based
-    assert "builder image: jax-manylinux_2_28:DIGEST\n" in based
-
-
-def test_dry_run_prints_json(tmp_path: Path) -> None:
-    done = dry_run(tmp_path, "--json", "--targets=gfx942")
-    lines = json.loads(done.stdout)["plan"]
-    assert sum("build/build.py build --wheels=" in line for line in lines) == 2
-
-
 @pytest.mark.parametrize(
     ("more", "status", "words"),
     [
@@ -149,12 +128,6 @@ def test_dry_run_refuses_impossible_builds(tmp_path: Path, more: list[str], stat
     assert (done.returncode, words in done.stderr) == (status, True), done.stderr
 
 
-def test_dry_run_refuses_build_without_rocm(tmp_path: Path) -> None:
-    done = ci_build("dist_wheels", "--rocm-version=7.10.0a20251120", "--dry-run", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "A build from source needs a ROCm." in done.stderr
-
-
 def test_dry_run_of_release_alone_installs_it_with_dnf(tmp_path: Path) -> None:
     done = ci_build("dist_wheels", "--rocm-version=7.2.0", "--dry-run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -166,15 +139,6 @@ def test_dry_run_of_release_alone_installs_it_with_dnf(tmp_path: Path) -> None:
     assert "rocm-packages.txt" in lists
     assert "tar --create --file=/out/rocm.tar" in copies
     assert all(f" {built} " in command for command in (lists, copies, *others))
-
-
-def test_dry_run_uses_rocm_of_build_job(tmp_path: Path) -> None:
-    name = "therock-dist-linux-gfx950-dcgpu-7.10.0a20251120.tar.gz"
-    url = "--rocm-build-url=https://127.0.0.1:1/{job}/{num}/" + name
-    done = ci_build("dist_wheels", "--rocm-build-job=nightly", "--rocm-build-num=7", url, "--dry-run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert f"download https://127.0.0.1:1/nightly/7/{name}" in done.stdout
-    assert all("--rocm_amdgpu_targets=gfx950" in argv for argv in shown(done.stdout))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -173,12 +173,6 @@ def test_host_build_checks_tools_before_download(machine: Machine) -> None:
     assert (fetched.returncode, "the server returned 404" in fetched.stderr) == (6, True), fetched.stderr
 
 
-def test_reproduce_refuses_missing_set(machine: Machine) -> None:
-    done = machine.run("reproduce", "nowhere")
-    assert done.returncode in (6, 13)
-    assert "nowhere" in done.stderr
-
-
 def test_host_dry_run_shows_every_command(machine: Machine) -> None:
     before = sorted(machine.folder.rglob("*"))
     done = machine.build("--dry-run")

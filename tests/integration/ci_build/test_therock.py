@@ -114,15 +114,6 @@ def test_therock_nightly_is_found_by_targets(tmp_path: Path, told: Behaviour) ->
     assert (done.returncode, "has no kernels" in done.stderr) == (18, False), done.stderr
 
 
-def test_published_set_carries_rocm_manifest(tmp_path: Path) -> None:
-    root = make_rocm(tmp_path / "rocm", told="7.2.0")
-    words = ["--payload=published", "--targets=gfx950", f"--therock-path={root}"]
-    planned = run(tmp_path, *words, "--dry-run", "dist_wheels")
-    assert planned.returncode == 0, planned.stderr
-    assert f"rocm:\n  use {root} without copying it\n  record it in rocm.lock\n" in planned.stdout
-    assert not (tmp_path / "work/rocm.lock").exists()
-
-
 def test_therock_list_hides_password_and_refuses_bad_limit(tmp_path: Path, told: Behaviour) -> None:
     listing = f"--therock-listing={told.url.replace('//', '//someone:secret@')}/tarball/"
     for form in ((), ("--json",)):
@@ -143,25 +134,6 @@ def test_therock_url_name_excludes_query_and_encoded_slash(tmp_path: Path, told:
     assert "token=1" not in done.stderr + done.stdout
     assert done.returncode == 18, done.stderr
     assert [path.name for path in (tmp_path / "cache/rocm/tarballs" / digest).iterdir()] == [NAME]
-
-
-def test_therock_accepts_local_tarball(tmp_path: Path) -> None:
-    file = tmp_path / (NAME.removesuffix("gz") + "xz")
-    file.write_bytes(tarball(make_rocm(tmp_path / "made"), compression="xz"))
-    done = run(tmp_path, f"--therock-path={file}", "dist_wheels")
-    assert f"ROCm {VERSION}, clang 20.0.0git" in done.stderr, done.stderr
-    assert hashlib.sha256(file.read_bytes()).hexdigest() in (tmp_path / "work/rocm.lock").read_text()
-    verified = run(tmp_path, "rocm", "verify", f"--cache-dir={tmp_path / 'cache'}")
-    assert verified.returncode == 0, verified.stderr
-
-
-def test_therock_folder_is_verified_with_lock(tmp_path: Path) -> None:
-    make_rocm(tmp_path / "made")
-    run(tmp_path, f"--therock-path={tmp_path / 'made'}", "--rocm-version=7.10.0", "--targets=gfx942", "dist_wheels")
-    verified = run(tmp_path, "rocm", "verify", f"--cache-dir={tmp_path / 'cache'}")
-    assert "files that the lock does not record were not read" in verified.stderr, verified.stderr
-    (tmp_path / "made/lib/llvm/amdgcn/bitcode/ocml.bc").write_text("another")
-    assert run(tmp_path, "rocm", "verify", f"--cache-dir={tmp_path / 'cache'}").returncode == 2
 
 
 def test_cache_gc_removes_unused_entries(tmp_path: Path, told: Behaviour) -> None:

@@ -90,11 +90,3 @@ def test_index_with_replaced_file_is_refused(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert f"differ from rocm.lock: {name}" in " ".join(done.stderr.split())
     assert (tmp_path / "work" / "rocm.lock").read_text() == before
-
-
-def test_index_without_libraries_is_refused(tmp_path: Path) -> None:
-    wheels = {name: data for name, data in make_packages(tmp_path / "m", VERSION).items() if "libraries" not in name}
-    with serving(Behaviour(files=index_of(wheels))) as server:
-        done = run(tmp_path, f"--rocm-version={VERSION}", "--targets=gfx942", index=f"{server.url}/simple/")
-    assert "The index has no libraries of ROCm" in done.stderr, done.stderr
-    assert not (tmp_path / "work" / "rocm.lock").exists()

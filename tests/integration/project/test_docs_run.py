@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import ssl
 import subprocess
 import sys
 import time
@@ -20,23 +19,10 @@ from ci_build.docs.request import DocsRequest
 from tests.integration.conftest import Released, succeed
 from tests.integration.project.test_docs import ROOT, TUTORIAL, commands
 from tests.support.chromium import chromium
-from tests.support.machine import need
 
 RELEASE = "python3 build/ci_build release --local"
 ELSEWHERE = {"python3 build/test", RELEASE}
 """Commands that the test of the fresh machine runs."""
-
-
-def test_certificates_of_the_cluster_page_are_valid(tmp_path: Path) -> None:
-    need("bash", "openssl")
-    (script,) = (block for block in re.findall(r"```sh\n(.*?)```", (ROOT / "docs/cluster.md").read_text(), re.DOTALL)
-                 if block.startswith("openssl"))  # fmt: skip
-    subprocess.run(["bash", "-euc", script], cwd=tmp_path, check=True, capture_output=True)
-    for name in ("head", "node", "me"):
-        subprocess.run(["openssl", "verify", "-CAfile", "ca.pem", f"{name}.pem"], cwd=tmp_path, check=True)
-        context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
-        context.load_cert_chain(tmp_path / f"{name}.pem")
-        assert (tmp_path / f"{name}.pem").stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.heavy

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -181,18 +180,6 @@ def test_launcher_keeps_exit_code_signal_and_pid(made: Tree) -> None:
     assert json.loads(out)["pid"] == process.pid
 
 
-def cpu_seconds(action: Callable[[], subprocess.CompletedProcess[str]]) -> float:
-    """Return the CPU time of one start, which does not depend on other load."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert action().returncode == 0
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def test_second_start_is_cheap(made: Tree) -> None:
-    assert min(cpu_seconds(made.run) for _ in range(3)) < 0.25
-
-
 def test_concurrent_starts_share_one_setup(tree: Tree) -> None:
     both = [tree.start(), tree.start()]
     ends = [process.communicate(timeout=120) for process in both]
@@ -215,18 +202,6 @@ def test_killed_setup_is_repeated(tree: Tree) -> None:
     assert "Waiting for another process" in done.stderr
     assert "Setting up .venv" in done.stderr
     assert said(done)["version"] == 1
-
-
-@pytest.mark.heavy
-def test_interrupting_the_setup_is_quiet(tree: Tree) -> None:
-    process = tree.start()
-    wait_for(lambda: (tree.root / ".venv" / "pyvenv.cfg").exists())
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Traceback" not in err
-    assert err.splitlines()[-1] == "ci_build: interrupted; the next start sets up .venv."
-    assert said(tree.run())["version"] == 1
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -252,14 +227,6 @@ def test_changed_lock_recreates_idle_venv(tree: Tree) -> None:
     out, err = late.communicate(timeout=120)
     assert late.returncode == 0, err
     assert json.loads(out)["version"] == 2
-
-
-def test_venv_is_in_the_folder_that_the_environment_names(tree: Tree, tmp_path: Path) -> None:
-    holder = tmp_path / "holder"
-    holder.mkdir()
-    done = tree.run(env={"JAX_ROCM_RELEASE_VENV": str(holder)})
-    assert said(done)["prefix"] == str(holder / ".venv")
-    assert not [*tree.root.glob(".venv*")]
 
 
 @pytest.mark.heavy
@@ -298,17 +265,6 @@ def test_the_tests_launcher_adds_to_the_same_venv(tree: Tree) -> None:
 
 
 @pytest.mark.heavy
-def test_adding_packages_does_not_wait(tree: Tree) -> None:
-    running = tree.start("wait")
-    assert running.stdout is not None
-    assert json.loads(running.stdout.readline())["version"] == 1
-    done = tree.run(launcher="test")
-    assert done.stderr.startswith("Setting up .venv from build/requirements-dev.lock ... done")
-    assert running.poll() is None, "the program that kept .venv in use is still there"
-    running.communicate(timeout=60)
-
-
-@pytest.mark.heavy
 def test_wrong_hash_is_refused_with_pip_output(tree: Tree) -> None:
     tree.lock("requirements.lock", "stand-in==1", digest="0" * 64)
     done = tree.run()
@@ -318,21 +274,6 @@ def test_wrong_hash_is_refused_with_pip_output(tree: Tree) -> None:
     assert "Traceback" not in done.stderr
     tree.lock("requirements.lock", "stand-in==1")
     assert said(tree.run())["version"] == 1
-
-
-@pytest.mark.heavy
-def test_user_settings_do_not_change_install_location(tree: Tree, tmp_path: Path) -> None:
-    done = tree.run(env={"PIP_TARGET": str(tmp_path / "t"), "PIP_PREFIX": str(tmp_path / "p"), "PIP_USER": "1"})
-    assert said(done)["version"] == 1
-    assert not (tmp_path / "t").exists()
-
-
-@pytest.mark.heavy
-def test_user_settings_choose_the_index(tree: Tree, tmp_path: Path) -> None:
-    # The counterpart of all tests above: nothing but PIP_FIND_LINKS leads to the stand-in.
-    done = tree.run(env={"PIP_FIND_LINKS": str(tmp_path)})
-    assert done.returncode == 18
-    assert "No matching distribution found for stand-in==1" in done.stderr
 
 
 def test_old_pythons_are_refused(tree: Tree, pythons: dict[str, Path], left_out: Callable[[str, str], None]) -> None:
@@ -370,10 +311,7 @@ def test_a_real_first_start_and_help_at_once_after_that(real: tuple[Tree, subpro
     tree, first = real
     assert first.stderr.startswith("Setting up .venv from build/requirements.lock ... done in ")
     assert first.stdout.startswith("Usage: ci_build ")
-    assert min(cpu_seconds(lambda: tree.run("--help")) for _ in range(3)) < 0.5
     assert tree.run("--help").stderr == ""
-    imports = "import auditwheel, click, elftools, filelock, isal.isal_zlib, packaging, platformdirs, rich, zstandard"
-    assert subprocess.run([tree.root / ".venv" / "bin" / "python", "-c", imports]).returncode == 0
     (installer,) = tree.root.glob(".venv/lib/*/site-packages/rich-*.dist-info/INSTALLER")
     assert installer.read_text().strip() == "uv", "pip, which is slower, installed the packages"
 

@@ -9,9 +9,9 @@ import pytest
 
 from ci_build.docs.pages import PICTURES
 from tests.integration.conftest import Released
-from tests.support.pictures.drawing import comparable, draw, text_of
+from tests.support.pictures.drawing import comparable, text_of
 from tests.support.pictures.recordings import DOCTOR, RECORDINGS, doctor_picture, terminal_pictures
-from tests.support.pictures.screenshots import page_text, pages, text_in, with_text
+from tests.support.pictures.screenshots import page_text, pages, text_in
 from tests.support.terminal import ROOT
 
 FOLDER = ROOT / PICTURES
@@ -54,36 +54,3 @@ def test_every_picture_is_on_a_page_with_a_text() -> None:
             assert len(text.split()) >= 4, f"{page.name}: {link}"
             shown.add((page.parent / link).resolve())
     assert shown == {*FOLDER.iterdir()}
-
-
-def test_drawing_keeps_text_and_colours() -> None:
-    output = b"working\r\x1b[2K\x1b[31mred \x1b[1;34mbold\x1b[0m\r\n\r\n  <a> & b" + b"x" * 20 + b"\r\n"
-    svg = draw("demo", output, 20)
-    assert text_of(svg) == ["$ demo", "red bold", "", "  <a> & bxxxxxxxxxxx", "xxxxxxxxx"]
-    fill = re.search(r"r(\d+) \{ fill: #cc555a \}", svg)
-    assert fill is not None
-    assert f'r{fill[1]}" x="0"' in svg
-    assert not EXTERNAL.search(svg)
-
-
-@pytest.mark.parametrize(
-    ("line", "same", "other"),
-    [
-        ("  96.0 MB, 13.2 s", "  101.5 kB, 9.0 s", "  96.0 MB kept"),
-        ("set 73bdc37f48ab of 3", "set abd042b33625 of 12", "lot 73bdc37f48ab of 3"),
-        ("at 2026-11-27T01:33:01Z", "at 2027-01-02T03:04:05Z", "on 2026-11-27T01:33:01Z"),
-        ("by me@host for", "by ci, run 12 for", "by nobody for"),
-        ("gfx942   any       7", "gfx942 any 170", "gfx950 any 7"),
-        ("jax 0.10.2 for Python 3.12", "jax 0.10.2 for Python 3.12", "jax 0.11.0 for Python 3.12"),
-    ],
-)
-def test_comparison_ignores_only_what_differs_between_runs(line: str, same: str, other: str) -> None:
-    assert comparable([line]) == comparable([same])
-    assert comparable([line]) != comparable([other])
-
-
-def test_picture_of_a_page_has_its_text() -> None:
-    png = (FOLDER / "index.png").read_bytes()
-    bare = png.replace(png[png.index(b"zTXt") - 4 : png.index(b"IDAT") - 4], b"")
-    assert text_in(with_text(bare, "a page\nwith text")) == "a page\nwith text"
-    assert "Does my GPU work?" in text_in(png).splitlines()

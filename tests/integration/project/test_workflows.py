@@ -44,46 +44,15 @@ def broken(tmp_path: Path, name: str, old: str, new: str) -> Path:
     return copy
 
 
-def test_every_workflow_exists() -> None:
-    assert [file.stem for file in FILES] == ["ci", "continuous", "docs", "gpu-tests", "images", "nightly", "release"]
-
-
 def test_workflows_match_published_schema() -> None:
     done = validate(*FILES)
     assert done.returncode == 0, done.stdout
-
-
-def test_schema_finds_unknown_key(tmp_path: Path) -> None:
-    copy = broken(tmp_path, "ci.yml", "    timeout-minutes:", "    timeout-minute:")
-    assert "timeout-minute" in validate(copy).stdout
 
 
 def test_zizmor_finds_nothing() -> None:
     done = zizmor(FOLDER)
     assert done.returncode == 0, done.stdout
     assert "No findings to report" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "finding"),
-    [
-        ("        with: { persist-credentials: false }\n", "", "artipacked"),
-        ("@3d3c42e5aac5ba805825da76410c181273ba90b1 # v7.0.1", "@v7", "unpinned-uses"),
-        ("permissions: {}\n", "permissions: write-all\n", "excessive-permissions"),
-        ('run: bash -euo pipefail -c "$COMMAND"', "run: ${{ matrix.run }}", "template-injection"),
-    ],
-)
-def test_zizmor_finds_planted_problem(tmp_path: Path, old: str, new: str, finding: str) -> None:
-    done = zizmor(broken(tmp_path, "ci.yml", old, new))
-    assert done.returncode != 0
-    assert finding in done.stdout
-
-
-def test_zizmor_has_no_ignore_without_reason() -> None:
-    assert [*FOLDER.parent.rglob("zizmor.y*ml")] == []
-    for file in FILES:
-        for comment in re.findall(r"#.*zizmor:.*", file.read_text()):
-            assert re.search(r"zizmor: ignore\[[\w,-]+\] \w+ \w+ \w+", comment), f"{file.name}: {comment}"
 
 
 def test_npm_lock_has_digests_and_no_addresses() -> None:
