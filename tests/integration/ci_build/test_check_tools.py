@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,13 +132,6 @@ def test_check_tools_selects_newest_clang(path: Path, tmp_path: Path) -> None:
     assert clangs == [f"{path / '../lib'}/llvm-18/bin/clang"]
     (tmp_path / "empty").mkdir()
     assert set(report(path, "../empty").problems) == {"clang", "clang++", "libnuma with headers"}
-
-
-def test_check_tools_fails_if_tool_is_missing(path: Path) -> None:
-    argv = ["/bin/sh", str(SCRIPT), str(path / "clang")]
-    assert subprocess.run(argv, env={"PATH": str(path)}, capture_output=True, check=False).returncode == 0
-    (path / "xxd").unlink()
-    assert subprocess.run(argv, env={"PATH": str(path)}, capture_output=True, check=False).returncode == 1
 
 
 # In containers.

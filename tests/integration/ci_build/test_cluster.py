@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,14 +12,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from core.errors import CiBuildError, MachineError
 from core.tasks import TaskInput
 from tests.support import slurm
-from tests.support.ceph import Ceph
 from tests.support.cluster import ROOT, ClusterProcesses, Lines, alive, cluster_processes, until
 from tests.support.docker import Docker
 from tests.support.rbe.keys import Keys
@@ -53,27 +50,6 @@ def test_results_have_values_files_and_inputs(cluster: ClusterProcesses, tmp_pat
     assert len(cluster.ran("two")) == 1
     assert len([line for line in lines.lines if line.startswith("[")]) == 1
     assert [line for line in lines.lines if line.startswith("worker")] == ["worker a begins", "worker a ends"]
-
-
-@pytest.mark.heavy
-def test_files_travel_through_a_bucket_of_a_real_server(
-    cluster: ClusterProcesses, s3_server: Ceph, s3_client: Any, tmp_path: Path
-) -> None:
-    s3_client.create_bucket(Bucket="cluster")
-    cluster.store = f"s3://cluster/some/prefix?endpoint_url={s3_server.url}"
-    cluster.scheduler()
-    cluster.workers("a")
-    (tmp_path / "tree" / "sub").mkdir(parents=True)
-    (tmp_path / "tree" / "sub" / "x").write_text("x")
-    (tmp_path / "file").write_bytes(b"hello" * 40_000)
-    inputs = {"file": TaskInput.of(tmp_path / "file"), "tree": TaskInput.of(tmp_path / "tree")}
-    (result,) = cluster.run([cluster.task("echo", "one", inputs=inputs)]).values()
-    assert result.error == ""
-    assert result.value["inputs"] == {"file": "hello" * 40_000, "tree": ["sub"]}
-    assert (result.folder / "sub" / "out.txt").is_file()
-    stored = {item["Key"] for item in s3_client.list_objects_v2(Bucket="cluster")["Contents"]}
-    assert any(key.endswith(inputs["file"].sha256) for key in stored)
-    assert all(key.startswith("some/prefix/cluster/") for key in stored)
 
 
 @pytest.mark.heavy
@@ -142,42 +118,6 @@ def test_run_survives_restart_of_scheduler(cluster: ClusterProcesses) -> None:
     assert "the connection to the scheduler is lost; connecting again" in lines.lines
     # Results that had come before are not computed again.
     assert min(len(cluster.ran(task.label)) for task in tasks) == 1
-
-
-@pytest.mark.heavy
-def test_worker_of_another_version_is_refused_by_name(cluster: ClusterProcesses, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    ignored = shutil.ignore_patterns(".git", "__pycache__", ".venv*", "integration", "data", "docs", "benchmarks")
-    shutil.copytree(ROOT, other, ignore=ignored, symlinks=True)
-    with (other / "kernels" / "modules.toml").open("a") as file:
-        file.write("# another version\n")
-    cluster.scheduler()
-    cluster.worker("old", root=other)
-    cluster.wait("old")
-    lines = Lines()
-    with pytest.raises(MachineError, match=r"No worker of the cluster could run .* Refused: old \(program:"):
-        cluster.run([cluster.task("sleep", "t", seconds=0)], lines, patience=3)
-    assert any(line.startswith("worker old (program:") and "is refused" in line for line in lines.lines)
-    assert cluster.ran("t") == []
-    cluster.workers("new")
-    assert cluster.run([cluster.task("sleep", "t", seconds=0)])["t"].worker == "new"
-
-
-@pytest.mark.heavy
-def test_tasks_wait_for_resources_and_memory(cluster: ClusterProcesses) -> None:
-    cluster.scheduler()
-    cluster.workers("plain")
-    cluster.worker("gpu", "--resources=gfx942=2", "--memory=5000")
-    cluster.wait("gpu")
-    tasks = [
-        cluster.task("sleep", "on gpu", seconds=0, resources={"gfx942": 2}),
-        cluster.task("sleep", "large", seconds=0, memory_mb=4000),
-    ]
-    assert {result.worker for result in cluster.run(tasks).values()} == {"gpu"}
-    lines = Lines()
-    with pytest.raises(MachineError, match="could run the remaining 1 tasks for 3 s"):
-        cluster.run([cluster.task("sleep", "more", seconds=0, resources={"gfx942": 3})], lines, patience=3)
-    assert "waiting for a worker with gfx942=3" in lines.lines
 
 
 @pytest.mark.heavy

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ci_build import cli
-from core.errors import InputError, RequestError
+from core.errors import InputError
 from tests.support.cluster import cluster_processes
 from tests.support.nights import publish_wheels
 
@@ -64,25 +64,3 @@ def test_sets_of_two_workers_are_those_of_one_machine(
             assert cli.run(words) == 0
             assert files(tmp_path / "own" / cell["name"]) == files(tmp_path / "dist" / cell["name"])
             assert built[cell["name"]]["set"] == json.loads(Path(cell["out"], "wheels.json").read_text())["digest"]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((), "`matrix run` needs --cluster."),
-        (
-            ("--cluster=tcp://127.0.0.1:9", "--cluster-store=store", "--dry-run"),
-            "A build on a cluster has no --dry-run.",
-        ),
-        (("--cluster=tcp://127.0.0.1:9", "--cluster-store=store", "--songs=1"), "would be refused: "),
-        (("--cluster=tcp://127.0.0.1:9",), "--cluster needs --cluster-store"),
-    ],
-)
-def test_matrix_run_refuses_options(
-    words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    assert cli.run(["matrix", "run", *AXES, "--rocm-versions=7.2.0", *words]) == RequestError.exit_code
-    assert message in capsys.readouterr().err
-    assert [*tmp_path.iterdir()] == []

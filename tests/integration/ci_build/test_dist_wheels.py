@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -95,29 +93,13 @@ def test_pylock_installs_exactly_the_set(made: Path, tmp_path: Path) -> None:
         assert f"+ {name}=={VERSION}" in done.stderr
 
 
-def test_second_run_is_up_to_date_and_quick(made: Path, cache: Path) -> None:
+def test_second_run_is_up_to_date(made: Path, cache: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in made.rglob("*")}
-    began = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     argv = [*CI_BUILD, "dist_wheels", *OPTIONS, f"--out={made}", f"--cache-dir={cache}"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert "is up to date; nothing to do" in done.stderr
-    # Processor time, since a busy machine is not a failure.
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - began < 5
     assert {path: path.stat().st_mtime_ns for path in made.rglob("*")} == before
-
-
-@pytest.mark.heavy
-def test_changed_file_is_restored_from_finished_steps(made: Path, cache: Path, tmp_path: Path) -> None:
-    out = tmp_path / "dist"
-    assert dist_wheels(out, cache).returncode == 0
-    digest = load_wheel_set((out / "wheels.json").read_text()).digest
-    (wheel,) = out.glob("jax_rocm7_plugin-*.whl")
-    wheel.write_bytes(wheel.read_bytes()[:-1])
-    done = dist_wheels(out, cache)
-    assert "up to date" not in done.stderr
-    assert done.stderr.count(" kept") == 3
-    assert load_wheel_set((out / "wheels.json").read_text()).digest == digest
 
 
 @pytest.mark.heavy
@@ -170,23 +152,6 @@ def test_interrupted_run_leaves_nothing_and_resumes(cache: Path, tmp_path: Path,
     assert done.returncode == 0, done.stderr
     assert "repair jax-rocm7-pjrt: " not in done.stderr, "the finished step ran again"
     assert [path.name for path in tmp_path.iterdir()] == ["dist"]
-
-
-def test_foreign_file_in_set_folder_is_refused(made: Path, cache: Path, tmp_path: Path) -> None:
-    shutil.copytree(made, tmp_path / "dist")
-    (tmp_path / "dist" / "NOTES.txt").write_text("keep")
-    done = dist_wheels(tmp_path / "dist", cache, "--wheel-post-release=3")
-    assert done.returncode == 2
-    assert "do not belong to a wheel set, such as NOTES.txt" in done.stderr
-    assert (tmp_path / "dist" / "NOTES.txt").read_text() == "keep"
-
-
-@pytest.mark.heavy
-def test_missing_target_features_are_refused(cache: Path, tmp_path: Path) -> None:
-    done = dist_wheels(tmp_path / "dist", cache, "--targets=gfx942:xnack+")
-    assert done.returncode == 9
-    assert "has no code for gfx942:xnack+, only for gfx942" in done.stderr
-    assert not (tmp_path / "dist").exists()
 
 
 def test_concurrent_run_is_refused(cache: Path, tmp_path: Path) -> None:

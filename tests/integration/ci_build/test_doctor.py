@@ -7,8 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,36 +95,6 @@ def test_doctor_refuses_non_python(path: str, says: str) -> None:
     assert done.returncode not in (0, SICK)
     assert says in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.network
-def test_the_published_wheels_are_read_and_their_needs_named(
-    venv: Path, real_wheel: Callable[..., Path], tmp_path: Path
-) -> None:
-    version = "{}.{}".format(*sys.version_info[:2])
-    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
-    for name, python in (("jax", ""), ("jaxlib", version), ("jax-rocm7-plugin", version)):
-        with zipfile.ZipFile(real_wheel(name, "0.10.2", *([python] if python else []))) as archive:
-            small = [n for n in archive.namelist() if not n.startswith(("jax/", "jaxlib/"))]
-            archive.extractall(site, small)
-    empty = {"ROCM_PATH": "", "LD_LIBRARY_PATH": ""}
-    body = facts(python=venv, env=empty)
-    assert body["packages"]["installed"]["jax-rocm7-plugin"]["requires"] == ["jax-rocm7-pjrt==0.10.2"]
-    lacking = {Path(file).name: names for file, names in body["packages"]["lacking"].items()}
-    assert "libhipsolver.so.1" in lacking["_solver.so"]
-    assert "not-installed" in codes(body)
-    assert codes(body).isdisjoint({"damaged", "misfit"})
-    # A ROCm with every needed name: no library is missing, and none is loaded for the check.
-    rocm = tmp_path / "rocm"
-    (rocm / "lib").mkdir(parents=True)
-    for names in lacking.values():
-        for name in names:
-            (rocm / "lib" / name).touch()
-    assert facts(python=venv, env={**empty, "ROCM_PATH": str(rocm)})["packages"]["lacking"] == {}
-    library = site / "jax_rocm7_plugin" / "_solver.so"
-    library.write_bytes(library.read_bytes()[:1000])
-    damaged = facts(python=venv, env=empty)
-    assert "damaged" in codes(damaged)
 
 
 def test_doctor_reports_silent_index_in_time() -> None:

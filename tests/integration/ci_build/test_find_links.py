@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.file_server import Behaviour, serving
 from tests.support.made_wheel import GLIBC, MadeWheel, library
 from tests.support.tiny_elf import TinySymbol
 from tests.support.wheel_sets import pjrt, plain, plugin
@@ -78,15 +77,6 @@ def test_set_from_folder_is_recorded_and_follows_its_wheels(tmp_path: Path, fold
     said, again = build(tmp_path, "--find-links=wheels")
     assert "up to date" not in said
     assert {item["filename"]: item["sha256"] for item in again["inputs"]}[path.name] == sha256(path)
-
-
-def test_set_from_page_records_its_url(tmp_path: Path, folder: Path) -> None:
-    page = "".join(f'<a href="{path.name}">{path.name}</a>' for path in folder.iterdir()).encode()
-    files = {f"/{path.name}": path.read_bytes() for path in folder.iterdir()} | {"/links.html": page}
-    with serving(Behaviour(files=files)) as server:
-        _, made = build(tmp_path, f"--find-links={server.url}/links.html,wheels")
-        assert made["request"]["find_links"] == [f"{server.url}/links.html", str(folder)]
-        assert {item["sha256"] for item in made["inputs"]} <= {sha256(path) for path in folder.iterdir()}
 
 
 def test_find_links_without_the_wheel_names_requirement(tmp_path: Path, folder: Path) -> None:

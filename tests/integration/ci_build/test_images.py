@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ci_build.containers.engine import find_engine
 from ci_build.images import local
-from ci_build.images.builder import ImageBuilder
 from ci_build.images.pins import load_pins
-from ci_build.images.recipe import BaseImage, Recipe
-from core.errors import ProcessError, RequestError
 from core.process import HostRunner
-from core.report import Reporter
 from tests.support import image_parts, registry
 from tests.support.docker import Docker
 from tests.support.file_server import Behaviour, serving
-from tests.support.image_parts import CI_BUILD, Place
+from tests.support.image_parts import Place
 
 pytestmark = [pytest.mark.heavy, pytest.mark.network]
 PUBLIC = "public.invalid"
@@ -90,25 +84,6 @@ def test_manylinux_is_built_once_pushed_and_found(place: Place) -> None:
     assert by_name.id == first["id"]
 
 
-def test_build_without_base_stops_before_rocm_is_fetched(place: Place) -> None:
-    name = "therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz"
-    words = ("dist_wheels", f"--therock-path={place.server.url}/{name}", "--rocm-version=7.10.0a20251120")
-    pin = load_pins().get("base", "manylinux_2_28", "x86_64").reference.removeprefix("quay.io")
-    cache = f"--cache-dir={place.folder / 'cache'}"
-    done = subprocess.run(
-        [*CI_BUILD, *words, cache, f"--image-mirror=quay.io={place.registry}", "--python-versions=3.12"],
-        env={**place.engine.environment, "CI_BUILD_CONTAINER_ENGINE": place.engine.program},
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=place.folder,
-    )
-    assert done.returncode == 6, done.stderr
-    assert f"Cannot pull {place.registry}{pin}: " in done.stderr
-    assert "manifest unknown" in done.stderr
-    assert place.server.seen == []
-
-
 def test_mirror_with_another_image_is_refused(place: Place) -> None:
     place.ci_build("images", "update", f"--image-mirror={PUBLIC}={place.registry}")
     digest = load_pins(place.pins).get("base", "manylinux_2_28", "x86_64").digest
@@ -131,33 +106,6 @@ def test_mirror_with_another_image_is_refused(place: Place) -> None:
     blob.write_bytes(blob.read_bytes() + b" ")
     changed = place.ci_build(*words[:3], f"--image-mirror={PUBLIC}={place.registry}", code=6)
     assert f"Cannot pull {place.registry}/stand/in@{digest}: " in changed.stderr
-
-
-def test_missing_images_are_pulled_from_mirror(place: Place) -> None:
-    image, mirror = f"{PUBLIC}/some/image:1", f"--image-mirror={PUBLIC}={place.registry}/hub"
-    words = ("images", "run", image, "--no-gpu", "--container-network=none", "--test-cmd=echo from the image", mirror)
-    based = ("images", "build", "manylinux", f"--base-docker={image}", mirror)
-    for refused in (place.ci_build(*words, code=6), place.ci_build(*based, code=6)):
-        assert f"Cannot pull {place.registry}/hub/some/image:1: " in refused.stderr
-        assert "manifest unknown" in refused.stderr or "name unknown" in refused.stderr
-    host = HostRunner(place.engine.environment)
-    (place.folder / "bash").mkdir()
-    bash = '#!/bin/sh\\n[ "$1" = --version ] && echo bash stand-in || exec sh "$@"\\n'
-    (place.folder / "bash" / "Dockerfile").write_text(f"FROM {place.stand_in}\nRUN printf '{bash}' > /usr/bin/bash\n")
-    made = f"jax-rocm-test-bash:{place.mark}"
-    place.engine.run("build", "--network=none", "--tag", made, str(place.folder / "bash"))
-    pushed = local.push(find_engine(place.engine.program, host), host, made, f"{place.registry}/hub/some/image:1")
-    place.engine.run("image", "rm", "--force", made, f"{place.registry}/hub/some/image:1", check=False)
-    assert place.engine.run("image", "inspect", f"{place.registry}/hub/some/image:1", check=False).returncode
-    assert place.ci_build(*words).stdout == "from the image\n"
-    # The image is here now, so that no registry is needed.
-    again = place.ci_build(*words)
-    assert (again.stdout, "pulling" in again.stderr) == ("from the image\n", False)
-    place.engine.run("image", "rm", "--force", f"{place.registry}/hub/some/image:1")
-    built = place.ci_build(*based, "--json")
-    assert json.loads(built.stdout)[0]["built"] is True
-    assert f"pulling {place.registry}/hub/some/image:1" in built.stderr
-    assert pushed.startswith(f"{place.registry}/hub/some/image@sha256:")
 
 
 def test_manylinux_compiles_for_any_user(place: Place) -> None:
@@ -195,49 +143,3 @@ def test_download_with_wrong_digest_is_refused(place: Place) -> None:
     assert load_pins(place.pins).get("download", "bazel", "x86_64").digest != ""
     made = place.ci_build("images", "build", "manylinux", f"--base-docker={place.stand_in}", "--json")
     assert json.loads(made.stdout)[0]["built"] is True
-
-
-def test_search_builds_nothing_and_checks_content(place: Place) -> None:
-    base = f"--base-docker={place.stand_in}"
-    words = ("images", "build", "manylinux", base, "--builder-image=search")
-    assert "and no registry is configured" in place.ci_build(*words, code=6).stderr
-    assert "Cannot pull" in place.ci_build(*words, f"--image-registry={place.registry}", code=6).stderr
-    built = json.loads(place.ci_build("images", "build", "manylinux", base, "--json").stdout)[0]
-    name = built["name"]
-    place.engine.run("image", "rm", "--force", built["id"])
-    # Another image was pushed under that name.
-    place.engine.run("tag", place.stand_in, f"{place.registry}/{name}")
-    place.engine.run("push", f"{place.registry}/{name}")
-    refused = place.ci_build(*words, f"--image-registry={place.registry}", code=6)
-    assert "was not built from the current" in refused.stderr
-
-
-def test_unused_build_argument_is_refused(engine: Docker, tmp_path: Path) -> None:
-    builder = ImageBuilder(
-        pins=load_pins(),
-        cache=tmp_path,
-        host=HostRunner(engine.environment),
-        progress=Reporter(terminal=False),
-        connect=lambda: pytest.fail("nothing is downloaded"),
-        engine_name=engine.program,
-    )
-    name = f"jax-rocm-test-unused-{uuid.uuid4().hex}"
-    recipe = Recipe(
-        name=name,
-        dockerfile="ARG BASE\nFROM ${BASE}\nARG USED\nRUN test ${USED} = x\n",
-        base=BaseImage(identity="of the test", image=engine.builder),
-        arguments={"USED": "x", "THEROCK_PATH": "y"},
-    )
-    with pytest.raises(RequestError, match=r"does not use the build argument THEROCK_PATH\."):
-        builder.build(recipe)
-    assert name not in engine.ask("image", "ls")
-    good = replace(recipe, arguments={"USED": "x"})
-    assert builder.build(good).built
-    engine.run("image", "rm", good.tag)
-    # A step that fails leaves nothing: no image, no container.
-    bad = replace(recipe, arguments={"USED": f"not-{name}"})
-    with pytest.raises(ProcessError, match=r"(exit|non-zero) (code|status):? 1"):
-        builder.build(bad)
-    assert name not in engine.ask("image", "ls")
-    assert f"not-{name}" not in engine.ask("ps", "--all", "--no-trunc")
-    assert [path.name for path in (tmp_path / "images/contexts").iterdir() if not path.name.startswith(".")] == []

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from ci_build.release import device_gate, device_image, device_step, gating
-from ci_build.release.device_image import ImageGateRun
+from ci_build.release import device_gate, device_step
 from ci_build.release.request import ReleaseOptions, SigningKey
 from ci_build.rocm.request import RocmStorage
-from core.errors import CiBuildError, GateError, MachineError, RequestError
+from core.errors import GateError, MachineError, RequestError
 from core.model import ROCM_LOCK, Outcome, Requirement
 from promotion.evidence.evidence import read_all
 from promotion.gates.common.gate import Check, Gate, GateContext, error
@@ -25,13 +24,10 @@ from promotion.gates.device.request import DeviceRequest
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support import sets
-from tests.support.cluster import cluster_processes
 from tests.support.fake_devices import fake_devices
 from tests.support.nights import INDEX, Nights, nights, small_release
 
 __all__ = ["nights", "small_release"]
-
-IMAGE = "registry.example/rocm@sha256:" + "1" * 64
 
 
 @dataclass
@@ -104,17 +100,6 @@ def test_night_tests_its_own_gpus_and_leaves_others_to_jobs(
     assert (said(capsys)[0]["state"], len(gpus.runs)) == ("unchanged", 2)
 
 
-def test_release_tests_visible_gpus_of_this_machine(
-    nights: Nights, gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "2,3")
-    words = ("--channel=nightly", "--device-gate=here", f"--jax-tests=https://example.org/jax@{'a' * 40}", "--json")
-    assert nights.run("release", *words) == 0
-    assert said(capsys)[0]["state"] == "pending"
-    (request,) = (config.request for config in gpus.runs)
-    assert (request.jax_tests, request.devices) == (f"https://example.org/jax@{'a' * 40}", 2)
-
-
 def test_own_gpus_load_the_rocm_of_the_set(nights: Nights, gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch) -> None:
     caches: list[Path] = []
 
@@ -160,59 +145,6 @@ def test_machine_without_gpu_ends_the_night_before_its_build(
     assert not nights.bucket.exists()
     assert nights.run("release", "--channel=nightly", "--device-gate=here") == MachineError.exit_code
     assert not nights.bucket.exists()
-
-
-@pytest.mark.parametrize(("code", "expected"), [(3, MachineError), (2, RequestError)])
-def test_image_of_the_tests_is_started_with_the_night(
-    code: int, expected: type[CiBuildError], nights: Nights, gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    started: list[ImageGateRun] = []
-
-    def run_in_image(run: ImageGateRun, *_: object) -> tuple[int, tuple[()]]:
-        started.append(run)
-        return code, ()
-
-    monkeypatch.setattr(device_image, "run_in_image", run_in_image)
-    assert night(nights, f"--image={IMAGE}") == expected.exit_code
-    one, _ = said(capsys)
-    assert (one["state"], f"ended with exit code {code} and no evidence." in one["error"]) == ("failed", True)
-    assert one["jobs"]["jobs"][0]["argv"].count(IMAGE) == 1
-    (run,) = started
-    assert (run.request.image, run.request.devices, run.request.family) == (IMAGE, 8, "gfx94X-dcgpu")
-    assert (run.bucket_name, run.channel, run.settings.cache) == (str(nights.bucket), "nightly", nights.cache)
-    assert gpus.runs == []
-
-
-@pytest.mark.heavy
-def test_night_tests_gpus_of_a_cluster(
-    nights: Nights, gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    notes = nights.folder / "notes"
-    notes.mkdir()
-    gpus.devices = ()  # this machine needs none
-    monkeypatch.setenv("FAKE_SECONDS", "0")
-    with cluster_processes(nights.folder / "cluster") as cluster:
-        cluster.scheduler()
-        for name, gfx in (("a", "gfx942"), ("b", "gfx950")):
-            monkeypatch.setenv("FAKE_GPUS", f"1:{gfx}:{notes}")
-            cluster.worker(name, "--jobs=2", "--memory=20000", f"--resources={gfx}=1")
-            cluster.wait(name)
-        words = ("--device-gate=cluster", f"--cluster={cluster.address}", f"--cluster-store={nights.folder / 'store'}")
-        compiling, run_gates = list[object](), gating.run_gates
-
-        def noted(*given: Any) -> Any:
-            compiling.append(given[3].tasks)
-            return run_gates(*given)
-
-        monkeypatch.setattr(gating, "run_gates", noted)
-        assert night(nights, *words) == 0
-        one, _ = said(capsys)
-    # The gate compile uses the cluster too.
-    assert [type(tasks).__name__ for tasks in compiling] == ["Cluster"]
-    assert (one["state"], one["entry"]) == ("promoted", 1)
-    assert {row["target"]: row["now"] for row in one["targets"]} == {"gfx942": "device", "gfx950": "device"}
-    assert len([*notes.iterdir()]) == 16
 
 
 @pytest.mark.parametrize(

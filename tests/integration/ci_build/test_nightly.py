@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from ci_build import cli
-from ci_build.release import gating, nightly
-from core.errors import BucketError, GateError, PromotionBlockedError, RequestError
+from ci_build.release import gating
+from core.errors import GateError, PromotionBlockedError, RequestError
 from core.report import Reporter
 from promotion.index.audit import verify
 from promotion.index.ledger import read_ledger
@@ -25,7 +25,6 @@ from promotion.storage.keys import ReleasedIndex, StagedSet
 from tests.support.nights import INDEX, Nights, nights, publish_wheels, record_passes, small_release
 
 __all__ = ["nights", "small_release"]
-CONTINUOUS = Path(nightly.__file__).with_name("continuous.toml")
 
 NEW_ROCM = "--rocm-version=7.2.1"
 
@@ -306,27 +305,3 @@ def test_history_lists_nights_with_their_numbers(nights: Nights, capsys: pytest.
     assert cli.run([*words, "--limit=1"]) == 0
     shown = capsys.readouterr().out
     assert ("staged" in shown, "entry 1" in shown) == (True, False)
-
-
-def test_night_whose_staged_set_was_removed_is_still_done(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
-    assert night(nights) == 0
-    assert cli.run(["staging", "gc", INDEX, "--days=0", "--apply", f"--bucket={nights.bucket}"]) == 0
-    assert not [*DirBucket(nights.bucket).list(f"v2-staging/{INDEX}/")]
-    capsys.readouterr()
-    assert night(nights, "--json") == 0
-    (one,) = said(capsys)
-    assert (one["state"], len(nights.gated)) == ("unchanged", 1)
-    assert {item["gate"] for item in one["counts"]} >= {"compile", "device"}
-    assert cli.run(["history", INDEX, "--nights", "--json", f"--bucket={nights.bucket}"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["sizes"]
-
-
-def test_damaged_record_of_a_night_is_reported(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
-    assert night(nights) == 0
-    (record,) = list_nights(DirBucket(nights.bucket), INDEX)
-    path = nights.bucket / record.key
-    path.chmod(0o644)
-    path.write_text(path.read_text().replace("7.2.0", "7.2.9"))
-    capsys.readouterr()
-    assert cli.run(["history", INDEX, "--nights", f"--bucket={nights.bucket}"]) == BucketError.exit_code
-    assert "has other inputs than its name says" in capsys.readouterr().err

@@ -109,13 +109,3 @@ def test_source_of_installed_tree_is_unknown(checkout: Path, monkeypatch: pytest
     assert source().commit
     monkeypatch.setenv("PATH", str(tmp_path))
     assert source() == PolicySource()
-
-
-def test_source_of_vendored_tree_is_outer_checkout(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    vendored = checkout / "vendored"
-    write(vendored)
-    git(checkout, "add", ".")
-    git(checkout, "commit", "--quiet", "-m", "two")
-    monkeypatch.setattr(authority, "POLICY_FILE", vendored / "promotion" / "policy.toml")
-    (checkout / "outside").write_text("")
-    assert source() == PolicySource(commit=git(checkout, "rev-parse", "HEAD"), ref="refs/heads/main", clean=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ci_build import cli
-from ci_build.release import authority, gating, steps
-from core.errors import BucketError, CiBuildError, GateError, PromotionBlockedError, RequestError
+from ci_build.release import authority, gating
+from core.errors import BucketError, GateError, PromotionBlockedError, RequestError
 from core.number_ranges import NO_NUMBERS
 from promotion.evidence.signing import load_signer
 from promotion.index.ledger import read_ledger
@@ -126,25 +125,6 @@ def test_release_blocked_by_policy_ends_with_its_exit_code(nights: Nights, capsy
     assert not (nights.bucket / "v2").exists()
 
 
-@pytest.mark.parametrize(
-    ("error", "state"),
-    [
-        (BucketError("The bucket cannot read or write x: No space left on device."), "failed"),
-        (PromotionBlockedError("Another run promoted a higher version."), "blocked"),
-    ],
-)
-def test_release_is_blocked_only_if_the_policy_blocks_it(
-    nights: Nights, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: CiBuildError, state: str
-) -> None:
-    def promote(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr(steps, "promote", promote)
-    assert nights.run("release", *NIGHTLY, "--json") == error.exit_code
-    (one,) = json.loads(capsys.readouterr().out)["sets"]
-    assert (one["state"], one["error"], one["entry"]) == (state, str(error), 0)
-
-
 def test_release_without_ledger_key_or_protected_ref_builds_nothing(
     nights: Nights, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,14 +174,6 @@ def test_release_never_promotes_withdrawn_set_again(nights: Nights, capsys: pyte
     assert read_head(DirBucket(nights.bucket), ReleasedIndex(index=INDEX))[0].state.visible == NO_NUMBERS
 
 
-def test_failed_build_is_part_of_the_summary(nights: Nights, tmp_path: Path) -> None:
-    shutil.copytree(nights.wheels, tmp_path / "wheels")
-    next((tmp_path / "wheels").glob("jaxlib-*")).unlink()
-    nights.wheels = tmp_path / "wheels"
-    assert nights.run("release", *NIGHTLY, "--summary=s.md") == 6
-    assert "pip found no distribution for jaxlib" in (tmp_path / "s.md").read_text()
-
-
 def test_summary_goes_to_the_job_summary_of_github(
     nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,13 +201,3 @@ def test_release_refuses_bad_options_before_any_work(
     assert nights.run("release", *words) == RequestError.exit_code
     assert message in capsys.readouterr().err
     assert not nights.bucket.exists()
-
-
-def test_steps_end_after_the_last_requested_one(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
-    assert nights.run("release", *NIGHTLY, "--steps=build", "--json") == 0
-    (one,) = json.loads(capsys.readouterr().out)["sets"]
-    assert (one["state"], nights.gated, one["entry"]) == ("staged", [], 0)
-    assert nights.run("release", *NIGHTLY, "--steps=build,gates", "--json") == 0
-    (one,) = json.loads(capsys.readouterr().out)["sets"]
-    assert (one["state"], len(nights.gated), one["entry"]) == ("staged", 1, 0)
-    assert not (nights.bucket / "v2").exists()

@@ -26,7 +26,7 @@ from core.errors import InputError, MachineError
 from core.http.client import Client, RetryPolicy
 from core.http.part import PartFile
 from core.report import Reporter
-from core.store import in_use, lock_shared
+from core.store import in_use
 from core.unpack.contents import differences
 from tests.support.file_server import Behaviour, serving
 from tests.support.made_rocm import COMPRESS, NAME, make_rocm, tarball
@@ -174,17 +174,6 @@ def test_store_leaves_nothing_of_absent_file(tmp_path: Path, told: Behaviour) ->
     assert listing(tmp_path) == []
 
 
-def test_store_removes_files_of_killed_runs_only(tmp_path: Path, told: Behaviour) -> None:
-    trees = tmp_path / "trees"
-    (trees / ".new-dead/rocm/a").mkdir(parents=True)
-    (trees / ".new-dead/rocm/a").chmod(0o555)
-    (trees / ".new-alive").mkdir()
-    lock = lock_shared(trees / ".new-alive")
-    tree = from_url(told, tmp_path)
-    os.close(lock)
-    assert names(trees) == sorted([".new-alive", tree.root.parent.name])
-
-
 def test_store_shares_tree_between_runs(tmp_path: Path, told: Behaviour, data: bytes) -> None:
     sha256 = hashlib.sha256(data).hexdigest()
     first = from_url(told, tmp_path, sha256=sha256)
@@ -214,12 +203,6 @@ def test_store_fetches_unpinned_file_again_after_change(tmp_path: Path, told: Be
     told.etag, told.sent = False, 0
     from_url(told, tmp_path)
     assert told.sent >= len(told.files[PATH])
-
-
-def test_store_without_tarball_cache_keeps_tree_only(tmp_path: Path, told: Behaviour, data: bytes) -> None:
-    tree = from_url(told, tmp_path, keep=False)
-    assert names(tmp_path) == ["origins", "trees"]
-    assert tree.size == len(data)
 
 
 def test_store_refuses_other_sha256_and_leaves_nothing(tmp_path: Path, data: bytes) -> None:
@@ -285,16 +268,6 @@ def test_store_concurrent_runs_fetch_once(tmp_path: Path, data: bytes, capsys: p
         assert first.result() == second.result()
         assert told.sent <= len(data) + 2
     assert f"wait for another run that downloads {NAME}" in capsys.readouterr().err
-
-
-def test_store_unpacks_and_hashes_local_tarball(tmp_path: Path, data: bytes) -> None:
-    file = tmp_path / NAME
-    file.write_bytes(data)
-    tree = store(tmp_path / "store").from_file(file, selection(full=False))
-    assert tree.sha256 == hashlib.sha256(data).hexdigest()
-    assert differences(tree.root, tree.contents) == ()
-    with pytest.raises(WrongDigestError, match="has sha256"):
-        store(tmp_path / "store").from_file(file, selection(full=False), sha256="1" * 64)
 
 
 def test_store_trim_keeps_entries_in_use(tmp_path: Path, told: Behaviour) -> None:

@@ -222,24 +222,3 @@ def therock(place: Place, base: str, url: str, seen: list[str]) -> None:
     assert "does not provide rocm[libraries,devel,device-gfx908," in refused.stderr
     refused = place.ci_build(*words[:-2], "--llvm-version=20", code=2)
     assert "--llvm-version has no effect without --install-llvm" in refused.stderr
-
-
-def test_manylinux_contains_named_rocm(place: Place) -> None:
-    (place.folder / NAME).write_bytes(tarball(make_rocm(place.folder / "rocm")))
-    base = f"--base-docker={place.stand_in}"
-    words = ("images", "build", "manylinux", base, f"--therock-path={NAME}", "--json")
-    (image,) = names(place.ci_build(*words))
-    assert image["tags"] == [f"jax-manylinux_2_28-therock-{VERSION}"]
-    said = place.engine.ask(
-        *("run", "--rm", "--network=none", image["tags"][0], "sh", "-c"),
-        "cat /opt/rocm/.info/version; echo; command -v bazel",
-    )
-    assert said.split() == ["7.10.0", "/usr/local/bin/bazel"]
-    (again,) = names(place.ci_build(*words, "--builder-image=search"))
-    assert (again["tags"], again["built"]) == (image["tags"], True)
-    assert names(place.ci_build(*words))[0]["id"] == image["id"]
-    job = ("--rocm-build-job=Nightly", "--rocm-build-num=7", f"--rocm-build-url={place.server.url}/{{job}}/{NAME}")
-    (planned,) = names(place.ci_build("images", "build", "manylinux", base, *job, "--dry-run", "--json"))
-    assert planned["name"] == f"jax-manylinux_2_28-rocm-{VERSION}-nightly-7"
-    refused = place.ci_build("images", "build", "manylinux", base, f"--therock-path={place.folder}", code=2)
-    assert "is not a ROCm" in refused.stderr

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 from dataclasses import replace
@@ -166,31 +165,3 @@ def test_wheel_linked_with_another_rocm_is_refused(place: Place) -> None:
     (kept,) = (place.folder / "other-rocm.logs" / "refused").iterdir()
     assert str(kept) in done.stderr
     assert kept.name.startswith("jax_rocm7_pjrt-")
-
-
-def test_dry_run_shows_containers_of_real_run(place: Place) -> None:
-    jax = jax_in(place.folder / "no-build")
-    (jax / "build" / "build.py").write_text("raise SystemExit(3)\n")
-    here, out = replace(place, rocm=docker.rocm(VERSION)), place.folder / "planned"
-    words = ["--targets=gfx942", "--container-memory=8g", f"--disk-cache={place.folder / 'planned-actions'}"]
-    planned = here.dry_run(out, *words, jax=jax)
-    assert planned.returncode == 0, planned.stderr
-    done = here.run(out, *words, "--verbose", jax=jax)
-    assert (done.returncode, "exit code 3" in done.stderr) == (12, True), done.stderr
-    shown = [container_of(line, place) for line in re.sub(r" \\\n\s+", " ", planned.stdout).splitlines()]
-    ran = [container_of(line, place) for line in done.stderr.splitlines()]
-    tools, clang, first, *_ = filter(None, shown)
-    assert [*filter(None, ran)] == [tools, clang, first]
-    assert ("/check-tools.sh" in tools, clang[-1], "build/build.py" in first) == (True, "--version", True)
-
-
-def container_of(line: str, place: Place) -> list[str]:
-    """Return the words of a `docker run` without parts that differ between runs; empty for other lines."""
-    match = re.fullmatch(r"\s*(?:\$ )?\S*docker (run .*)", line)
-    words = shlex.split(match[1]) if match else []
-    for option in ("--cidfile", "--label", "--label"):
-        if option in words:
-            del words[words.index(option) : words.index(option) + 2]
-    name = place.engine.builder()
-    identity = place.engine.ask("image", "inspect", "--format={{.Id}}", name)
-    return [re.sub(r"/llvm-\d+/", "/llvm/", name if word == identity else word) for word in words]

@@ -12,7 +12,6 @@ import pytest
 
 from ci_build.build.source.build_py import IN_CONTAINER, build_commands
 from ci_build.build.source.pins import pins_for
-from ci_build.images.pins import load_pins
 from core.model import GfxTarget
 from core.versions import set_version
 from tests.integration.conftest import ci_build
@@ -63,49 +62,6 @@ def test_dry_run_shows_commands_of_plan(tmp_path: Path) -> None:
     assert pinned is not None
     assert f"fetch jax at {pinned.jax}" in done.stdout
     assert done.stderr == ""
-
-
-def test_dry_run_is_one_ordered_page(tmp_path: Path) -> None:
-    text = dry_run(tmp_path, "--container-memory=32g", "--image-mirror=quay.io=127.0.0.1:1/q").stdout
-    assert [line for line in text.splitlines() if line[0] != " "][2:-1] == [
-        "container engine: docker, whose daemon is assumed to run as root",
-        "image look-ups:",
-        "rocm:",
-        *[line for line in text.splitlines() if line.startswith("builder image: jax-manylinux_2_28:")],
-        "resolve:",
-        "fetch:",
-        "sources:",
-        "build:",
-        "repair:",
-        "take:",
-        "write:",
-    ]
-    # Only an option with one long value is wider.
-    wide = [line for line in text.splitlines() if line.endswith("\\") and len(line) > 120]
-    assert [line for line in wide if len(line.split()) > 3] == []
-    ran = commands(text)
-    starts = [" ".join(shlex.split(command)[:2]) for command in ran]
-    pip = next(start for start in starts if start.endswith(" -m"))
-    assert starts == [
-        *("docker info", "docker image", "docker pull", "docker tag", "docker image", "docker build", "docker ps"),
-        *("docker run", "docker run", pip, "git -c", "git -c", "git -c", "docker run", "docker run"),
-    ]
-    (pull,) = (command for command in ran if command.startswith("docker pull"))
-    pin = load_pins().get("base", "manylinux_2_28", "x86_64")
-    assert pull == f"docker pull 127.0.0.1:1/q/pypa/manylinux_2_28_x86_64@{pin.digest}"
-    written = "rocm-manifest.json, rocm.lock, constraints.txt, pylock.toml, sbom.cdx.json, SHA256SUMS"
-    assert f"  write {written}, and wheels.json last\n" in text
-    cache, jax = tmp_path / "cache", pins_for("0.10.2")
-    assert jax is not None
-    for command in (command for command in ran if " build/build.py " in command):
-        assert "--memory 32g --memory-swap 32g" in command
-        for mount in (
-            f"source={cache}/rocm/trees/DIGEST/rocm,target=/opt/rocm,readonly",
-            f"source={cache}/builds/out,target=/out",
-            f"source={cache}/bazel,target=/cache",
-            f"source={cache}/sources/jax-{jax.jax},target=/jax",
-        ):
-            assert f"--mount type=bind,{mount} " in command
 
 
 def test_dry_run_shows_look_up_of_head(tmp_path: Path) -> None:

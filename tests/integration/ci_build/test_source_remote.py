@@ -199,17 +199,3 @@ def test_rejected_credentials_fall_back_or_fail(place: Place, service: rbe.Servi
     assert done.returncode == 12, done.stderr
     assert "Failed to query remote execution capabilities: UNAUTHENTICATED" in done.stderr, "it has no token"
     assert not refused.exists()
-
-
-def test_lost_executors_fall_back_to_local_build(place: Place, service: rbe.Service) -> None:
-    """This must be the last test, because it stops the service."""
-    keys, out = service.keys, place.folder / "gone"
-    options = [*SMALL, "--targets=gfx950", "--rbe", f"--rbe-endpoint={service.endpoint}", *keys.tls]
-    options.append(f"--rbe-bazelrc={keys.bazelrc(IMPATIENT)}")
-    with service.worker("only") as worker:
-        process = replace(place, cache="cache-gone", rocm=docker.rocm(VERSION, "link")).start(out, *options)
-        wait_for(lambda: service.ran(worker) > 1, process)
-        service.stop()
-        _, said = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0, said
-    assert "actions ran on this machine" in said

@@ -90,26 +90,6 @@ def test_update_pins_every_release_from_server(server: Path) -> None:
     assert update(server).stderr.strip().endswith("nothing changed")
 
 
-def test_update_from_checkouts_adds_next_release_only(server: Path) -> None:
-    where = [f"--jax-source-dir={server / 'jax-ml/jax'}", f"--rocm-jax-source-dir={server / 'ROCm/rocm-jax'}"]
-    pinned = server / "pins.toml"
-    words = ["sources", "update", f"--pins={pinned}", *where]
-    assert run_ci_build(*words).returncode == 0
-    before = pinned.read_text()
-    upstream = FakeUpstream.__new__(FakeUpstream)
-    upstream.folder = server / "jax-ml" / "jax"
-    commit = upstream.tag("jax-v0.12.1", {})
-    dry = run_ci_build(*words, "--dry-run")
-    assert "0.12.1: jax " + commit in dry.stderr
-    assert "1 release would be added" in dry.stderr
-    assert pinned.read_text() == before
-    assert run_ci_build(*words).returncode == 0
-    assert pinned.read_text().startswith(before[: before.index("[unsupported]")].rstrip())
-    assert pins.load_pins(pinned).pins["0.12.1"].jax == commit
-    refused = run_ci_build(*words, "--source-mirror=/x")
-    assert (refused.returncode, "has no effect with both checkouts" in refused.stderr) == (2, True)
-
-
 def test_update_refuses_moved_tag(server: Path) -> None:
     assert update(server).returncode == 0
     before = (server / "pins.toml").read_text()

@@ -87,14 +87,6 @@ def test_fetch_tree_fetches_older_commit(tmp_path: Path, jax: Path, runner: Host
     assert remote_head(str(jax), runner) == git(jax, "rev-parse", "HEAD") != first.commit
 
 
-def test_fetch_tree_replaces_changed_tree(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
-    folder = tmp_path / "jax"
-    fetch_tree(checkout(jax), folder, runner, FakeProgress())
-    (folder / "build/build.py").write_text("changed\n")
-    fetch_tree(checkout(jax), folder, runner, FakeProgress())
-    assert (folder / "build/build.py").read_text() == "print('build')\n"
-
-
 @pytest.mark.parametrize("commit", ["f" * 40, "main"])
 def test_fetch_tree_failure_leaves_nothing(tmp_path: Path, jax: Path, runner: HostRunner, commit: str) -> None:
     with pytest.raises(InputError, match=commit):

@@ -74,19 +74,3 @@ def test_index_without_version_gives_newest_of_three_days(tmp_path: Path) -> Non
     assert done.returncode == 6
     assert f"The newest nightly is {VERSION} of 2025-11-20, " in done.stderr
     assert f"Give --therock-version={VERSION} to use it" in done.stderr
-
-
-@pytest.mark.heavy
-def test_index_with_replaced_file_is_refused(tmp_path: Path) -> None:
-    first = make_packages(tmp_path / "made", VERSION)
-    name = next(name for name in first if "core" in name)
-    other = first | {name: make_packages(tmp_path / "other", VERSION, split=True)[name] + b"\0"}
-    words = (f"--rocm-version={VERSION}", "--targets=gfx942")
-    with serving(Behaviour(files=index_of(first))) as server:
-        run(tmp_path, *words, index=f"{server.url}/simple/")
-        before = (tmp_path / "work" / "rocm.lock").read_text()
-        server.files = index_of(other)
-        done = run(tmp_path, *words, index=f"{server.url}/simple/")
-    assert done.returncode != 0
-    assert f"differ from rocm.lock: {name}" in " ".join(done.stderr.split())
-    assert (tmp_path / "work" / "rocm.lock").read_text() == before

@@ -8,10 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.project.test_workflows import broken, run
+from tests.integration.project.test_workflows import run
 from tests.support import npm
 from tests.support.machine import need
 from tests.support.workflows import FOLDER
+
+
+def broken(tmp_path: Path, name: str, old: str, new: str) -> Path:
+    """Return a copy of a workflow in which a text is replaced, in a folder of its own."""
+    copy = tmp_path / ".github" / "workflows" / name
+    copy.parent.mkdir(parents=True)
+    text = (FOLDER / name).read_text()
+    assert old in text
+    copy.write_text(text.replace(old, new))
+    return copy
 
 
 def actionlint(folder: Path) -> subprocess.CompletedProcess[str]:

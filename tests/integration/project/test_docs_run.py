@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import time
@@ -14,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.docs.pages import PICTURES, navigation
+from ci_build.docs.pages import navigation
 from ci_build.docs.request import DocsRequest
 from tests.integration.conftest import Released, succeed
 from tests.integration.project.test_docs import ROOT, TUTORIAL, commands
-from tests.support.chromium import chromium
 
 RELEASE = "python3 build/ci_build release --local"
 ELSEWHERE = {"python3 build/test", RELEASE}
@@ -114,50 +112,6 @@ def test_site_is_strict_reproducible_and_complete(
     }
     assert [title for title in titles if not re.search(rf">\s*{title}\s*<", pages[Path("index.html")])] == []
     assert all((site / path.parent / link).exists() for path, text in pages.items() for link in _local_links(text))
-
-
-@pytest.mark.heavy
-@pytest.mark.network
-def test_site_works_from_a_folder(site: Path) -> None:
-    """Without a server, Chromium shows every picture, follows the dark mode of the system, and searches."""
-    with chromium() as tab:
-        shutil.copytree(site, tab.folder / "site")
-        address = f"file:///{(tab.folder / 'site').relative_to(tab.root)}"
-        pictures = set[str]()
-        for path in sorted(site.rglob("*.html")):
-            if re.search(r"<img[^>]+pictures/", path.read_text()):
-                tab.visit(f"{address}/{path.relative_to(site)}", width=390, dark=True)
-                shown = "[...document.querySelectorAll('.md-content img')].map((one) => [one.src, one.naturalWidth])"
-                found = dict(tab.value(shown))
-                assert min(found.values()) > 0
-                pictures |= {source.rpartition("/")[2] for source in found}
-                assert tab.value("document.documentElement.scrollWidth") == 390
-                assert tab.value("document.body.dataset.mdColorScheme") == "slate"
-                assert tab.logged == []
-        assert pictures == {path.name for path in (ROOT / PICTURES).iterdir()}
-        tab.visit(f"{address}/index.html", width=1300)
-        links = tab.value(SEARCH)
-        (hit,) = (link for link in links if link.endswith("#symbol-missing"))
-        tab.visit(hit, width=1300)
-        assert tab.value("document.getElementById('symbol-missing').textContent").startswith("symbol-missing")
-        assert tab.value("document.querySelectorAll('mark').length") > 0
-        assert tab.logged == []
-
-
-SEARCH = """
-(async () => {
-  const field = document.querySelector('.md-search__input');
-  field.focus();
-  field.value = 'symbol-missing';
-  for (const kind of ['input', 'keyup']) field.dispatchEvent(new Event(kind, {bubbles: true}));
-  for (let tries = 0; tries < 300; tries += 1) {
-    const found = [...document.querySelectorAll('.md-search-result__link')].map((link) => link.href);
-    if (found.length) return found;
-    await new Promise((done) => setTimeout(done, 100));
-  }
-  return [];
-})()
-"""
 
 
 def _local_links(text: str) -> list[str]:

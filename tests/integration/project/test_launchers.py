@@ -155,13 +155,6 @@ def test_arguments_directory_and_interpreter_options_reach_the_program(made: Tre
     assert said(process)["env"] == sorted(name for name in made.env if name.startswith("PYTHON"))
 
 
-def test_launcher_runs_directly_and_through_symlink(made: Tree, tmp_path: Path) -> None:
-    link = tmp_path / "ci_build"
-    link.symlink_to(made.root / "build" / "ci_build")
-    for program in (link, made.root / "build" / "ci_build"):
-        assert said(subprocess.run([program], env=made.env, capture_output=True, text=True))["version"] == 1
-
-
 @pytest.mark.parametrize("env", [{"PYTHONSAFEPATH": "1"}, {"PYTHONPATH": "elsewhere"}, {"PYTHONPATH": ""}])
 def test_user_directory_does_not_shadow_modules(made: Tree, env: dict[str, str]) -> None:
     trap = made.root.parent / "stand_in.py"
@@ -227,20 +220,6 @@ def test_changed_lock_recreates_idle_venv(tree: Tree) -> None:
     out, err = late.communicate(timeout=120)
     assert late.returncode == 0, err
     assert json.loads(out)["version"] == 2
-
-
-@pytest.mark.heavy
-def test_a_broken_interpreter_and_a_moved_folder_are_rebuilt(tree: Tree) -> None:
-    assert said(tree.run())["version"] == 1
-    python = tree.root / ".venv" / "bin" / "python"
-    python.unlink()
-    python.symlink_to("/nowhere/python3")
-    assert "Setting up" in tree.run().stderr
-    moved = tree.root.rename(tree.root.with_name("moved clone"))
-    tree.root = moved
-    done = tree.run()
-    assert "Setting up" in done.stderr
-    assert said(done)["prefix"] == str(moved / ".venv")
 
 
 @pytest.mark.heavy

@@ -34,16 +34,6 @@ def zizmor(*places: Path) -> subprocess.CompletedProcess[str]:
     return run(BIN / "zizmor", "--offline", "--no-config", "--persona=auditor", "--no-progress", *places)
 
 
-def broken(tmp_path: Path, name: str, old: str, new: str) -> Path:
-    """Return a copy of a workflow in which a text is replaced, in a folder of its own."""
-    copy = tmp_path / ".github" / "workflows" / name
-    copy.parent.mkdir(parents=True)
-    text = (FOLDER / name).read_text()
-    assert old in text
-    copy.write_text(text.replace(old, new))
-    return copy
-
-
 def test_workflows_match_published_schema() -> None:
     done = validate(*FILES)
     assert done.returncode == 0, done.stdout

@@ -15,7 +15,6 @@ from core.model import RocmVersion, WheelSet
 from core.wheelset import check_files, read_set
 from promotion.stage import read_staged, stage
 from promotion.storage.directory_bucket import DirBucket
-from tests.support.made_kernels import LIBRARY, OBJECT, OTHER, clean_kernels, tell
 from tests.support.made_wheel import MadeWheel, zero_bytes
 from tests.support.silent import Silent
 from tests.support.wheel_sets import PJRT_LIBRARY, PLUGIN_LIBRARIES, pjrt, plain, plugin
@@ -62,24 +61,6 @@ def test_adopt_creates_set_that_can_be_staged(tmp_path: Path) -> None:
     assert read_staged(bucket, stage(bucket, tmp_path / "set")) == made
 
 
-def kernels(version: str) -> MadeWheel:
-    made = clean_kernels()
-    made.version = version
-    made.metadata = [line.replace("Version: 1.2.3", f"Version: {version}") for line in made.metadata]
-    tell(made, version=version)
-    return made
-
-
-@pytest.mark.parametrize("version", ["1.0.0"])
-def test_adopt_kernel_wheel_with_own_or_old_version(version: str, tmp_path: Path) -> None:
-    words = written(tmp_path / "w", pjrt(), plugin(), kernels(version))
-    made = adopted(words, tmp_path / "set")
-    (found,) = (wheel for wheel in made.wheels if wheel.name == "jax-aiter")
-    told = {member.path: member.targets for member in found.members}
-    assert told == {LIBRARY: (), OBJECT: ("gfx942",), OTHER: ("gfx950",)}
-    assert (found.version, made.jax_version) == (version, "0.10.2")
-
-
 def test_adopt_same_wheels_give_same_digest(tmp_path: Path) -> None:
     words = written(tmp_path / "w", pjrt(), plugin(), jaxlib())
     first = adopted(words, tmp_path / "a")
@@ -88,23 +69,10 @@ def test_adopt_same_wheels_give_same_digest(tmp_path: Path) -> None:
     assert adopted(words, tmp_path / "c", RocmVersion(text="7.2.0rc1")).digest != first.digest
 
 
-def test_adopt_names_both_wheels_for_same_python(tmp_path: Path) -> None:
-    words = written(tmp_path / "a", pjrt(), plugin(), plugin(python="3.11")) + written(tmp_path / "b", plugin())
-    told = refused(words, tmp_path / "set")
-    assert f"There are 2 wheels of jax-rocm7-plugin for 3.12: {words[1]}, {words[3]}." in told
-    assert words[2] not in told
-
-
 def test_adopt_without_jaxlib_pins_it(tmp_path: Path) -> None:
     made = adopted(written(tmp_path / "w", pjrt("0.10.2.post3"), plugin("0.10.2.post3")), tmp_path / "set")
     assert made.jax_version == "0.10.2.post3"
     assert made.pins == {"jax": "0.10.2", "jaxlib": "0.10.2"}
-
-
-def test_adopt_accepts_damaged_wheel(tmp_path: Path) -> None:
-    broken = plugin()
-    broken.record = lambda rows: [row for row in rows if not row[0].endswith("_prng.so")]
-    assert len(adopted(written(tmp_path / "w", pjrt(), broken), tmp_path / "set").wheels) == 2
 
 
 @pytest.mark.parametrize("member", ["jax_rocm7_plugin/_prng.so", "jax_rocm7_plugin/version.py"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Sequence
@@ -65,11 +64,6 @@ def test_hidden_device_libraries_reach_every_device_compiler(release: str) -> No
     assert not any("HIP_DEVICE_LIB_PATH" in word for command in commands(asked) for word in command.argv)
 
 
-def test_aiter_targets_only_with_kernels() -> None:
-    asked = replace(request("0.10.2"), targets=(GfxTarget.parse("gfx1100"),))
-    assert not any("GPU_ARCHS" in word for command in commands(asked) for word in command.argv)
-
-
 LOCAL, LINK_ONLY = "--config=rocm_clang_local", "--@local_config_rocm//rocm:rocm_path_type=link_only"
 
 
@@ -119,24 +113,6 @@ def test_remote_options_fall_back_and_pass_files() -> None:
             assert options.index("--remote_executor=grpcs://executors.example:443") < options.index(
                 "--remote_cache=grpcs://cache.example:443"
             )
-
-
-@pytest.mark.parametrize(
-    ("remote", "expected"),
-    [
-        (Remote(endpoint="grpc://a:1"), ["--remote_local_fallback", "--remote_download_outputs=all"]),
-        (Remote(endpoint="grpc://a:1", fallback=False), ["--noremote_local_fallback"]),
-        (
-            Remote(endpoint="grpc://a:1", fallback=False, accept_cached=False),
-            ["--noremote_accept_cached", "--noremote_local_fallback"],
-        ),
-    ],
-)
-def test_remote_options_of_fallback_and_cached_results(remote: Remote, expected: list[str]) -> None:
-    asked = request("0.10.2")
-    for command in commands(replace(asked, source=replace(source(asked), remote=remote))):
-        words = ("fallback", "download", "accept_cached")
-        assert [option for option in bazel_options(command) if any(word in option for word in words)] == expected
 
 
 def test_credential_options_for_cache_alone() -> None:
@@ -210,39 +186,6 @@ def named(lines: Sequence[str], command: BuildCommand, **fields: str) -> str:
 
 BUILT = ("Target //jaxlib/tools:x up-to-date:", "  bazel-bin/jaxlib/tools/dist/{name}")
 """The end of Bazel's output."""
-
-
-@pytest.mark.parametrize(
-    ("line", "copied", "written"),
-    [
-        ("2026-01-01 10:00:00,1 - INFO - Distribution path: /out/a/b-1.whl", ["/out/a/b-1.whl"], []),
-        ("Output wheel: /out/a b/b-1.whl", [], ["/out/a b/b-1.whl"]),
-        ("Output wheel: bazel-out/k8-opt/bin/jaxlib/tools/dist/b-1.whl", [], []),
-        ("INFO: Build completed successfully", [], []),
-        ("Distribution path: /out/x.tar.gz", [], []),
-    ],
-)
-def test_wheels_of_line(line: str, copied: list[str], written: list[str]) -> None:
-    wheels = BuiltWheels()
-    wheels.feed(line)
-    assert (wheels.copied, wheels.written) == (copied, written)
-
-
-def test_results_of_bazel() -> None:
-    results = bazel.Results()
-    for line in (
-        "  before.whl",
-        "INFO: Found 1 target...",
-        "Target //jaxlib/tools:jaxlib_wheel up-to-date:",
-        "  bazel-bin/jaxlib/tools/dist/a b.whl",
-        "  bazel-bin/jaxlib/tools/dist/b.whl",
-        "INFO: Elapsed time: 1s",
-        "  after.whl",
-        "Target //jaxlib/tools:other failed to build",
-        "  failed.whl",
-    ):
-        results.feed(line)
-    assert results.files == ["bazel-bin/jaxlib/tools/dist/a b.whl", "bazel-bin/jaxlib/tools/dist/b.whl"]
 
 
 def test_requested_wheel_is_the_one_that_bazel_built() -> None:
@@ -366,11 +309,3 @@ def test_pins_for_pre_and_post_releases() -> None:
     assert pins.pins_for("0.11.0rc1") is None
     assert pins.pins_for("0.9.1.post3") == pins.pins_for("0.9.1") is not None
     assert pins.interface_for("0.12.0").since == pins.interface_for("0.11.0").since == "0.10.2"
-
-
-def test_bazelrc_alone_sets_no_endpoint() -> None:
-    asked = request("0.10.2")
-    asked = replace(asked, source=replace(source(asked), remote=Remote(), credentials=Credentials(bazelrc="/x")))
-    options = bazel_options(commands(asked)[0])
-    assert not any("remote_executor" in option or "tls" in option or "platform" in option for option in options)
-    assert json.dumps(options).count("--remote_local_fallback") == 1

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from ci_build.build.plan import SourceLayout
 from ci_build.build.request import WheelSetRequest
-from ci_build.build.source import given_rocm, host_build, source_build, tools
+from ci_build.build.source import host_build, tools
 from ci_build.build.source.build_py import IN_CONTAINER, BuildPaths
 from ci_build.build.source.builder import build_mounts, create_folders, find_tools, tools_argv
 from ci_build.build.source.host_build import check_rocm, check_tools, describe_host, host_paths, newest_clang
 from ci_build.build.source.source_build import SourceBuildContext, check_environment, copy_disk_cache, disk_cache
 from ci_build.build.source.tools import ToolReport, needed_bazel
 from ci_build.images.pins import ImagePins, Pin
-from ci_build.rocm.lock import RocmLock
 from ci_build.rocm.request import RocmStorage
 from core.errors import MachineError
 from core.model import BuildRequest
 from core.process import HostRunner, ProcessResult
 from core.report import Reporter
-from core.source_request import ActionCache, Checkout, Compiler, Container, SourceRequest
+from core.source_request import ActionCache, Checkout, Compiler, SourceRequest
 from tests.support.golden_build_py import inputs_of, request
 
 
@@ -93,60 +89,6 @@ def test_disk_cache_read_only_is_hard_linked_copy(tmp_path: Path) -> None:
         assert (copy / "ac" / "x").samefile(tmp_path / "disk" / "ac" / "x")
         (copy / "ac" / "y").write_text("what Bazel adds")
     assert [path.name for path in (tmp_path / "disk" / "ac").iterdir()] == ["x"]
-
-
-def test_prepare_leaves_disk_cache_of_running_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = request("0.10.2")
-    (tmp_path / "disk").mkdir()
-    cache = ActionCache(disk=str(tmp_path / "disk"), read_only=True)
-    asked = replace(asked, source=replace(source(asked), cache=cache, container=Container(host=True)))
-    monkeypatch.setattr(source_build, "resolve_inputs", lambda *_, **__: inputs_of(asked))
-    for name in ("check_rocm", "describe_host", "make_plan"):
-        monkeypatch.setattr(source_build, name, lambda *_, **__: "")
-    monkeypatch.setattr(source_build, "set_lock", lambda _: b"")
-    monkeypatch.setattr(given_rocm, "given_rocm", lambda *_: None)
-    lock = SimpleNamespace(sha256="1" * 64, device_library_folder="")
-    rocm: Any = SimpleNamespace(root=tmp_path / "no-rocm", lock=lock, trust=None)
-    context = SourceBuildContext(
-        request=replace(wheel_set(asked), cache=tmp_path), rocm=rocm, manifest=b"", reporter=Reporter(terminal=False),
-        runner=HostRunner({}), connect=lambda: pytest.fail("no"),
-    )  # fmt: skip
-    running, waiting = (source_build.prepare(context).builder for _ in range(2))
-    assert running is not None
-    assert waiting is not None
-    copy = Path(running.layout.paths.disk_cache)
-    running.copy_cache()
-    (copy / "result").write_text("of the first command")
-    source_build.prepare(context)
-    running.copy_cache()
-    assert (copy / "result").exists()
-    mounted = copy.stat()
-    waiting.copy_cache()
-    assert list(copy.iterdir()) == []
-    assert os.path.samestat(copy.stat(), mounted)
-
-
-def test_prepare_records_digest_of_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = request("0.10.2")
-    asked = replace(asked, source=replace(source(asked), container=Container(host=True)))
-    monkeypatch.setattr(source_build, "resolve_inputs", lambda *_, **__: inputs_of(asked))
-    for name in ("check_rocm", "describe_host"):
-        monkeypatch.setattr(source_build, name, lambda *_, **__: "")
-    monkeypatch.setattr(given_rocm, "given_rocm", lambda *_: None)
-    lock = RocmLock(
-        source="/home/me/rocm.tar.gz", sha256="1" * 64, size=1, version="7.2.0", families=(), targets=(),
-        compiler="clang 20", libraries={}, device_libraries={},
-    )  # fmt: skip
-    rocm: Any = SimpleNamespace(root=tmp_path / "no-rocm", lock=lock, trust=None)
-    context = SourceBuildContext(
-        request=replace(wheel_set(asked), cache=tmp_path), rocm=rocm, manifest=b"", reporter=Reporter(terminal=False),
-        runner=HostRunner({}), connect=lambda: pytest.fail("no"),
-    )  # fmt: skip
-    plan = source_build.prepare(context).plan
-    assert plan.inputs is not None
-    assert b'source = "rocm.tar.gz"' in plan.rocm_lock
-    digest = hashlib.sha256(plan.rocm_lock).hexdigest()
-    assert plan.inputs.stamps()["rocm"] == plan.record()["source"]["rocm"] == digest
 
 
 # Tools of an image

@@ -114,13 +114,3 @@ def test_build_sends_only_kernels_to_a_cluster(tmp_path: Path, capsys: pytest.Ca
     assert line in capsys.readouterr().out.splitlines()
     assert run([*words, "--kernels"]) == 0
     assert "workers" not in capsys.readouterr().out
-
-
-def test_environment_may_name_a_cluster_that_a_build_does_not_need(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("CI_BUILD_CLUSTER", "tcp://head:8786")
-    monkeypatch.setenv("CI_BUILD_CLUSTER_STORE", str(tmp_path / "store"))
-    words = ("dist_wheels", "--payload=published", "--targets=gfx942", "--dry-run", f"--out={tmp_path / 'out'}")
-    assert run([*words, f"--cache-dir={tmp_path / 'cache'}"]) == 0
-    assert "workers" not in capsys.readouterr().out

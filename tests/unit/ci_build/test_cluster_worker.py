@@ -16,7 +16,7 @@ from ci_build.cluster.identity import identity_of, own_identity
 from ci_build.cluster.messages import Order, WorkerAnswer, load_answer, load_order, new_order
 from ci_build.cluster.store import ClusterStore, Try
 from ci_build.cluster.worker import WorkerSetup, WorkerState, answer_order
-from core.errors import InputError, KernelError, MachineError, UnknownTargetError
+from core.errors import InputError, KernelError, MachineError
 from core.tasks import Task, TaskContext, TaskInput, WorkerUnfitError
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.memory_bucket import MemoryBucket
@@ -88,12 +88,6 @@ def test_failure_of_task_is_not_one_of_the_machine(bench: Bench) -> None:
     assert bench.state.unfit == ""
 
 
-def test_wrong_option_of_task_is_an_error_of_the_request(bench: Bench) -> None:
-    answer = bench.answer(bench.order(failing(UnknownTargetError("Unknown target: gfx9."))))
-    assert (answer.error, answer.kind, answer.machine) == ("Unknown target: gfx9.", "RequestError", "")
-    assert bench.state.unfit == ""
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -117,14 +111,6 @@ def test_cancelled_task_says_nothing_about_the_machine(bench: Bench) -> None:
     answer = answer_order(load_order(order.dump()), bench.state, "tcp://w:1", lambda: False)
     assert answer.error.startswith("It was cancelled: it has no toolchain")
     assert bench.state.unfit == ""
-
-
-def test_worker_that_does_not_see_the_store_is_unfit(bench: Bench, tmp_path: Path) -> None:
-    (tmp_path / "in").write_text("hello")
-    order = bench.order(lambda _, __: None, **{"in": TaskInput.of(tmp_path / "in")})
-    answer = bench.answer(replace(order, store=str(tmp_path / "not mounted")))
-    assert answer.machine.startswith(f"It cannot use the store {tmp_path}/not mounted: cluster/blobs/")
-    assert (answer.error, bench.state.unfit) == ("", answer.machine)
 
 
 def test_refusals_are_no_tries(bench: Bench) -> None:

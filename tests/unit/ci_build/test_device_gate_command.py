@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -23,7 +22,6 @@ from promotion.gates.device.machine import MachineInfo
 from promotion.gates.device.request import DeviceRequest
 from promotion.gates.device.shards import Shard, ShardResult, digest_of_tests, upload_shard
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import StagedSet
 from tests.support.device_results import RESULTS, WAIVER, checks_of, judged, result
 from tests.support.fake_devices import device_config
 from tests.support.promoting import staged_in
@@ -84,17 +82,6 @@ def test_failure_lines_show_first_failures() -> None:
     assert lines[-2:] == ["--- tests/a_test.py::wet", "  environment: hipErrorNoDevice"]
 
 
-def test_failure_lines_name_causes_instead_of_tests() -> None:
-    causes = ("E   AttributeError: gone", "E   ValueError: odd", *(f"E   rare {n}" for n in range(40)))
-    many = [result(f"t{n}", V.FAILED, causes[0] if n < 282 else causes[1]) for n in range(300)]
-    many += [result(f"u{n}", V.FAILED, text) for n, text in enumerate(causes[2:])]
-    lines = list(failure_lines([judged(checks_of(tuple(many)))]))
-    assert lines[0] == "--- 282 x AttributeError: gone"
-    assert "--- 18 x ValueError: odd" in lines
-    assert lines[-1] == "... and 19 more in the evidence."
-    assert len([line for line in lines if line.startswith("---")]) == device_gate.SHOWN_FAILURES + 20
-
-
 def test_config_ends_interrupted_run_before_it_reads_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes that a killed run left behind hold memory of the devices, which would mean fewer workers."""
     calls: list[object] = []
@@ -145,21 +132,3 @@ def test_merge_excuses_only_flakes_with_valid_waiver(tmp_path: Path, monkeypatch
     (check,) = (check for check in evidence.details["checks"] if "waivers" in check)
     assert (check["name"], check["outcome"]) == ("tests/a_test.py::odd", "known")
     assert check["waivers"][0]["owner"] == "somebody"
-
-
-@pytest.mark.parametrize(("channel", "days"), [("local", None), ("nightly", 3)])
-def test_gate_device_repeats_pass_that_policy_calls_too_old(
-    channel: str, days: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise the gate would answer from evidence that `promote` refuses."""
-    used: dict[str, Any] = {}
-    bucket, staged = DirBucket(tmp_path), StagedSet(index="multi-arch", digest="a" * 64)
-    config = SimpleNamespace(shard="1/2", listed=False, signer=None, python=None, seconds=None)
-    for name in ("read_staged", "with_known_tests", "_python", "durations", "make_gate"):
-        monkeypatch.setattr(device_gate, name, lambda *_: SimpleNamespace(jax_version="", python_versions=()))
-    monkeypatch.setattr(device_gate, "covered_targets", lambda *_: ())
-    monkeypatch.setattr(device_gate, "replace", lambda *_, **__: config)
-    monkeypatch.setattr(device_gate, "run_gates", lambda *_, **words: used.update(words) or ())
-    reporter = Reporter(terminal=False)
-    device_gate.run(cast("Any", config), staged, bucket, reporter, HostRunner({}), redo=False, channel=channel)
-    assert used["max_age"] == (None if days is None else timedelta(days=days))

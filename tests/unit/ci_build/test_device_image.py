@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from ci_build import cli
 from ci_build.containers.container import Mount
 from ci_build.containers.engine import Engine
 from ci_build.images.local import ContainerImage
-from ci_build.release import device_gate, device_image, set_rocm
+from ci_build.release import device_image
 from ci_build.release.device_image import (
     ImageGateRun,
     gate_argv,
@@ -23,23 +22,15 @@ from ci_build.release.device_image import (
     run_in_image,
 )
 from ci_build.release.request import ContainerSettings, SigningKey
-from ci_build.rocm.request import RocmStorage
 from core.errors import RequestError
-from core.model import Evidence, Outcome, to_json
 from core.process import HostRunner, ProcessResult
 from core.report import Reporter
-from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.request import DeviceRequest
 from promotion.gates.device.run import _container
-from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.fake_devices import device_config
 from tests.support.memory_bucket import MemoryBucket
-from tests.support.promoting import staged_in
-from tests.support.sets import evidence
-from tests.support.signing_key import SIGNING_KEY, signing_key
-from tests.support.wheel_sets import make_wheels
 
 DIGEST = "sha256:" + "a" * 64
 IMAGE = f"example.org/runner@{DIGEST}"
@@ -226,54 +217,3 @@ def test_gate_device_refuses_wrong_image_options(
     platform = [] if any("--platform" in word for word in words) else ["--platform=cpu"]
     assert cli.run(["gate", "device", "set", *platform, *words]) == 2
     assert said in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("code", [0, 15, 18])
-def test_gate_device_exits_like_the_gate_in_the_container(
-    code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(SIGNING_KEY, signing_key())
-    (tmp_path / "bucket").mkdir()
-    outcome = {0: Outcome.PASSED, 15: Outcome.FAILED, 18: Outcome.ERROR}[code]
-    stored = evidence(outcome=outcome, details={"checks": []})
-    runs: list[ImageGateRun] = []
-
-    def fake(run: ImageGateRun, *_: object) -> tuple[int, tuple[Evidence, ...]]:
-        runs.append(run)
-        return code, (stored,)
-
-    monkeypatch.setattr(device_image, "run_in_image", fake)
-    words = ["--platform=cpu", f"--image={IMAGE}", "--json", "--cache-dir=cache", "--container-network=none"]
-    assert cli.run(["gate", "device", "multi-arch/" + "d" * 64, *words]) == code
-    assert json.loads(capsys.readouterr().out) == [to_json(stored)]
-    (run,) = runs
-    assert (run.settings.network, run.settings.shm_size, run.settings.cache) == ("none", "16g", tmp_path / "cache")
-    assert run.key.text == signing_key()
-
-
-@pytest.mark.parametrize("image", [IMAGE, ""])
-def test_gate_device_loads_rocm_of_set(image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SIGNING_KEY, signing_key())
-    bucket, caches = DirBucket(tmp_path / "bucket"), []
-    staged = staged_in(bucket, tmp_path, make_wheels(tmp_path), rocm_lock=b"lock")
-    seen: list[DeviceRequest] = []
-
-    def obtain(request: DeviceRequest, one: StagedSet, _: Bucket, storage: RocmStorage, *more: object) -> DeviceRequest:
-        assert (one, request.rocm_of_set, len(more)) == (staged, True, 3)
-        caches.append(storage.cache)
-        return replace(request, rocm=tmp_path)
-
-    def gate(run: DeviceGateConfig | ImageGateRun, *_: object, **__: object) -> tuple[Evidence, ...]:
-        seen.append(run.request)
-        return ()
-
-    monkeypatch.setattr(set_rocm, "with_rocm_of_set", obtain)
-    monkeypatch.setattr(device_gate, "parse_config", lambda request, *_: device_config(rocm_of_set=request.rocm_of_set))
-    monkeypatch.setattr(device_gate, "run", gate)
-    monkeypatch.setattr(device_gate, "show", lambda *_: None)
-    monkeypatch.setattr(device_image, "run_in_image", lambda *more: (0, gate(*more)))
-    words = [f"--bucket={tmp_path / 'bucket'}", f"--cache-dir={tmp_path / 'cache'}", f"--image={image}"]
-    assert cli.run(["gate", "device", str(staged), "--family=gfx94X-dcgpu", "--rocm-of-set", *words]) == 0
-    assert [request.rocm for request in seen] == [tmp_path]
-    assert caches == [tmp_path / "cache"]

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ci_build.cli import run
-from ci_build.docs import site as docs_site
 from ci_build.docs.publish import Publication, publish_site
-from ci_build.docs.request import DocsRequest
-from ci_build.docs.site import LIST, build_site, check_out
+from ci_build.docs.site import LIST, check_out
 from core.errors import RequestError
 from promotion.storage.bucket import ConflictError
 from promotion.storage.s3_bucket import S3Bucket, _headers
-from tests.support.files import write_files
 from tests.support.memory_bucket import MemoryBucket
-from tests.support.silent import Silent
-
-MARK = "docs/reference/exit-codes.html"
 
 
 def site(folder: Path, **files: str) -> Path:
@@ -58,14 +50,6 @@ def test_publish_writes_changes_and_removes_stale_files_last(tmp_path: Path) -> 
     assert [writes[0], *sorted(writes[1:3]), *writes[3:]] == [*done.written, *done.removed]
     left = {key for key, data in bucket.everything().items() if data == b"theirs"}
     assert left == {"v2/multi-arch/status.json", "docs-of-others/x", "v2-staging/x"}
-
-
-def test_publish_refuses_folder_without_first_page(tmp_path: Path) -> None:
-    (tmp_path / "x").write_text("x")
-    bucket = MemoryBucket()
-    with pytest.raises(RequestError, match=r"is no site: it has no index\.html"):
-        publish_site(bucket, tmp_path)
-    assert bucket.everything() == {}
 
 
 def test_publish_keeps_files_of_others(tmp_path: Path) -> None:
@@ -145,51 +129,3 @@ def test_out_is_no_folder_with_other_files(tmp_path: Path) -> None:
         check_out(tmp_path)
     with pytest.raises(RequestError, match="is not a folder"):
         check_out(tmp_path / "file")
-
-
-@pytest.fixture
-def fast_docs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return `build_site` with a replacement of mkdocs that writes the page by which a site is recognised."""
-    monkeypatch.setattr(docs_site, "configured_uv", lambda _: None)
-    monkeypatch.setattr(docs_site, "locked_environment", lambda *_: Path("none"))
-    monkeypatch.setattr(docs_site, "write_pages", lambda *_: None)
-    monkeypatch.setattr(docs_site, "configuration", lambda *_: {})
-
-    class FakeMkdocs:
-        def run(self, *_: object, cwd: str, **__: object) -> SimpleNamespace:
-            site(Path(cwd, "site"), **{MARK: "new"})
-            return SimpleNamespace(returncode=0)
-
-    def build(out: Path) -> None:
-        build_site(DocsRequest(commands=()), out, cache=out, runner=FakeMkdocs(), progress=Silent())  # type: ignore[arg-type]
-
-    return build
-
-
-@pytest.mark.parametrize("name", ["CNAME", ".git/HEAD", "docs/mine.md"])
-def test_out_with_file_beside_listed_site_is_refused(tmp_path: Path, fast_docs: Callable[..., None], name: str) -> None:
-    for _ in range(2):  # a site replaces an earlier one
-        fast_docs(tmp_path / "site")
-    write_files(tmp_path / "site", {name: "mine"})
-    with pytest.raises(RequestError, match=f"do not belong to a site, such as {name}"):
-        fast_docs(tmp_path / "site")
-    assert (tmp_path / "site" / name).read_text() == "mine"
-
-
-def test_interrupted_replacement_keeps_earlier_site(
-    tmp_path: Path, fast_docs: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fast_docs(tmp_path / "site")
-    rename, renamed = Path.rename, []
-
-    def interrupt_second(path: Path, target: Path) -> Path:
-        renamed.append(path.name)
-        if len(renamed) == 2:
-            raise KeyboardInterrupt
-        return rename(path, target)
-
-    monkeypatch.setattr(Path, "rename", interrupt_second)
-    with pytest.raises(KeyboardInterrupt):
-        fast_docs(tmp_path / "site")
-    assert (tmp_path / "site" / MARK).read_text() == "new"
-    assert [path.name for path in tmp_path.iterdir()] == ["site"]

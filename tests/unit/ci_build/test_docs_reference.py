@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
@@ -17,11 +16,9 @@ from ci_build.cli.options.table import option_names
 from ci_build.docs import reference
 from ci_build.docs.findings import finding_entries
 from ci_build.docs.markdown import code, plain
-from ci_build.docs.pages import navigation, write_pages
-from ci_build.docs.request import CommandHelp, DocsRequest
+from ci_build.docs.request import CommandHelp
 from ci_build.docs.toml_files import ROOT
 from core import errors
-from core.errors import RequestError
 from promotion.evidence.evidence import ENVIRONMENT
 from promotion.evidence.test_results import UNWAIVED_FLAKE, TestVerdict
 from promotion.gates.device.run import NOTE
@@ -31,11 +28,6 @@ from wheelkit.findings import finding_kinds
 @pytest.fixture(scope="module")
 def commands() -> tuple[CommandHelp, ...]:
     return read_commands(main, SECTIONS)
-
-
-@pytest.fixture(scope="module")
-def request_(commands: tuple[CommandHelp, ...]) -> DocsRequest:
-    return DocsRequest(commands=commands, project_keys=project_keys())
 
 
 def leaves(group: click.Group, context: click.Context) -> Iterator[tuple[str, click.Command, click.Context]]:
@@ -119,20 +111,3 @@ def test_findings_page_has_exactly_the_findings_of_the_program() -> None:
         section = text.partition(f"\n### {plain(code_)}\n")[2].partition("\n### ")[0]
         assert plain(entry.cause) in section
         assert plain(entry.remedy) in section
-
-
-def test_compatibility_page_is_listed_only_if_given(request_: DocsRequest, tmp_path: Path) -> None:
-    assert "docs/compatibility.md" not in str(navigation(request_))
-    given = DocsRequest(commands=request_.commands, compatibility=tmp_path / "none.md")
-    assert "docs/compatibility.md" in str(navigation(given))
-    (tmp_path / "pages").mkdir()
-    with pytest.raises(RequestError, match=r"none\.md cannot be read: No such file or directory\."):
-        write_pages(given, tmp_path / "pages")
-
-
-def test_compatibility_page_keeps_only_absolute_links(request_: DocsRequest, tmp_path: Path) -> None:
-    (tmp_path / "x.md").write_text("# T\n\n[a](v2/x/evidence/) [b](https://x.example/v2/)\n")
-    (tmp_path / "pages").mkdir()
-    write_pages(DocsRequest(commands=request_.commands, compatibility=tmp_path / "x.md"), tmp_path / "pages")
-    text = (tmp_path / "pages/docs/compatibility.md").read_text()
-    assert text == "# T\n\na [b](https://x.example/v2/)\n"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ci_build.doctor import choice, examined, screen
+from ci_build.doctor import choice, screen
 from ci_build.doctor.__main__ import as_json
 from ci_build.doctor.diagnosis import Problem
 from core.model import Severity
@@ -30,8 +28,6 @@ OWN = "jax==0.10.2 'jaxlib>=0.10.2,<0.10.3' jax-rocm7-pjrt==0.10.2 jax-rocm7-plu
 ROCM_WHEELS = (
     f"{PIP} install --index-url https://repo.amd.com/rocm/whl-multi-arch/ 'rocm[libraries,device-gfx942]==7.*'"
 )
-PODMAN = "podman run --device=/dev/kfd --device=/dev/dri --group-add keep-groups --shm-size=64g IMAGE"
-RUN = 'docker run --device=/dev/kfd --device=/dev/dri --group-add "$(stat -c %g /dev/kfd)" --shm-size=64g IMAGE'
 
 
 @pytest.fixture
@@ -150,12 +146,6 @@ ERRORS: list[Row] = [
         ("uv venv --seed --python 3.12 ~/jax-rocm", f"~/jax-rocm/bin/python -m pip install {OWN}"),
     ),
     (
-        "python",
-        lambda m: m.python.update(free_threaded=True),
-        "without GIL",
-        ("uv venv --seed --python 3.12 ~/jax-rocm", f"~/jax-rocm/bin/python -m pip install {OWN}"),
-    ),
-    (
         "not-installed",
         lambda m: _no_native(m).uninstall("jax", "jaxlib"),
         "jax, jaxlib, jax-rocm7-pjrt and jax-rocm7-plugin are not installed",
@@ -179,7 +169,6 @@ ERRORS: list[Row] = [
         "for ROCm 7 and 8 are installed; a process can use only one ROCm",
         (f"{PIP} uninstall -y jax-rocm8-pjrt jax-rocm8-plugin", f"{PIP} install {OWN}"),
     ),
-    ("twice", _twice, "jaxlib is installed twice", (f"{PIP} uninstall -y jaxlib",) * 2 + (f"{PIP} install {OWN}",)),
     (
         "leftovers",
         lambda m: m.native("plugin", 6).remove("jax_rocm6_plugin-0.10.2.dist-info"),
@@ -191,12 +180,6 @@ ERRORS: list[Row] = [
         lambda m: m.uninstall("jax-rocm7-pjrt").native("pjrt", version="0.9.1"),
         "jax-rocm7-plugin 0.10.2 needs jax-rocm7-pjrt==0.10.2, but 0.9.1 is installed",
         (f"{PIP} install jax-rocm7-plugin==0.9.1",),
-    ),
-    (
-        "misfit",
-        _new_jaxlib,
-        "jax-rocm7-pjrt 0.10.2 needs jaxlib 0.10, but 0.12.0 is installed",
-        (INSTALL.replace("0.10.2", "0.12.0"),),
     ),
     (
         "damaged",
@@ -305,12 +288,6 @@ def test_without_pip_uv_installs(machine: FakeMachine) -> None:
     assert command == "uv pip install --python '/opt/my python/bin/python3' jax-rocm7-plugin==0.10.2"
 
 
-def test_wheels_without_targets_are_accepted(machine: FakeMachine) -> None:
-    machine.uninstall("jax-rocm7-pjrt").native("pjrt", silent=True).gpus(MI200)
-    assert machine.problems() == ()
-    assert "has code for unknown targets" in screen.show(machine.facts(), ())
-
-
 def test_a_generic_target_serves_its_processors(machine: FakeMachine) -> None:
     machine.uninstall("jax-rocm7-pjrt").native("pjrt", targets=("gfx11-generic",)).gpus({"gfx_target_version": 110003})
     assert machine.problems() == ()
@@ -380,16 +357,6 @@ def test_doctor_reports_index_without_fitting_set(
     assert problem.commands == (f"python3 build/ci_build release --local --targets={names} --python-versions={python}",)
 
 
-def test_doctor_prefers_set_for_installed_rocm(machine: FakeMachine, tmp_path: Path) -> None:
-    eight = wheel_set(rocm_version="8.0.0")
-    where = write_index(tmp_path / "i", (eight, {"gfx942": "compiled"}), (wheel_set(), {"gfx942": "compiled"}))
-    assert [offer.rocm for offer in machine.facts(where).fitting] == ["7.2.0", "8.0.0"]
-    machine.remove("opt/rocm")
-    assert [offer.rocm for offer in machine.facts(where).fitting] == ["7.2.0", "8.0.0"], "as for the packages at hand"
-    machine.uninstall("jax-rocm7-pjrt", "jax-rocm7-plugin")
-    assert [offer.rocm for offer in machine.facts(where).fitting] == ["8.0.0", "7.2.0"], "else the newest"
-
-
 def test_invalid_index_url_is_reported(machine: FakeMachine) -> None:
     for where in ("http://[localhost", "http://localhost:port/v2/multi-arch"):
         assert where in only(machine.problems(where)).message
@@ -422,12 +389,3 @@ def test_damaged_machine_is_reported(machine: FakeMachine) -> None:
     machine.write("etc/os-release", "PRETTY_NAME")
     codes = {problem.code for problem in machine.problems()}
     assert {"damaged", "not-installed"} <= codes
-
-
-def test_the_examined_python_is_the_one_that_runs(machine: FakeMachine) -> None:
-    python = examined.own_python()
-    assert python.executable == sys.executable
-    assert python.version.startswith(python.minor)
-    house = str(Path(__file__).parents[3])
-    assert house not in python.path
-    assert replace(python, version="3.9.18").minor == "3.9"

@@ -15,8 +15,6 @@ from ci_build.doctor import examined
 from core.model import Severity
 from tests.support.fake_machine import HIP, MI200, MI300, PYTHON, FakeMachine
 
-RX7900 = {"gfx_target_version": 110000}
-RAPHAEL = {"gfx_target_version": 100306}
 WSL_DOCKER = (
     "docker run --device=/dev/dxg -v /usr/lib/wsl/lib/libdxcore.so:/usr/lib/libdxcore.so "
     "-v /opt/rocm/lib/librocdxg.so:/usr/lib/librocdxg.so -e HSA_ENABLE_DXG_DETECTION=1 --shm-size=64g IMAGE"
@@ -229,11 +227,6 @@ def test_mixed_gpus_hide_those_that_cannot_run_the_wheel(machine: FakeMachine) -
     assert problem.commands == ("export HIP_VISIBLE_DEVICES=1",)
 
 
-def test_integrated_gpu_beside_a_discrete_one_is_hidden(machine: FakeMachine) -> None:
-    machine.uninstall("jax-rocm7-pjrt").native("pjrt", targets=("gfx1100",)).gpus(RX7900, RAPHAEL)
-    assert told(machine) == {"gpu-unsupported": ("export HIP_VISIBLE_DEVICES=0",)}
-
-
 # Several ROCms
 
 
@@ -262,13 +255,6 @@ def test_system_packages_of_rocm_10_fit(rocm_10: FakeMachine) -> None:
     assert told(rocm_10) == {}
     (rocm,) = rocm_10.facts().trees.found
     assert (rocm.version, rocm.majors) == ("10.0.0", (10,))
-
-
-def test_hip_7_without_version_may_be_rocm_7_or_10(rocm_10: FakeMachine) -> None:
-    rocm_10.remove("opt/rocm/core-10.0/.info")
-    assert told(rocm_10) == {}
-    (rocm,) = rocm_10.facts().trees.found
-    assert rocm.shown_version == "7.? or 10.?"
 
 
 def test_rocm_of_right_major_elsewhere_is_proposed(machine: FakeMachine) -> None:

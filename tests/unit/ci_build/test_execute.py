@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 import threading
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +19,6 @@ from ci_build.build.execute import _Run
 from ci_build.build.plan import Effect, Step, make_plan
 from ci_build.rocm.set_lock import set_lock
 from core.cache import collect
-from core.errors import InputError
 from core.model import WheelSet
 from core.process import ProcessResult
 from core.steps import FinishedStep
@@ -47,16 +45,10 @@ class FakePip:
 
     Attributes:
         downloaded: number of downloads by file name.
-        fails: Python whose resolution fails, while that of the other one never ends by itself.
-        late: Python whose resolution ends after that of the other one, which `resolved` has then.
     """
 
     def __init__(self) -> None:
         self.downloaded = Counter[str]()
-        self.fails = self.late = ""
-        self.resolved: Mapping[str, Sequence[object]] = {}
-        self.ended: list[str] = []
-        self._endless = threading.Event()
         self._both = threading.Barrier(len(PYTHONS), timeout=20)
 
     def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
@@ -74,20 +66,6 @@ class FakePip:
                 (folder / name).write_text(name)
                 self.downloaded[name] += 1
             return ProcessResult(returncode=0)
-        if self.fails == python:
-            assert self._endless.wait(20)
-            return ProcessResult(returncode=1, stderr="ERROR: No matching distribution found for jaxlib==0.10.2")
-        if self.fails:
-            try:
-                while True:
-                    self._endless.set()
-                    time.sleep(0.01)
-            finally:
-                self.ended.append(python)
-        until = time.monotonic() + 20
-        while self.late == python and not all(self.resolved.get(other) for other in PYTHONS if other != python):
-            assert time.monotonic() < until
-            time.sleep(0.01)
         return ProcessResult(
             returncode=0, stdout=json.dumps({"version": "1", "install": [*map(_row, files(python).items())]})
         )
@@ -106,7 +84,6 @@ def run_of(pip: FakePip, cache: Path, *effects: Effect) -> _Run:
     """Run the steps of a build with these effects."""
     plan = make_plan(published_request("gfx942", python_versions=PYTHONS))
     run = _Run(plan, cache / "out", cache, pip, Silent())
-    pip.resolved = run.resolved
     for effect in effects:
         run._do_together([step for stage in plan.stages for step in stage.steps if step.effect is effect])
     return run
@@ -156,20 +133,3 @@ def test_set_has_lock_of_plan(tmp_path: Path) -> None:
     assert assembled(data, "again").digest == made.digest
     assert assembled(other, "other").digest != made.digest
     assert "rocm.lock" not in assembled(b"", "out").files
-
-
-@pytest.mark.parametrize("late", PYTHONS)
-def test_order_of_pythons_does_not_depend_on_their_resolutions(tmp_path: Path, late: str) -> None:
-    """The markers in the lock depend on it."""
-    pip = FakePip()
-    pip.late = late
-    assert tuple(run_of(pip, tmp_path, Effect.RESOLVE).resolved) == PYTHONS
-
-
-@pytest.mark.parametrize("python", PYTHONS)
-def test_failed_resolution_ends_the_others(tmp_path: Path, python: str) -> None:
-    pip = FakePip()
-    pip.fails = python
-    with pytest.raises(InputError, match=r"jaxlib==0\.10\.2"):
-        run_of(pip, tmp_path, Effect.RESOLVE)
-    assert pip.ended == [other for other in PYTHONS if other != python]

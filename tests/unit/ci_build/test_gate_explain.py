@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,8 +10,6 @@ import pytest
 
 from ci_build.cli import run as ci_build
 from promotion.evidence import known_tests
-from promotion.policy import policy
-from tests.support.device_results import WAIVER
 from tests.unit.promotion.test_known_tests import entry
 
 
@@ -54,21 +51,3 @@ def test_explain_prints_why_entry_does_not_apply(
         str(today),
     )
     assert (first["entry"]["jax"], first["entry"]["families"]) == ("any", "any")
-
-
-def test_explain_lists_waivers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    today = datetime.now(UTC).date()
-    waiver = replace(WAIVER, test="a_test.py", opened=today, expires=today + timedelta(days=1))
-    over = replace(waiver, owner="another", index="gfx94X-dcgpu", opened=today - timedelta(days=9), expires=today)
-    monkeypatch.setattr(policy, "load_waivers", lambda: (waiver, over, replace(waiver, test="b_test.py")))
-    _, said = explain(capsys)
-    assert said.splitlines()[1:] == [
-        f"applies: waiver for gfx942 in multi-arch, channel nightly, {waiver}",
-        f"does not apply (it expired on {today}): waiver for gfx942 in gfx94X-dcgpu, channel nightly, {over}",
-    ]
-    _, said = explain(capsys, "--json")
-    found = json.loads(said)["waivers"]
-    assert [(row["waiver"]["owner"], row["why_not"]) for row in found] == [
-        ("somebody", ""),
-        ("another", f"expired on {today}"),
-    ]

@@ -15,8 +15,6 @@ from ci_build.release.request import GATES
 from core.errors import RequestError
 from core.model import Finding, Outcome, Severity
 from core.report import Reporter
-from promotion.corpus.catalog import load_corpus
-from promotion.corpus.expectations import COMPILES, ExpectationKind
 from promotion.policy.policy import load_policy
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.tiny_elf import TinySymbol, tiny_elf
@@ -168,25 +166,3 @@ def test_show_prints_table_and_some_warnings_of_each_kind(tmp_path: Path, capsys
 
 
 # Corpus options of the compile gate
-
-
-def test_expectations_expire_in_gate_settings() -> None:
-    now, later = load_corpus("2026-01-01"), load_corpus("2999-01-01")
-    assert [entry for entry in now.expectations if entry.expired] == []
-    assert all(entry.expired and entry.expires < "2999" for entry in later.expectations)
-    for kind, target in ((ExpectationKind.FAILS, "gfx1030"), (ExpectationKind.NEEDS_DEVICE, "gfx942")):
-        names = [p.name for p in now.programs if now.expectation(p.name, target, "0.10.2").kind is kind]
-        assert names
-        for name in names:
-            expected = later.expectation(name, f"{target}:xnack-", "0.10.2")
-            assert (expected.kind, expected.expired, expected.reason != "") == (kind, True, True)
-            assert bool(expected.error) is (kind is ExpectationKind.FAILS)
-
-
-def test_small_corpus_satisfies_policy() -> None:
-    corpus = load_corpus("2026-01-01")
-    small = corpus.choose("small")
-    least = load_policy("multi-arch").gates["compile"].min_passed
-    for target in corpus.specs:
-        out = [p for p in small if corpus.expectation(p.name, target, "0.10.2") is not COMPILES]
-        assert len(small) - len(out) + 1 >= int(least), target

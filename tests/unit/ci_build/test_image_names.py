@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,19 +12,15 @@ import pytest
 
 from ci_build.cli.commands.image_build import names_rocm
 from ci_build.cli.options.settings import Settings
-from ci_build.containers.engine import Engine
-from ci_build.images import local
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.contents import read_commits
-from ci_build.images.local import ContainerImage, check_name, is_loopback
+from ci_build.images.local import check_name, is_loopback
 from ci_build.images.manylinux import builder_recipe
 from ci_build.images.pins import ARCHES
 from ci_build.images.recipe import (
     BaseImage,
     ContextFile,
     Recipe,
-    build_argv,
-    describe,
     text_file,
 )
 from core.errors import InputError, RequestError
@@ -36,7 +31,6 @@ def source() -> Path:
     raise AssertionError("nobody needs it")
 
 
-ENGINE = Engine(program="docker")
 RECIPE = Recipe(
     name="jax-x",
     dockerfile="ARG BASE\nFROM ${BASE}\n",
@@ -67,29 +61,6 @@ def test_recipe_with_other_content_has_another_digest(name: str) -> None:
     assert replace(other, **{name: getattr(RECIPE, name)}).content == RECIPE.content
 
 
-def test_describe_shows_content_and_command_without_engine() -> None:
-    reference, tag = RECIPE.base.reference, RECIPE.base.tag
-    lines = [*describe([RECIPE], ENGINE, no_cache=True)]
-    texts = [line for line in lines if "$" not in line]
-    assert texts == [
-        f"look on this machine for an image with digest sha256:{'1' * 64}",
-        f"pull {reference} if it is missing",
-        "download https://host.invalid/b, sha256 2, unless it is in the cache",
-        f"build {RECIPE.tag} on {reference}, unless it exists",
-        "  contains a (1)",
-        "  contains downloads/b (2)",
-    ]
-    listed, pulled, tagged, found, built = (shlex.split(line)[1:] for line in lines if line.startswith("  $ "))
-    assert tuple(listed) == local.list_argv(ENGINE)
-    assert pulled == ["docker", "pull", reference]
-    assert tagged == ["docker", "tag", reference, tag]
-    assert found[-1] == RECIPE.tag
-    argv = build_argv(RECIPE, "docker", Path(), tag, no_cache=True)
-    assert built == list(argv)
-    assert {"--no-cache", "A=b", f"BASE={tag}", "c=d", RECIPE.tag} <= set(argv)
-    assert "--no-cache" not in build_argv(RECIPE, "docker", Path(), tag)
-
-
 def test_recipe_digest_covers_mode_and_path(image_builder: ImageBuilder) -> None:
     for files in (
         {"b": RECIPE.files["a"]},
@@ -101,13 +72,6 @@ def test_recipe_digest_covers_mode_and_path(image_builder: ImageBuilder) -> None
     made = image_builder.generated("text")
     assert made.source().read_text() == "text"
     assert text_file(made.source()).digest == made.digest
-
-
-def test_downloads_come_with_their_digests(image_builder: ImageBuilder) -> None:
-    pin = image_builder.pins.get("download", "bazel", "x86_64")
-    files = image_builder.downloads({"b": pin, "a": replace(pin, digest="1")})
-    assert files["downloads/SHA256SUMS"].source().read_text() == f"1  a\n{pin.digest}  b\n"
-    assert files["downloads/b"].digest == pin.digest
 
 
 @pytest.mark.parametrize("served", [b"content", b"another content"])
@@ -174,12 +138,6 @@ def test_is_loopback_detects_loopback(host: str) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1.example:80", "10.0.0.1/127.0.0.1"])
 def test_is_loopback_refuses_other_hosts(host: str) -> None:
     assert not is_loopback(host)
-
-
-def test_local_image_prefers_digest_of_registry() -> None:
-    own = ContainerImage(name="a", id="sha256:1", digests=(), labels={})
-    assert own.digest == "sha256:1"
-    assert replace(own, digests=("a/b@sha256:2",)).digest == "sha256:2"
 
 
 def test_read_commits_reads_all_without_running_code(tmp_path: Path) -> None:

@@ -108,15 +108,6 @@ def test_test_dry_run_shows_commands_in_images(dist: Path, capsys: pytest.Captur
     assert (commands_of(told, "run"), builds(told)) == ([], ["jax-ubu24.rocm720:DIGEST"])
 
 
-def test_wrong_run_option_is_refused_before_build(dist: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("images", "test", str(dist), "--no-gpu")
-    for more, error in (("--env-file=absent", InputError), ("--container-memory=much", RequestError)):
-        assert cli.run([*words, more]) == error.exit_code
-        told = capsys.readouterr().err
-        assert more.partition("=")[0] in told
-        assert "contents of" not in told
-
-
 def test_pip_packages_dry_run_shows_download_command(capsys: pytest.CaptureFixture[str]) -> None:
     index = "--therock-index-url=https://host.invalid/simple"
     told = planned(

@@ -8,27 +8,20 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import click.testing
 import pytest
 
 from ci_build.build.matrix import Axes, Cell, make_matrix
-from ci_build.build.plan import make_plan
 from ci_build.cli.commands import matrix as command
 from ci_build.cli.options.request import build_request
-from ci_build.cli.options.settings import Settings, split_list
+from ci_build.cli.options.settings import Settings
 from core.defaults import defaults
 from core.errors import RequestError
-from core.model import PYLOCK, SBOM, BuildRequest, Payload, WheelSet, to_json
+from core.model import BuildRequest, Payload
 from core.rocm_releases import load_releases
 from core.targets import lists
-from promotion.evidence.evidence import EvidenceFile
-from promotion.policy.policy import load_policy
-from promotion.policy.verdict import verdict
-from tests.support.wheel_sets import make_set, make_wheels, passing_evidence
 
 AXES = Axes(
     pythons=("3.11", "3.12"),
@@ -81,42 +74,6 @@ def test_make_matrix_splits_pythons_on_request() -> None:
     assert len(excluded) == 4
 
 
-def set_of(cell: Cell, folder: Path) -> WheelSet:
-    """Return a set with the wheels that the plan of a cell's command expects."""
-    plan = make_plan(parsed(cell))
-    wheels = make_wheels(folder, version=plan.version, pythons=cell.pythons)
-    expected = {name.partition("==")[0] for stage in plan.stages for name in stage.expected_wheels}
-    assert {wheel.wheel.name for wheel in wheels} == expected
-    assert len(wheels) == sum(len(stage.expected_wheels) for stage in plan.stages)
-    made = make_set(wheels, index=plan.index, targets=cell.targets, jax_version=cell.jax, rocm_version=cell.rocm)
-    return replace(made, files={**made.files, PYLOCK: "0" * 64, SBOM: "0" * 64})
-
-
-def blocked(wheel_set: WheelSet) -> tuple[str, ...]:
-    """Return the reasons why the release policy blocks a set that passed all gates, with any key."""
-    policy = replace(load_policy(wheel_set.index, channel="release"), keys=None, unsigned=True)
-    evidence = [EvidenceFile(evidence=item) for item in passing_evidence(wheel_set, policy)]
-    return verdict(wheel_set, evidence, policy, now=datetime(2026, 1, 3, tzinfo=UTC)).blocked_by
-
-
-def default_axes(*more: str) -> tuple[Cell, ...]:
-    """Return the cells of the command line with these options and otherwise the defaults."""
-    argv = ["--rocm-versions=7.2.0", "--families=gfx94X-dcgpu", "--payload=published", *more]
-    done = click.testing.CliRunner().invoke(command.matrix, argv)
-    assert done.exit_code == 0, done.output
-    rows: list[dict[str, Any]] = json.loads(done.output)["include"]
-    values: list[dict[str, Any]]
-    values = [{name: tuple(v) if isinstance(v, list) else v for name, v in row.items()} for row in rows]
-    return tuple(Cell(**row) for row in values)
-
-
-def test_set_of_a_cell_meets_release_policy(tmp_path: Path) -> None:
-    (cell,) = default_axes("--jax-versions=0.11.0")
-    made = set_of(cell, tmp_path)
-    assert len(made.python_versions) == 3
-    assert blocked(made) == ()
-
-
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [
@@ -144,20 +101,6 @@ def test_matrix_refuses_unknown_python() -> None:
     with pytest.raises(RequestError, match=r"--python-versions has unsupported versions: 3\.99") as raised:
         command.matrix.main(words, standalone_mode=False)
     assert "3.11, 3.12" in str(raised.value)
-
-
-def test_matrix_prints_include_and_excluded() -> None:
-    argv = ["--rocm-versions=7.10.0a20251120", "--families=gfx94X-dcgpu", "--python-versions=3.12", "--rbe"]
-    done = click.testing.CliRunner().invoke(command.matrix, argv)
-    assert done.exit_code == 0, done.output
-    printed = json.loads(done.output)
-    axes = Axes(
-        pythons=("3.12",), jax_versions=split_list(defaults()["build"]["jax_version"]),
-        rocm_versions=("7.10.0a20251120",), families=("gfx94X-dcgpu",),
-    )  # fmt: skip
-    cells, excluded = make_matrix(axes, Payload.SOURCE, ("--rbe",))
-    assert printed == to_json({"include": cells, "excluded": excluded})
-    assert printed["include"][0]["command"][-1] == "--rbe"
 
 
 @pytest.mark.parametrize(

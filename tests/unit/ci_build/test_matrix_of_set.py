@@ -181,24 +181,6 @@ def test_matrix_tests_prints_outputs_of_github_actions(staged: StagedSet, capsys
     assert outputs["sets"] == [str(staged)]
 
 
-def test_matrix_tests_joins_the_jobs_of_several_sets(
-    staged: StagedSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wheels = make_wheels(tmp_path / "w", pythons=("3.12",))
-    other = staged_in(DirBucket(tmp_path / "bucket"), tmp_path / "sets", wheels, targets=("gfx942", "gfx906"))
-    words = (str(staged), str(other), "multi-arch/1", "--when=nightly", "--jax-tests=/jax")
-    body = printed(capsys, *words)
-    assert body["sets"] == [str(staged), str(other)]
-    assert body["without_runner"] == ["gfx906"]
-    names = [job["name"] for job in (*body["include"], *body["merge"])]
-    assert len(names) == len({*names}) == 2 * 2 * 3 + 3
-    assert {(name.partition(" ")[0], job["argv"][4]) for name, job in zip(names, body["include"], strict=False)} == {
-        (one.digest[:6], str(one)) for one in (staged, other)
-    }
-    for merge in body["merge"]:
-        assert all(name.startswith(merge["name"][:6]) for name in merge["shards"])
-
-
 def test_matrix_tests_passes_image_and_bucket_to_every_job(
     staged: StagedSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

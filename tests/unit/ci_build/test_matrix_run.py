@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ci_build import cli
 from ci_build.build.matrix import Axes, Cell, make_matrix
 from ci_build.build.matrix_run import build_cell, cell_task, cell_tasks
-from ci_build.cluster.client import Cluster
 from core.errors import CiBuildError, InputError, MachineError, RequestError
 from core.model import Payload
 from core.process import HostRunner, ProcessResult
-from core.tasks import Task, TaskContext, TaskInput, TaskResult
+from core.tasks import TaskContext, TaskInput
 
 AXES = Axes(pythons=("3.12",), jax_versions=("0.10.2",), rocm_versions=("7.2.0",), families=("gfx942",))
 
@@ -107,31 +103,3 @@ def test_failed_build_names_its_last_lines(tmp_path: Path, code: int, kind: type
     with pytest.raises(kind, match=f"exit code {code}:\nmuch\nerror: It broke") as raised:
         build_cell({"words": ["--x"]}, context(tmp_path, Recorder(code), {}))
     assert raised.type is kind
-
-
-class FakeTasks:
-    """Workers with which tasks fail for the given reasons."""
-
-    def __init__(self, *kinds: type[CiBuildError]) -> None:
-        self.kinds = kinds
-
-    def run(self, tasks: Sequence[Task], work: Path) -> Iterator[TaskResult]:
-        for task, kind in zip(tasks, self.kinds, strict=True):
-            yield TaskResult(task=task, folder=work, error="It failed.", kind=kind)
-
-
-@pytest.mark.parametrize(
-    ("kinds", "expected"),
-    [((MachineError, MachineError), MachineError), ((MachineError, CiBuildError), InputError)],
-)
-def test_lost_builds_are_a_failure_of_the_machines(
-    kinds: tuple[type[CiBuildError], ...], expected: type[CiBuildError], tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    monkeypatch.setattr(Cluster, "connect", lambda *_: nullcontext(FakeTasks(*kinds)))
-    axes = ("--payload=published", "--families=gfx94X-dcgpu,gfx950-dcgpu", "--python-versions=3.12")
-    where = ("--cluster=tcp://127.0.0.1:9", f"--cluster-store={tmp_path / 'store'}", f"--out={tmp_path / 'out'}")
-    assert cli.run(["matrix", "run", *axes, *where, "--rocm-versions=7.2.0", "--json"]) == expected.exit_code
-    shown = capsys.readouterr()
-    assert [item["lost"] for item in json.loads(shown.out)] == [kind is MachineError for kind in kinds]
-    assert "2 of 2 builds failed" in shown.err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,13 +14,11 @@ from ci_build.build.source import sources
 from ci_build.build.source.build_py import IN_CONTAINER, BuildCommand, build_commands
 from ci_build.build.source.native import SourceBuilder
 from ci_build.build.source.sources import check_complete
-from core.cache import CacheEntry, collect
 from core.digests import file_sha256
 from core.errors import InputError, OtherRocmError, ProcessError
 from core.pip import InputStore
 from core.process import ProcessResult
-from core.source_request import ActionCache, Checkout, Remote, SourceRequest
-from core.store import in_use
+from core.source_request import Checkout, SourceRequest
 from core.versions import set_version
 from tests.support.golden_build_py import inputs, request
 from tests.support.made_wheel import LIB, clean_pjrt, fat_binary, library, with_sections
@@ -197,26 +194,6 @@ def test_build_ignores_damaged_record(bench: Bench) -> None:
     assert len(bench.builder.runs) == 2
 
 
-def test_build_keeps_bazel_tree_from_gc_until_its_end(bench: Bench, tmp_path: Path) -> None:
-    collected: list[Sequence[CacheEntry]] = []
-    bench.builder.says = ["line"]
-    bench.native.bazel_tree.mkdir(parents=True)
-
-    def inside(listener: Callable[[str], None]) -> FakeBuilder:
-        def listen(line: str) -> None:
-            if line == "line":  # after hours
-                os.utime(bench.native.bazel_tree, (1, 1))
-                collected.append(collect(tmp_path, limit=-1, kinds=["bazel"]))
-            listener(line)
-
-        return bench.builder.inside(listen)
-
-    bench.native.inside = inside
-    bench.build()
-    assert (collected, in_use(bench.native.bazel_tree)) == ([()], False)
-    assert collect(tmp_path, limit=-1, kinds=["bazel"]) == ()
-
-
 def test_build_refuses_folder_changed_meanwhile(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     jax = Checkout(name="jax", url="", commit="one", folder="/home/me/jax")
     bench.native.inputs = replace(INPUTS, sources=(jax,))
@@ -305,35 +282,3 @@ def test_checkout_refuses_each_unknown_stamp(bench: Bench, name: str) -> None:
     stamp = {"own_commit": "jax-rocm-release"}.get(name, name.removesuffix("_commit"))
     with pytest.raises(InputError, match=rf"unknown .*: {stamp}\."):
         bench.native.checkout(Checkout(name="xla", url="/x", commit="a" * 40), "/nowhere")
-
-
-HERE = [
-    "ERROR: Failed to query remote execution capabilities: UNAVAILABLE: io exception",
-    "INFO: 9 processes: 3 internal, 4 processwrapper-sandbox, 2 remote.",
-]
-
-
-@pytest.mark.parametrize(
-    ("remote", "cache", "says", "told"),
-    [
-        (None, ActionCache(), HERE, []),
-        (
-            Remote(endpoint="grpc://a:1"),
-            ActionCache(),
-            HERE[1:],
-            ["4 processwrapper-sandbox, 2 remote", "4 actions ran"],
-        ),
-        (None, ActionCache(disk="/d"), HERE[1:], ["4 processwrapper-sandbox, 2 remote"]),
-        (Remote(endpoint="grpc://a:1"), ActionCache(), HERE[:1], ["no actions had to run", "pjrt: Failed to query"]),
-    ],
-)
-def test_build_reports_where_actions_ran(
-    bench: Bench, remote: Remote | None, cache: ActionCache, says: list[str], told: list[str]
-) -> None:
-    bench.native.request = replace(SOURCE, remote=remote, cache=cache)
-    bench.builder.says = says
-    bench.build()
-    said = [text for text in bench.progress.said if not text.startswith("build ")]
-    assert len(said) == len(told)
-    assert all(words in text for words, text in zip(told, said, strict=True))
-    assert any(HERE[0].removeprefix("ERROR: ") in text for text in said) == (said != [] and HERE[0] in says)

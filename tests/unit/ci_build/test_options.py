@@ -50,12 +50,6 @@ def test_cache_dir_relative_becomes_absolute() -> None:
     assert settings({"cache_dir": "cache"}).cache_dir == Path.cwd() / "cache"
 
 
-@pytest.mark.parametrize(("jax", "rocm"), [("0.9.1.post6", "7.2.0"), ("0.11.1", "7.12.0")])
-def test_published_wheels_have_their_proven_rocm_by_default(jax: str, rocm: str) -> None:
-    assert request({"jax_version": jax}).rocm_version.text == rocm
-    assert request({"jax_version": jax, "rocm_version": "7.2.0"}).rocm_version.text == "7.2.0", "the wheels decide"
-
-
 @pytest.mark.parametrize(("jax", "words"), [("0.11.2", "contradict each other"), ("0.99.0", "is not known")])
 def test_published_wheels_without_proven_rocm_need_the_option(jax: str, words: str) -> None:
     with pytest.raises(RequestError, match=words) as caught:
@@ -142,19 +136,6 @@ def test_native_targets_are_recorded_by_name(tmp_path: Path, monkeypatch: pytest
     made = make_plan(request({"targets": "native"}))
     assert made.record()["targets"] == ["gfx942"]
     assert "native" not in str(made.record())
-
-
-def test_find_links_are_recorded_only_if_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "find_links" not in make_plan(request({})).record()
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "wheels").mkdir()
-    plan = make_plan(request({"find_links": "wheels, https://host/page.html"}))
-    assert plan.record()["find_links"] == [f"{tmp_path}/wheels", "https://host/page.html"]
-    (command,) = plan.stages[0].steps[0].commands
-    assert [word for word in command if "find-links" in word] == [
-        f"--find-links={tmp_path}/wheels",
-        "--find-links=https://host/page.html",
-    ]
 
 
 def test_unknown_target_has_its_own_exit_code() -> None:

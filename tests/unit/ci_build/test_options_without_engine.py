@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from ci_build import cli
-from ci_build.build.set_files import write_set
 from ci_build.containers import engine
 from ci_build.images import builder
-from core.errors import InputError, RequestError
-from tests.support.wheel_sets import make_set, make_wheels
+from core.errors import RequestError
 
 BASE = "--base-docker=mine:1"
 ROCM = "--therock-path=https://host.invalid/therock-dist-linux-gfx94X-dcgpu-7.2.0.tar.gz"
@@ -84,37 +82,3 @@ def test_kernels_dry_run_shows_container(
     assert f"--mount type=bind,source={tmp_path}/kernels,target={tmp_path}/kernels" in out
     assert "--entrypoint /bin/sh mine:1" in out
     assert list(tmp_path.iterdir()) == [tmp_path / "pins.toml"]
-
-
-@pytest.mark.usefixtures("no_engine")
-def test_absent_env_file_is_refused_without_an_engine(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["images", "run", "image:1", "--no-gpu", "--env-file=absent"]) == InputError.exit_code
-    assert "--env-file absent" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("no_engine")
-@pytest.mark.parametrize(
-    ("more", "named"),
-    [
-        (("--python-versions=3.14",), "3.14"),
-        ((BASE,), "--base-docker"),
-    ],
-)
-@pytest.mark.parametrize(
-    "command",
-    [
-        (
-            "images",
-            "build",
-            "runtime",
-        ),
-        ("images", "test", "--no-gpu"),
-    ],
-)
-def test_wrong_options_for_a_set_are_refused_without_an_engine(
-    command: tuple[str, ...], more: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    wheels = make_wheels(tmp_path / "dist", pythons=("3.12",))
-    write_set(tmp_path / "dist", make_set(wheels, python_versions=("3.12",), files={}), {"3.12": []})
-    assert cli.run([*command, "dist", *more]) == RequestError.exit_code
-    assert named in capsys.readouterr().err

@@ -10,17 +10,15 @@ from typing import Any
 import pytest
 
 from ci_build import cli
-from ci_build.build import finished_wheels, repair_wheels
+from ci_build.build import repair_wheels
 from ci_build.build.plan import make_plan
 from ci_build.build.repair_wheels import PlannedRepair, RepairRequest, plan_repairs, unmet_pins
 from core.errors import CiBuildError, RequestError
 from core.model import GfxTarget, RocmVersion
-from tests.support.made_wheel import GLIBC, MadeWheel, library
+from tests.support.made_wheel import MadeWheel
 from tests.support.sets import published_request
 from tests.support.silent import Silent
 from tests.support.wheel_sets import pjrt, plain, plugin
-from wheelkit.findings import finding
-from wheelkit.repair.repair import retag
 
 JAXLIB = "cp312-cp312-manylinux_2_27_x86_64"
 
@@ -122,17 +120,6 @@ def test_unmet_pins_names_missing_pjrt(tmp_path: Path) -> None:
     assert [*unmet_pins(planned(tmp_path, pjrt("0.10.2")))] == []
 
 
-def test_repair_reports_findings_of_reused_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    note = finding("unversioned-symbol-optional", "the library uses x without a version, but runs without it.")
-    monkeypatch.setattr(finished_wheels, "retag", lambda *args, **more: (retag(*args, **more)[0], (note,)))
-    made = plain("jaxlib", "0.10.2", tag="cp312-cp312-linux_x86_64")
-    made.files["jaxlib/a.so"] = library(GLIBC, needed=("libc.so.6",))
-    items = planned(tmp_path, made)
-    for out in ("one", "two"):
-        (done,) = repair_wheels.repair_wheels(request(tmp_path, out=tmp_path / out), items, Silent())
-        assert done.findings == (note,)
-
-
 def test_publish_writes_all_wheels_or_none(tmp_path: Path) -> None:
     out, made = tmp_path / "out", [tmp_path / "a.whl", tmp_path / "b.whl"]
     out.mkdir()
@@ -145,28 +132,6 @@ def test_publish_writes_all_wheels_or_none(tmp_path: Path) -> None:
     (out / "b.whl").unlink()
     repair_wheels._publish(out, made)
     assert sorted(path.name for path in out.iterdir()) == ["a.whl", "b.whl"]
-
-
-def test_publish_works_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr("os.link", refuse)
-    (tmp_path / "a.whl").write_text("a")
-    out = tmp_path / "out"
-    out.mkdir()
-    repair_wheels._publish(out, [tmp_path / "a.whl"])
-    assert (out / "a.whl").read_text() == "a"
-    with pytest.raises(RequestError, match="already"):
-        repair_wheels._publish(out, [tmp_path / "a.whl"])
-
-
-@pytest.mark.parametrize(
-    ("words", "said"), [(["--out=o"], "--targets is missing"), (["--targets=all"], "--out is missing")]
-)
-def test_repair_needs_targets_and_out(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["repair", "x.whl", *words]) == 2
-    assert said in capsys.readouterr().err
 
 
 def test_repair_dry_run_writes_nothing(

@@ -65,30 +65,6 @@ def test_recorded_settings_request_same_set(tmp_path: Path, more: dict[str, Any]
     assert build_request(again)[0] == request
 
 
-@pytest.mark.parametrize(
-    ("more", "expected"),
-    [
-        ({}, {"container_engine", "image_mirror"}),
-        ({"builder_image": "search"}, {"container_engine", "image_registry"}),
-        ({"host": True}, set()),
-    ],
-)
-def test_recorded_settings_use_callers_images(tmp_path: Path, more: dict[str, Any], expected: set[str]) -> None:
-    names = ("container_engine", "image_mirror", "image_registry")
-    machine = Settings({}, {}, {f"CI_BUILD_{name.upper()}": "quay.io=a.example" for name in names})
-    again = recorded_settings(set_of(asked({**BASE, **more})), machine, tmp_path, tmp_path)
-    assert {name for name in names if again.given(name)} == expected
-    # A value on the command line of `reproduce` is refused if it has no effect.
-    typed = Settings({"image_registry": "a.example"}, {}, {})
-    assert recorded_settings(set_of(asked({**BASE, **more})), typed, tmp_path, tmp_path).given("image_registry")
-
-
-def test_recorded_settings_keep_find_links(tmp_path: Path) -> None:
-    request = asked({**BASE, "find_links": f"{tmp_path},https://host/page"})
-    assert request.find_links == (str(tmp_path), "https://host/page")
-    assert build_request(recorded_settings(set_of(request), EMPTY, tmp_path, tmp_path))[0] == request
-
-
 def test_recorded_settings_omit_caches(tmp_path: Path) -> None:
     again = recorded_settings(
         set_of(asked({**BASE, "remote_cache": "grpc://c:1", "disk_cache": "/d"})), EMPTY, tmp_path, tmp_path

@@ -56,12 +56,6 @@ def test_rocm_manifest_file_goes_into_plan(tmp_path: Path) -> None:
     assert any(f"{ROCM_MANIFEST} (sha256 {digest[:12]})" in line for line in dist_wheels.plan_lines(made, Path("dist")))
 
 
-def test_rocm_manifest_of_folder(tmp_path: Path) -> None:
-    made = plan(rocm_manifest=str(tree(tmp_path / "rocm", "7.2.0-43")))
-    assert b'"hipFree"' in made.rocm_manifest
-    assert made.record()["rocm_manifest"] == hashlib.sha256(made.rocm_manifest).hexdigest()
-
-
 def test_rocm_folder_is_locked_and_gives_manifest(tmp_path: Path) -> None:
     root, lock = make_rocm(tmp_path / "rocm", told="7.2.0"), tmp_path / "rocm.lock"
     more = {"cache_dir": str(tmp_path / "cache"), "rocm_lock": str(lock), "targets": "gfx950"}

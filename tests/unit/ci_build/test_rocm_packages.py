@@ -53,13 +53,6 @@ def test_packages_give_packed_prefix(tmp_path: Path, packed: str, *, split: bool
     assert all(path.resolve().is_relative_to(found.root.resolve()) for path in found.root.rglob("*"))
 
 
-def test_packages_list_files_that_are_not_unpacked(tmp_path: Path) -> None:
-    found = unpack(tmp_path, make_packages(tmp_path / "made", VERSION), full=False)
-    kernels = [path for path in found.contents if path.startswith("lib/rocblas/library/")]
-    assert kernels
-    assert not any((found.root / path).exists() for path in kernels)
-
-
 def test_packages_digest_covers_every_wheel(tmp_path: Path) -> None:
     one = Packages(version=VERSION, files={}, sha256={"a": "1", "b": "2"})
     assert one.digest == Packages(version=VERSION, files={}, sha256={"b": "2", "a": "1"}).digest

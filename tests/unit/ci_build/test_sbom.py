@@ -39,7 +39,6 @@ def test_sbom_is_valid_and_has_hashes() -> None:
 @pytest.mark.parametrize(
     ("changes", "hashes", "references"),
     [
-        ({"source": "rocm 7.tar.gz"}, ["1" * 64], {"rocm%207.tar.gz": "1" * 64}),
         ({"source": "", "sha256": "", "files": "2" * 64}, [], {}),
         (
             {"source": "pip+https://host/simple/", "packages": {"a.whl": "3" * 64}},

@@ -81,14 +81,6 @@ WRONG = (
     "gate inspection {blocked} {bucket} --redo",
 )
 """Commands that fail."""
-ELSEWHERE = {
-    "matrix run", "reproduce", "rocm list", "rocm manifest", "rocm show", "rocm verify", "sources update",
-    "gate abi", "gate compile", "gate coverage", "gate device", "gate install", "gate load", "gate merge",
-    "gate structure", "attest", "bundle", "index check", "index serve", "index sign", "docs", "images run",
-    "images test", "images update", "kernels lock", "kernels merge", "cluster scheduler", "cluster worker",
-    "images build runtime", "nightly",
-}  # fmt: skip
-"""Commands that need processes, a network or a long time: they print through the same functions."""
 FOR_PROGRAMS = ("matrix", "keys", "compat", "bucket policy")
 """Commands whose output is a file or the value of an option."""
 COPIED = re.compile(
@@ -141,22 +133,6 @@ def too_wide(text: str, columns: int) -> Iterator[str]:
     for line in map(str.rstrip, re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()):
         if not COPIED.match(line) and fold(line, columns) != line:
             yield line
-
-
-def leaves(group: click.Group, context: click.Context, path: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield the paths of all commands."""
-    for name in group.list_commands(context):
-        below = group.get_command(context, name)
-        if isinstance(below, click.Group):
-            yield from leaves(below, context, (*path, name))
-        else:
-            yield " ".join((*path, name))
-
-
-def test_walk_names_every_command() -> None:
-    walked = {" ".join(re.match(r"[a-z_ ]+(?<! )(?= |$)", line)[0].split()) for line in (*READ, *CHANGING)}  # type: ignore[index]
-    names = {*leaves(cli.main, click.Context(cli.main))} - ELSEWHERE
-    assert {name for name in names if not any(line == name or line.startswith(f"{name} ") for line in walked)} == set()
 
 
 def test_every_command_fits_a_narrow_terminal(places: dict[str, str]) -> None:

@@ -97,12 +97,6 @@ def test_check_files_names_each_change(tmp_path: Path) -> None:
     assert wheelset.check_files(tmp_path, made) == ("constraints.txt", "debug/x.so.debug")
 
 
-def test_read_set_hint_without_set(tmp_path: Path) -> None:
-    with pytest.raises(WheelSetError, match=r"cannot be read: No such file.*dist_wheels"):
-        wheelset.read_set(tmp_path / "nowhere")
-    assert wheelset.check_files(tmp_path, wheel_set()) == ("SHA256SUMS",)
-
-
 def test_check_files_refuses_empty_file_list(tmp_path: Path) -> None:
     made = wheel_set(files={"constraints.txt": "a" * 64, "pylock.toml": "b" * 64})
     (tmp_path / "SHA256SUMS").write_bytes(b"")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -67,19 +66,6 @@ def test_set_lock_does_not_depend_on_place_of_folder(tmp_path: Path) -> None:
     # No other part of a lock depends on this file.
     (copy / "share/doc/rocm/README").write_text("longer " * 1000)
     assert set_lock(get(tmp_path, copy).lock) != data
-
-
-def test_set_lock_does_not_depend_on_place_of_tarball(tmp_path: Path) -> None:
-    places = [tmp_path / name for name in ("me", "you")]
-    data = tarball(make_rocm(tmp_path / "made"))
-    locks = set()
-    for place in places:
-        place.mkdir()
-        (place / NAME).write_bytes(data)
-        locks.add(set_lock(get(tmp_path, place / NAME).lock))
-    (lock,) = locks
-    assert str(tmp_path).encode() not in lock
-    assert (read(lock).source, read(lock).sha256) == (NAME, hashlib.sha256(data).hexdigest())
 
 
 @pytest.mark.parametrize("kind", ["folder", "tarball"])

@@ -8,6 +8,8 @@ import pytest
 
 from ci_build.cli.options.environment import SIGNING_KEY
 from ci_build.cli.options.slurm import slurm_request
+from ci_build.cluster.request import SlurmRequest
+from ci_build.cluster.slurm import worker_words
 from core.errors import InputError, RequestError
 
 WORDS = ("jobs=2", "cpus-per-task=8", "mem=24G")
@@ -75,3 +77,11 @@ def test_slurm_jobs_do_not_inherit_keys(tmp_path: Path, monkeypatch: pytest.Monk
     request = slurm_request("", WORDS, str(tmp_path))
     assert SIGNING_KEY in request.hidden
     assert SIGNING_KEY not in request.environment
+
+
+def test_slurm_worker_gets_what_its_job_has() -> None:
+    request = SlurmRequest(jobs=2, cpus=8, memory_mb=24000, shared=Path("/s"), resources={"gfx942": 4.0})
+    tls = {"ca_file": "/s/ca", "cert": "/s/cert", "key": "/s/key", "ciphers": ""}
+    words = worker_words(request, "tls://head:1", "w1", tls)
+    assert words[:5] == ["-m", "ci_build.cli", "cluster", "worker", "tls://head:1"]
+    assert {"--name=w1", "--jobs=8", "--memory=24000", "--resources=gfx942=4", "--cluster-key=/s/key"} < set(words)

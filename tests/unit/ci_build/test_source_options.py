@@ -144,18 +144,6 @@ def test_default_pythons_depend_on_release() -> None:
     assert made == [("3.12", "3.13", "3.14"), ("3.11", "3.12", "3.13", "3.14")]
 
 
-def test_credentials_apply_to_cache_without_executors(jax: Path) -> None:
-    given = {"rbe_cert": str(jax.parent / "cert"), "rbe_key": str(jax.parent / "key")}
-    assert source(remote_cache="grpcs://c:1", **given).credentials.key == str(jax.parent / "key")
-
-
-def test_source_contradictions_are_reported_at_once() -> None:
-    with pytest.raises(RequestError) as caught:
-        request(xla="main", cache_read_only=True, rbe_jobs="3")
-    for words in ("--xla is 'main'", "--cache-read-only", "--rbe-jobs"):
-        assert words in str(caught.value)
-
-
 def test_source_trees_of_release(jax: Path) -> None:
     assert [(tree.name, tree.url) for tree in source().sources] == [("jax", "https://github.com/jax-ml/jax")]
     old = source(jax_version="0.8.2", xla=COMMIT).sources

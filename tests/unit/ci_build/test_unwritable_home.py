@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from ci_build import cli
 from ci_build.cli.options.environment import SIGNING_KEY, child_environment, find_signing_key
 from ci_build.cli.options.settings import Settings
 from core.errors import MachineError
@@ -61,14 +60,6 @@ def test_cache_that_was_named_is_used(home: Path, tmp_path: Path, monkeypatch: p
     assert settings().cache_dir == tmp_path / "xdg/jax-rocm-release"
     assert settings().cache_note == ""
     assert not stand_in().exists()
-
-
-@pytest.mark.usefixtures("home")
-def test_commands_with_a_cache_warn_of_the_fallback(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["release", "--local", "--targets=gfx942", "--dry-run"]) == 0
-    assert "--cache-dir or XDG_CACHE_HOME" in capsys.readouterr().err
-    assert cli.run(["targets"]) == 0
-    assert capsys.readouterr().err == ""
 
 
 def test_stand_in_of_another_user_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
