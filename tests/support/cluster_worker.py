@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from typing import Any
 
 from ci_build import cli
 from ci_build.cluster.kinds import KINDS
-from core.errors import KernelError, MachineError
+from core.errors import KernelError
 from core.tasks import TaskContext
 from promotion.gates.common.site import RocmLibraries, Site
 from promotion.gates.compile.remote import KIND as COMPILE_PROGRAMS
@@ -46,41 +45,13 @@ def sleep(arguments: Mapping[str, Any], context: TaskContext) -> int:
     return os.getpid()
 
 
-def kill(arguments: Mapping[str, Any], _: TaskContext) -> None:
-    """Kill the worker."""
-    note(arguments)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def fail(arguments: Mapping[str, Any], _: TaskContext) -> None:
     """Fail like a compiler."""
     note(arguments)
     raise KernelError("The compiler failed.")
 
 
-def break_machine(arguments: Mapping[str, Any], _: TaskContext) -> int:
-    """Fail like a machine without free GPUs in the first run, and return the process in others."""
-    first = not [*Path(arguments["notes"]).glob(f"{arguments['name']}.*")]
-    note(arguments)
-    if first:
-        raise MachineError("The machine has no free GPU.")
-    return os.getpid()
-
-
-def fill(arguments: Mapping[str, Any], context: TaskContext) -> str:
-    """Write a number of bytes."""
-    note(arguments)
-    (context.folder / "big").write_bytes(b"x" * int(arguments["bytes"]))
-    return "written"
-
-
-def wait(arguments: Mapping[str, Any], _: TaskContext) -> int:
-    """Sleep in this process."""
-    time.sleep(arguments["seconds"])
-    return os.getpid()
-
-
-KINDS.update({function.__name__: function for function in (echo, sleep, kill, fail, break_machine, fill, wait)})
+KINDS.update({function.__name__: function for function in (echo, sleep, fail)})
 
 
 def compile_here(arguments: Mapping[str, Any], context: TaskContext) -> object:

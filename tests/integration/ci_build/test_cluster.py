@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -93,31 +92,6 @@ def test_commands_end_with_killed_worker(tmp_path: Path) -> None:
     assert subprocess.run(argv, cwd=ROOT, check=False).returncode == -signal.SIGKILL
     # A driver's children end as well.
     until(lambda: not any(alive(int(note.read_text())) for note in notes))
-
-
-@pytest.mark.heavy
-def test_run_survives_restart_of_scheduler(cluster: ClusterProcesses) -> None:
-    address = cluster.scheduler()
-    cluster.workers("a", "b")
-    tasks = [cluster.task("sleep", f"t{number}", seconds=1) for number in range(6)]
-
-    def restart() -> None:
-        until(lambda: len({task.label for task in tasks if cluster.ran(task.label)}) >= 3)
-        cluster.kill("scheduler")
-        cluster.processes["scheduler"].wait()
-        time.sleep(1)
-        cluster.scheduler(address=address)
-
-    thread = threading.Thread(target=restart)
-    thread.start()
-    lines = Lines()
-    results = cluster.run(tasks, lines)
-    thread.join()
-    assert len(results) == 6
-    assert {result.error for result in results.values()} == {""}
-    assert "the connection to the scheduler is lost; connecting again" in lines.lines
-    # Results that had come before are not computed again.
-    assert min(len(cluster.ran(task.label)) for task in tasks) == 1
 
 
 @pytest.mark.heavy

@@ -71,20 +71,6 @@ def test_night_promotes_and_second_run_does_nothing(
     assert [*verify(bucket, ReleasedIndex(index=INDEX))] == []
 
 
-def test_night_with_new_rocm_says_what_changed(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
-    assert night(nights) == 0
-    capsys.readouterr()
-    assert night(nights, NEW_ROCM, "--json") == 0
-    (one,) = said(capsys)
-    assert (one["state"], one["entry"], one["rocm"]) == ("promoted", 2, "7.2.1")
-    assert one["baseline"] == nights.gated[0]
-    assert one["changed"]["rocm_version"] == ["7.2.0", "7.2.1"]
-    assert [(row["before"], row["now"]) for row in one["targets"]] == [("device", "device")] * 2
-    assert all(old > 0 < new for old, new in one["sizes"].values())
-    device = next(item for item in one["counts"] if item["gate"] == "device")
-    assert (device["before"]["passed"], device["now"]["passed"]) == (1000, 1000)
-
-
 def killed(nights: Nights, before: str) -> int:
     """Do a night in a process that is killed before a group of its output, and return its exit code."""
     group = Reporter.group

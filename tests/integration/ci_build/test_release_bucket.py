@@ -11,7 +11,7 @@ import pytest
 
 from ci_build import cli
 from ci_build.release import authority, gating
-from core.errors import BucketError, GateError, PromotionBlockedError, RequestError
+from core.errors import BucketError, PromotionBlockedError, RequestError
 from core.number_ranges import NO_NUMBERS
 from promotion.evidence.signing import load_signer
 from promotion.index.ledger import read_ledger
@@ -60,29 +60,6 @@ def test_release_promotes_and_second_run_changes_nothing(
     assert len(nights.gated) == 1
 
 
-def test_release_without_gpu_evidence_stays_staged_and_lists_jobs(
-    nights: Nights, capsys: pytest.CaptureFixture[str]
-) -> None:
-    nights.device = False
-    assert nights.run("release", *NIGHTLY, "--json") == 0
-    (one,) = json.loads(capsys.readouterr().out)["sets"]
-    assert (one["state"], one["error"], one["entry"]) == ("pending", "", 0)
-    assert [(item["gate"], item["target"]) for item in one["missing"]] == [("device", "gfx942"), ("device", "gfx950")]
-    command = f"python3 build/ci_build gate device {one['set']} --platform rocm --family gfx94X-dcgpu "
-    assert one["missing"][0]["command"].startswith(command)
-    jobs = one["jobs"]["jobs"]
-    assert {job["family"] for job in jobs} == {"gfx94X-dcgpu", "gfx950-dcgpu"}
-    assert all(job["argv"][3:5] == ["device", one["set"]] for job in jobs)
-    assert all("990e6a0b84138346e6a38785412f36356e0e5dc3" in job["run"] for job in jobs)
-    bucket = DirBucket(nights.bucket)
-    assert read_head(bucket, ReleasedIndex(index=INDEX))[0].number == 0
-    # The tests ran on other machines; the same command continues.
-    nights.device = True
-    assert nights.run("release", *NIGHTLY, "--json") == 0
-    (one,) = json.loads(capsys.readouterr().out)["sets"]
-    assert (one["state"], one["entry"]) == ("promoted", 1)
-
-
 def test_release_waits_for_evidence(
     nights: Nights, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,18 +76,6 @@ def test_release_waits_for_evidence(
     said = capsys.readouterr().err
     assert "wait up to 5 minutes for evidence: device for gfx942, device for gfx950" in said
     assert (len(slept), "ledger entry 1" in said) == (2, True)
-
-
-def test_release_with_failed_gate_ends_with_its_exit_code(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
-    nights.failing = ["compile"]
-    assert nights.run("release", *NIGHTLY, "--json") == GateError.exit_code
-    said = capsys.readouterr()
-    (one,) = json.loads(said.out)["sets"]
-    assert one["state"] == "failed"
-    assert one["error"].startswith("Gates did not pass:")
-    assert "gate compile failed: It broke." in one["targets"][0]["blocked_by"]
-    assert one["jobs"] is None, "no GPU tests a set that cannot be promoted"
-    assert not (nights.bucket / "v2").exists()
 
 
 def test_release_blocked_by_policy_ends_with_its_exit_code(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:

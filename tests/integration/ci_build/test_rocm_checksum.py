@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.build import dist_wheels
-from ci_build.build.request import WheelSetRequest
 from ci_build.rocm.lock import load_lock
-from ci_build.rocm.request import RocmSource, RocmStorage, check_source
+from ci_build.rocm.request import RocmSource, check_source
 from ci_build.rocm.set_lock import locked_source, set_lock
 from ci_build.rocm.source import Rocm, obtain
 from ci_build.rocm.store import RocmStore
@@ -20,10 +18,9 @@ from core.errors import CiBuildError, InputError
 from core.http.client import Client, RetryPolicy
 from core.process import HostRunner
 from core.report import Reporter
-from core.rocm_trust import ChecksumOrigin, RocmTrust, load_trust
+from core.rocm_trust import ChecksumOrigin, RocmTrust
 from tests.support.file_server import Behaviour, serving
 from tests.support.made_rocm import NAME, VERSION, make_rocm, tarball
-from tests.support.sets import published_request
 
 PATH = f"/tarball/{NAME}"
 SIDECAR = f"{PATH}.sha256"
@@ -132,27 +129,6 @@ def test_local_rocm_is_recorded_as_local(tmp_path: Path, told: Behaviour, what: 
         source.write_bytes(tarball(tmp_path / "made", extra=b"replaced"))
         with pytest.raises(InputError, match="has sha256"):
             get(tmp_path, replace(asked, require_checksum=True))
-
-
-def test_plan_of_set_records_trust(tmp_path: Path, asked: RocmSource) -> None:
-    request = WheelSetRequest(
-        build=published_request("gfx942", rocm_version=replace(published_request().rocm_version, text=VERSION)),
-        rocm=asked,
-        rocm_manifest=None,
-        storage=RocmStorage(cache=tmp_path / "cache", keep_tarballs=True, limit=10**12),
-        registry="",
-        mirrors={},
-        out=tmp_path / "dist",
-        cache=tmp_path / "cache",
-    )
-    origins = []
-    for _ in range(2):
-        prepared = dist_wheels.prepare(request, REPORTER, HostRunner({}), lambda: Client(policy=QUICK))
-        trust = load_trust(prepared.plan.record())
-        assert trust is not None
-        assert trust.transport == "http"
-        origins.append(trust.checksum.value)
-    assert origins == ["first-use", "lock"]
 
 
 def test_lock_of_set_gives_same_rocm_on_another_machine(tmp_path: Path, told: Behaviour, asked: RocmSource) -> None:

@@ -21,7 +21,6 @@ import pytest
 
 from ci_build.rocm.facts import selection
 from ci_build.rocm.store import RocmStore, StoredTree, WrongDigestError
-from core import cache
 from core.errors import InputError, MachineError
 from core.http.client import Client, RetryPolicy
 from core.http.part import PartFile
@@ -268,24 +267,3 @@ def test_store_concurrent_runs_fetch_once(tmp_path: Path, data: bytes, capsys: p
         assert first.result() == second.result()
         assert told.sent <= len(data) + 2
     assert f"wait for another run that downloads {NAME}" in capsys.readouterr().err
-
-
-def test_store_trim_keeps_entries_in_use(tmp_path: Path, told: Behaviour) -> None:
-    root = tmp_path / "rocm"
-    tree = store(root).from_url(Client(), told.url + PATH, NAME, selection(full=True))
-    wheel = tmp_path / "inputs" / ("0" * 64) / "wheel"
-    wheel.parent.mkdir(parents=True)
-    wheel.write_bytes(b"x" * 50_000)
-    os.utime(wheel.parent, (1, 1))
-    listed = cache.entries(tmp_path)
-    assert [entry.kind for entry in listed][-1] == "inputs"
-    assert {entry.kind for entry in listed} == {"rocm/trees", "rocm/tarballs", "inputs"}
-    assert cache.collect(tmp_path, limit=10**12) == ()
-    assert [entry.kind for entry in cache.collect(tmp_path, limit=0, dry_run=True)] == ["inputs"]
-    gone = cache.collect(tmp_path, limit=0, young=-1)
-    assert {entry.kind for entry in gone} == {"rocm/tarballs", "inputs"}
-    assert tree.root.is_dir()
-    for fd in [fd for fd in Path("/proc/self/fd").iterdir() if fd.resolve() == tree.root.parent]:
-        os.close(int(fd.name))
-    assert [entry.kind for entry in cache.collect(tmp_path, limit=0, young=-1)] == ["rocm/trees"]
-    assert not tree.root.exists()

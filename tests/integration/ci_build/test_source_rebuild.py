@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.ci_build.test_source_build import TARGETS
 from tests.integration.ci_build.test_source_build import dist as dist
 from tests.integration.ci_build.test_source_build import place as place
 from tests.integration.ci_build.test_source_build import terminal as terminal
@@ -19,13 +18,11 @@ from tests.integration.ci_build.test_source_build import words as words
 from tests.integration.conftest import ci_build
 from tests.support import docker
 from tests.support.source_place import (
-    PYTHON,
     SECONDS,
     VERSION,
     WORKSPACE,
     Place,
     commit_all,
-    commit_of,
     contents,
     jax_in,
     mark_xla,
@@ -36,22 +33,6 @@ from tests.support.source_place import (
 from wheelkit.archive.reader import WheelArchive
 
 pytestmark = [pytest.mark.heavy, pytest.mark.network]
-
-
-@pytest.fixture(scope="module")
-def later(place: Place, dist: Path) -> Path:
-    """Build another commit, with a folder in which clang does not find the device libraries.
-
-    The wheels of that commit have another platform tag, and both tags fit the request.
-    """
-    jax = jax_in(place.folder / "jax-later")
-    rules = jax / "rocm" / "defs.bzl"
-    rules.write_text(rules.read_text().replace("manylinux_2_27_x86_64", "manylinux_2_28_x86_64"))
-    commit_all(jax)
-    out = place.folder / "later"
-    done = replace(place, rocm=docker.rocm(VERSION, "llvm-only")).run(out, *TARGETS, jax=jax)
-    assert done.returncode == 0, done.stderr
-    return out
 
 
 def test_other_xla_is_compiled_with_disk_cache(place: Place, dist: Path, words: tuple[str, ...]) -> None:
@@ -75,21 +56,6 @@ def test_other_xla_is_compiled_with_disk_cache(place: Place, dist: Path, words: 
     assert "disk cache hit" in told
     assert "disk cache hit" in done.stderr
     assert contents(place.folder / "actions") == filled
-
-
-def test_wheel_is_of_requested_commit(place: Place, later: Path) -> None:
-    """build.py copies the wheels of earlier commits too."""
-    assert "manylinux_2_27" in (later.with_name("later.logs") / f"jaxlib-{PYTHON}.log").read_text()
-    (jaxlib,) = later.glob("jaxlib-*.whl")
-    with WheelArchive(jaxlib) as archive:
-        assert commit_of(place.folder / "jax-later").encode() in archive.read("jaxlib/version.py")
-
-
-def test_folder_with_hidden_device_libraries(later: Path) -> None:
-    """A folder is used in place, without the link that unpacked tarballs get."""
-    for name in ("jax-rocm-pjrt", f"jax-rocm-plugin-{PYTHON}"):
-        log = (later.with_name("later.logs") / f"{name}.log").read_text()
-        assert "--action_env=HIP_DEVICE_LIB_PATH=/opt/rocm/lib/llvm/amdgcn/bitcode" in log
 
 
 def test_failed_build_is_summarised_and_keeps_set(place: Place, dist: Path) -> None:

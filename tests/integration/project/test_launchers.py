@@ -255,19 +255,6 @@ def test_wrong_hash_is_refused_with_pip_output(tree: Tree) -> None:
     assert said(tree.run())["version"] == 1
 
 
-def test_old_pythons_are_refused(tree: Tree, pythons: dict[str, Path], left_out: Callable[[str, str], None]) -> None:
-    old = {version: path for version, path in pythons.items() if tuple(map(int, version.split("."))) < (3, 11)}
-    if not old:
-        left_out("Pythons older than 3.11", "none on this machine; the unit tests read the launchers' syntax instead")
-    for version, path in old.items():
-        for launcher in ("ci_build", "test", "update_locks"):
-            done = tree.run("--help", launcher=launcher, python=path)
-            assert done.returncode == 2, (version, done.stderr)
-            (line,) = done.stderr.splitlines()
-            assert line.startswith(f"{launcher} needs Python 3.11 or newer, this is {version}.")
-    assert not (tree.root / ".venv").exists()
-
-
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> tuple[Tree, subprocess.CompletedProcess[str]]:
     """Return this repository's files that the launchers use, with its own locks, and the output of the first start."""

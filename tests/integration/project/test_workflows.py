@@ -98,19 +98,6 @@ def inputs(name: str, event: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", ["ci", "continuous", "gpu-tests", "nightly", "release"])
-def test_workflow_is_reusable_with_the_inputs_of_a_dispatch(name: str) -> None:
-    called, dispatched = (inputs(name, event) for event in ("workflow_call", "workflow_dispatch"))
-    assert dispatched.keys() <= called.keys()
-    assert all(body.get("description") for body in dispatched.values())
-    text = (FOLDER / f"{name}.yml").read_text()
-    assert {*re.findall(r"inputs\.([\w-]+)", text)} == called.keys()
-    for job in load(FOLDER / f"{name}.yml")["jobs"].values():
-        if "uses" in job:
-            other = Path(job["uses"]).stem
-            assert job["with"].keys() <= inputs(other, "workflow_call").keys()
-
-
 def test_continuous_builds_every_row_of_the_table() -> None:
     rows = tomllib.loads((FOLDER.parents[1] / "ci_build" / "release" / "continuous.toml").read_text())
     assert rows.pop("schema") == 1

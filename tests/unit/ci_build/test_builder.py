@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -12,19 +11,16 @@ from pathlib import Path
 import pytest
 
 from ci_build.build.plan import SourceLayout
-from ci_build.build.request import WheelSetRequest
 from ci_build.build.source import host_build, tools
 from ci_build.build.source.build_py import IN_CONTAINER, BuildPaths
 from ci_build.build.source.builder import build_mounts, create_folders, find_tools, tools_argv
 from ci_build.build.source.host_build import check_rocm, check_tools, describe_host, host_paths, newest_clang
-from ci_build.build.source.source_build import SourceBuildContext, check_environment, copy_disk_cache, disk_cache
+from ci_build.build.source.source_build import copy_disk_cache, disk_cache
 from ci_build.build.source.tools import ToolReport, needed_bazel
 from ci_build.images.pins import ImagePins, Pin
-from ci_build.rocm.request import RocmStorage
 from core.errors import MachineError
 from core.model import BuildRequest
 from core.process import HostRunner, ProcessResult
-from core.report import Reporter
 from core.source_request import ActionCache, Checkout, Compiler, SourceRequest
 from tests.support.golden_build_py import inputs_of, request
 
@@ -32,14 +28,6 @@ from tests.support.golden_build_py import inputs_of, request
 def source(asked: BuildRequest) -> SourceRequest:
     assert asked.source is not None
     return asked.source
-
-
-def wheel_set(asked: BuildRequest) -> WheelSetRequest:
-    here = Path("/nowhere")
-    storage = RocmStorage(cache=here, keep_tarballs=True, limit=0)
-    return WheelSetRequest(
-        build=asked, rocm=None, rocm_manifest=None, storage=storage, mirrors={}, registry="", out=here, cache=here
-    )
 
 
 # Mounts
@@ -251,25 +239,6 @@ def test_describe_host_names_digest_of_bazel(bazel: Path, monkeypatch: pytest.Mo
     assert f"bazel 7.7.1, sha256 {hashlib.sha256(PINNED).hexdigest()}" in before
     bazel.write_bytes(b"another Bazel of that version")
     assert describe_host(paths, runner).partition(" ")[0] != before.partition(" ")[0]
-
-
-def test_check_environment_refuses_other_platform(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    asked = request("0.10.2")
-    assert not source(asked).container.host
-    with pytest.raises(MachineError, match="Wheels are made for Linux on x86_64, but this machine is Linux on aarch64"):
-        check_environment(
-            SourceBuildContext(
-                request=wheel_set(asked),
-                rocm=None,
-                manifest=b"",
-                reporter=Reporter(terminal=False),
-                runner=HostRunner({}),
-                connect=lambda: pytest.fail("no"),
-            )
-        )
 
 
 def test_check_rocm_refuses_missing_compiler(tmp_path: Path) -> None:

@@ -3,59 +3,20 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from typing import Any
 
-import click
-import pytest
-
-from ci_build.cli import SECTIONS, main
-from ci_build.cli.command_help import project_keys, read_commands
+from ci_build.cli.command_help import project_keys
 from ci_build.cli.options.environment import OTHER_VARIABLES
 from ci_build.cli.options.table import option_names
 from ci_build.docs import reference
 from ci_build.docs.findings import finding_entries
 from ci_build.docs.markdown import code, plain
-from ci_build.docs.request import CommandHelp
 from ci_build.docs.toml_files import ROOT
 from core import errors
 from promotion.evidence.evidence import ENVIRONMENT
 from promotion.evidence.test_results import UNWAIVED_FLAKE, TestVerdict
 from promotion.gates.device.run import NOTE
 from wheelkit.findings import finding_kinds
-
-
-@pytest.fixture(scope="module")
-def commands() -> tuple[CommandHelp, ...]:
-    return read_commands(main, SECTIONS)
-
-
-def leaves(group: click.Group, context: click.Context) -> Iterator[tuple[str, click.Command, click.Context]]:
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        below = click.Context(command, info_name=name, parent=context)
-        yield below.command_path.removeprefix("ci_build "), command, below
-        if isinstance(command, click.Group):
-            yield from leaves(command, below)
-
-
-def test_every_command_option_and_argument_is_on_a_page(commands: tuple[CommandHelp, ...]) -> None:
-    pages = [reference.commands_page(title, commands) for title in dict.fromkeys(item.section for item in commands)]
-    text, missing = "\n".join(pages), []
-    found = [*leaves(main, click.Context(main, info_name="ci_build", **main.context_settings))]
-    assert len(found) > 70
-    assert {"dist_wheels", "index serve", "images build manylinux"} <= {name for name, _, _ in found}
-    for name, command, context in found:
-        section = text.partition(f"\n## {plain(name)}\n")[2].partition("\n## ")[0]
-        missing += [name] if not section else []
-        for parameter in command.params:
-            record = parameter.get_help_record(context)
-            if isinstance(parameter, click.Option) and record and f"- {code(record[0])}" not in section:
-                missing.append(f"{name} {record[0]}")
-            if isinstance(parameter, click.Argument) and code(parameter.make_metavar(context)) not in section:
-                missing.append(f"{name} {parameter.name}")
-    assert missing == []
 
 
 def test_project_page_has_every_key_and_no_secret() -> None:

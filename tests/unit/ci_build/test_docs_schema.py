@@ -87,11 +87,6 @@ def test_schema_accepts_files_that_the_program_writes(files: Mapping[str, list[A
     assert [error.message for body in files[name] for error in checker.iter_errors(body)] == []
 
 
-def test_files_have_every_kind_of_ledger_entry(files: Mapping[str, list[Any]]) -> None:
-    assert {body["kind"] for body in files["ledger"]} == {*EntryKind}
-    assert [bool(body["hidden"]) for body in files["status"]] == [True, False]
-
-
 WRONG = [
     ("evidence", ("unknown",), 1),
     ("evidence", ("schema",), 2),

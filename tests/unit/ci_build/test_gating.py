@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -13,12 +13,11 @@ from ci_build.release import gating
 from ci_build.release.gating import GateOptions
 from ci_build.release.request import GATES
 from core.errors import RequestError
-from core.model import Finding, Outcome, Severity
 from core.report import Reporter
 from promotion.policy.policy import load_policy
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.tiny_elf import TinySymbol, tiny_elf
-from tests.support.wheel_sets import make_set, make_wheels, passing_evidence, write_set
+from tests.support.wheel_sets import make_set, make_wheels, write_set
 
 REPORTER = Reporter(terminal=False)
 
@@ -112,16 +111,6 @@ def test_find_set_stages_folder_once(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == ""
 
 
-def test_find_set_completes_partial_staging(tmp_path: Path) -> None:
-    wheels = make_wheels(tmp_path / "w", pythons=("3.12",))
-    folder = write_set(tmp_path / "set", wheels, make_set(wheels, python_versions=("3.12",)))
-    staged = gating.find_set(str(folder), DirBucket(tmp_path / "bucket"), REPORTER)
-    page = tmp_path / "bucket" / staged.simple / "index.json"
-    page.unlink()
-    gating.find_set(str(folder), DirBucket(tmp_path / "bucket"), REPORTER)
-    assert page.is_file()
-
-
 @pytest.mark.parametrize(
     ("word", "error", "message"),
     [
@@ -143,26 +132,6 @@ def test_find_set_refuses_other_input(
 
 
 # Output
-
-
-def test_show_prints_table_and_some_warnings_of_each_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wheel_set = make_set(make_wheels(tmp_path / "w"))
-    warnings = [
-        Finding(code=code, severity=Severity.WARNING, message=f"{code} {number}.", remedy="Fix it.")
-        for code, number in (*(("odd", n) for n in (1, 2, 3, 4)), ("strange", 1), ("strange", 2), ("strange", 2))
-    ]
-    evidence = [
-        replace(item, findings=tuple(warnings), outcome=Outcome.FAILED) if item.gate == "abi" else item
-        for item in passing_evidence(wheel_set)
-    ]
-    gating.show_evidence(evidence, REPORTER)
-    said = capsys.readouterr().err
-    (row,) = [line.split() for line in said.splitlines() if line.split()[:2] == ["abi", "any"]]
-    assert row == ["abi", "any", "failed", "40", "0", "0", "0", "7", "1", "s"]
-    assert "warning: odd: gate abi: odd 1. There are 3 more of this kind. Fix it." in said
-    assert "warning: strange: gate abi: strange 1. Fix it." in said
-    assert "warning: strange: gate abi: strange 2. Fix it." in said
-    assert said.count("Fix it.") == 3
 
 
 # Corpus options of the compile gate

@@ -95,19 +95,6 @@ def test_runtime_dry_run_shows_images_and_bases(dist: Path, capsys: pytest.Captu
         assert f"127.0.0.1:1/jax-{name}.rocm720" in commands_of(told, "push")
 
 
-def test_test_dry_run_shows_commands_in_images(dist: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("images", "test", str(dist), "-f", "ubu24")
-    told = planned(capsys, *words, "--no-gpu", "--container-memory=8g")
-    assert builds(told) == ["jax-ubu24.rocm720:DIGEST"]
-    (line,) = commands_of(told, "run")
-    assert line.startswith("--rm --init --pull never ")
-    assert "--memory 8g" in line
-    assert line.endswith(f"jax-ubu24.rocm720 {SELFTEST} --no-gpu")
-    assert told.index("docker build") < told.index("docker run")
-    told = planned(capsys, *words, "--docker-build-only")
-    assert (commands_of(told, "run"), builds(told)) == ([], ["jax-ubu24.rocm720:DIGEST"])
-
-
 def test_pip_packages_dry_run_shows_download_command(capsys: pytest.CaptureFixture[str]) -> None:
     index = "--therock-index-url=https://host.invalid/simple"
     told = planned(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -96,23 +95,6 @@ def test_matrix_tests_runs_the_suite_of_the_set(staged: StagedSet, capsys: pytes
     assert not any("--jax-tests" in job["argv"] for job in smoke["include"])
 
 
-def test_matrix_tests_refuses_unknown_commit_of_the_suite(
-    staged: StagedSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Families that run only the smoke suite do not need the commit."""
-    wheels = make_wheels(tmp_path / "w")
-    new = staged_in(
-        DirBucket(tmp_path / "bucket"), tmp_path / "sets", wheels, targets=("gfx942", "gfx1151"), jax_version="9.9.9"
-    )
-    assert cli.run(["matrix", "tests", str(new)]) == 2
-    done = capsys.readouterr()
-    assert "The address has no commit: https://github.com/jax-ml/jax@<commit of jax 9.9.9>." in done.err
-    assert "Write --jax-tests like URL@" in done.err
-    assert done.out == ""
-    assert {job["suite"] for job in printed(capsys, str(new), "--family=gfx1151")["include"]} == {"smoke"}
-    assert {job["suite"] for job in printed(capsys, str(new), "--jax-tests=smoke")["include"]} == {"smoke"}
-
-
 @pytest.mark.parametrize(
     ("index", "targets"),
     [
@@ -170,15 +152,6 @@ def test_matrix_tests_refuses_bad_requests(
     done = capsys.readouterr()
     assert problem in done.err
     assert done.out == ""
-
-
-def test_matrix_tests_prints_outputs_of_github_actions(staged: StagedSet, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("multi-arch/1", "--when=nightly", "--family=gfx94X-dcgpu", "--python-versions=3.12", "--jax-tests=/jax")
-    outputs = printed(capsys, *words, "--format=github")
-    assert [job["shard"] for job in outputs["matrix"]["include"]] == ["1/2", "2/2"]
-    assert all(shlex.split(job["run"]) == job["argv"] for job in outputs["matrix"]["include"])
-    assert len(outputs["merge"]["include"]) == outputs["merge_count"] == 1
-    assert outputs["sets"] == [str(staged)]
 
 
 def test_matrix_tests_passes_image_and_bucket_to_every_job(

@@ -186,14 +186,6 @@ def test_build_again_after_inputs_changed(bench: Bench, change: str) -> None:
     assert len(bench.builder.runs) == 2
 
 
-def test_build_ignores_damaged_record(bench: Bench) -> None:
-    bench.build()
-    for record in bench.native.builds.glob("*.json"):
-        record.write_text("{")
-    bench.build()
-    assert len(bench.builder.runs) == 2
-
-
 def test_build_refuses_folder_changed_meanwhile(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     jax = Checkout(name="jax", url="", commit="one", folder="/home/me/jax")
     bench.native.inputs = replace(INPUTS, sources=(jax,))

@@ -244,22 +244,6 @@ def test_build_request_refuses(given: dict[str, Any], said: str) -> None:
         request(given)
 
 
-@pytest.mark.parametrize(
-    ("variable", "word", "after", "said"),
-    [
-        ("CI_BUILD_PAYLOAD", "elsewhere", {}, " .*elsewhere"),
-        ("CI_BUILD_COMPILER", "icc", {"rocm_version": "7.2.0"}, r" .*'icc'\. Give one of clang, gcc\."),
-        ("CI_BUILD_RBE_JOBS", "5", {"rocm_version": "7.2.0"}, "[ :]"),
-        ("CI_BUILD_KERNEL_MODULES", "mha_fwd", {"rocm_version": "7.2.0"}, "[ :]"),
-    ],
-)
-def test_problem_names_its_variable(variable: str, word: str, after: dict[str, Any], said: str) -> None:
-    with pytest.raises(RequestError, match=f"{variable}{said}") as caught:
-        build_request(settings(after, env={variable: word}))
-    flag = "--" + variable.removeprefix("CI_BUILD_").lower().replace("_", "-")
-    assert str(caught.value).split()[0] != flag
-
-
 @pytest.mark.parametrize("words", ["targets", "kernels list"])
 def test_every_command_refuses_unknown_variables(
     words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

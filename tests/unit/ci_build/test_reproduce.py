@@ -16,8 +16,6 @@ from ci_build.build.source.source_build import PreparedBuild
 from ci_build.cli.commands.reproduce import recorded_settings, with_lock
 from ci_build.cli.options.request import build_request
 from ci_build.cli.options.settings import Settings
-from ci_build.rocm.lock import RocmLock, dump_lock
-from ci_build.rocm.set_lock import set_lock
 from core.errors import RequestError
 from core.model import BuildRequest, WheelSet
 from core.source_request import ActionCache, SourceInputs
@@ -155,16 +153,6 @@ def test_reproduce_reads_lock_of_set(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ):
         again = recorded_settings(wheel_set, with_lock(settings, wheel_set, place), tmp_path / "new", place)
         assert (again.text("rocm_lock"), again.flag("locked")) == (expected, True)
-    # The lock of the build has the path of its ROCm.
-    lock = RocmLock(
-        source="/opt/rocm.tar.gz", sha256="1" * 64, size=1, version="7.2.0", families=(), targets=("gfx942",),
-        compiler="clang 20", libraries={}, device_libraries={},
-    )  # fmt: skip
-    (tmp_path / "rocm.lock").write_text(dump_lock(lock))
-    (held / "rocm.lock").write_bytes(set_lock(replace(lock, source="/srv/rocm.tar.gz")))
-    assert with_lock(EMPTY, made, held).text("rocm_lock") == "rocm.lock"
-    (held / "rocm.lock").write_bytes(set_lock(replace(lock, sha256="2" * 64)))
-    assert with_lock(EMPTY, made, held).text("rocm_lock") == str(held / "rocm.lock")
 
 
 def test_reproduce_refuses_kernels(tmp_path: Path) -> None:

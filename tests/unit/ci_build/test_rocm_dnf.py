@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 from ci_build.build.request import WheelSetRequest
-from ci_build.build.source import source_build
-from ci_build.build.source.source_build import SourceBuildContext
 from ci_build.cli.options.request import wheel_set_request
 from ci_build.cli.options.rocm import find_rocm
 from ci_build.cli.options.settings import Settings
@@ -25,7 +23,7 @@ from ci_build.rocm.request import RocmSource, dnf_arguments
 from ci_build.rocm.source import Rocm, obtain
 from ci_build.rocm.store import RocmStore
 from core.defaults import defaults
-from core.errors import InputError, NoContainerEngineError, RequestError
+from core.errors import InputError, RequestError
 from core.http.client import Client
 from core.process import HostRunner, ProcessResult
 from core.report import Reporter
@@ -79,19 +77,6 @@ def request(tmp_path: Path, given: Mapping[str, Any]) -> WheelSetRequest:
 def test_build_without_new_builder_image_is_refused(given: Mapping[str, Any], tmp_path: Path) -> None:
     with pytest.raises(RequestError) as refused:
         request(tmp_path, given)
-    assert "--therock-path=/opt/rocm" in refused.value.hint
-
-
-def test_build_without_engine_names_the_other_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_engine(*_: object) -> None:
-        raise NoContainerEngineError("No container engine answers.", hint="Install Docker.")
-
-    monkeypatch.setattr(source_build, "check_obtainable", no_engine)
-    context = SourceBuildContext(
-        request=request(tmp_path, {}), rocm=None, manifest=b"", reporter=REPORTER, runner=HostRunner({}), connect=Client
-    )
-    with pytest.raises(NoContainerEngineError) as refused:
-        source_build.check_environment(context)
     assert "--therock-path=/opt/rocm" in refused.value.hint
 
 

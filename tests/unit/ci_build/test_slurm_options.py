@@ -45,9 +45,7 @@ def test_slurm_gpus_with_target_as_type_are_resources(tmp_path: Path) -> None:
         (WORDS[:1], "cpus-per-task is missing. mem is missing."),
         ((*WORDS, "--account=x"), "'--account' is no option of sbatch."),
         ((*WORDS, "account=a\n#SBATCH -x"), "account is invalid: 'a\\n#SBATCH -x'."),
-        ((*WORDS, "listen=host:port"), "listen is invalid: 'host:port', not HOST or HOST:PORT."),
         ((*WORDS, "cache-dir=$(id)"), "cache-dir is invalid: '$(id)', not an absolute path."),
-        ((*WORDS, "prologue=a\x07"), "prologue is invalid: 'a\\x07', not lines of a script."),
     ],
 )
 def test_slurm_option_is_refused(words: tuple[str, ...], problem: str, tmp_path: Path) -> None:
