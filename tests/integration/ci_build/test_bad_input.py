@@ -224,16 +224,6 @@ def test_failure_of_pip_is_one_line(
     assert new <= {"work/.dist.lock"}
 
 
-def test_reproduce_asks_for_its_own_option(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
-    made = wheel_set(request={"payload": "source", "source": {"own_commit": "c" * 40}}, wheels=(), files={})
-    folder = place.folder / "work/sets/source"
-    folder.mkdir()
-    (folder / "wheels.json").write_text(dump_wheel_set(made))
-    (folder / "SHA256SUMS").touch()
-    phrase = r"^error: rocm\.lock does not exist\. Give the lock of the set's ROCm with --rocm-lock\.$"
-    assert "--locked" not in check(place, ["reproduce", "sets/source"], 2, phrase, capfd)
-
-
 # Real permissions.
 
 

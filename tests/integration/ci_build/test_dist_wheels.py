@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tomllib
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,18 +65,6 @@ def test_set_is_complete_and_matches_its_lists(made: Path) -> None:
         *(wheel.filename for wheel in wheel_set.wheels),
         *("wheels.json", "constraints.txt", "pylock.toml", "sbom.cdx.json", "SHA256SUMS", "debug"),
     }
-
-
-def test_wheels_record_their_content(made: Path) -> None:
-    wheel_set = load_wheel_set((made / "wheels.json").read_text())
-    for wheel in wheel_set.wheels[:2]:
-        with zipfile.ZipFile(made / wheel.filename) as archive:
-            (name,) = (name for name in archive.namelist() if name.endswith("build_info.json"))
-            info = json.loads(archive.read(name))
-            assert info["version"] == VERSION
-            assert [origin["sha256"] for origin in info["inputs"]] == [wheel.source_sha256]
-            assert {target for member in info["members"] for target in member["targets"]} == {"gfx942", "gfx950"}
-    assert wheel_set.wheels[0].size < 100_000_000 < wheel_set.wheels[0].source_size
 
 
 def test_pylock_installs_exactly_the_set(made: Path, tmp_path: Path) -> None:
@@ -152,17 +139,6 @@ def test_interrupted_run_leaves_nothing_and_resumes(cache: Path, tmp_path: Path,
     assert done.returncode == 0, done.stderr
     assert "repair jax-rocm7-pjrt: " not in done.stderr, "the finished step ran again"
     assert [path.name for path in tmp_path.iterdir()] == ["dist"]
-
-
-def test_concurrent_run_is_refused(cache: Path, tmp_path: Path) -> None:
-    argv = [*CI_BUILD, "dist_wheels", *OPTIONS, f"--out={tmp_path / 'dist'}", f"--cache-dir={cache}"]
-    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as first:
-        assert first.stderr is not None
-        next(line for line in first.stderr if "resolve" in line)
-        second = dist_wheels(tmp_path / "dist", cache)
-        first.stderr.read()
-    assert (first.returncode, second.returncode) == (0, 17)
-    assert "Another run uses" in second.stderr
 
 
 def test_source_build_without_engine_downloads_nothing(tmp_path: Path) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ci_build.release import device_gate, device_step
 from ci_build.release.request import ReleaseOptions, SigningKey
-from ci_build.rocm.request import RocmStorage
 from core.errors import GateError, MachineError, RequestError
 from core.model import ROCM_LOCK, Outcome, Requirement
 from promotion.evidence.evidence import read_all
@@ -20,7 +18,6 @@ from promotion.gates.common.gate import Check, Gate, GateContext, error
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.lease import GpuDevice
 from promotion.gates.device.machine import MachineInfo
-from promotion.gates.device.request import DeviceRequest
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support import sets
@@ -98,19 +95,6 @@ def test_night_tests_its_own_gpus_and_leaves_others_to_jobs(
     assert [run.request.family for run in gpus.runs] == ["gfx94X-dcgpu", "gfx950-dcgpu"]
     assert night(nights) == 0
     assert (said(capsys)[0]["state"], len(gpus.runs)) == ("unchanged", 2)
-
-
-def test_own_gpus_load_the_rocm_of_the_set(nights: Nights, gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    caches: list[Path] = []
-
-    def obtain(request: DeviceRequest, *, storage: RocmStorage, **_: object) -> DeviceRequest:
-        caches.append(storage.cache)
-        return replace(request, rocm=Path("/rocm of the set"))
-
-    monkeypatch.setattr(device_step, "with_rocm_of_set", obtain)
-    assert night(nights, f"--cache-dir={nights.folder / 'own cache'}") == 0
-    assert [str(config.request.rocm) for config in gpus.runs] == ["/rocm of the set"]
-    assert caches == [nights.folder / "own cache"]
 
 
 @pytest.mark.parametrize("files", [{}, {ROCM_LOCK: "1" * 64}])

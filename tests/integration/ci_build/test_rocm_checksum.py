@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.rocm.lock import load_lock
 from ci_build.rocm.request import RocmSource, check_source
-from ci_build.rocm.set_lock import locked_source, set_lock
 from ci_build.rocm.source import Rocm, obtain
 from ci_build.rocm.store import RocmStore
 from core.errors import CiBuildError, InputError
@@ -129,17 +127,3 @@ def test_local_rocm_is_recorded_as_local(tmp_path: Path, told: Behaviour, what: 
         source.write_bytes(tarball(tmp_path / "made", extra=b"replaced"))
         with pytest.raises(InputError, match="has sha256"):
             get(tmp_path, replace(asked, require_checksum=True))
-
-
-def test_lock_of_set_gives_same_rocm_on_another_machine(tmp_path: Path, told: Behaviour, asked: RocmSource) -> None:
-    # A server that needs no token ignores the query.
-    told.files[f"{PATH}?token=key"] = told.files[PATH]
-    built = set_lock(get(tmp_path / "builder", replace(asked, source=f"{asked.source}?token=key")).lock)
-    assert b"key" not in built
-    lock = tmp_path / "of-set.lock"
-    lock.write_bytes(built)
-    locked = load_lock(lock)
-    assert locked is not None
-    again = get(tmp_path / "other", RocmSource(source=locked_source(locked, lock), lock=lock, locked=True))
-    assert (again.lock, set_lock(again.lock)) == (locked, built)
-    assert again.trust.checksum is ChecksumOrigin.LOCK

@@ -16,7 +16,6 @@ from core.model import GfxTarget
 from core.versions import set_version
 from tests.integration.conftest import ci_build
 from tests.support.golden_build_py import inputs, request
-from tests.support.made_rocm import LAYOUTS, make_rocm
 
 SEED = [
     "--compiler=clang",
@@ -95,23 +94,3 @@ def test_dry_run_of_release_alone_installs_it_with_dnf(tmp_path: Path) -> None:
     assert "rocm-packages.txt" in lists
     assert "tar --create --file=/out/rocm.tar" in copies
     assert all(f" {built} " in command for command in (lists, copies, *others))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_dry_run_names_hidden_device_libraries(tmp_path: Path, layout: str) -> None:
-    rocm = make_rocm(tmp_path / "rocm", layout=layout)
-    words = ["--rocm-version=7.10.0", f"--therock-path={rocm}", "--targets=gfx942", "--python-versions=3.12"]
-    done = ci_build("dist_wheels", "--dry-run", *words, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    hidden = "--bazel_options=--action_env=HIP_DEVICE_LIB_PATH=/opt/rocm/lib/llvm/amdgcn/bitcode"
-    assert [hidden in argv for argv in shown(done.stdout)] == [layout == "llvm-only"] * 2
-    on_host = ci_build("dist_wheels", "--dry-run", "--host", *words, cwd=tmp_path)
-    assert on_host.returncode == 0, on_host.stderr
-    builds = [line for line in commands(on_host.stdout) if " build/build.py " in line]
-    hidden = hidden.replace("/opt/rocm/", f"{rocm}/")
-    assert [hidden in line for line in builds] == [layout == "llvm-only"] * 2
-    # Absolute paths mean nothing on remote executors, which get only the files that Bazel's rules select.
-    remote = ci_build("dist_wheels", "--dry-run", "--rbe", "--rbe-endpoint=grpc://h:1", *words, cwd=tmp_path)
-    refused = f"Run `ln -s lib/llvm/amdgcn {rocm}/amdgcn`"
-    expected = (2, True) if layout == "llvm-only" else (0, False)
-    assert (remote.returncode, refused in " ".join(remote.stderr.split())) == expected, remote.stderr

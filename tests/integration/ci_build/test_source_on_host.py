@@ -134,13 +134,3 @@ def test_host_build_checks_tools_before_download(machine: Machine) -> None:
         # With the programs, the build proceeds to the download.
         fetched = machine.build(absent)
     assert (fetched.returncode, "the server returned 404" in fetched.stderr) == (6, True), fetched.stderr
-
-
-def test_host_dry_run_shows_every_command(machine: Machine) -> None:
-    before = sorted(machine.folder.rglob("*"))
-    done = machine.build("--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.replace(" \\\n", "").count(" build/build.py") == 3
-    assert "build on this machine, without a container" in done.stdout
-    assert "docker" not in done.stdout
-    assert sorted(machine.folder.rglob("*")) == before

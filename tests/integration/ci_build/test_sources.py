@@ -15,9 +15,7 @@ from ci_build.build.source.sources import (
     folder_commit,
     pinned_xla,
     release_of,
-    remote_head,
     resolve_inputs,
-    tree_digest,
 )
 from core.errors import InputError, RequestError
 from core.model import BuildRequest
@@ -77,16 +75,6 @@ def test_fetch_tree_fetches_commit_once(tmp_path: Path, jax: Path, runner: HostR
     assert sorted(path.name for path in folder.parent.iterdir()) == [".jax.lock", "jax"]
 
 
-def test_fetch_tree_fetches_older_commit(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
-    first = checkout(jax)
-    (jax / "jax/version.py").write_text('_version = "0.11.0"\n')
-    git(jax, "commit", "--quiet", "--all", "--message=two")
-    git(jax, "config", "uploadpack.allowReachableSHA1InWant", "true")
-    fetch_tree(first, tmp_path / "jax", runner, FakeProgress())
-    assert release_of(tmp_path / "jax") == "0.10.2"
-    assert remote_head(str(jax), runner) == git(jax, "rev-parse", "HEAD") != first.commit
-
-
 @pytest.mark.parametrize("commit", ["f" * 40, "main"])
 def test_fetch_tree_failure_leaves_nothing(tmp_path: Path, jax: Path, runner: HostRunner, commit: str) -> None:
     with pytest.raises(InputError, match=commit):
@@ -121,18 +109,6 @@ def test_folder_commit_depends_on_ignored_options_of_user(place: str, jax: Path,
         (jax / place).write_text(f"build --config={option}\n")
         commits.add(folder_commit(jax, runner)[0])
     assert len(commits) == 3
-
-
-def test_folder_commit_outside_git_is_tree_digest(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
-    inner = jax / "third_party"
-    name, seconds = folder_commit(inner, runner)
-    assert name == f"tree-{tree_digest(inner)[:16]}"
-    assert seconds == 315532800
-    (inner / "xla/bazel-out").mkdir()
-    (inner / "xla/bazel-out/x").write_text("")
-    assert folder_commit(inner, runner)[0] == name
-    (inner / "xla/more").write_text("")
-    assert folder_commit(inner, runner)[0] != name
 
 
 def asked(jax: Path, **more: Any) -> BuildRequest:

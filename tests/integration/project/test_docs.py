@@ -9,8 +9,6 @@ from pathlib import Path
 import click
 import pytest
 
-from ci_build.release import gating
-from ci_build.release.request import GATES
 from core.defaults import defaults
 from tests.support.commands import parse
 
@@ -91,32 +89,8 @@ def test_program_accepts_every_command_that_a_page_mentions() -> None:
             pytest.fail(f"{line}: {error.format_message()}")
 
 
-PATHS_OF = [
-    *PAGES[1:-1],
-    "docs/architecture.md",
-    "docs/continuous-integration.md",
-    "CONTRIBUTING.md",
-    "promotion/gates/README.md",
-]
-
-
-@pytest.mark.parametrize("page", PATHS_OF)
-def test_paths_that_a_page_names_exist(page: str) -> None:
-    text = (ROOT / page).read_text()
-    tops = "core|wheelkit|ci_build|promotion|kernels|pjrt|plugin|tests|docker|benchmarks"
-    named = re.findall(rf"`((?:{tops})/[\w./-]*)`", text)
-    assert [name for name in named if not (ROOT / name).exists()] == []
-
-
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in DOCS)])
 def test_links_of_a_page_lead_to_files(page: str) -> None:
     links = re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text())
     local = [link for link in links if "://" not in link]
     assert [link for link in local if not (ROOT / page).parent.joinpath(link).exists()] == []
-
-
-def test_gates_readme_lists_the_registered_gates() -> None:
-    text = (ROOT / "promotion" / "gates" / "README.md").read_text()
-    rows = re.findall(r"^\| `(\w+)` \| (the set|each target) \|", text, re.MULTILINE)
-    made = [gating.make_gate(name, gating.GateOptions()) for name in GATES]
-    assert rows == [(gate.name, "each target" if gate.per_target else "the set") for gate in made]

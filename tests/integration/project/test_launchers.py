@@ -273,17 +273,6 @@ def real(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> tuple[Tree, 
 
 @pytest.mark.heavy
 @pytest.mark.network
-def test_a_real_first_start_and_help_at_once_after_that(real: tuple[Tree, subprocess.CompletedProcess[str]]) -> None:
-    tree, first = real
-    assert first.stderr.startswith("Setting up .venv from build/requirements.lock ... done in ")
-    assert first.stdout.startswith("Usage: ci_build ")
-    assert tree.run("--help").stderr == ""
-    (installer,) = tree.root.glob(".venv/lib/*/site-packages/rich-*.dist-info/INSTALLER")
-    assert installer.read_text().strip() == "uv", "pip, which is slower, installed the packages"
-
-
-@pytest.mark.heavy
-@pytest.mark.network
 def test_update_locks_keeps_what_is_pinned(real: tuple[Tree, subprocess.CompletedProcess[str]]) -> None:
     """This must be the last test of the tree, because it may change the locks."""
     tree, _ = real

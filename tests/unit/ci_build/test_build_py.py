@@ -241,21 +241,6 @@ def test_progress_of_bazel_line() -> None:
     assert bazel.progress_of("INFO: [1 / 2] no") is None
 
 
-@pytest.mark.parametrize(
-    ("line", "counts"),
-    [
-        ("INFO: 1 process: 1 internal.", {"internal": 1}),
-        (
-            "INFO: 1,023 processes: 9 remote cache hit, 14 internal, 1,000 remote.",
-            {"remote cache hit": 9, "internal": 14, "remote": 1000},
-        ),
-        ("INFO: 3 processes and more", None),
-    ],
-)
-def test_processes_of_bazel_line(line: str, counts: dict[str, int] | None) -> None:
-    assert bazel.processes_of(line) == counts
-
-
 def test_action_counts_local_and_warning() -> None:
     carried = bazel.ActionCounts()
     for line in (
@@ -303,9 +288,3 @@ def test_failure_prefers_other_errors_to_unreachable_executors() -> None:
 
 
 # Other inputs
-
-
-def test_pins_for_pre_and_post_releases() -> None:
-    assert pins.pins_for("0.11.0rc1") is None
-    assert pins.pins_for("0.9.1.post3") == pins.pins_for("0.9.1") is not None
-    assert pins.interface_for("0.12.0").since == pins.interface_for("0.11.0").since == "0.10.2"

@@ -19,7 +19,6 @@ from ci_build.cluster.worker import WorkerSetup, WorkerState, answer_order
 from core.errors import InputError, KernelError, MachineError
 from core.tasks import Task, TaskContext, TaskInput, WorkerUnfitError
 from promotion.storage.directory_bucket import DirBucket
-from tests.support.memory_bucket import MemoryBucket
 
 PROGRAM = "program:1-3.11.7-x86_64"
 
@@ -167,17 +166,6 @@ def test_damaged_input_is_refused(bench: Bench, tmp_path: Path) -> None:
     found = bench.answer(order)
     assert f"cluster/blobs/{blob.parent.name}/{blob.name} of the cluster's store has sha256" in found.error
     assert (found.kind, found.machine) == ("MachineError", ""), "the task is not blamed, and the worker goes on"
-
-
-def test_damaged_copy_of_a_machine_is_fetched_again(tmp_path: Path) -> None:
-    (tmp_path / "in").write_text("hello")
-    given, bucket = TaskInput.of(tmp_path / "in"), MemoryBucket()
-    ClusterStore(bucket, tmp_path / "client").send(given)
-    copy = ClusterStore(bucket, tmp_path / "worker").obtain(given.sha256, tree=False)
-    assert copy.is_relative_to(tmp_path / "worker")
-    copy.chmod(0o644)
-    copy.write_text("hullo")
-    assert ClusterStore(bucket, tmp_path / "worker").obtain(given.sha256, tree=False).read_text() == "hello"
 
 
 def test_input_that_changed_is_refused(bench: Bench, tmp_path: Path) -> None:

@@ -76,19 +76,8 @@ def _no_native(m: FakeMachine) -> FakeMachine:
     return m.uninstall("jax-rocm7-pjrt", "jax-rocm7-plugin")
 
 
-def _new_jaxlib(m: FakeMachine) -> FakeMachine:
-    _no_native(m).uninstall("jaxlib", "jax").distribution("jaxlib", "0.12.0")
-    m.distribution("jax", "0.12.0", "jaxlib<=0.12.0,>=0.12.0")
-    return m.native("pjrt", silent=True).native("plugin", silent=True)
-
-
 def _rocm_before(m: FakeMachine) -> None:
     m.rocm("opt/old", "7.0.1").environ["LD_LIBRARY_PATH"] = str(m.root / "opt/old/lib")
-
-
-def _twice(m: FakeMachine) -> None:
-    other = m.site.with_name("user-site")
-    m.distribution("jaxlib", "0.9.1", site=other).python["path"] = (str(m.site), str(other))
 
 
 LOCAL = "0.10.2+rocm7.2.0.gfx942"
@@ -332,12 +321,6 @@ def test_a_bucket_with_really_promoted_sets_is_read(machine: FakeMachine, tmp_pa
     assert offer.packages == {
         "jax": "0.10.2", "jaxlib": "0.10.2", "jax-rocm7-pjrt": VERSION, "jax-rocm7-plugin": VERSION
     }  # fmt: skip
-
-
-def test_index_is_found_by_bucket_folder_and_url(machine: FakeMachine, index: str) -> None:
-    folder = Path(index).resolve() / "v2/multi-arch"
-    for where in (index, str(folder), str(folder / "simple"), f"{folder.as_uri()}/simple/", f"{folder.as_uri()}/"):
-        assert [offer.digest for offer in machine.facts(where).fitting] == [wheel_set().digest], where
 
 
 @pytest.mark.parametrize(

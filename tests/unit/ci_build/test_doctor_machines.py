@@ -182,13 +182,6 @@ def test_small_shm_of_container(machine: FakeMachine, monkeypatch: pytest.Monkey
 SRUN = "srun --gpus=1 --pty bash"
 
 
-def test_slurm_job_with_its_gpu_has_no_problem(machine: FakeMachine) -> None:
-    machine.gpus(MI300, {**MI300, "unique_id": 2}, {**MI300, "unique_id": 3})
-    machine.environ.update(SLURM_JOB_ID="7", SLURM_JOB_GPUS="1", ROCR_VISIBLE_DEVICES="1")
-    assert machine.problems() == ()
-    assert [gpu.visible for gpu in machine.facts().machine.gpus] == [False, True, False]
-
-
 def test_slurm_job_needs_only_the_render_node_of_its_gpu(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     """With ConstrainDevices, KFD shows the job's GPU alone, and the render nodes of other jobs cannot be opened."""
     machine.environ.update(SLURM_JOB_ID="7", ROCR_VISIBLE_DEVICES="0")
@@ -255,9 +248,3 @@ def test_system_packages_of_rocm_10_fit(rocm_10: FakeMachine) -> None:
     assert told(rocm_10) == {}
     (rocm,) = rocm_10.facts().trees.found
     assert (rocm.version, rocm.majors) == ("10.0.0", (10,))
-
-
-def test_rocm_of_right_major_elsewhere_is_proposed(machine: FakeMachine) -> None:
-    machine.remove("opt/rocm").rocm("opt/rocm", "6.4.1", "libamdhip64.so.6")
-    machine.rocm("opt/rocm-7.1.0", "7.1.0").rocm("opt/rocm-7.2.0", "7.2.0").rocm("opt/rocm-6.3.0", "6.3.0")
-    assert told(machine) == {"rocm-major": (f"export ROCM_PATH={machine.root}/opt/rocm-7.2.0",)}

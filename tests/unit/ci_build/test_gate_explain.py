@@ -19,13 +19,6 @@ def explain(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     return status, said.out + said.err
 
 
-def test_explain_prints_entries(capsys: pytest.CaptureFixture[str]) -> None:
-    status, said = explain(capsys, "--family=gfx94x-dcgpu")
-    assert (status, "Unknown family: 'gfx94x-dcgpu'" in said) == (2, True)
-    status, said = explain(capsys)
-    assert (status, "No ledger entry matches a_test.py::test_x[1]" in said) == (0, True)
-
-
 def test_explain_prints_why_entry_does_not_apply(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -161,26 +161,6 @@ def test_all_targets_of_published_wheels_stay_open(word: str) -> None:
     assert request({"targets": word}).targets is None
 
 
-def test_build_request_fields_follow_options(tmp_path: Path) -> None:
-    base = request({})
-    changed = request(
-        {
-            "jax_version": "0.9.1",
-            "rocm_version": "7.1.0",
-            "python_versions": "3.12",
-            "targets": "all",
-            "no_rocm_version_extra": True,
-            "wheel_post_release": "2",
-            "no_strip": True,
-            "kernels": True,
-            "find_links": str(tmp_path),
-        }
-    )
-    same = [name for name in BuildRequest.__slots__ if getattr(base, name) == getattr(changed, name)]
-    # Options of builds from source are tested in tests/unit/ci_build/test_source_options.py.
-    assert same == ["payload", "source"]
-
-
 KERNELS = {
     "aiter_source": "x",
     "kernel_toolchain": "rocm",

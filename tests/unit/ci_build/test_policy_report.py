@@ -93,8 +93,3 @@ def test_missing_evidence_names_commit_of_set_or_release() -> None:
     assert "https://github.com/jax-ml/jax@<commit of jax 9.9.9>" in found.command
     assert "--bucket" not in found.command
     assert shlex.join(found.command)
-
-
-def test_met_requirement_needs_no_command() -> None:
-    item = Requirement(gate="device", target="gfx942", ended="2026-01-02T03:04:06Z", problems=())
-    assert missing_evidence(STAGED, sets.wheel_set(), [item], channel="release", bucket="") == ()

@@ -11,7 +11,6 @@ from packaging.pylock import Pylock
 
 from ci_build.build import set_files
 from core import wheelset
-from core.errors import WheelSetError
 from core.pip import Resolved
 from tests.support.sets import wheel, wheel_set
 
@@ -102,18 +101,6 @@ def test_check_files_refuses_empty_file_list(tmp_path: Path) -> None:
     (tmp_path / "SHA256SUMS").write_bytes(b"")
     wheels = [wheel.filename for wheel in made.wheels]
     assert wheelset.check_files(tmp_path, made) == tuple(sorted(["constraints.txt", "pylock.toml", *wheels]))
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [(b"\xff\xfe\x80", "is not text in UTF-8"), (b"{}", "is not the wheels.json of a wheel set: it has no schema")],
-)
-def test_read_set_refuses_damaged_file(tmp_path: Path, content: bytes, words: str) -> None:
-    (tmp_path / "wheels.json").write_bytes(content)
-    (tmp_path / "SHA256SUMS").write_bytes(b"\xff\xfe\x80")
-    with pytest.raises(WheelSetError, match=rf"^/.*/wheels\.json {words}"):
-        wheelset.read_set(tmp_path)
-    assert wheelset.check_files(tmp_path, wheel_set()) == ("SHA256SUMS",)
 
 
 def test_digest_covers_files_beside_wheels(tmp_path: Path) -> None:
