@@ -72,9 +72,7 @@ def fill(work: Path) -> None:
     (work / "exe.tar.gz").write_bytes(packed({"bin/amdhip64_7.dll": b"MZ"}))
     (work / "text.tar.gz").write_text("no archive")
     (work / "cut.tar.gz").write_bytes(packed({"README": os.urandom(50_000)})[:20_000])
-    (work / "empty").mkdir()
     (work / "locked").mkdir(mode=0)
-    (work / "file").touch()
     (work / "other").mkdir()
     (work / "other" / "notes.txt").touch()
     (work / "bad.lock").write_text("not a lock")
@@ -86,8 +84,6 @@ def fill(work: Path) -> None:
         "null": b"null",
         "nul": bytes(100),
         "newer": newer,
-        "foreign": b'{"name": "x"}',
-        "utf16": b"\xff\xfe{\0",
     }
     for name, data in contents.items():
         (work / "sets" / name).mkdir(parents=True)

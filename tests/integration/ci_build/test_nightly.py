@@ -14,7 +14,7 @@ import pytest
 
 from ci_build import cli
 from ci_build.release import gating
-from core.errors import GateError, PromotionBlockedError, RequestError
+from core.errors import BusyError, GateError, PromotionBlockedError, RequestError
 from core.report import Reporter
 from promotion.index.audit import verify
 from promotion.index.ledger import read_ledger
@@ -199,7 +199,9 @@ def test_concurrent_nights_promote_one_set(nights: Nights, capfd: pytest.Capture
         process.start()
     for process in processes:
         process.join()
-    assert [process.exitcode for process in processes] == [0, 0], capfd.readouterr().err
+    # The claim of the faster promotion ends the slower night, unless it is over by then.
+    codes = sorted(process.exitcode or 0 for process in processes)
+    assert codes in ([0, 0], [0, BusyError.exit_code]), capfd.readouterr().err
     bucket, released = DirBucket(nights.bucket), ReleasedIndex(index=INDEX)
     assert len(read_ledger(bucket, released).entries) == 1
     assert len({one.staged for one in list_nights(bucket, INDEX)}) == 1
@@ -207,7 +209,7 @@ def test_concurrent_nights_promote_one_set(nights: Nights, capfd: pytest.Capture
     assert [line for line in verify(bucket, released) if " did not end; " not in line] == []
     capfd.readouterr()
     assert night(nights, "--json") == 0
-    assert said(capfd)[0]["state"] == "unchanged"
+    assert said(capfd)[0]["entry"] == entries(nights) == 1
 
 
 def test_table_of_nights_uses_a_bucket_for_each_row(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:

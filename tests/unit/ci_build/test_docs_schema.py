@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping
-from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
 import pytest
@@ -16,8 +14,7 @@ from core.model import Evidence, Finding, Outcome, Severity, Tier
 from promotion.evidence.evidence import dump_evidence
 from promotion.evidence.signing import EVIDENCE_TYPE, new_key
 from promotion.index.ledger_state import EntryKind
-from promotion.index.operations import mark, rollback, sign
-from promotion.index.retention import RetentionRule, apply
+from promotion.index.operations import mark, sign
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.promoting import NOW, POLICY, RELEASED, go, staged_in
 from tests.support.wheel_sets import make_wheels
@@ -34,7 +31,7 @@ SCHEMA_OF = {
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]]:
-    """Return the JSON files of an index with ledger entries of every kind."""
+    """Return the JSON files of an index with several kinds of ledger entries."""
     folder = tmp_path_factory.mktemp("index")
     bucket, signer = DirBucket(folder / "bucket"), new_key(folder / "key")
     for minor in (1, 2, 3):
@@ -45,12 +42,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]]:
     mark(bucket, RELEASED, EntryKind.YANK, ["1"], reason="slow", **told)
     mark(bucket, RELEASED, EntryKind.QUARANTINE, ["2"], reason="wrong", **told)
     status = [bucket.get(RELEASED.status)]
-    for kind, number in ((EntryKind.UNYANK, 1), (EntryKind.FREE, 2), (EntryKind.PIN, 2), (EntryKind.UNPIN, 2)):
-        mark(bucket, RELEASED, kind, [str(number)], reason="again", **told)
-    rollback(bucket, RELEASED, to=1, reason="back", **told)
-    rollback(bucket, RELEASED, to=3, reason="forward", **told)
-    for later in (NOW + timedelta(days=10), NOW + timedelta(days=20)):
-        apply(bucket, RELEASED, RetentionRule(days=1), actor="me", now=partial(datetime.fromisoformat, str(later)))
+    mark(bucket, RELEASED, EntryKind.UNYANK, ["1"], reason="again", **told)
     sign(bucket, RELEASED, reason="reviewed", authority=POLICY.authority(signer), **told)
     texts = {
         "evidence": [bucket.get(key) for key in bucket.list(staged.evidence) if key.endswith(".json")],

@@ -13,7 +13,6 @@ from ci_build.containers.container import container_argv
 from ci_build.containers.engine import Engine
 from ci_build.containers.gpus import find_gpus
 from ci_build.images import runtime
-from ci_build.images.builder import ImageBuilder
 from core.errors import MachineError, RequestError
 
 LABELS = {
@@ -70,22 +69,3 @@ def test_find_gpus_returns_devices_and_group_ids(tmp_path: Path, monkeypatch: py
 )
 def test_rocm_tag_has_no_plus(version: str, name: str) -> None:
     assert runtime.rocm_tag(version) == name
-
-
-@pytest.mark.parametrize(
-    ("kind", "words", "found"),
-    [
-        ("base-therock", "therock", ("ubu22", "ubu24")),
-        ("jax", "24,22", ("ubu22", "ubu24")),
-        ("jax", "Dockerfile.jax-ubu22", ("ubu22",)),
-        ("base", "therock", None),
-    ],
-)
-def test_filter_matches_part_of_dockerfile_name(
-    image_builder: ImageBuilder, kind: str, words: str, found: tuple[str, ...] | None
-) -> None:
-    if found is None:
-        with pytest.raises(RequestError, match=f"--filter {words} matches none of"):
-            runtime.ubuntu_releases(image_builder, kind, words)
-    else:
-        assert runtime.ubuntu_releases(image_builder, kind, words) == found
