@@ -1,4 +1,4 @@
-"""Tasks on a cluster: scheduler, workers and client in separate processes that are killed, frozen and restarted."""
+"""Tasks on a cluster: scheduler, workers and client in separate processes that are killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Further builds from source in a container: another XLA, another commit, failure, interruption and reproduction."""
+"""Further builds from source in a container: another XLA, failure, interruption and reproduction."""
 
 from __future__ import annotations
 

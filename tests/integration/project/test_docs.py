@@ -1,4 +1,4 @@
-"""Pages of the documentation: the program accepts their commands; their paths and links exist."""
+"""Pages of the documentation: the program accepts their commands; their links exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The generated reference contains everything that the program has, and nothing else."""
+"""The generated reference has every finding and exit code of the program, and no secret."""
 
 from __future__ import annotations
 

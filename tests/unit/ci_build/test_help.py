@@ -1,4 +1,4 @@
-"""The help of the command line: groups, summaries and defaults."""
+"""The help of the command line: groups and commands."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The matrix of builds: every combination once, with a command that requests exactly that combination.
-
-The set of a cell meets the release policy.
-"""
+"""The matrix of builds: every combination once, with a command that requests exactly that combination."""
 
 from __future__ import annotations
 

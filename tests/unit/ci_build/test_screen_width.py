@@ -1,4 +1,4 @@
-"""Output of every command on narrow terminals, with --quiet, as JSON and without colours."""
+"""Output of every command on narrow terminals, with --quiet and as JSON."""
 
 from __future__ import annotations
 
