@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax_aiter import BackendError, compat
-from jax_aiter.flatmm_fp8 import flatmm_fp8
-from jax_aiter.gemm_fp4 import gemm_fp4
-from jax_aiter.gemm_fp8 import gemm_fp8_mi350
 from jax_aiter.gemm_i8 import LAYOUT, gemm_i8
 from jax_aiter.layouts import shuffle_weight
 from jax_aiter.mha import flash_attn_func, flash_attn_varlen
@@ -52,32 +47,12 @@ def check_attention_returns_a_tuple(
     assert len(call(function, return_lse=True)) == 2
 
 
-def check_attention_in_a_tuple_has_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = jax.grad(lambda q: jnp.sum(flash_attn_func(q, Q, Q, causal=True)))(Q)
-    monkeypatch.setenv("JAX_AITER_COMPAT", "1")
-    found = jax.jit(jax.grad(lambda q: jnp.sum(flash_attn_func(q, Q, Q, causal=True)[0])))(Q)
-    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize(("call", "function", "same"), CALLS, ids=["batch", "packed"])
 def check_dropout_works_without_a_seed(call: Any, function: Attention, same: Attention) -> None:
     plain, seeded = call(function, dropout_p=0.5), call(function, dropout_p=0.5, dropout_seed=0)
     assert (plain == seeded).all()
     assert (plain != call(function)).any()
     assert (plain != call(function, dropout_p=0.5, dropout_seed=1)).any()
-
-
-@pytest.mark.parametrize("grouped", [False, True])
-def check_dropout_without_a_seed_has_a_gradient(grouped: bool) -> None:
-    heads = Q[:, :, :2] if grouped else Q
-
-    def loss(q: Any, k: Any, v: Any) -> Any:
-        return jnp.sum(flash_attn_func(q, k, v, dropout_p=0.1, causal=True) ** 2)
-
-    for gradient, value in zip(jax.grad(loss, argnums=(0, 1, 2))(Q, heads, heads), (Q, heads, heads), strict=True):
-        assert gradient.shape == value.shape
-        assert jnp.isfinite(gradient).all()
-        assert (gradient != 0).any()
 
 
 def check_probabilities_follow_the_output_with_dropout() -> None:
@@ -102,8 +77,3 @@ def check_an_invalid_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_AITER_COMPAT", "yes")
     with pytest.raises(BackendError, match="JAX_AITER_COMPAT=yes is invalid"):
         flash_attn_func(Q, Q, Q)
-
-
-def check_row_major_is_the_default_of_every_operation() -> None:
-    for function in (flatmm_fp8, gemm_fp4, gemm_fp8_mi350, gemm_i8):
-        assert not inspect.signature(function).parameters["preshuffled"].default

@@ -16,7 +16,7 @@ import jax
 import pytest
 from jax_aiter import ManifestError, ModuleLoadError, _loader
 from jax_aiter._loader import Loader
-from jax_aiter._probe import Metadata, framework_api, probe
+from jax_aiter._probe import framework_api
 
 from kernels.tests.checks.kernels import Kernels, sha256
 
@@ -178,25 +178,6 @@ def check_what_xla_refuses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         Loader(tmp_path / "two").ensure("gemm_i8")
 
 
-def check_the_probe_reads_what_a_handler_says(tmp_path: Path) -> None:
-    kernels = Kernels(tmp_path)
-    kernels.add("gemm_i8", "API_MINOR=7", "TRAITS=1")
-    library = ctypes.CDLL(str(tmp_path / "lib" / "libgemm_i8.so"))
-    said = probe(library.JaxAiterGemmI8)
-    assert isinstance(said, Metadata)
-    assert (said.api, said.command_buffer) == ((0, 7), True)
-    assert probe(library.JaxAiterSilent) == "it does not report its API version"
-    # A handler of another version, with larger structures.
-    assert probe(library.JaxAiterGrown) == "Unexpected XLA_FFI_CallFrame size"
-
-
-def check_without_kernels_there_is_nothing_to_load(tmp_path: Path) -> None:
-    loader = Loader(tmp_path)
-    assert loader.manifest is None
-    with pytest.raises(ModuleLoadError, match=r"manifest\.json does not exist"):
-        loader.ensure("gemm_i8")
-
-
 def module(manifest: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = manifest["modules"]["gemm_i8"]
     return found
@@ -207,20 +188,14 @@ def module(manifest: dict[str, Any]) -> dict[str, Any]:
     [
         (lambda m: m.update(schema=2), "its schema is 2, but this version of jax_aiter reads schema 1"),
         (lambda m: m.pop("load_order"), "'load_order' is missing"),
-        (lambda m: m.update(load_order=[]), r"load_order has \[\], but the modules are \['base', 'gemm_i8'\]"),
         (
             lambda m: m.update(load_order=["gemm_i8", "base"]),
             "gemm_i8 needs base, which load_order does not list earlier",
         ),
-        (lambda m: m.update(version=3), "version is 3, not a non-empty string"),
-        (lambda m: m.update(targets="gfx942"), "targets is 'gfx942', not a list"),
         (lambda m: module(m).pop("sha256"), "'sha256' is missing"),
-        (lambda m: module(m).update(sha256="abc"), "gemm_i8.sha256 is 'abc', which is not a sha256"),
         (lambda m: module(m).update(kind="shader"), "gemm_i8 has the kind 'shader'"),
         (lambda m: module(m).update(library="../../libc.so"), "outside the package"),
-        (lambda m: module(m).update(library="/lib/libc.so"), "outside the package"),
         (lambda m: module(m)["ffi"][0].update(api=[0]), r"gemm_i8.ffi.api is \[0\]"),
-        (lambda m: module(m)["ffi"][0].update(command_buffer=0), "gemm_i8.ffi.command_buffer is 0"),
         (lambda m: module(m)["ffi"].append(module(m)["ffi"][0]), "both provide jax_aiter_gemm_i8"),
         (lambda m: m.update(modules=[]), "not a valid manifest of kernel modules"),
     ],
@@ -233,7 +208,7 @@ def check_a_manifest_that_contradicts_itself_is_refused(tmp_path: Path, change: 
         Loader(kernels.write(change))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "\udcff"])
+@pytest.mark.parametrize("text", ["{", "\udcff"])
 def check_a_damaged_manifest_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "manifest.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(ManifestError, match=r"manifest\.json"):

@@ -93,17 +93,13 @@ def check_without_keys_there_is_nothing() -> None:
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "causal": {"causal": True},
     "more queries than keys": {"causal": True, "sizes": (9, 5)},
     "window": {"window_size": (2, 1)},
-    "causal window": {"causal": True, "window_size": (3, 7)},
     "scale": {"softmax_scale": 0.3},
     "bias": {"bias": True},
     "alibi": {"alibi_slopes": True, "causal": True},
     "lengths": {"lengths": [(4, 6), (7, 2)], "causal": True},
     "dropout": {"dropout_p": 0.4, "dropout_seed": 12345678901},
-    "dropout and bias": {"dropout_p": 0.4, "dropout_seed": 1, "bias": True, "causal": True},
 }
 
 
@@ -149,21 +145,9 @@ def check_each_option_does_what_it_says_and_its_gradients_are_those_of_finite_di
     (out, _), (lse, p) = compare_gradients(function, *arrays.values(), step=1e-5)
     compare((out, p), (wanted[0], wanted[2]), 1e-12)
     same_lse(lse, wanted[1], 1e-12)
-    if name not in ("plain", "more queries than keys"):
+    if name != "more queries than keys":
         plain = flash_attn_func(arrays["q"], arrays["k"], arrays["v"])
         assert np.abs(wide(plain) - wide(out)).max() > 1e-2
-
-
-# Visibility of keys does not depend on the dtype.
-@pytest.mark.parametrize("name", ["plain", "bias", "alibi", "lengths", "dropout and bias"])
-def check_options_in_half_precision(name: str) -> None:
-    arrays, options, told = made_case(name, jnp.bfloat16)
-    out, lse, p = flash_attn_func(**arrays, **options, return_lse=True, return_attn_probs=True)
-    other = {"bias": arrays.get("bias"), "slopes": arrays.get("alibi_slopes")}
-    wanted = dense(arrays["q"], arrays["k"], arrays["v"], **told, **other)
-    compare(out, wanted[0], 2e-2)
-    same_lse(lse, wanted[1])
-    compare(p, wanted[2], 1e-5)
 
 
 def all_at_once(q: Any, k: Any, v: Any) -> Any:
@@ -192,7 +176,12 @@ def check_gradients_over_several_blocks(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"causal": True}, {"window_size": (3, 2)}, {"causal": True, "window_size": (30, -1)}], ids=str
+    "options",
+    [
+        {"window_size": (3, 2)},
+        {"causal": True, "window_size": (30, -1)},
+    ],
+    ids=str,
 )
 def check_packed_sequences_are_sequences_of_their_own(options: dict[str, Any]) -> None:
     lengths_q, lengths_k = [5, 0, 300, 1, 40], [9, 4, 260, 7, 0]
@@ -287,20 +276,6 @@ def check_shards_give_what_the_whole_gives(extra: dict[str, tuple[int, ...]]) ->
     compare(jax.jit(with_gradients(spread))(*arrays), jax.jit(with_gradients(function))(*arrays), 1e-5)
 
 
-@pytest.mark.releases
-def check_shards_of_packed_sequences() -> None:
-    cu = jnp.array([0, 10, 40], jnp.int32)
-    q, k, v = (made(i, (320, heads, 8)) for i, heads in enumerate((4, 2, 2)))
-
-    def packed(q: Any, k: Any, v: Any) -> Any:
-        return flash_attn_varlen(q, k, v, cu, cu)
-
-    split = jax.shard_map(packed, mesh=mesh(), in_specs=(P("d"),) * 3, out_specs=P("d"))
-    whole = jax.jit(packed)
-    parts = [whole(*(part[i : i + 40] for part in (q, k, v))) for i in range(0, 320, 40)]
-    compare(jax.jit(split)(q, k, v), jnp.concatenate(parts))
-
-
 def check_scores_are_never_there_as_a_whole() -> None:
     length, heads = 8192, 2
     shape = jax.ShapeDtypeStruct((1, length, heads, 16), jnp.float32)
@@ -328,35 +303,22 @@ CU = jnp.array([0, 4, 8], jnp.int32)
             ValueError,
             r"q has the shape \[4, 4, 8\]; it has to be \(batch, sequence, heads, head dimension\)",
         ),
-        ({"k": K[:1]}, ValueError, r"k has the shape \[1\]; it has to be \(batch, ...\) = \[2\]"),
-        ({"v": V[:, :5]}, ValueError, r"v has the shape \[2, 5\]; it has to be \(batch, Sk, ...\) = \[2, 6\]"),
-        ({"q": Q[..., :7]}, ValueError, "q has head dimension 7 and k has 8"),
-        ({"q": Q[:, :, :3]}, ValueError, "q has 3 heads and k has 2"),
-        ({"v": V[:, :, :1]}, ValueError, "k has 2 heads and v has 1"),
         ({"k": K.astype(jnp.bfloat16)}, TypeError, "k has the dtype bfloat16; it has to be float32"),
         ({"dropout_p": 1.0, "dropout_seed": 1}, ValueError, "dropout_p is 1.0"),
-        ({"dropout_seed": 1}, ValueError, "dropout_p is 0 and dropout_seed is given"),
-        ({"dropout_p": 0.1, "dropout_seed": -1}, ValueError, "dropout_seed is -1"),
-        ({"dropout_p": 0.1, "dropout_seed": 0.5}, TypeError, "dropout_seed has to be"),
         ({"softmax_scale": jnp.float32(1)}, TypeError, "softmax_scale is an array"),
-        ({"window_size": (1,)}, ValueError, "window_size is"),
         ({"window_size": (-2, 0)}, ValueError, "window_size is"),
-        ({"bias": jnp.ones((6, 4))}, ValueError, r"bias has the shape \[6, 4\]; it has to be \(Sq, Sk\) = \[4, 6\]"),
         (
             {"bias": jnp.ones((4, 6)), "alibi_slopes": jnp.ones(4)},
             ValueError,
             "bias and alibi_slopes cannot be combined",
         ),
-        ({"alibi_slopes": jnp.ones(3)}, ValueError, r"alibi_slopes has the shape \[3\]"),
         ({"cu_seqlens_q": CU}, ValueError, "have to be given together"),
-        ({"cu_seqlens_q": CU, "cu_seqlens_kv": CU[:2]}, ValueError, "cu_seqlens_kv has 2 numbers; it has to have 3"),
         (
             {"cu_seqlens_q": CU, "cu_seqlens_kv": CU.at[1].set(7)},
             ValueError,
             "a sequence of cu_seqlens_kv has the length 7",
         ),
         ({"cu_seqlens_q": CU, "cu_seqlens_kv": CU + 1}, ValueError, "it has to increase from 0"),
-        ({"cu_seqlens_q": CU, "cu_seqlens_kv": CU * 1.0}, TypeError, "cu_seqlens_kv has the dtype float32"),
     ],
 )
 @pytest.mark.releases
@@ -369,15 +331,12 @@ def check_what_does_not_fit_is_named(options: dict[str, Any], error: type[Except
     ("options", "error", "said"),
     [
         ({"q": Q}, ValueError, r"q has the shape \[2, 4, 4, 8\]; it has to be \(total, heads, head dimension\)"),
-        ({"cu_seqlens_k": CU[:2]}, ValueError, "cu_seqlens_k has 2 numbers; it has to have 3"),
         ({"cu_seqlens_q": CU * 2}, ValueError, "it has to increase from 0 to at most 8"),
         (
             {"max_seqlen_k": 3},
             ValueError,
             "the longest sequence of cu_seqlens_k has the length 4, but its max_seqlen is 3",
         ),
-        ({"max_seqlen_q": -1}, ValueError, "max_seqlen_q is -1"),
-        ({"alibi_slopes": jnp.ones((1, 4))}, ValueError, r"alibi_slopes has the shape \[1, 4\]"),
     ],
 )
 @pytest.mark.releases

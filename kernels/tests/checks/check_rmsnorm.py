@@ -81,14 +81,6 @@ def check_vmap_is_a_loop(axes: tuple[int | None, int | None]) -> None:
 
 
 @pytest.mark.releases
-def check_gradient_of_vmap_is_vmap_of_gradient() -> None:
-    x, gamma = made(1, (3, 4, 8)), made(2, (8,))
-    inside = jax.grad(lambda x, g: (jax.vmap(rms_norm, (0, None))(x, g) ** 2).sum(), (0, 1))(x, gamma)
-    each = jax.vmap(jax.grad(lambda x, g: (rms_norm(x, g) ** 2).sum(), (0, 1)), (0, None))(x, gamma)
-    compare(inside, (each[0], each[1].sum(0)))
-
-
-@pytest.mark.releases
 def check_shards_give_what_the_whole_gives() -> None:
     arrays = made(1, (16, 24)), made(2, (16, 24)), made(3, (24,))
     spread = jax.shard_map(rms_norm_with_add, mesh=mesh(), in_specs=(P("d"), P("d"), P()), out_specs=P("d"))
@@ -102,11 +94,8 @@ X, GAMMA = jnp.ones((4, 8)), jnp.ones(8)
     ("arguments", "error", "said"),
     [
         ((X, jnp.ones(7)), ValueError, r"gamma has the shape \[7\]; it has to be \[n\] = \[8\]"),
-        ((X, jnp.ones((1, 8))), ValueError, r"gamma has the shape \[1, 8\]; it has to be \[n\]"),
         ((X, GAMMA.astype(jnp.bfloat16)), TypeError, "gamma has the dtype bfloat16; it has to be float32"),
-        ((X.astype(jnp.int32), GAMMA), TypeError, "x has the dtype int32"),
         ((X, GAMMA, 0.0), ValueError, "epsilon is 0.0"),
-        ((X, GAMMA, jnp.float32(1)), ValueError, "epsilon is"),
         ((jnp.float32(3), GAMMA), ValueError, "x is a scalar"),
         ((jnp.ones((4, 0)), jnp.ones(0)), ValueError, r"x has the shape \[4, 0\]; rows must not be empty"),
         ((3.0, GAMMA), TypeError, "x is a float"),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import shutil
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +12,8 @@ from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.catalog import load_catalog
 from kernels.tests.support.fake import ck
 from kernels.tests.support.fake.calls import MEMSET, FakeMachine, Library, Tensor, tensors
-from kernels.tests.support.fake.lowered import Environment, lowered_calls, refusal
 from kernels.tests.support.fake.refused import refused
 from kernels.tests.support.fake.trees import KernelTree, find_device
 from tests.support import docker, forky
@@ -263,39 +259,3 @@ def test_unsupported_shapes_and_masks_are_errors(
     ):
         fails(case, INVALID, said)
         assert fake.said() == {}
-
-
-@pytest.mark.parametrize("direction", SYMBOLS)
-def test_handlers_declare_what_modules_toml_says(
-    libraries: Libraries, fake_machine: FakeMachine, direction: str
-) -> None:
-    (ffi,) = load_catalog().modules[f"mha_{direction}"].ffi
-    *api, traits = fake_machine.metadata(libraries[direction], ffi.symbol)
-    assert (tuple(api), bool(traits & 1)) == (ffi.api, ffi.command_buffer)
-
-
-def test_mask_and_bias_numbers_match_aiter(kernel_tree: KernelTree) -> None:
-    folder = kernel_tree.source.parent / ck.EXAMPLE
-    for header, name, first in (
-        ("mask.hpp", "mask_enum", ["no_mask", "mask_top_left", "mask_bottom_right"]),
-        ("bias.hpp", "bias_enum", ["no_bias", "elementwise_bias", "alibi"]),
-    ):
-        found = re.search(rf"enum class {name}\n{{(.*?)}};", (folder / header).read_text(), re.DOTALL)
-        assert found is not None
-        entries = [re.sub(r"//.*", "", line).strip() for line in found[1].splitlines()]
-        names = [re.split(r"[ =,]", entry)[0] for entry in entries if entry]
-        assert names[:3] == first
-
-
-def test_handlers_accept_what_python_lowers(
-    libraries: Libraries, fake_machine: FakeMachine, environment: Environment, tmp_path: Path
-) -> None:
-    """As in test_kernel_limits.py, for random shapes and their gradients."""
-    rows = lowered_calls(environment("0.10.2"), tmp_path, "random_calls", "20261123", "30", "ck_attention")
-    seen: Counter[tuple[str, bool]] = Counter()
-    for row in rows:
-        calls = [(target.removeprefix("jax_aiter_mha_"), target, *rest) for target, *rest in row["calls"]]
-        errors = [refusal(libraries[way], fake_machine, row["gfx"], call) for way, *call in calls if way in libraries]
-        assert any(errors) == bool(row["refused"]), (row, errors)
-        seen.update((way, bool(row["refused"])) for way, *_ in calls)
-    assert min(seen[way, refused] for way in ck.DIRECTIONS for refused in (True, False)) >= 2, seen

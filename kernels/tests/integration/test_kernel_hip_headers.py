@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from core.errors import CiBuildError
 from core.process import HostRunner
 from kernels.steps import SRC, fill
 from kernels.tests.support.fake import hip_headers
@@ -19,8 +16,6 @@ from kernels.toolchains import obtain_pypi
 from tests.support.silent import Silent
 
 pytestmark = pytest.mark.network
-
-CONSTANT = re.compile(r"^(constexpr .+ k\w+ = )(\d+);$", re.MULTILINE)
 
 
 @pytest.fixture
@@ -49,18 +44,3 @@ def test_layout_equals_headers_of_hip(
     text = (include / "hip" / "hip_version.h").read_text(encoding="utf-8")
     assert f"HIP_VERSION_MAJOR {major}\n#define HIP_VERSION_MINOR {minor}\n" in text
     compare(include, SRC)
-
-
-def test_each_wrong_number_is_detected(
-    hip_include: Path, compare: Callable[[Path, Path], None], tmp_path: Path
-) -> None:
-    text = (SRC / "hip_layout.h").read_text(encoding="utf-8")
-    found = list(CONSTANT.finditer(text))
-    assert len(found) == 7
-    for at, one in enumerate(found):
-        wrong = f"{text[: one.start()]}{one[1]}{int(one[2]) + 4};{text[one.end() :]}"
-        (tmp_path / f"{at}").mkdir()
-        (tmp_path / f"{at}" / "hip_layout.h").write_text(wrong, encoding="utf-8")
-        shutil.copyfile(SRC / "hip.h", tmp_path / f"{at}" / "hip.h")
-        with pytest.raises(CiBuildError, match="static assertion failed"):
-            compare(hip_include, tmp_path / f"{at}")

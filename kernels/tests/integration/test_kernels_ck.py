@@ -8,18 +8,53 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kernels.tests.integration.test_kernels_rocm import UNITS, InContainer
+from ci_build.build import kernels
+from core.model import GfxTarget, KernelRequest
+from core.process import HostRunner
+from kernels.assemble import toolchain_for
+from kernels.build import KernelBuild, KernelBuildResult
+from kernels.graph import Capacity
 from kernels.tests.support.fake.building import HERE
 from tests.integration.conftest import succeed
 from tests.support import docker
 from tests.support.silent import Silent
 from wheelkit.elf.reader import ElfImage
 from wheelkit.gpu.code_object import kernarg_sizes
+
+UNITS = r"_(bf16|fp16)_n64_nsm$"
+
+
+class InContainer:
+    """Build of two real units of RMSNorm, their dispatcher and the handler with the compiler of Debian's ROCm."""
+
+    def __init__(self, engine: docker.Docker, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("DOCKER_HOST", "PATH"):
+            monkeypatch.setenv(name, engine.environment[name])
+        self.cache, self.runner = cache, HostRunner(os.environ)
+        self.request = KernelRequest(
+            toolchain="container",
+            image=engine.builder(),
+            rocm=str(docker.rocm("7.2.0")),
+            modules=("rmsnorm_fwd",),
+            allow_partial=True,
+            instances=UNITS,
+        )
+
+    def job(self, targets: Sequence[str]) -> KernelBuild:
+        place = kernels.find_compilers(self.request, self.cache, self.runner)
+        toolchain = toolchain_for(self.request, self.cache / "kernels", self.runner, Silent(), place)
+        wanted = [GfxTarget.parse(target) for target in targets]
+        return KernelBuild(self.request, wanted, toolchain, cache=self.cache / "kernels")
+
+    def run(self, *targets: str) -> KernelBuildResult:
+        return self.job(targets).run(self.runner, Silent(), Capacity())
+
 
 X, RESIDUAL, GAMMA, Y, SUM = (0x7F00_0000_0000 + at * 0x1_0000_0000_00 for at in range(5))
 

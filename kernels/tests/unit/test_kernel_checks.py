@@ -65,20 +65,13 @@ def rewrite(name: str, content: bytes | str) -> Callable[[Path], object]:
     ("change", "said"),
     [
         (rewrite("t.csv", "knl,co\nka,a.co\n"), "t.csv has no row for b.co"),
-        (rewrite("t.csv", "knl,co\nka,a.co\n"), "has 1 kernels of gemm, not 2"),
-        (rewrite("t.csv", "knl,co\n"), "has 0 kernels of gemm, not 2"),
         (rewrite("t.csv", "a,b\n1,2\n"), "t.csv has no columns co and knl"),
-        (rewrite("t.csv", "knl,co\nka,a.co\n,b.co\n"), "line 3 lacks a kernel or the file name of a code object"),
         (rewrite("t.csv", "knl,co\nka,../a.co\nkb,b.co\n"), "line 2 lacks a kernel or the file name of a code object"),
         (rewrite("t.csv", "knl,co\nka,a.co\nkc,a.co\nkb,b.co\n"), "a.co has two kernels"),
-        (rewrite("t.csv", b"\xff"), "t.csv cannot be read"),
-        (lambda tree: (tree / FOLDER / "t.csv").unlink(), "t.csv cannot be read"),
         (lambda tree: (tree / FOLDER / "a.co").unlink(), f"{FOLDER}/a.co does not exist"),
         (rewrite("a.co", code("gfx950", {"ka": 32})), "a.co is code for gfx950, not for gfx942"),
         (rewrite("a.co", code("gfx942", {"other": 32})), "a.co has the kernels other, not ka"),
         (rewrite("a.co", code("gfx942", {"ka": 48})), "ka has 48 bytes of arguments, but the host packs 32"),
-        (rewrite("a.co", code("gfx942", {"ka": 32}, flags=0x300)), "a.co has xnack+"),
-        (rewrite("a.co", code("gfx942", {"ka": 32})[:100]), "a.co"),
         (rewrite("a.co", b"\x7fELF"), "a.co is not an ELF file"),
     ],
 )
@@ -87,15 +80,6 @@ def test_find_objects_names_each_mistake(change: Callable[[Path], object], said:
     with pytest.raises(KernelError) as caught:
         found(tree)
     assert said in str(caught.value)
-
-
-def test_reports_all_problems_at_once(tree: Path) -> None:
-    rewrite("a.co", code("gfx950", {"ka": 32}))(tree)
-    rewrite("b.co", code("gfx942", {"kb": 64}))(tree)
-    with pytest.raises(KernelError) as caught:
-        found(tree)
-    assert "a.co is code for gfx950" in str(caught.value)
-    assert "kb has 64 bytes" in str(caught.value)
 
 
 def test_named_files_need_no_table(tree: Path) -> None:

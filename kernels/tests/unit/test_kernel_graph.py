@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.digests import file_sha256
 from core.errors import KernelError
 from core.model import GfxTarget, KernelRequest
-from core.process import HostRunner, ProcessResult
-from kernels import assemble
+from core.process import ProcessResult
 from kernels.build import KernelBuild
 from kernels.catalog import load_catalog
 from kernels.graph import Capacity, Graph, limits_for
 from kernels.modules import KernelModule, ModuleKind, Unit
 from kernels.step_process import split_times
-from kernels.steps import CompileStep, closure, fill, library_steps, unit_steps
-from kernels.store import Cost, KernelStore, StoredFile, key_of
+from kernels.steps import CompileStep, closure, library_steps, unit_steps
+from kernels.store import Cost, KernelStore
 from kernels.toolchains import Toolchain, load
 from tests.support.silent import Silent
 
@@ -76,21 +72,9 @@ def test_closure_follows_includes(src: Path) -> None:
         closure([src / "none.cc"], src)
 
 
-def test_closure_ends_at_cycles_and_outside_files(src: Path) -> None:
-    (src / "b.h").write_text('#include "a.h"\n#include "../outside.h"\n')
-    (src.parent / "outside.h").write_text("")
-    assert list(closure([src / "m.cc"], src)) == ["a.h", "b.h", "m.cc"]
-
-
 def keys(src: Path, *processors: str, **more: Any) -> dict[str, str]:
     steps = steps_of(src, *processors, **more)
     return graph_of(src, steps, more.get("toolchain", TOOLCHAIN)).keys
-
-
-def test_new_target_keeps_other_keys(src: Path) -> None:
-    one, two = keys(src, "gfx942"), keys(src, "gfx942", "gfx1100")
-    assert two.items() > one.items()
-    assert set(two) - set(one) == {"m/u for gfx1100"}
 
 
 def test_new_target_of_the_catalog_compiles_only_itself(tmp_path: Path) -> None:
@@ -151,12 +135,6 @@ def test_library_key_covers_every_input(change: str, src: Path) -> None:
     before = list(keys(src, "gfx942").values())[-1]
     more = CHANGES[change](src)
     assert list(keys(src, "gfx942", **more).values())[-1] != before
-
-
-@pytest.mark.parametrize("unit", [replace(UNIT, kernels=("k", "l")), replace(UNIT, name="v")])
-def test_code_object_key_covers_every_input(unit: Unit, src: Path) -> None:
-    before = next(iter(keys(src, "gfx942").values()))
-    assert next(iter(keys(src, "gfx942", module=replace(MODULE, units=(unit,))).values())) != before
 
 
 def test_generic_targets_use_newer_code_object_version(src: Path) -> None:
@@ -243,13 +221,6 @@ def test_damaged_result_is_rebuilt(src: Path) -> None:
     assert "m/u for gfx942" in [step.label for step in graph.missing()]
 
 
-def test_find_removes_nothing_without_record(src: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, removed = graph_of(src, steps_of(src, "gfx942")), list[Path]()
-    monkeypatch.setattr(shutil, "rmtree", lambda path, **_: removed.append(path))
-    assert len(graph.missing()) == len(graph.steps)
-    assert removed == [], "another run may have published the result meanwhile"
-
-
 def test_keep_replaces_result_without_record(src: Path) -> None:
     graph = graph_of(src, steps_of(src, "gfx942"))
     key = graph.keys["m/u for gfx942"]
@@ -281,18 +252,6 @@ def test_limits_never_exceed_memory(needs: list[int], cpus: int, available: int)
     at_once += light[: limits.jobs - len(at_once)]
     # A step that needs more memory than available runs alone.
     assert sum(at_once) <= available or len(at_once) == 1 or max(heavy, default=0) > available
-
-
-@given(
-    st.dictionaries(st.text(min_size=1), st.text(), max_size=4),
-    st.dictionaries(st.text(min_size=1), st.text(), max_size=4),
-)
-def test_shards_differ_by_key(one: Mapping[str, str], two: Mapping[str, str]) -> None:
-    assert (key_of(one) == key_of(two)) == (one == two)
-
-
-def test_unknown_placeholders_stay() -> None:
-    assert fill("{src}/{out} {m/u for gfx942}", {"src": "/s", "m/u for gfx942": "/x"}) == "/s/{out} /x"
 
 
 @given(st.integers(1, 7))
@@ -337,31 +296,3 @@ def test_merge_copies_only_complete_results(src: Path, tmp_path: Path) -> None:
     assert taken is not None
     assert taken.path.read_bytes() == b"one"
     assert own.measured("m/u for gfx942") == QUICK
-
-
-def test_stored_wheel_is_written_by_two_runs_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (stored := tmp_path / "x.whl").write_bytes(b"wheel")
-    found = StoredFile(path=stored, sha256=file_sha256(stored), cost=QUICK)
-    monkeypatch.setattr(KernelStore, "find", lambda store, key: found)
-    built = SimpleNamespace(natives=(), missing=(), wanted=(), instances="")
-    job = SimpleNamespace(catalog=None, run=lambda *_: built)
-    monkeypatch.setattr(assemble, "prepare", lambda *_, **__: job)
-    monkeypatch.setattr(assemble, "recipe", SimpleNamespace(repair_plan=lambda *_: None, with_members=lambda *_: None))
-    request: Any = SimpleNamespace(targets=())
-    out, copies = tmp_path / "out", []
-
-    def write() -> Path:
-        return assemble.make_wheel(
-            request, "1", out, cache=tmp_path, runner=HostRunner({}), progress=Silent(), capacity=Capacity(),
-            place=assemble.THIS_MACHINE,
-        ).path  # fmt: skip
-
-    def copy(source: Path, target: Path, copyfile: Callable[[Path, Path], Path] = shutil.copyfile) -> Path:
-        copies.append(copyfile(source, target))
-        if len(copies) == 1:
-            write()  # by another run, with the same process ID
-        return target
-
-    monkeypatch.setattr(shutil, "copyfile", copy)
-    assert write().read_bytes() == b"wheel"
-    assert (len(copies), list(out.iterdir())) == (2, [out / "x.whl"])

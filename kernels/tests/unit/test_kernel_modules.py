@@ -14,10 +14,8 @@ from core.model import GfxTarget
 from core.targets import load_table
 from kernels import gfx_table
 from kernels.catalog import MODULES_TOML, load_catalog, parse_catalog
-from kernels.modules import ModuleKind, Support, processors
+from kernels.modules import Support, processors
 from kernels.sources import read_lock, used_by
-
-LAUNCHERS = {"gemm_bf16", "gemm_i8", "gemm_fp8_mi350", "gemm_fp4", "flatmm_fp8"}
 
 
 def little() -> dict[str, Any]:
@@ -50,65 +48,27 @@ def problems(change: Callable[[dict[str, Any]], object]) -> str:
     return str(caught.value)
 
 
-def test_parse_catalog_accepts_small_catalog() -> None:
-    catalog = parse_catalog(tomli_w.dumps(little()), "some.toml")
-    assert [module.kind for module in catalog.modules.values()] == [
-        ModuleKind.PORTABLE,
-        ModuleKind.CO_LAUNCHER,
-        ModuleKind.DEVICE_LIB,
-        ModuleKind.FFI_SHIM,
-    ]
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         (lambda b: b.update(schema=2), "schema is 2, not 1"),
-        (lambda b: b.update(more=1), "unknown keys: more"),
-        (lambda b: b["modules"].clear(), "modules must be a table with entries"),
         (lambda b: b["modules"]["a"].pop("about"), "modules.a.about is missing"),
-        (lambda b: b["modules"]["a"].update(speed=1), "modules.a.speed is an unknown key"),
-        (lambda b: b["modules"]["a"].update(kind="magic"), "modules.a.kind is 'magic', not one of co-launcher"),
         (lambda b: b["modules"]["a"].update(seconds="1"), "modules.a.seconds is '1', not float"),
-        (lambda b: b["modules"]["a"].update(targets="gfx942"), "modules.a.targets is 'gfx942', not tuple"),
         (lambda b: b["modules"]["a"].update(targets=["gfx943"]), "gfx943 is not a gfx target"),
         (lambda b: b["modules"]["a"].update(targets=["gfx942", "gfx950"]), "gfx950 has no objects"),
         (lambda b: b["modules"]["a"].update(source="down"), "source down does not exist"),
-        (lambda b: b["modules"]["a"].update(source=""), "a co-launcher needs source"),
         (lambda b: b["modules"]["a"].update(fallback="d"), "fallback d is not a portable module"),
-        (lambda b: b["modules"]["a"].update(needs=["c"]), "needs c, which must be an earlier module"),
-        (lambda b: b["modules"]["a"].update(host=["../a.cc"]), "../a.cc must be a relative path"),
-        (lambda b: b["modules"]["a"].update(max_size=0), "max_size must be more than 0"),
         (lambda b: b["modules"]["a"]["ffi"][0].update(symbol="A"), "the symbol of jax_aiter_a is A, not JaxAiterA"),
-        (lambda b: b["modules"]["a"]["ffi"][0].update(api=[0]), "modules.a.ffi[0].api is [0], not tuple"),
         (lambda b: b["modules"]["a"]["ffi"][0].update(args=[]), "jax_aiter_a needs both args and results"),
         (lambda b: b["modules"]["a"].update(ffi=b["modules"]["b"]["ffi"]), "the FFI target of two handlers"),
         (lambda b: b["modules"]["a"]["objects"][0].update(count=2), "files has 1 entries, but count is 2"),
-        (lambda b: b["modules"]["a"]["objects"][0].update(csv="a.csv"), "either csv or files"),
-        (lambda b: b["modules"]["a"]["objects"][0].update(kernarg=0), "count and kernarg must be more than 0"),
-        (
-            lambda b: b["modules"]["a"]["objects"][0].update(sku="mi 308"),
-            "sku 'mi 308' must consist of capital letters",
-        ),
-        (lambda b: b["modules"]["a"]["objects"][0].update(targets=["gfx950"]), "targets must be targets of the module"),
         (lambda b: b["modules"]["b"]["units"].append(b["modules"]["b"]["units"][0]), "two units have the name b"),
-        (lambda b: b["modules"]["b"]["units"][0].update(kernels=[]), "unit 'b' needs"),
-        (lambda b: b["modules"]["b"].update(objects=b["modules"]["a"]["objects"]), "a portable cannot have objects"),
         (lambda b: b["modules"]["d"].update(toolchains=["pypi"]), "the pypi toolchain cannot build device-libs"),
-        (lambda b: b["modules"]["c"].update(toolchains=["pypi"]), "modules called through a C++ ABI"),
-        (lambda b: b["modules"]["c"].update(abi="rust"), "abi is 'rust', not c or c++"),
         (
             lambda b: b["modules"]["d"]["generators"][0].update(kept=4),
             "gen.py: kept is 4, which does not fit keep and count (3)",
         ),
-        (lambda b: b["modules"]["d"]["generators"][0].update(keep=["("]), "'(' is not a regular expression"),
-        (
-            lambda b: b["modules"]["d"]["generators"][0].update(driver="x.py"),
-            "driver x.py does not exist in kernels/generators",
-        ),
         (lambda b: b["modules"]["d"].update(only={"a": ["gfx1100"]}), "'a' is not a regular expression, or its proc"),
-        (lambda b: b["modules"]["d"].update(only={"(": []}), "is not a regular expression, or its processors"),
-        (lambda b: b["modules"]["c"].update(only={"a": []}), "a ffi-shim cannot have only"),
         (lambda b: b["sources"]["up"].update(sha256="0"), "sources.up: sha256 or size is invalid"),
     ],
 )
@@ -122,18 +82,6 @@ def test_reports_all_problems_at_once() -> None:
 
     assert "gfx943" in problems(change)
     assert "down" in problems(change)
-
-
-def test_parse_catalog_refuses_invalid_toml() -> None:
-    with pytest.raises(KernelError, match="is not TOML"):
-        parse_catalog("[", "some.toml")
-
-
-def test_catalog_has_expected_modules() -> None:
-    catalog = load_catalog()
-    assert set(catalog.modules) >= LAUNCHERS
-    for module in catalog.modules.values():
-        assert module.about
 
 
 def test_support_is_module_portable_or_none() -> None:
@@ -198,10 +146,3 @@ def test_gfx_table_inc_matches_targets_toml() -> None:
     assert gfx_table.GFX_TABLE_INC.read_text(encoding="utf-8") == gfx_table.render(), (
         "core/targets.toml has changed: run `python -m kernels.gfx_table`"
     )
-
-
-def test_gfx_table_maps_processors_to_generic_targets() -> None:
-    lines = gfx_table.render().splitlines()
-    assert 'JAX_AITER_GFX("gfx942", 0x4c, "gfx9-4-generic")' in lines
-    assert 'JAX_AITER_GFX("gfx11-generic", 0x54, "")' in lines
-    assert 'JAX_AITER_GFX("gfx90a", 0x3f, "")' in lines

@@ -13,7 +13,7 @@ from core.errors import CiBuildError, KernelError, MachineError
 from core.process import HostRunner
 from core.tasks import Task, TaskContext, TaskResult, WorkerUnfitError
 from kernels.graph import Graph
-from kernels.remote import compile_step, run_steps, step_of
+from kernels.remote import compile_step, run_steps
 from kernels.steps import SRC, CompileStep
 from kernels.store import KernelStore
 from kernels.toolchains import Toolchain
@@ -151,7 +151,3 @@ def test_worker_reuses_a_result_and_refuses_another_key(graph: Graph, context: T
     changed = {**arguments, "step": {**asdict(graph.steps[0]), "name": "other.o"}}
     with pytest.raises(KernelError, match=r"has the key .* on this worker"):
         compile_step(changed, context, lambda _, __: CHAIN)
-
-
-def test_step_survives_json(graph: Graph) -> None:
-    assert step_of(asdict(graph.steps[0])) == graph.steps[0]

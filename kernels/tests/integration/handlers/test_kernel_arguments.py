@@ -69,31 +69,10 @@ def test_arguments_that_do_not_fit_are_named(kernel_tree: KernelTree, fake_machi
     assert not calls
 
 
-@pytest.mark.parametrize(
-    ("size", "words"),
-    [((15, 256, 512), "M >= 16"), ((16, 128, 512), "N a multiple of 256"), ((16, 256, 384), "K >= 512")],
-)
-def test_fp8_refuses_unsupported_shapes(
-    kernel_tree: KernelTree, fake_machine: FakeMachine, size: tuple[int, int, int], words: str
-) -> None:
-    library = kernel_tree.library("gemm_fp8_mi350")
-    with refused(INVALID, "f8e4m3fn", words):
-        fake_machine.call(library, "JaxAiterGemmFp8Mi350", *fp8_call("gemm_fp8_mi350", *size), device=MI350)
-
-
 def test_operands_beyond_address_range_are_refused(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
     library, words = kernel_tree.library("gemm_bf16"), {"splitk": 0, "kernel": ""}
     with refused(UNIMPLEMENTED, "4 GiB or more"):
         fake_machine.call(library, "JaxAiterGemmBf16", *bf16_call(1 << 20, 1 << 12, 64), words)
-
-
-@pytest.mark.parametrize(("out", "bias", "words"), [("f32", 64, "it adds no bias"), ("bf16", 0, "its result is f32")])
-def test_unsupported_bias_or_bf16_is_an_error(
-    kernel_tree: KernelTree, fake_machine: FakeMachine, out: str, bias: int, words: str
-) -> None:
-    library, call = kernel_tree.library("gemm_bf16"), bf16_call(64, 64, 64, out=out, bias=bias)
-    with refused(UNIMPLEMENTED, words):
-        fake_machine.call(library, "JaxAiterGemmBf16", *call, {"splitk": 0, "kernel": ""})
 
 
 def test_handlers_declare_what_modules_toml_says(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:

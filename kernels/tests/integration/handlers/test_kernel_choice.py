@@ -8,8 +8,8 @@ import pytest
 
 from kernels.tests.support.fake import golden
 from kernels.tests.support.fake.bwd_calls import BwdCase
-from kernels.tests.support.fake.calls import LAUNCH, LOAD, FakeMachine, Library, tensors
-from kernels.tests.support.fake.gemm_calls import Call, bf16_call, fp4_call, fp8_call, i8_call
+from kernels.tests.support.fake.calls import LAUNCH, LOAD, FakeMachine, Library
+from kernels.tests.support.fake.gemm_calls import Call, bf16_call
 from kernels.tests.support.fake.trees import GPUS, KernelTree, find_device
 
 pytestmark = pytest.mark.network
@@ -18,37 +18,14 @@ pytestmark = pytest.mark.network
 SPLIT: dict[str, object] = {"splitk": 0, "kernel": ""}
 
 
-def attention_call(queries: int) -> Call:
-    made = tensors(
-        ("bf16", (2, queries, 8, 128)), *[("bf16", (2, 512, 2, 128))] * 2, *[("s32", (0,))] * 2,
-        ("bf16", (2, queries, 8, 128)), ("f32", (2, 8, queries)),
-    )  # fmt: skip
-    return made[:5], made[5:]
-
-
-def norm_call(n: int) -> Call:
-    made = tensors(("bf16", (4, n)), ("bf16", (n,)), ("bf16", (4, n)), ("f32", (4,)))
-    return made[:2], made[2:]
-
-
 MI300, MI308, MI350, OTHER_MI350, NAVI = (
     find_device(*place) for place in [("gfx942", 304), ("gfx942", 80), ("gfx950", 256), ("gfx950", 32), ("gfx1100", 48)]
 )
 AT_ONCE: dict[str, tuple[str, tuple[int, int], list[Call], dict[str, object]]] = {
     "gemm_bf16": ("JaxAiterGemmBf16", (MI300, MI350), [
         bf16_call(m, n, 1024) for m in (16, 48, 64, 96, 4096) for n in (64, 640, 8192)], SPLIT),
-    "gemm_i8": ("JaxAiterGemmI8", (MI300, MI308), [i8_call(m, 1024, 512) for m in (1, 64, 128, 4096)], SPLIT),
-    "gemm_fp4": ("JaxAiterGemmFp4", (MI350, OTHER_MI350), [
-        fp4_call(m, n, 1024) for m in (32, 128, 4096) for n in (512, 8192)], SPLIT | {"bpreshuffle": True}),
-    "gemm_fp8_mi350": ("JaxAiterGemmFp8Mi350", (MI350, OTHER_MI350), [
-        fp8_call("gemm_fp8_mi350", m, 512, 1024) for m in (16, 32, 33, 500)], {}),
-    "flatmm_fp8": ("JaxAiterFlatmmFp8", (MI300, MI308), [
-        fp8_call("flatmm_fp8", m, 512, 1024) for m in (1, 500)], {}),
-    "mha_fwd_asm": ("JaxAiterMhaFwdAsm", (MI308, MI350), [
-        attention_call(queries) for queries in (1, 300, 512)], {"scale": 1.0, "causal": True}),
     "mha_bwd_asm": ("JaxAiterMhaBwdAsm", (MI308, MI350), [
         BwdCase(depth=depth, queries=300).tensors() for depth in (64, 128, 192)], BwdCase().attributes()),
-    "rms_norm": ("JaxAiterRmsNorm", (NAVI, MI350), [norm_call(n) for n in (7, 1024, 50000)], {"epsilon": 1e-6}),
 }  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def test_missing_object_is_named_then_found(fake_machine: FakeMachine, library: 
     gemm(fake_machine, library)
 
 
-@pytest.mark.parametrize("size", [0, 3, 63, 64, 1000, 16000, -1])
+@pytest.mark.parametrize("size", [0, 63, 16000])
 def test_truncated_object_is_damaged(fake_machine: FakeMachine, library: Library, folder: Path, size: int) -> None:
     (folder / OBJECT).write_bytes((folder / OBJECT).read_bytes()[:size])
     with refused(DATA_LOSS, str(folder / OBJECT), "is damaged"):
@@ -105,16 +105,12 @@ def test_object_for_other_processor_is_refused(
 @pytest.mark.parametrize(
     ("text", "code", "words"),
     [
-        ("", DATA_LOSS, ["it has no rows"]),
         (HEAD + "\n", DATA_LOSS, ["it has no rows"]),
         (f"{HEAD}\n{KERNEL},{OBJECT},1,64\n", DATA_LOSS, ["line 2", "not as many fields"]),
         (f"{HEAD}\n{KERNEL},{OBJECT},1,64,x,3\n", DATA_LOSS, ["line 2", "'x' is no size of a tile"]),
-        (f"{HEAD}\n{KERNEL},{OBJECT},1,0,64,3\n", DATA_LOSS, ["line 2", "'0' is no size of a tile"]),
         (f"{HEAD}\n{KERNEL},../{OBJECT},1,64,64,3\n", DATA_LOSS, ["line 2", "no file"]),
-        (f"knl_name,tileM,tileN\n{KERNEL},64,64\n", DATA_LOSS, ["line 2", "no column knlfile"]),
         (f"{HEAD}\n{KERNEL},gone.co,1,64,64,3\n", NOT_FOUND, ["gone.co is not there"]),
         (f"{HEAD}\nother,{OBJECT},1,64,64,3\n", NOT_FOUND, [OBJECT, "has no kernel other"]),
-        (f"{HEAD}\n{KERNEL},{OBJECT},1,64,96,3\n", UNIMPLEMENTED, ["No kernel of", "N is no multiple of 96"]),
     ],
 )
 def test_damaged_table_is_an_error(
@@ -151,16 +147,6 @@ def test_kernel_with_more_arguments_is_refused(kernel_tree: KernelTree, fake_mac
         gemm(fake_machine, library, MI350, out="bf16")
 
 
-def test_kernel_with_fewer_arguments_is_refused(fake_machine: FakeMachine, library: Library, folder: Path) -> None:
-    newer = "bf16gemm_fp32bf16_tn_64x64.co"
-    (folder / OBJECT).rename(folder / newer)
-    (folder / CSV).write_text(
-        f"knl_name,co_name,tileM,tileN,bPreshuffle,splitK,subK,bias\n{KERNEL},{newer},64,64,0,0,64,1\n"
-    )
-    with refused(PRECONDITION, newer, "288 bytes", "not the 304"):
-        gemm(fake_machine, library, out="bf16")
-
-
 @pytest.fixture
 def failing(fake_machine: FakeMachine) -> Iterator[Callable[[str, int], None]]:
     """Make functions of HIP fail until the test ends."""
@@ -179,13 +165,9 @@ def failing(fake_machine: FakeMachine) -> Iterator[Callable[[str, int], None]]:
     ("function", "words"),
     [
         ("hipStreamGetDevice", ["the stream's device"]),
-        ("hipGetDevicePropertiesR0600", ["reading device 0"]),
-        ("hipDeviceGetAttribute", ["compute units"]),
         ("hipModuleLoadData", ["loading", OBJECT, "on device 0"]),
-        ("hipModuleGetFunction", ["finding", KERNEL, OBJECT]),
         ("hipMemsetAsync", ["zeroing the result"]),
         ("hipModuleLaunchKernel", ["launching a kernel of gemm_bf16"]),
-        ("hipRuntimeGetVersion", ["libamdhip64.so.7", "version"]),
     ],
 )
 def test_hip_error_is_reported(

@@ -81,20 +81,11 @@ def run(tree: KernelTree, fake: FakeMachine, case: BwdCase, args: list[Array], s
 
 
 CASES = {
-    "hd128_bf16_a32_rtnaE": BwdCase(queries=64, keys=64, batch=1, key_heads=1, group=1),
-    "hd128_bf16_causal_a32_rtnaE": BwdCase(queries=128, keys=128, batch=1, key_heads=1, group=1, window=(-1, 0)),
     "hd128_bf16_a32_rtna_psskddvE": BwdCase(queries=40, keys=70, batch=2, key_heads=1, group=2, depth=72),
-    "hd128_bf16_causal_br_a32_rtna_psskddvE": BwdCase(
-        queries=60, keys=250, batch=1, key_heads=1, group=1, window=(-1, 0)
-    ),
     "hd128_bf16_swa_a32_rtna_psskddvE": BwdCase(queries=60, keys=80, batch=1, key_heads=1, group=1, window=(16, 3)),
     "hd64_bf16_causal_br_a32_rtna_psskE": BwdCase(
         queries=40, keys=30, batch=1, key_heads=1, group=1, depth=64, window=(-1, 0)
     ),
-    "hd64_bf16_causal_a32_rtna_psskE": BwdCase(
-        queries=50, keys=50, batch=1, key_heads=2, group=1, depth=64, window=(-1, 0)
-    ),
-    "hd192_bf16_a32_rtna_psskddvE": BwdCase(queries=40, keys=70, batch=1, key_heads=1, group=1, depth=136),
     "hd192_bf16_causal_br_a32_rtna_psskddvE": BwdCase(
         queries=40, keys=70, batch=1, key_heads=1, group=1, depth=192, window=(-1, 0)
     ),
@@ -121,17 +112,10 @@ def test_batches_match_float64(kernel_tree: KernelTree, fake_machine: FakeMachin
         assert np.abs(one - other).max() < 2.0**-7 * np.abs(other).max()
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("depth", [64, 128, 192])
-def test_packed_sequences_match_float64(
-    kernel_tree: KernelTree, fake_machine: FakeMachine, depth: int, causal: bool
-) -> None:
+def test_packed_sequences_match_float64(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
     """The second sequence has no queries, and the last rows belong to none."""
     lengths, key_lengths = (33, 0, 20), (50, 7, 18)
-    window = (-1, 0) if causal else (-1, -1)
-    case = BwdCase(
-        packed=3, queries=60, keys=80, depth=depth, key_heads=1, group=1, window=window, longest=(33, 50)
-    )  # fmt: skip
+    case = BwdCase(packed=3, queries=60, keys=80, depth=128, key_heads=1, group=1, window=(-1, 0), longest=(33, 50))
     cu, cu_keys = (np.cumsum([0, *one]).astype(np.int32) for one in (lengths, key_lengths))
     halves = operands(case)
     wanted = [np.zeros(one.shape) for one in case.tensors()[1]]

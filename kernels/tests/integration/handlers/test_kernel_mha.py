@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from kernels.catalog import load_catalog
 from kernels.tests.support.fake import golden
@@ -66,46 +64,6 @@ def test_each_variant_gets_its_object_and_arguments(
     for at, part in ((3, "qseq"), (4, "kseq")):
         values |= dict.fromkeys((f"ptr_{part}", f"ptr_{part}_padding"), args[at].address if packed else 0)
     assert launch.arguments == golden.packed(path, values)
-
-
-SIZES = st.fixed_dictionaries(
-    {
-        "queries": st.integers(1, 20_000), "keys": st.integers(1, 20_000), "packed": st.integers(0, 5),
-        "depth": st.sampled_from([64, 128, 192, 256]), "batch": st.integers(1, 5),
-        "key_heads": st.integers(1, 4), "group": st.integers(1, 8),
-    }
-)  # fmt: skip
-
-
-@settings(max_examples=150)
-@given(sizes=SIZES, causal=st.booleans(), place=st.sampled_from(list(FOLDERS)))
-def test_every_kernel_that_is_chosen_fits(
-    kernel_tree: KernelTree, fake_machine: FakeMachine, sizes: dict[str, int], causal: bool, place: tuple[str, int]
-) -> None:
-    args, results = call(**sizes)
-    queries, depth, packed = sizes["queries"], sizes["depth"], sizes["packed"]
-    fake_machine.records()
-    attributes, device = {"scale": 0.5, "causal": causal}, find_device(*place)
-    library = kernel_tree.library("mha_fwd_asm")
-    try:
-        fake_machine.call(library, "JaxAiterMhaFwdAsm", args, results, attributes, device=device)
-    except CallError:
-        # Each query must see a key, and head dimensions are 128; on gfx950 those of q and k may be 192.
-        has_depth = depth == 128 or (depth == 192 and place[0] == "gfx950")
-        assert not has_depth or (causal and not packed and queries > sizes["keys"])
-        return
-    (launch,) = [record for record in fake_machine.records() if record.what == LAUNCH]
-    said = [word in launch.kernel for word in ("_causal", "_group", "_hd192_", "_rtna")]
-    assert said == [causal, bool(packed), depth == 192, place[0] == "gfx942"]
-    heads = sizes["key_heads"] * sizes["group"]
-    if packed:
-        assert launch.grid[:2] == (heads, packed)
-    else:
-        assert launch.grid[1:] == (heads, sizes["batch"])
-    # Blocks cover all queries, and no block is empty; with a causal mask, a block has two tiles.
-    rows = (128 if depth == 192 else 256) * (2 if causal else 1)
-    blocks = launch.grid[2 if packed else 0]
-    assert (blocks - 1) * rows < queries <= blocks * rows
 
 
 def test_unknown_compute_units_are_an_error(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:

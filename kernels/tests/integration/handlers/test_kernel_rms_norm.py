@@ -6,8 +6,6 @@ import itertools
 import struct
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from kernels.catalog import load_catalog
 from kernels.tests.support.fake import golden
@@ -18,7 +16,6 @@ from kernels.tests.support.rms_norm_cases import (
     BWD_HELD,
     DTYPES,
     HELD,
-    Dtype,
     plan,
 )
 
@@ -72,41 +69,6 @@ def test_handlers(kernel_tree: KernelTree, fake_machine: FakeMachine, gpu: Gpu, 
         backward = plan(n, dtype, aligned=aligned, held=BWD_HELD)
         addresses = [tensor.address for tensor in (dy, x, gamma, rstd, dx, partial)]
         expect(back, "rms_norm_bwd", backward, 5, struct.pack("<8QII", *addresses, rows, n, backward[1], 5))
-
-
-@settings(max_examples=300)
-@given(
-    n=st.one_of(st.integers(1, 400_000), st.integers(1, 10_000).map(lambda packs: packs * 8)),
-    rows=st.integers(1, 1 << 33),
-    dtype=st.sampled_from(DTYPES),
-    aligned=st.booleans(),
-    symbol=st.sampled_from(["JaxAiterRmsNorm", "JaxAiterRmsNormWithAdd", "JaxAiterRmsNormBwd"]),
-    partials=st.integers(1, 1 << 20),
-)
-def test_kernel_covers_whole_row_of_any_length(
-    kernel_tree: KernelTree, fake_machine: FakeMachine, n: int, rows: int, dtype: Dtype, aligned: bool, symbol: str,
-    partials: int,
-) -> None:  # fmt: skip
-    t, shape = dtype.name, (rows, n)
-    made = tensors(*[(t, shape)] * 4, (t, (n,)), ("f32", (rows,)), ("f32", (partials, n)))
-    x, other, y, total, gamma, rstd, partial = shifted(made, aligned=aligned)
-    args, results, attributes = {
-        "JaxAiterRmsNorm": ([x, gamma], [y, rstd], {"epsilon": 0.0}),
-        "JaxAiterRmsNormWithAdd": ([x, other, gamma], [y, total, rstd], {"epsilon": 0.0}),
-        "JaxAiterRmsNormBwd": ([other, x, gamma, rstd], [y, partial], {}),
-    }[symbol]
-    fake_machine.records()
-    fake_machine.call(kernel_tree.library("rms_norm"), symbol, args, results, attributes)
-    (launch,) = (record for record in fake_machine.records() if record.what == LAUNCH)
-    form, threads, backward = launch.kernel.rpartition("_")[2], launch.block[0], symbol == "JaxAiterRmsNormBwd"
-    assert threads in (64, 128, 256, 512)
-    assert launch.grid[0] * threads < 1 << 32
-    assert launch.grid[0] == (partials if backward else min(rows, 1 << 20))
-    if form != "narrow":
-        assert n % dtype.wide == 0
-        assert aligned
-    if form == "held":
-        assert threads * (BWD_HELD if backward else HELD) * dtype.wide >= n
 
 
 @pytest.mark.parametrize("target", [target for target in TARGETS if target in PORTABLE.values()])

@@ -74,8 +74,6 @@ def test_without_a_split_there_is_nothing_to_zero(library: Library, fake_machine
         (LARGE, "bf16", 4096, 0, "it adds no bias"),
         (LARGE, "bf16", 0, 2, "splitk=2 is more than it can"),
         (CLEAN, "bf16", 0, 0, "too few semaphores"),
-        (CLEAN, "bf16", 0, 1, "it splits K, against splitk=1"),
-        (CLEAN, "bf16", 0, 17, "splitk=17 is more than it can"),
         (SHUFFLED, "bf16", 0, 0, "it wants b in another layout"),
     ],
 )
