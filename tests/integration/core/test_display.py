@@ -119,15 +119,6 @@ def test_release_shows_tasks_and_leaves_only_its_lines(columns: int) -> None:
                                   for what, end in (("finished in 0.0", ""), ("prepare (0.0", ")")))  # fmt: skip
 
 
-def test_no_color_and_results_on_a_pipe() -> None:
-    plain = show([sys.executable, "-c", RELEASE], env={"NO_COLOR": "1"}, pipe=True)
-    colored = show([sys.executable, "-c", RELEASE])
-    assert not re.search(rb"\x1b\[[0-9;]*3[0-7]m", plain.raw)
-    assert re.search(rb"\x1b\[[0-9;]*3[0-7]m", colored.raw)
-    assert plain.out == "a result\n"
-    assert plain.seen("gate abi", "gate load")
-
-
 INTERRUPTED = """
 import time
 import click

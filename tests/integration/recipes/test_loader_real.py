@@ -23,7 +23,6 @@ from core import versions
 from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
 from pjrt import recipe as pjrt
 from plugin import recipe as plugin
-from promotion.corpus import catalog
 from tests.support import fake_site
 from tests.support.machine import uv_environment
 from wheelkit.elf.snapshot import Elf
@@ -222,22 +221,6 @@ def test_jax_platforms_rocm_raises_same_text(site: Site, asked: str) -> None:
     assert f"Unable to initialize backend 'rocm': {warning}" in done.stderr
 
 
-def test_naming_rocm_raises_same_text(site: Site) -> None:
-    site.install()
-    done = site.run("jax.devices('rocm')")
-    assert (
-        "Backend 'rocm' failed to initialize: jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: no AMD GPU"
-        in done.stderr
-    )
-
-
-def test_rocm_topology_raises_same_text(site: Site) -> None:
-    site.install()
-    code = "from jax.experimental import topologies; topologies.get_topology_desc(platform='rocm')"
-    done = site.run(code, JAX_PLATFORMS="cpu")
-    assert "RuntimeError: jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: librocprofiler-sdk.so.1" in done.stderr
-
-
 @pytest.mark.parametrize("gpu", [False, True])
 def test_jax_platforms_cpu_is_silent(site: Site, gpu: bool) -> None:
     site.install(requires_jaxlib="<0.1", parts=["pjrt"])
@@ -245,17 +228,6 @@ def test_jax_platforms_cpu_is_silent(site: Site, gpu: bool) -> None:
         site.gpus(PHOENIX)
     done = site.run(DEVICES, JAX_PLATFORMS="cpu")
     assert (done.stdout, done.stderr) == ("cpu\n", "")
-
-
-def test_missing_libraries_are_named_with_folders(site: Site) -> None:
-    site.install()
-    site.gpus(MI300)
-    (site.machine / "prefix/lib").mkdir(parents=True)
-    done = site.run(DEVICES, ROCM_PATH=str(site.machine / "prefix"))
-    assert done.stdout == "cpu\n"
-    [line] = told(done.stderr)
-    assert ", ".join(fake_site.PJRT_NEEDED) + " are missing; searched: rocm-sdk wheels (not there); " in line
-    assert f"ROCM_PATH={site.machine}/prefix ({site.machine}/prefix/lib); {site.machine}/opt/rocm (not there)" in line
 
 
 @pytest.mark.parametrize(
@@ -285,19 +257,6 @@ def test_each_mismatch_is_reported_once(
     [line] = told(done.stderr)
     assert text in line
     assert " Also: " not in line
-
-
-def test_unloadable_library_is_reported(site: Site) -> None:
-    site.install()
-    site.gpus(MI300)
-    for soname in fake_site.PJRT_NEEDED:
-        file = site.machine / "opt/rocm/lib" / soname
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("not a library, but long enough to have a header" * 9)
-    done = site.run(DEVICES)
-    assert done.stdout == "cpu\n"
-    [line] = told(done.stderr)
-    assert f"it could not be loaded: {site.machine}/opt/rocm/lib/librocprofiler-sdk.so.1: invalid ELF header" in line
 
 
 WHAT_IS_LOADED = """
@@ -333,19 +292,6 @@ def test_rocm_in_prefix_is_loaded(site: Site, stubs: Path) -> None:
     assert f"{site.site}/jax_rocm7_plugin/_solver.so" in state["libraries"]
 
 
-def test_variables_name_existing_bitcode_and_linker(site: Site, stubs: Path) -> None:
-    site.install()
-    site.gpus(MI300)
-    for file in ("opt/rocm/lib/llvm/amdgcn/bitcode/ocml.bc", "opt/rocm/lib/llvm/bin/ld.lld"):
-        (site.machine / file).parent.mkdir(parents=True)
-        (site.machine / file).touch()
-    names = ["JAX_ROCM_PLUGIN_INTERNAL_BITCODE_PATH", "HIP_DEVICE_LIB_PATH", "JAX_ROCM_PLUGIN_INTERNAL_LLD_PATH"]
-    code = f"{WHAT_IS_LOADED}import os\nprint(json.dumps([os.environ.get(name) for name in {names}]))"
-    done = site.run(code, ROCM_PATH=str(stubs), HIP_DEVICE_LIB_PATH="/mine")
-    llvm = f"{site.machine}/opt/rocm/lib/llvm"
-    assert json.loads(done.stdout.splitlines()[-1]) == [f"{llvm}/amdgcn/bitcode", "/mine", f"{llvm}/bin"]
-
-
 def test_missing_plugin_library_is_reported_and_rocm_starts(site: Site, stubs: Path) -> None:
     site.install()
     site.gpus(MI300)
@@ -359,15 +305,6 @@ def test_missing_plugin_library_is_reported_and_rocm_starts(site: Site, stubs: P
 
 
 # Several majors
-
-
-def test_two_majors_give_one_warning(site: Site) -> None:
-    site.install(7)
-    site.install(10)
-    done = site.run(DEVICES)
-    assert done.stdout == "cpu\n"
-    [line] = told(done.stderr)
-    assert line.startswith("jax-rocm10-pjrt 0.10.2+rocm10.2.0 cannot use ROCm: no AMD GPU was found")
 
 
 def own_packages(site: Site, libraries: Iterable[str]) -> set[str]:
@@ -432,19 +369,3 @@ def test_program_compiles_for_mi300_without_gpu(site: Site, stubs: Path, major: 
     assert done.returncode == 0, done.stderr
     assert "hip_lu_pivots_to_permutation" in done.stdout
     assert "hipsolver_getrf_ffi" in done.stdout
-
-
-def test_programs_compile_ahead_of_time_without_gpu(site: Site, stubs: Path) -> None:
-    """jax must use the CPU in the compile gate's child."""
-    site.install()
-    out = site.folder / "out"
-    spec = catalog.load_corpus().specs["gfx942"]
-    request = {"target": "gfx942", "spec": spec, "programs": ["linalg.solve"], "out": str(out)}
-    (site.folder / "request.json").write_text(json.dumps(request))
-    child = f"runpy.run_path({str(catalog.CHILD)!r}, run_name='__main__')"
-    code = f"import runpy; sys.argv[1:] = [{str(site.folder / 'request.json')!r}]; {child}"
-    site.run(code, ROCM_PATH=str(stubs), LD_LIBRARY_PATH=str(stubs / "lib"))
-    events = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
-    assert [event["event"] for event in events] == ["ready", "start", "end", "done"], events
-    assert events[2]["outcome"] == "compiled", events[2]["error"]
-    assert "hipsolver_getrf_ffi" in events[2]["stats"]["calls"]

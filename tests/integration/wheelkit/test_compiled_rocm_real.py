@@ -48,14 +48,6 @@ def test_published_plugin_has_rocm_of_its_build_only(release: str, real_wheel: C
             assert [text for text in found if text.startswith("_solver.so was compiled by")]
 
 
-def test_published_plugin_differs_from_rocm_with_other_rocsolver(real_wheel: Callable[..., Path]) -> None:
-    # rocm-jax#441 shipped the reverse: a wheel for librocsolver.so.1, and ROCms with librocsolver.so.0.
-    own = rocm("7.2.0")
-    other = replace(own, sonames=own.sonames - {"librocsolver.so.0"} | {"librocsolver.so.1"})
-    (difference,) = compare_rocm(real_wheel("jax-rocm7-plugin", "0.10.2"), other).differences
-    assert difference == "_solver.so needs librocsolver.so.0, and ROCm 7.2.0 has librocsolver.so.1"
-
-
 @pytest.mark.heavy
 @pytest.mark.parametrize("release", BUILT_WITH)
 def test_published_pjrt_has_rocm_of_its_build_only(release: str, real_wheel: Callable[..., Path]) -> None:

@@ -51,13 +51,6 @@ def test_retagged_wheel_differs_in_two_small_members(pjrt: Path, tmp_path: Path)
         assert [entry.filename for entry in archive.infolist()] == [entry.filename for entry in before.infolist()]
 
 
-def test_retag_imports_no_slow_modules() -> None:
-    heavy = {"dataclasses", "inspect", "packaging", "ctypes"}
-    code = "import sys, wheelkit.archive.rewrite; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert heavy & {*done.stdout.split()} == set()
-
-
 def test_verify_and_rewrite_stay_under_100_mib(pjrt: Path, tmp_path: Path) -> None:
     code = f"""
 import re
@@ -142,19 +135,3 @@ def test_rewrite_archive_over_4_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with WheelArchive(out) as result:
         assert result["tiny/__init__.py"].header_offset > HUGE
         assert result.read("tiny/__init__.py") == b"y = 2\n"
-
-
-@pytest.mark.heavy
-def test_rewrite_member_over_4_gib(tmp_path: Path) -> None:
-    """4 GiB of zeros are 4 MB of deflate data, which are read completely and copied."""
-    packer = zlib.compressobj(6, zlib.DEFLATED, -15)
-    piece = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
-    rest = zlib.compressobj(6, zlib.DEFLATED, -15)
-    body = piece * (HUGE >> 20) + rest.compress(bytes(HUGE % (1 << 20))) + rest.flush()
-    source_path, out = huge_wheel(tmp_path / NAME, 8, body), tmp_path / "tiny-1.0-1-py3-none-any.whl"
-    with WheelArchive(source_path) as source:
-        WheelRewrite(source).write(out)
-    with WheelArchive(out) as result, zipfile.ZipFile(out) as archive:
-        assert sum(len(chunk) for chunk in result.chunks("tiny/huge.bin")) == HUGE
-        assert archive.getinfo("tiny/huge.bin").file_size == HUGE
-        assert archive.read(f"{INFO}/METADATA") == METADATA

@@ -51,18 +51,6 @@ def test_write_during_other_write_of_same_file_succeeds(tmp_path: Path, monkeypa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "plain"]
 
 
-def test_write_to_pipe_keeps_pipe(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        write_whole(pipe, b"data")
-        assert os.read(reader, 10) == b"data"
-    finally:
-        os.close(reader)
-    assert pipe.is_fifo()
-
-
 @pytest.mark.parametrize("there", [True, False])
 def test_write_through_link_keeps_link(tmp_path: Path, *, there: bool) -> None:
     (tmp_path / "link").symlink_to("out")
@@ -94,20 +82,6 @@ def test_failed_write_through_link_keeps_old_file(
     assert {path.name: path.read_bytes() for path in (tmp_path / "folder").iterdir()} == (
         {"out": b"old"} if there else {}
     )
-
-
-def test_write_to_link_of_open_file_writes_directly(tmp_path: Path) -> None:
-    with (tmp_path / "out").open("w+b") as file:
-        (tmp_path / "link").symlink_to(f"/dev/fd/{file.fileno()}")
-        write_whole(tmp_path / "link", b"data")
-        assert file.read() == b"data"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "out"]
-
-
-def test_write_to_link_of_device_keeps_device(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to("/dev/null")
-    write_whole(tmp_path / "link", b"data")
-    assert Path("/dev/null").is_char_device()
 
 
 @pytest.mark.parametrize("target", ["none/out", "link"])

@@ -5,13 +5,10 @@ from __future__ import annotations
 import io
 import lzma
 import random
-import threading
 from collections.abc import Generator
 
 import pytest
 import zstandard
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from core.errors import ArchiveError
 from core.unpack import decompress
@@ -50,11 +47,6 @@ def test_decompress_reads_several_streams_and_padding() -> None:
         unpacked(b"", (part for part in (one, bytes(3) + b"no stream", bytes(1))))
 
 
-def test_decompress_handles_short_chunks() -> None:
-    packed = lzma.compress(b"first") + bytes(8) + lzma.compress(b"second") + bytes(4)
-    assert unpacked(b"", (packed[at : at + 3] for at in range(0, len(packed), 3))) == b"firstsecond"
-
-
 def test_decompress_limits_dictionary_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = lzma.compress(PLAIN, preset=9)
     assert unpacked(packed) == PLAIN
@@ -72,45 +64,6 @@ def test_decompress_detects_every_damage() -> None:
         bad[place] ^= 1 << rng.randrange(8)
         with pytest.raises(ArchiveError):
             unpacked(bytes(bad))
-
-
-@settings(max_examples=20, deadline=None)
-@given(cut=st.floats(0, 1, exclude_max=True))
-def test_decompress_refuses_truncated_file(cut: float) -> None:
-    good = lzma.compress(PLAIN[:150_000])
-    with pytest.raises(ArchiveError):
-        unpacked(good[: int(len(good) * cut)])
-
-
-def test_decompress_can_be_closed_early() -> None:
-    before = threading.active_count()
-    with decompressed(chunks_of(io.BytesIO(lzma.compress(PLAIN))), "xz") as pieces:
-        assert next(pieces)[:10] == PLAIN[:10]
-    assert threading.active_count() == before
-
-
-@pytest.mark.parametrize("plain", [b"", b"x", bytes(200_000), PLAIN], ids=["empty", "small", "zeros", "large"])
-@pytest.mark.parametrize("size", [True, False])
-@pytest.mark.parametrize("checksum", [True, False])
-def test_zst_round_trip(plain: bytes, size: bool, checksum: bool) -> None:
-    assert unpacked(zst(plain, size=size, checksum=checksum), compression="zst") == plain
-
-
-def test_zst_frames_are_concatenated() -> None:
-    skippable = b"\x5f\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"notes"
-    packed = skippable + zst(PLAIN) + zst(b"second", size=False) + skippable + zst(b"third", checksum=False) + skippable
-    assert unpacked(packed, compression="zst") == PLAIN + b"secondthird"
-    parts = (packed[at : at + 3] for at in range(0, len(packed), 3))
-    assert unpacked(b"", parts, compression="zst") == PLAIN + b"secondthird"
-
-
-def test_zst_pieces_are_small() -> None:
-    packed = zst_with_window(bytes(64 << 20), 27)
-    assert len(packed) < 10_000
-    with decompressed(chunks_of(io.BytesIO(packed)), "zst") as pieces:
-        sizes = [len(piece) for piece in pieces]
-    assert max(sizes) <= decompress._PIECE
-    assert sum(sizes) == 64 << 20
 
 
 def test_zst_refuses_large_block() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from core.display import Line, clock, fit, rows
+from core.display import Line, rows
 
 
 @pytest.fixture
@@ -41,29 +41,6 @@ def test_no_row_is_longer_than_the_terminal(width: int, label: str) -> None:
     for row in rows(tree, [label], width, 24, 1e5):
         assert cell_len(row) == width
         assert row.isprintable()
-
-
-def test_display_leaves_room_for_lines_on_a_low_terminal() -> None:
-    tree = Line(label="gates", children=[Line(label=f"task {number}") for number in range(30)])
-    shown = rows(tree, ["promote"], 40, 10, 0.0)
-    assert len(shown) == 7
-    assert [row.split("  ")[1] for row in shown[1:3]] == ["| task 0", "| task 1"]
-    assert shown[-2].strip() == "and 26 more"
-    assert shown[-1].strip() == "to come: promote"
-
-
-def test_tasks_of_a_task_are_indented() -> None:
-    inner = Line(label="gfx942", children=[Line(label="lax.dot")])
-    tree = Line(label="gates", children=[Line(children=[Line(label="gate compile", step="install", children=[inner])])])
-    shown = rows(tree, [], 60, 24, 0.0)
-    assert [row[:24].rstrip() for row in shown] == [
-        "| gates", "  | gate compile: instal", "    | gfx942", "      | lax.dot",
-    ]  # fmt: skip
-
-
-def test_text_is_cut_to_columns() -> None:
-    assert (fit("abcdef", 4), fit("ab", 4)) == ("ab..", "ab  ")
-    assert (clock(65), clock(3725)) == ("1:05", "1:02:05")
 
 
 def test_line_forgets_a_finished_file_and_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,11 +35,6 @@ def first(part: PartFile) -> bytes:
     return b"".join(part.first_bytes())
 
 
-def test_part_is_missing_at_first(tmp_path: Path) -> None:
-    part = PartFile(tmp_path / "none")
-    assert (part.begun, part.prefix, part.version, first(part)) == (False, 0, None, b"")
-
-
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
@@ -64,17 +59,6 @@ def test_part_returns_bytes_behind_hole(tmp_path: Path) -> None:
         assert (part.read(10, buffer), bytes(buffer[:5])) == (5, b"abcde")
         assert (part.read(13, buffer[:7]), bytes(buffer[:2])) == (2, b"de")
         assert (part.read(15, buffer[:5]), part.read(0, buffer), part.read(90, buffer)) == (0, 0, 0)
-
-
-def test_part_without_bytes_is_removed(tmp_path: Path) -> None:
-    assert not written(tmp_path).begun
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_part_of_version_without_counts_is_continued(tmp_path: Path) -> None:
-    (tmp_path / "data").write_bytes(b"0123456789abc")
-    assert PartFile(tmp_path).prefix == 13
-    assert first(written(tmp_path, (13, b"def"))) == b"0123456789abcdef"
 
 
 @pytest.mark.parametrize("numbers", [b"", b"1234567", array("Q", [0, 10]).tobytes(), array("Q", [2**63]).tobytes()])

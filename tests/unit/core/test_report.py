@@ -9,17 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from core.model import Finding, Severity
-from core.report import Reporter, ShownTasks, print_table
+from core.report import Reporter
 from core.screen import Folding
-from core.units import human
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (154_379_457, "154.4 MB"), (5_189_488_920, "5.19 GB")],
-)
-def test_human_sizes(size: int, text: str) -> None:
-    assert human(size) == text
 
 
 def test_plain_output_has_group_steps_and_time(capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,31 +23,6 @@ def test_plain_output_has_group_steps_and_time(capsys: pytest.CaptureFixture[str
     assert out == ""
     assert err.splitlines()[:3] == ["build", "  first", "  second"]
     assert err.splitlines()[3].endswith(" s")
-
-
-def test_github_folds_outermost_group_and_ends_it_after_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """Groups of GitHub cannot be nested."""
-    reporter = Reporter(terminal=False, folding=Folding.GITHUB)
-    with pytest.raises(ValueError, match="broken"), reporter.group("build 100%"), reporter.group("inner"):
-        raise ValueError("broken")
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[:2] == ["::group::build 100%25", "inner"]
-    assert lines[-1] == "::endgroup::"
-    assert sum(line.startswith("::") for line in lines) == 2
-
-
-def test_gitlab_folds_each_outermost_group_under_another_name(capsys: pytest.CaptureFixture[str]) -> None:
-    reporter = Reporter(terminal=False, folding=Folding.GITLAB)
-    for title in ("build", "gates"):
-        with reporter.group(title), reporter.group("inner"):
-            reporter.detail("")
-    err = capsys.readouterr().err
-    start = r"\x1b\[0Ksection_start:\d{10}:([a-zA-Z0-9_.-]+)\r\x1b\[0K(\w+)\n"
-    end = r"\x1b\[0Ksection_end:\d{10}:([a-zA-Z0-9_.-]+)\r\x1b\[0K\n"
-    starts, ends = re.findall(start, err), re.findall(end, err)
-    assert [title for _, title in starts] == ["build", "gates"]
-    assert [name for name, _ in starts] == ends
-    assert len({*ends}) == 2
 
 
 @pytest.mark.parametrize("folding", [Folding.GITHUB, Folding.GITLAB])
@@ -139,38 +105,6 @@ def test_long_step_prints_progress(
     assert capsys.readouterr().err.splitlines() == ["  fetch", said]
 
 
-def test_details_need_verbose(capsys: pytest.CaptureFixture[str]) -> None:
-    Reporter(terminal=False).detail("pip install")
-    Reporter(terminal=False, verbose=True).detail("pip download")
-    assert capsys.readouterr().err == "    pip download\n"
-
-
-def test_finding_is_one_line_with_remedy(capsys: pytest.CaptureFixture[str]) -> None:
-    finding = Finding(code="x-y", severity=Severity.WARNING, message="It is so.", remedy="Do this.", member="a.so")
-    Reporter(terminal=False).finding(finding, "w.whl")
-    assert capsys.readouterr().err == "warning: x-y: w.whl a.so: It is so. Do this.\n"
-
-
-def test_terminal_keeps_line_per_finished_step(capsys: pytest.CaptureFixture[str]) -> None:
-    reporter = Reporter(terminal=True)
-    with reporter.group("build"):
-        reporter.step("first")
-        reporter.advance(1_000_000, 2_000_000)
-        reporter.step("second")
-    err = capsys.readouterr().err
-    assert "  first (0.0 s)" in err
-    assert "  second (0.0 s)" in err
-
-
-def test_result_table_goes_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(("name", "size"), [("a" * 90, "1")], numeric=(1,))
-    out, err = capsys.readouterr()
-    assert "a" * 90 in out
-    assert err == ""
-    Reporter(terminal=False).table(("name",), [("b",)])
-    assert "b" in capsys.readouterr().err
-
-
 def test_quiet_prints_only_warnings_and_findings(capsys: pytest.CaptureFixture[str]) -> None:
     reporter = Reporter(terminal=True, folding=Folding.GITHUB, quiet=True)
     with reporter.group("build"):
@@ -182,26 +116,3 @@ def test_quiet_prints_only_warnings_and_findings(capsys: pytest.CaptureFixture[s
         reporter.finding(Finding(code="x", severity=Severity.WARNING, message="m", remedy="r"), "a.whl")
     out, err = capsys.readouterr()
     assert (out, err.splitlines()) == ("", ["warning: the disk is slow", "warning: x: a.whl: m r"])
-
-
-def test_warning_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
-    reporter = Reporter(terminal=False)
-    for text in ("one", "two", "one"):
-        reporter.warning(text)
-    assert capsys.readouterr().err.splitlines() == ["warning: one", "warning: two"]
-
-
-def test_shown_tasks_come_and_go() -> None:
-    """The display has one line for each worker of a cluster."""
-    reporter = Reporter(terminal=True)
-    shown = ShownTasks(reporter)
-
-    def labels() -> list[str]:
-        (line,) = reporter._screen.root.children
-        return [f"{child.label}: {child.amount}" for child in line.children]
-
-    shown.show({"1": ("worker a", 1, 3), "2": ("worker b", 0, 2)}, "tasks")
-    shown.show({"2": ("worker b", 1, 2), "3": ("worker c", 0, 1)}, "tasks")
-    assert labels() == ["worker b: 1 of 2 tasks", "worker c: 0 of 1 tasks"]
-    shown.show({}, "tasks")
-    assert labels() == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 from dataclasses import replace
@@ -61,11 +60,6 @@ def test_tree_digest_covers_content(tree: Path, change: object) -> None:
     assert callable(change)
     change(tree)
     assert TaskInput.of(tree).sha256 != before
-
-
-def test_file_digest_is_sha256(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"x")
-    assert TaskInput.of(tmp_path / "file").sha256 == hashlib.sha256(b"x").hexdigest()
 
 
 def test_key_covers_work_but_no_names(tmp_path: Path) -> None:

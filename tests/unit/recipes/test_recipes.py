@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import importlib
 import json
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from core import layouts, versions
+from core import versions
 from core.errors import RequestError
 from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
 from pjrt import recipe as pjrt
@@ -82,13 +81,6 @@ def test_both(recipe: ModuleType) -> None:
     assert {"libMIOpen.so.1", "libamdhip64.so.7"} <= made.allowed_sonames
 
 
-@pytest.mark.parametrize(
-    ("jax", "python"), [("0.9.1", ">=3.11"), ("0.10.2.post1", ">=3.11"), ("0.11.0", ">=3.12"), ("0.12.0", ">=3.12")]
-)
-def test_requires_python_follows_jax(recipe: ModuleType, jax: str, python: str) -> None:
-    assert plan(recipe, jax_version=jax).requires_python == python
-
-
 @pytest.mark.parametrize("major", [10, 99])
 def test_any_major_works(recipe: ModuleType, major: int) -> None:
     made = plan(recipe, rocm_version=RocmVersion(text=f"{major}.1.0"))
@@ -102,28 +94,6 @@ def test_any_major_works(recipe: ModuleType, major: int) -> None:
 def test_unlisted_rocm_release_is_refused(recipe: ModuleType) -> None:
     with pytest.raises(RequestError, match=r"sonames of ROCm 6\.4"):
         plan(recipe, rocm_version=RocmVersion(text="6.4.0"))
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("targets", None),
-        ("targets", MI300[:1]),
-        ("strip", False),
-        ("jax_version", "0.12.0"),
-        ("rocm_version", RocmVersion(text="7.2.1")),
-    ],
-)
-def test_no_silent_option(recipe: ModuleType, field: str, value: Any) -> None:
-    assert plan(recipe, **{field: value}) != plan(recipe)
-    assert plan(recipe, **{field: value}).build_info != plan(recipe).build_info
-
-
-def test_all_targets(recipe: ModuleType) -> None:
-    made = plan(recipe, targets=None)
-    assert made.targets is None
-    assert "all targets of the build" in made.summary
-    assert made.build_info["requested_targets"] is None
 
 
 def test_files_are_the_payload_and_the_version(recipe: ModuleType) -> None:
@@ -164,24 +134,3 @@ def test_build_info_is_readable_by_loader(recipe: ModuleType) -> None:
     assert info["families"] == ["gfx94X_dcgpu", "gfx950_dcgpu"]
     assert "libamdhip64.so.7" in info["rocm_sonames"]
     assert info["runpath"] in plan(recipe).runpath.values()
-
-
-def test_build_info_of_post_release_names_existing_jax() -> None:
-    assert plan(pjrt, jax_version="0.10.2.post3").build_info["jax_version"] == "0.10.2"
-
-
-def test_loader_searches_every_documented_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_site.install(tmp_path / "site", "pjrt", 7, {**plan(pjrt, targets=None).build_info, "members": []})
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    try:
-        rocm: Any = importlib.import_module("jax_plugins.xla_rocm7._rocm")
-        monkeypatch.setattr(rocm, "OPT_ROCM", tmp_path / "opt")
-        for layout in layouts.load_layouts().layouts.values():
-            for folder in layouts.search_dirs(layout, site_packages=tmp_path / "site", rocm_path=tmp_path / "prefix"):
-                place = tmp_path / "opt" / folder.relative_to("/opt/rocm") if layout.name == "opt-rocm" else folder
-                place.mkdir(parents=True, exist_ok=True)
-                found = rocm.layouts({"ROCM_PATH": str(tmp_path / "prefix")}, [str(tmp_path / "site")])
-                assert place in [path for one in found for path in one.folders()], (layout.name, folder)
-    finally:
-        for name in [name for name in sys.modules if name.startswith("jax_plugins")]:
-            del sys.modules[name]
