@@ -55,12 +55,6 @@ def check_dropout_works_without_a_seed(call: Any, function: Attention, same: Att
     assert (plain != call(function, dropout_p=0.5, dropout_seed=1)).any()
 
 
-def check_probabilities_follow_the_output_with_dropout() -> None:
-    out, probabilities = compat.flash_attn_func(Q, Q, Q, dropout_p=0.1, return_attn_probs=True)
-    assert out.shape == Q.shape
-    assert probabilities.shape == (2, 4, 16, 16)
-
-
 def check_gemm_i8_takes_the_order_of_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = jax.random.split(jax.random.key(1))
     a, b = (jax.random.randint(key, (64, 128), -128, 128, jnp.int8) for key in keys)

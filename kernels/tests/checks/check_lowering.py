@@ -135,20 +135,6 @@ def check_amd_gpus_get_the_custom_call_of_the_contract(name: str, monkeypatch: p
 
 
 @pytest.mark.releases
-def check_gradients_of_products_transpose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
-    monkeypatch.setenv("JAX_AITER_BACKEND_GEMM", "aiter")
-    shapes = (S((64, 128), BF16), S((256, 128), BF16))
-    for out, cotangent in ((None, "bf16"), (F32, "f32")):
-        text = lowered(jax.value_and_grad(total(partial(gemm, out_dtype=out)), (0, 1)), *shapes)
-        assert [(call[1][:2], call[2][0]) for call in calls(text)] == [(["64x128xbf16", "256x128xbf16"], "64x256xf32")]
-        # da = dout @ b and db = dout.T @ a.
-        products = re.findall(r"dot_general.*contracting_dims = \[(\d)\] x \[(\d)\].*: \((.*)\) ->", text)
-        assert [(one[:2], one[2].count(cotangent)) for one in products] == [(("1", "0"), 2), (("0", "0"), 2)]
-        assert "stablehlo.transpose" not in text
-
-
-@pytest.mark.releases
 def check_one_export_serves_both_platforms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
     allowed = [export.DisabledSafetyCheck.custom_call(name) for name in TARGETS]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,11 +81,6 @@ def test_find_objects_names_each_mistake(change: Callable[[Path], object], said:
     assert said in str(caught.value)
 
 
-def test_named_files_need_no_table(tree: Path) -> None:
-    named = replace(OBJECTS, csv="", kernel_column="", file_column="", files={"a.co": "ka"}, count=1)
-    assert found(tree, replace(MODULE, objects=(named,))) == ["jax_aiter/_kernels/hsa/gfx942/gemm/a.co"]
-
-
 def test_objects_of_old_abi_versions_are_read() -> None:
     assert code_problems(code("gfx942", {"k": 8}, flags=0x500, abi=2), "x", "gfx942", ["k"]) == []
     assert code_problems(code("gfx942", {"k": 8}, abi=1), "x", "gfx942", ["k"]) == []
@@ -133,14 +127,6 @@ def test_check_names_missing_changed_and_unlocked_files(tree: Path) -> None:
     with pytest.raises(KernelError) as caught:
         sources.check(tree, [*lock, "new.h"], "s", lock)
     assert f"s lacks {FOLDER}/a.co; it has changed {FOLDER}/b.co; it needs unlocked new.h" in str(caught.value)
-
-
-def test_lock_round_trips(tree: Path, tmp_path: Path) -> None:
-    path = tmp_path / "sources.lock"
-    sources.write_lock(sources.render_lock(tree, [MODULE]), path)
-    locked = sources.read_lock(path)
-    assert set(locked) == {f"{FOLDER}/a.co", f"{FOLDER}/b.co", f"{FOLDER}/t.csv"}
-    assert sources.check(tree, locked, "s", locked) == locked
 
 
 def test_digests_of_folders_follow_their_files() -> None:

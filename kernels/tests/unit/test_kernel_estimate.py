@@ -19,14 +19,10 @@ from kernels import recipe, sources, toolchains
 from kernels.assemble import THIS_MACHINE, prepare
 from kernels.build import KernelBuild
 from kernels.catalog import load_catalog
-from kernels.devicelib import LinkInputs, device_objects, shim_steps
 from kernels.estimate import HOURS_UNASKED, bound
-from kernels.generate import Generated
 from kernels.graph import Capacity
-from kernels.modules import Catalog, KernelModule
-from kernels.sources import SourceTree
+from kernels.modules import Catalog
 from kernels.steps import library_steps, unit_steps
-from kernels.tests.unit.test_kernel_devicelib import ROCM
 from kernels.tests.unit.test_kernel_graph import MODULE, TOOLCHAIN, src
 from tests.support.silent import NoProcesses, Silent
 
@@ -57,29 +53,6 @@ def test_bound_of_plain_module_is_its_cost(targets: tuple[str, ...], src: Path) 
     most = bound([MODULE], targets)
     assert most.steps == len(steps)
     assert most.seconds == pytest.approx(sum(step.seconds for step in steps))
-
-
-def generated(module: KernelModule, *targets: str) -> LinkInputs:
-    """Return the objects of a module with as many fake generated units as modules.toml declares."""
-    (generator,) = module.generators
-    names = {f"n{number}.cpp": str(number) for number in range(generator.kept)}
-    tree = SourceTree(folder=Path("/source"), files=dict.fromkeys([f"{name}/a" for name in module.headers], "1"),
-                      origin=None, name="s")  # fmt: skip
-    return device_objects(module, targets, ROCM, tree, Generated(folder=Path("/g"), units=names, headers={}))
-
-
-@pytest.mark.parametrize("targets", [("gfx942",), ("gfx942", "gfx950", "gfx1100")])
-def test_bound_of_generated_units_counts_each_target(targets: tuple[str, ...]) -> None:
-    module, shim = CATALOG.modules["ck_rms_norm"], CATALOG.modules["rmsnorm_fwd"]
-    objects, most = generated(module, *targets), bound([module], targets)
-    assert most.steps == len(objects.steps)
-    assert most.seconds == pytest.approx(sum(step.seconds for step in objects.steps))
-    tree = SourceTree(folder=Path("/source"), files=dict.fromkeys([f"{name}/a" for name in shim.headers], "1"),
-                      origin=None, name="s")  # fmt: skip
-    own = shim_steps(shim, [objects], ROCM, tree)
-    assert bound([shim], targets).steps == len(own)
-    units = [step for step in own if not step.link]
-    assert bound([shim], targets).seconds == pytest.approx(sum(step.seconds for step in units))
 
 
 # Long builds

@@ -20,7 +20,6 @@ from kernels.build import KernelBuild
 from kernels.catalog import load_catalog
 from kernels.graph import Capacity, Graph, limits_for
 from kernels.modules import KernelModule, ModuleKind, Unit
-from kernels.step_process import split_times
 from kernels.steps import CompileStep, closure, library_steps, unit_steps
 from kernels.store import Cost, KernelStore
 from kernels.toolchains import Toolchain, load
@@ -113,21 +112,6 @@ CHANGES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "soname": lambda _: {"module": replace(MODULE, name="n")},
     "limit": lambda _: {"module": replace(MODULE, max_size=11)},
 }
-
-
-def test_libraries_share_objects_except_module_name(src: Path) -> None:
-    (src / "module.cc").write_text("")
-    one, other = (replace(MODULE, name=name, host=("m.cc", "module.cc")) for name in ("one", "other"))
-    steps = [*library_steps(one, TOOLCHAIN, src=src), *library_steps(other, TOOLCHAIN, src=src)]
-    labels = [step.label for step in steps]
-    assert labels[:3] == ["m.cc (host)", "one/module.cc (host)", "libone.so (host)"]
-    assert labels[3:] == ["m.cc (host)", "other/module.cc (host)", "libother.so (host)"]
-    made = [step.key(TOOLCHAIN, {}) for step in steps if not step.after]
-    assert (made[0] == made[2], made[1] == made[3]) == (True, False)
-    graph = graph_of(src, list({step.label: step for step in steps}.values()))
-    command = graph.command(graph.steps[-1])
-    objects = [str(graph.store.folder(graph.keys[label]) / "unit.o") for label in labels[3:5]]
-    assert [word for word in command if word.endswith("unit.o")] == objects
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -232,15 +216,6 @@ def test_keep_replaces_result_without_record(src: Path) -> None:
     assert made.path.read_bytes() == b"second"
 
 
-def test_measured_cost_overrides_estimate(src: Path) -> None:
-    graph = graph_of(src, steps_of(src, "gfx942", "gfx1100"))
-    give(graph, "m/u for gfx942", b"x", Cost(seconds=60, memory_mb=700))
-    (src / "u.hip").write_text("// changed\n")
-    again = graph_of(src, steps_of(src, "gfx942", "gfx1100"))
-    assert next(step.label for step in again.missing()) == "m/u for gfx942"
-    assert again.cost(again.missing()[0]) == Cost(seconds=60, memory_mb=700)
-
-
 @given(st.lists(st.integers(1, 5000), max_size=12), st.integers(1, 16), st.integers(100, 40000))
 def test_limits_never_exceed_memory(needs: list[int], cpus: int, available: int) -> None:
     limits = limits_for(needs, Capacity(jobs=cpus, memory_mb=available))
@@ -262,12 +237,6 @@ def test_shards_are_disjoint_and_complete(count: int) -> None:
     graph = Graph([*steps, last], TOOLCHAIN, KernelStore(Path("/nowhere")), {})
     parts = [step.label for number in range(1, count + 1) for step in graph.shard(number, count).steps]
     assert sorted(parts) == sorted(step.label for step in steps)
-
-
-def test_container_command_reports_cpu_time() -> None:
-    assert split_times("warning: x\n0m0.01s 0m0.02s\n1m2.50s 0m0.75s\n") == ("warning: x", 63.25)
-    assert split_times("0m0.01s 0m0.02s\n0m2.5s 0m0s\n") == ("", 2.5)
-    assert split_times("docker: no such image\n") == ("docker: no such image\n", 0.0)
 
 
 def test_shard_filters_units_by_pattern(src: Path) -> None:

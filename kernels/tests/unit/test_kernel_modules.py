@@ -10,11 +10,9 @@ import pytest
 import tomli_w
 
 from core.errors import KernelError, RequestError
-from core.model import GfxTarget
-from core.targets import load_table
 from kernels import gfx_table
 from kernels.catalog import MODULES_TOML, load_catalog, parse_catalog
-from kernels.modules import Support, processors
+from kernels.modules import Support
 from kernels.sources import read_lock, used_by
 
 
@@ -102,16 +100,6 @@ def test_chosen_skips_modules_of_other_toolchains() -> None:
         catalog.chosen(["c"], "pypi")
     with pytest.raises(RequestError, match="Unknown kernel module: z"):
         catalog.chosen(["z"])
-
-
-def test_processors_drop_target_features() -> None:
-    targets = [GfxTarget.parse(text) for text in ("gfx942:xnack-", "gfx90a", "gfx942:xnack+")]
-    assert processors(targets) == ("gfx90a", "gfx942")
-
-
-def test_gfx_names_appear_only_in_gfx_table() -> None:
-    named = set(re.findall(r"gfx[0-9][0-9a-f]{2,3}\b", MODULES_TOML.read_text()))
-    assert named <= set(load_table().targets)
 
 
 def test_the_toolchain_is_locked_by_hash_and_names_no_host() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -63,17 +62,6 @@ def test_manifest_names_missing_modules() -> None:
     partial = recipe.manifest(CATALOG, [library], "1", ["gfx942"], missing=["gemm_i8"])
     assert b"partial" not in whole
     assert b'"partial": [\n  "gemm_i8"\n ]' in partial
-
-
-def test_manifest_records_instance_pattern() -> None:
-    natives = [
-        NativeFile(path=f"jax_aiter/_kernels/lib/lib{name}.so", file=Path("x"), sha256="0", module=name)
-        for name in ("rms_norm", "rmsnorm_fwd")
-    ]
-    body = json.loads(recipe.manifest(CATALOG, natives, "1", ["gfx942"], instances="_n64_"))
-    said = {name: entry.get("instances") for name, entry in body["modules"].items()}
-    assert said == {"rms_norm": None, "rmsnorm_fwd": "_n64_"}
-    assert body["modules"]["rmsnorm_fwd"]["needs"] == []  # its device-lib is linked into its library
 
 
 def test_device_lib_alone_is_refused() -> None:

@@ -22,9 +22,6 @@ CHAIN = Toolchain(name="rocm", digest="d" * 64, places={"rocm": "/opt/rocm"}, en
                   origin={"rocm": "/opt/rocm", "image": ""})  # fmt: skip
 
 
-TUNED = "aiter/configs/tuned.csv"
-
-
 def step(label: str, *words: str, after: tuple[str, ...] = ()) -> CompileStep:
     return CompileStep(
         label=label, argv=("cc", *words, "-o", "{out}"), name="unit.o", inputs={"a.h": "1"}, seconds=1.0, memory_mb=300,
@@ -48,19 +45,6 @@ class FakeTasks:
             (folder / "unit.o").write_text(task.label)
             value = {"seconds": 7.5, "memory_mb": 200}
             yield TaskResult(task=task, folder=folder, value=value, error=error, kind=kind)
-
-
-class SentFiles(FakeTasks):
-    """Machines that read the sources sent to them."""
-
-    def run(self, tasks: Sequence[Task], work: Path) -> Iterator[TaskResult]:
-        (source,) = {task.inputs["source"] for task in tasks if "source" in task.inputs}
-        self.files = {
-            path.relative_to(source.path).as_posix(): path.read_text()
-            for path in source.path.rglob("*")
-            if path.is_file()
-        }
-        yield from super().run(tasks, work)
 
 
 @pytest.fixture
@@ -97,17 +81,6 @@ def test_steps_without_inputs_from_others_become_tasks(graph: Graph, tmp_path: P
     nothing = FakeTasks()
     run_steps(graph, nothing, tmp_path / "work")
     assert nothing.tasks == []
-
-
-def test_locked_table_beside_the_source_is_sent(graph: Graph, tmp_path: Path) -> None:
-    table = tmp_path / "aiter" / "configs" / "tuned.csv"  # in an archive, AITER's package lies beside the source
-    table.parent.mkdir()
-    table.write_text("rows")
-    own = Graph(graph.steps, CHAIN, graph.store, {**graph.folders, "source": tmp_path / "aiter_meta"}, [TUNED])
-    (tmp_path / "aiter_meta").mkdir()
-    sent = SentFiles()
-    run_steps(own, sent, tmp_path / "work")
-    assert sent.files == {TUNED: "rows"}
 
 
 def test_failed_tasks_are_reported_together(graph: Graph, tmp_path: Path) -> None:

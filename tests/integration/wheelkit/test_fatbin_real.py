@@ -22,20 +22,11 @@ from wheelkit.elf.snapshot import Elf
 from wheelkit.gpu.bundle_reader import find_bundles
 from wheelkit.gpu.fatbin import read_targets
 from wheelkit.gpu.registration import bundle_pointers, registered_kernels
-from wheelkit.gpu.slim import slim
 
 ROOT = Path(__file__).parents[3]
 WANTED = ("gfx942", "gfx950")
 _NUMBERS = "1010 1011 1012 1030 1031 1032 1033 1034 1035 1036 1100 1101 1102 1103 1150 1151 1152 1153 1200 1201"
 ALL_0_10_2 = [f"gfx{n}" for n in re.findall(r"\w+", f"{_NUMBERS} 900 906 908 90a 90c 942 950")]
-GENERIC = {"gfx9-4-generic": ("gfx940", "gfx941", "gfx942", "gfx950")}
-PLUGINS = [
-    ("0.7.1", ("plain",), WANTED, 1.0),
-    ("0.9.1", ("CCOB v3 zstd",), ("gfx9-4-generic",), 0.7),
-    ("0.10.2", ("CCOB v3 zstd",), WANTED, 0.6),
-    ("0.12.0", ("CCOB v3 zstd",), WANTED, 0.6),
-]
-MEMBERS = {"_linalg.so", "_prng.so", "_solver.so"}
 _CODE = re.compile(rb"[^\0]")
 
 SLIM = """
@@ -160,33 +151,3 @@ def test_slim_published_pjrt(pjrt: Path, tmp_path: Path) -> None:
         assert all(item.kernels <= held[item.address][target] for item in found for target in WANTED)
     finally:
         path.unlink()
-
-
-@pytest.mark.parametrize(("version", "formats", "kept", "share"), PLUGINS)
-def test_slim_published_plugins(
-    real_wheel: Callable[..., Path],
-    tmp_path: Path,
-    version: str,
-    formats: tuple[str, ...],
-    kept: tuple[str, ...],
-    share: float,
-) -> None:
-    with unpacked(real_wheel("jax-rocm7-plugin", version), tmp_path) as libraries:
-        with_code = [path for path in libraries if find_bundles(path)]
-        assert {path.name for path in with_code} == MEMBERS
-        for path in with_code:
-            old = Path(shutil.copyfile(path, path.with_suffix(".old")))
-            before = read_targets(old, verify=True, whole=True, machs=targets.machs())
-            assert (before.findings, before.device.formats) == ((), formats)
-            report = slim(path, gfx(*WANTED), covers=GENERIC)
-            assert report.targets_kept == kept
-            assert report.stored_after < share * report.stored_before
-            assert_registered(path)
-            assert code_digests(path, *ALL_0_10_2, *GENERIC) == code_digests(old, *kept)
-            assert outside(path) == outside(old)
-            after = read_targets(path, verify=True, whole=True, machs=targets.machs())
-            assert after.findings == ()
-            # Addresses stay as they are.
-            assert after.kernels == {
-                address: {target: names[target] for target in kept} for address, names in before.kernels.items()
-            }

@@ -41,16 +41,3 @@ def test_no_row_is_longer_than_the_terminal(width: int, label: str) -> None:
     for row in rows(tree, [label], width, 24, 1e5):
         assert cell_len(row) == width
         assert row.isprintable()
-
-
-def test_line_forgets_a_finished_file_and_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step reads several files, each from 0 on, and works on between them."""
-    now = 100.0
-    monkeypatch.setattr("time.monotonic", lambda: now)
-    line = Line(label="gate abi", started=100.0)
-    for done, now in ((0, 100.0), (500, 101.0), (1000, 110.0)):  # noqa: B007 - the clock reads it
-        line.set_amount(done, 1000)
-    assert [*line.numbers(130.0)] == ["0:30"]
-    for done, now in ((10_000, 200.0), (20_000, 202.0)):  # noqa: B007
-        line.set_amount(done, 100_000)
-    assert [*line.numbers(202.0)] == ["20.0 kB of 100.0 kB", "0:16 left", "5.0 kB/s", "1:42"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -42,20 +41,6 @@ def test_store_keeps_first_of_two_equal_results(tmp_path: Path) -> None:
     second = keep(store, "second")
     assert second == first
     assert (first.folder / WHEEL.filename).stat().st_ino == inode
-
-
-def test_store_race_for_damaged_result_returns_winners_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, winner = shutil.rmtree, StepStore(tmp_path)
-    (keep(winner, "damaged").folder / "result.json").write_text("{")
-
-    def late(path: Path, *, ignore_errors: bool = False) -> None:
-        """Let the other run finish just after the place was cleared."""
-        real(path, ignore_errors=ignore_errors)
-        monkeypatch.undo()
-        keep(winner, "other")
-
-    monkeypatch.setattr(shutil, "rmtree", late)
-    assert keep(StepStore(tmp_path), "own").saved == "other"
 
 
 @pytest.mark.parametrize("file", [WHEEL.filename, "result.json"])

@@ -14,8 +14,7 @@ from core.errors import FatbinError
 from core.model import GfxTarget
 from tests.support.host_code import HostCode, kernel_bundle, unpacked_bundle
 from tests.support.made_wheel import GLIBC, MACHS, code_object, library, with_sections
-from tests.support.tiny_elf import tiny_elf
-from tests.support.whole_code import descriptor, put, whole_code
+from tests.support.whole_code import whole_code
 from wheelkit.elf import constants
 from wheelkit.elf.reader import ElfImage
 from wheelkit.elf.snapshot import Elf
@@ -151,14 +150,6 @@ def test_slim_large_bundle_is_packed_tighter_or_refused(
     assert levels == [bundle.LEVEL, bundle.LEVEL_TIGHT]
 
 
-def test_slim_without_device_code_changes_nothing(tmp_path: Path) -> None:
-    path = tiny_elf(tmp_path / "lib.so")
-    old = path.read_bytes()
-    assert slim(path, gfx("gfx942")).changed == ()
-    assert read_targets(path, verify=True).device.bundles == 0
-    assert path.read_bytes() == old
-
-
 def test_slim_keeps_generic_code_only_where_needed(tmp_path: Path) -> None:
     covers = {"gfx9-4-generic": ("gfx942", "gfx950")}
     exact, generic = codes(("gfx942", "gfx9-4-generic")), codes(("gfx9-4-generic", "gfx906"))
@@ -281,21 +272,6 @@ def test_bundle_pointers_match_bundle_addresses(tmp_path: Path, relocated: bool)
     slim(path, gfx("gfx942"))
     assert bundle_pointers(path) == tuple(b.address for b in find_bundles(path))
     assert read_targets(path, verify=True).findings == ()
-
-
-def test_read_targets_checks_whole_code(tmp_path: Path) -> None:
-    """One finding for each kind of defect; a damaged bundle has no other findings."""
-    broken = bytearray(whole_code("gfx950", ("_Z3addv", "_Z3mulv", "_Z3divv")))
-    for edit in (put(8, "B", 9), descriptor(16, "q", 0)):
-        edit(broken)
-    path = write(tmp_path / "lib.so", fat({"gfx942": whole_code(), "gfx950": bytes(broken)}))
-    assert read_targets(path, verify=True, machs=MACHS).findings == ()
-    found = {item.code: item.message for item in read_targets(path, verify=True, whole=True, name="x.so").findings}
-    assert sorted(found) == ["code-object-damaged", "kernel-descriptor-wrong"]
-    assert f"bundle 0: entry {HIP}gfx950 has kernel _Z3addv" in found["kernel-descriptor-wrong"]
-    damage(path, find_bundles(path)[0].offset + 24)
-    report = read_targets(path, verify=True, whole=True)
-    assert ([item.code for item in report.findings], list(report.kernels.values())) == (["bundle-damaged"], [{}])
 
 
 @pytest.mark.parametrize("kind", ["openmp", "cuda"])

@@ -9,14 +9,12 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from rich.console import Console
 
 from core.model import Severity, to_json
 from tests.support.made_wheel import (
     ACCEPTED,
     LIB,
-    MODULE,
     clean_pjrt,
     clean_plugin,
     coded,
@@ -25,7 +23,6 @@ from tests.support.made_wheel import (
     library,
     linked,
     look,
-    with_sections,
 )
 from tests.support.whole_code import whole_code
 from wheelkit.archive.reader import WheelArchive
@@ -36,23 +33,6 @@ from wheelkit.inspect.text import render
 from wheelkit.inspect.wheel_set import inspect_set
 
 # Plugins.
-
-
-@pytest.mark.parametrize(
-    ("member", "python", "abi", "expected"),
-    [
-        ("_linalg.so", "cp312", "cp312", []),
-        ("_linalg.abi3.so", "cp311", "abi3", []),
-        ("_linalg.cpython-312-x86_64-linux-gnu.so", "cp312", "cp312", []),
-        ("_linalg.cpython-313t-x86_64-linux-gnu.so", "cp313", "cp313", ["python-tag-wrong"]),
-    ],
-)
-def test_inspect_module_names(member: str, python: str, abi: str, expected: list[str], tmp_path: Path) -> None:
-    made = clean_plugin()
-    made.files[f"jax_rocm7_plugin/{member}"] = made.files.pop(MODULE)
-    made.python, made.abi = python, abi
-    made.replace("Tag", f"{python}-{abi}-manylinux_2_28_x86_64")
-    assert codes(look(made, tmp_path)) == expected
 
 
 def test_inspect_without_promise_reports_uncovered_targets(tmp_path: Path) -> None:
@@ -68,14 +48,6 @@ def test_inspect_accepts_generic_code_for_covered_targets(tmp_path: Path) -> Non
     coded(made, fat_binary(["gfx9-4-generic"]))
     assert codes(look(made, tmp_path)) == []
     assert codes(look(made, tmp_path, covers={})) == ["target-extra", "target-missing", "target-refused"]
-
-
-def test_inspect_allow_list_is_exact(tmp_path: Path) -> None:
-    made = clean_pjrt()
-    linked(made, needed=("libc.so.6", "librocblas.so.5"))
-    assert codes(look(made, tmp_path, allowed_sonames=["librocblas.so.5"])) == ["tag-by-exception"]
-    wrong = look(made, tmp_path, allowed_sonames=["librocblas.so.4"])
-    assert codes(wrong) == ["needed-not-allowed", "tag-untrue"]
 
 
 def test_inspect_does_not_hash_wheel_of_known_digest(tmp_path: Path) -> None:
@@ -185,17 +157,6 @@ def test_inspect_report_lists_contents(tmp_path: Path) -> None:
     )
     assert member_infos(report)[0].targets == ("gfx942", "gfx950")
     assert json.loads(json.dumps(to_json(report)))["metadata"]["requires_python"] == ">=3.11"
-
-
-def test_split_library_divides_stored_bytes(tmp_path: Path) -> None:
-    made = clean_pjrt()
-    noise = random.Random(1).randbytes(3_000_000)
-    made.files[LIB] = with_sections(made.files[LIB], (".rodata", 1, 2, bytes(3 << 20)), (".text", 1, 6, noise))
-    parts = {part.name: part for part in look(made, tmp_path).parts}
-    assert parts["host code"].unpacked == len(noise)
-    assert parts["read-only data"].unpacked == 3 << 20
-    assert parts["host code"].stored == pytest.approx(len(noise), abs=8192)
-    assert parts["read-only data"].stored < 12_000
 
 
 # Several wheels.

@@ -80,69 +80,14 @@ def rows(hsa: Path, gfx: str, module: str) -> tuple[Row, ...]:
     )
 
 
+def row_of(table: Sequence[Row], kernel: str) -> Row:
+    """Return the row of a kernel."""
+    return next(row for row in table if row.kernel == kernel)
+
+
 def ceil(a: int, b: int) -> int:
     """Return a / b, rounded up."""
     return -(-a // b)
-
-
-def best(options: Sequence[tuple[Row, int]], m: int, n: int, units: int) -> tuple[Row, int]:
-    """Return the row and split with the fewest rounds.
-
-    Ties are broken by the least padding, then the fewest idle units, then the most work per byte.
-    """
-
-    def key(option: tuple[Row, int]) -> tuple[int, int, int, float, int]:
-        row, split = option
-        blocks = ceil(m, row.tile_m) * (n // row.tile_n) * split
-        rounds = ceil(blocks, units)
-        efficiency = row.tile_m * row.tile_n / (row.tile_m + row.tile_n)
-        return rounds, -m % row.tile_m, rounds * units - blocks, -efficiency, split
-
-    return min(options, key=key)  # the first of equal options
-
-
-def bf16_options(table: Sequence[Row], m: int, n: int, k: int, units: int, splitk: int) -> list[tuple[Row, int]]:
-    """Return the options of first-generation kernels, all of which can split.
-
-    Without `splitk` they split to fill the compute units: at most 64 parts, and no part of k empty.
-    """
-    found = []
-    for row in table:
-        if n % row.tile_n or k % 64 or splitk > min(64, k // 64):
-            continue
-        blocks = ceil(m, row.tile_m) * (n // row.tile_n)
-        fill = min(units // blocks, 64, k // 64) if blocks < units else 1
-        found.append((row, splitk or max(1, fill)))
-    return found
-
-
-def i8_options(table: Sequence[Row], m: int, n: int, k: int, units: int, splitk: int) -> list[tuple[Row, int]]:
-    """Return the options: non-empty parts of multiples of 128 that run at once; without `splitk`, at most 8."""
-    found = []
-    for row in table:
-        most = units // (ceil(m, row.tile_m) * ceil(n, row.tile_n))
-        fill = min(most, 8)
-        wanted = [splitk] if splitk else [split for split in range(fill, 1, -1) if whole_parts(k, split)][:1] or [1]
-        if k % 128 or n % row.tile_n or wanted[0] > max(1, min(most, 16)):
-            continue
-        if whole_parts(k, wanted[0]):
-            found.append((row, wanted[0]))
-    return [(row, split) for row, split in found if split == 1 or row.splits]
-
-
-def whole_parts(k: int, split: int) -> bool:
-    """Return whether K has so many non-empty parts of multiples of 128."""
-    return ceil(k, ceil(ceil(k, split), 128) * 128) == split
-
-
-def fp4_options(table: Sequence[Row], n: int, k: int, splitk: int, *, shuffled: bool) -> list[tuple[Row, int]]:
-    """Return the options: with `splitk` above 1 the kernels that split, else the other kernels."""
-    split = splitk or 1
-    if k % (256 * split):
-        return []
-    return [
-        (row, split) for row in table if row.shuffled == shuffled and n % row.tile_n == 0 and row.splits == (split > 1)
-    ]
 
 
 def packed(path: Path, values: Mapping[str, int | float]) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 
 from kernels.catalog import load_catalog
 from kernels.tests.support.fake.calls import CallError, FakeMachine, Library, tensors
-from kernels.tests.support.fake.trees import find_device
+from kernels.tests.support.fake.trees import GPUS
 
 ROOT = Path(__file__).resolve().parents[4]
 CHECKS = ROOT / "kernels" / "tests" / "checks"
@@ -23,7 +23,6 @@ MODULES = {ffi.target: module for module in load_catalog().modules.values() for 
 """Custom call -> its module."""
 Environment = Callable[[str], Path]
 """Version of jax -> interpreter of an environment that has it."""
-_DEVICES = {"gfx942": find_device("gfx942", 304), "gfx950": find_device("gfx950", 256)}
 _DTYPES = {"i8": "s8", "ui8": "u8", "i32": "s32", "ui32": "u32", "f8E4M3FN": "f8e4m3fn", "f8E4M3FNUZ": "f8e4m3fnuz"}
 
 
@@ -36,12 +35,12 @@ def copy_checks(folder: Path, package: Path) -> None:
     shutil.copytree(package, folder / "jax_aiter", ignore=unwanted)
 
 
-def lowered_calls(python: Path, folder: Path, program: str, *words: str) -> list[dict[str, Any]]:
-    """Return the calls that a program of `kernels.tests.checks` writes, such as random_calls.py."""
+def lowered_calls(python: Path, folder: Path, program: str) -> list[dict[str, Any]]:
+    """Return the calls that a program of `kernels.tests.checks` writes."""
     copy_checks(folder, PACKAGE)
     env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     env |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(folder)}
-    argv = [str(python), "-m", f"kernels.tests.checks.{program}", "calls.json", *words]
+    argv = [str(python), "-m", f"kernels.tests.checks.{program}", "calls.json"]
     done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     rows: list[dict[str, Any]] = json.loads((folder / "calls.json").read_text())
@@ -60,13 +59,9 @@ def _attribute(text: str) -> object:
     return value == "true" if value in ("true", "false") else value.strip('"')
 
 
-def refusal(library: Library, machine: FakeMachine, gfx: str, call: list[Any], units: int = 0) -> str:
-    """Return the handler's error for a call; empty if it accepts the call.
-
-    Args:
-        units: compute units of the GPU; 0 for the most that the processor has.
-    """
-    device = find_device(gfx, units) if units else _DEVICES[gfx]
+def refusal(library: Library, machine: FakeMachine, gfx: str, call: list[Any]) -> str:
+    """Return the handler's error for a call; empty if it accepts the call."""
+    device = next(gpu.ordinal for gpu in GPUS if gpu.processor == gfx)
     target, operands, results, attrs = call
     made = tensors(*map(_tensor, (*operands, *results)))
     words = {name: _attribute(text) for name, text in attrs.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from kernels.tests.support.isa.matrix_ops import fp8_numbers
 from kernels.tests.support.isa.wave import Array, Wave
 
 _TINY = np.float32(2.0**-126)
@@ -134,18 +133,6 @@ def to_i32(value: Array) -> Array:
     """Return numbers rounded towards zero and saturated (V_CVT_I32_F32: CDNA3 12.8)."""
     whole = np.nan_to_num(np.asarray(value, np.float64), nan=0.0)
     return np.clip(whole, -0x8000_0000, 0x7FFF_FFFF).astype(np.int32)
-
-
-def fp8(value: Array) -> Array:
-    """Return the bits of fp8 E4M3 numbers of CDNA3, rounded to nearest even, as uint32; they have one zero."""
-    numbers = np.append(fp8_numbers(8)[:128], 256)  # the next number, if there were one
-    size = np.abs(np.asarray(value, np.float64))
-    assert (size < 248).all(), "overflow of fp8 is not known"
-    above = np.searchsorted(numbers, size)
-    below = np.maximum(above - 1, 0)
-    down, up = size - numbers[below], numbers[above] - size
-    code = np.where((down < up) | (down == up) & (below % 2 == 0), below, above)
-    return (code | np.where((np.asarray(value) < 0) & (code > 0), 0x80, 0)).astype(np.uint32)
 
 
 def to_u32(value: Array) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernels.tests.support.isa.encodings import VCC, Instruction
-from kernels.tests.support.isa.wave import EXEC, M0, Wave
+from kernels.tests.support.isa.wave import EXEC, Wave
 
 Execute = Callable[[Wave, Instruction], None]
 _WORD, _WIDE = 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
@@ -141,22 +141,6 @@ def _not(w: Wave, i: Instruction) -> None:
     w.scc = int(value != 0)
 
 
-def _first_one(w: Wave, i: Instruction) -> None:
-    """Return the number of the lowest set bit, or -1 (CDNA3 12.3: S_FF1_I32_B64)."""
-    value = w.read_wide(i.sources[0], i.literal)
-    w.write(i.to, (value & -value).bit_length() - 1)
-
-
-def _index_on(w: Wave, i: Instruction) -> None:
-    """Add M0 to the register numbers of the operands that four bits name (CDNA3 12.4: S_SET_GPR_IDX_ON)."""
-    w.write(M0, w.read(M0) & ~0xF0FF | w.read(i.sources[0]) & 0xFF | (i.sources[1] & 15) << 12)
-    w.indexed = True
-
-
-def _index_off(w: Wave, i: Instruction) -> None:
-    w.indexed = False
-
-
 # Program flow (CDNA3 chapter 4, RDNA3 chapter 5). A branch counts words from the following instruction.
 _TAKEN: dict[str, Callable[[Wave], bool]] = {
     "s_branch": lambda w: True,
@@ -220,9 +204,6 @@ SCALAR: dict[str, Execute] = {
     "s_andn2_saveexec_b64": _saveexec(lambda s, e: s & ~e),
     "s_and_not1_saveexec_b32": _saveexec(lambda s, e: s & ~e),
     "s_flbit_i32_b32": _leading_zeros,
-    "s_ff1_i32_b64": _first_one,
-    "s_set_gpr_idx_on": _index_on,
-    "s_set_gpr_idx_off": _index_off,
     "s_clz_i32_u32": _leading_zeros,
     "s_waitcnt": _waitcnt,
     "s_waitcnt_vscnt": lambda w, i: w.wait("vs", i.immediate),

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernels.tests.support.isa import floats
 from kernels.tests.support.isa.encodings import VCC, VGPR, Instruction
-from kernels.tests.support.isa.wave import EXEC, M0, Array, Wave
+from kernels.tests.support.isa.wave import EXEC, Array, Wave
 
 Execute = Callable[[Wave, Instruction], None]
 
@@ -243,19 +243,6 @@ def _lane(w: Wave, i: Instruction) -> None:
     w.write(i.to - VGPR, int(value[w.read(i.sources[1]) % w.lanes]))
 
 
-def _write_lane(w: Wave, i: Instruction) -> None:
-    """Write a lane, active or not (CDNA3 12.11: V_WRITELANE_B32); M0 may move the register (VDST_REL)."""
-    relative = w.read(M0) & 0xFF if w.indexed and w.read(M0) >> 15 & 1 else 0
-    w.vector[i.to - VGPR + relative][w.read(i.sources[1]) % w.lanes] = w.read(i.sources[0], i.literal)
-
-
-def _packed_fp8(w: Wave, i: Instruction) -> None:
-    """Convert two numbers to fp8 E4M3, rounded to nearest even (CDNA3 12.11: V_CVT_PK_FP8_F32)."""
-    low, high = (floats.fp8(w.operand(i, which, "f32")) for which in (0, 1))
-    shift, old = _u(16 * (i.select >> 3 & 1)), w.vector[i.to - VGPR]
-    w.store(i.to - VGPR, old & ~(_u(0xFFFF) << shift) | (low | high << _u(8)) << shift)
-
-
 def _packed_bf16(w: Wave, i: Instruction) -> None:
     """Convert two numbers to bfloat16, rounded to nearest even (CDNA4 12.11: V_CVT_PK_BF16_F32)."""
     low, high = (floats.bf16(w.operand(i, which, "f32")) for which in (0, 1))
@@ -290,8 +277,6 @@ VECTOR: dict[str, Execute] = {
     "v_mbcnt_hi_u32_b32": _mbcnt,
     "v_readfirstlane_b32": _first_lane,
     "v_readlane_b32": _lane,
-    "v_writelane_b32": _write_lane,
-    "v_cvt_pk_fp8_f32": _packed_fp8,
     "v_cvt_pk_bf16_f32": _packed_bf16,
     "v_accvgpr_read_b32": _accumulator,
     "v_accvgpr_write_b32": _accumulator,

@@ -52,7 +52,6 @@ class Wave:
         steps: executed instructions.
         pending: outstanding memory operations in order of issue.
         epoch: number of barriers passed.
-        indexed: whether M0 changes register numbers; only `operand` and V_WRITELANE_B32 know that.
     """
 
     number: int
@@ -71,7 +70,6 @@ class Wave:
     ended: bool = False
     waiting: bool = False
     epoch: int = 0
-    indexed: bool = False
     latency: int = 0
     steps: int = 0
     pending: list[Pending] = field(default_factory=list)
@@ -133,16 +131,13 @@ class Wave:
 
     # Vector operands
 
-    def raw(self, number: int, literal: int = 0, *, indexed: bool = False) -> Array:
+    def raw(self, number: int, literal: int = 0) -> Array:
         """Return a 32-bit operand of a vector instruction: one number per lane, or one for all."""
-        assert indexed or not self.indexed, "indexed registers are not known here"
         return self.vector[number - VGPR] if number >= VGPR else np.uint32(self.read(number, literal))
 
     def operand(self, i: Instruction, which: int, kind: str) -> Array:
         """Return a source of an instruction as a type: u32, i32, f32, u16, f16 or u64."""
         number = i.sources[which]
-        if self.indexed and number >= VGPR and self.read(M0) >> 12 + which & 1:
-            number += self.read(M0) & 0xFF  # CDNA3 12.4: S_SET_GPR_IDX_ON, SRC0_REL to SRC2_REL
         dtype, size = _TYPES[kind]
         if size == 8:
             if number < VGPR:
@@ -151,7 +146,7 @@ class Wave:
                 low, high = self.vector[number - VGPR], self.vector[number - VGPR + 1]
                 value = low.astype(np.uint64) | high.astype(np.uint64) << np.uint64(32)
         elif size == 4:
-            value = self._lanes(i, which, self.raw(number, i.literal, indexed=True)).view(dtype)
+            value = self._lanes(i, which, self.raw(number, i.literal)).view(dtype)
         else:
             value = self._half(i, which, number).view(dtype)
         return self._modified(i, which, value, kind) if kind in ("f32", "f16") else value
@@ -253,7 +248,6 @@ class Wave:
 
     def store(self, register: int, value: Array) -> None:
         """Write 32 bits of the active lanes to a row of `vector`."""
-        assert not self.indexed or not self.read(M0) >> 15 & 1, "indexed registers are not known here"
         if self.full:
             self.vector[register] = value
         else:
