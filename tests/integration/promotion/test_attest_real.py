@@ -27,7 +27,7 @@ from promotion.evidence.provenance import provenance_name
 from promotion.stage import read_staged
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
-from tests.support.fake_sigstore import FakeSigstore, new_key, of_github, serving, sign
+from tests.support.fake_sigstore import FakeSigstore, of_github, serving
 from tests.support.machine import uv_environment
 from tests.support.promoting import RELEASED, objects, offered, staged_in
 from tests.support.wheel_sets import SetWheel, make_wheels
@@ -162,9 +162,9 @@ def trust_file(bucket: DirBucket, config: Mapping[str, Any]) -> Path:
     return path
 
 
-def attested(cli: Cli, sigstore: FakeSigstore, bucket: DirBucket, staged: StagedSet, **who: str) -> Path:
+def attested(cli: Cli, sigstore: FakeSigstore, bucket: DirBucket, staged: StagedSet) -> Path:
     """Attest a set in a job; return the trust configuration."""
-    with serving(sigstore, of_github(**who)) as env:
+    with serving(sigstore, of_github()) as env:
         config = trust_file(bucket, sigstore.trust_config())
         done = cli("attest", staged, "--bucket", bucket.root, "--trust-config", config, "--json", env=env)
         assert done.returncode == 0, done.stderr
@@ -213,49 +213,6 @@ def test_attest_signed_set_is_promoted_and_verifies(
     (tmp_path / provenance_name(names[0])).write_bytes(bucket.get(provenance_name(key)))
     read = strict("attest", tmp_path / names[0], "--verify", "--trust-config", config)
     assert (read.returncode, read.stderr) == (0, f"  {names[0]}: {ME}\n")
-
-
-def test_attest_signs_with_gitlab_token(cli: Cli, sigstore: FakeSigstore, bucket: DirBucket, staged: StagedSet) -> None:
-    home = "https://gitlab.com/group/sub/name"
-    claims = {
-        "iss": "https://gitlab.com",
-        "sub": "project_path:group/sub/name:ref_type:branch:ref:main",
-        "repository": home,
-        "config": f"{home}//ci/release.yml@refs/heads/main",
-        "sha": "2" * 40,
-        "ref": "refs/heads/main",
-    }
-    with serving(sigstore, claims):
-        config = trust_file(bucket, sigstore.trust_config())
-        env = {"GITLAB_CI": "true", "SIGSTORE_ID_TOKEN": sigstore.identities.token(claims)}
-        done = cli("attest", staged, "--bucket", bucket.root, "--trust-config", config, env=env)
-        assert done.returncode == 0, done.stderr
-    looked = cli("attest", staged, "--verify", "--bucket", bucket.root, "--trust-config", config, "--json")
-    said = json.loads(looked.stdout)
-    who = f"ci/release.yml of {home} at refs/heads/main (issuer https://gitlab.com)"
-    assert said["attested"] == {who: sorted(own_wheels(bucket, staged))}
-
-
-def test_attest_refuses_unknown_token(cli: Cli, sigstore: FakeSigstore, bucket: DirBucket, staged: StagedSet) -> None:
-    with serving(sigstore, of_github()):
-        config = trust_file(bucket, sigstore.trust_config())
-        env = {"GITLAB_CI": "true", "SIGSTORE_ID_TOKEN": FakeSigstore().identities.token(of_github())}
-        done = cli("attest", staged, "--bucket", bucket.root, "--trust-config", config, env=env)
-    assert done.returncode == 18
-    assert done.stderr.splitlines()[-1].startswith("error: Sigstore failed: ")
-    assert not list(bucket.root.rglob("*.provenance"))
-
-
-def test_attest_by_fork_is_refused(
-    cli: Cli, strict_checkout: Path, sigstore: FakeSigstore, bucket: DirBucket, staged: StagedSet
-) -> None:
-    config = attested(cli, sigstore, bucket, staged, repository="other/name")
-    done = Cli(cli.python, strict_checkout)("promote", staged, "--bucket", bucket.root, "--trust-config", config)
-    assert done.returncode == PromotionBlockedError.exit_code
-    for name in own_wheels(bucket, staged):
-        said = f"{name}.provenance was signed by .github/workflows/release.yml of https://github.com/other/name at"
-        assert said in done.stderr
-    assert not (bucket.root / "v2").exists()
 
 
 def test_invalid_attestation_blocks_without_requirement(
@@ -316,13 +273,6 @@ Make = Callable[[FakeSigstore], Provenance | bytes]
 """Creates a provenance file with a private Sigstore."""
 
 
-def flipped(text: str) -> str:
-    """Return the base64 of the same bytes with one changed."""
-    data = bytearray(base64.b64decode(text))
-    data[-1] ^= 1
-    return base64.b64encode(data).decode()
-
-
 def damaged(damage: Callable[[Provenance], object]) -> Make:
     def make(sigstore: FakeSigstore) -> Provenance:
         body = sigstore.provenance(WHEEL, DIGEST)
@@ -349,113 +299,28 @@ def changed_statement(body: Provenance) -> None:
     envelope["statement"] = base64.b64encode(json.dumps({**statement, "predicate": {"at": 1}}).encode()).decode()
 
 
-def forged_promise(body: Provenance) -> None:
-    entry(body)["integratedTime"] = str(int(entry(body)["integratedTime"]) + 1)
-
-
-def forged_root(body: Provenance) -> None:
-    proof = entry(body)["inclusionProof"]
-    proof["rootHash"] = flipped(proof["rootHash"])
-
-
-def forged_checkpoint(body: Provenance) -> None:
-    """Return a checkpoint of the right root with an untrusted signature."""
-    checkpoint = entry(body)["inclusionProof"]["checkpoint"]
-    note, _, mark = checkpoint["envelope"].partition("\n\n")
-    words = mark.split(" ")
-    key_id = base64.b64decode(words[2])[:4]
-    words[2] = base64.b64encode(key_id + sign(new_key(), (note + "\n").encode())).decode() + "\n"
-    checkpoint["envelope"] = f"{note}\n\n{' '.join(words)}"
-
-
-def without(name: str) -> Callable[[Provenance], object]:
-    return lambda body: entry(body).pop(name)
-
-
-def of_another(part: str, name: str) -> Make:
-    """Replace one part by that of another valid attestation of the same wheel."""
-
-    def make(sigstore: FakeSigstore) -> Provenance:
-        body, other = (sigstore.provenance(WHEEL, DIGEST) for _ in range(2))
-        attestation(body)[part][name] = attestation(other)[part][name]
-        return body
-
-    return make
-
-
 def twice_logged(body: Provenance) -> None:
     entries = attestation(body)["verification_material"]["transparency_entries"]
     entries.append(copy.deepcopy(entries[0]))
 
 
-def flipped_signature(body: Provenance) -> None:
-    envelope = attestation(body)["envelope"]
-    envelope["signature"] = flipped(envelope["signature"])
-
-
-TIME = "is invalid: failed to build timestamp certificate chain: validation failed: cert is not valid at validation"
 OTHER_REPOSITORY = {"kind": "GitHub", "repository": "owner/other", "workflow": "release.yml"}
 OTHER_ISSUER = {**of_github(), "iss": "https://token.actions.githubusercontent.com.invalid"}
 CASES: dict[str, tuple[Make, str]] = {
-    "another wheel": (
-        made("jaxlib-0.10.2-py3-none-any.whl"),
-        "is not the provenance of its wheel: it names jaxlib-0.10.2-py3-none-any.whl",
-    ),
-    "other bytes": (
-        made(digest="0" * 64),
-        "is not the provenance of its wheel: it names " + WHEEL + " with sha256 0000",
-    ),
-    "truncated": (
-        lambda s: json.dumps(s.provenance(WHEEL, DIGEST)).encode()[:-40],
-        "is not the provenance of its wheel: Unterminated string",
-    ),
+    "other bytes": (made(digest="0" * 64), "is not the provenance of its wheel"),
     "changed statement": (damaged(changed_statement), "is invalid: DSSE: invalid signature"),
-    "changed signature": (damaged(flipped_signature), "is invalid: DSSE: invalid signature"),
-    "signature of another": (of_another("envelope", "signature"), "is invalid: DSSE: invalid signature"),
-    "certificate of another": (
-        of_another("verification_material", "certificate"),
-        "is invalid: DSSE: invalid signature",
-    ),
-    "log entry of another": (
-        of_another("verification_material", "transparency_entries"),
-        "is invalid: log entry signatures do not match bundle",
-    ),
     "foreign certificate": (
         lambda s: FakeSigstore(rekor=s.rekor).provenance(WHEEL, DIGEST),
         "is invalid: failed to build timestamp certificate chain",
     ),
-    "expired certificate": (made(start=OLD), TIME),
-    "certificate that was not yet": (made(logged=OLD), TIME),
-    "certificate that nobody logged": (
-        made(ct_key=new_key()),
-        "is invalid: failed to verify SCT on signing certificate",
-    ),
+    "expired certificate": (made(start=OLD), "cert is not valid at validation"),
     "foreign log": (
         lambda s: FakeSigstore(fulcio=s.fulcio).provenance(WHEEL, DIGEST),
         "is invalid: invalid log entry: checkpoint",
     ),
-    "no proof": (damaged(without("inclusionProof")), "is invalid: invalid transparency log entry"),
-    "no promise": (damaged(without("inclusionPromise")), "is invalid: bundle must contain an inclusion promise"),
-    "no log entry": (
-        damaged(lambda body: attestation(body)["verification_material"].update(transparency_entries=[])),
-        "is not the provenance of its wheel: an attestation has no entry of a transparency log",
-    ),
     "several log entries": (damaged(twice_logged), "is invalid: an attestation must have exactly one entry"),
-    "forged promise": (damaged(forged_promise), "is invalid: invalid log entry: SET: invalid inclusion"),
-    "forged root": (damaged(forged_root), "is invalid: invalid log entry: inclusion proof contains"),
-    "forged checkpoint": (
-        damaged(forged_checkpoint),
-        "is invalid: invalid log entry: checkpoint: invalid signature",
-    ),
     "claims another publisher": (made(publisher=OTHER_REPOSITORY), "is invalid: it names the publisher"),
-    "another repository": (
-        of_github_repository("owner/name2", "release.yml"),
-        "was signed by .github/workflows/release.yml of https://github.com/owner/name2 at refs/heads/main",
-    ),
-    "another workflow": (
-        of_github_repository("owner/name", "release.yml2"),
-        "was signed by .github/workflows/release.yml2 of",
-    ),
+    "another repository": (of_github_repository("owner/name2", "release.yml"), "was signed by"),
     "another ref": (made(claims=of_github(ref="refs/heads/feature")), "at refs/heads/feature (issuer"),
     "another issuer": (made(claims=OTHER_ISSUER), "is invalid: it names the publisher"),
 }
@@ -487,8 +352,6 @@ def refusals(
         body = make(sigstore)
         text = body if isinstance(body, bytes) else json.dumps(body).encode()
         (folder / provenance_name(WHEEL)).write_bytes(text)
-    (root / "nothing beside it").mkdir()
-    (root / "nothing beside it" / WHEEL).write_bytes(BYTES)
     done = subprocess.run(
         [python, "-c", code, root, trust], capture_output=True, text=True, check=False, cwd=strict_checkout
     )
@@ -509,13 +372,7 @@ def test_attest_verify_refuses_invalid_attestation(refusals: Mapping[str, dict[s
     assert CASES[case][1] in problems[0]
 
 
-def test_attest_verify_refuses_missing_attestation(refusals: Mapping[str, dict[str, Any]]) -> None:
-    assert refusals["nothing beside it"]["problems"] == [
-        f"{WHEEL} has no attestation, which the policy requires: run `ci_build attest` on the set."
-    ]
-
-
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"mediaType": "x"}', "not JSON"])
+@pytest.mark.parametrize("text", ["{}", "not JSON"])
 def test_attest_verify_refuses_invalid_trust_config(cli: Cli, tmp_path: Path, text: str) -> None:
     (tmp_path / "trust.json").write_text(text)
     (tmp_path / WHEEL).write_bytes(BYTES)

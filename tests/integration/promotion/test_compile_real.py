@@ -14,11 +14,10 @@ from core.model import Evidence
 from core.process import HostRunner
 from promotion.corpus.catalog import load_corpus
 from promotion.gates.common.runs import run_gates
-from promotion.gates.compile.drift import PreviousCode, code_of_checks
+from promotion.gates.compile.drift import PreviousCode
 from promotion.gates.compile.gate import COMPILER, CompileOptions, make_gate
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
-from tests.support.cluster import Lines, cluster_processes
 from tests.support.gating import stage_published
 from tests.support.silent import Silent
 from tests.support.small_corpus import check_small_corpus, problems
@@ -65,23 +64,6 @@ def test_small_corpus_compiles_reproducibly(published: Callable[[str], Published
     assert compiler["drift"] == {"since": "a" * 64, "new": [], "changed": []}
 
 
-def test_cluster_compiles_to_the_code_of_one_machine(published: Callable[[str], Published], tmp_path: Path) -> None:
-    """A worker installs the wheels, which it gets by digest."""
-    options = CompileOptions(programs=("lax.dot_bf16", "numpy.elementwise"))
-    here = published("0.10.2").compile(options, ["gfx942"])["gfx942"]
-    with cluster_processes(tmp_path / "cluster") as cluster:
-        cluster.scheduler()
-        cluster.worker("a", "--memory=5000")
-        lines = Lines()
-        with cluster.client(lines) as tasks:
-            there = published("0.10.2").compile(replace(options, tasks=tasks), ["gfx942"])["gfx942"]
-    assert problems(there) == problems(here) == []
-    assert there.counts == here.counts
-    assert len(code_of_checks(here.details["checks"])) == 2
-    assert code_of_checks(there.details["checks"]) == code_of_checks(here.details["checks"])
-    assert any("(a, " in line for line in lines.lines)
-
-
 def test_crash_of_real_compiler_is_a_finding(published: Callable[[str], Published]) -> None:
     """A description of a GPU without the width of its wavefronts makes XLA divide by zero."""
     held = load_corpus()
@@ -95,13 +77,3 @@ def test_crash_of_real_compiler_is_a_finding(published: Callable[[str], Publishe
     assert found == ["error compile-crashed: gfx942 lax.dot_bf16 crashed the compiler: The process died of SIGFPE."]
     checks = {check["name"]: check for check in evidence.details["checks"]}
     assert "Fatal Python error: Floating point exception" in checks["lax.dot_bf16"]["error"], "the stack is kept"
-
-
-def test_published_0_12_0_has_known_failures(published: Callable[[str], Published]) -> None:
-    """A convolution aborts without a device; later programs are compiled in a new process."""
-    evidence = published("0.12.0").compile(CompileOptions(programs=("lax.convolution", "lax.dot_bf16")), ["gfx942"])[
-        "gfx942"
-    ]
-    assert problems(evidence) == []
-    outcomes = {check["name"]: check["outcome"] for check in evidence.details["checks"]}
-    assert outcomes == {"lax.convolution": "known", "lax.dot_bf16": "passed", COMPILER: "passed"}

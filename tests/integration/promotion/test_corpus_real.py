@@ -110,16 +110,6 @@ def test_child_reports_calls_of_program(few: Told) -> None:
     assert "hipsolver_getrf_ffi" in few.end("linalg.solve")["stats"]["calls"]
 
 
-@pytest.mark.heavy
-def test_code_is_independent_of_process_and_order(child: Child, few: Told) -> None:
-    assert child(FEW[::-1]).digests() == few.digests()
-
-
-@pytest.mark.heavy
-def test_code_differs_between_targets(child: Child) -> None:
-    check_code(child(["lax.dot_bf16"], target="gfx1201"), "lax.dot_bf16", "gfx1201", "gfx1201")
-
-
 def test_failed_program_does_not_stop_others(child: Child) -> None:
     told = child(["image.resize", "fft.fft"])
     expected = CORPUS.expectation("image.resize", "gfx942", "0.10.2")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,11 @@ from typing import Any
 import pytest
 
 from ci_build import cli
-from core.errors import MachineError
 from promotion.evidence.evidence import read_all
 from promotion.evidence.signing import Signer
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
-from tests.support.cluster import ClusterProcesses, cluster_processes, until
+from tests.support.cluster import ClusterProcesses, cluster_processes
 from tests.support.fake_gpus import TESTS
 from tests.support.promoting import staged_in
 from tests.support.signing_key import signing_key
@@ -85,31 +83,3 @@ def test_shards_share_gpus_of_workers(gpus: Gpus, capsys: pytest.CaptureFixture[
     # A second run uses the evidence.
     assert gpus.gate("--shards=9") == 0
     assert len(gpus.shards()) == 9
-
-
-@pytest.mark.heavy
-def test_shard_of_killed_worker_and_of_unfit_worker_run_elsewhere(
-    gpus: Gpus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("FAKE_SECONDS", "1.5")
-    gpus.worker("unfit", devices=0, offered=2)
-    gpus.worker("victim", devices=1, offered=1)
-    victim = gpus.cluster.processes["victim"].pid
-
-    def disturb() -> None:
-        until(lambda: [*gpus.notes.glob(f"{victim}.*")])
-        gpus.cluster.kill("victim")
-        gpus.worker("good", devices=1, offered=1)
-
-    thread = threading.Thread(target=disturb)
-    thread.start()
-    assert gpus.gate("--shards=3", "--devices=1") == 0
-    thread.join()
-    shown = capsys.readouterr()
-    (evidence,) = json.loads(shown.out)
-    assert (evidence["outcome"], evidence["counts"]["passed"]) == ("passed", len(TESTS))
-    good = gpus.cluster.processes["good"].pid
-    assert {process for process, _ in gpus.shards()} == {str(good)}
-    assert "worker unfit gets no more tasks: The machine has 0 free GPUs of gfx942" in shown.err
-    assert [path.read_text() for path in gpus.notes.glob(f"{victim}.*")] == [""]
-    assert gpus.cluster.processes["unfit"].wait(60) == MachineError.exit_code

@@ -6,17 +6,14 @@ import contextlib
 import gzip
 import io
 import json
-import os
 import re
 import shlex
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -24,16 +21,11 @@ from ci_build import cli
 from ci_build.build.adopt import adopt
 from core.errors import CiBuildError
 from core.model import RocmVersion
-from core.process import HostRunner
 from promotion.evidence.test_results import TestVerdict, load_results
 from promotion.gates.common.gate import GateContext
 from promotion.gates.common.site import Site
 from promotion.gates.device import preflight, run
 from promotion.gates.device.config import DeviceGateConfig
-from promotion.gates.device.lease import Lease
-from promotion.gates.device.sessions.harness import Harness
-from promotion.gates.device.sessions.passes import MARK, MULTI, SINGLE, VIRTUAL_DEVICES, passes
-from promotion.gates.device.sessions.plan import RunPlan
 from promotion.gates.device.suite import smoke_suite
 from promotion.storage.bucket import sha256_of
 from promotion.storage.keys import StagedSet
@@ -319,62 +311,6 @@ def test_gate_blames_devices_with_wrong_results(place: Place, tmp_path: Path, mo
     assert "a kernel on device 3: a product of integers is wrong" in said
     assert "a kernel on device 5: a product of floats is wrong" in said
     assert "on device 4" not in said
-
-
-@pytest.mark.usefixtures("site")
-def test_gate_refuses_suite_with_unknown_conditions(place: Place) -> None:
-    source = place.folder / "unreadable"
-    write_files(
-        source, {"ci/run_pytest_cpu.sh": "export XLA_FLAGS=$(flags)\npython -m pytest tests\n", "tests/a_test.py": ""}
-    )
-    status, (evidence,), said = place.gate("device", f"--jax-tests={source}")
-    assert (status, evidence["outcome"]) == (15, "error")
-    assert "XLA_FLAGS is computed" in said
-
-
-def plain_counts(site: Site, marks: str, devices: int, files: Sequence[str], folder: Path) -> Counter[str]:
-    """Return the results of plain pytest on virtual devices, without the gate."""
-    argv = [
-        str(site.python),
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        f"-m={marks}",
-        f"--junitxml={folder}/x.xml",
-    ]
-    env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
-    subprocess.run([*argv, *files], cwd=smoke_suite().root, env=env, capture_output=True, check=True)
-    (suite,) = ET.parse(folder / "x.xml").getroot()
-    skipped = int(suite.get("skipped", "0"))
-    return Counter(passed=int(suite.get("tests", "0")) - skipped, skipped=skipped)
-
-
-@pytest.mark.heavy
-def test_passes_on_virtual_devices_count_like_pytest(place: Place, site: list[Site], tmp_path: Path) -> None:
-    """Tests of one device see one, tests of several devices see eight; no test is lost or runs twice."""
-    if not site:
-        assert place.gate("device", "--test=test_numpy.py::test_nan_and_infinity")[0] == 0
-    files, (own,) = ("test_control_flow.py", "test_sharding.py"), site
-
-    def lease(slot: int, devices: int) -> Lease:
-        env = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
-        return Lease(slot=slot, device="", cpus=tuple(os.sched_getaffinity(0)), env=env)
-
-    plan = RunPlan(
-        python=(str(own.python),),
-        suite=replace(smoke_suite(), files=files),
-        env={**own.env, "JAX_PLATFORMS": "cpu"},
-        passes=passes((SINGLE, MULTI), [lease(0, 1), lease(1, 1)], lease(0, VIRTUAL_DEVICES)),
-    )
-    report = Harness(HostRunner(os.environ), plan, tmp_path / "run").run()
-    assert report.problems == ()
-    in_file = [Counter(r.verdict.value for r in report.results if r.file == name) for name in files]
-    assert in_file[0] == plain_counts(own, f"not {MARK}", 1, files, tmp_path)
-    assert in_file[1] == plain_counts(own, MARK, VIRTUAL_DEVICES, files, tmp_path)
-    # On one device, these tests would have skipped themselves.
-    assert in_file[1]["passed"] > 10
 
 
 @pytest.mark.heavy

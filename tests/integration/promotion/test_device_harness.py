@@ -21,7 +21,7 @@ from promotion.evidence.test_results import TestVerdict
 from promotion.gates.device.results import Ending, Round
 from promotion.gates.device.sessions.harness import DONE, Harness
 from promotion.gates.device.sessions.plan import RunPlan, RunReport
-from promotion.gates.device.sessions.processes import RUN, alive, kill_marked, marked_processes, was_killed
+from promotion.gates.device.sessions.processes import RUN, alive, kill_marked, marked_processes
 from promotion.gates.device.sessions.session import SessionLimits
 from promotion.gates.device.shards import split_tests
 from tests.support import bad_suite
@@ -61,30 +61,6 @@ def lines(folder: Path, event: str) -> list[dict[str, object]]:
     return [line for line in found if line["event"] == event]
 
 
-@pytest.mark.parametrize(("word", "killed"), [("exit 0", False), ("exit 3", False), ("kill -9 $$", True)])
-def test_was_killed_distinguishes_signals_from_exits(word: str, killed: bool) -> None:
-    child = subprocess.Popen(["sh", "-c", f"read line; {word}"], stdin=subprocess.PIPE)
-    assert not was_killed(child.pid)
-    assert child.stdin is not None
-    child.stdin.close()
-    wait_for(lambda: not alive(child.pid))
-    assert was_killed(child.pid) is killed
-    assert (child.wait() < 0) is killed
-    assert not was_killed(child.pid)
-
-
-def test_process_is_alive_until_its_last_thread_ends() -> None:
-    """A killed process whose other threads still wait for a driver keeps its devices."""
-    other = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(600,)).start()"
-    child = subprocess.Popen([sys.executable, "-c", f"{other}; ctypes.CDLL(None).syscall(60, 0)"])  # SYS_exit
-    stat = Path(f"/proc/{child.pid}/stat")
-    wait_for(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z")
-    assert alive(child.pid)
-    child.kill()
-    wait_for(lambda: not alive(child.pid))
-    child.wait()
-
-
 def test_kill_marked_waits_until_processes_are_gone(tmp_path: Path) -> None:
     """A killed process may keep its device and write until it is dead."""
     ready = tmp_path / "ready"
@@ -119,25 +95,6 @@ def test_harness_judges_every_bad_test(tmp_path: Path) -> None:
         assert not again or attempts[0].ending in (Ending.CRASHED, Ending.KILLED), test
 
 
-@pytest.mark.usefixtures("no_kill_elsewhere")
-def test_harness_distinguishes_crash_failure_and_flake(tmp_path: Path) -> None:
-    names = ("fail", "flake", "segfault", "import_exit", "skip", "lease", "kill_itself", "killed_once", "skip_alone")
-    # None of these tests hangs, also if the machine takes long to run them.
-    limits = replace(LIMITS, test=60.0)
-    report = run(work(bad_suite.write(tmp_path / "suite", *names), limits), tmp_path / "run")
-    check(report, *names)
-    assert report.problems == ()
-    failed = report.attempts["test_fail.py::test_fail"]
-    assert [(attempt.round, attempt.ending) for attempt in failed] == [
-        (Round.FIRST, Ending.FAILED),
-        (Round.RETRY, Ending.FAILED),
-    ]
-    assert {line["device"] for line in lines(tmp_path / "run", "worker")} == {"3", "5"}
-    (warned,) = report.warnings
-    assert warned.code == "worker-killed"
-    assert warned.message.endswith("the first is test_killed_once.py::test_killed.")
-
-
 def test_harness_keeps_choice_after_failures(tmp_path: Path) -> None:
     root = bad_suite.write(tmp_path / "suite", "fail")
     more = "".join(f"def test_more_{n}(): pass\n" for n in range(9))
@@ -168,15 +125,6 @@ def test_harness_reports_suite_without_tests(tmp_path: Path) -> None:
     report = run(work(tmp_path / "suite"), tmp_path / "other")
     assert report.problems
     assert report.results == ()
-
-
-@pytest.mark.heavy
-def test_harness_runs_ten_thousand_tests(tmp_path: Path) -> None:
-    root = bad_suite.write(tmp_path / "suite")
-    (root / "test_many.py").write_text(bad_suite.MANY)
-    report = run(work(root), tmp_path / "run")
-    assert Counter(result.verdict for result in report.results) == {TestVerdict.PASSED: 10_000}
-    assert report.sessions == 1
 
 
 def test_harness_stops_after_too_many_crashes(tmp_path: Path) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import http.client
-import json
 import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -27,7 +24,6 @@ from promotion.index.reader import parse_project_page
 from promotion.index.serve import IndexServer, Served
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import project_pages
-from tests.support.bucket_contract import run_together
 from tests.support.file_server import serving_folder
 from tests.support.machine import user_environment
 from tests.support.promoting import RELEASED, go, staged_in
@@ -140,20 +136,6 @@ def test_clients_read_long_page_compressed(client: str, index: ServedIndex, runn
     assert page.sent < size / 10
 
 
-def test_server_decompressed_page_is_the_stored_one(index: ServedIndex) -> None:
-    """A reader without gzip gets the stored bytes; HEAD has the headers of GET."""
-    lengthen(index, "jaxlib")
-    path, accept = "/v2/multi-arch/simple/jaxlib/", {"Accept": "text/html"}
-    stored = index.bucket.get(f"{RELEASED.simple}jaxlib/index.html")
-    assert index.get(path, **accept)[2] == stored
-    status, headers, body = index.get(path, Accept_Encoding="gzip", **accept)
-    assert (status, headers["Content-Encoding"], gzip.decompress(body)) == (200, "gzip", stored)
-    assert headers["Content-Length"] == str(len(body))
-    status, asked, body = index.get(path, "HEAD", Accept_Encoding="gzip", **accept)
-    assert (status, body) == (200, b"")
-    assert {**asked, "Date": ""} == {**headers, "Date": ""}
-
-
 @pytest.mark.network
 def test_pip_of_debian_12_installs(index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
     lengthen(index, "jax-rocm7-plugin")
@@ -163,12 +145,6 @@ def test_pip_of_debian_12_installs(index: ServedIndex, runner: HostRunner, tmp_p
     _, _, _, _, *words = install_argv("pip", index, tmp_path / "t", PLUGIN)
     runner.run((sys.executable, str(tmp_path / "pip/pip-23.0.1-py3-none-any.whl/pip"), "install", *words))
     assert (tmp_path / "t" / PJRT_LIBRARY).read_bytes()
-
-
-@pytest.mark.parametrize("client", CLIENTS)
-def test_install_selects_newest_set(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
-    runner.run(install_argv(client, index, tmp_path / "t", "jax-rocm7-plugin"))
-    assert (tmp_path / "t" / f"jax_rocm7_plugin-{VERSIONS[1]}.dist-info").is_dir()
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -182,17 +158,6 @@ def test_resolve_downloads_metadata_only(client: str, index: ServedIndex, runner
     runner.run(argv)
     assert len(index.fetched(".metadata")) == 3
     assert index.fetched(".whl") == []
-
-
-@pytest.mark.parametrize("client", CLIENTS)
-def test_clients_use_json_page(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
-    runner.run(install_argv(client, index, tmp_path / "t", PLUGIN))
-    pages = {request.path for request in index.requests if request.path.endswith("simple/jaxlib/")}
-    assert pages == {"v2/multi-arch/simple/jaxlib/"}
-    accept = "application/vnd.pypi.simple.v1+json"
-    status, headers, body = index.get("/v2/multi-arch/simple/jaxlib/", Accept=accept)
-    assert (status, headers["Content-Type"]) == (200, accept)
-    assert json.loads(body)["name"] == "jaxlib"
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -227,45 +192,6 @@ def test_clients_refuse_tampered_wheel(client: str, index: ServedIndex, runner: 
     assert not (tmp_path / "t" / "jax_plugins").exists()
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-def test_clients_refuse_tampered_metadata(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
-    name = index.sets[1][0].wheel.filename + ".metadata"
-    path = index.bucket.root / f"v2/multi-arch/packages/jax-rocm7-pjrt/{name}"
-    data = path.read_bytes()
-    path.unlink()
-    path.write_bytes(data + b"Requires-Dist: evil\n")
-    with pytest.raises(ProcessError, match=r"(?i)hash"):
-        runner.run(install_argv(client, index, tmp_path / "t", PLUGIN))
-
-
-@pytest.mark.parametrize("client", CLIENTS)
-def test_clients_check_hashes_of_requirements(
-    client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path
-) -> None:
-    wheels = index.sets[1]
-    lines = [f"{w.wheel.name}=={w.wheel.version} --hash=sha256:{w.wheel.sha256}\n" for w in wheels]
-    locked = tmp_path / "locked.txt"
-    locked.write_text("".join(lines))
-    runner.run(install_argv(client, index, tmp_path / "t", "--require-hashes", f"--requirement={locked}"))
-    locked.write_text("".join(lines).replace(wheels[0].wheel.sha256, "0" * 64))
-    with pytest.raises(ProcessError, match=r"(?i)hash"):
-        runner.run(install_argv(client, index, tmp_path / "t2", "--require-hashes", f"--requirement={locked}"))
-
-
-@pytest.mark.parametrize("client", CLIENTS)
-def test_clients_refuse_too_old_python(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
-    argv = install_argv(client, index, tmp_path / "t", "--python-version=3.8", "--only-binary=:all:", "jax-rocm7-pjrt")
-    with pytest.raises(ProcessError):
-        runner.run(argv)
-    assert index.fetched(".whl") == []
-
-
-@pytest.mark.parametrize("client", CLIENTS)
-def test_clients_report_missing_project(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
-    with pytest.raises(ProcessError, match="no-such-project"):
-        runner.run(install_argv(client, index, tmp_path / "t", "no-such-project"))
-
-
 # The server itself
 
 
@@ -280,46 +206,9 @@ def test_server_finds_quoted_and_plain_plus(index: ServedIndex) -> None:
     assert part == wheel.data[2:6]
 
 
-def test_server_answers_head_and_unchanged_etag(index: ServedIndex) -> None:
-    path = "/v2/multi-arch/status.json"
-    status, headers, body = index.get(path)
-    assert (status, body) == (200, index.bucket.get(path[1:]))
-    assert index.get(path, "HEAD")[::2] == (200, b"")
-    assert index.get(path, If_None_Match=headers["ETag"])[::2] == (304, b"")
-
-
-@pytest.mark.parametrize(
-    "path", ["/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/.lock", "/v2/%00", "//etc/passwd"]
-)
+@pytest.mark.parametrize("path", ["/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/.lock"])
 def test_server_refuses_paths_outside(index: ServedIndex, path: str) -> None:
     assert index.get(path)[0] == 404
-
-
-def test_server_refuses_other_methods(index: ServedIndex) -> None:
-    assert index.get("/v2/multi-arch/status.json", "PUT")[0] == 501
-
-
-def test_server_answers_concurrent_clients(index: ServedIndex) -> None:
-    wheel = index.sets[0][0]
-    url = "/v2/multi-arch/packages/jax-rocm7-pjrt/" + quote(wheel.wheel.filename)
-    bodies: list[bytes] = []
-    run_together([lambda: bodies.append(index.get(url)[2])] * 32)
-    assert bodies == [wheel.data] * 32
-
-
-def test_server_close_ends_threads(tmp_path: Path) -> None:
-    before = threading.active_count()
-    (tmp_path / "x").write_bytes(b"x")
-    with IndexServer(tmp_path) as server:
-        parts = urlsplit(server.url)
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
-        connection.request("GET", "/x")
-        assert connection.getresponse().read() == b"x"
-    deadline = time.monotonic() + 10
-    while threading.active_count() > before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert threading.active_count() == before
-    connection.close()
 
 
 def test_server_counts_answer_before_its_body(tmp_path: Path) -> None:
