@@ -89,23 +89,6 @@ def test_prefix_needs_preloads(layout: str) -> None:
     assert done.missing == [(library.path, soname) for soname in NEEDED[:3]]
 
 
-def test_other_soname_version_is_missing_in_every_layout() -> None:
-    library = wheel_library(needed=("libamdhip64.so.6",))
-    for scenario in scenarios(ROCM, TARGETS):
-        assert loaded(library, scenario, preload=("libamdhip64.so.6",)).missing == [(library.path, "libamdhip64.so.6")]
-
-
-def test_folder_missing_in_runpath_leaves_libraries_unresolved() -> None:
-    search = ":".join(entry for entry in RUNPATHS[PJRT].split(":") if "_rocm_sdk_libraries" not in entry)
-    done = loaded(wheel_library(search=search), machine("pip-multi-arch"))
-    assert [soname for _, soname in done.missing] == ["librocblas.so.5"]
-
-
-def test_library_without_runpath_searches_system_only() -> None:
-    done = loaded(wheel_library(search=""), machine("opt-rocm"))
-    assert [soname for _, soname in done.missing] == list(NEEDED[:3])
-
-
 def test_library_beside_it_is_loaded_with_its_needs() -> None:
     library = wheel_library(PLUGIN, needed=("libown.so",), search="$ORIGIN/inner")
     inner = wheel_library("jax_rocm7_plugin/inner/libown.so", needed=("libother.so",), search="${ORIGIN}/..")

@@ -12,7 +12,6 @@ from core.model import Finding, Severity
 from promotion.gates.abi.symbols import LibraryExports, closure, unmet_needs, unmet_symbols
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from wheelkit.elf.snapshot import Elf
-from wheelkit.findings import some
 
 HIP = "libamdhip64.so.7"
 SYSTEM = frozenset({"libc.so.6"})
@@ -78,12 +77,6 @@ def test_symbols_of_missing_library_are_not_reported() -> None:
     assert (found.code, found.severity) == ("needed-unresolved", Severity.ERROR)
 
 
-def test_unmet_needs_name_other_sonames() -> None:
-    user = elf(needed=("libamdhip64.so.6", "libnuma.so.1", HIP, "libc.so.6"))
-    (found,) = unmet_needs(user, SYSTEM, OFFERS, ROCM)
-    assert f"needs libamdhip64.so.6 (available: {HIP}), libnuma.so.1, which neither {ROCM}" in found.message
-
-
 @pytest.mark.parametrize(
     ("soname", "remedy"),
     [
@@ -99,8 +92,3 @@ def test_unmet_needs_name_rocm_that_has_the_library(soname: str, remedy: str) ->
 def test_closure_is_breadth_first_and_finite() -> None:
     names = [found.soname for found in closure(("libplain.so.1", HIP, "libc.so.6"), OFFERS)]
     assert names == ["libplain.so.1", HIP, "libdeep.so.1"]
-
-
-def test_some_shows_first_names() -> None:
-    assert some(["a", "b"]) == "a, b"
-    assert some(list("abcdef")) == "a, b, c, d and 2 more"

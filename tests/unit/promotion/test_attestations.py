@@ -9,8 +9,6 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from promotion.evidence.attestations import (
     ANY,
@@ -20,7 +18,6 @@ from promotion.evidence.attestations import (
     Identity,
     attestation_problems,
     parse_rule,
-    wheels_by_signer,
 )
 from promotion.evidence.evidence import EvidenceFile
 from promotion.policy.verdict import verdict
@@ -40,7 +37,6 @@ PRIVATE = "a" * 64
 PROJECTS = ("jax-rocm{major}-pjrt", "jax-rocm{major}-plugin", "jaxlib")
 RULE = AttestationRule(required=PROJECTS, trust=PUBLIC, identities={"release": ME})
 NOW = datetime(2026, 1, 3, tzinfo=UTC)
-SAID = [EvidenceFile(evidence=replace(GOOD, set_digest=SET.digest), key=MINE)]
 
 STATES: dict[str, AttestationReport | None] = {
     "absent": None,
@@ -94,22 +90,6 @@ def test_attestation_problems_match_truth_table() -> None:
     assert 0 < opened < len(rows) / 2
 
 
-def allowed(attested: list[AttestationReport], rule: AttestationRule) -> bool:
-    return verdict(SET, SAID, replace(POLICY, attestations=rule), now=NOW, attested=attested).allowed
-
-
-def test_verdict_applies_rule_and_names_signers() -> None:
-    good = [AttestationReport(wheel=name, signers=(ME,), trust=PUBLIC, notes=("The root is old.",)) for name in NAMES]
-    word = verdict(SET, SAID, replace(POLICY, attestations=RULE), now=NOW, attested=good)
-    assert (word.blocked_by, word.warnings) == ((), ("The root is old.",))
-    assert word.attested == {str(ME): tuple(sorted(NAMES))}
-    word = verdict(SET, SAID, replace(POLICY, attestations=RULE), now=NOW)
-    assert word.blocked_by == tuple(
-        f"{name} has no attestation, which the policy requires: run `ci_build attest` on the set." for name in NAMES
-    )
-    assert word.attested == {}
-
-
 def test_verdict_requires_attestations_of_named_projects_only() -> None:
     theirs = replace(SET, wheels=tuple(replace(wheel, source_sha256=wheel.sha256) for wheel in SET.wheels))
     assert all(wheel.as_published for wheel in theirs.wheels)
@@ -132,57 +112,6 @@ def test_identities_match_exactly(field: str) -> None:
 
 
 GOOD_ONE = AttestationReport(wheel=NAMES[0], signers=(ME,), trust=PUBLIC)
-TEXT = st.sampled_from([*(getattr(ME, field.name) for field in fields(Identity)), FORK.repository, "x", ""])
-IDENTITY = st.sampled_from([ME, FORK]) | st.builds(Identity, issuer=TEXT, repository=TEXT, workflow=TEXT, ref=TEXT)
-ATTESTED = st.builds(
-    AttestationReport,
-    wheel=st.sampled_from([*NAMES, "other.whl"]),
-    signers=st.lists(IDENTITY, max_size=2).map(tuple),
-    trust=st.sampled_from([PUBLIC, PRIVATE, ""]),
-    problems=st.sampled_from([(), (), (), ("It is forged.",)]),
-)
-RULES = st.builds(
-    AttestationRule,
-    required=st.sampled_from([(), PROJECTS[:1], PROJECTS]),
-    trust=st.sampled_from([ANY, PUBLIC, PRIVATE]),
-    identities=st.none() | st.dictionaries(st.sampled_from(["a", "b"]), IDENTITY, max_size=2),
-)
-FACTS = st.lists(ATTESTED, max_size=5) | st.just([replace(GOOD_ONE, wheel=name) for name in NAMES])
-
-
-@given(facts=FACTS, rule=RULES, more=ATTESTED, at=st.integers(0, 5))
-def test_adding_invalid_report_never_allows(
-    facts: list[AttestationReport], rule: AttestationRule, more: AttestationReport, at: int
-) -> None:
-    bad = replace(more, problems=("It is forged.",))
-    assert not allowed([*facts[:at], bad, *facts[at:]], rule)
-
-
-@given(facts=FACTS, rule=RULES)
-def test_removing_report_never_allows(facts: list[AttestationReport], rule: AttestationRule) -> None:
-    strict = replace(rule, required=PROJECTS)
-    for at, one in enumerate(facts):
-        alone = [*attestation_problems(NAMES, (), rule, [one])]
-        if not alone:
-            rest = [*facts[:at], *facts[at + 1 :]]
-            assert allowed(facts, strict) or not allowed(rest, strict)
-    assert not allowed([], strict)
-
-
-@given(facts=FACTS, rule=RULES, name=st.sampled_from(["a", "b", "c"]))
-def test_removing_identity_never_allows(facts: list[AttestationReport], rule: AttestationRule, name: str) -> None:
-    named = rule.identities or {}
-    fewer = replace(rule, identities={key: who for key, who in named.items() if key != name})
-    assert allowed(facts, rule) or not allowed(facts, fewer)
-    assert allowed(facts, replace(rule, required=())) or not allowed(facts, rule)
-
-
-@given(facts=FACTS)
-def test_wheels_by_signer_skips_invalid_reports(facts: list[AttestationReport]) -> None:
-    told = wheels_by_signer(facts)
-    assert {name for names in told.values() for name in names} == {
-        one.wheel for one in facts if one.signers and not one.problems
-    }
 
 
 # The table in policy.toml
@@ -202,17 +131,11 @@ def test_parse_rule_reads_table() -> None:
 
 @pytest.mark.parametrize("change", [
     {"required": True},
-    {"required": [1]},
-    {"required": "yes"},
     {"trust": "some"},
     {"trust": "A" * 64},
-    {"trust": None},
     {"identities": "some"},
-    {"identities": []},
-    {"identities": {"x": {}}},
     {"identities": {"x": {**TABLE["identities"]["release"], "ref": ""}}},
     {"identities": {"x": {**TABLE["identities"]["release"], "repository": "any"}}},
-    {"identities": {"x": {**TABLE["identities"]["release"], "workflow": 7}}},
     {"identities": {"x": {**TABLE["identities"]["release"], "branch": "main"}}},
     {"surprise": 1},
 ])  # fmt: skip

@@ -8,7 +8,6 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 
 from core.errors import GateError, RequestError
 from core.model import Evidence, Severity
-from promotion.corpus.catalog import CompileCorpus, load_corpus
+from promotion.corpus.catalog import CompileCorpus
 from promotion.corpus.programs.declaration import Program
 from promotion.evidence.evidence import dump_evidence
 from promotion.gates.compile.budget import Budget, load_budget
@@ -31,7 +30,6 @@ from promotion.gates.compile.child_run import (
 )
 from promotion.gates.compile.compiled_code import CompiledCode, KernelMetadata
 from promotion.gates.compile.drift import PreviousCode, compare, previous_code
-from promotion.gates.compile.program_check import compiled_for
 from promotion.gates.compile.schedule import (
     Batch,
     Share,
@@ -41,7 +39,6 @@ from promotion.gates.compile.schedule import (
     share_machine,
     shares,
 )
-from promotion.gates.compile.view import failures, results
 from promotion.index.ledger import FIRST
 from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, apply_change
 from promotion.storage.directory_bucket import DirBucket
@@ -108,17 +105,6 @@ def test_shares_divides_programs_of_a_target_between_many_processes() -> None:
     assert work[0][0].programs == tuple(PROGRAMS[:30:2]), "neighbours take similar times"
 
 
-def test_shares_limits_programs_of_a_process() -> None:
-    many = [f"a.p{number}" for number in range(500)]
-    assert [dealt(share) for share in shares({"gfx942": many}, 2)] == [[("gfx942", 100)]] * 5
-
-
-def test_shares_keeps_few_programs_together() -> None:
-    assert len(shares({"gfx942": PROGRAMS[:9]}, 16)) == 1
-    assert shares({"gfx942": ()}, 4) == ()
-    assert shares({}, 4) == ()
-
-
 # Blame and continuation
 
 
@@ -153,16 +139,6 @@ class Sits:
 
 def work(*programs: str, target: str = "gfx942") -> Share:
     return (Batch(target=target, programs=programs),)
-
-
-def test_compile_share_runs_each_program_once() -> None:
-    sits = Sits(lambda program, _: program in ("b", "d"))
-    (done,) = compile_share(work("a", "b", "c", "d", "e"), sits)
-    assert [(r.program, r.fate) for r in done.results] == [
-        ("a", Fate.COMPILED), ("b", Fate.CRASHED), ("c", Fate.COMPILED), ("d", Fate.CRASHED), ("e", Fate.COMPILED),
-    ]  # fmt: skip
-    assert sits.asked == [("a", "b", "c", "d", "e"), ("c", "d", "e"), ("e",)]
-    assert len(done.runs) == 3
 
 
 def test_compile_share_continues_with_other_targets_after_a_crash() -> None:
@@ -201,25 +177,6 @@ def test_compile_share_repeats_killed_program_last() -> None:
     (again,) = compile_share(work("a", "b"), always)
     assert [r.fate for r in again.results] == [Fate.CRASHED, Fate.COMPILED]
     assert sum("a" in asked for asked in always.asked) == 2
-
-
-def test_compile_share_gives_up_without_progress() -> None:
-    asked = []
-
-    def run_child(share: Share) -> list[ChildRun]:
-        asked.append(share)
-        return [sitting(problem="It does not start.")]
-
-    (done,) = compile_share(work("a", "b"), run_child)
-    assert len(asked) == 4
-    assert {r.fate for r in done.results} == {Fate.NOT_RUN}
-    assert {run.problem for run in done.runs} == {"It does not start."}
-
-
-def test_compile_share_continues_after_similar_failures() -> None:
-    programs = [*(f"conv.{number}" for number in range(6)), *(f"fft.{number}" for number in range(6))]
-    (done,) = compile_share(work(*programs), Sits(lambda program, _: program.startswith("conv")))
-    assert [r.fate for r in done.results] == [Fate.CRASHED] * 6 + [Fate.COMPILED] * 6
 
 
 def test_compile_shares_runs_concurrently_and_raises_errors() -> None:
@@ -322,23 +279,6 @@ def test_journal_rejects_false_end_event(tmp_path: Path, change: dict[str, Any])
     assert not told.results
 
 
-def test_watch_measures_time_since_last_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [100.0]
-    monkeypatch.setattr("promotion.gates.compile.child_run.time.monotonic", lambda: clock[0])
-    told, _ = journal(tmp_path, "a.b")
-    watch = ChildWatch([told], ProcessLimits(start_seconds=50, program_seconds=10, memory=1 << 60), threading.Event())
-    nobody = 2**22 + 1
-    clock[0] = 149
-    assert watch(nobody) == ""
-    say(tmp_path, {"event": "start", "program": "a.b"})
-    assert watch(nobody) == ""
-    clock[0] = 158
-    assert watch(nobody) == ""
-    clock[0] = 160
-    assert watch(nobody) == "made no progress for 10 s"
-    assert watch.fate is Fate.HUNG
-
-
 def test_watch_measures_time_of_next_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr("promotion.gates.compile.child_run.time.monotonic", lambda: clock[0])
@@ -401,14 +341,6 @@ def test_budget_forbids_spills_without_entry(tmp_path: Path) -> None:
     assert list(held.excesses("b.b", "gfx1100", "0.10.2", [])) == []
 
 
-def test_budget_uses_most_generous_entry(tmp_path: Path) -> None:
-    more = ENTRY.replace("16", "20").replace("gfx11*", "*")
-    held = budget(tmp_path, ENTRY + more + "matrix_cores_idle = true\n")
-    assert list(held.excesses("a.b", "gfx1100", "0.10.2", [code(scratch_bytes=20)])) == []
-    assert held.idle("a.b", "gfx942", "0.10.2") == "indexed array"
-    assert held.idle("a.b", "gfx942", "0.12.0") == ""
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -420,17 +352,6 @@ def test_load_budget_refuses_invalid_entries(tmp_path: Path, change: tuple[str, 
     (tmp_path / "b.toml").write_text(f"schema = 1\n{ENTRY}".replace(*change))
     with pytest.raises(GateError, match="Cannot load"):
         load_budget(tmp_path / "b.toml")
-
-
-def test_every_budget_entry_matches_a_program() -> None:
-    corpus = load_corpus()
-    for allowance in load_budget().allowances:
-        for pattern in allowance.programs:
-            assert any(fnmatchcase(program.name, pattern) for program in corpus.programs), pattern
-        for pattern in allowance.targets:
-            assert any(fnmatchcase(target, pattern) for target in corpus.specs), pattern
-        assert allowance.jax, "which versions of jax it was seen with"
-        assert allowance.matrix_cores_idle or allowance.vgpr_spills or allowance.sgpr_spills or allowance.scratch_bytes
 
 
 # Drift
@@ -496,53 +417,7 @@ CORPUS = CompileCorpus(
 )
 
 
-@pytest.mark.parametrize(
-    ("corpus", "names", "expected"),
-    [
-        ("full", (), ["lax.dot", "lax.sort", "fft.fft"]),
-        ("small", (), ["lax.dot", "fft.fft"]),
-        ("small", ("lax.sort",), ["lax.sort"]),
-        ("full", ("lax",), ["lax.dot", "lax.sort"]),
-    ],
-)
-def test_choose_returns_programs_of_corpus_or_names(corpus: str, names: Sequence[str], expected: list[str]) -> None:
-    assert [program.name for program in CORPUS.choose(corpus, names)] == expected
-
-
 @pytest.mark.parametrize(("corpus", "names", "says"), [("tiny", (), "Unknown"), ("full", ("lax.dott",), "lax.dot")])
 def test_choose_refuses_unknown_corpus_or_program(corpus: str, names: Sequence[str], says: str) -> None:
     with pytest.raises(RequestError, match=says):
         CORPUS.choose(corpus, names)
-
-
-def test_compiled_for_returns_target_of_spec() -> None:
-    spec = 'rocm_compute_capability { gcn_arch_name: "gfx942:sramecc+:xnack-" }'
-    assert str(compiled_for("gfx942", spec)) == "gfx942:sramecc+:xnack-"
-    for wrong in (spec.replace("gfx942", "gfx950"), "nothing"):
-        with pytest.raises(GateError, match="spec of gfx942"):
-            compiled_for("gfx942", wrong)
-
-
-# Text output
-
-
-def test_results_and_failures_of_evidence() -> None:
-    told = compile_evidence("a" * 64, 1)
-    checks = [
-        {"name": "lax.dot", "outcome": "passed"},
-        {"name": "lax.sort", "outcome": "failed", "fate": "crashed", "error": "The process died of SIGFPE.\nstack"},
-        {"name": "fft.fft", "outcome": "known", "why": "no hipFFT"},
-        {"name": "lax.spill", "outcome": "failed", "fate": "compiled", "findings": ["spills-over-budget: 3"]},
-        {"name": "compiler", "outcome": "passed"},
-    ]
-    other = compile_evidence("a" * 64, 1, target="gfx950")
-    evidences = [replace(told, details={"checks": checks}), other]
-    assert results(evidences) == (
-        ("programs", "gfx942", "gfx950"),
-        [("lax", "1/3 (2 failed)", "1/1"), ("fft", "0/1 (1 known)", "-"), ("all", "1/4 (2 failed, 1 known)", "1/1")],
-    )
-    assert list(failures(evidences)) == [
-        "gfx942 lax.sort: crashed: The process died of SIGFPE.",
-        "gfx942 fft.fft: known: no hipFFT",
-        "gfx942 lax.spill: compiled: spills-over-budget: 3",
-    ]

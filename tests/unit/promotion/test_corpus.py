@@ -17,13 +17,6 @@ from promotion.corpus.catalog import CompileCorpus, load_corpus
 from promotion.corpus.expectations import COMPILES, ExpectationKind, load_expectations
 from promotion.corpus.programs.declaration import Argument, DeclarationError, declare
 
-GROUPS = {
-    *("numpy", "lax", "linalg", "fft", "random", "scipy", "nn", "image", "ops", "sharding", "pallas", "sparse"),
-    *("ffi", "dtypes", "transforms"),
-}
-COLLECTIVES = {
-    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", "collective_broadcast"),
-}
 CORPUS = load_corpus("2026-11-20")
 PROGRAMS = ("linalg.svd", "linalg.qr", "nn.attention")
 ENTRY = """
@@ -42,33 +35,6 @@ expires = 2027-01-31
 # Programs
 
 
-def test_corpora_cover_every_group() -> None:
-    full, small = CORPUS.programs, CORPUS.choose("small")
-    assert len(full) >= 100
-    assert {program.group for program in full} == GROUPS
-    assert {program.group for program in small} == GROUPS
-    assert set(small) < set(full)
-    assert len({program.name for program in full}) == len(full)
-    assert all(program.summary.endswith(".") for program in full)
-
-
-def test_each_collective_has_a_sharded_program() -> None:
-    eight = {program.name.partition(".")[2] for program in CORPUS.programs if program.devices == 8}
-    assert eight > COLLECTIVES
-    assert all("collectives" in program.needs for program in CORPUS.programs if program.devices == 8)
-
-
-def test_corpus_covers_each_type_and_feature() -> None:
-    full = CORPUS.programs
-    types = {argument.dtype for program in full for argument in program.arguments}
-    assert {"float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "bfloat16", "float16", "int4", "int8"} < types
-    assert {"float64", "complex64", "complex128", "int64"} < types
-    assert {feature for program in full for feature in program.needs} == {
-        *("f64", "fp8", "int4", "pallas", "ffi", "collectives"),
-    }
-    assert {"mfma", "wmma"} == {family for program in full for family in program.matrix_cores}
-
-
 def test_argument_parses_xla_notation() -> None:
     assert Argument.parse("bf16[8,128]") == Argument("bfloat16", (8, 128))
     assert Argument.parse("u32[]") == Argument("uint32", ())
@@ -79,9 +45,7 @@ def test_argument_parses_xla_notation() -> None:
     ("arguments", "options", "text"),
     [
         (("f31[8]",), {}, r"x\.y: 'f31\[8\]' is not an argument such as"),
-        (("f32[8",), {}, r"'f32\[8' is not an argument such as"),
         (("f32[8,8]@data",), {"devices": 8}, "must name one of data, model or - for each dimension"),
-        (("f32[8]@rows",), {"devices": 8}, "must name one of data, model or - for each dimension"),
         (("f32[8]@data",), {}, "mesh axes need 8 devices"),
         ((), {"devices": 4}, "devices must be 1 or 8"),
         ((), {"corpus": "tiny"}, "corpus must be 'small' or 'full'"),
@@ -145,18 +109,10 @@ def test_expectation_expires_after_its_last_day(tmp_path: Path) -> None:
 WRONG = [
     ("programs", 'programs = ["linalg.lu"]', r"entry 1: 'linalg\.lu' matches none of the programs"),
     ("programs", 'programs = "linalg.svd"', "entry 1: programs is not a list of patterns"),
-    ("programs", "programs = []", "entry 1: programs is not a list of patterns"),
     ("targets", 'targets = ["gfx906"]', "entry 1: 'gfx906' matches none of the targets"),
     ("jax", 'jax = "0.10"', "entry 1: jax is not a version specifier such as .*: '0.10'"),
     ("kind", 'kind = "ignored"', "entry 1: .*kind must be 'fails' or 'needs-device', not 'ignored'"),
-    ("kind", 'kind = "needs-device"', "entry 1: error is unknown"),
-    ("error", 'error = ""', "entry 1: error is not a string or is empty"),
     ("error", "", "entry 1: error is missing"),
-    ("reason", "", "entry 1: reason is missing"),
-    ("reason", "reason = 3", "entry 1: reason is not a string or is empty"),
-    ("owner", 'owner = " "', "entry 1: owner is not a string or is empty"),
-    ("expires", "", "entry 1: expires is missing"),
-    ("expires", 'expires = "soon"', "entry 1: expires is not a date"),
     ("expires", "expires = 2027-01-31T00:00:00", "entry 1: expires is not a date"),
     ("owner", 'owner = "XLA"\nsince = 2026', "entry 1: since is unknown"),
 ]
@@ -168,41 +124,11 @@ def test_invalid_expectation_is_refused(tmp_path: Path, key: str, line: str, tex
         load(tmp_path, re.sub(rf"^{key} = .*$", line, ENTRY, flags=re.MULTILINE))
 
 
-def test_load_expectations_reports_all_problems(tmp_path: Path) -> None:
-    broken = ENTRY.replace('reason = "There is no GEMM."', "").replace("gfx10*", "gfx7*")
-    with pytest.raises(
-        GateError, match=r"schema is not 1; unknown key 'wrong'; entry 1: reason is .*'gfx7\*' matches none"
-    ):
-        load(tmp_path, broken, schema="wrong = 1\n")
-    with pytest.raises(GateError, match="Cannot read"):
-        load(tmp_path, "[[[")
-
-
 @pytest.mark.parametrize("jax", [">=0.10.2,<0.13", "==0.10.2", "<=0.10", ">=0.9"])
 def test_overlapping_expectations_are_refused(tmp_path: Path, jax: str) -> None:
     other = ENTRY.replace("==0.10.*", jax).replace("linalg.*", "linalg.qr")
     with pytest.raises(GateError, match=r"entries 1 and 2 both apply to linalg\.qr on gfx1030 with jax "):
         load(tmp_path, ENTRY + other)
-
-
-@pytest.mark.parametrize("change", [("==0.10.*", ">=0.11"), ("linalg.*", "nn.*"), ("gfx10*", "gfx11*")])
-def test_disjoint_expectations_are_accepted(tmp_path: Path, change: tuple[str, str]) -> None:
-    assert len(load(tmp_path, ENTRY + ENTRY.replace(*change)).expectations) == 2
-
-
-def test_expectations_of_corpus_load() -> None:
-    for program, jax, kind in (
-        ("numpy.elementwise", "0.10.2", ExpectationKind.COMPILES),
-        ("sparse.csr_matvec", "0.10.2", ExpectationKind.NEEDS_DEVICE),
-        ("lax.convolution", "0.12.0", ExpectationKind.FAILS),
-        ("lax.convolution", "0.10.2", ExpectationKind.COMPILES),
-    ):
-        assert CORPUS.expectation(program, "gfx942", jax).kind is kind
-
-
-@pytest.mark.parametrize(("jax", "target"), [("0.10.2", "gfx942"), ("0.10.2", "gfx1201"), ("0.12.0", "gfx942")])
-def test_every_group_keeps_programs_that_must_compile(jax: str, target: str) -> None:
-    assert {p.group for p in CORPUS.programs if CORPUS.expectation(p.name, target, jax) is COMPILES} == GROUPS
 
 
 # Specs and digest
@@ -224,10 +150,7 @@ def test_each_xla_target_has_a_complete_spec() -> None:
         assert warp == ("64" if target in ("gfx908", "gfx90a", "gfx942", "gfx950") else "32"), target
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["child.py", "executable.py", "expectations.toml", "programs/lax.py", "specs/gfx942.txtpb", "specs/new.txtpb"],
-)
+@pytest.mark.parametrize("name", ["child.py", "expectations.toml", "programs/lax.py", "specs/new.txtpb"])
 def test_digest_changes_with_every_file(tmp_path: Path, name: str) -> None:
     folder = shutil.copytree(catalog.FOLDER, tmp_path / "corpus", ignore=shutil.ignore_patterns("__pycache__"))
     assert catalog.digest(folder) == catalog.digest()
@@ -287,10 +210,6 @@ def test_code_objects_finds_code_in_every_container() -> None:
 def test_code_objects_joins_blocks() -> None:
     long = code(bytes(range(256)) * 1000)
     assert executable.code_objects(riegeli(plain(long))) == [long]
-
-
-def test_code_objects_of_empty_executable_is_empty() -> None:
-    assert executable.code_objects(riegeli(plain(b"calls libraries only"))) == []
 
 
 def test_snappy_decompresses_copies() -> None:

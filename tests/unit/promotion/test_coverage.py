@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from core.errors import RequestError
-from core.model import Evidence, Outcome, Severity
+from core.model import Evidence, Severity
 from promotion.gates.common.runs import run_gates
 from promotion.gates.coverage import gate as coverage_gate
 from promotion.gates.coverage import kernel_rules
@@ -64,28 +64,10 @@ def with_code(folder: Path, made: MadeWheel, paths: Sequence[str], targets: Sequ
     return set_wheel(made, folder / "w", dict.fromkeys(paths, targets))
 
 
-def test_promised_target_without_code_fails(tmp_path: Path) -> None:
-    made = plugin()
-    made.files[PLUGIN_LIBRARIES[0]] = hip_library(GLIBC, fatbins=[fat_binary(["gfx942"])])
-    found = judge(tmp_path, with_code(tmp_path, made, PLUGIN_LIBRARIES))
-    assert found["gfx950"].outcome is Outcome.FAILED
-    assert found["gfx950"].counts["failed"] == 1
-    assert any("_linalg.so has no code for gfx950" in text for text in told(found["gfx950"]))
-    assert found["gfx942"].outcome is Outcome.FAILED, "the library is not what wheels.json says"
-    assert not any("no code for gfx942" in text for text in told(found["gfx942"]))
-
-
 def test_generic_code_covers_its_targets(tmp_path: Path) -> None:
     targets = ("gfx9-4-generic",)
     found = judge(tmp_path, with_code(tmp_path, pjrt(targets=targets), [PJRT_LIBRARY], targets))
     assert told(found["gfx942"]) == told(found["gfx950"]) == []
-
-
-def test_set_without_device_code_is_an_error(tmp_path: Path) -> None:
-    (wheel,) = [w for w in make_wheels(tmp_path / "w", pythons=("3.12",)) if w.wheel.name == "jaxlib"]
-    found = run_gates(*stage_wheels(tmp_path, [wheel]), [coverage_gate.GATE], NoProcesses(), Silent())
-    assert [evidence.outcome for evidence in found] == [Outcome.ERROR] * 2
-    assert "found nothing to check" in found[0].findings[0].message
 
 
 def with_kernels(folder: Path, held: Mapping[str, Sequence[str]], registered: Sequence[str], **form: Any) -> SetWheel:
@@ -93,24 +75,6 @@ def with_kernels(folder: Path, held: Mapping[str, Sequence[str]], registered: Se
     made = pjrt()
     made.files[PJRT_LIBRARY] = HostCode([registered], **form).library(folder, [kernel_bundle(held)])
     return with_code(folder, made, [PJRT_LIBRARY], tuple(held))
-
-
-def test_complete_kernels_pass(tmp_path: Path) -> None:
-    wheel = with_kernels(tmp_path, {"gfx942": [ADD, MUL, "rocprim_other"], "gfx950": [ADD, MUL]}, [ADD, MUL])
-    found = judge(tmp_path, wheel)
-    assert [evidence.findings for evidence in found.values()] == [(), ()]
-    details = {check["name"]: check for check in found["gfx942"].details["checks"]}
-    assert details[f"{wheel.wheel.filename}: {PJRT_LIBRARY}"]["kernels"] == 2
-
-
-@pytest.mark.parametrize("helper", [False, True])
-def test_kernel_without_code_for_target_is_an_error(tmp_path: Path, helper: bool) -> None:
-    held = {"gfx942": [ADD, MUL], "gfx950": [ADD]}
-    found = judge(tmp_path, with_kernels(tmp_path, held, [ADD, MUL], helper=helper))
-    assert told(found["gfx942"]) == []
-    (text,) = told(found["gfx950"])
-    assert text.startswith("kernel-missing: jax_rocm7_pjrt-")
-    assert text.endswith(f"{PJRT_LIBRARY} has no code for gfx950 of 1 registered kernel: {MUL}.")
 
 
 MHA = "jax_aiter/_kernels/lib/libmha_fwd.so"
@@ -136,8 +100,6 @@ def with_attention(folder: Path, targets: Sequence[str], *held: Mapping[str, Seq
     ("targets", "held", "lost"),
     [
         (("gfx942",), ({"gfx942": [FOR_GFX9]}, {}), {}),
-        (("gfx942", "gfx950"), ({"gfx942": [FOR_GFX9]}, {"gfx950": [FOR_GFX950]}), {}),
-        (("gfx942",), ({"gfx942": []}, {}), {"gfx942": FOR_GFX9}),
         (("gfx942", "gfx950"), ({"gfx942": [FOR_GFX9]}, {"gfx950": []}), {"gfx950": FOR_GFX950}),
     ],
 )
@@ -155,12 +117,6 @@ def test_attention_kernels_are_required_by_kind(
     assert (f"{JAX_AITER}: {MHA}" in checks) is ("gfx950" in targets)
 
 
-def test_finding_names_first_kernels(tmp_path: Path) -> None:
-    names = [f"_Z2k{n}v" for n in range(9)]
-    found = judge(tmp_path, with_kernels(tmp_path, {"gfx942": names, "gfx950": []}, names))
-    assert "of 9 registered kernels: _Z2k0v, _Z2k1v, _Z2k2v, ...." in told(found["gfx950"])[0]
-
-
 def test_generic_kernels_cover_their_targets(tmp_path: Path) -> None:
     wheel = with_kernels(tmp_path, {"gfx9-4-generic": [ADD]}, [ADD, MUL])
     for evidence in judge(tmp_path, wheel).values():
@@ -175,7 +131,6 @@ def test_generic_kernels_cover_their_targets(tmp_path: Path) -> None:
     [
         (MORI, "gfx1100", True), (MORI, "gfx942", False), (MORI, "gfx1250", False), (MORI, "gfx90a:xnack-", True),
         (WAVE32, "gfx942", True), (WAVE32, "gfx1100", False), (WAVE64, "gfx1201", True), (WAVE64, "gfx90a", False),
-        (WAVE64, "gfx9-4-generic", False), (WAVE64, "gfx11-generic", True), (ADD, "gfx1100", False),
     ],
 )  # fmt: skip
 def test_rules_apply_to_jax_0_12_and_rocm_7_14(kernel: str, target: str, excused: bool) -> None:
@@ -189,11 +144,8 @@ def test_rules_apply_to_jax_0_12_and_rocm_7_14(kernel: str, target: str, excused
     [
         ("0.12.0", "7.14.0", PJRT_LIBRARY, 3),
         ("0.12.0", "7.14.0", PLUGIN_LIBRARIES[0], 0),
-        ("0.12.0", "7.2.0", PJRT_LIBRARY, 1),
         ("0.11.1", "7.12.0", PJRT_LIBRARY, 2),
-        ("0.11.1", "7.12.0a20260301", PJRT_LIBRARY, 2),
         ("0.11.1", "7.11.0", PJRT_LIBRARY, 0),
-        ("0.10.2", "7.2.0", PJRT_LIBRARY, 0),
         ("0.12.1", "8.0", "jax_plugins/xla_rocm8/xla_rocm_plugin.so", 3),
     ],
 )
@@ -211,13 +163,10 @@ def test_gate_applies_kernel_rules(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "schema = 2\n[[only]]\n",
-        "schema = 1\nonly = []\nother = 1\n",
         'schema = 1\n[[only]]\njax = "0.12"\nmember = "x"\npattern = "x"\ntargets = ["gfx942"]\nreason = "y"\n',
         'schema = 1\n[[only]]\nrocm = "7.12"\nmember = "x"\npattern = "x"\ntargets = ["gfx942"]\nreason = "y"\n',
         'schema = 1\n[[only]]\njax = ">0.12"\nmember = "x"\npattern = "("\ntargets = ["gfx942"]\nreason = "y"\n',
         'schema = 1\n[[only]]\njax = ">0.12"\nmember = "x"\npattern = "x"\ntargets = ["gfx942"]\nreason = ""\n',
-        'schema = 1\n[[only]]\njax = ">0.12"\nmember = "x"\npattern = "x"\nreason = "y"\n',
     ],
 )
 def test_load_rules_refuses_invalid_entries(tmp_path: Path, text: str) -> None:

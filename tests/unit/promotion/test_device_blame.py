@@ -14,7 +14,7 @@ from core.errors import ProcessError
 from core.process import HostRunner, ProcessResult
 from promotion.gates.device import preflight_control
 from promotion.gates.device.blame import SET_UNUSABLE, Control, query_control
-from promotion.gates.device.expected_machine import PREFIX, preflight_check
+from promotion.gates.device.expected_machine import PREFIX
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.preflight import check_jax
 from tests.unit.promotion.test_device_machine import EXPECTED, PLUGIN, sick, site_with
@@ -59,14 +59,6 @@ def test_check_jax_attributes_failed_start(error: str, stage: str, control: Cont
     )
 
 
-def test_finding_ends_with_one_period() -> None:
-    """The error of a library may be a sentence."""
-    check = preflight_check("platform", "RuntimeError: this jax requires jaxlib >= 0.11.2.")
-    assert [finding.message for finding in check.findings] == [
-        "Platform: RuntimeError: this jax requires jaxlib >= 0.11.2."
-    ]
-
-
 @pytest.mark.parametrize(("version", "code"), [("7.2.1", SET_UNUSABLE), ("7.0.2", "environment")])
 def test_check_jax_does_not_blame_set_for_other_rocm(tmp_path: Path, version: str, code: str) -> None:
     expected, said = site_with(tmp_path, version)
@@ -106,14 +98,6 @@ def test_check_jax_imports_extension_modules(tmp_path: Path) -> None:
     )
     assert check.findings[0].code == SET_UNUSABLE
     assert "undefined symbol: hipsolverOld" in check.findings[0].message
-
-
-@pytest.mark.parametrize(("also", "stage", "remedy"), [(False, "devices", "--also"), (True, "devices", "doctor")])
-def test_check_jax_names_missing_packages_of_cuda(also: bool, stage: str, remedy: str) -> None:
-    answer = {"error": "RuntimeError: Unknown backend cuda", "stage": stage, "libraries": []}
-    (check,) = check_jax(answer, replace(EXPECTED, platform=JaxPlatform.CUDA, also=also), sick)
-    assert remedy in check.findings[0].remedy
-    assert check.findings[0].code == "environment"
 
 
 class FakeDriver:

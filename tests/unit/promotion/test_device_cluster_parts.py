@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
 
 from ci_build import cli
-from ci_build.release import device_cluster, device_gate
+from ci_build.release import device_cluster
 from ci_build.release.device_cluster import check_cluster_options, leased
 from core.errors import CiBuildError, GateError, MachineError, RequestError
 from core.process import HostRunner
-from core.tasks import Task, TaskContext, TaskResult
-from promotion.evidence.evidence import read_all
+from core.tasks import Task, TaskResult
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.gate import GateContext
-from promotion.gates.common.runs import run_gates
-from promotion.gates.device.cluster import ClusterRun, make_cluster_gate, run_shards, with_offered_devices
+from promotion.gates.device.cluster import ClusterRun, run_shards, with_offered_devices
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.machine import MachineInfo
 from promotion.gates.device.request import DeviceRequest
@@ -138,9 +135,7 @@ def test_shards_that_do_not_belong_together_are_refused(place: Place, change: Ch
     ("failed", "kind"),
     [
         ({"1/2": CiBuildError}, GateError),
-        ({"1/2": MachineError}, MachineError),
         ({"1/2": MachineError, "2/2": CiBuildError}, GateError),
-        ({"1/2": RequestError, "2/2": MachineError}, RequestError),
     ],
 )
 def test_failed_and_lost_shards_end_the_gate(
@@ -153,65 +148,11 @@ def test_failed_and_lost_shards_end_the_gate(
     assert type(raised.value) is kind
 
 
-def test_wrong_option_on_worker_is_not_evidence_of_set(place: Place) -> None:
-    context, config, tasks = place
-    tasks.failed = {"1/2": RequestError}
-    gate = make_cluster_gate(config, ClusterRun(tasks=tasks, shards=2))
-    with pytest.raises(RequestError, match="device gfx942 shard 1/2 on w: It broke"):
-        run_gates(context.bucket, context.staged, [gate], context.runner, context.progress, targets=("gfx942",))
-    stored = read_all(context.bucket, context.staged).values()
-    assert "device" not in {file.evidence.gate for file in stored}
-
-
-def test_worker_reproduces_tests_with_bucket_of_client(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    context, config, tasks = place
-    monkeypatch.chdir(tmp_path)
-    request = DeviceRequest(platform="cpu", python="3.12")
-    tasks.config = replace(config, request=request, bucket="stored")
-    tasks.failed = {"1/1": CiBuildError}
-    with pytest.raises(GateError):
-        run_shards(context, tasks.config, ClusterRun(tasks=tasks, shards=1))
-    seen = list[DeviceGateConfig]()
-
-    def run(own: DeviceGateConfig, *_: object, **__: object) -> None:
-        seen.append(own)
-        raise GateError("It stops here.")
-
-    monkeypatch.setattr(device_gate, "run", run)
-    (tmp_path / "worker").mkdir()
-    monkeypatch.chdir(tmp_path / "worker")
-    (task,) = tasks.tasks
-    there = TaskContext(
-        folder=tmp_path / "made", scratch=tmp_path / "scratch", cache=tmp_path, runner=HostRunner({}), stop=Event(),
-        inputs={name: given.path for name, given in task.inputs.items()},
-    )  # fmt: skip
-    with pytest.raises(GateError, match="stops here"):
-        device_cluster.run_shard(task.arguments, there)
-    assert seen[0].options["--bucket"] == str(tmp_path / "stored")
-
-
-def test_worker_without_shard_in_its_files_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    context, config, tasks = place
-
-    def nothing(given: Sequence[Task], work: Path) -> Iterator[TaskResult]:
-        (work / "empty").mkdir()
-        yield TaskResult(task=given[0], folder=work / "empty", worker="w")
-
-    monkeypatch.setattr(tasks, "run", nothing)
-    with pytest.raises(GateError, match="shard 1/2 returned 0 shards"):
-        run_shards(context, config, ClusterRun(tasks=tasks, shards=2))
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"tests": ("a",)}, "--test cannot be used with --cluster"),
         ({"shard": "1/2", "work": Path("w")}, "--shard, --work cannot be used"),
-        ({"image": "a@sha256:" + "0" * 64}, "--image cannot be used"),
-        ({"rocm": Path("/opt/rocm")}, "--rocm cannot be used"),
-        ({"platform": "cuda"}, "--platform=cuda cannot be used"),
         ({"jax_tests": "../jax"}, "--jax-tests is a folder of this machine: ../jax"),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,16 +52,6 @@ def test_reproduce_repeats_all_options() -> None:
         ),
         "--test=tests/a.py::A::test_one[x y]",
     ]
-
-
-def test_options_omit_defaults() -> None:
-    config = device_config(JaxPlatform.CPU, devices=(1, 8))
-    assert config.options == {"--platform": "cpu"}
-    own = replace(config, request=replace(config.request, rocm=Path("/cache/rocm"), rocm_of_set=True))
-    assert own.options == {"--platform": "cpu", "--rocm-of-set": ""}
-    # Relative paths become absolute.
-    here = replace(config, source=SuiteSource(location="jax"), bucket="bucket").options
-    assert (here["--jax-tests"], here["--bucket"]) == (str(Path("jax").absolute()), str(Path("bucket").absolute()))
 
 
 def test_options_cover_each_option_of_the_command() -> None:

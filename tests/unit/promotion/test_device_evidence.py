@@ -8,7 +8,6 @@ import json
 import tarfile
 from dataclasses import replace
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -22,12 +21,9 @@ from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.machine import MachineInfo
 from promotion.gates.device.preflight import check_host
 from promotion.policy.waivers import FlakeWaiver
-from promotion.storage.keys import StagedSet
-from tests.support.device_results import BINARY, RESULTS, WAIVER, again, checks_of, judged, result
-from tests.support.memory_bucket import MemoryBucket
+from tests.support.device_results import RESULTS, WAIVER, again, checks_of, judged, result
 
 V = TestVerdict
-STAGED = StagedSet(index="multi-arch", digest="a" * 64)
 
 
 def test_checks_of_tests_count_each_verdict() -> None:
@@ -52,10 +48,8 @@ def test_checks_of_preflight_count_no_tests() -> None:
 @pytest.mark.parametrize(
     ("name", "target", "waivers"),
     [
-        ("new", "gfx942", (WAIVER,)),
         ("odd", "gfx950", (WAIVER,)),
         ("odd", "gfx942", ()),
-        ("odd_too", "gfx942", (WAIVER,)),
     ],
 )
 def test_checks_of_tests_fail_on_flake_without_waiver(name: str, target: str, waivers: tuple[FlakeWaiver, ...]) -> None:
@@ -85,14 +79,6 @@ def test_checks_of_tests_fail_on_flakes_that_are_not_listed() -> None:
     assert [check.failed for check in checks_of(many, (every,)) if check.name.endswith("1 more flaky")] == [True]
 
 
-def test_checks_of_tests_list_first_failures_and_count_all() -> None:
-    many = tuple(result(f"t{n}", V.FAILED if n % 2 else V.ENVIRONMENT, f"E   no {n}") for n in range(2000))
-    config = checks_of(many)
-    assert len(config) == evidence.MAX_LISTED_TESTS + 2
-    assert sum(check.times for check in config if check.failed) == 1000
-    assert sum(check.times for check in config if check.skipped) == 1000
-
-
 def test_checks_of_tests_group_failures_of_one_cause() -> None:
     cause = "AttributeError: module 'jax' has no attribute 'new'"
     same = [result(f"t{n}", V.FAILED, f"line {n}\nE   {cause}\nE   more {n}") for n in range(282)]
@@ -110,34 +96,6 @@ def test_checks_of_tests_group_failures_of_one_cause() -> None:
     assert len(dump_evidence(judged(found))) < 10_000
 
 
-def test_to_junit_groups_failures_of_one_cause() -> None:
-    long = "frame\n" * 500 + "E   AttributeError: gone\n"
-    data = evidence.to_junit([result(f"t{n}", V.FAILED, long) for n in range(282)], "device.gfx942", again)
-    failures = ET.fromstring(data).findall(".//failure")
-    assert {failure.get("type") for failure in failures} == {"AttributeError: gone"}
-    assert [len(failure.text or "") > len(long) for failure in failures] == [True, *[False] * 281]
-    assert "The cause is that of tests/a_test.py::t0." in (failures[7].text or "")
-    assert "run tests/a_test.py::t7" in (failures[7].text or "")
-
-
-def test_checks_of_tests_tell_how_to_reproduce_a_failure() -> None:
-    (bad,) = (check for check in checks_of() if check.name.endswith("bad"))
-    assert bad.findings[0].message == "tests/a_test.py::bad failed: AssertionError: apples."
-    assert "run tests/a_test.py::bad" in bad.findings[0].remedy
-
-
-def test_to_junit_counts_and_escapes_binary_messages() -> None:
-    root = ET.fromstring(evidence.to_junit((*RESULTS, result("raw", V.FAILED, BINARY)), "device.gfx942", again))
-    (suite,) = root
-    assert {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped")} == {
-        "tests": "10",
-        "failures": "2",
-        "errors": "1",
-        "skipped": "4",
-    }
-    assert len(suite) == 10
-
-
 def test_attachments_are_reproducible(tmp_path: Path) -> None:
     for name in ("output.log", "gw0.crash", "gw0.jsonl", "plan.json", "secret.txt"):
         (tmp_path / "0000").mkdir(exist_ok=True)
@@ -150,12 +108,3 @@ def test_attachments_are_reproducible(tmp_path: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(files[evidence.LOGS])) as archive:
         assert "0000/secret.txt" not in archive.getnames()
         assert len(archive.getnames()) == 4
-
-
-def test_upload_stores_attachments_beside_the_set() -> None:
-    bucket = MemoryBucket()
-    config = evidence.upload(bucket, STAGED, "device", "gfx942:xnack-", {evidence.RESULTS: b"data"})
-    (key,) = bucket.list(STAGED.evidence)
-    assert key == STAGED.evidence + config[evidence.RESULTS]["name"]
-    assert not key.endswith(".json")
-    assert bucket.get(key) == b"data"

@@ -34,15 +34,10 @@ def slice_of(environ: Mapping[str, str], count: int = 8, platform: JaxPlatform =
     [
         ({}, [0, 1, 2, 3, 4, 5, 6, 7]),
         ({ROCR: "0,3,4,5"}, [0, 3, 4, 5]),
-        ({ROCR: "5, 3"}, [5, 3]),
         ({ROCR: ""}, []),
-        ({HIP: ""}, [0, 1, 2, 3, 4, 5, 6, 7]),
-        ({HIP: "1,2"}, [1, 2]),
         ({ROCR: "4,6,7", HIP: "2,0"}, [7, 4]),
-        ({ROCR: "4,6,7", CUDA: "1"}, [6]),
         ({HIP: "2", CUDA: "1"}, [2]),
         ({ROCR: "GPU-0000000000abc005,GPU-0000000000abc001"}, [5, 1]),
-        ({ROCR: "GPU-0000000000abc005,2"}, [5, 2]),
     ],
 )
 def test_visible_devices_applies_masks(environ: Mapping[str, str], expected: list[int]) -> None:
@@ -60,8 +55,6 @@ def test_visible_devices_on_cuda_reads_one_mask() -> None:
         ({ROCR: "0,9"}, "'9' is not a device"),
         ({ROCR: "0,0"}, "'0' twice"),
         ({ROCR: "GPU-0"}, "matches several devices"),
-        ({ROCR: "gpu1"}, "'gpu1' is not a device"),
-        ({ROCR: "-1"}, "'-1' is not a device"),
         ({ROCR: "1,2", HIP: "2"}, "HIP_VISIBLE_DEVICES=2: '2'"),
     ],
 )
@@ -75,11 +68,9 @@ def test_visible_devices_refuses_invalid_mask(environ: Mapping[str, str], said: 
     ("count", "memory", "cores", "ram", "expected"),
     [
         (1, 192, 64, 512, 16),
-        (1, 16, 64, 512, 8),
         (8, 192, 64, 512, 2),
         (2, 192, 6, 512, 3),
         (1, 192, 64, 18, 3),
-        (8, 1, 2, 4, 1),
     ],
 )
 def test_workers_per_device_is_limited_by_scarcest_resource(
@@ -95,18 +86,6 @@ def test_workers_per_device_depends_on_free_memory() -> None:
     assert workers_per_device([replace(device, free=None)], HOST) == 16
     assert workers_per_device([device, replace(device, free=7 * GIB)], HOST) == 3
     assert workers_per_device([], HOST) == 1
-
-
-@pytest.mark.parametrize(
-    ("host", "count"),
-    [
-        (Allotment(cpus=(0, 1), cores=2, memory=64 * GIB), 2),
-        (Allotment(cpus=(0, 1), cores=2, memory=5 * GIB), 1),
-        (HOST, 16),
-    ],
-)
-def test_leases_of_a_cpu_depend_on_cores_and_memory(host: Allotment, count: int) -> None:
-    assert len(leases(JaxPlatform.CPU, (), host)) == count
 
 
 def test_leases_number_rocm_device_from_zero() -> None:
@@ -161,16 +140,3 @@ def test_leases_use_every_device_once(
     if len(chosen) <= len(host.cpus):
         taken = [cpu for lease in lent for cpu in lease.cpus]
         assert sorted(taken) == list(host.cpus)
-
-
-@given(PLATFORMS, st.integers(1, 8), st.integers(1, 8), HOSTS)
-def test_leases_share_devices_evenly(platform: JaxPlatform, count: int, per_device: int, host: Allotment) -> None:
-    lent = leases(platform, fake_devices(count), host, per_device=per_device)
-    assert len(lent) == count * per_device
-    assert [lease.slot for lease in lent] == list(range(len(lent)))
-    held = [lease.device for lease in lent]
-    assert {held.count(device) for device in held} == {per_device}
-    # With any number of workers, none shares a device while another one is free.
-    for running in range(1, count + 1):
-        assert len(set(held[:running])) == running
-    assert int(lent[0].env["OMP_NUM_THREADS"]) * min(len(lent), host.cores) <= host.cores or host.cores < len(lent)

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
-
-from hypothesis import given
-from hypothesis import strategies as st
 
 from promotion.gates.device.lease import GIB, Allotment, JaxPlatform, Lease, leases, whole_machine_lease
 from promotion.gates.device.sessions.passes import (
@@ -20,10 +15,8 @@ from promotion.gates.device.sessions.passes import (
     base_env,
     passes,
     session_argv,
-    session_plan,
 )
 from tests.support.fake_devices import fake_devices
-from tests.unit.promotion.test_known_tests import entry
 
 HOST = Allotment(cpus=tuple(range(8)), cores=8, memory=64 * GIB)
 
@@ -71,16 +64,3 @@ def test_session_argv_with_and_without_workers() -> None:
     assert not any(word.startswith("--numprocesses") for word in alone)
     # A test that kills its parent must not kill the gate.
     assert alone[:3] == ["python", "-I", "-c"]
-
-
-@given(st.none() | st.sets(st.text(min_size=1)), st.sets(st.text(min_size=1)))
-def test_session_plan_is_json(only: set[str] | None, broken: set[str]) -> None:
-    names = None if only is None else list(only)
-    made = session_plan(ONE, only=names, broken=list(broken), skips=[entry()], most_left=1 << 30, gate=1)
-    plan = json.loads(json.dumps(made))
-    assert (plan["pass"], plan["broken"], plan["solo"], plan["gate"]) == ("single", sorted(broken), False, 1)
-    assert plan["only"] == (None if only is None else sorted(only))
-    assert plan["leases"] == [{"slot": 0, "device": "0", "cpus": [0], "env": {"X": "1"}, "nodes": [], "gauges": []}]
-    (skip,) = plan["skips"]
-    assert (skip["entry"], skip["reason"]) == ("no-mosaic", "no Mosaic for AMD")
-    assert re.fullmatch(skip["regex"], "tests/pallas/a_test.py::A::test_one")

@@ -75,7 +75,6 @@ def with_library(monkeypatch: pytest.MonkeyPatch, name: str, library: FakeLibrar
     [
         ("libcuda.so.1", "CUDA_ERROR_ILLEGAL_ADDRESS (700)"),
         ("libamdhip64.so.7", "hipErrorIllegalAddress (700)"),
-        ("libamdhip64.so.6", "hipErrorIllegalAddress (700)"),
     ],
 )
 def test_device_error_names_poisoned_context(monkeypatch: pytest.MonkeyPatch, name: str, said: str) -> None:
@@ -90,18 +89,10 @@ def test_device_error_names_poisoned_context(monkeypatch: pytest.MonkeyPatch, na
     assert not {"cuDevicePrimaryCtxRetain", "hipDeviceSynchronize"} & set(unused.calls)
 
 
-def test_device_error_without_driver_is_empty() -> None:
-    assert device_error() == ""
-
-
 @pytest.mark.parametrize(
     "text",
     [
-        "INTERNAL: CUDA error: Failed to synchronize: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access",
         "XlaRuntimeError: INTERNAL: hipErrorIllegalAddress",
-        "hipErrorLaunchFailure: unspecified launch failure",
-        "HIP_ERROR_IllegalAddress",
-        "CUDA_ERROR_ECC_UNCORRECTABLE",
         "hipErrorECCNotCorrectable",
         "HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION",
     ],

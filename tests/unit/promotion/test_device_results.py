@@ -67,13 +67,6 @@ def test_judge_blames_unfit_machine_for_failures() -> None:
     assert judge(TEST, [at(P, Ending.PASSED)], machine_unfit=True).verdict is TestVerdict.PASSED
 
 
-def test_judge_keeps_message_of_flake_and_entry_of_skip() -> None:
-    assert judge(TEST, [at(P, Ending.FAILED, "1 != 2"), at(F, Ending.PASSED)]).message == "1 != 2"
-    assert judge(TEST, [at(P, Ending.SKIPPED, "known", "ledger-7")]).entry == "ledger-7"
-    skipped = judge(TEST, [at(P, Ending.FAILED, "1 != 2"), at(F, Ending.SKIPPED, "no TPU", "suite")])
-    assert (skipped.message, skipped.entry) == ("no TPU", "suite")
-
-
 def test_killed_workers_are_named() -> None:
     attempts = {TEST: [at(P, Ending.KILLED), at(R, Ending.PASSED)]}
     results = [judge(TEST, attempts[TEST])]

@@ -106,11 +106,6 @@ def test_outcome_blames_machine_for_lack_of_memory(tmp_path: Path, kills: int, b
     assert is_machine_failure(attempt.message) is blamed
 
 
-def test_out_of_memory_kills_reads_kernels_counter(tmp_path: Path) -> None:
-    write_files(tmp_path, {"proc/vmstat": "nr_free_pages 7\noom_kill 3\nnr_oom_kill 9\n"})
-    assert (out_of_memory_kills(tmp_path), out_of_memory_kills(tmp_path / "none")) == (3, 0)
-
-
 @pytest.mark.parametrize(
     ("group", "counter"),
     [("0::/a/b", "a/b/memory.events"), ("5:memory:/a", "memory/a/memory.oom_control"), ("0::/x", "memory.events")],
@@ -121,21 +116,6 @@ def test_out_of_memory_kills_ignores_other_groups(tmp_path: Path, group: str, co
     assert out_of_memory_kills(tmp_path) == 3
     write_files(tmp_path, {f"sys/fs/cgroup/{counter}": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"})
     assert out_of_memory_kills(tmp_path) == 1
-
-
-@pytest.mark.parametrize(
-    ("leader_killed", "blamed", "suspected"), [(False, ["a_test.py::x"], []), (True, [], ["a_test.py::x"])]
-)
-def test_outcome_does_not_blame_orphaned_worker(
-    tmp_path: Path, leader_killed: bool, blamed: list[str], suspected: list[str]
-) -> None:
-    """If a test killed the controller, other workers fail with internal errors."""
-    session = PytestSession(HostRunner({}), tmp_path, "run", SessionLimits())
-    session.leader_killed = leader_killed
-    write(tmp_path, WORKER, COLLECT, COLLECTED, START, {"event": "internal", "text": "BrokenPipeError: [Errno 32]"})
-    outcome = session.outcome()
-    assert [death.id for death in outcome.died] == blamed
-    assert [death.id for death in outcome.suspects] == suspected
 
 
 def test_end_interrupted_kills_only_processes_of_an_abandoned_run(

@@ -81,20 +81,12 @@ def test_read_script_follows_sourced_file(tmp_path: Path) -> None:
     ("line", "said"),
     [
         ("export XLA_FLAGS=$(make_flags)", "XLA_FLAGS is computed"),
-        ("export XLA_FLAGS=`make_flags`", "XLA_FLAGS is computed"),
-        ("export XLA_FLAGS=$UNKNOWN", "XLA_FLAGS is computed"),
         ("if true; then\nexport XLA_FLAGS=--a\nfi", "XLA_FLAGS depends on a condition"),
         ("eval $(cat flags)", "it uses eval"),
-        ("declare -x XLA_FLAGS=--a", "it uses declare"),
-        ("source $(find . -name env.sh)", "sources a computed path"),
         ("source ../outside.sh", "outside the checkout"),
         ("source ci/not_there.sh", "ci/not_there.sh: the checkout has no such file"),
-        ("source ci/run_pytest_rocm.sh", "sources itself"),
         ("python -m pytest tests -k 'not slow'", "chooses tests with -k"),
-        ("python -m pytest tests -m 'not slow'", "chooses tests with -m"),
-        ("left=$(cat left)\npython -m pytest $left tests", "argument left is computed"),
         ("python -m pytest $LEFT tests", "argument LEFT is computed"),
-        ("LEFT=\nif true; then\nLEFT=--ignore=tests/a_test.py\nfi\npytest $LEFT", "depends on a condition"),
     ],
 )
 def test_read_script_refuses_computed_settings(tmp_path: Path, line: str, said: str) -> None:
@@ -128,18 +120,6 @@ left=$(cat left)
 eval "$(cat more)"
 pytest $left
 """
-
-
-def test_read_script_names_every_unreadable_line(tmp_path: Path) -> None:
-    with pytest.raises(GateError) as refused:
-        read(tmp_path, SCRIPT + OPEN)
-    first = len(SCRIPT.splitlines())
-    for line, why in ((2, "XLA_FLAGS depends on a condition"), (5, "it uses eval"), (6, "argument left is computed")):
-        assert f"ci/run_pytest_rocm.sh:{first + line}: " in refused.value.message
-        assert why in refused.value.message
-    assert refused.value.hint == "Give the values with --suite-env XLA_FLAGS=VALUE --suite-env left=VALUE."
-    with pytest.raises(GateError, match="argument left is computed"):
-        read_script(tmp_path, "ci/run_pytest_rocm.sh", {"XLA_FLAGS": "--slow"})
 
 
 def test_read_script_takes_given_values(tmp_path: Path) -> None:

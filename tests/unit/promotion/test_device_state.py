@@ -28,12 +28,6 @@ def outcome(items: Sequence[str] | None = (A, B, C), **more: Any) -> SessionOutc
     return SessionOutcome(items=None if items is None else tuple(items), **more)
 
 
-def test_remaining_tests_are_unfinished_ones() -> None:
-    state = PassState()
-    state.add(outcome(ended=(ended(A),)), Round.FIRST)
-    assert state.remaining() == [B, C]
-
-
 def test_crash_is_rerun_once_and_hang_is_not() -> None:
     state = PassState()
     state.add(outcome(ended=(ended(C, "failed"),), died=(died(A), died(B, Ending.HUNG))), Round.FIRST)
@@ -41,29 +35,6 @@ def test_crash_is_rerun_once_and_hang_is_not() -> None:
     state.add(outcome(died=(died(A),)), Round.FIRST)
     assert state.remaining() == []
     assert [item.round for item in state.tests[A]] == [Round.FIRST, Round.RERUN]
-
-
-def test_killed_test_is_rerun() -> None:
-    state = PassState()
-    state.add(outcome([A], died=(died(A, Ending.KILLED),)), Round.FIRST)
-    assert state.remaining() == [A]
-    state.add(outcome([A], ended=(ended(A),)), Round.FIRST)
-    assert judge(A, state.tests[A]).verdict is TestVerdict.PASSED
-
-
-def test_counts_never_exceed_tests_of_pass() -> None:
-    state = PassState()
-    assert state.counts() == (0, 0)
-    assert state.counts((A,), (A, B, C)) == (1, 3)
-    state.add(outcome(ended=(ended(A),), died=(died(B),)), Round.FIRST)
-    assert state.counts() == (2, 3)
-    # A later session repeats a crashed test, and collects the same tests.
-    assert state.counts((B,), (A, B, C)) == (2, 3)
-    assert state.counts((B, C), (A, B, C)) == (3, 3)
-    half = PassState(choose=lambda tests: tests[:1])
-    assert half.counts((), (A, B, C)) == (0, 0)
-    half.add(outcome(), Round.FIRST)
-    assert half.counts() == (0, 1)
 
 
 def test_suspects_run_alone_before_blame() -> None:

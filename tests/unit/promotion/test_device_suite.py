@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,11 +11,9 @@ import pytest
 
 from core.errors import InputError, ProcessError, RequestError
 from promotion.gates.device.lease import JaxPlatform
-from promotion.gates.device.sessions.passes import Suite, base_env
+from promotion.gates.device.sessions.passes import Suite
 from promotion.gates.device.suite import SuiteSource, jax_suite, parse_source, read_list, smoke_suite, suite_sizes
-from tests.support import cuda_faults
-from tests.support.files import write_files
-from tests.unit.promotion.test_device_shell_env import SCRIPT, checkout
+from tests.unit.promotion.test_device_shell_env import checkout
 
 
 def test_parse_source_requires_commit_of_address() -> None:
@@ -52,13 +49,6 @@ def test_jax_suite_copies_tests_without_jax(tmp_path: Path) -> None:
     assert "tests/d_test.py::" in suite.deselect
 
 
-def test_jax_suite_ignores_whole_folder(tmp_path: Path) -> None:
-    root = checkout(tmp_path / "jax-src", SCRIPT.replace("--ignore=tests/d_test.py", "--ignore=tests/deep"))
-    (root / "tests/deep").mkdir(parents=True)
-    tests = prepared(root, tmp_path / "work", size="large")
-    assert "tests/deep/" in tests.deselect
-
-
 def test_suite_id_changes_with_test_conditions(tmp_path: Path) -> None:
     root = checkout(tmp_path / "jax-src")
     files = ("tests/a_test.py", "conftest.py", "pyproject.toml", "build/test-requirements.txt", "docs/autodidax.py")
@@ -69,11 +59,6 @@ def test_suite_id_changes_with_test_conditions(tmp_path: Path) -> None:
         file.write_text((file.read_text() if file.exists() else "") + "# more\n")
         seen.add(prepared(root, tmp_path / f"work{number}", size="large").commit)
     assert len(seen) == len(files) + 2
-
-
-@pytest.mark.parametrize("platform", [JaxPlatform.ROCM, JaxPlatform.CUDA])
-def test_smoke_suite_workers_can_share_device(platform: JaxPlatform) -> None:
-    assert base_env(platform, smoke_suite().env)["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
 
 
 def test_listed_tests_and_files_are_chosen(tmp_path: Path) -> None:
@@ -107,33 +92,3 @@ def test_jax_suite_notes_missing_file_of_size(tmp_path: Path) -> None:
     tests = prepared(root, tmp_path / "work", size="small")
     assert tests.notes == (f"The suite lacks {gone} of size small.",)
     assert tests.files == tuple(there)
-
-
-def test_suite_sizes_grow() -> None:
-    assert {name: size.multi for name, size in suite_sizes().items()} == {
-        "small": False,
-        "medium": False,
-        "large": True,
-    }
-
-
-def test_smoke_suite_commit_is_digest_of_files() -> None:
-    tests = smoke_suite()
-    assert tests.commit.startswith("smoke-")
-    assert (tests.root / "pytest.ini").is_file()
-    assert len(list(tests.root.glob("test_*.py"))) >= 8
-
-
-def test_suite_of_cuda_faults_has_its_culprits(tmp_path: Path) -> None:
-    """Only machines with NVIDIA GPUs run this suite (docs/gpu-tests.md)."""
-    root = write_files(tmp_path / "faults", cuda_faults.FILES)
-    (tmp_path / "work").mkdir()
-    source = SuiteSource(location=str(root))
-    suite = jax_suite(source, JaxPlatform.CUDA, tmp_path / "work", NO_GIT, size="large")
-    culprits = {
-        f"tests/{file.name}::{node.name}"
-        for file in (suite.root / "tests").glob("*_test.py")
-        for node in ast.parse(file.read_text()).body
-        if isinstance(node, ast.FunctionDef) and not node.decorator_list and node.name.startswith("test_")
-    }
-    assert (culprits, suite.env) == (set(cuda_faults.CULPRITS), {"JAX_SKIP_SLOW_TESTS": "true"})

@@ -69,14 +69,9 @@ def test_record_refuses_evidence_of_another_set(tmp_path: Path) -> None:
         lambda b: b.pop("counts"),
         lambda b: b.update(surprise=1),
         lambda b: b.update(outcome="excellent"),
-        lambda b: b.update(tier="rumour"),
         lambda b: b.update(schema=2),
-        lambda b: b.update(logs=[]),
         lambda b: b.update(details=None),
-        lambda b: b.update(ended=7),
-        lambda b: b.pop("schema"),
         lambda b: b.update(findings=[{"code": "x"}]),
-        lambda b: b.update(findings=7),
     ],
 )
 def test_load_evidence_refuses_invalid_field(change: Callable[[dict[str, Any]], object]) -> None:
@@ -84,12 +79,6 @@ def test_load_evidence_refuses_invalid_field(change: Callable[[dict[str, Any]], 
     change(body)
     with pytest.raises(BucketError, match="some/key"):
         load_evidence(json.dumps(body).encode(), "some/key")
-
-
-@pytest.mark.parametrize("data", [b"", b"[]", b"{", b"\xff", b"null"])
-def test_load_evidence_refuses_other_json(data: bytes) -> None:
-    with pytest.raises(BucketError, match="some/key"):
-        load_evidence(data, "some/key")
 
 
 def test_latest_selects_last_evidence() -> None:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from ci_build.cli.commands.gate_device import device, merge
 from core.errors import RequestError
-from core.model import ROCM_LOCK, GfxTarget, WheelSet
-from core.targets import family_of, load_table
-from promotion.policy.families import FAMILIES_FILE, Families, Trigger, load_families
+from core.model import ROCM_LOCK, WheelSet
+from core.targets import load_table
+from promotion.policy.families import Families, Trigger, load_families
 from promotion.policy.jobs import draw, job_matrix
 from promotion.policy.policy import load_policy
 from tests.support.wheel_sets import make_set
@@ -62,23 +58,6 @@ def toml(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def test_families_file_is_valid() -> None:
-    real = load_families()
-    assert real.of("gfx94X-dcgpu").targets == ("gfx942",)
-    assert {"gfx94X-dcgpu", "gfx950-dcgpu"} <= real.families.keys()
-    assert real.of("gfx94X-dcgpu").device_counts == (1, 8)
-    assert real.of("gfx906").device_counts == ()
-    told = set(re.findall(r"^#   (\w+)  ", FAMILIES_FILE.read_text(), re.MULTILINE))
-    used = {key for body in tomllib.loads(FAMILIES_FILE.read_text())["family"].values() for key in body}
-    assert used <= told
-
-
-@pytest.mark.parametrize("name", ["gfx94x-dcgpu", "gfx94X", "gfx942:xnack+", "94X-dcgpu", "gfx94X-dcgpu "])
-def test_families_match_names_exactly(name: str) -> None:
-    with pytest.raises(RequestError, match="Unknown family"):
-        load_families().of(name)
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -106,24 +85,6 @@ def test_families_match_names_exactly(name: str) -> None:
 def test_load_families_refuses_invalid_file(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(RequestError, match=re.escape(problem)):
         families(tmp_path, text)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [('"small"', '"tiny"'), ("shards = 1", "shards = 0"), ("false", '"no"'), ("minutes = 60", "minutes = 1e9"),
-     ("when.weekly", "when.monthly")],
-)  # fmt: skip
-def test_load_families_requires_complete_triggers(tmp_path: Path, old: str, new: str) -> None:
-    with pytest.raises(RequestError, match="is invalid"):
-        families(tmp_path, family("gfx942"), occasions=OCCASIONS.replace(old, new, 1))
-
-
-def test_family_bypass_becomes_policy_bypass(tmp_path: Path) -> None:
-    (bypass,) = families(tmp_path, family("gfx1151") + BYPASS).bypasses
-    assert bypass.index == "gfx1151"
-    assert bypass.covers("device", "gfx1151")
-    assert not bypass.covers("device", "gfx1150")
-    assert not bypass.covers("inspection", "gfx1151")
 
 
 def test_load_policy_includes_family_bypasses(tmp_path: Path) -> None:
@@ -190,12 +151,6 @@ def test_job_matrix_describes_jobs(tmp_path: Path) -> None:
     assert "--jax-tests" not in smoke.argv
 
 
-def test_job_matrix_of_smoke_suite_has_one_shard(tmp_path: Path) -> None:
-    jobs = job_matrix(families(tmp_path, THREE), when=Trigger.NIGHTLY, wheel_set=SET, jax_tests="smoke").jobs
-    assert {job.suite for job in jobs} == {"smoke"}
-    assert all(job.shard == "1/1" for job in jobs)
-
-
 def test_job_matrix_accepts_families_of_other_triggers(tmp_path: Path) -> None:
     three = families(tmp_path, THREE)
     matrix = job_matrix(three, when=Trigger.PRESUBMIT, wheel_set=SET, names=["gfx950", "gfx950"])
@@ -219,11 +174,6 @@ def test_job_matrix_has_jobs_for_targets_of_the_set_only() -> None:
     assert (old.jobs, old.without_runner, old.without_family) == ((), ("gfx906",), ())
 
 
-def test_job_matrix_keeps_features_of_targets() -> None:
-    matrix = job_matrix(load_families(), when=Trigger.WEEKLY, wheel_set=job_set("gfx942:xnack-", "gfx942:xnack+"))
-    assert {job.targets for job in matrix.jobs} == {("gfx942:xnack-", "gfx942:xnack+")}
-
-
 def test_job_matrix_refuses_what_the_set_lacks() -> None:
     with pytest.raises(RequestError, match=r"The set has no target of gfx1151\. Give a family with one of gfx942"):
         job_matrix(load_families(), when=Trigger.NIGHTLY, wheel_set=job_set("gfx942"), names=["gfx1151"])
@@ -231,35 +181,9 @@ def test_job_matrix_refuses_what_the_set_lacks() -> None:
         job_matrix(load_families(), when=Trigger.NIGHTLY, wheel_set=SET, pythons=["3.12", "3.14", "3.15"])
 
 
-def test_job_matrix_names_the_bucket() -> None:
-    for bucket, words in (("", ()), ("s3://wheels/a", ("--bucket", "s3://wheels/a"))):
-        made = job_matrix(load_families(), when=Trigger.NIGHTLY, wheel_set=SET, jax_tests="J", bucket=bucket)
-        assert made.merges
-        for argv in (*(job.argv for job in made.jobs), *(one.argv for one in made.merges)):
-            assert tuple(word for word in argv if "bucket" in word or "s3:" in word) == words
-
-
-@given(st.dictionaries(st.text("abc", min_size=1), st.integers(1, 9), min_size=1, max_size=4), st.text())
-def test_draw_is_deterministic(runners: dict[str, int], words: str) -> None:
-    label = draw(runners, words)
-    assert label in runners
-    assert draw(dict(reversed(runners.items())), words) == label
-
-
 def test_draw_respects_weights() -> None:
     drawn = [draw({"often": 9, "seldom": 1}, str(number)) for number in range(2000)]
     assert 0.86 < drawn.count("often") / 2000 < 0.94
-
-
-def test_job_options_exist_in_gate(tmp_path: Path) -> None:
-    two = families(tmp_path, family("gfx942", multi=EIGHT) + family("gfx1151", sanity_only=True))
-    known, joining = ({word for option in command.params for word in option.opts} for command in (device, merge))
-    for when in Trigger:
-        made = job_matrix(two, when=when, wheel_set=SET, jax_tests="URL@c")
-        for job in made.jobs:
-            assert {word for word in job.argv if word.startswith("--")} <= known
-        for one in made.merges:
-            assert {word for word in one.argv if word.startswith("--")} <= joining
 
 
 def test_job_matrix_merges_shards(tmp_path: Path) -> None:
@@ -276,15 +200,3 @@ def test_job_matrix_merges_shards(tmp_path: Path) -> None:
     assert [argv[5 : 5 + len(which)] for argv in shards] == [which] * 3
     for when in (Trigger.PRESUBMIT, Trigger.WEEKLY):
         assert job_matrix(two, when=when, wheel_set=SET, jax_tests="URL@c").merges == ()
-
-
-def test_policy_accepts_smoke_of_sanity_only_families() -> None:
-    for one in load_families().families.values():
-        index = family_of(map(GfxTarget.parse, one.targets))
-        for channel in ("nightly", "release"):
-            for where in (index, "multi-arch"):
-                gate = load_policy(where, channel=channel).gates["device"]
-                rules = {target: gate.of(target) for target in one.targets}
-                for rule in rules.values():
-                    assert rule.min_passed == (450 if one.sanity_only else 1000), (channel, where, one.name)
-        assert {rule.settings["size"] for rule in rules.values()} == {"" if one.sanity_only else "large"}

@@ -16,7 +16,7 @@ from core.errors import GateError, MachineError, ProcessError
 from core.process import ProcessResult
 from promotion.gates.common.installers import Installer, Pip, parse_config
 from promotion.gates.common.pythons import find_pythons
-from promotion.gates.common.requirements import locked, modules, wheels_for
+from promotion.gates.common.requirements import locked, wheels_for
 from promotion.gates.common.uv_installer import Uv
 from promotion.gates.install import pair, probe
 from promotion.gates.install.installation import InstallationSource, InstallationTest
@@ -59,10 +59,6 @@ def test_uv_options_translate_proxy_certificate_and_no_index() -> None:
     options = Uv("uv", parse_config("global.proxy='http://p:1'\nglobal.client-cert='/c'\n:env:.no-index='1'\n"))
     assert options.environment == {"ALL_PROXY": "http://p:1", "SSL_CLIENT_CERT": "/c"}
     assert options.no_index
-
-
-def test_uv_options_without_configuration_are_minimal() -> None:
-    assert Uv("uv", parse_config("")).arguments == ("--index-strategy=unsafe-best-match",)
 
 
 # Commands
@@ -137,11 +133,6 @@ def test_wheels_for_selects_wheels_of_python(tmp_path: Path) -> None:
     assert len(names) == 3
     assert all("py3-none" in name or "cp312-cp312" in name for name in names)
     assert {wheel.name for wheel in wheels_for(wheel_set, "3.13")} == {"jax-rocm7-pjrt"}
-
-
-def test_modules_depend_on_rocm_major(tmp_path: Path) -> None:
-    wheel_set = make_set(make_wheels(tmp_path))
-    assert modules(wheel_set) == ["jax", "jax_plugins.xla_rocm7", "jax_rocm7_plugin", "jaxlib"]
 
 
 LOCK = f"""
@@ -288,11 +279,8 @@ class FailingInstaller:
     ("said", "of_machine"),
     [
         ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", True),
-        ("error: failed to copy file\n  cause: No space left on device (os error 28)", True),
         ("ERROR: HTTP error 503 while getting https://h/x.whl: 503 Server Error: for url: https://h/x.whl", True),
-        ("cause: HTTP status server error (503 Service Unavailable) for url (https://h/simple/x/)", True),
         ("HTTPSConnectionPool(host='h', port=443): Read timed out.", True),
-        ("HTTPConnectionPool(host='127.0.0.1', port=1): Read timed out.", False),
         ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES", False),
     ],
 )

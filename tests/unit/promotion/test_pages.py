@@ -134,12 +134,6 @@ def test_project_pages_follow_standards() -> None:
     assert file["_tiers"] == {"gfx942": "compiled", "gfx1010": "structure"}
 
 
-def test_staging_pages_have_no_tier_and_time() -> None:
-    staged = replace(OFFER, tier="", tiers={}, uploaded="")
-    assert "tier" not in project_html("p", [staged])
-    assert not {"_tier", "_tiers", "upload-time"} & set(project_json("p", [staged])["files"][0])
-
-
 def test_links_are_relative_and_quoted() -> None:
     key = "v2/multi-arch/packages/jax-rocm7-plugin/" + OFFER.wheel.filename
     href = link("v2/multi-arch/simple/", "jax-rocm7-plugin", key)
@@ -167,11 +161,6 @@ def test_pages_sort_files_by_version() -> None:
     group = [of(version=version, filename=f"p-{version}.whl") for version in versions]
     page = json.loads(next(page.data for page in pages("s/", group) if page.key.endswith("plugin/index.json")))
     assert page["versions"] == ["0.9.1", "0.10.2", "0.10.2+rocm7.2", "0.10.2.post1"]
-
-
-@given(st.dictionaries(st.sampled_from("abcdefg"), st.lists(st.sampled_from("abcdefgxyz"), max_size=4)))
-def test_dependencies_first_returns_each_project_once(needs: dict[str, list[str]]) -> None:
-    assert sorted(dependencies_first(needs)) == sorted(needs)
 
 
 @given(st.dictionaries(st.integers(0, 20), st.lists(st.integers(0, 20), max_size=4)))

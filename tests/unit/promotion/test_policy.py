@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +12,7 @@ from core.model import Tier
 from core.targets import expand, load_table
 from promotion.policy.families import load_families
 from promotion.policy.gate_rules import GateRule, at_least
-from promotion.policy.policy import POLICY_FILE, channel_names, device_members_digest, edition, load_policy
+from promotion.policy.policy import POLICY_FILE, device_members_digest, edition, load_policy
 from promotion.policy.set_rules import missing_targets, unused_targets
 
 POLICY = load_policy("multi-arch")
@@ -37,29 +34,6 @@ def policy_file(tmp_path: Path, old: str, new: str) -> Path:
     path = tmp_path / "policy.toml"
     path.write_text(text.replace(old, new, 1))
     return path
-
-
-def test_load_policy_applies_index_values(tmp_path: Path) -> None:
-    path = tmp_path / "policy.toml"
-    path.write_text(POLICY_FILE.read_text() + '\n[local.index."gfx94X-dcgpu"]\npythons = 4\ntier = "device"\n')
-    special, usual = load_policy("gfx94X-dcgpu", file=path), load_policy("multi-arch", file=path)
-    assert (special.pythons, special.tier) == (4, Tier.DEVICE)
-    assert (usual.pythons, usual.tier) == (1, Tier.STRUCTURE)
-    assert special.gates == usual.gates
-
-
-def test_policies_of_all_channels_parse_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = policy_file(tmp_path, "schema = 2", "# Another file.\nschema = 2")
-    parsed, loads = list[str](), tomllib.loads
-
-    def counted(text: str) -> dict[str, Any]:
-        parsed.append(text)
-        return loads(text)
-
-    monkeypatch.setattr(tomllib, "loads", counted)
-    first = [load_policy("multi-arch", channel=channel, file=path) for channel in channel_names(path)]
-    assert parsed.count(path.read_text()) == 1
-    assert [load_policy("multi-arch", channel=policy.channel, file=path) for policy in first] == first
 
 
 @pytest.mark.parametrize(
@@ -128,16 +102,6 @@ def test_load_policy_refuses_invalid_file(tmp_path: Path, old: str, new: str) ->
         load_policy("multi-arch", file=policy_file(tmp_path, old, new))
 
 
-@pytest.mark.parametrize("like", ["nobody", "release", "local"])
-def test_load_policy_refuses_invalid_base_channel(tmp_path: Path, like: str) -> None:
-    path = policy_file(tmp_path, 'like = "local"', f'like = "{like}"')
-    if like == "local":
-        assert load_policy("multi-arch", channel="release", file=path).python_versions is None
-        return
-    with pytest.raises(RequestError, match=r"policy\.toml"):
-        load_policy("multi-arch", channel="release", file=path)
-
-
 def test_load_policy_refuses_unknown_channel() -> None:
     with pytest.raises(RequestError, match="no channel 'staging'"):
         load_policy("multi-arch", channel="staging")
@@ -147,20 +111,6 @@ def test_load_policy_refuses_unknown_channel() -> None:
 def test_policy_file_has_every_channel(channel: str) -> None:
     assert load_policy("multi-arch", channel=channel).channel == channel
     assert load_policy("", channel=channel).channel == channel, "without an index, as `attest --verify WHEEL` reads it"
-
-
-def test_load_policy_inherits_values() -> None:
-    nightly, release = (load_policy("multi-arch", channel=channel) for channel in ("nightly", "release"))
-    assert (nightly.wheels, release.pins) == (POLICY.wheels, POLICY.pins)
-    assert set(nightly.gates) == set(release.gates) == {*POLICY.gates, "device"}
-    assert (release.gates["abi"].min_passed, release.gates["abi"].may_skip) == (POLICY.gates["abi"].min_passed, False)
-    assert release.gates["compile"].settings == {"corpus": "full"}
-    assert release.gates["install"].settings == {"installers": "all"}
-    for policy in (nightly, release):
-        assert policy.tier is policy.required_tier("gfx942") is Tier.DEVICE
-        assert (policy.keys, policy.unsigned) == ({}, False)
-    assert not nightly.growth_blocks
-    assert release.growth_blocks
 
 
 INDEXES = ["multi-arch", *sorted(load_table().families)]
@@ -199,16 +149,6 @@ def _known(rule: GateRule) -> int:
     return rule.known_failures if isinstance(rule.known_failures, int) else len(rule.known_failures)
 
 
-def test_load_policy_merges_gate_values(tmp_path: Path) -> None:
-    path = tmp_path / "policy.toml"
-    path.write_text(POLICY_FILE.read_text() + "\n[nightly.index.gfx90a.gates.device]\nmay_skip = false\n")
-    changed, usual = (
-        load_policy(index, channel="nightly", file=path).gates["device"] for index in ("gfx90a", "gfx908")
-    )
-    targets = {target: replace(rule, may_skip=False) for target, rule in usual.targets.items()}
-    assert changed == replace(usual, may_skip=False, targets=targets)
-
-
 def test_load_policy_merges_values_of_targets(tmp_path: Path) -> None:
     """The image holds for every target, and a target's own values keep those of its family."""
     image = f"registry/name@sha256:{'0' * 64}"
@@ -238,17 +178,6 @@ def test_load_policy_refuses_image_without_digest(tmp_path: Path, image: str) ->
         load_policy("multi-arch", channel="release", file=path)
 
 
-def test_release_requires_multi_gpu_tests_where_runners_exist() -> None:
-    multi = {name for name, family in load_families().families.items() if family.multi}
-    covered = {target for name in multi for target in load_table().families[name]}
-    assert "gfx942" in covered
-    for index in INDEXES:
-        gate = load_policy(index, channel="release").gates["device"]
-        required = {target for target in load_table().targets if "passes" in gate.of(target).settings}
-        assert required == covered, index
-        assert {gate.of(target).settings["passes"] for target in required} == {"single multi"}
-
-
 @pytest.mark.parametrize("channel", ["nightly", "release"])
 def test_policy_requires_device_tests_only_of_targets_with_runners(channel: str) -> None:
     """A set for all default targets can be promoted without a bypass."""
@@ -257,22 +186,6 @@ def test_policy_requires_device_tests_only_of_targets_with_runners(channel: str)
     tested = [target for target in required if (one := families.of_target(target)) and (one.single or one.multi)]
     assert {"gfx942", "gfx950"} <= {*map(str, required)}
     assert tested == required
-
-
-@pytest.mark.parametrize("channel", ["nightly", "release"])
-def test_policy_requires_rocm_platform(channel: str) -> None:
-    for index in INDEXES:
-        gate = load_policy(index, channel=channel).gates["device"]
-        for target in ("any", *load_table().targets):
-            assert gate.of(target).settings["platform"] == "rocm"
-
-
-def test_required_targets_follow_index() -> None:
-    nightly = {index: load_policy(index, channel="nightly").required_targets for index in INDEXES}
-    assert nightly["multi-arch"] == ("gfx942", "gfx950")
-    assert nightly["gfx110X-all"] == ("gfx1100", "gfx1101", "gfx1102", "gfx1103")
-    assert len(load_policy("multi-arch", channel="release").required_targets) == 9
-    assert POLICY.required_targets == ()
 
 
 def test_gate_inputs_include_device_members_not_bypasses(tmp_path: Path) -> None:

@@ -35,26 +35,10 @@ def problems(wheel_set: WheelSet) -> list[str]:
     return [item.message for item in compare_record(replace(RECORD, wheel_set=wheel_set))]
 
 
-def test_true_record_has_no_findings() -> None:
-    assert problems(RECORD.wheel_set) == []
-    assert [info.get("jax_version") for info in RECORD.infos] == ["0.10.2", "0.10.2", None]
-
-
 def test_adopted_wheel_is_its_own_source() -> None:
     """Its build information has the source of the build before."""
     own = tuple(replace(wheel, source_sha256=wheel.sha256, source_size=wheel.size) for wheel in RECORD.wheel_set.wheels)
     assert problems(replace(RECORD.wheel_set, wheels=own, inputs=())) == []
-
-
-def test_other_projects_come_from_index_of_user() -> None:
-    wheels = tuple(replace(w, requires_dist=(*w.requires_dist, "numpy>=2.0")) for w in RECORD.wheel_set.wheels)
-    found = [*set_differences(replace(RECORD.wheel_set, wheels=wheels), RECORD.reports, RECORD.infos)]
-    assert found == []
-
-
-def test_label_names_rocm_of_wheel_without_build_info() -> None:
-    found = [*set_differences(replace(RECORD.wheel_set, rocm_version="7.1.0"), RECORD.reports, [{}, {}, {}])]
-    assert [item.message.rpartition(" is for ")[2] for item in found] == ["ROCm 7.2.0."] * 2
 
 
 def test_compiler_contradicts_rocm_of_set(tmp_path: Path) -> None:
@@ -75,10 +59,7 @@ def test_compiler_contradicts_rocm_of_set(tmp_path: Path) -> None:
     ("files", "source", "stamp", "message"),
     [
         ({"rocm.lock": "7" * 64}, {"rocm": "7" * 64}, "7" * 64, ""),
-        ({}, {"rocm": "7" * 64}, "7" * 64, ""),  # of an older version
-        ({}, None, None, ""),
         ({"rocm.lock": "7" * 64}, {"rocm": "8" * 64}, "7" * 64, f"{'7' * 64}, but wheels.json was made with a ROCm"),
-        ({"rocm.lock": "7" * 64}, {}, "7" * 64, "but wheels.json was made"),
         ({"rocm.lock": "7" * 64}, None, "7" * 64, "but wheels.json was made"),
         ({"rocm.lock": "7" * 64}, {"rocm": "7" * 64}, "8" * 64, "but jax_rocm7_pjrt-"),
         ({"rocm.lock": "7" * 64}, {"rocm": "7" * 64}, None, "but jax_rocm7_pjrt-"),
@@ -143,8 +124,6 @@ GOOD = {"jax": "0.10.2", "sha256": "a"}
     [
         ("constraints.txt", "jax==0.10.2\njax-rocm7-pjrt==1\n"),
         ("pylock.toml", LOCK.format(**GOOD)),
-        ("pylock.toml", 'requires-python = ">=3.12"\n' + LOCK.format(**GOOD)),
-        ("pylock.toml", LOCK.format(**GOOD).replace("py3-none", "cp311-abi3")),
         ("sbom.cdx.json", BILL.format(**GOOD)),
     ],
 )

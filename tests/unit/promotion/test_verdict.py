@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from core.model import Evidence, Finding, Outcome, Severity, Tier, Verdict, WheelSet
 from promotion.evidence.evidence import ENVIRONMENT, EvidenceFile
-from promotion.index.ledger import PromotedSet
 from promotion.index.page_diff import weakest
-from promotion.policy.gate_rules import GateRule, at_least
+from promotion.policy.gate_rules import GateRule
 from promotion.policy.policy import Policy, load_policy
 from promotion.policy.verdict import verdict as judge
-from tests.support import sets
-from tests.support.wheel_sets import PJRT_LIBRARY, but, make_set, make_wheels, passing_evidence
+from tests.support.wheel_sets import but, make_set, make_wheels, passing_evidence
 
 POLICY = load_policy("multi-arch")
 NOW = datetime(2026, 1, 3, tzinfo=UTC)
-DAY_OLD = "2026-01-02T00:00:00Z"
 DEVICE = GateRule(tier=Tier.DEVICE, per="tier", min_passed=1, may_skip=False, known_failures=0)
 WRONG = Finding(code="x", severity=Severity.ERROR, message="The library is broken.", remedy="")
 WARNED = replace(WRONG, severity=Severity.WARNING, message="It may be broken.")
@@ -33,11 +27,6 @@ WARNED = replace(WRONG, severity=Severity.WARNING, message="It may be broken.")
 def verdict(wheel_set: WheelSet, evidences: Sequence[Evidence], policy: Policy, **more: Any) -> Verdict:
     """Return the verdict on unsigned evidence."""
     return judge(wheel_set, [EvidenceFile(evidence=evidence) for evidence in evidences], policy, now=NOW, **more)
-
-
-def promoted(wheel_set: WheelSet, *, size: int) -> PromotedSet:
-    """Return the previous set, with wheels of one size."""
-    return sets.promoted_set(*(sets.ledger_wheel(wheel.name, size=size) for wheel in wheel_set.wheels))
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +40,6 @@ def counts(**changes: Any) -> dict[str, Any]:
 
 def one(evidences: list[Evidence], gate: str) -> Evidence:
     return next(evidence for evidence in evidences if evidence.gate == gate)
-
-
-def test_verdict_allows_set_with_all_evidence(wheel_set: WheelSet) -> None:
-    word = verdict(wheel_set, passing_evidence(wheel_set), POLICY)
-    assert word.blocked_by == ()
-    assert word.allowed
-    assert word.tiers == {"gfx942": "compiled", "gfx950": "compiled"}
-    assert weakest(word.tiers) == "compiled"
 
 
 FAULTS: list[tuple[str, Callable[[list[Evidence]], list[Evidence]], str]] = [
@@ -145,14 +126,6 @@ def test_verdict_warns_about_failed_tests_without_rocm(wheel_set: WheelSet, tier
     assert not verdict(wheel_set, [*good, other], required).allowed
 
 
-def test_verdict_does_not_count_known_failures(wheel_set: WheelSet) -> None:
-    rule = replace(POLICY.gates["install"], min_passed=8, may_skip=False, known_failures=2)
-    policy = replace(POLICY, gates={**POLICY.gates, "install": rule})
-    for passed, allowed in ((8, True), (7, False), (6, False)):
-        evidence = but(passing_evidence(wheel_set), "install", counts=counts(passed=passed, known=9 - passed))
-        assert verdict(wheel_set, evidence, policy).allowed is allowed
-
-
 def test_verdict_needs_no_evidence_for_uncompilable_target(wheel_set: WheelSet) -> None:
     mixed = replace(wheel_set, targets=("gfx942:xnack-", "gfx1010", "gfx9-4-generic"))
     assert POLICY.gates["compile"].about(mixed, POLICY) == ("gfx942:xnack-",)
@@ -185,123 +158,12 @@ def test_verdict_accepts_later_pass(wheel_set: WheelSet) -> None:
     assert verdict(wheel_set, [*good, earlier], POLICY).allowed
 
 
-def no_code(wheel_set: WheelSet) -> WheelSet:
-    wheels = [
-        replace(w, members=tuple(replace(m, targets=("gfx942",)) if m.path == PJRT_LIBRARY else m for m in w.members))
-        for w in wheel_set.wheels
-    ]
-    return replace(wheel_set, wheels=tuple(wheels))
-
-
-SET_FAULTS: list[tuple[str, Callable[[WheelSet], WheelSet], str]] = [
-    (
-        "pjrt missing",
-        lambda s: replace(s, wheels=s.wheels[1:]),
-        "The set has 0 wheels of jax-rocm7-pjrt; one is required.",
-    ),
-    ("pjrt twice", lambda s: replace(s, wheels=(s.wheels[0], *s.wheels)), "The set has 2 wheels of jax-rocm7-pjrt"),
-    (
-        "one Python without plugin",
-        lambda s: replace(s, wheels=tuple(w for w in s.wheels if "plugin-0.10.2+rocm7.2.0-cp312" not in w.filename)),
-        "The set has 0 wheels of jax-rocm7-plugin for Python 3.12; one is required.",
-    ),
-    (
-        "a Python that is only promised",
-        lambda s: replace(s, python_versions=("3.11", "3.12", "3.13")),
-        "The set has 0 wheels of jaxlib for Python 3.13; one is required.",
-    ),
-    ("another major", lambda s: replace(s, rocm_version="10.0.0"), "The set has 0 wheels of jax-rocm10-pjrt"),
-    (
-        "a wheel that nobody asked for",
-        lambda s: replace(s, wheels=(*s.wheels, replace(s.wheels[0], name="stranger"))),
-        "The set has a wheel of stranger, which the policy does not permit.",
-    ),
-    ("no pin", lambda s: replace(s, pins={}), "The set does not pin jax."),
-    ("no Python", lambda s: replace(s, python_versions=()), "The set is for 0 Python versions; 1 are required."),
-    ("no target", lambda s: replace(s, targets=()), "The set names no gfx target."),
-    ("a target without code", no_code, f"{PJRT_LIBRARY} does not declare code for gfx950."),
-    (
-        "a library that is gone",
-        lambda s: replace(s, wheels=tuple(replace(w, members=()) for w in s.wheels)),
-        "jax_rocm7_plugin/_solver.so does not declare code for gfx942.",
-    ),
-    (
-        "not a wheel's name",
-        lambda s: replace(s, wheels=tuple(replace(w, filename="x.zip") for w in s.wheels)),
-        "The set has 0 wheels of jaxlib for Python 3.11",
-    ),
-]
-
-
-@pytest.mark.parametrize(("fault", "sentence"), [row[1:] for row in SET_FAULTS], ids=[row[0] for row in SET_FAULTS])
-def test_verdict_blocks_incomplete_set(
-    wheel_set: WheelSet, fault: Callable[[WheelSet], WheelSet], sentence: str
-) -> None:
-    broken = fault(wheel_set)
-    word = verdict(broken, passing_evidence(broken), POLICY)
-    assert not word.allowed
-    assert any(sentence in reason for reason in word.blocked_by), word.blocked_by
-
-
-def test_verdict_lists_all_reasons(wheel_set: WheelSet) -> None:
-    word = verdict(replace(wheel_set, pins={}), [], POLICY)
-    gates = sum(len(rule.about(wheel_set, POLICY)) for rule in POLICY.gates.values())
-    assert len(word.blocked_by) == 1 + gates + 2  # the pin; every gate; a tier for each target
-    assert word.tiers == {"gfx942": "none", "gfx950": "none"}
-    assert weakest(word.tiers) == "none"
-
-
-def test_verdict_blocks_weaker_tier(wheel_set: WheelSet) -> None:
-    good = passing_evidence(wheel_set)
-    on_device = [replace(e, gate="device", tier=Tier.DEVICE) for e in good if e.target == "gfx942"]
-    strict = replace(POLICY, tier=Tier.DEVICE)
-    word = verdict(wheel_set, [*good, *on_device], strict)
-    assert "gfx942 was tested at tier compiled; device is required." in word.blocked_by, "not a gate of the policy"
-    strict = replace(
-        strict,
-        gates={**POLICY.gates, "device": DEVICE},
-    )
-    word = verdict(wheel_set, [*good, *on_device], strict)
-    assert word.blocked_by == (
-        "The gate device for gfx950 has not run on this set.",
-        "gfx950 was tested at tier compiled; device is required.",
-    )
-    assert word.tiers == {"gfx942": "device", "gfx950": "compiled"}
-    assert weakest(word.tiers) == "compiled"
-
-
-@given(st.randoms(use_true_random=False))
-def test_verdict_is_independent_of_order(wheel_set: WheelSet, shuffler: random.Random) -> None:
-    evidence = passing_evidence(wheel_set)
-    evidence += but(evidence, "install", outcome=Outcome.FAILED)
-    shuffled = list(evidence)
-    shuffler.shuffle(shuffled)
-    assert verdict(wheel_set, shuffled, POLICY) == verdict(wheel_set, evidence, POLICY)
-
-
 # Requirements of the policy for evidence
 
 
 def test_verdict_tolerates_clock_skew(wheel_set: WheelSet) -> None:
     evidence = but(passing_evidence(wheel_set), "install", ended="2026-01-03T00:05:00Z")
     assert verdict(wheel_set, evidence, POLICY).allowed
-
-
-def test_verdict_blocks_old_evidence(wheel_set: WheelSet) -> None:
-    evidence = but(passing_evidence(wheel_set), "install", started=DAY_OLD, ended=DAY_OLD)
-    assert verdict(wheel_set, evidence, replace(POLICY, max_age_days=1)).allowed
-    stale = but(evidence, "install", started="2026-01-01T23:59:59Z", ended="2026-01-01T23:59:59Z")
-    word = verdict(wheel_set, stale, replace(POLICY, max_age_days=1))
-    assert word.blocked_by == ("The gate install ended at 2026-01-01T23:59:59Z, more than 1 days ago.",)
-
-
-def test_verdict_blocks_other_settings(wheel_set: WheelSet) -> None:
-    rule = replace(POLICY.gates["install"], settings={"corpus": "full"})
-    policy = replace(POLICY, gates={**POLICY.gates, "install": rule})
-    word = verdict(wheel_set, passing_evidence(wheel_set), policy)
-    assert word.blocked_by == ("The gate install ran with corpus ''; 'full' is required.",)
-    told = but(passing_evidence(wheel_set), "install", settings={"policy": "1", "corpus": "full"})
-    assert verdict(wheel_set, told, policy).allowed
 
 
 @pytest.mark.parametrize(
@@ -324,16 +186,6 @@ def test_verdict_compares_listed_known_failures(wheel_set: WheelSet, checks: obj
     assert verdict(wheel_set, good, policy).allowed
 
 
-def test_verdict_uses_tier_of_target(wheel_set: WheelSet) -> None:
-    policy = replace(POLICY, tiers={"gfx950": Tier.DEVICE}, gates={**POLICY.gates, "device": DEVICE})
-    word = verdict(wheel_set, passing_evidence(wheel_set), policy)
-    assert word.blocked_by == (
-        "The gate device for gfx950 has not run on this set.",
-        "gfx950 was tested at tier compiled; device is required.",
-    )
-    assert verdict(wheel_set, passing_evidence(wheel_set, policy), policy).allowed
-
-
 def test_verdict_applies_rules_of_processor_to_features(wheel_set: WheelSet) -> None:
     target = "gfx942:xnack-"
     strict, loose = replace(DEVICE, min_passed=9), replace(DEVICE, min_passed=1)
@@ -353,28 +205,6 @@ def test_verdict_applies_rules_of_processor_to_features(wheel_set: WheelSet) -> 
 MINE, THEIRS = "ssh-ed25519 MINE", "ssh-ed25519 THEIRS"
 
 
-@pytest.mark.parametrize(
-    ("said", "why"),
-    [
-        ({}, "it is unsigned"),
-        ({"key": THEIRS}, f"it is signed with {THEIRS}, which the policy does not permit"),
-        ({"flaw": "a.sig is not the signature of a."}, "a.sig is not the signature of a"),
-    ],
-)
-def test_verdict_ignores_passes_of_unknown_keys(wheel_set: WheelSet, said: dict[str, str], why: str) -> None:
-    policy = replace(POLICY, keys={"ci": MINE}, unsigned=False)
-    signed = [EvidenceFile(evidence=evidence, key=MINE) for evidence in passing_evidence(wheel_set)]
-    assert judge(wheel_set, signed, policy, now=NOW).allowed
-    doubtful = [
-        replace(item, **{"key": "", **said}) if item.evidence.gate == "install" else item  # type: ignore[arg-type]
-        for item in signed
-    ]
-    word = judge(wheel_set, doubtful, policy, now=NOW)
-    assert word.blocked_by == (f"The gate install has not run on this set with accepted evidence: {why}.",)
-    assert judge(wheel_set, doubtful, replace(policy, unsigned=True), now=NOW).allowed is ("flaw" not in said)
-    assert judge(wheel_set, doubtful, replace(policy, keys=None), now=NOW).allowed is ("key" in said)
-
-
 def test_verdict_counts_failures_of_unknown_keys(wheel_set: WheelSet) -> None:
     policy = replace(POLICY, keys={"ci": MINE}, unsigned=False)
     signed = [EvidenceFile(evidence=evidence, key=MINE) for evidence in passing_evidence(wheel_set)]
@@ -386,12 +216,6 @@ def test_verdict_counts_failures_of_unknown_keys(wheel_set: WheelSet) -> None:
     ):
         word = judge(wheel_set, [*signed, bad], policy, now=NOW)
         assert word.blocked_by == ("The gate install failed: The library is broken.",)
-
-
-def test_verdict_without_keys_accepts_no_pass(wheel_set: WheelSet) -> None:
-    policy = replace(POLICY, keys={}, unsigned=False)
-    signed = [EvidenceFile(evidence=evidence, key=MINE) for evidence in passing_evidence(wheel_set)]
-    assert judge(wheel_set, signed, policy, now=NOW).tiers == {"gfx942": "none", "gfx950": "none"}
 
 
 def test_verdict_ignores_machine_failures(wheel_set: WheelSet) -> None:
@@ -436,47 +260,6 @@ def test_verdict_keeps_larger_run(wheel_set: WheelSet) -> None:
     assert found.tiers["gfx942"] != "device"
 
 
-def test_verdict_uses_every_field_of_policy(wheel_set: WheelSet) -> None:
-    """No field is ignored: a stricter value of each blocks a set that passed before."""
-    stricter: dict[str, dict[str, Any]] = {
-        "edition": {"edition": 2},
-        "tier": {"tier": Tier.DEVICE},
-        "tiers": {"tiers": {"gfx950": Tier.DEVICE}},
-        "pythons": {"pythons": 3},
-        "python_versions": {"python_versions": ("3.14",)},
-        "wheels": {"wheels": (*POLICY.wheels, "jax")},
-        "wheels_per_python": {"wheels_per_python": (*POLICY.wheels_per_python, "jax-aiter")},
-        "optional_wheels": {"optional_wheels": ()},
-        "pins": {"pins": ("jax", "numpy")},
-        "files": {"files": ("pylock.toml",)},
-        "required_targets": {"required_targets": ("gfx1100",)},
-        "device_members": {"device_members": {"jax-rocm{major}-pjrt": ("other.so",)}},
-        "max_age_days": {"max_age_days": 1, "tier": Tier.STRUCTURE},
-        "keys": {"keys": {}, "unsigned": False},
-        "unsigned": {"unsigned": False},
-        "sizes": {"sizes": {"jax-rocm{major}-pjrt": 1}},
-        "growth_percent": {"growth_percent": 0, "growth_blocks": True},
-        "growth_blocks": {"growth_percent": 0, "growth_blocks": True},
-        "attestations": {"attestations": replace(POLICY.attestations, required=("jaxlib",))},
-        "verified_rocm": {"verified_rocm": True},
-        "gates": {"gates": {**POLICY.gates, "device": replace(DEVICE, per="target")}},
-    }
-    of_the_index = {"stale_days", "ledger_keys", "protected_refs"}
-    names = {"channel", "sha256", "bypasses", "waivers", "void", "text"}
-    assert set(stricter) == set(Policy.__dataclass_fields__) - names - of_the_index
-    kernels = sets.wheel("jax_aiter-1.0.0-py3-none-any.whl", "jax-aiter", "1.0.0")
-    big = tuple(replace(wheel, size=2_000_000) for wheel in (*wheel_set.wheels, kernels))
-    large = replace(wheel_set, wheels=big, request={"payload": "source"})
-    smaller = promoted(large, size=1_900_000)
-    for name, values in stricter.items():
-        evidence = passing_evidence(large)
-        old = "2026-01-01T00:00:00Z"
-        if name == "max_age_days":
-            evidence = [replace(item, started=old, ended=old) for item in evidence]
-        assert verdict(large, evidence, POLICY, baseline=smaller).allowed, name
-        assert not verdict(large, evidence, replace(POLICY, **values), baseline=smaller).allowed, name
-
-
 @pytest.mark.parametrize("tier", [Tier.CPU, Tier.CUDA])
 def test_verdict_blocks_tiers_of_other_platforms(wheel_set: WheelSet, tier: Tier) -> None:
     policy = replace(POLICY, tier=Tier.DEVICE, gates={**POLICY.gates, "device": DEVICE})
@@ -495,10 +278,3 @@ def test_verdict_blocks_tiers_of_other_platforms(wheel_set: WheelSet, tier: Tier
     odd = replace(policy, gates={**policy.gates, f"device-{tier}": replace(DEVICE, tier=tier, per="target")})
     assert "device" not in verdict(wheel_set, [*others, *elsewhere], odd).tiers.values()
     assert tier.value not in verdict(wheel_set, [*others, *elsewhere], odd).tiers.values()
-
-
-def test_at_least_refuses_tiers_of_other_platforms() -> None:
-    for asked in Tier:
-        for tier in (Tier.CPU, Tier.CUDA):
-            assert at_least(tier, asked) == (tier is asked)
-            assert at_least(asked, tier) == (tier is asked)

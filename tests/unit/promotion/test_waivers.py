@@ -94,10 +94,6 @@ def test_load_policy_selects_waivers_of_channel_and_index(tmp_path: Path) -> Non
     assert load_waivers(path) == (WAIVER,)
 
 
-def test_policy_file_has_no_void_waiver() -> None:
-    assert parse_waivers(tomllib.loads(POLICY_FILE.read_text()).get("flake_waivers", ()))[1] == ()
-
-
 def test_suggested_waiver_needs_only_owner_and_reason() -> None:
     test = 'tests/a_test.py::odd["x\\y"]'
     text = suggested_waiver(test, "gfx942:xnack-", index="gfx94X-dcgpu", channel="nightly", now=NOW)
@@ -168,31 +164,6 @@ def test_verdict_blocks_flakes_without_waiver(waivers: tuple[FlakeWaiver, ...], 
     )
     assert len(word.missing_waivers) == unwaived.count("::")
     assert all('channel = "nightly"' in text and 'index = "gfx94X-dcgpu"' in text for text in word.missing_waivers)
-
-
-def test_verdict_names_expired_waiver_and_void_waiver() -> None:
-    old = replace(WAIVER, expires=date(2026, 1, 3))
-    word = judge(ran(), replace(POLICY, waivers=(old,), void=("Waiver 2 of the policy is void: owner is missing.",)))
-    assert word.invalid_bypasses == (
-        "Waiver 2 of the policy is void: owner is missing.",
-        f"A waiver is not valid, because it expired on 2026-01-03: {old}.",
-    )
-    assert not word.allowed
-    assert judge(ran(), replace(POLICY, waivers=(old,)), datetime(2026, 1, 2, 23, tzinfo=UTC)).allowed
-
-
-def test_verdict_blocks_flakes_that_older_version_excused() -> None:
-    """Evidence of older versions has no waivers; it stays readable."""
-    made = ran()
-    checks = [
-        {**{name: value for name, value in check.items() if name != "waivers"}, "why": "flaky: x (it was flaky before)"}
-        if "waivers" in check
-        else check
-        for check in made.details["checks"]
-    ]
-    old = replace(made, details={"checks": checks})
-    assert not judge(old, POLICY).allowed
-    assert judge(old, replace(POLICY, waivers=(WAIVER,))).allowed
 
 
 def test_verdict_blocks_flakes_of_any_part() -> None:

@@ -18,22 +18,15 @@ from promotion.gates.device.evidence import RESULTS
 from promotion.index.install_commands import amd_image_tag
 from promotion.index.json_types import ListedIndex
 from promotion.index.listing import listing_page
-from promotion.index.status import MAX_ROWS
 from promotion.website.render import PAGES_VERSION, visible
 from tests.support import web_pages
-from tests.support.sets import ledger_wheel
 from tests.support.web_pages import (
-    COMPILED,
-    DEVICE,
     HOSTILE,
-    STRUCTURE,
     Elements,
-    entry_of_set,
     index_page,
     indexes_page,
     sections,
     set_page,
-    tables,
 )
 
 PAGES: Mapping[str, Callable[[], bytes]] = {
@@ -92,61 +85,6 @@ def test_gpu_has_its_tier_in_a_sentence_and_commands_of_its_newest_set() -> None
 
 
 @pytest.mark.parametrize(
-    ("tier", "answer"),
-    [(STRUCTURE, "has code"), (COMPILED, "compiled only"), (DEVICE, "tested on a GPU"), ("x", "not tested")],
-)
-def test_gpu_is_answered_at_a_glance(tier: str, answer: str) -> None:
-    """The line that opens a GPU has the answer; only tests on a GPU count as tested."""
-    page = index_page(1, ("gfx942",), changes={1: {"tiers": {"gfx942": tier}}})
-    line = sections(page)["gfx942"].partition("\n\n")[0]
-    assert answer in line
-    assert ("no GPU ran it" in line) == (answer != "tested on a GPU")
-    assert "since JAX 0.10.2" in line
-
-
-def test_gpu_names_first_release_and_last_test_on_a_gpu() -> None:
-    """Yanked sets count for neither."""
-    changes = {
-        1: {"jax_version": "0.8.0", "python_versions": ("3.11",), "tiers": {"gfx942": DEVICE}},
-        2: {"jax_version": "0.9.1", "python_versions": ("3.11",), "tiers": {"gfx942": DEVICE}},
-        3: {"jax_version": "0.10.0", "rocm_version": "7.2.0", "tiers": {"gfx942": COMPILED, "gfx950": DEVICE}},
-        4: {"jax_version": "0.9.2", "rocm_version": "7.2.0", "tiers": {"gfx942": COMPILED}},
-    }
-    page = index_page(4, changes=changes, yanked={1: "wrong results"})
-    found = sections(page)
-    assert "since JAX 0.9.1" in found["gfx942"]
-    assert "passed tests on a GPU of this target is set 2 (JAX 0.9.1, ROCm 7.0.2)" in found["gfx942"]
-    assert "since JAX 0.10.0" in found["gfx950"]
-    assert "newest set that" not in found["gfx950"]
-    assert [(row[0], *row[2:5], *row[6:]) for row in tables(page)["Targets by JAX release"]] == [
-        ("gfx942", "0.9.1", "0.9.2", "7.2.0", COMPILED, "JAX 0.9.1 (set 2)"),
-        ("gfx950", "0.10.0", "0.10.0", "7.2.0", DEVICE, "JAX 0.10.0 (set 3)"),
-    ]
-    assert tables(page)["Wheels, Python and ROCm by JAX release"] == [
-        ["Wheel jax-rocm7-plugin", "0.9.1", "0.10.0"],
-        ["Python 3.11", "0.9.1", "0.10.0"],
-        ["Python 3.12", "0.9.2", "0.10.0"],
-        ["Python 3.13", "0.9.2", "0.10.0"],
-        ["ROCm 7.0.2", "0.9.1", "0.9.1"],
-        ["ROCm 7.2.0", "0.9.2", "0.10.0"],
-    ]
-
-
-def test_table_of_sets_says_which_sets_no_gpu_ran() -> None:
-    changes = {1: {"tiers": {"gfx942": COMPILED, "gfx950": DEVICE}}, 2: {"tiers": {"gfx942": COMPILED}}}
-    page = index_page(2, changes=changes)
-    assert [row[-1] for row in tables(page)["JAX, ROCm, Python and targets"]] == [
-        "compiled: gfx942. No GPU ran this set.",
-        "device: gfx950. compiled: gfx942. ",
-    ]
-
-
-def test_first_release_is_a_bound_if_the_page_omits_sets() -> None:
-    assert "or earlier" not in Elements(index_page(MAX_ROWS, ("gfx942",))).text
-    assert "since JAX 0.10.2 or earlier" in sections(index_page(MAX_ROWS + 1, ("gfx942",)))["gfx942"]
-
-
-@pytest.mark.parametrize(
     ("rocm", "tag"),
     [
         ("7.0.0", "7.0-complete"), ("7.2.1", "7.2.1-complete"), ("7.9.0", ""), ("7.13.0", ""),
@@ -172,18 +110,6 @@ def test_commands_are_not_shown_where_they_fail() -> None:
     assert f"ci_build bundle multi-arch/{1:064x}" in Elements(index_page(1)).text
 
 
-def test_optional_wheels_are_named_beside_the_commands() -> None:
-    made = entry_of_set(1, 1, ("gfx942",)).promoted
-    assert made is not None
-    kernels = ledger_wheel("jax-aiter", "1.2.0", filename="jax_aiter-1.2.0-py3-none-any.whl", requires_dist=("jaxlib",))
-    page = index_page(1, ("gfx942",), changes={1: {"wheels": (*made.wheels, kernels)}})
-    text = sections(page)["gfx942"]
-    assert "AITER’s kernels are optional. To install them too, append jax-aiter==1.2.0." in text
-    assert text.count("aiter") == 1
-    assert ["Wheel jax-aiter", "0.10.2", "0.10.2"] in tables(page)["Wheels, Python and ROCm by JAX release"]
-    assert "optional" not in sections(index_page(1, ("gfx942",)))["gfx942"]
-
-
 def test_hostile_version_stays_one_word_of_a_command() -> None:
     """Users paste commands into a shell."""
     text = sections(index_page(1, ("gfx942",), changes={1: {"jax_version": "1;$(id)'\"\n"}}))["gfx942"]
@@ -203,14 +129,6 @@ def test_yanked_and_quarantined_sets_have_reasons_and_no_command() -> None:
     nothing = index_page(1, ("gfx942",), yanked={1: "wrong results"})
     assert "pip install" not in nothing.decode()
     assert "Nothing is offered." in nothing.decode()
-
-
-def test_index_is_small_and_equal_values_give_equal_bytes() -> None:
-    page = index_page(80)
-    assert 10_000 < len(page) < 300_000
-    assert index_page(80) == page
-    assert len(set_page()) < 300_000
-    assert len(sections(page)) == len(web_pages.TARGETS)
 
 
 def test_report_with_many_failures_is_small_and_counts_all_of_them() -> None:
@@ -247,15 +165,6 @@ def test_report_does_not_claim_results_that_it_cannot_read() -> None:
     alone = Elements(set_page(more={"device.json": lost})).text
     assert "The test results of device.json cannot be read" in alone
     assert "No test" not in alone
-
-
-def test_report_lists_failing_tests_before_gates_and_failed_gates_first() -> None:
-    text = Elements(set_page()).text
-    places = [text.index(word) for word in ("test_bad", "test_shaky", "upstream issue", "test-failed", "Evidence that")]
-    assert places == sorted(places)
-    table = text[text.index("Evidence that counted") :]
-    assert table.index("device") < table.index("compile")
-    assert "test_good" not in text
 
 
 def test_change_of_page_bytes_has_a_new_number() -> None:
