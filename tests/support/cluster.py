@@ -118,10 +118,6 @@ class ClusterProcesses:
         """Return the processes that ran a task."""
         return [int(path.name.split(".")[-2]) for path in self.notes.glob(f"{name}.[0-9]*")]
 
-    def sleeping(self, name: str) -> int:
-        """Return the process of the program sleep of a task."""
-        return int(until(lambda: (path := self.notes / f"{name}.sleeps").exists() and path.read_text()))
-
     def client(self, lines: Lines | None = None, patience: float = 60.0) -> Cluster:
         return Cluster.connect(self.request(), lines or Lines(), patience=patience)
 

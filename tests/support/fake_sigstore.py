@@ -97,7 +97,6 @@ class FakeFulcio:
         claims: Claims,
         *,
         start: datetime | None = None,
-        log_key: Key | None = None,
     ) -> x509.Certificate:
         """Return a certificate for ten minutes with the timestamp of the certificate log.
 
@@ -105,7 +104,6 @@ class FakeFulcio:
             key: key to certify.
             claims: claims of the identity token.
             start: start of its validity; None for now.
-            log_key: key of another log.
         """
         start = start or datetime.now(UTC) - timedelta(seconds=5)
         builder = (
@@ -130,18 +128,18 @@ class FakeFulcio:
             oid = x509.ObjectIdentifier(f"{_FULCIO}{number}")
             builder = builder.add_extension(x509.UnrecognizedExtension(oid, value + text), critical=False)
         before = builder.sign(self.key, hashes.SHA256())
-        scts = self._logged(before.tbs_certificate_bytes, log_key or self.log_key)
+        scts = self._logged(before.tbs_certificate_bytes)
         return builder.add_extension(x509.UnrecognizedExtension(_SCTS, scts), critical=False).sign(
             self.key, hashes.SHA256()
         )
 
-    def _logged(self, precertificate: bytes, log_key: Key) -> bytes:
+    def _logged(self, precertificate: bytes) -> bytes:
         """Return a list of one SCT (RFC 6962), in the form of a certificate extension."""
         when = int(datetime.now(UTC).timestamp() * 1000)
         issuer = hashlib.sha256(spki(self.key)).digest()
         entry = issuer + len(precertificate).to_bytes(3, "big") + precertificate
-        signature = sign(log_key, struct.pack("!BBQH", 0, 0, when, 1) + entry + struct.pack("!H", 0))
-        sct = b"\0" + hashlib.sha256(spki(log_key)).digest() + struct.pack("!QH", when, 0)
+        signature = sign(self.log_key, struct.pack("!BBQH", 0, 0, when, 1) + entry + struct.pack("!H", 0))
+        sct = b"\0" + hashlib.sha256(spki(self.log_key)).digest() + struct.pack("!QH", when, 0)
         sct += struct.pack("!BBH", 4, 3, len(signature)) + signature
         one = struct.pack("!H", len(sct)) + sct
         text = struct.pack("!H", len(one)) + one
@@ -187,13 +185,12 @@ class FakeRekor:
     def log_id(self) -> bytes:
         return hashlib.sha256(spki(self.key)).digest()
 
-    def log(self, envelope: Mapping[str, Any], certificate_pem: str, *, when: datetime | None = None) -> dict[str, Any]:
+    def log(self, envelope: Mapping[str, Any], certificate_pem: str) -> dict[str, Any]:
         """Log a DSSE envelope; return the entry as POST /api/v1/log/entries does.
 
         Args:
             envelope: the envelope as JSON.
             certificate_pem: certificate of the signer, in base64.
-            when: time of the entry; None for now.
         """
         payload = base64.b64decode(envelope["payload"])
         signatures = [{"signature": one["sig"], "verifier": certificate_pem} for one in envelope["signatures"]]
@@ -209,7 +206,7 @@ class FakeRekor:
         index = len(leaves) - 1
         entry = {
             "body": b64(body),
-            "integratedTime": int((when or datetime.now(UTC)).timestamp()),
+            "integratedTime": int(datetime.now(UTC).timestamp()),
             "logID": self.log_id.hex(),
             "logIndex": index,
         }
@@ -360,10 +357,8 @@ class FakeSigstore:
         *,
         publisher: Mapping[str, str] | None = None,
         start: datetime | None = None,
-        logged: datetime | None = None,
-        ct_key: Key | None = None,
     ) -> dict[str, Any]:
-        """Return a job's provenance object (PEP 740) for a wheel; `start` and `logged` override the times."""
+        """Return a job's provenance object (PEP 740) for a wheel; `start` is that of the certificate."""
         statement = {
             "_type": "https://in-toto.io/Statement/v1",
             "subject": [{"name": filename, "digest": {"sha256": sha256}}],
@@ -371,12 +366,12 @@ class FakeSigstore:
             "predicate": None,
         }
         key, payload = new_key(), json.dumps(statement).encode()
-        certificate = self.fulcio.certify(key.public_key(), claims or of_github(), start=start, log_key=ct_key)
+        certificate = self.fulcio.certify(key.public_key(), claims or of_github(), start=start)
         covered = b"DSSEv1 %d %s %d " % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload)) + payload
         signature = sign(key, covered)
         envelope = {"payload": b64(payload), "payloadType": PAYLOAD_TYPE, "signatures": [{"sig": b64(signature)}]}
         pem = b64(certificate.public_bytes(serialization.Encoding.PEM))
-        entry = self.rekor.log(envelope, pem, when=logged)
+        entry = self.rekor.log(envelope, pem)
         attestation = {
             "version": 1,
             "verification_material": {

@@ -276,18 +276,6 @@ def test_harness_retries_one_test_of_each_cause(tmp_path: Path) -> None:
     assert {total for _, total in progress} == {28}
 
 
-def test_harness_retries_nothing_with_too_many_causes(tmp_path: Path) -> None:
-    root = bad_suite.write(tmp_path / "suite")
-    (root / "test_causes.py").write_text(CAUSES)
-    report = run(work(root, retries=1), tmp_path / "run")
-    assert Counter(result.verdict.value for result in report.results) == {"failed": 28}
-    (warned,) = report.warnings
-    assert (warned.code, warned.message) == (
-        "not-retried",
-        "28 tests failed for 2 causes, more than 1; none was retried.",
-    )
-
-
 DRIVER = """
 static int poisoned;
 void poison(void) { poisoned = 700; }

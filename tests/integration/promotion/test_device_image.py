@@ -182,12 +182,3 @@ def test_gate_reports_image_without_python(place: Place) -> None:
     assert f"The gate cannot start in {image}" in said
     assert "python3" in said
     assert place.containers() == []
-
-
-def test_gate_for_rocm_needs_gpu_before_the_image(place: Place) -> None:
-    if Path("/dev/kfd").exists():
-        pytest.skip("this machine has an AMD GPU")
-    words = ("--platform=rocm", "--family=gfx94X-dcgpu", "--python=3.11", f"--image={place.image}")
-    code, found, said = place.gate(*words)
-    assert (code, found) == (18, []), said
-    assert "this machine has no /dev/kfd" in said

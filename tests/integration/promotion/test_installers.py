@@ -8,9 +8,7 @@ import sys
 import venv
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
@@ -24,7 +22,6 @@ from promotion.gates.common.runs import run_gates
 from promotion.gates.common.uv_installer import configured_uv
 from promotion.gates.install import gate as install_gate
 from promotion.gates.install import installation
-from promotion.gates.install.installation import InstallationSource
 from promotion.gates.install.installer_table import (
     ALL,
     NEWEST,
@@ -241,62 +238,6 @@ def test_installers_skip_yanked_sets_and_normalise_names(scene: Scene, cache: Pa
 
 
 # Failures of the machine
-
-
-class FakeInstallationTest:
-    """Stand-in for InstallationTest that records its work."""
-
-    done: ClassVar[list[tuple[str, str, str, str]]] = []
-
-    def __init__(self, source: InstallationSource, _runner: object, installer: Installer, version: str, _folder: Path,
-                 *, dependencies: Installer | None, **_options: object) -> None:  # fmt: skip
-        html = "HTML pages" if source.html_index else ""
-        self._about = (installer.name, version, dependencies.name if dependencies else installer.name, html)
-
-    def checks(self, _python: Path | None) -> Iterator[Check]:
-        self.done.append(self._about)
-        yield Check(name="a")
-
-    def resolution_checks(self, _python: Path) -> Iterator[Check]:
-        self.done.append((*self._about[:2], "resolved only", self._about[3]))
-        yield Check(name="a")
-
-
-@pytest.mark.parametrize(
-    ("installers", "missing", "expected"),
-    [
-        ("newest", (), [("pip", "3.11", "uv", ""), ("pip", "3.12", "resolved only", ""),
-                        ("uv", "3.11", "uv", "HTML pages"), ("uv", "3.12", "uv", "HTML pages")]),
-        ("newest", ("3.11",), [("pip", "3.11", "uv", ""), ("pip", "3.12", "uv", ""),
-                               ("uv", "3.11", "uv", "HTML pages"), ("uv", "3.12", "uv", "HTML pages")]),
-        ("all", (), [(name, version, name, "HTML pages") for name in ("pip", "uv") for version in ("3.11", "3.12")]),
-    ],
-)  # fmt: skip
-def test_uv_spares_newest_pip_work_unless_all_installers_are_tested(
-    scene: Scene,
-    cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    installers: str,
-    missing: tuple[str, ...],
-    expected: list[tuple[str, ...]],
-) -> None:
-    monkeypatch.setattr(install_gate, "InstallationTest", FakeInstallationTest)
-    monkeypatch.setattr(install_gate, "check_pair", lambda *_arguments: Check(name="pair"))
-    monkeypatch.setattr(FakeInstallationTest, "done", [])
-    wheels = make_wheels(scene.folder / "w", pythons=("3.11", "3.12"))
-    wheel_set = make_set(wheels, python_versions=("3.11", "3.12"))
-    staged = stage(scene.bucket, write_set(scene.folder / "set", wheels, wheel_set))
-    pythons = {version: Path(sys.executable) for version in ("3.11", "3.12") if version not in missing}
-    with_ = partial(running_installers, cache) if installers == "all" else None
-    gate = install_gate.make_gate(pythons, installers=installers, cache=cache, with_=with_)
-    (evidence,) = run_gates(scene.bucket, staged, [gate], HostRunner(scene.environment), Steps())
-    assert evidence.outcome is Outcome.PASSED
-    assert sorted(FakeInstallationTest.done) == sorted(expected)
-
-
-def running_installers(folder: Path, runner: Runner, _cache: Path) -> Sequence[Installer]:
-    """Return the newest pip and uv, which are tested with all others."""
-    return configured_installers(runner, folder)
 
 
 @pytest.mark.parametrize(

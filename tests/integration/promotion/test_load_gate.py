@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 from core.layouts import allowed_sonames
-from core.model import Finding, RocmVersion, Severity
+from core.model import RocmVersion
 from core.process import HostRunner
 from promotion.gates.common.gate import Check, GateContext
 from promotion.gates.common.site import RocmLibraries, Site, make_site, rocm_libraries
@@ -28,7 +27,6 @@ from promotion.gates.load.checks import LoadChecks
 from promotion.gates.load.child_probe import Probe, ProbeResult, run_probe
 from tests.support.gating import gate_context, stage_published
 from wheelkit.elf.snapshot import Elf
-from wheelkit.findings import REPORT_PUBLISHED
 from wheelkit.rocm_manifest import RocmManifest, from_needs
 
 pytestmark = pytest.mark.network
@@ -90,32 +88,6 @@ def _load(folder: Path, wheels: list[Path], version: str) -> Loaded:
     return Loaded(context, site, libraries, tuple(loading.run()), loading)
 
 
-@contextmanager
-def replaced(path: Path, by: Path | bytes | None) -> Iterator[None]:
-    """Replace or remove a file until the end of the block."""
-    kept = path.with_name(path.name + ".kept")
-    path.rename(kept)
-    try:
-        if isinstance(by, bytes):
-            path.write_bytes(by)
-        elif by is not None:
-            os.link(by, path)
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-        kept.rename(path)
-
-
-def errors(checks: tuple[Check, ...]) -> dict[str, list[Finding]]:
-    """Return the errors by code."""
-    found: dict[str, list[Finding]] = {}
-    for check in checks:
-        for finding in check.findings:
-            if finding.severity is Severity.ERROR:
-                found.setdefault(finding.code, []).append(finding)
-    return found
-
-
 @pytest.mark.heavy
 @pytest.mark.parametrize("version", ["0.10.2", "0.12.0"])
 def test_published_wheels_match_golden_lists(published: Callable[[str], Loaded], version: str) -> None:
@@ -136,31 +108,6 @@ def test_site_is_isolated_from_this_interpreter(loaded: Loaded) -> None:
     assert {"jax", "jaxlib", "jax-rocm7-pjrt", "jax-rocm7-plugin"} <= set(told)
     assert "pytest" not in told
     assert site.env["LD_LIBRARY_PATH"] == ""  # unset, if the user has set it
-
-
-def test_each_broken_file_is_named(loaded: Loaded, tmp_path: Path) -> None:
-    entry_points = "jax_rocm7_pjrt-0.10.2.dist-info/entry_points.txt"
-    with (
-        replaced(loaded.path(f"{PLUGIN}/_sparse.so"), b"\x7fELF"),
-        replaced(loaded.path(f"{PLUGIN}/_rnn.so"), None),
-        replaced(loaded.path(f"{PLUGIN}/version.py"), None),
-        replaced(loaded.path(entry_points), None),
-    ):
-        loading = LoadChecks(loaded.context, loaded.site, loaded.rocm)
-        found = errors(tuple(loading.run()))
-    texts = {code: "\n".join(f.message for f in findings) for code, findings in found.items()}
-    assert texts.keys() == {"load-failed", "import-failed", "package-broken", "entry-point-missing"}
-    for code in ("load-failed", "import-failed"):
-        assert f"cp312-manylinux_2_27_x86_64.whl: {PLUGIN}/_sparse.so" in texts[code]
-        assert f"{PLUGIN}/_rnn.so" in texts[code]
-        assert {f.member for f in found[code]} == {f"{PLUGIN}/_sparse.so", f"{PLUGIN}/_rnn.so"}
-    assert f"cp312-manylinux_2_27_x86_64.whl: {PLUGIN}/version.py is missing: " in texts["package-broken"]
-    assert entry_points in texts["entry-point-missing"]
-    for code, remedy in (("package-broken", REPORT_PUBLISHED), ("load-failed", "`ci_build inspect` shows both")):
-        assert all(remedy in f.remedy for f in found[code])
-    assert str(loaded.site.folder) not in "".join(texts.values())
-    assert [f.code for f in load_gate.compare(loading, tmp_path, update=True)] == ["golden-unseen"]
-    assert list(tmp_path.iterdir()) == []
 
 
 # An incomplete ROCm

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from ci_build import cli
 from core.errors import BucketError, MachineError, PromotionBlockedError
 from promotion.attest import attest, publisher_of
 from promotion.check import check
@@ -196,17 +195,6 @@ def test_publisher_of_refuses_other_issuers(oid: str) -> None:
             publisher_of({**claims, **REFS, oid: "https://somewhere.invalid"})
     with pytest.raises(MachineError, match="issuer unknown"):
         publisher_of({})
-
-
-def test_attest_without_packages_reports_remedy(
-    bucket: DirBucket, staged: StagedSet, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pypi_attestations", None)
-    assert cli.run(["attest", str(staged), "--bucket", str(bucket.root)]) == MachineError.exit_code
-    assert capsys.readouterr().err == (
-        "error: Attestations need packages that are not installed: pypi_attestations."
-        " Run `.venv/bin/python -m pip install --require-hashes -r build/requirements-attest.lock`.\n"
-    )
 
 
 # Attestations that cannot be verified

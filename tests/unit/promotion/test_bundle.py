@@ -12,15 +12,12 @@ import pytest
 from ci_build import cli
 from ci_build.cli.commands import bundle as command
 from core.errors import BucketError, RequestError, WheelSetError
-from core.process import HostRunner
 from promotion import bundle_gate
 from promotion.bundle import bundle
-from promotion.bundle_gate import GateBundle, add_gate
 from promotion.stage import stage
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
-from tests.support import sets
 from tests.support.silent import Silent
 from tests.support.wheel_sets import make_set, make_wheels, write_set
 
@@ -134,19 +131,6 @@ def test_locks_are_read_for_the_python_of_the_runner(tmp_path: Path) -> None:
     both = ["one==1.0 --hash=sha256:aa --hash=sha256:bb", "two==2.0 --hash=sha256:cc"]
     assert list(bundle_gate._applicable(tmp_path / "x.lock", "3.11")) == both
     assert list(bundle_gate._applicable(tmp_path / "x.lock", "3.12")) == both[1:]
-
-
-def test_bundle_for_gate_keeps_own_locks_beside_also(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "requirements.lock"
-    monkeypatch.setattr(bundle_gate, "_run", lambda *_: "")
-    (tmp_path / name).write_text(LOCKED)
-    root = tmp_path / "bundle"
-    root.mkdir()
-    request = GateBundle(platform="cuda", python="3.12", also=tmp_path / name)
-    text = add_gate(root, request, sets.wheel_set(wheels=()), HostRunner({}))
-    assert "--also DIR/gate/also.lock" in text
-    own = {lock.name: lock.read_text() for lock in bundle_gate._LOCKS}
-    assert {path.name: path.read_text() for path in (root / "gate").iterdir()} == {**own, "also.lock": LOCKED}
 
 
 def test_bundle_refuses_forged_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,18 +58,6 @@ def tables(*told: tuple[LedgerEntry, Mapping[str, EvidenceChecks]], **more: Any)
 
 def row(made: Tables, name: str) -> ModuleRow:
     return next(item for item in made.modules if item.module.name == name)
-
-
-def test_spec_covers_programs_of_corpus() -> None:
-    modules, libraries = load_spec()
-    assert len({module.name for module in modules}) == len(modules)
-    assert {library.soname for library in libraries} >= {"libamdhip64.so", "librccl.so"}
-    folder = COMPAT_FILE.parents[1] / "corpus" / "programs"
-    known = {path.stem for path in folder.glob("*.py")}
-    prefixes = {pattern.partition(".")[0] for module in modules for pattern in module.checks if ".py" not in pattern}
-    assert prefixes <= known
-    untold = {"__init__", "declaration"} | prefixes
-    assert known <= untold, "a module of the corpus counts for nothing"
 
 
 @pytest.mark.parametrize(
@@ -141,24 +128,6 @@ GOOD, BAD = {"c": evidence(check("numpy.a"))}, {"c": evidence(check("numpy.a", "
 def test_make_tables_finds_first_supported_versions(history: list[Any], since: tuple[str, str]) -> None:
     found = row(tables(*history), "jax.numpy")
     assert (found.since_jax, found.since_rocm) == since
-
-
-def test_sheets_link_evidence_of_images() -> None:
-    def ran(**more: Any) -> EvidenceChecks:
-        said = evidence(check("test_numpy.py"), gate="device")
-        return replace(said, evidence=replace(said.evidence, details={"checks": [{"name": "run", **more}]}))
-
-    told = {
-        "v2/x/device/gfx942/1.json": ran(image="rocm/jax@sha256:1"),
-        "v2/x/device/gfx942/2.json": ran(shards=[{"image": "other@sha256:1"}, {"image": ""}]),
-        "v2/x/device/gfx942/3.json": ran(image="rocm/jax@sha256:11"),
-        "v2/x/device/gfx942/4.json": ran(image=""),
-    }
-    made = tables((entry(1, "0.10.2"), told), images=[{"name": "i", "digest": "sha256:1"}])
-    assert made.images[0]["evidence"] == (*told,)[:2]
-    assert "[device gfx942](https://e.org/v2/x/device/gfx942/2.json)" in to_markdown(
-        "T", sheets(made, base="https://e.org/")
-    )
 
 
 def test_sheets_link_evidence_and_escape_text() -> None:

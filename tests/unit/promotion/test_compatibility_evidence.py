@@ -11,8 +11,6 @@ import pytest
 
 from ci_build.cli import run as ci_build
 from ci_build.rocm.lock import RocmLock, write_lock
-from ci_build.rocm.set_lock import set_lock
-from core.errors import BucketError
 from core.model import Tier
 from promotion.compatibility.evidence import CheckOutcome, read_evidence
 from promotion.evidence.evidence import record
@@ -84,29 +82,3 @@ def test_read_evidence_returns_each_check_once(tmp_path: Path, capsys: pytest.Ca
     assert re.search(rf"^\| jax \| sha256:12 \| 0\.10\.2 \| – \| – \| – \| {link}\w+\.json\) \|$", table, re.MULTILINE)
     source = f"https://example.org/rocm.tar.gz, sha256 {LOCK.sha256}"
     assert re.search(rf"^\| hipBLAS \| 3\.1\.70200 \| .+ \| .+ \| {re.escape(source)} \|$", table, re.MULTILINE)
-
-
-def test_compat_reads_lock_of_newest_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bucket, wheels = DirBucket(tmp_path / "bucket"), make_wheels(tmp_path)
-    newer = replace(LOCK, source="", sha256="", files="2" * 64, libraries={"libhipblas.so.3": "3.2"})
-    command, sets = ["compat", "multi-arch", f"--bucket={tmp_path}/bucket"], dict[str, str]()
-    for version, lock, row in (
-        ("7.2.1", b"", "hipBLAS | – | .+ | –"),
-        ("7.2.2", set_lock(LOCK), rf"hipBLAS | 3.1.70200 | .+ | {LOCK.source}, sha256 {LOCK.sha256}"),
-        ("7.2.3", set_lock(newer), "hipBLAS | 3.2 | .+ | a local folder"),
-        ("7.2.0", set_lock(LOCK), "hipBLAS | 3.2 | .+ | a local folder"),  # promoted later
-    ):
-        staged = staged_in(bucket, tmp_path, wheels, rocm_lock=lock, rocm_version=version)
-        go(bucket, staged)
-        sets[version] = staged.digest
-        assert ci_build(command) == 0
-        expected = row.replace(" | ", r" \| ")
-        assert re.search(rf"^\| {expected} \|$", capsys.readouterr().out, re.MULTILINE), version
-    write_lock(tmp_path / "rocm.lock", replace(LOCK, libraries={"libhipblas.so.3": "3.3"}))
-    assert ci_build([*command, f"--rocm-lock={tmp_path}/rocm.lock"]) == 0
-    assert "| hipBLAS | 3.3 |" in capsys.readouterr().out
-    released = bucket.path(RELEASED.set_file(sets["7.2.3"], "rocm.lock"))
-    released.chmod(0o644)
-    released.write_bytes(set_lock(LOCK))
-    assert ci_build(command) == BucketError.exit_code
-    assert "rocm.lock has other bytes than were promoted" in " ".join(capsys.readouterr().err.split())

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ci_build import cli
 from ci_build.release import device_cluster
-from ci_build.release.device_cluster import check_cluster_options, leased
-from core.errors import CiBuildError, GateError, MachineError, RequestError
+from ci_build.release.device_cluster import leased
+from core.errors import CiBuildError, GateError, MachineError
 from core.process import HostRunner
 from core.tasks import Task, TaskResult
 from promotion.evidence.test_results import TestResult, TestVerdict
@@ -20,7 +19,6 @@ from promotion.gates.common.gate import GateContext
 from promotion.gates.device.cluster import ClusterRun, run_shards, with_offered_devices
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.machine import MachineInfo
-from promotion.gates.device.request import DeviceRequest
 from promotion.gates.device.shards import ShardResult, digest_of_tests, parse_shard, upload_shard
 from promotion.stage import read_staged
 from promotion.storage.directory_bucket import DirBucket
@@ -146,19 +144,6 @@ def test_failed_and_lost_shards_end_the_gate(
     with pytest.raises(CiBuildError, match="device gfx942 shard 1/2 on w: It broke") as raised:
         run_shards(context, config, ClusterRun(tasks=tasks, shards=2))
     assert type(raised.value) is kind
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"tests": ("a",)}, "--test cannot be used with --cluster"),
-        ({"shard": "1/2", "work": Path("w")}, "--shard, --work cannot be used"),
-        ({"jax_tests": "../jax"}, "--jax-tests is a folder of this machine: ../jax"),
-    ],
-)
-def test_options_of_one_machine_are_refused_with_a_cluster(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(RequestError, match=message):
-        check_cluster_options(DeviceRequest(**{"platform": "rocm", "family": "gfx942", **given}))
 
 
 def test_shards_without_cluster_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from core.errors import MachineError, RequestError
 from promotion.gates.device.lease import (
@@ -109,34 +107,3 @@ def test_leases_without_device_raise_machine_error() -> None:
         leases(JaxPlatform.ROCM, (), HOST)
     with pytest.raises(RequestError):
         leases(JaxPlatform.CPU, (), HOST, per_device=0)
-
-
-PLATFORMS = st.sampled_from([JaxPlatform.ROCM, JaxPlatform.CUDA])
-HOSTS = st.builds(
-    lambda cpus, part, memory: Allotment(
-        cpus=tuple(sorted(cpus)), cores=max(1, len(cpus) * part // 100), memory=memory * GIB
-    ),
-    st.sets(st.integers(0, 255), min_size=1, max_size=64),
-    st.integers(1, 100),
-    st.integers(1, 2048),
-)
-
-
-@given(PLATFORMS, st.integers(1, 16), st.booleans(), st.data(), HOSTS)
-def test_leases_use_every_device_once(
-    platform: JaxPlatform, count: int, uuids: bool, data: st.DataObject, host: Allotment
-) -> None:
-    all_of_them = fake_devices(count, uuids=uuids)
-    chosen = data.draw(st.lists(st.sampled_from(all_of_them), min_size=1, unique_by=lambda device: device.index))
-    words = [data.draw(st.sampled_from([str(d.index), *([d.uuid] if d.uuid else [])])) for d in chosen]
-    devices = visible_devices(all_of_them, platform, {platform.masks[0]: ",".join(words)})
-    assert list(devices) == chosen
-    lent = leases(platform, devices, host)
-    assert [lease.env[platform.masks[0]] for lease in lent] == [device.token for device in chosen]
-    assert len({lease.device for lease in lent}) == len(lent) == len(chosen)
-    for lease in lent:
-        assert lease.cpus
-        assert set(lease.cpus) <= set(host.cpus)
-    if len(chosen) <= len(host.cpus):
-        taken = [cpu for lease in lent for cpu in lease.cpus]
-        assert sorted(taken) == list(host.cpus)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from core.errors import CiBuildError, GateError, MachineError, RequestError
+from core.errors import CiBuildError, GateError, MachineError
 from core.process import HostRunner
 from promotion.evidence.evidence import ENVIRONMENT
 from promotion.evidence.test_results import TestVerdict
@@ -53,23 +53,6 @@ def test_missing_tests_names_absent_tests() -> None:
     assert missing_tests(["a.py::x", "b.py", "a.py::y[1]"], there, broken) == ()
     assert missing_tests(["a.py::x", "a.py::Z", "b.py::y"], there, broken) == ("a.py::Z", "b.py::y")
     assert missing_tests(["c.py::x", "d.py::y", "e.py::z"], there, broken) == ("e.py::z",)
-
-
-@pytest.mark.parametrize(
-    ("problems", "verdicts", "kind"),
-    [
-        ((), [], RequestError),
-        ((), [V.PASSED, V.ENVIRONMENT], GateError),
-        (("pass single: stood still",), [V.PASSED], GateError),
-    ],
-)
-def test_raise_unless_complete_blames_names_of_tests_alone(
-    problems: tuple[str, ...], verdicts: list[TestVerdict], kind: type[CiBuildError]
-) -> None:
-    results = [result(f"x{n}", verdict) for n, verdict in enumerate(verdicts)]
-    with pytest.raises(CiBuildError, match=r"he suite lacks or deselects a.py::0, .*a.py::4 and others") as raised:
-        raise_unless_complete(problems, 9, results, missing=[f"a.py::{n}" for n in range(6)])
-    assert raised.type is kind
 
 
 def test_raise_unless_complete_accepts_failed_tests_and_empty_shards() -> None:

@@ -247,36 +247,3 @@ def test_verify_refuses_forged_tier(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert POLICY.unsigned
     assert cli.run(words) == BucketError.exit_code
     assert "records tier device for gfx942; its evidence gives compiled." in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("late", "reported"), [(1, False), (2, True)])
-def test_waiver_of_recorded_policy_counts_until_it_expires(tmp_path: Path, late: int, reported: bool) -> None:
-    """The entry may be written on the day after the check of the waiver."""
-    bucket, expires = MemoryBucket(), NOW.date() + timedelta(days=1)
-    entry = promoted(bucket, tmp_path, on_device=False)
-    assert entry.promoted is not None
-    check = {"name": "a_test.py::odd", "outcome": "known", "why": "flaky: once", "attempts": 2}
-    counts = {"collected": 10, "run": 10, "passed": 9, "failed": 0, "known": 1, "skipped": 0}
-    evidences = device(passing_evidence(make_set(make_wheels(tmp_path / "w", pythons=("3.12",))), STRICT))
-    staged, files = StagedSet(index="multi-arch", digest=entry.promoted.set_digest), dict(entry.promoted.files)
-    for item in evidences:
-        made = replace(item, counts=counts, details={"checks": [check]})
-        for key in (name := record(bucket, staged, made, signer=RUNNER), f"{name}.sig"):
-            data, file = bucket.get(key), key.removeprefix(staged.root)
-            bucket.put_if_absent(RELEASED.set_file(staged.digest, file), data, sha256=sha256_of(data))
-            files[file] = sha256_of(data)
-    waiver = f"""
-[[flake_waivers]]
-test = "a_test.py"
-targets = ["gfx942", "gfx950"]
-index = "multi-arch"
-channel = "local"
-owner = "me"
-reason = "a race"
-opened = 2026-01-01
-expires = {expires}
-"""
-    at = (NOW + timedelta(days=late)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    recorded = replace(with_tiers(entry, "device", files=files), policy=STRICT.text + waiver, time=at)
-    assert bool(problems(bucket, recorded)) is reported
-    assert problems(bucket, replace(recorded, policy=STRICT.text)) != []

@@ -20,7 +20,6 @@ from tests.support import sets
 
 SET = sets.wheel_set()
 POLICY = load_policy("multi-arch")
-PJRT = SET.wheels[0]
 
 
 FIRST_USE = "The ROCm of the set was trusted on first use"
@@ -90,13 +89,6 @@ def test_variant_problems_reports_two_variants(offered: str, clash: bool) -> Non
     found = [*variant_problems(SET, {NAME: ("0.9.0+rocm7.0.0.gfx942", offered), "other": ("1+rocm7.2.0",)})]
     assert len(found) == clash
     assert all(f"The index has {NAME} {offered}, another variant" in text for text in found)
-
-
-def test_variant_problems_reports_default_beside_variant() -> None:
-    default = replace(SET, wheels=(replace(PJRT, version="0.10.2+rocm7.2.0"),))
-    (found,) = variant_problems(default, {PJRT.name: ("0.10.2+rocm7.2.0.gfx942",)})
-    assert "pip would select the higher version" in found
-    assert [*variant_problems(default, {PJRT.name: ("0.10.2+rocm7.2.0",)})] == []
 
 
 @pytest.mark.parametrize(

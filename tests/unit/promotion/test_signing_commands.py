@@ -295,35 +295,6 @@ def test_waiver_is_reported_everywhere(
     assert run(bucket, "verify", "multi-arch", "--channel", "nightly") == 0
 
 
-@pytest.mark.parametrize(
-    ("waiver", "sentence"),
-    [
-        ("", f"has flaky tests without a valid waiver: {FLAKY}."),
-        (
-            WAIVED.replace("2026-01-31", "2026-01-02"),
-            f"has flaky tests without a valid waiver: {FLAKY} (the waiver by somebody expired on 2026-01-02).",
-        ),
-        (WAIVED.replace("somebody", ""), "Waiver 1 of the policy is void: owner is not a text."),
-        (WAIVED.replace("2026-01-31", "2026-05-31"), "Waiver 1 of the policy is void: expires must be 1 to 92 days"),
-        (WAIVED.replace("nightly", "release"), f"has flaky tests without a valid waiver: {FLAKY}."),
-    ],
-    ids=["none", "expired", "ownerless", "too-long", "another-channel"],
-)
-def test_policy_check_refuses_flake_and_prints_waiver(
-    bucket: DirBucket, with_flake: StagedSet, tmp_path: Path, capsys: pytest.CaptureFixture[str], *,
-    waiver: str, sentence: str,
-) -> None:  # fmt: skip
-    path = tmp_path / "policy.toml"
-    path.write_text(path.read_text() + waiver)
-    code = run(bucket, "policy", "check", str(with_flake), "--channel", "nightly", "--json")
-    said = capsys.readouterr()
-    assert code == PromotionBlockedError.exit_code
-    assert sentence in said.err.partition("is not promoted")[2]
-    (missing,) = json.loads(said.out)["missing_waivers"]
-    assert all(line in said.err for line in missing.splitlines())
-    assert f'test = "{FLAKY}"' in missing
-
-
 def test_policy_check_lists_requirements_for_each_target(
     bucket: DirBucket, nightly: StagedSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -271,27 +271,3 @@ def test_removing_evidence_never_allows(
 ) -> None:
     together = [*said[:at], passed, *said[at:]]
     assert opens(together, policy) or not opens(said, policy)
-
-
-@given(said=SAID, passed=st.sampled_from(PASSES), key=st.sampled_from(["", THEIRS]))
-def test_untrusted_evidence_is_ignored(said: list[EvidenceFile], passed: EvidenceFile, key: str) -> None:
-    policy = replace(POLICY, gates=GATES)
-    assert opens([*said, replace(passed, key=key)], policy) is opens(said, policy)
-
-
-@given(said=SAID, policy=POLICIES)
-def test_expired_bypass_is_ignored(said: list[EvidenceFile], policy: Policy) -> None:
-    live = tuple(entry for entry in policy.bypasses if not entry.state(NOW))
-    with_all, with_live = (
-        verdict(SET, said, replace(policy, bypasses=entries), now=NOW) for entries in (policy.bypasses, live)
-    )
-    assert replace(with_all, warnings=(), invalid_bypasses=()) == replace(with_live, warnings=())
-    idle = [entry for entry in policy.bypasses if entry not in live and entry.is_for(SET)]
-    assert len(with_all.warnings) - len(with_live.warnings) == len(idle)
-
-
-@given(said=SAID, policy=POLICIES)
-def test_verdict_without_evidence_blocks(said: list[EvidenceFile], policy: Policy) -> None:
-    assert not opens([], replace(policy, bypasses=()))
-    failing = [item for item in said if item.evidence.outcome is not Outcome.PASSED]
-    assert not opens(failing, replace(policy, bypasses=()))

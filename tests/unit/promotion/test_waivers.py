@@ -60,13 +60,10 @@ def test_parse_waivers_requires_every_field(name: str) -> None:
     ("change", "why"),
     [
         ({"owner": " "}, "owner is not a text"),
-        ({"test": "tests/*::*"}, ""),
         ({"test": "*::*"}, "matches every test"),
         ({"targets": []}, "targets is not a list of gfx targets"),
-        ({"targets": "gfx942"}, "targets is not a list of gfx targets"),
         ({"targets": ["gfx94"]}, "gfx94"),
         ({"opened": "2026-01-01"}, "must be dates such as"),
-        ({"expires": date(2026, 1, 1)}, f"must be 1 to {MAX_DAYS} days after"),
         ({"expires": date(2026, 1, 1) + timedelta(days=MAX_DAYS + 1)}, f"must be 1 to {MAX_DAYS} days after"),
         ({"set": "a" * 64}, "set is unknown"),
     ],
@@ -188,13 +185,3 @@ def test_verdict_suggests_waivers_for_failed_gate() -> None:
     again = judge(failed, replace(POLICY, waivers=(WAIVER,)))
     assert not again.allowed, "the gate must run or merge its shards again"
     assert (again.missing_waivers, again.waived) == ((), ())
-
-
-def test_verdict_counts_other_known_failures() -> None:
-    """A known failure of the device gate that is no listed flake needs a place in the policy's number."""
-    made = ran()
-    more = replace(made, counts={**made.counts, "collected": 4, "run": 4, "known": 3})
-    waived = replace(POLICY, waivers=(WAIVER,))
-    assert "has 1 known failures; the policy allows 0." in judge(more, waived).blocked_by[0]
-    lax = replace(waived, gates={"device": replace(DEVICE, known_failures=1)})
-    assert judge(more, lax).allowed

@@ -87,7 +87,6 @@ def test_gpu_has_its_tier_in_a_sentence_and_commands_of_its_newest_set() -> None
 @pytest.mark.parametrize(
     ("rocm", "tag"),
     [
-        ("7.0.0", "7.0-complete"), ("7.2.1", "7.2.1-complete"), ("7.9.0", ""), ("7.13.0", ""),
         ("7.14.0", "7.14.0-full"), ("7.14.1", "7.14.1-full"), ("10.0.0", "10.0.0-full"), ("7.2", ""), (HOSTILE, ""),
     ],
 )  # fmt: skip
