@@ -21,6 +21,7 @@ from promotion.index.publish import publish
 from promotion.index.repair import repair
 from promotion.index.retention import RetentionRule, apply
 from promotion.promote import promote
+from promotion.storage import concurrency
 from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
@@ -207,6 +208,24 @@ def test_killed_repair_blocks_nobody_after_its_term(scene: Scene) -> None:
 Act = Callable[[Bucket, Callable[[], datetime]], object]
 
 
+class OneThread:
+    """A pool of threads that calls functions one after another: a process that stops, stops with all its threads."""
+
+    def __init__(self, _: int) -> None:
+        self.map = map
+
+    def __enter__(self) -> OneThread:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(concurrency, "ThreadPoolExecutor", OneThread)
+
+
 class StoppingBucket(MemoryBucket):
     """A bucket whose user stops after one of its writes until others are done.
 
@@ -267,12 +286,14 @@ def repairing(bucket: Bucket, now: Callable[[], datetime]) -> None:
     repair(bucket, RELEASED, now=now)
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("clock_runs", [True, False])
 def test_late_promotion_writes_nothing_after_repair(scene: Scene, clock_runs: bool) -> None:
     """Without a running clock, the ledger alone refuses its entry."""
     assert late(scene.start, promoting(scene, 1), repairing, clock_runs=clock_runs) > 10
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_late_promotion_writes_nothing_after_another(scene: Scene) -> None:
     def other(bucket: Bucket, now: Callable[[], datetime]) -> None:
         promoting(scene, 2)(bucket, now)
@@ -281,6 +302,7 @@ def test_late_promotion_writes_nothing_after_another(scene: Scene) -> None:
     assert late(scene.start, promoting(scene, 1), other) > 10
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_late_repair_writes_nothing_after_promotion(scene: Scene) -> None:
     start = scene.start.copied()
     with pytest.raises(KilledError):
