@@ -5,13 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from core.model import Severity
-from tests.support.left_out import STRICT
 from wheelkit.inspect.inspect import Expectations, inspect_wheel
 from wheelkit.inspect.model import WheelReport
 from wheelkit.inspect.wheel_set import check_set
@@ -26,22 +24,15 @@ Wheels = Callable[..., Path]
 
 
 @pytest.fixture(scope="session")
-def inspect(
-    real_wheel: Wheels, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
-) -> Iterator[Inspect]:
-    """Return `inspect(name, version, python) -> WheelReport` for published wheels, with cached results.
-
-    The MD5 of all code of the pjrt wheel of 0.10.2, which takes 6 s, is left to heavy runs: builds compare it too.
-    """
+def inspect(real_wheel: Wheels, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inspect]:
+    """Return `inspect(name, version, python) -> WheelReport` for published wheels, with cached results."""
     made: dict[Path, WheelReport] = {}
     scratch = tmp_path_factory.mktemp("inspect")
-    heavy = STRICT or pytestconfig.getoption("heavy")
 
     def run(*words: str) -> WheelReport:
         wheel = real_wheel(*words)
         if wheel not in made:
-            verify = heavy or words[:2] != ("jax-rocm7-pjrt", "0.10.2")
-            made[wheel] = inspect_wheel(wheel, replace(KNOWN, verify=verify), scratch=scratch)
+            made[wheel] = inspect_wheel(wheel, KNOWN, scratch=scratch)
         return made[wheel]
 
     yield run
