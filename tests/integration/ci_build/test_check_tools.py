@@ -137,7 +137,6 @@ def test_check_tools_selects_newest_clang(path: Path, tmp_path: Path) -> None:
 # In containers.
 
 
-@pytest.mark.heavy
 @pytest.mark.network
 def test_find_tools_names_all_that_image_lacks(engine: docker.Docker, tmp_path: Path) -> None:
     full = engine.builder()

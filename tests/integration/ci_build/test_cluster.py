@@ -51,7 +51,6 @@ def test_results_have_values_files_and_inputs(cluster: ClusterProcesses, tmp_pat
     assert [line for line in lines.lines if line.startswith("worker")] == ["worker a begins", "worker a ends"]
 
 
-@pytest.mark.heavy
 def test_tasks_of_killed_worker_run_again(cluster: ClusterProcesses) -> None:
     cluster.scheduler()
     cluster.workers("a", "b")
@@ -94,7 +93,6 @@ def test_commands_end_with_killed_worker(tmp_path: Path) -> None:
     until(lambda: not any(alive(int(note.read_text())) for note in notes))
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_end_of_client_ends_programs_of_its_tasks(cluster: ClusterProcesses, number: int) -> None:
     cluster.scheduler()
@@ -128,7 +126,6 @@ def keys(tmp_path: Path) -> list[dict[str, Path]]:
     return [{option: folder / name for option, name in names.items()} for folder in folders]
 
 
-@pytest.mark.heavy
 def test_containers_with_tls_lose_a_host_and_keep_strangers_out(
     engine: Docker, keys: list[dict[str, Path]], tmp_path: Path
 ) -> None:

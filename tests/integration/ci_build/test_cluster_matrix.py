@@ -29,7 +29,6 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "wheels"
 
 
-@pytest.mark.heavy
 def test_sets_of_two_workers_are_those_of_one_machine(
     wheels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

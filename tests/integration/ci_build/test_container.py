@@ -21,7 +21,7 @@ from core.errors import ProcessError
 from core.process import HostRunner
 from tests.support.engines import Engine
 
-pytestmark = [pytest.mark.heavy, pytest.mark.network]
+pytestmark = pytest.mark.network
 ROOT = Path(__file__).resolve().parents[3]
 
 

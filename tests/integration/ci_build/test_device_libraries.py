@@ -12,7 +12,7 @@ from tests.support import docker
 from tests.support.made_rocm import LAYOUTS
 from tests.support.source_place import VERSION
 
-pytestmark = [pytest.mark.heavy, pytest.mark.network]
+pytestmark = pytest.mark.network
 
 KERNEL = "#include <hip/hip_runtime.h>\n__global__ void f(float *x) { *x = sinf(*x); }\n"
 

@@ -89,7 +89,6 @@ def test_second_run_is_up_to_date(made: Path, cache: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in made.rglob("*")} == before
 
 
-@pytest.mark.heavy
 def test_builds_are_reproducible_across_machines(made: Path, tmp_path: Path) -> None:
     out = tmp_path / "elsewhere" / "dist"
     done = dist_wheels(out, tmp_path / "another cache")
@@ -98,7 +97,6 @@ def test_builds_are_reproducible_across_machines(made: Path, tmp_path: Path) -> 
         assert (out / name).read_bytes() == (made / name).read_bytes()
 
 
-@pytest.mark.heavy
 def test_reproduce_repairs_published_wheels_again(made: Path, cache: Path, tmp_path: Path) -> None:
     """wheels.json alone suffices; a set whose wheel was another one is told apart."""
     done = ci_build("reproduce", str(made / "wheels.json"), f"--cache-dir={cache}", "--json")
@@ -115,7 +113,6 @@ def test_reproduce_repairs_published_wheels_again(made: Path, cache: Path, tmp_p
     assert "has another sha256" in done.stdout
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
 def test_interrupted_run_leaves_nothing_and_resumes(cache: Path, tmp_path: Path, sign: signal.Signals) -> None:
     out = tmp_path / "dist"

@@ -18,7 +18,7 @@ from tests.support.docker import Docker
 from tests.support.file_server import Behaviour, serving
 from tests.support.image_parts import Place
 
-pytestmark = [pytest.mark.heavy, pytest.mark.network]
+pytestmark = pytest.mark.network
 PUBLIC = "public.invalid"
 """Registry that only its mirror, the registry of the test, can replace."""
 

@@ -8,8 +8,6 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from promotion.index.serve import IndexServer
 from tests.integration.conftest import Released, ci_build
 
@@ -44,7 +42,6 @@ def test_inspect_clean_wheel_exits_with_0(released: Released) -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.heavy
 def test_inspect_set_ignores_defects_of_published_wheels(released: Released, tmp_path: Path) -> None:
     assert inspect(str(released.folder / "dist"), "--no-verify").returncode == 0
     jaxlib = next((released.folder / "dist").glob("jaxlib-*.whl"))

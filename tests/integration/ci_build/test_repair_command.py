@@ -76,7 +76,6 @@ def test_repair_refuses_target_that_wheel_lacks(real_wheel: Callable[..., Path],
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.heavy
 def test_repair_gives_the_bytes_of_dist_wheels(
     real_wheel: Callable[..., Path], work_cache: Path, tmp_path: Path
 ) -> None:

@@ -30,8 +30,6 @@ from core.unpack.contents import differences
 from tests.support.file_server import Behaviour, serving
 from tests.support.made_rocm import COMPRESS, NAME, make_rocm, tarball
 
-pytestmark = pytest.mark.waits
-
 PATH = f"/tarball/{NAME}"
 CHILD = """
 import signal

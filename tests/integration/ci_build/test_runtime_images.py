@@ -21,7 +21,7 @@ from tests.support.image_parts import Place
 from tests.support.made_rocm import NAME, VERSION, make_rocm, tarball
 from tests.support.wheel_sets import make_set, make_wheels, plain
 
-pytestmark = [pytest.mark.heavy, pytest.mark.network]
+pytestmark = pytest.mark.network
 PYTHONS = ("3.13", "3.14")
 JAX = """
 __version__ = "0.10.2"

@@ -73,7 +73,6 @@ def busy_workers(store: Path) -> list[str]:
     return [json.loads(path.read_text())["worker"] for path in sorted(store.glob("cluster/tries/*/[!.]*"))]
 
 
-@pytest.mark.heavy(2)
 def test_slurm_jobs_compile_same_bytes_although_one_is_cancelled(slurm: own_slurm.Slurm, reference: str) -> None:
     store = slurm.shared / "store"
     process = start(slurm, "store")
@@ -96,7 +95,6 @@ def test_slurm_jobs_compile_same_bytes_although_one_is_cancelled(slurm: own_slur
     assert [*store.glob(".dask-jobqueue*")] == []
 
 
-@pytest.mark.heavy(1)
 def test_slurm_jobs_end_with_interrupted_command(slurm: own_slurm.Slurm, reference: str) -> None:
     shutil.rmtree(slurm.shared / "node" / "cluster" / "kernels" / "store", ignore_errors=True)
     shutil.rmtree(slurm.shared / "client" / "kernels" / "store", ignore_errors=True)
@@ -110,7 +108,6 @@ def test_slurm_jobs_end_with_interrupted_command(slurm: own_slurm.Slurm, referen
     assert not (slurm.shared / "interrupted" / "out").exists()
 
 
-@pytest.mark.heavy(1)
 def test_slurm_refusal_is_reported_before_any_job(slurm: own_slurm.Slurm, reference: str) -> None:
     process = start(slurm, "refused", "--slurm=partition=absent")
     _, err = process.communicate(timeout=_SECONDS)

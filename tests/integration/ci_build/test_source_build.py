@@ -32,7 +32,7 @@ from tests.support.source_place import (
 )
 from wheelkit.archive.reader import WheelArchive
 
-pytestmark = [pytest.mark.heavy, pytest.mark.network]
+pytestmark = pytest.mark.network
 
 TARGETS = ("--targets", "gfx942,gfx1151")
 TARBALL = f"therock-dist-linux-multiarch-{VERSION}.tar.zst"

@@ -61,7 +61,6 @@ def ok(done: subprocess.CompletedProcess[str]) -> str:
     return done.stderr
 
 
-@pytest.mark.heavy
 def test_host_build_records_inputs_and_is_reused(machine: Machine) -> None:
     ok(machine.build())
     made = read_set(machine.folder / "dist")

@@ -14,7 +14,7 @@ from tests.support.made_jax import make_jax
 from tests.support.made_rocm import VERSION, make_rocm
 from tests.support.podman import Podman
 
-pytestmark = [pytest.mark.heavy, pytest.mark.network]
+pytestmark = pytest.mark.network
 
 
 def run(podman: Podman, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

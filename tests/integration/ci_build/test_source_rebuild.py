@@ -32,7 +32,7 @@ from tests.support.source_place import (
 )
 from wheelkit.archive.reader import WheelArchive
 
-pytestmark = [pytest.mark.heavy, pytest.mark.network]
+pytestmark = pytest.mark.network
 
 
 def test_other_xla_is_compiled_with_disk_cache(place: Place, dist: Path, words: tuple[str, ...]) -> None:

@@ -40,7 +40,7 @@ from tests.support.source_place import (
 )
 from wheelkit.archive.reader import WheelArchive
 
-pytestmark = [pytest.mark.heavy, pytest.mark.network]
+pytestmark = pytest.mark.network
 
 NIGHTLY = "0.10.3.dev20251120"
 """The jax that is built: nobody has released it, and an index has the jax and jaxlib of that night."""

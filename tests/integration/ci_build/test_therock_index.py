@@ -7,8 +7,6 @@ import os
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.integration.conftest import ci_build
 from tests.support.fake_therock import nightly
 from tests.support.file_server import Behaviour, serving
@@ -27,7 +25,6 @@ def run(tmp_path: Path, *words: str, index: str = "", version: str = VERSION) ->
     return ci_build(*options, *words, "dist_wheels", cwd=work, env=env)
 
 
-@pytest.mark.heavy
 def test_index_packages_become_locked_prefix(tmp_path: Path) -> None:
     version = "7.10.0.dev0+f689a8ea"
     wheels = make_packages(tmp_path / "made", version, split=True)

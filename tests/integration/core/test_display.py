@@ -14,8 +14,6 @@ import pytest
 from core.terminal import fold
 from tests.support.terminal import show
 
-pytestmark = pytest.mark.waits
-
 RELEASE = """
 import sys, threading
 from rich.live import Live

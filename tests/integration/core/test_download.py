@@ -26,8 +26,6 @@ from core.http.client import Client, RetryPolicy, Session
 from core.http.download import ChangedError, RemoteFile
 from tests.support.file_server import Behaviour, serving
 
-pytestmark = pytest.mark.waits
-
 NAME = "/tarball/therock-dist-linux-gfx94X-dcgpu-7.10.0.dev0+abc.tar.gz"
 DATA = random.Random(5).randbytes(3_000_001)
 QUICK = RetryPolicy(connect=2, read=1, tries=4, first_wait=0.01, longest_wait=0.05)

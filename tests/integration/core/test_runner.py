@@ -20,8 +20,6 @@ from core.errors import ProcessError
 from core.interrupts import EndableCalls
 from core.process import HostRunner, merge_environment, without_credentials
 
-pytestmark = pytest.mark.waits
-
 PYTHON = sys.executable
 
 

@@ -21,7 +21,6 @@ ELSEWHERE = {"python3 build/test", RELEASE}
 """Commands that the test of the fresh machine runs."""
 
 
-@pytest.mark.heavy
 @pytest.mark.network
 @pytest.mark.parametrize("page", [TUTORIAL, "docs/release.md", "docs/operate-an-index.md"])
 def test_commands_of_page_run(
@@ -77,7 +76,6 @@ def site(tmp_path_factory: pytest.TempPathFactory, work_cache: Path) -> Path:
     return folder
 
 
-@pytest.mark.heavy
 @pytest.mark.network
 def test_site_is_strict_reproducible_and_complete(
     site: Path, tmp_path: Path, work_cache: Path, monkeypatch: pytest.MonkeyPatch

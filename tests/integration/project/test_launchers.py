@@ -182,7 +182,6 @@ def test_concurrent_starts_share_one_setup(tree: Tree) -> None:
     assert words.count("Waiting for another process") >= 1
 
 
-@pytest.mark.heavy
 def test_killed_setup_is_repeated(tree: Tree) -> None:
     process = tree.start()
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
@@ -205,7 +204,6 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.heavy
 def test_changed_lock_recreates_idle_venv(tree: Tree) -> None:
     running = tree.start("wait")
     assert running.stdout is not None
@@ -222,7 +220,6 @@ def test_changed_lock_recreates_idle_venv(tree: Tree) -> None:
     assert json.loads(out)["version"] == 2
 
 
-@pytest.mark.heavy
 def test_other_python_recreates_venv(tree: Tree, second_python: tuple[str, Path]) -> None:
     version, python = second_python
     assert said(tree.run())["version"] == 1
@@ -243,7 +240,6 @@ def test_the_tests_launcher_adds_to_the_same_venv(tree: Tree) -> None:
     assert tree.inode == before
 
 
-@pytest.mark.heavy
 def test_wrong_hash_is_refused_with_pip_output(tree: Tree) -> None:
     tree.lock("requirements.lock", "stand-in==1", digest="0" * 64)
     done = tree.run()
@@ -271,7 +267,6 @@ def real(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> tuple[Tree, 
     return tree, first
 
 
-@pytest.mark.heavy
 @pytest.mark.network
 def test_update_locks_keeps_what_is_pinned(real: tuple[Tree, subprocess.CompletedProcess[str]]) -> None:
     """This must be the last test of the tree, because it may change the locks."""

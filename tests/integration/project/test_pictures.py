@@ -22,7 +22,6 @@ def words(svg: str) -> list[str]:
     return " ".join(comparable(text_of(svg))).split()
 
 
-@pytest.mark.heavy
 @pytest.mark.network
 def test_pictures_show_what_the_program_prints(released: Released, work_cache: Path, tmp_path: Path) -> None:
     folder = tmp_path / "release"

@@ -175,7 +175,6 @@ def attested(cli: Cli, sigstore: FakeSigstore, bucket: DirBucket, staged: Staged
     return config
 
 
-@pytest.mark.heavy
 def test_attest_signed_set_is_promoted_and_verifies(
     cli: Cli, strict_checkout: Path, sigstore: FakeSigstore, bucket: DirBucket, staged: StagedSet, tmp_path: Path
 ) -> None:

@@ -44,7 +44,6 @@ def write_lock(index: Path, name: str) -> Path:
     return path
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("adopted", [False, True])
 def test_gate_without_network_installs_from_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adopted: bool

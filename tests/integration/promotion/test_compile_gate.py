@@ -146,7 +146,6 @@ def told(evidence: Evidence) -> list[str]:
     return [re.sub(r"0x[0-9a-f]{16}|/[^ \"]*/child\.py", "…", json.dumps(check)) for check in checks]
 
 
-@pytest.mark.heavy
 def test_cluster_gives_the_evidence_of_one_machine(bench: Bench, tmp_path: Path) -> None:
     names: tuple[str, ...] = (
         "numpy.one",

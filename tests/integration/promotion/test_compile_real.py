@@ -22,7 +22,7 @@ from tests.support.gating import stage_published
 from tests.support.silent import Silent
 from tests.support.small_corpus import check_small_corpus, problems
 
-pytestmark = [pytest.mark.network, pytest.mark.heavy]
+pytestmark = pytest.mark.network
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,6 @@ def check_code(told: Told, program: str, target: str, compiled_for: str) -> None
     assert any(kernel.name for code in read for kernel in code.kernels)
 
 
-@pytest.mark.heavy
 def test_child_compiles_programs_in_order(few: Told) -> None:
     assert few.returncode == 0
     expected = [("ready", None), *((event, name) for name in FEW for event in ("start", "end")), ("done", None)]
@@ -98,12 +97,10 @@ def test_child_compiles_programs_in_order(few: Told) -> None:
         assert few.end(name)["outcome"] == "compiled", few.end(name)["error"]
 
 
-@pytest.mark.heavy
 def test_code_matches_target_and_uses_matrix_cores(few: Told) -> None:
     check_code(few, "lax.dot_bf16", "gfx942", "gfx942:sramecc+:xnack-")
 
 
-@pytest.mark.heavy
 def test_child_reports_calls_of_program(few: Told) -> None:
     calls = few.end("ffi.handlers_sparse")["stats"]["calls"]
     assert {"hipsparse_csr_matvec_ffi", "hipsparse_coo_todense_ffi"} < set(calls)

@@ -60,7 +60,6 @@ def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpus]:
         yield Gpus(tmp_path, cluster, monkeypatch)
 
 
-@pytest.mark.heavy
 def test_shards_share_gpus_of_workers(gpus: Gpus, capsys: pytest.CaptureFixture[str]) -> None:
     gpus.worker("a", devices=2, offered=2)
     gpus.worker("b", devices=1, offered=1)

@@ -211,7 +211,6 @@ GOOD = {
 }
 
 
-@pytest.mark.heavy
 @pytest.mark.usefixtures("site")
 def test_gate_reports_each_kind_of_bad_test(place: Place, tmp_path: Path) -> None:
     status, (evidence,), said = place.gate("device", f"--jax-tests=file://{place.repository}@{place.bad}")
@@ -254,7 +253,6 @@ def test_gate_reports_each_kind_of_bad_test(place: Place, tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("site")
-@pytest.mark.heavy
 def test_merge_joins_shards_into_evidence(place: Place) -> None:
     source = f"--jax-tests={place.repository}@{place.good}"
     status, _, said = place.gate("merge", source)
@@ -300,7 +298,6 @@ def test_gate_without_gpu_fails_before_installation(place: Place, monkeypatch: p
     assert ci_build(place.folder, "gate", "device", "set", *words[:2], "--python=3.11")[0] == 2
 
 
-@pytest.mark.heavy
 @pytest.mark.usefixtures("site")
 def test_gate_blames_devices_with_wrong_results(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "child.py").write_text(WRONG)
@@ -313,7 +310,6 @@ def test_gate_blames_devices_with_wrong_results(place: Place, tmp_path: Path, mo
     assert "on device 4" not in said
 
 
-@pytest.mark.heavy
 def test_smoke_suite_passes_on_eight_virtual_devices(place: Place) -> None:
     """The gate is started like by a user, with an environment created for this run."""
     argv = [sys.executable, str(ROOT / "build" / "ci_build"), "gate", "device", "set", "--platform=cpu", "--json"]

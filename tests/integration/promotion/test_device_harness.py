@@ -80,7 +80,6 @@ def no_kill_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("promotion.gates.device.sessions.session.out_of_memory_kills", lambda: 0)
 
 
-@pytest.mark.heavy
 @pytest.mark.usefixtures("no_kill_elsewhere")
 def test_harness_judges_every_bad_test(tmp_path: Path) -> None:
     names = list(bad_suite.FILES)

@@ -23,7 +23,7 @@ from tests.support.engines import Engine
 from tests.support.files import write_files
 from tests.support.silent import Silent
 
-pytestmark = [pytest.mark.heavy, pytest.mark.network]
+pytestmark = pytest.mark.network
 SCRIPT = """
 set -exu -o allexport
 export JAX_ENABLE_X64=1

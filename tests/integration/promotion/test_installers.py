@@ -147,7 +147,6 @@ def test_install_gate_reports_broken_index(scene: Scene, tmp_path: Path, fault: 
     assert failed(evidence) == {"uv"}
 
 
-@pytest.mark.heavy
 @pytest.mark.network
 def test_oldest_pip_reports_wrong_hash(scene: Scene, cache: Path) -> None:
     python = scene.python("pip-22.3")
@@ -169,7 +168,6 @@ def offer(scene: Scene, version: str, python: str, build: str = "") -> None:
     write_index(scene.folder / "ordinary")
 
 
-@pytest.mark.heavy
 @pytest.mark.network
 @pytest.mark.parametrize("build", ["", "-1"])
 def test_gate_reports_installers_that_take_files_of_other_index(scene: Scene, cache: Path, build: str) -> None:
@@ -218,7 +216,6 @@ def check(scene: Scene, url: str, python: str, installers: str, cache: Path) -> 
     return list(check_published(published, runner, Steps(), pythons=[python], installers=installers, cache=cache))
 
 
-@pytest.mark.heavy
 @pytest.mark.network
 def test_installers_skip_yanked_sets_and_normalise_names(scene: Scene, cache: Path) -> None:
     """uv takes a yanked wheel only if the user's own requirements pin it, so all projects are pinned."""

@@ -88,7 +88,6 @@ def _load(folder: Path, wheels: list[Path], version: str) -> Loaded:
     return Loaded(context, site, libraries, tuple(loading.run()), loading)
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("version", ["0.10.2", "0.12.0"])
 def test_published_wheels_match_golden_lists(published: Callable[[str], Loaded], version: str) -> None:
     loaded = published(version)

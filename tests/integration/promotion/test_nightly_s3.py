@@ -19,7 +19,7 @@ from promotion.storage.s3_bucket import S3Bucket
 from tests.support import ceph
 from tests.support.nights import record_passes, use_policy
 
-pytestmark = [pytest.mark.heavy, pytest.mark.network]
+pytestmark = pytest.mark.network
 OWN = "{}.{}".format(*sys.version_info[:2])
 NAME, PREFIX = "nights", "wheels/"
 INDEX = "gfx94X-dcgpu"

@@ -27,7 +27,6 @@ from tests.support.promoting import RELEASED, go, staged_in
 from tests.support.web_pages import commands
 from tests.support.wheel_sets import lock_text, make_wheels, ordinary_index, write_index
 
-pytestmark = pytest.mark.heavy(minutes=1)
 OWN = "{}.{}".format(*sys.version_info[:2])
 UBUNTU, DEBIAN = "3.12", "3.11"
 """Pythons of AMD's image and of the image that stands in for it."""

@@ -24,7 +24,7 @@ from promotion.storage.s3_client import connect
 from tests.support import ceph
 from tests.support.bucket_contract import SharedBucketContract, put
 
-pytestmark = [pytest.mark.heavy, pytest.mark.network]
+pytestmark = pytest.mark.network
 NUMBERS = itertools.count()
 
 

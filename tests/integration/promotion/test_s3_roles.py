@@ -20,7 +20,7 @@ from promotion.storage.s3_bucket import S3Bucket
 from promotion.storage.s3_client import connect
 from tests.support import ceph
 
-pytestmark = [pytest.mark.heavy, pytest.mark.network]
+pytestmark = pytest.mark.network
 NUMBERS = itertools.count()
 PREFIX = "wheels/"
 STAGED = StagedSet(index="multi-arch", digest="a" * 64)

@@ -12,7 +12,7 @@ from tests.support.chromium import Tab, chromium
 from tests.support.machine import need
 from tests.support.web_pages import HOSTILE, TARGETS, hostile_index_page, index_page, indexes_page, set_page
 
-pytestmark = [pytest.mark.heavy(minutes=1), pytest.mark.network]
+pytestmark = pytest.mark.network
 DESKTOP, PHONE = 1280, 360
 OPEN = "document.querySelectorAll('details').forEach((one) => one.removeAttribute('name') ?? (one.open = true))"
 AXE = "axe.run(document, {resultTypes: ['violations']}).then((found) => found.violations.map((one) => "

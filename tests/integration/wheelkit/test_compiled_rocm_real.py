@@ -48,7 +48,6 @@ def test_published_plugin_has_rocm_of_its_build_only(release: str, real_wheel: C
             assert [text for text in found if text.startswith("_solver.so was compiled by")]
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("release", BUILT_WITH)
 def test_published_pjrt_has_rocm_of_its_build_only(release: str, real_wheel: Callable[..., Path]) -> None:
     path, own = real_wheel("jax-rocm7-pjrt", release), rocm(BUILT_WITH[release])

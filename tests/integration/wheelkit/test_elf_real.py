@@ -114,7 +114,6 @@ def test_snapshot_of_published_plugins_agrees_with_pyelftools(plugin: list[Path]
         assert ours(path) == oracle(path), path.name
 
 
-@pytest.mark.heavy
 def test_strip_and_edits_keep_loaded_bytes_of_plugins(plugin: list[Path], left_out: Callable[[str, str], None]) -> None:
     for path in plugin:
         before, complaints = oracle(path), readelf(path, left_out)

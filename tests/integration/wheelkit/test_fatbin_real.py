@@ -110,7 +110,6 @@ def outside(path: Path) -> str:
     return digest.hexdigest()
 
 
-@pytest.mark.heavy
 def test_read_targets_of_published_pjrt(pjrt: Path) -> None:
     report = read_targets(pjrt, verify=True, machs=targets.machs())
     assert report.findings == ()
@@ -122,7 +121,6 @@ def test_read_targets_of_published_pjrt(pjrt: Path) -> None:
     assert set(bundle_pointers(pjrt)) == {bundle.address for bundle in report.bundles}
 
 
-@pytest.mark.heavy
 def test_slim_published_pjrt(pjrt: Path, tmp_path: Path) -> None:
     path = tmp_path / "slim.so"
     shutil.copyfile(pjrt, path)

@@ -51,7 +51,6 @@ def message(report: WheelReport, code: str) -> str:
     return " ".join(finding.message for finding in report.findings if finding.code == code)
 
 
-@pytest.mark.heavy
 def test_inspect_pjrt_0_10_2(inspect: Inspect) -> None:
     report = inspect("jax-rocm7-pjrt", "0.10.2")
     assert codes(report) == {
@@ -145,7 +144,6 @@ PRINT_PEAK = "print(int(Path('/proc/self/status').read_text().split('VmHWM:')[1]
 """Peak memory in MiB; ru_maxrss would count that of the process that forked this one."""
 
 
-@pytest.mark.heavy
 def test_inspect_largest_wheel_needs_little_memory(real_wheel: Wheels, tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from wheelkit.inspect.inspect import inspect_wheel;"

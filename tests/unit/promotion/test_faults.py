@@ -199,13 +199,7 @@ def begun(name: str) -> tuple[MemoryBucket, MemoryBucket, int]:
     return start, undisturbed, counting.writes
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.heavy if operation.act is promoting else ())
-        for name, operation in OPERATIONS.items()
-    ],
-)
+@pytest.mark.parametrize("name", OPERATIONS)
 def test_interrupted_operation_completes_when_repeated(name: str) -> None:
     start, undisturbed, writes = begun(name)
     expected = undisturbed.everything()
@@ -225,7 +219,6 @@ def test_number_of_interrupted_runs() -> None:
     assert sum(begun(name)[2] * len(Fault) for name in OPERATIONS) >= LEAST
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("fault", [Fault.KILLED, Fault.REPLY_LOST])
 def test_interrupted_promotion_in_folder_completes_when_repeated(tmp_path: Path, fault: Fault) -> None:
     start = DirBucket(tmp_path / "start")

@@ -184,7 +184,6 @@ PLACES: dict[str, tuple[object, str]] = {
     "folder": (Path, "mkdir"),
     "file": (tempfile, "mkstemp"),
 }
-LONGEST = ("flush", "folder")
 """Every operation goes through these many times."""
 
 
@@ -201,9 +200,7 @@ def full_from(patch: pytest.MonkeyPatch, place: str, at: int) -> None:
     patch.setattr(where, name, call)
 
 
-@pytest.mark.parametrize(
-    "place", [pytest.param(place, marks=pytest.mark.heavy if place in LONGEST else ()) for place in PLACES]
-)
+@pytest.mark.parametrize("place", PLACES)
 def test_full_disk_is_reported(tmp_path: Path, place: str) -> None:
     groups = [wheels_of(tmp_path, 2), wheels_of(tmp_path, 3)]
     reader = Reader(wheel for group in groups for wheel in group)
