@@ -24,6 +24,8 @@ DURATIONS = ROOT / "tests" / "durations.json"
 NEWCOMER, CHANGE, NIGHTLY = "newcomer", "change", "nightly"
 TIERS = (NEWCOMER, CHANGE, NIGHTLY)
 TEST_FOLDERS = ("tests", "kernels/tests")
+UNRECORDED = 60.0
+"""Seconds that a file counts as long as none are recorded."""
 RECENT = 20
 """Commits that count as the change under test: a submission may have several."""
 
@@ -121,11 +123,12 @@ def distribute(
     A file stays in one shard, because its tests share fixtures; so do the files of the folders `together`.
     """
     units: dict[str, list[str]] = defaultdict(list)
-    weights: dict[str, float] = defaultdict(float)
     for file in sorted(files):
         unit = next((folder for folder in together if Path(file).is_relative_to(folder)), file)
         units[unit].append(file)
-        weights[unit] += durations.get(file, 0.0)
+    weights: dict[str, float] = {}
+    for unit, members in units.items():
+        weights[unit] = sum(durations.get(file, 0.0) for file in members) or UNRECORDED
     shards: list[list[str]] = [[] for _ in range(count)]
     seconds = [0.0] * count
     for unit in sorted(units, key=lambda name: (-weights[name], name)):
@@ -160,9 +163,6 @@ def problems(table: TierTable, files: Sequence[str], durations: Mapping[str, flo
     found = [f"{file} has no tier: add it to tests/tiers.toml" for file in files if table.tier(file) is None]
     found += [f"tests/tiers.toml: {row} matches no test file" for row in table.unused(files)]
     nightly = [file for file in files if table.tier(file) == NIGHTLY]
-    for file in nightly:
-        if file not in durations:
-            found.append(f"{file} has no recorded duration: run `build/test --record {file}`")
     for number, shard in enumerate(distribute(nightly, durations, table.shards, table.together), 1):
         seconds = sum(durations.get(file, 0.0) for file in shard)
         if seconds > table.limit:

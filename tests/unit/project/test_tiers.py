@@ -38,14 +38,11 @@ def test_sound_table_has_no_problems() -> None:
     [
         ({"newcomer": []}, 1, "tests/unit/test_a.py has no tier"),
         ({"change": ["tests/test_gone.py"]}, 1, "test_gone.py matches no test file"),
-        ({}, None, "no recorded duration"),
         ({}, 101, "shard 1/1 takes 101 s"),
     ],
 )
-def test_broken_rule_is_reported(rows: dict[str, Any], seconds: float | None, phrase: str) -> None:
-    durations = {"tests/integration/test_release.py": 1.0}
-    if seconds is not None:
-        durations["tests/integration/test_slow.py"] = seconds
+def test_broken_rule_is_reported(rows: dict[str, Any], seconds: float, phrase: str) -> None:
+    durations = {"tests/integration/test_slow.py": seconds}
     found = tiers.problems(table(**rows), FILES, durations)
     assert any(phrase in problem for problem in found)
 
@@ -65,6 +62,10 @@ def test_files_of_a_folder_stay_together() -> None:
     durations = {"a": 60.0, "f/b": 50.0, "f/c": 40.0}
     shards = tiers.distribute(durations, durations, 2, ["f"])
     assert [set(shard) for shard in shards] == [{"f/b", "f/c"}, {"a"}]
+
+
+def test_files_without_seconds_are_spread() -> None:
+    assert [len(shard) for shard in tiers.distribute(["a", "b", "c", "d"], {}, 2)] == [2, 2]
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "x/3", "2"])
