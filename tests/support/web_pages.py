@@ -206,7 +206,7 @@ def commands(page: bytes, url: str = "URL-of-this-page/") -> dict[str, dict[str,
     """Return gfx target -> name -> command of a page at a URL, as its users read it; the bundle has the target ""."""
     text, found = page.decode(), dict[str, dict[str, str]]()
     parts = re.findall(r'<details name="gpu" id="([^"]*)">(.*?)</details>', text, re.DOTALL)
-    for target, part in (*parts, ("", text.rpartition("</details>")[0].rpartition('<h2 id="content">')[2])):
+    for target, part in (*parts, ("", text.rpartition('<h2 id="content">')[2])):
         blocks = re.findall(r"<h3>([^<]*)</h3>(?:\s*<p>[^<]*</p>)?\s*<pre[^>]*><code>(.*?)</code></pre>", part)
         found[target] = {
             name: unescape(re.sub("<[^>]*>", "", body)).replace("URL-of-this-page/", url) for name, body in blocks
