@@ -217,6 +217,15 @@ def pythons() -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
+def pinned_python(pythons: dict[str, Path]) -> str:
+    """Return the version of a Python of this machine that the pinned wheels of JAX 0.10.2 serve."""
+    for version in ("3.12", "3.11"):
+        if version in pythons:
+            return version
+    pytest.skip("needs Python 3.11 or 3.12")
+
+
+@pytest.fixture(scope="session")
 def second_python(pythons: dict[str, Path], left_out: Callable[[str, str], None]) -> tuple[str, Path]:
     """Return version and path of another supported Python that has known wheels, or else of the running one."""
     own = "{}.{}".format(*sys.version_info[:2])

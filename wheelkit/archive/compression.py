@@ -19,8 +19,8 @@ from wheelkit.archive.zip_format import DEFLATED, STORED
 if TYPE_CHECKING:  # re-tagging a wheel needs no threads
     from concurrent.futures import ThreadPoolExecutor
 
-LEVEL = 6
-"""Level of libdeflate; XLA's library gets smaller than with zlib's level 6, in a third of the time."""
+LEVEL = 5
+"""Level of libdeflate; level 6 makes the library of XLA 0.8 % smaller and takes a fifth more time."""
 
 Content = bytes | mmap.mmap
 

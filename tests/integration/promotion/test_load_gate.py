@@ -19,6 +19,7 @@ from core.layouts import allowed_sonames
 from core.model import RocmVersion
 from core.process import HostRunner
 from promotion.gates.common.gate import Check, GateContext
+from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.site import RocmLibraries, Site, make_site, rocm_libraries
 from promotion.gates.common.stubs import write_stubs
 from promotion.gates.load import gate as load_gate
@@ -31,8 +32,9 @@ from wheelkit.rocm_manifest import RocmManifest, from_needs
 
 pytestmark = pytest.mark.network
 
-PYTHON = "3.12"
 PLUGIN = "jax_rocm7_plugin"
+NEWEST = "3.12"
+"""JAX 0.12.0 needs this Python; the set is loaded where the machine has it."""
 
 
 @dataclass(frozen=True)
@@ -57,18 +59,17 @@ class Loaded:
 
 @pytest.fixture(scope="session")
 def published(
-    real_wheel: Callable[..., Path], pythons: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+    real_wheel: Callable[..., Path], pinned_python: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Loaded]:
     """Return `published(version)`, which adopts, stages and loads a version once."""
-    if PYTHON not in pythons:
-        pytest.skip(f"needs Python {PYTHON}")
     known: dict[str, Loaded] = {}
 
     def find(version: str) -> Loaded:
         if version not in known:
+            python = pinned_python if version == "0.10.2" else NEWEST
             folder = tmp_path_factory.mktemp(f"load-{version}")
-            wheels = [real_wheel("jax-rocm7-pjrt", version), real_wheel("jax-rocm7-plugin", version, PYTHON)]
-            known[version] = _load(folder, wheels, version)
+            wheels = [real_wheel("jax-rocm7-pjrt", version), real_wheel("jax-rocm7-plugin", version, python)]
+            known[version] = _load(folder, wheels, python)
         return known[version]
 
     return find
@@ -80,15 +81,15 @@ def loaded(published: Callable[[str], Loaded]) -> Loaded:
     return published("0.10.2")
 
 
-def _load(folder: Path, wheels: list[Path], version: str) -> Loaded:
+def _load(folder: Path, wheels: list[Path], python: str) -> Loaded:
     context = gate_context(folder, *stage_published(folder, wheels), HostRunner(os.environ))
-    site = make_site(context, PYTHON)
+    site = make_site(context, python)
     libraries = rocm_libraries(context, site, None)
     loading = LoadChecks(context, site, libraries)
     return Loaded(context, site, libraries, tuple(loading.run()), loading)
 
 
-@pytest.mark.parametrize("version", ["0.10.2", "0.12.0"])
+@pytest.mark.parametrize("version", ["0.10.2", "0.12.0"] if find_pythons([NEWEST], HostRunner(os.environ)) else ["0.10.2"])
 def test_published_wheels_match_golden_lists(published: Callable[[str], Loaded], version: str) -> None:
     loaded = published(version)
     assert [finding for check in loaded.checks for finding in check.findings] == []

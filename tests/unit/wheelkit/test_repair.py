@@ -14,6 +14,7 @@ from core.errors import ArchiveError, CiBuildError, ElfError, MachineError, Repa
 from tests.support.silent import Silent
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from tests.support.tiny_wheel import contents, make_wheel
+from wheelkit.archive.compression import LEVEL
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.verify import verify_record
 from wheelkit.elf.snapshot import Elf
@@ -122,7 +123,7 @@ def test_repair_writes_members_to_build_info(attempt: Repair) -> None:
         told = json.loads(wheel.read("tiny/build_info.json"))
     (info,) = made.members
     assert told["version"] == "1.0"
-    assert told["compression"] == {"package": "deflate", "version": metadata.version("deflate"), "level": 6}
+    assert told["compression"] == {"package": "deflate", "version": metadata.version("deflate"), "level": LEVEL}
     assert [(m["path"], m["sha256"], m["needed"]) for m in told["members"]] == [
         ("tiny/lib.so", info.sha256, ["libc.so.6"])
     ]
