@@ -89,7 +89,9 @@ def _load(folder: Path, wheels: list[Path], python: str) -> Loaded:
     return Loaded(context, site, libraries, tuple(loading.run()), loading)
 
 
-@pytest.mark.parametrize("version", ["0.10.2", "0.12.0"] if find_pythons([NEWEST], HostRunner(os.environ)) else ["0.10.2"])
+@pytest.mark.parametrize(
+    "version", ["0.10.2", "0.12.0"] if find_pythons([NEWEST], HostRunner(os.environ)) else ["0.10.2"]
+)
 def test_published_wheels_match_golden_lists(published: Callable[[str], Loaded], version: str) -> None:
     loaded = published(version)
     assert [finding for check in loaded.checks for finding in check.findings] == []
