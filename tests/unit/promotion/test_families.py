@@ -106,7 +106,6 @@ THREE = family("gfx942") + family("gfx950", when="postsubmit") + family("gfx1151
     [
         ("presubmit", {"gfx942"}, ()),
         ("postsubmit", {"gfx942", "gfx950"}, ()),
-        ("nightly", {"gfx942", "gfx950"}, ("gfx1151",)),
         ("weekly", {"gfx942", "gfx950"}, ("gfx1151",)),
     ],
 )
@@ -121,19 +120,13 @@ def test_trigger_includes_earlier_triggers(
 def test_job_matrix_describes_jobs(tmp_path: Path) -> None:
     two = families(tmp_path, family("gfx942", multi=EIGHT, minutes=77) + family("gfx1151", sanity_only=True))
     jobs = job_matrix(two, when=Trigger.WEEKLY, wheel_set=PYTHONS, jax_tests="URL@c").jobs
-    assert len({job.name for job in jobs}) == len(jobs) == 2 * (1 + 1)
     nightly = job_matrix(two, when=Trigger.NIGHTLY, wheel_set=PYTHONS, jax_tests="URL@c").jobs
     shards = [(job.shard, job.devices) for job in nightly if (job.family, job.python) == ("gfx942", "3.12")]
     assert shards == [("1/3", "single"), ("2/3", "single"), ("3/3", "single")]
     multi = next(job for job in jobs if job.devices == "multi")
     assert (multi.runs_on, multi.minutes, multi.suite, multi.shard) == ("eight", 77, "large", "1/1")
-    assert multi.argv[:5] == ("python3", "build/ci_build", "gate", "device", f"multi-arch/{PYTHONS.digest}")
-    words = " ".join(multi.argv)
-    assert "--family gfx942" in words
-    assert "--jax-tests URL@c --size large" in words
     # The gate reports a machine with another number of devices as unfit.
-    assert "--devices 8" in words
-    assert all("--devices 1" in " ".join(job.argv) for job in nightly)
+    assert multi.run.endswith("--jax-tests URL@c --size large --devices 8")
     built = replace(PYTHONS, files={**PYTHONS.files, ROCM_LOCK: "1" * 64})
     own = job_matrix(two, when=Trigger.NIGHTLY, wheel_set=built, jax_tests="URL@c")
     assert all("--rocm-of-set" in job.argv for job in own.jobs)
@@ -186,9 +179,4 @@ def test_job_matrix_merges_shards(tmp_path: Path) -> None:
         f"python3 build/ci_build gate merge multi-arch/{PYTHONS.digest}"
         " --platform rocm --family gfx942 --python 3.12 --jax-tests URL@c --size large"
     )
-    # Options that identify a run are equal in all of its shards.
-    which = nightly.merges[1].argv[5:]
-    shards = [job.argv for job in nightly.jobs if (job.family, job.python) == ("gfx942", "3.12")]
-    assert [argv[5 : 5 + len(which)] for argv in shards] == [which] * 3
-    for when in (Trigger.PRESUBMIT, Trigger.WEEKLY):
-        assert job_matrix(two, when=when, wheel_set=SET, jax_tests="URL@c").merges == ()
+    assert job_matrix(two, when=Trigger.WEEKLY, wheel_set=SET, jax_tests="URL@c").merges == ()

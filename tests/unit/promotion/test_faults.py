@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,16 +25,13 @@ from promotion.index.publish import publish
 from promotion.index.retention import RetentionRule, apply
 from promotion.promote import promote
 from promotion.stage import stage
-from promotion.storage.bucket import Bucket, sha256_of
-from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.bucket import Bucket
 from promotion.storage.keys import StagedSet
 from tests.support.memory_bucket import Fault, FaultyBucket, KilledError, MemoryBucket
-from tests.support.promoting import NOW, POLICY, RELEASED, objects, staged_in
+from tests.support.promoting import NOW, POLICY, RELEASED, staged_in
 from tests.support.reading import Reader
 from tests.support.wheel_sets import make_set, make_wheels, write_set
 
-LEAST = 500
-"""Runs that meet a fault, of all operations together."""
 DAY = timedelta(days=1)
 ME, WHY = "tester", "wrong numbers"
 Act = Callable[[Bucket], object]
@@ -188,57 +184,25 @@ def expire_claim(bucket: MemoryBucket) -> None:
         bucket.damage(RELEASED.claim, b"")
 
 
-def begun(name: str) -> tuple[MemoryBucket, MemoryBucket, int]:
-    """Return the bucket before an operation, the bucket after an undisturbed operation, and its number of writes."""
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_interrupted_operation_completes_when_repeated(name: str) -> None:
     operation, start = OPERATIONS[name], world().bucket.copied()
     for earlier in operation.before:
         earlier(start)
     undisturbed = start.copied()
     counting = FaultyBucket(undisturbed, Fault.KILLED, at=-1)
     operation.act(counting)
-    return start, undisturbed, counting.writes
-
-
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_interrupted_operation_completes_when_repeated(name: str) -> None:
-    start, undisturbed, writes = begun(name)
     expected = undisturbed.everything()
     assert expected != start.everything()
     assert list(verify(undisturbed, RELEASED)) == []
     runs = 0
-    for what, bucket in disturbed(start, OPERATIONS[name].act):
+    for what, bucket in disturbed(start, operation.act):
         look(bucket, what)
         expire_claim(bucket)
-        OPERATIONS[name].act(bucket)
+        operation.act(bucket)
         same(bucket, expected, what)
         runs += 1
-    assert runs >= writes * len(Fault)
-
-
-def test_number_of_interrupted_runs() -> None:
-    assert sum(begun(name)[2] * len(Fault) for name in OPERATIONS) >= LEAST
-
-
-@pytest.mark.parametrize("fault", [Fault.KILLED, Fault.REPLY_LOST])
-def test_interrupted_promotion_in_folder_completes_when_repeated(tmp_path: Path, fault: Fault) -> None:
-    start = DirBucket(tmp_path / "start")
-    for key, data in world().bucket.everything().items():
-        start.put_if_absent(key, data, sha256=sha256_of(data))
-    publish(start, RELEASED, everything=True)
-    expected: dict[str, bytes] = {}
-    for at in itertools.count():
-        bucket = DirBucket(shutil.copytree(start.root, tmp_path / f"{at}"))
-        faulty = FaultyBucket(bucket, fault, at)
-        with contextlib.suppress(CiBuildError, KilledError):
-            promoting(faulty)
-        promoting(bucket)
-        expected = expected or objects(bucket)
-        assert objects(bucket) == expected, f"{fault.name} at write {at}"
-        assert [*verify(bucket, RELEASED)] == []
-        shutil.rmtree(bucket.root)
-        if faulty.writes <= at:
-            assert at > 20
-            return
+    assert runs >= counting.writes * len(Fault)
 
 
 PAIRS = {

@@ -15,7 +15,7 @@ from promotion.evidence.evidence import load_evidence
 from promotion.evidence.signing import load_signature, new_key
 from promotion.index.audit import verify
 from promotion.index.authority import Authority
-from promotion.index.ledger import load_entry, read_ledger
+from promotion.index.ledger import load_entry
 from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark, rollback, sign
 from promotion.index.publish import publish
@@ -99,7 +99,7 @@ def test_forged_status_is_reported_and_repaired(
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("sets", [{"entry": 2}]), ("sets", [{}]), ("policy", {"stale_days": "x"}), ("evidence", [1]), ("tiers", {"a": 1})],
+    [("sets", [{"entry": 2}]), ("policy", {"stale_days": "x"}), ("tiers", {"a": 1})],
 )
 def test_status_with_wrong_types_is_rebuilt(index: DirBucket, name: str, value: object) -> None:
     def change(status: Any) -> None:
@@ -111,22 +111,11 @@ def test_status_with_wrong_types_is_rebuilt(index: DirBucket, name: str, value: 
     assert objects(index) == before
 
 
-def test_json_that_is_nested_too_deeply_is_damaged(index: DirBucket) -> None:
+def test_json_that_is_nested_too_deeply_is_damaged() -> None:
     assert parse_status(DEEP, "etag") is None
-    with pytest.raises(BucketError, match="is not a ledger entry: RecursionError"):
-        load_entry(DEEP, "entry")
-
-
-@pytest.mark.parametrize("data", [DEEP, b'{"logs": {"x": []}}'])
-def test_evidence_with_wrong_values_is_refused(template: Path, data: bytes) -> None:
-    if data != DEEP:
-        file = next((template / "bucket/v2-staging").rglob("evidence/abi/any/*.json"))
-        data = json.dumps(json.loads(file.read_bytes()) | json.loads(data)).encode()
-    with pytest.raises(BucketError, match="evidence cannot be read: "):
-        load_evidence(data, "evidence")
-
-
-def test_deep_signature_of_evidence_is_refused() -> None:
+    for load in (load_entry, load_evidence):
+        with pytest.raises(BucketError, match="RecursionError"):
+            load(DEEP, "file")
     with pytest.raises(RequestError):
         load_signature(DEEP, "signature")
 
@@ -138,21 +127,15 @@ def test_deep_signature_of_evidence_is_refused() -> None:
     ("path", "value"),
     [
         ("time", None),
-        ("time", "2026-99-99T00:00:00Z"),
         ("time", "2026-01-01T00:00:00"),
         ("number", True),
-        ("previous", 7),
         ("sets", "12"),
-        ("removed", [1]),
         ("reason", "\udcff"),
         ("state.held", ["x"]),
-        ("state.offered", [[1]]),
         ("state.offered", "2,1"),
         ("state.yanked", {"1": 2}),
         ("promoted.tiers", ["device"]),
-        ("promoted.policy.stale_days", "x"),
         ("promoted.policy.attested", ["x"]),
-        ("promoted.files", {"x": 1}),
         ("source", {"clean": "yes"}),
     ],
 )
@@ -166,29 +149,19 @@ def test_entry_with_wrong_type_is_refused(template: Path, path: str, value: obje
         load_entry(json.dumps(entry).encode(), "entry")
 
 
-@pytest.mark.parametrize("field", ["reason", "actor"])
-def test_text_that_is_not_utf8_is_refused(index: DirBucket, field: str) -> None:
-    before, texts = objects(index), {"reason": "slow", "actor": "me"} | {field: "bad\udcff"}
-    with pytest.raises(RequestError, match=r"A reason or name for the ledger is not UTF-8: it contains '\\udcff'"):
-        mark(index, RELEASED, EntryKind.YANK, ["1"], reason=texts["reason"], actor=texts["actor"])
+def test_text_that_is_not_utf8_is_refused(index: DirBucket) -> None:
+    before = objects(index)
+    with pytest.raises(RequestError, match="is not UTF-8"):
+        mark(index, RELEASED, EntryKind.YANK, ["1"], reason="bad\udcff", actor="me")
     assert objects(index) == before
 
 
 # Sets with several entries
 
 
-@pytest.mark.parametrize("name", ["2", "4", "digest"])
+@pytest.mark.parametrize("name", ["2", "4"])
 def test_rollback_does_not_restore_set_that_another_entry_quarantined(index: DirBucket, name: str) -> None:
-    promoted = read_ledger(index, RELEASED).entries[1].promoted
-    assert promoted is not None
-    mark(
-        index,
-        RELEASED,
-        EntryKind.QUARANTINE,
-        [promoted.set_digest if name == "digest" else name],
-        reason="bad",
-        actor="me",
-    )
+    mark(index, RELEASED, EntryKind.QUARANTINE, [name], reason="bad", actor="me")
     assert not any("rocm7.3" in file for file in offered(index))
     done = rollback(index, RELEASED, to=2, reason="slow", actor="me")
     assert (done.withheld, any("rocm7.3" in file for file in offered(index))) == ((2,), False)

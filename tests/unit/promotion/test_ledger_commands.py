@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from ci_build import cli
-from ci_build.cli.options.environment import LEDGER_KEY, child_environment, ledger_request
+from ci_build.cli.options.environment import LEDGER_KEY, child_environment, find_signing_key, ledger_request
 from ci_build.release import authority
 from core.errors import BucketError, PromotionBlockedError, RequestError
 from promotion.evidence.evidence import record
 from promotion.evidence.signing import load_signer, new_key
 from promotion.index.authority import PolicySource
 from promotion.index.ledger import load_entry, read_ledger
+from promotion.index.ledger_state import EntryKind
 from promotion.policy.policy import POLICY_FILE, load_policy
 from promotion.promote import promote
 from promotion.stage import read_staged
@@ -24,6 +25,7 @@ from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.promoting import RELEASED, objects, staged_in
+from tests.support.signing_key import SIGNING_KEY
 from tests.support.wheel_sets import make_wheels, passing_evidence
 
 pytestmark = pytest.mark.usefixtures("clean_main")
@@ -146,22 +148,18 @@ def test_command_refuses_forged_entry(
     assert objects(place.bucket) == before
 
 
-def test_promote_and_verify_refuse_forged_entry(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_promotion_and_its_checks_refuse_forged_entry(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     place.forge()
     before = objects(place.bucket)
-    assert place.promote() == BucketError.exit_code
-    assert "ledger/00000003.json is not signed." in capsys.readouterr().err
+    words = ("policy", "check", str(place.staged), "--channel", "nightly")
+    for code in (place.promote(), place.run(*words, key=None)):
+        assert code == BucketError.exit_code
+    assert capsys.readouterr().err.count("ledger/00000003.json is not signed.") == 2
     assert objects(place.bucket) == before
     assert place.run("verify", "multi-arch", "--json", key=None) == BucketError.exit_code
     problems = json.loads(capsys.readouterr().out)["problems"]
     assert not any("belongs to channel" in problem for problem in problems)
     assert f"{RELEASED.ledger_entry(3)} is not signed." in problems
-
-
-def test_policy_check_refuses_forged_entry(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    place.forge()
-    assert place.run("policy", "check", str(place.staged), "--channel", "nightly", key=None) == BucketError.exit_code
-    assert "ledger/00000003.json is not signed" in capsys.readouterr().err
 
 
 def test_verify_reports_change_of_channel(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,9 +191,7 @@ def test_command_signs_with_listed_key_only(
 def test_promote_without_key_changes_nothing(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     before = objects(place.bucket)
     assert place.promote(key=None) == RequestError.exit_code
-    said = " ".join(capsys.readouterr().err.split())
-    assert "The ledger of channel nightly cannot be changed: the new entry is not signed." in said
-    assert "a key of ledger_keys in promotion/policy.toml: ci" in said
+    assert "the new entry is not signed" in " ".join(capsys.readouterr().err.split())
     assert objects(place.bucket) == before
 
 
@@ -205,15 +201,6 @@ def test_channel_names_policy_instead_of_ledger(
 ) -> None:
     assert place.run(*command, "multi-arch", "--channel", "local", key=None) == RequestError.exit_code
     assert "The index multi-arch belongs to channel nightly, not local." in capsys.readouterr().err
-
-
-def test_verify_reports_replaced_ledger_if_channel_is_named(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    """An attacker replaces the index by one of channel local, where no signature is required."""
-    shutil.rmtree(place.bucket.root / "v2")
-    assert place.run("promote", str(place.staged), key=None) == 0
-    assert place.run("verify", "multi-arch", key=None) == 0
-    assert place.run("verify", "multi-arch", "--channel", "nightly", key=None) == RequestError.exit_code
-    assert "belongs to channel local, not nightly" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [*CHANGES, UNDO], ids=" ".join)
@@ -255,68 +242,76 @@ def test_index_sign_begins_signing(place: Place, capsys: pytest.CaptureFixture[s
     words = ("index", "sign", "multi-arch", "--reason", "reviewed")
     assert place.run(*words, "--dry-run") == 0
     assert len(read_ledger(place.bucket, RELEASED).entries) == 1
-    assert place.run(*words, key=None) == RequestError.exit_code
+    for key in (None, "other.key"):
+        assert place.run(*words, key=key) == RequestError.exit_code
     assert place.run(*words) == 0
-    assert f"ledger entry 2: signed by {place.key.key}" in capsys.readouterr().err
+    entry = read_ledger(place.bucket, RELEASED).entries[-1]
+    assert (entry.number, entry.kind, entry.key, entry.actor) == (2, EntryKind.SIGN, place.key.key, "somebody")
     assert place.run("verify", "multi-arch", key=None) == 0
     assert place.run("yank", "multi-arch/1", "--reason", "slow") == 0
-    assert place.run("history", "multi-arch", key=None) == 0
-    assert [line.split()[2:4] for line in capsys.readouterr().out.splitlines() if " sign " in line] == [
-        ["sign", "somebody"]
-    ]
+    capsys.readouterr()
+    assert place.run(*words) == RequestError.exit_code
+    assert "has a signed entry: 2" in capsys.readouterr().err
 
 
 # The checkout of the policy
 
 
-@pytest.mark.parametrize("status", [None, "# branch.oid abc\n# branch.head mine\n", "# branch.oid abc\n? new.py\n"])
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (None, "does not come from a Git checkout"),
+        ("# branch.oid abc\n# branch.head main\n? new.py\n", "has uncommitted or untracked files"),
+        ("# branch.oid abc\n# branch.head mine\n", "not from a protected ref: refs/heads/main"),
+    ],
+)
 def test_promote_from_unprotected_checkout_needs_owner_and_reason(
-    place: Place, status: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: Place, status: str | None, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Only promotions need it: a bad set must be withdrawn from anywhere."""
+    before = objects(place.bucket)
     monkeypatch.setattr(authority, "_git_status", lambda _: status)
-    assert place.promote() == PromotionBlockedError.exit_code
-    assert "Give --allow-unprotected OWNER REASON" in " ".join(capsys.readouterr().err.split())
-    for words in (("", ""), ("me", " "), (" ", "broken runner"), ("me\udcff", "broken runner")):
+    words: tuple[str, ...] = ("policy", "check", str(place.staged), "--channel", "nightly")
+    for code in (place.promote(), place.run(*words, key=None)):
+        assert code == PromotionBlockedError.exit_code
+    assert " ".join(capsys.readouterr().err.split()).count(reason) == 2
+    for words in (("", ""), ("me", " "), ("me\udcff", "broken runner")):
         assert place.promote("--allow-unprotected", *words) == RequestError.exit_code
-    assert len(read_ledger(place.bucket, RELEASED).entries) == 2
+    assert objects(place.bucket) == before
     assert place.promote("--allow-unprotected", "me", "broken runner") == 0
     assert "me permits it: broken runner" in " ".join(capsys.readouterr().err.split())
     source = read_ledger(place.bucket, RELEASED).entries[-1].source
     assert source is not None
     assert (source.owner, source.reason, source.commit) == ("me", "broken runner", "abc" if status else "")
-
-
-def test_policy_check_reports_unprotected_checkout(
-    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ("policy", "check", str(place.staged), "--channel", "nightly")
-    assert place.run(*words, key=None) == 0
-    monkeypatch.setattr(authority, "_git_status", lambda _: None)
-    assert place.run(*words, key=None) == PromotionBlockedError.exit_code
-    assert "does not come from a Git checkout" in capsys.readouterr().err
+    assert place.run(*CHANGES[0]) == 0
 
 
 def test_permission_is_refused_where_it_has_no_effect(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("promote", str(place.staged), "--allow-unprotected", "me", "why")
-    assert place.run(*words, key=None) == RequestError.exit_code
-    assert "--allow-unprotected has no effect: channel local accepts every checkout." in capsys.readouterr().err
+    words = ("--allow-unprotected", "me", "why")
+    assert place.run("promote", str(place.staged), *words, key=None) == RequestError.exit_code
+    assert "--allow-unprotected has no effect" in capsys.readouterr().err
+    assert place.promote(*words) == 0
+    source = read_ledger(place.bucket, RELEASED).entries[-1].source
+    assert source is not None
+    assert (source.owner, source.reason) == ("", ""), "a permission that was not needed is not recorded"
 
 
 # Keys
 
 
-def test_keys_show_prints_ledger_key(
+def test_keys_show_prints_ledger_key_and_no_process_inherits_a_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.run(["keys", "show", "--ledger"]) == RequestError.exit_code
     assert "CI_BUILD_LEDGER_KEY is not set." in capsys.readouterr().err
     key = new_key(tmp_path / "key")
-    monkeypatch.setenv(LEDGER_KEY, (tmp_path / "key").read_text())
+    for name in (LEDGER_KEY, SIGNING_KEY):
+        monkeypatch.setenv(name, (tmp_path / "key").read_text())
     assert cli.run(["keys", "show", "--ledger"]) == 0
     assert capsys.readouterr().out == f"{key.key}\n"
     assert cli.run(["keys", "show", "--ledger", str(tmp_path / "key")]) == RequestError.exit_code
-    assert LEDGER_KEY not in child_environment()
-    assert "BEGIN" not in repr(ledger_request(None))
+    assert not {LEDGER_KEY, SIGNING_KEY} & child_environment().keys()
+    assert "BEGIN" not in repr((ledger_request(None), find_signing_key(None)))
 
 
 @pytest.mark.parametrize(
@@ -325,8 +320,6 @@ def test_keys_show_prints_ledger_key(
         ('"nonsense"', "is not a public key"),
         ("7", "neither a public key nor a table"),
         ('{ key = "KEY", expires = "soon" }', "'soon' is not a date"),
-        ('{ key = "KEY", until = 2026-01-01 }', "neither a public key nor a table"),
-        ("{ expires = 2026-01-01 }", "neither a public key nor a table"),
     ],
 )
 def test_policy_refuses_invalid_ledger_key(tmp_path: Path, text: str, reason: str) -> None:
@@ -337,16 +330,7 @@ def test_policy_refuses_invalid_ledger_key(tmp_path: Path, text: str, reason: st
         load_policy("multi-arch", channel="nightly", file=file)
 
 
-def test_policies_of_shared_channels_require_signatures_and_protected_refs() -> None:
-    for channel in ("nightly", "release"):
-        policy = load_policy("multi-arch", channel=channel)
-        assert policy.ledger_keys == {}
-        assert policy.protected_refs == ("refs/heads/main",)
-    local = load_policy("multi-arch")
-    assert (local.ledger_keys, local.protected_refs) == (None, None)
-
-
-@pytest.mark.parametrize("number", ["nan", "1e300", "-1", "inf"])
+@pytest.mark.parametrize("number", ["nan", "1e300", "-1"])
 @pytest.mark.parametrize(
     "command",
     [

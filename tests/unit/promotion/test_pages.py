@@ -114,24 +114,11 @@ offers = st.builds(
 @given(st.lists(offers, max_size=4))
 def test_html_and_json_have_same_content(group: list[IndexedWheel]) -> None:
     page = Anchors(project_html("some-project", group))
-    files = project_json("some-project", group)["files"]
+    body = project_json("some-project", group)
+    files = body["files"]
     assert [as_json_file(anchor) for anchor in page.anchors] == files
-    assert page.meta["pypi:repository-version"] == "1.1"
-
-
-def test_project_pages_follow_standards() -> None:
-    body = project_json("jax-rocm7-plugin", [OFFER])
     assert body["meta"] == {"api-version": "1.1"}
-    assert body["name"] == "jax-rocm7-plugin"
-    assert body["versions"] == ["0.10.2+rocm7.2.0"]
-    (file,) = body["files"]
-    assert file["requires-python"] == ">=3.11,<4"
-    assert file["hashes"] == {"sha256": "12" * 32}
-    page = project_html("jax-rocm7-plugin", [OFFER])
-    assert 'data-requires-python="&gt;=3.11,&lt;4"' in page
-    assert f'data-core-metadata="sha256={"34" * 32}"' in page
-    assert "tested at tier: gfx1010 structure, gfx942 compiled" in page
-    assert file["_tiers"] == {"gfx942": "compiled", "gfx1010": "structure"}
+    assert page.meta["pypi:repository-version"] == "1.1"
 
 
 def test_links_are_relative_and_quoted() -> None:

@@ -30,7 +30,7 @@ from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.memory_bucket import MemoryBucket
-from tests.support.promoting import NOW, POLICY, RELEASED, go, staged_in
+from tests.support.promoting import NOW, RELEASED, go, staged_in
 from tests.support.wheel_sets import make_set, make_wheels, passing_evidence, write_set
 
 
@@ -105,11 +105,9 @@ def problems(bucket: MemoryBucket, entry: LedgerEntry, policy: Policy = STRICT) 
 
 
 @pytest.mark.parametrize(("on_device", "tier"), [(True, "device"), (False, "compiled")])
-def test_true_tiers_have_no_problems(tmp_path: Path, on_device: bool, tier: str) -> None:
+def test_false_tiers_are_reported(tmp_path: Path, on_device: bool, tier: str) -> None:
     bucket = MemoryBucket()
     entry = promoted(bucket, tmp_path, on_device=on_device)
-    assert entry.promoted is not None
-    assert entry.promoted.tier == tier
     assert problems(bucket, entry) == []
     other = {"device": "compiled", "compiled": "device"}[tier]
     assert problems(bucket, with_tiers(entry, other)) == [
@@ -234,16 +232,12 @@ def test_damaged_files_are_reported(tmp_path: Path) -> None:
 
 def test_verify_refuses_forged_tier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A chained entry that claims the tier device, with pages written from it, as an attacker would leave it."""
-    bucket = DirBucket(tmp_path / "bucket")
+    bucket, key = DirBucket(tmp_path / "bucket"), RELEASED.ledger_entry(1)
     go(bucket, staged_in(bucket, tmp_path / "sets", make_wheels(tmp_path / "w", pythons=("3.12",))))
-    words = ["verify", "multi-arch", "--bucket", str(bucket.root)]
-    assert cli.run(words) == 0
-    key = RELEASED.ledger_entry(1)
     path = bucket.path(key)
     path.chmod(0o644)
     path.write_bytes(with_tiers(load_entry(bucket.get(key), key), "device").dump())
     bucket.path(RELEASED.status).unlink()
     publish(bucket, RELEASED, everything=True)
-    assert POLICY.unsigned
-    assert cli.run(words) == BucketError.exit_code
+    assert cli.run(["verify", "multi-arch", "--bucket", str(bucket.root)]) == BucketError.exit_code
     assert "records tier device for gfx942; its evidence gives compiled." in capsys.readouterr().err

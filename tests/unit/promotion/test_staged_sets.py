@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,6 +21,7 @@ from promotion.staged_sets import find_set, remove, staged_folders
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
+from tests.support.memory_bucket import Fault, FaultyBucket, KilledError
 from tests.support.promoting import RELEASED, go, offered, staged_in
 from tests.support.wheel_sets import make_set, make_wheels, passing_evidence, write_set
 
@@ -32,15 +32,10 @@ def made(bucket: DirBucket, folder: Path, minor: int, *, age: float) -> StagedSe
     """Stage a set with evidence, all written `age` days before NOW."""
     version = f"0.10.2+rocm7.{minor}.0"
     staged = staged_in(bucket, folder / version, make_wheels(folder / "w", version=version, pythons=("3.12",)))
-    touch(bucket, staged, age)
-    return staged
-
-
-def touch(bucket: DirBucket, staged: StagedSet, age: float, names: str = "") -> None:
     then = (NOW - timedelta(days=age)).timestamp()
     for key in bucket.list(staged.root):
-        if names in key:
-            os.utime(bucket.path(key), (then, then))
+        os.utime(bucket.path(key), (then, then))
+    return staged
 
 
 def kept(bucket: DirBucket, **options: object) -> dict[str, str]:
@@ -77,16 +72,10 @@ def test_find_set_accepts_digest_first_digits_and_ledger_entry(bucket: DirBucket
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("nonsense", "'nonsense' is not the name of a set. Give INDEX/ and the digest"),
-        ("1", "'1' is not the name of a set"),
-        ("multi-arch/", "'multi-arch/' is not the name of a set"),
+        ("abcdef", "'abcdef' is not the name of a set"),
         ("multi-arch/abcde", "'multi-arch/abcde' is not the name of a set"),
-        ("multi-arch/nonsense", "is not the name of a set"),
         ("multi-arch/7", "The index multi-arch has no set 7"),
-        ("multi-arch/0", "The index multi-arch has no set 0"),
         ("multi-arch/000000", "The index multi-arch has no set 000000"),
-        ("gfx942/1", "The index gfx942 has no set 1"),
-        ("multi-arch/" + "0" * 65, "is not the name of a set"),
     ],
 )
 def test_find_set_refuses_other_names(bucket: DirBucket, tmp_path: Path, name: str, problem: str) -> None:
@@ -105,25 +94,21 @@ def test_find_set_refuses_ambiguous_digits(bucket: DirBucket) -> None:
     assert find_set(bucket, "multi-arch/abcdef0").digest == "abcdef" + "0" * 58
 
 
-@pytest.mark.parametrize("name", ["1", "digest"])
-def test_find_set_refuses_released_set_that_is_no_longer_staged(bucket: DirBucket, tmp_path: Path, name: str) -> None:
+def test_find_set_refuses_released_set_that_is_no_longer_staged(bucket: DirBucket, tmp_path: Path) -> None:
     staged = made(bucket, tmp_path, 2, age=99)
     go(bucket, staged)
     remove(bucket, staged_folders(bucket, "multi-arch", days=30, now=lambda: NOW))
-    with pytest.raises(RequestError, match=f"multi-arch/{staged.digest} was released and is no longer staged"):
-        find_set(bucket, f"multi-arch/{staged.digest if name == 'digest' else name}")
+    for name in ("1", staged.digest):
+        with pytest.raises(RequestError, match="was released and is no longer staged"):
+            find_set(bucket, f"multi-arch/{name}")
 
 
-def test_foreign_objects_are_no_staged_sets(bucket: DirBucket, tmp_path: Path) -> None:
+def test_gated_set_and_foreign_objects_stay(bucket: DirBucket, tmp_path: Path) -> None:
     staged = made(bucket, tmp_path, 2, age=99)
     bucket.put_if_absent("v2-staging/multi-arch/notes/readme.txt", b"", sha256=sha256_of(b""))
     assert kept(bucket) == {staged.digest: ""}
-
-
-def test_gate_keeps_set_in_use(bucket: DirBucket, tmp_path: Path) -> None:
-    staged = made(bucket, tmp_path, 2, age=99)
-    assert kept(bucket) == {staged.digest: ""}
-    touch(bucket, staged, 1, "/evidence/")
+    for key in bucket.list(staged.evidence):
+        os.utime(bucket.path(key), (NOW.timestamp(), NOW.timestamp()))
     assert kept(bucket) == {staged.digest: "used less than 30 days ago"}
 
 
@@ -147,16 +132,11 @@ def test_remove_leaves_released_set(bucket: DirBucket, tmp_path: Path) -> None:
     assert [*verify(bucket, RELEASED)] == []
 
 
-@pytest.mark.parametrize("stops_after", [1, 5])
-def test_interrupted_removal_leaves_no_usable_set(
-    bucket: DirBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops_after: int
-) -> None:
+def test_interrupted_removal_leaves_no_usable_set(bucket: DirBucket, tmp_path: Path) -> None:
     staged = made(bucket, tmp_path, 2, age=99)
     folders = staged_folders(bucket, "multi-arch", days=30, now=lambda: NOW)
-    with monkeypatch.context() as patch:
-        patch.setattr(DirBucket, "delete", failing(DirBucket.delete, stops_after))
-        with pytest.raises(BucketError, match="disk"):
-            remove(bucket, folders)
+    with pytest.raises(KilledError):
+        remove(FaultyBucket(bucket, Fault.KILLED, 1), folders)
     with pytest.raises(BucketError, match="not in the bucket"):
         read_staged(bucket, staged)
     (left,) = staged_folders(bucket, "multi-arch", days=30, now=lambda: NOW)
@@ -185,19 +165,6 @@ def test_set_that_is_removed_meanwhile_is_passed_over(
         assert folder.kept == ""
     remove(bucket, folders)
     assert remove(bucket, folders) == {folders[0].staged: 0}
-
-
-def failing(delete: Callable[..., bool], after: int) -> Callable[..., bool]:
-    calls = 0
-
-    def stop(self: DirBucket, key: str, *, sha256: str) -> bool:
-        nonlocal calls
-        calls += 1
-        if calls > after:
-            raise BucketError("the disk failed")
-        return delete(self, key, sha256=sha256)
-
-    return stop
 
 
 def test_gc_prints_plan_and_applies_it(bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
