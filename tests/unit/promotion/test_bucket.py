@@ -69,7 +69,8 @@ def test_bucket_works_without_hard_links(bucket: DirBucket, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    "broken", ["os.fsync", "os.link", "promotion.storage.directory_bucket._write", "pathlib.Path.mkdir", "tempfile.mkstemp"]
+    "broken",
+    ["os.fsync", "os.link", "promotion.storage.directory_bucket._write", "pathlib.Path.mkdir", "tempfile.mkstemp"],
 )
 def test_full_disk_leaves_no_file(bucket: DirBucket, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     def fail(*args: object, **more: object) -> None:

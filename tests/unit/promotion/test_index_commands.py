@@ -94,9 +94,7 @@ def test_dry_run_lists_writes_without_writing(bucket: DirBucket, capsys: pytest.
     assert objects(bucket) == before
 
 
-def test_retention_prints_plan_and_applies_it(
-    bucket: DirBucket, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_retention_prints_plan_and_applies_it(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("retention", "multi-arch", "--days", "1", "--keep-newest", "1")
     before = objects(bucket)
     assert run(bucket, *words) == 0
@@ -127,8 +125,8 @@ def test_commands_refuse_unknown_names(bucket: DirBucket, capsys: pytest.Capture
     for words in (("verify",), ("history",), ("index", "publish"), ("index", "publish", "--everything")):
         assert run(bucket, *words, "gfx94X-dcgpu") == RequestError.exit_code
         assert "The bucket has no index gfx94X-dcgpu." in capsys.readouterr().err
-    for words in (("verify", "../multi-arch"), ("yank", "two", "--reason", "x"), ("yank", "multi-arch/7")):
-        assert run(bucket, *words) == RequestError.exit_code
+    for wrong in (("verify", "../multi-arch"), ("yank", "two", "--reason=x"), ("yank", "multi-arch/7", "--reason=x")):
+        assert run(bucket, *wrong) == RequestError.exit_code
     assert objects(bucket) == before
 
 

@@ -160,7 +160,9 @@ def test_verify_reports_policy_text_that_differs_from_its_digest(index: Signed) 
 # Attacks
 
 
-@pytest.mark.parametrize(("signed", "status"), [(False, "older"), (True, "named"), (False, "named"), (False, "removed")])
+@pytest.mark.parametrize(
+    ("signed", "status"), [(False, "older"), (True, "named"), (False, "named"), (False, "removed")]
+)
 def test_forged_entry_is_neither_published_nor_continued(index: Signed, signed: bool, status: str) -> None:
     index.append(index.forged(), index.thief if signed else None)
     if status == "named":

@@ -352,6 +352,18 @@ def test_verify_read_reports_silent_damage(index: Index, monkeypatch: pytest.Mon
     assert said.startswith(key)
 
 
+def test_verify_recomputes_states(index: Index) -> None:
+    ledger = read_ledger(index.bucket, RELEASED)
+    last = ledger.entries[-1]
+    state = replace(last.state, offered=NumberRanges.of((1, 9)))
+    entry = replace(last, number=4, previous=ledger.head, kind=EntryKind.PIN, sets=(9,), promoted=None, state=state)
+    data = entry.dump()
+    index.bucket.put_if_absent(RELEASED.ledger_entry(4), data, sha256=sha256_of(data))
+    found = list(verify(index.bucket, RELEASED))
+    phrases = ("contradicts the entries before it", "records another state", "names sets that no entry promoted: 9")
+    assert [phrase in problem for phrase, problem in zip(phrases, found, strict=True)] == [True] * 3
+
+
 def test_verify_reports_lost_ledger(index: Index) -> None:
     for number in (1, 2, 3):
         index.bucket.path(RELEASED.ledger_entry(number)).unlink()

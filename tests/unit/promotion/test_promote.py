@@ -188,9 +188,7 @@ def test_promote_refuses_forged_file_with_forged_sums(bucket: DirBucket, staged:
     assert "SHA256SUMS has sha256" in message
 
 
-def test_promote_refuses_set_without_its_files(
-    bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel]
-) -> None:
+def test_promote_refuses_set_without_its_files(bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel]) -> None:
     names = ("SHA256SUMS", "constraints.txt", wheels[2].wheel.filename)
     for name in names:
         bucket.path(staged.file(name)).unlink()

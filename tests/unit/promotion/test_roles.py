@@ -109,6 +109,7 @@ def test_promoter_may_do_what_retention_and_repair_do(policy: Mapping[str, Any],
     for minor in (2, 3, 4):
         wheels = make_wheels(tmp_path / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
         sets.append(staged_in(bucket, tmp_path / "sets", wheels))
+    used.clear()
     go(bucket, sets[0])
     go(bucket, sets[1])
     with pytest.raises(KilledError):
