@@ -144,8 +144,6 @@ def _refuse(state: IndexState, change: Change) -> None:
         if change.sets != (change.number,):
             raise RequestError(f"Entry {change.number} can only promote the set of the same number.")
         return
-    if not change.sets:
-        raise RequestError(f"{change.kind} requires a set.")
     held = state.held
     if change.kind is EntryKind.RETIRE:
         held = state.held.without(state.pinned).without(state.retired)

@@ -34,11 +34,6 @@ def test_keys_are_valid_and_unique() -> None:
     assert len(set(keys)) == len(keys)
 
 
-def test_ledger_keys_sort_by_number() -> None:
-    keys = [ReleasedIndex(index="x").ledger_entry(number) for number in (1, 2, 9, 10, 99, 100, 12345)]
-    assert keys == sorted(keys)
-
-
 @pytest.mark.parametrize("index", ["", "../x", "a b"])
 def test_keys_refuse_invalid_index_names(index: str) -> None:
     with pytest.raises(RequestError, match="name of an index"):

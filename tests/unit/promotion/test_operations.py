@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import PromotionBlockedError, RequestError
+from core.errors import BucketError, PromotionBlockedError, RequestError
 from core.number_ranges import NumberRanges
 from promotion.check import check
+from promotion.index import set_lookup
 from promotion.index.audit import verify
 from promotion.index.ledger import LedgerEntry, read_ledger
 from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, IndexState, apply_change
@@ -229,13 +230,16 @@ def test_promote_refuses_yanked_hidden_set(index: Index) -> None:
         index.promote(4)
 
 
-def test_mark_refuses_impossible_changes(index: Index) -> None:
+def test_mark_refuses_impossible_changes(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in (EntryKind.YANK, EntryKind.QUARANTINE, EntryKind.PIN):
         with pytest.raises(RequestError, match="requires a reason"):
             index.mark(kind, "1", reason=" ")
     for text in ("9", "f" * 64, "zz"):
         with pytest.raises(RequestError, match="has no set"):
             index.mark(EntryKind.YANK, text)
+    monkeypatch.setattr(set_lookup, "SHORTEST_DIGEST", 0)
+    with pytest.raises(RequestError, match="several sets"):
+        index.mark(EntryKind.YANK, "")
     assert len(read_ledger(index.bucket, RELEASED).entries) == 3
 
 
@@ -355,13 +359,15 @@ def test_verify_read_reports_silent_damage(index: Index, monkeypatch: pytest.Mon
 def test_verify_recomputes_states(index: Index) -> None:
     ledger = read_ledger(index.bucket, RELEASED)
     last = ledger.entries[-1]
-    state = replace(last.state, offered=NumberRanges.of((1, 9)))
+    state = replace(last.state, held=NumberRanges.of((1, 4)), offered=NumberRanges.of((1, 4)))
     entry = replace(last, number=4, previous=ledger.head, kind=EntryKind.PIN, sets=(9,), promoted=None, state=state)
     data = entry.dump()
     index.bucket.put_if_absent(RELEASED.ledger_entry(4), data, sha256=sha256_of(data))
     found = list(verify(index.bucket, RELEASED))
-    phrases = ("contradicts the entries before it", "records another state", "names sets that no entry promoted: 9")
+    phrases = ("contradicts the entries before it", "records another state", "names sets that no entry promoted: 4")
     assert [phrase in problem for phrase, problem in zip(phrases, found, strict=True)] == [True] * 3
+    with pytest.raises(BucketError, match="does not promote a set"):
+        plan(index.bucket, RELEASED, RetentionRule(days=0.5), now=lambda: index.day(9))
 
 
 def test_verify_reports_lost_ledger(index: Index) -> None:

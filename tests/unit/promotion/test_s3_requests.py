@@ -166,6 +166,12 @@ def test_upload_reports_refused_list_of_parts(tmp_path: Path) -> None:
         )
 
 
+def test_refused_write_is_not_repeated() -> None:
+    bucket = bucket_of(put_object=refused(403, "AccessDenied"))
+    with pytest.raises(BucketError, match=r"refused the request .*: 403"):
+        bucket.put_if_absent("v2/k", DATA, sha256=sha256_of(DATA))
+
+
 def test_probe_is_repeated_while_store_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3_conditions, "_RACE_SECONDS", 0)
     busy, stored = refused(409, "ConditionalRequestConflict"), {"ETag": '"e"'}
