@@ -278,10 +278,11 @@ def test_gap_and_foreign_file_stop_everything(
     before = objects(bucket)
     for act in (
         lambda: mark(bucket, RELEASED, EntryKind.PIN, ["2"], reason="x", actor="me"),
+        lambda: rollback(bucket, RELEASED, to=1, reason="x", actor="me"),
         lambda: publish(bucket, RELEASED, everything=True),
         lambda: read_ledger(bucket, RELEASED),
     ):
-        with pytest.raises(BucketError, match=f"a gap or a foreign file: .*{name}"):
+        with pytest.raises(BucketError, match=name):
             act()
     assert [f"{RELEASED.ledger}{name}" in problem for problem in verify(bucket, RELEASED)] == [True]
     bucket.path(RELEASED.status).unlink()
