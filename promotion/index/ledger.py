@@ -275,17 +275,13 @@ def _check_signature(data: bytes, body: Mapping[str, Any], signature: str, key: 
 
 
 def _state(body: Mapping[str, Any]) -> IndexState:
-    values: dict[str, Any] = {
-        name: {int(number): reason for number, reason in value.items()} if isinstance(value, dict) else _numbers(value)
-        for name, value in body.items()
-    }
+    values: dict[str, Any] = {}
+    for name, value in body.items():
+        if isinstance(value, dict):
+            values[name] = {int(number): reason for number, reason in value.items()}
+        else:
+            values[name] = NumberRanges.parse(value)
     return IndexState(**values)
-
-
-def _numbers(value: object) -> NumberRanges:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a range of numbers")
-    return NumberRanges.parse(value)
 
 
 def _promoted(body: Mapping[str, Any]) -> PromotedSet:

@@ -138,11 +138,7 @@ _MARKS = {EntryKind.UNYANK: "yanked", EntryKind.FREE: "quarantined", EntryKind.U
 
 def _refuse(state: IndexState, change: Change) -> None:
     """Raise RequestError for an impossible change."""
-    if change.kind in (EntryKind.ROLLBACK, EntryKind.SIGN, EntryKind.REPAIR):
-        return
-    if change.kind is EntryKind.PROMOTE:
-        if change.sets != (change.number,):
-            raise RequestError(f"Entry {change.number} can only promote the set of the same number.")
+    if change.kind in (EntryKind.PROMOTE, EntryKind.ROLLBACK, EntryKind.SIGN, EntryKind.REPAIR):
         return
     held = state.held
     if change.kind is EntryKind.RETIRE:

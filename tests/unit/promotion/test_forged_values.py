@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,7 @@ def test_json_that_is_nested_too_deeply_is_damaged() -> None:
 @pytest.mark.parametrize(
     ("path", "value"),
     [
+        ("schema", 99),
         ("time", None),
         ("time", "2026-01-01T00:00:00"),
         ("number", True),
@@ -145,7 +147,7 @@ def test_entry_with_wrong_type_is_refused(template: Path, path: str, value: obje
     for parent in parents:
         part = part[parent]
     part[name] = value
-    with pytest.raises(BucketError, match="is not a ledger entry"):
+    with pytest.raises(BucketError, match=r"^entry (is not a ledger entry|has schema 99)"):
         load_entry(json.dumps(entry).encode(), "entry")
 
 
@@ -174,6 +176,8 @@ def test_interrupted_index_sign_is_completed(index: DirBucket, tmp_path: Path, m
     authority = Authority(channel="local", signer=new_key(tmp_path / "key"))
     with monkeypatch.context() as patch:
         patch.setattr("promotion.index.operations.publish", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(RequestError, match="No key was given"):
+            sign(index, RELEASED, reason="begin", actor="me", authority=replace(authority, signer=None))
         with pytest.raises(KeyboardInterrupt):
             sign(index, RELEASED, reason="begin", actor="me", authority=authority)
     done = sign(index, RELEASED, reason="begin", actor="me", authority=authority)

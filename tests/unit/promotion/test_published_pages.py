@@ -194,7 +194,7 @@ def test_forged_list_of_indexes_is_not_believed() -> None:
     page = listing_page([ROW])
     assert parse_listing(page) == (ROW,)
     assert parse_listing(page.replace(b"gfx942", b"gfx950", 1)) is None
-    for row in ({**ROW, "index": "../x"}, {**ROW, "targets": "gfx942"}, {"index": "x"}):
+    for row in ({**ROW, "index": "../x"}, {**ROW, "targets": "gfx942"}, {"index": "x"}, 7):
         data = json.dumps([row]).encode()
         assert parse_listing(b'<script type="application/json" id="indexes">' + data + b"</script>") is None
 
