@@ -71,9 +71,6 @@ def repair(
     if not ledger.entries:
         raise RequestError(f"The bucket has no index {released.index}.", hint="Promote a set to it first.")
     written = publish(bucket, released, everything=True, authority=authority)
-    if problems := [*authority.problems(released, read_ledger(bucket, released).entries)]:
-        hint = "\nOnly pages were repaired: no file is removed without a sound ledger."
-        raise BucketError("\n  ".join(("The ledger has problems:", *problems)), hint=hint)
     removed = complete_sweeps(bucket, released, authority)
     removing, kept = _leftovers(bucket, released, foreign=foreign)
     if removing:

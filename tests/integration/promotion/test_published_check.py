@@ -15,6 +15,7 @@ import pytest
 from ci_build import cli
 from core.errors import GateError, MachineError, RequestError
 from core.process import HostRunner
+from core.wheels_json import dump_wheel_set, load_wheel_set
 from promotion.gates.common.gate import Check
 from promotion.index.serve import IndexServer
 from promotion.published_check import check_published, read_published
@@ -124,6 +125,10 @@ def test_index_check_reports_missing_wheel(
     assert "checks of http://127.0.0.1" in err
 
 
+def of_another_set(data: bytes) -> bytes:
+    return dump_wheel_set(replace(load_wheel_set(data), tools={"another": "1"})).encode()
+
+
 @pytest.mark.parametrize(
     ("key", "change", "message"),
     [
@@ -132,6 +137,7 @@ def test_index_check_reports_missing_wheel(
             lambda data: data.replace(b'"0.10.2"', b'"0.10.3"', 1),
             "cannot be trusted: wheels.json records",
         ),
+        ("wheels.json", of_another_set, "publishes a wheels.json or lock file that does not belong to set"),
         ("status.json", lambda data: b"[]", "status.json is not a status file"),
         ("status.json", lambda data: data.replace(b'"multi-arch"', b'"../x"', 1), "cannot be trusted: '../x' is not"),
         ("ledger", lambda data: data.replace(b'"set_digest": "', b'"set_digest": "0'), "has no set"),

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from core.errors import BucketError, MachineError
-from promotion.attest import attest, publisher_of
+from core.errors import BucketError, MachineError, RequestError
+from promotion.attest import attest, publisher_of, verify_files
 from promotion.check import check
 from promotion.evidence.attestation_verification import identity_of
 from promotion.evidence.attestations import PUBLIC, AttestationReport
@@ -191,6 +191,11 @@ def test_publisher_of_refuses_other_issuers() -> None:
 
 
 # Attestations that cannot be verified
+
+
+def test_verify_files_refuses_folder_without_wheels(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="is not a wheel or a folder of wheels"):
+        verify_files(tmp_path, "local", None)
 
 
 def test_verify_checks_attestations(bucket: DirBucket, staged: StagedSet) -> None:

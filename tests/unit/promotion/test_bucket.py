@@ -84,6 +84,29 @@ def test_full_disk_leaves_no_file(bucket: DirBucket, monkeypatch: pytest.MonkeyP
     assert leftovers(bucket) == []
 
 
+@pytest.mark.parametrize(("code", "problem"), [(errno.EXDEV, ""), (errno.EIO, "Input/output error"), (0, "shorter")])
+def test_file_is_copied_whole_or_not_at_all(
+    bucket: DirBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, problem: str
+) -> None:
+    """Code 0 stands for a file that ends early."""
+    source, calls = tmp_path / "file", list[int]()
+    source.write_bytes(b"one")
+
+    def copy(*args: int) -> int:
+        calls.append(code)
+        if code or len(calls) > 1:
+            raise OSError(code, os.strerror(code))
+        return 0
+
+    monkeypatch.setattr(os, "copy_file_range", copy)
+    if problem:
+        with pytest.raises(BucketError, match=problem):
+            bucket.put_if_absent("k", source, sha256=sha256_of(b"one"))
+    else:
+        assert bucket.put_if_absent("k", source, sha256=sha256_of(b"one"))
+    assert (bucket.head("k") is None) == bool(problem)
+
+
 def test_list_reports_failing_reads(bucket: DirBucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """A listing that silently lacks a folder could end in a second ledger, or in missing files of a set."""
     put(bucket, "s/a", b"")

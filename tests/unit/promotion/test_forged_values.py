@@ -174,10 +174,10 @@ def test_rollback_does_not_restore_set_that_another_entry_quarantined(index: Dir
 
 def test_interrupted_index_sign_is_completed(index: DirBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority = Authority(channel="local", signer=new_key(tmp_path / "key"))
+    with pytest.raises(RequestError, match="No key was given"):
+        sign(index, RELEASED, reason="begin", actor="me", authority=replace(authority, signer=None))
     with monkeypatch.context() as patch:
         patch.setattr("promotion.index.operations.publish", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(RequestError, match="No key was given"):
-            sign(index, RELEASED, reason="begin", actor="me", authority=replace(authority, signer=None))
         with pytest.raises(KeyboardInterrupt):
             sign(index, RELEASED, reason="begin", actor="me", authority=authority)
     done = sign(index, RELEASED, reason="begin", actor="me", authority=authority)

@@ -122,7 +122,7 @@ def test_retention_refuses_lock_without_digests(
 
 def test_commands_refuse_unknown_names(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
     before = objects(bucket)
-    for words in (("verify",), ("history",), ("index", "publish"), ("index", "publish", "--everything")):
+    for words in (("verify",), ("history",), ("index", "publish", "--everything"), ("retention", "--days=1")):
         assert run(bucket, *words, "gfx94X-dcgpu") == RequestError.exit_code
         assert "The bucket has no index gfx94X-dcgpu." in capsys.readouterr().err
     for wrong in (("verify", "../multi-arch"), ("yank", "two", "--reason=x"), ("yank", "multi-arch/7", "--reason=x")):

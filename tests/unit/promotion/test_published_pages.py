@@ -217,6 +217,10 @@ def test_page_never_leaves_out_numbers_that_could_not_be_read(
 
 
 def test_damaged_summary_is_an_error() -> None:
-    for text in ("[]", '{"schema": 2}', '{"schema": 1, "wheels": 3, "gates": {}, "modules": []}'):
+    for text in (
+        "[]",
+        '{"schema": 2, "wheels": {}, "modules": []}',
+        '{"schema": 1, "wheels": 3, "modules": []}',
+    ):
         with pytest.raises(BucketError, match=r"^x cannot be read"):
             load_summary(text.encode(), "x")

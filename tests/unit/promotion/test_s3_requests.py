@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError, ResponseStreamingError
 
 from core.errors import BucketError
 from promotion.storage import s3_bucket, s3_conditions
-from promotion.storage.bucket import ConflictError, sha256_of
+from promotion.storage.bucket import AbsentError, ConflictError, sha256_of
 from promotion.storage.s3_bucket import S3Bucket
 
 DATA = b"content"
@@ -98,6 +98,8 @@ def test_fetch_downloads_cut_file_again(tmp_path: Path) -> None:
 
     client: Any = Cut(head_object=HEAD)
     assert S3Bucket(client, "b").fetch("v2/k", tmp_path).read_bytes() == DATA
+    with pytest.raises(AbsentError):
+        bucket_of(head_object=refused(404, "NotFound")).fetch("v2/k", tmp_path)
     contents[:] = [b""]
     with pytest.raises(BucketError, match="was downloaded with sha256"):
         S3Bucket(client, "b").fetch("v2/other", tmp_path)
@@ -112,8 +114,7 @@ UPLOAD = {
     "abort_multipart_upload": {},
     **CONDITIONS,
 }
-STORED = [refused(404, "NotFound"), HEAD]
-"""Answers to HEAD: absent before the upload, present afterwards."""
+OTHER = {"ChecksumSHA256": s3_bucket.base64_of("0" * 64)}
 
 
 def uploaded(folder: Path, **answers: Any) -> bool:
@@ -164,6 +165,25 @@ def test_upload_reports_refused_list_of_parts(tmp_path: Path) -> None:
             list_multipart_uploads={"IsTruncated": False, "Uploads": uploads},
             list_parts=refused(503, "SlowDown"),
         )
+
+
+def test_store_that_ignores_conditions_is_refused() -> None:
+    with pytest.raises(BucketError, match="ignores If-None-Match"):
+        bucket_of(put_object={"ETag": '"e"'}).put_if_absent("v2/k", DATA, sha256=sha256_of(DATA))
+
+
+def test_object_that_is_removed_during_a_write_is_reported() -> None:
+    bucket = bucket_of(**CONDITIONS, head_object=refused(404, "NotFound"))
+    with pytest.raises(ConflictError, match="was removed by another process"):
+        bucket.put_if_absent("v2/k", DATA, sha256=sha256_of(DATA))
+
+
+@pytest.mark.parametrize(
+    ("done", "head"), [({"ETag": '"e"', "ChecksumSHA256": "other-1"}, HEAD), ({"ETag": '"e"'}, {**HEAD, **OTHER})]
+)
+def test_upload_of_other_bytes_is_reported(tmp_path: Path, done: dict[str, Any], head: dict[str, Any]) -> None:
+    with pytest.raises(BucketError, match=r"was stored with checksum|after the upload"):
+        uploaded(tmp_path, complete_multipart_upload=done, head_object=[refused(404, "NotFound"), head])
 
 
 def test_refused_write_is_not_repeated() -> None:

@@ -266,15 +266,19 @@ def test_page_that_is_replaced_while_it_is_read_is_served_whole(root: Path) -> N
             raise ConflictError("replaced")
 
     class Racing(Store):
-        races = 2
+        def __init__(self, races: int) -> None:
+            super().__init__(root)
+            self.races = races
 
         def open(self, key: str) -> Reader:
             self.races -= 1
             return (Replaced if self.races >= 0 else Reader)(self.root / key, '"1"')
 
-    found = StoreFiles(cast("S3Bucket", Racing(root))).open("status.json")
+    found = StoreFiles(cast("S3Bucket", Racing(2))).open("status.json")
     assert found is not None
     assert found.file.read() == b"{}"
+    with pytest.raises(ConflictError):
+        StoreFiles(cast("S3Bucket", Racing(9))).open("status.json")
 
 
 def test_failing_store_is_a_bad_gateway(root: Path) -> None:
