@@ -56,7 +56,8 @@ def load_summary(data: bytes, key: str) -> SetContent:
     """Parse a summary; BucketError if it is damaged."""
     try:
         body: dict[str, Any] = json.loads(data)
-        if body.pop("schema") != SCHEMA_VERSION:
+        schema = body.pop("schema")
+        if schema != SCHEMA_VERSION:
             raise ValueError("it has another schema")
         summary = SetContent(
             wheels={name: tuple(targets) for name, targets in body.pop("wheels").items()},
