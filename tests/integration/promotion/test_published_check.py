@@ -156,11 +156,17 @@ def test_read_published_refuses_inconsistent_index(
         read_published(published.url)
 
 
-def test_read_published_refuses_unknown_set_and_python(published: Published, users: dict[str, str]) -> None:
+def test_read_published_refuses_unknown_set_and_python(
+    published: Published, users: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(RequestError, match="does not offer the set ffff"):
         read_published(published.url, "ffff")
     with pytest.raises(RequestError, match=r"not for Python 3\.98"):
         checks(published, users, pythons=["3.98"])
+    with monkeypatch.context() as patch:
+        patch.setattr("promotion.published_check.find_pythons", lambda *_: {})
+        with pytest.raises(RequestError, match="This machine has no Python"):
+            checks(published, users)
     with pytest.raises(RequestError, match="is not the URL of an index"):
         read_published(published.url.removesuffix("simple/"))
     with pytest.raises(RequestError, match="is not the URL of an index"):
