@@ -130,7 +130,7 @@ def test_parse_rule_reads_table() -> None:
 
 
 @pytest.mark.parametrize("change", [
-    {"required": True},
+    {"required": "jaxlib"},
     {"trust": "some"},
     {"trust": "A" * 64},
     {"identities": "some"},

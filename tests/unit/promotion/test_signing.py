@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
     PrivateFormat,
+    PublicFormat,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,6 +86,8 @@ def test_new_key_is_private(tmp_path: Path) -> None:
         new_key(path)
     assert load_signer(path).key == made.key
     assert [item.name for item in tmp_path.iterdir()] == ["key"]
+    with pytest.raises(RequestError, match="is not the name of a file"):
+        new_key(Path())
     path.chmod(0o640)
     with pytest.raises(RequestError, match="can be read by others"):
         load_signer(path)
@@ -113,8 +116,8 @@ def test_load_signature_refuses_damaged_file(signer: Signer) -> None:
             load_signature(text, "x.sig")
 
 
-def test_public_key_accepts_openssh_format() -> None:
-    with pytest.raises(ValueError, match="is not a public key"):
-        public_key("ssh-ed25519 nonsense")
-    with pytest.raises(ValueError, match="is not a public key"):
-        public_key("")
+def test_public_key_refuses_other_kinds() -> None:
+    other = ec.generate_private_key(ec.SECP256R1()).public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    for text in ("ssh-ed25519 nonsense", other.decode()):
+        with pytest.raises(ValueError, match="is not a public key"):
+            public_key(text)
