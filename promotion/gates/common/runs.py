@@ -150,8 +150,6 @@ def _run_all(
     """
 
     def run(gate: Gate, context: GateContext) -> list[Evidence]:
-        if stop.is_set():
-            raise GateError("The run of gates was stopped.")
         with context.progress.task(_title(gate)) as task:
             evidences = _run(gate, dataclasses.replace(context, progress=task), signer, stop)
         shutil.rmtree(context.work)

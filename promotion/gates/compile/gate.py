@@ -149,8 +149,7 @@ class _CompileRun:
         if not self.specs:
             return
         runner = self.context.runner
-        if not isinstance(runner, HostRunner):
-            raise GateError("Internal error in the gate compile: it needs a runner on this machine.")
+        assert isinstance(runner, HostRunner), "the gate compile needs a runner on this machine"
         before = PreviousCode() if self.options.programs else self.options.before
         if before is None:
             before = previous_code(self.context.bucket, self.context.staged.index, self.jax)

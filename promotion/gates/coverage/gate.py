@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from core.errors import ArchiveError, ElfError
+from core.errors import ArchiveError
 from core.model import Finding, GfxTarget, RocmVersion, Severity, Tier, Wheel, WheelSet
 from core.targets import lists, machs
 from promotion.gates.common.gate import Check, Gate, GateContext, error, warning
@@ -131,21 +131,16 @@ def _read(
     """Compare the device code of an unpacked library with its host code; `debug` has its symbol table."""
     errors = (item for item in report.findings if item.severity is Severity.ERROR)
     damage = [replace(item, message=f"{wheel}: {item.message}") for item in errors]
-    host: tuple[RegisteredKernels, ...] = ()
-    try:
-        host = registered_kernels(file)
-        unregistered = registration_problems(file, {bundle.address for bundle in report.bundles})
-        damage += [
-            finding("registration-missing", f"{wheel}: {path} {text}.", member=path) for text in unregistered[:_SHOWN]
-        ]
-        wrong = _wrong_registrations(file, host, report.arguments, debug)
-        damage += [finding("registration-wrong", f"{wheel}: {path} {text}.", member=path) for text in wrong]
-        # Modules of kernel libraries may have more kernels than they register.
-        lost = _unregistered(host, report.kernels) if wheel.startswith("jax_rocm") and not damage else []
-        damage += [finding("registration-missing", f"{wheel}: {path} {text}.", member=path) for text in lost]
-    except ElfError as error:
-        text = f"{wheel}: {error}".replace(file.name, path)  # some errors name the unpacked file
-        damage.append(finding("code-object-wrong", text, member=path))
+    host = registered_kernels(file)
+    unregistered = registration_problems(file, {bundle.address for bundle in report.bundles})
+    damage += [
+        finding("registration-missing", f"{wheel}: {path} {text}.", member=path) for text in unregistered[:_SHOWN]
+    ]
+    wrong = _wrong_registrations(file, host, report.arguments, debug)
+    damage += [finding("registration-wrong", f"{wheel}: {path} {text}.", member=path) for text in wrong]
+    # Modules of kernel libraries may have more kernels than they register.
+    lost = _unregistered(host, report.kernels) if wheel.startswith("jax_rocm") and not damage else []
+    damage += [finding("registration-missing", f"{wheel}: {path} {text}.", member=path) for text in lost]
     return _LibraryCode(
         wheel=wheel,
         path=path,

@@ -61,8 +61,7 @@ class _GateRun:
     """One run of the gate."""
 
     def __init__(self, context: GateContext, config: DeviceGateConfig) -> None:
-        if not isinstance(context.runner, HostRunner):
-            raise GateError("The device gate can watch only processes of this machine.")
+        assert isinstance(context.runner, HostRunner), "the gate can watch only processes of this machine"
         self.context, self.config, self.runner = context, config, context.runner
         self.facts: dict[str, Any] = {}
         self.devices = visible_devices(config.machine.devices, config.platform, config.environ)
