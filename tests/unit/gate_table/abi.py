@@ -57,7 +57,8 @@ class Installed:
         self.manifest = replace(self.manifest, libraries={**self.manifest.libraries, soname: changed})
 
 
-def _installed(_: Path) -> Installed:
+def installed() -> Installed:
+    """Return a set without faults, and the ROCm that it was built with."""
     made = pjrt()
     made.files[PJRT_LIBRARY] = native()
     info = {"members": [{"path": PJRT_LIBRARY, "needed": [HIP, BLAS, "libc.so.6"]}], "rocm_sonames": [HIP, BLAS]}
@@ -131,7 +132,7 @@ def short_runpath(installed: Installed) -> None:
 
 BUILD_PATH = b"\0/root/.cache/bazel/_bazel_root/12ab/execroot/xla/file.cc\0"
 
-SCENE = Scene(_installed, _judge)
+SCENE = Scene(lambda _: installed(), _judge)
 _EDITS: list[tuple[str, str, Callable[[Installed], object]]] = [
     ("symbol-missing", "not exported", lambda made: made.change(HIP, symbols={"hipOther": ("hip_4.2",)})),
     ("symbol-missing", "of no library", content(native(*USES, TinySymbol("nowhere")))),

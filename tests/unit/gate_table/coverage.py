@@ -277,6 +277,7 @@ _EDITS: list[tuple[str, str, Scene, Edit]] = [
     ("registration-wrong", "bundles exchanged", HOST, host(bundles=EXCHANGED)),
     ("registration-wrong", "symbol of another kernel", HOST, other_symbols),
     ("kernel-missing", "for one target", HOST, host(bundles=LACKING)),
+    ("kernel-missing", "generic code of one kernel", HOST, host(bundles=((("gfx9-4-generic", (ADD,)),),))),
     ("kernels-unread", "names of kernels", HOST, host(nameless=2)),
 ]
 ROWS = [Row(GATE, code_, fault, scene, edit) for code_, fault, scene, edit in _EDITS]

@@ -32,10 +32,12 @@ from promotion.storage.keys import StagedSet
 from tests.support.device_results import checks_of, result
 from tests.support.fake_devices import device_config, fake_devices
 from tests.support.files import write_files
+from tests.unit.gate_table.load import NO_DEVICE
 from tests.unit.gate_table.model import Row, Scene, folder_of
 from tests.unit.promotion.test_device_shell_env import checkout
 from tests.unit.promotion.test_device_suite import NO_GIT
 from tests.unit.promotion.test_known_tests import entry
+from wheelkit.rocm_manifest import RocmLibrary
 
 GATE = "device"
 V = TestVerdict
@@ -193,6 +195,7 @@ class Machine:
     Attributes:
         files: path -> content of files of the machine.
         loaded: libraries of jax's process, as paths of `files`.
+        rocm: libraries of the set's ROCm; empty if the set has no manifest.
         fit: whether the devices work without jax.
     """
 
@@ -212,15 +215,16 @@ class Machine:
             "devices": [KERNEL, {**KERNEL, "id": 1}],
         }
     )  # fmt: skip
+    rocm: dict[str, RocmLibrary] = field(default_factory=dict)
     fit: bool = True
 
 
 def _preflight(machine: Machine, folder: Path) -> Iterable[Finding]:
     root = write_files(folder / "root", machine.files)
-    libraries = {PLUGIN: sha256_of(b"code"), MODULE: "0"}
     expected = ExpectedMachine(
-        platform=JaxPlatform.ROCM, targets=("gfx942",), count=2, counts=machine.counts, libraries=libraries,
-        site=root / "site", rocm_version="7.2.0",
+        platform=JaxPlatform.ROCM, targets=("gfx942",), count=2, counts=machine.counts,
+        libraries={PLUGIN: sha256_of(b"code"), MODULE: "0"}, site=root / "site", rocm_version="7.2.0",
+        rocm=machine.rocm,
     )  # fmt: skip
     info = MachineInfo(devices=machine.devices, tenants=machine.tenants)
     free = SimpleNamespace(f_bavail=machine.shared_memory, f_frsize=1)
@@ -260,13 +264,29 @@ def kernels(first: str, second: str) -> Callable[[Machine], object]:
 
 POOR = (GpuDevice(index=0, gfx="gfx942", memory=16 * GIB, free=GIB), fake_devices(2)[1])
 UNDEFINED = "ImportError: /site/jax_rocm7_plugin/_linalg.so: undefined symbol: hipsolverOld"
-NO_BACKEND = {"error": "RuntimeError: Unable to initialize backend 'rocm'", "stage": "devices"}
-BAD_KERNEL = "XlaRuntimeError: INTERNAL: bad code object"
+NO_BACKEND = "RuntimeError: Unable to initialize backend 'rocm'"
+NO_FILE = "cannot open shared object file: No such file"
+BAD_KERNEL, BAD_MEMORY = "XlaRuntimeError: INTERNAL: bad code object", "XlaRuntimeError: hipErrorECCNotCorrectable"
+BLAS = "librocblas.so.5"
 
 
-def broken_machine(made: Machine) -> None:
+def no_start(
+    error: str, stage: str = "devices", *, fit: bool = True, rocm: str = "7.2.0"
+) -> Callable[[Machine], object]:
+    """Let jax fail at a stage, above a version of ROCm."""
+
+    def edit(made: Machine) -> None:
+        made.fit = fit
+        made.files["rocm/.info/version"] = f"{rocm}-1\n"
+        made.rocm = {BLAS: RocmLibrary(soname=BLAS, path=f"lib/{BLAS}", symbols={})}
+        made.answer.update(error=error, stage=stage)
+
+    return edit
+
+
+def bad_kernels_of_broken_machine(made: Machine) -> None:
+    kernels(BAD_KERNEL, BAD_KERNEL)(made)
     made.fit = False
-    made.answer.update(NO_BACKEND)
 
 
 MACHINE = Scene(lambda _: Machine(), _preflight)
@@ -288,11 +308,27 @@ _MACHINE_EDITS: list[tuple[str, str, str, Callable[[Machine], object]]] = [
     ),
     ("environment", "other code of the plugin", "has sha256", file(f"site/{PLUGIN}", "other code")),
     ("environment", "plugin not loaded", "was loaded", machine(loaded=["rocm/lib/libamdhip64.so.7"])),
+    ("environment", "plugin of another site", "was loaded instead", machine(loaded=[f"other/{PLUGIN}"])),
+    ("environment", "plugin of nobody", "does not belong", machine(loaded=["lib/xla_rocm_plugin.so"])),
     ("environment", "no HIP", "no libamdhip64.so", machine(loaded=[f"site/{PLUGIN}"])),
     ("environment", "ROCm 7.1", "ROCm 7.1.0 was loaded", file("rocm/.info/version", "7.1.0\n")),
     ("environment", "kernel on one device", "a kernel on device 1", kernels("", BAD_KERNEL)),
-    ("environment", "devices without jax", "has no platform", broken_machine),
-    ("set-unusable", "no backend", "has no platform", answer(**NO_BACKEND)),
+    ("environment", "kernels on a broken machine", "a kernel on device", bad_kernels_of_broken_machine),
+    ("environment", "memory with errors", "a kernel on device", kernels(BAD_MEMORY, BAD_MEMORY)),
+    ("environment", "devices without jax", "has no platform", no_start(NO_BACKEND, fit=False)),
+    ("environment", "no visible device", "has no platform", no_start(NO_DEVICE)),
+    ("environment", "memory of the host", "has no platform", no_start("Cannot allocate memory", "import")),
+    (
+        "environment",
+        "missing library of ROCm",
+        "has no platform",
+        no_start(f"ImportError: {BLAS}: {NO_FILE}", "import"),
+    ),
+    ("environment", "start with another ROCm", "ROCm 7.0.2 was loaded", no_start(UNDEFINED, rocm="7.0.2")),
+    ("set-unusable", "no backend", "has no platform", no_start(NO_BACKEND, rocm="7.2.1")),
+    ("set-unusable", "jax refused", "has no platform", no_start("RuntimeError: jaxlib is newer", "import", fit=False)),
+    ("set-unusable", "foreign library", "has no platform", no_start(f"ImportError: libx.so.1: {NO_FILE}", "import")),
+    ("set-unusable", "own library", "has no platform", no_start(f"ImportError: {PLUGIN}: {NO_FILE}", fit=False)),
     ("set-unusable", "module", "cannot be imported", answer(modules={"jax_rocm7_plugin._linalg": UNDEFINED})),
     ("set-unusable", "kernels on all devices", "a kernel on device", kernels(BAD_KERNEL, BAD_KERNEL)),
     ("preflight-note", "other processes", "Tenants", machine(tenants=("process 7 uses an AMD GPU",))),

@@ -39,6 +39,12 @@ def _run(run: Run, _: Path) -> Iterable[Finding]:
     return [item for evidence in _execute(gate, cast("Any", context)) for item in evidence.findings]
 
 
+def _caused_by(cause: Exception) -> GateError:
+    problem = GateError("The site cannot be made.")
+    problem.__cause__ = cause
+    return problem
+
+
 RUN = Scene(lambda _: Run(), _run)
 _FAULTS = {
     "gate-empty": {"no checks": Run(())},
@@ -53,6 +59,7 @@ _FAULTS = {
         "machine": Run(fail=MachineError("There is no GPU.")),
         "unreachable bucket": Run(fail=BucketError("S3 did not answer.")),
         "full disk": Run(fail=OSError(28, "it broke")),
+        "full disk behind an error": Run(fail=_caused_by(OSError(28, "it broke"))),
     },
 }
 

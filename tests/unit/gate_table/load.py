@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import json
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -298,44 +296,40 @@ MAGIC = 0x48495046
 
 @dataclass
 class Registered:
-    """Magic, version and kernels of each bundle that the constructors of a library registered."""
+    """Magic, version and kernels of each bundle that the constructors of a library registered; form of its code."""
 
     bundles: list[tuple[int, int, Sequence[str]]] = field(
         default_factory=lambda: [(MAGIC, 1, names) for names in NAMES]
     )
+    form: dict[str, Any] = field(default_factory=dict)
 
 
-@functools.cache
-def _library() -> bytes:
-    held = [kernel_bundle({"gfx942": names}) for names in NAMES]
-    with tempfile.TemporaryDirectory() as folder:
-        return HostCode([list(names) for names in NAMES]).library(Path(folder), held)
-
-
-def _check_registered(registered: Registered, folder: Path) -> Iterable[Finding]:
+def check_registered(registered: Registered, folder: Path) -> Iterable[Finding]:
+    """Compare the registered bundles with those of the library."""
     path = folder / "lib.so"
-    path.write_bytes(_library())
+    held = [kernel_bundle({"gfx942": names}) for names in NAMES]
+    path.write_bytes(HostCode([list(names) for names in NAMES], **registered.form).library(folder, held))
     seen = {}
     for found, (magic, version, names) in zip(find_bundles(path), registered.bundles, strict=False):
         seen[hex(found.address)] = [magic, version, len(names), kernels_digest(frozenset(names))]
     return registration_findings("x.whl: lib.so", "lib.so", path, seen)
 
 
-def bundle(magic: int = MAGIC, version: int = 1, names: Sequence[str] = NAMES[1]) -> Callable[[Registered], object]:
+def bundle(magic: int = MAGIC, names: Sequence[str] = NAMES[1]) -> Callable[[Registered], object]:
     """Change the registration of the second bundle."""
 
     def edit(registered: Registered) -> None:
-        registered.bundles[1] = (magic, version, names)
+        registered.bundles[1] = (magic, 1, names)
 
     return edit
 
 
-_REGISTERED_SCENE = Scene(lambda _: Registered(), _check_registered)
+_REGISTERED_SCENE = Scene(lambda _: Registered(), check_registered)
 _REGISTERED_EDITS: list[tuple[str, str, Callable[[Registered], object]]] = [
     ("registration-missing", "second bundle", lambda registered: registered.bundles.pop()),
     ("registration-missing", "magic of the wrapper", bundle(magic=MAGIC + 1)),
-    ("registration-missing", "version of the wrapper", bundle(version=2)),
     ("registration-differs", "other kernels", bundle(names=["_Z3subv"])),
+    ("registration-differs", "constructor that cannot be read", lambda _: Registered(form={"silent": [1]})),
 ]
 
 ROWS = [

@@ -118,24 +118,24 @@ def staleness(case: Case, policy: Policy) -> Iterable[str]:
     return ["The index is stale."] if after and later > datetime.fromisoformat(after) else []
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class PolicyRow:
     """A key of the policy, or a rule of every policy.
 
     Attributes:
         key: the key; ALWAYS for a rule of every policy.
+        says: key phrase of the refusal.
+        edit: returns the broken set.
         strict: fields of a policy that refuses the broken set, and accepts the unbroken one.
         lax: fields of a policy with another value of the key, which accepts both. None for rules of every policy.
-        edit: returns the broken set.
-        says: key phrase of the refusal.
         judge: returns the reasons against a set.
     """
 
     key: str
-    strict: Mapping[str, Any] = field(default_factory=dict)
-    lax: Mapping[str, Any] | None
-    edit: Callable[[Case], Case]
     says: str
+    edit: Callable[[Case], Case]
+    strict: Mapping[str, Any] = field(default_factory=dict)
+    lax: Mapping[str, Any] | None = None
     judge: Callable[[Case, Policy], Iterable[str]] = refusals
 
     def refusals(self, fields_: Mapping[str, Any], *, broken: bool) -> list[str]:
@@ -205,6 +205,12 @@ def more_evidence(**changes: Any) -> Callable[[Case], Case]:
         return [*evidence, replace(evidence[0], **changes)]
 
     return lambda case: replace(case, evidence=change)
+
+
+def failed_then_skipped(evidence: list[Evidence]) -> list[Evidence]:
+    """Add a failure of another gate, which was skipped later."""
+    failure = replace(evidence[0], gate="fuzz", outcome=Outcome.FAILED)
+    return [*evidence, failure, replace(failure, outcome=Outcome.SKIPPED, ended="2026-01-02T04:00:00Z")]
 
 
 def failed(reason: str, outcome: Outcome = Outcome.FAILED) -> Callable[[Case], Case]:
@@ -278,6 +284,9 @@ _ALWAYS: list[tuple[str, Callable[[Case], Case]]] = [
     ("invalid times", of_evidence("install", ended="2025-01-01T00:00:00Z")),
     ("a clock is wrong", of_evidence("install", ended="2026-01-03T00:06:00Z")),
     ("invalid counts", of_evidence("install", counts={"run": 9})),
+    ("invalid counts", of_evidence("install", counts=counts(skipped=-1))),
+    ("invalid counts", of_evidence("install", counts=counts(run=True))),
+    ("passed 6 checks; 7 are required", of_evidence("coverage", "gfx942", counts=counts(collected=6, run=6, passed=6))),
     ("do not add up", of_evidence("install", counts=counts(collected=10))),
     ("passed with 1 failures", of_evidence("install", counts=counts(passed=8, failed=1))),
     ("The gate install failed: It is broken", failed("It is broken.")),
@@ -285,6 +294,7 @@ _ALWAYS: list[tuple[str, Callable[[Case], Case]]] = [
     ("was skipped", failed("no time.", Outcome.SKIPPED)),
     ("has not run on this set", without_evidence("install", "any")),
     ("The gate fuzz for any did not pass", more_evidence(gate="fuzz", outcome=Outcome.FAILED)),
+    ("The gate fuzz for any did not pass", lambda case: replace(case, evidence=failed_then_skipped)),
     ("neither multi-arch nor a family", of_set(index="other")),
     ("names no gfx target", of_set(targets=())),
     ("2 wheels of jax-aiter", two_kernels),
@@ -298,156 +308,171 @@ _ALWAYS: list[tuple[str, Callable[[Case], Case]]] = [
 """Key phrase of a refusal by every policy -> edit of the set."""
 
 ROWS = [
-    *(PolicyRow(key=ALWAYS, lax=None, edit=edit, says=says) for says, edit in _ALWAYS),
+    *(PolicyRow(ALWAYS, says, edit) for says, edit in _ALWAYS),
     PolicyRow(
-        key="gates.known_failures",
-        strict=rule("install", known_failures=("b",)),
-        lax=rule("install", known_failures=1),
-        edit=of_evidence("install", counts=counts(passed=7, known=2), details=KNOWN_CHECKS), says="names 1",
+        "gates.known_failures", "names 1",
+        of_evidence("install", counts=counts(passed=7, known=2), details=KNOWN_CHECKS),
+        strict=rule("install", known_failures=("b",)), lax=rule("install", known_failures=1),
     ),
     PolicyRow(
-        key="edition", lax={"edition": 0}, edit=of_evidence("install", settings={"policy": "0"}), says="edition 0",
+        "edition", "edition 0", of_evidence("install", settings={"policy": "0"}),
+        lax={"edition": 0},
     ),
     PolicyRow(
-        key="tier", strict={"tier": Tier.COMPILED, **PER_TIER}, lax={"tier": Tier.STRUCTURE, **PER_TIER},
-        edit=without_evidence("compile", "gfx950"), says="compiled is required",
+        "tier", "compiled is required", without_evidence("compile", "gfx950"),
+        strict={"tier": Tier.COMPILED, **PER_TIER}, lax={"tier": Tier.STRUCTURE, **PER_TIER},
     ),
     PolicyRow(
-        key="tiers", strict={"tiers": {"gfx950": Tier.COMPILED}, **PER_TIER}, lax={"tiers": {}, **PER_TIER},
-        edit=without_evidence("compile", "gfx950"), says="compiled is required",
-    ),
-    PolicyRow(key="pythons", strict={"pythons": 2}, lax={"pythons": 1}, edit=for_one_python, says="2 are required"),
-    PolicyRow(
-        key="python_versions", strict={"python_versions": ("3.11", "3.12")}, lax={"python_versions": ()},
-        edit=for_one_python, says="not for Python 3.11",
+        "tiers", "compiled is required", without_evidence("compile", "gfx950"),
+        strict={"tiers": {"gfx950": Tier.COMPILED}, **PER_TIER}, lax={"tiers": {}, **PER_TIER},
     ),
     PolicyRow(
-        key="wheels", lax={"wheels": ()}, edit=lambda case: without_wheels(case, "pjrt"),
-        says="0 wheels of jax-rocm7-pjrt",
+        "pythons", "2 are required", for_one_python,
+        strict={"pythons": 2}, lax={"pythons": 1},
     ),
     PolicyRow(
-        key="wheels_per_python", lax={"wheels_per_python": ("jaxlib",), "optional_wheels": ("jax-rocm7-plugin",)},
-        edit=lambda case: without_wheels(case, "plugin-0.10.2+rocm7.2.0-cp312"), says="0 wheels of jax-rocm7-plugin",
+        "python_versions", "not for Python 3.11", for_one_python,
+        strict={"python_versions": ("3.11", "3.12")}, lax={"python_versions": ()},
     ),
     PolicyRow(
-        key="optional_wheels", strict={"optional_wheels": ()}, lax={"optional_wheels": ("jax-aiter",)},
-        edit=with_kernels, says="does not permit",
-    ),
-    PolicyRow(key="pins", lax={"pins": ()}, edit=of_set(pins={}), says="does not pin jax"),
-    PolicyRow(key="files", lax={"files": ()}, edit=of_set(files={}), says="has no constraints.txt"),
-    PolicyRow(
-        key="required_targets", strict={"required_targets": ("gfx942", "gfx950")}, lax={"required_targets": ()},
-        edit=of_set(targets=("gfx942",)), says="not for gfx950",
+        "wheels", "0 wheels of jax-rocm7-pjrt", lambda case: without_wheels(case, "pjrt"),
+        lax={"wheels": ()},
     ),
     PolicyRow(
-        key="device_members", lax={"device_members": {}}, edit=code_for_one_target, says="declare code for gfx950",
+        "wheels_per_python", "0 wheels of jax-rocm7-plugin",
+        lambda case: without_wheels(case, "plugin-0.10.2+rocm7.2.0-cp312"),
+        lax={"wheels_per_python": ("jaxlib",), "optional_wheels": ("jax-rocm7-plugin",)},
     ),
     PolicyRow(
-        key="max_age_days", strict={"max_age_days": 1}, lax={"max_age_days": None}, says="days ago",
-        edit=of_evidence("install", started="2025-12-01T00:00:00Z", ended="2025-12-01T00:00:00Z"),
+        "optional_wheels", "does not permit", with_kernels,
+        strict={"optional_wheels": ()}, lax={"optional_wheels": ("jax-aiter",)},
+    ),
+    PolicyRow("pins", "does not pin jax", of_set(pins={}), lax={"pins": ()}),
+    PolicyRow("files", "has no constraints.txt", of_set(files={}), lax={"files": ()}),
+    PolicyRow(
+        "required_targets", "not for gfx950", of_set(targets=("gfx942",)),
+        strict={"required_targets": ("gfx942", "gfx950")}, lax={"required_targets": ()},
     ),
     PolicyRow(
-        key="stale_days", strict={"stale_days": 3}, lax={"stale_days": None}, judge=staleness,
-        edit=lambda case: replace(case, later=10), says="stale",
+        "device_members", "declare code for gfx950", code_for_one_target,
+        lax={"device_members": {}},
     ),
     PolicyRow(
-        key="keys", strict={"keys": {"ci": KEY}, "unsigned": False}, lax={"keys": None, "unsigned": False},
-        edit=lambda case: replace(case, key=OTHER_KEY), says="does not permit",
+        "max_age_days", "days ago",
+        of_evidence("install", started="2025-12-01T00:00:00Z", ended="2025-12-01T00:00:00Z"),
+        strict={"max_age_days": 1}, lax={"max_age_days": None},
     ),
     PolicyRow(
-        key="unsigned", strict={"unsigned": False}, lax={"unsigned": True},
-        edit=lambda case: replace(case, key=""), says="unsigned",
+        "stale_days", "stale", lambda case: replace(case, later=10),
+        strict={"stale_days": 3}, lax={"stale_days": None}, judge=staleness,
     ),
     PolicyRow(
-        key="ledger_keys", strict={"ledger_keys": {"ci": LedgerKey(key=KEY)}}, lax={"ledger_keys": None},
-        judge=ledger_refusals, edit=lambda case: replace(case, key=OTHER_KEY), says="does not list",
+        "keys", "does not permit", lambda case: replace(case, key=OTHER_KEY),
+        strict={"keys": {"ci": KEY}, "unsigned": False}, lax={"keys": None, "unsigned": False},
     ),
     PolicyRow(
-        key="ledger_keys", strict={"ledger_keys": {"ci": LedgerKey(key=KEY, expires=date(2026, 1, 4))}},
-        lax={"ledger_keys": None}, judge=ledger_refusals, edit=lambda case: replace(case, key=""), says="not signed",
+        "unsigned", "unsigned", lambda case: replace(case, key=""),
+        strict={"unsigned": False}, lax={"unsigned": True},
     ),
     PolicyRow(
-        key="protected_refs", strict={"protected_refs": ("refs/heads/main",)}, lax={"protected_refs": None},
-        judge=source_refusals, edit=lambda case: replace(case, source="refs/heads/other"), says="protected ref",
+        "ledger_keys", "does not list", lambda case: replace(case, key=OTHER_KEY),
+        strict={"ledger_keys": {"ci": LedgerKey(key=KEY)}},
+        lax={"ledger_keys": None},
+        judge=ledger_refusals,
     ),
     PolicyRow(
-        key="sizes", strict={"sizes": {"jax-rocm{major}-pjrt": 1}}, lax={"sizes": {}}, edit=large_pjrt,
-        says="the policy allows 1 MB",
+        "ledger_keys", "not signed", lambda case: replace(case, key=""),
+        strict={"ledger_keys": {"ci": LedgerKey(key=KEY, expires=date(2026, 1, 4))}},
+        lax={"ledger_keys": None},
+        judge=ledger_refusals,
     ),
     PolicyRow(
-        key="growth_percent", strict={"growth_percent": 10, "growth_blocks": True},
-        lax={"growth_percent": 1_000_000, "growth_blocks": True}, edit=large_pjrt, says="grew from",
+        "protected_refs", "protected ref", lambda case: replace(case, source="refs/heads/other"),
+        strict={"protected_refs": ("refs/heads/main",)},
+        lax={"protected_refs": None},
+        judge=source_refusals,
     ),
     PolicyRow(
-        key="growth_blocks", strict={"growth_blocks": True}, lax={"growth_blocks": False}, edit=large_pjrt,
-        says="grew from",
+        "sizes", "the policy allows 1 MB", large_pjrt,
+        strict={"sizes": {"jax-rocm{major}-pjrt": 1}}, lax={"sizes": {}},
     ),
     PolicyRow(
-        key="verified_rocm", strict={"verified_rocm": True}, lax={"verified_rocm": False},
-        edit=of_set(request={"payload": "source"}), says="how its ROCm was verified",
+        "growth_percent", "grew from", large_pjrt,
+        strict={"growth_percent": 10, "growth_blocks": True},
+        lax={"growth_percent": 1_000_000, "growth_blocks": True},
+    ),
+    PolicyRow(
+        "growth_blocks", "grew from", large_pjrt,
+        strict={"growth_blocks": True}, lax={"growth_blocks": False},
     ),
     *(
         PolicyRow(
-            key="verified_rocm", strict={"verified_rocm": True}, lax={"verified_rocm": False}, edit=edit, says=says,
+            "verified_rocm", says, edit,
+            strict={"verified_rocm": True}, lax={"verified_rocm": False},
         )
         for says, edit in (
+            ("how its ROCm was verified", of_set(request={"payload": "source"})),
             ("trusted on first use", of_rocm("first-use")),
             ("local files without a checksum", of_rocm("local", "local")),
             ("not encrypted", of_rocm("lock", "http")),
         )
     ),
     PolicyRow(
-        key="bypasses", strict={"bypasses": ()}, lax={"bypasses": (BYPASS,)},
-        edit=of_evidence("install", outcome=Outcome.FAILED), says="The gate install failed",
+        "bypasses", "The gate install failed", of_evidence("install", outcome=Outcome.FAILED),
+        strict={"bypasses": ()}, lax={"bypasses": (BYPASS,)},
     ),
     PolicyRow(
-        key="waivers", strict={**WITH_DEVICE, "waivers": ()}, lax={**WITH_DEVICE, "waivers": (WAIVER,)},
-        edit=flaky, says="tests/a_test.py::odd",
+        "waivers", "tests/a_test.py::odd", flaky,
+        strict={**WITH_DEVICE, "waivers": ()}, lax={**WITH_DEVICE, "waivers": (WAIVER,)},
     ),
     PolicyRow(
-        key="gates.tier", lax=rule("coverage", tier=Tier.DEVICE), says="has tier device",
-        edit=of_evidence("coverage", "gfx942", tier=Tier.DEVICE),
+        "gates.tier", "has tier device", of_evidence("coverage", "gfx942", tier=Tier.DEVICE),
+        lax=rule("coverage", tier=Tier.DEVICE),
     ),
     PolicyRow(
-        key="gates.per", lax=rule("coverage", per="set"), edit=without_evidence("coverage", "gfx950"),
-        says="coverage for gfx950 has not run",
+        "gates.per", "coverage for gfx950 has not run", without_evidence("coverage", "gfx950"),
+        lax=rule("coverage", per="set"),
     ),
     PolicyRow(
-        key="gates.min_passed", strict=rule("install", min_passed=9), lax=rule("install", min_passed=8),
-        edit=of_evidence("install", counts=counts(collected=8, run=8, passed=8)), says="9 are required",
+        "gates.min_passed", "9 are required",
+        of_evidence("install", counts=counts(collected=8, run=8, passed=8)),
+        strict=rule("install", min_passed=9), lax=rule("install", min_passed=8),
     ),
     PolicyRow(
-        key="gates.may_skip", strict=rule("install", may_skip=False), lax=rule("install", may_skip=True),
-        edit=of_evidence("install", counts=counts(run=8, passed=8, skipped=1)), says="skipped 1 checks",
+        "gates.may_skip", "skipped 1 checks",
+        of_evidence("install", counts=counts(run=8, passed=8, skipped=1)),
+        strict=rule("install", may_skip=False), lax=rule("install", may_skip=True),
     ),
     PolicyRow(
-        key="gates.known_failures", lax=rule("install", known_failures=1),
-        edit=of_evidence("install", counts=counts(passed=8, known=1)), says="1 known failures",
+        "gates.known_failures", "1 known failures",
+        of_evidence("install", counts=counts(passed=8, known=1)),
+        lax=rule("install", known_failures=1),
     ),
     PolicyRow(
-        key="gates.known_failures", strict=rule("install", known_failures=("a",)),
-        lax=rule("install", known_failures=("b",)), says="does not list as known",
-        edit=of_evidence("install", counts=counts(passed=8, known=1), details=KNOWN_CHECKS),
+        "gates.known_failures", "does not list as known",
+        of_evidence("install", counts=counts(passed=8, known=1), details=KNOWN_CHECKS),
+        strict=rule("install", known_failures=("a",)), lax=rule("install", known_failures=("b",)),
     ),
     PolicyRow(
-        key="gates.settings", strict=rule("install", settings={"installers": "all"}), lax=rule("install", settings={}),
-        edit=of_evidence("install", settings={"policy": "1", "installers": "newest"}), says="installers",
+        "gates.settings", "installers",
+        of_evidence("install", settings={"policy": "1", "installers": "newest"}),
+        strict=rule("install", settings={"installers": "all"}), lax=rule("install", settings={}),
     ),
     PolicyRow(
-        key="gates.targets", strict=rule("compile", targets=ALL_FOR_GFX950), lax=rule("compile", targets={}),
-        says="skipped 1",
-        edit=of_evidence("compile", "gfx950", counts=counts(collected=30, run=29, passed=29, skipped=1)),
+        "gates.targets", "skipped 1",
+        of_evidence("compile", "gfx950", counts=counts(collected=30, run=29, passed=29, skipped=1)),
+        strict=rule("compile", targets=ALL_FOR_GFX950), lax=rule("compile", targets={}),
     ),
     PolicyRow(
-        key="attestations.required", strict=attestations(required=("jaxlib",)), lax=attestations(required=()),
-        edit=lambda case: replace(case, attested=()), says="has no attestation",
+        "attestations.required", "has no attestation", lambda case: replace(case, attested=()),
+        strict=attestations(required=("jaxlib",)), lax=attestations(required=()),
     ),
     PolicyRow(
-        key="attestations.trust", strict=attestations(trust="sigstore"), lax=attestations(trust="any"),
-        edit=of_reports(trust="5" * 64), says="trust root",
+        "attestations.trust", "trust root", of_reports(trust="5" * 64),
+        strict=attestations(trust="sigstore"), lax=attestations(trust="any"),
     ),
     PolicyRow(
-        key="attestations.identities", strict=attestations(identities={"release": SIGNER}),
-        lax=attestations(identities=None), edit=of_reports(signers=(STRANGER,)), says="was signed by",
+        "attestations.identities", "was signed by", of_reports(signers=(STRANGER,)),
+        strict=attestations(identities={"release": SIGNER}), lax=attestations(identities=None),
     ),
 ]  # fmt: skip

@@ -95,11 +95,6 @@ def test_every_gate_and_policy_key_has_a_row() -> None:
     assert {row.key for row in policies.ROWS} == {*policies.policy_keys(), policies.ALWAYS}
 
 
-def test_rows_have_different_names() -> None:
-    names = Counter(map(id_of, ROWS))
-    assert [name for name, count in names.items() if count > 1] == []
-
-
 @functools.cache
 def _severities() -> dict[str, set[str]]:
     """Return code -> documented severities, for findings on wheels and of gates."""
