@@ -59,7 +59,5 @@ def judged(checks: Sequence[Check]) -> Evidence:
     return make_evidence(gate, wheel_set(), "gfx942", checks, (), "2026-01-01T00:00:00Z")
 
 
-def checks_of(
-    results: tuple[TestResult, ...] = RESULTS, waivers: Sequence[FlakeWaiver] = (WAIVER,), target: str = "gfx942"
-) -> list[Check]:
-    return list(evidence.checks_of_tests(results, target, again, waivers))
+def checks_of(results: tuple[TestResult, ...] = RESULTS, waivers: Sequence[FlakeWaiver] = (WAIVER,)) -> list[Check]:
+    return list(evidence.checks_of_tests(results, "gfx942", again, waivers))

@@ -304,8 +304,3 @@ def passing_evidence(wheel_set: WheelSet, policy: Policy | None = None) -> list[
         for run in (rule.least(wheel_set),)
         for target in rule.about(wheel_set, policy)
     ]
-
-
-def but(evidences: Sequence[Evidence], gate: str, target: str = "any", **changes: Any) -> list[Evidence]:
-    """Return the same evidence with one piece changed."""
-    return [replace(e, **changes) if (e.gate, e.target) == (gate, target) else e for e in evidences]

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from core.model import Evidence, Tier, Verdict, WheelSet
+from core.model import Evidence, Verdict, WheelSet
 from promotion.evidence.evidence import EvidenceFile
 from promotion.policy.policy import Policy, load_policy
 from promotion.policy.verdict import verdict
@@ -67,29 +67,3 @@ def test_release_blocks_tests_on_one_gpu() -> None:
     assert judge(made, single, nightly).allowed
     # The shards on runners with one GPU stay beside the run on the runner with several.
     assert judge(made, [*good, *(item for item in single if item.gate == "device")], policy).allowed
-
-
-@pytest.mark.parametrize("channel", ["nightly", "release"])
-@pytest.mark.parametrize("platform", ["cpu", "cuda"])
-def test_evidence_of_other_platforms_is_blocked(platform: str, channel: str) -> None:
-    """As the gate writes it, and with the name and the tier of evidence for ROCm."""
-    made, policy = set_for("gfx950-dcgpu", "gfx950"), shipped("gfx950-dcgpu", channel)
-    good = passing_evidence(made, policy)
-    rest = [item for item in good if item.gate != "device"]
-    (device,) = (item for item in good if item.gate == "device")
-    own = replace(device, gate=f"device-{platform}", target="any", tier=Tier(platform))
-    word = judge(made, [*rest, own], policy)
-    assert "The gate device for gfx950 has not run on this set." in word.blocked_by
-    word = judge(made, [*rest, replace(device, settings={**device.settings, "platform": platform})], policy)
-    assert f"The gate device for gfx950 ran with platform '{platform}'; 'rocm' is required." in word.blocked_by
-    assert word.tiers == {"gfx950": "compiled"}
-
-
-@pytest.mark.parametrize("channel", ["nightly", "release"])
-def test_set_of_unknown_index_is_blocked(channel: str) -> None:
-    """Such an index has no required targets."""
-    made, policy = set_for("gfx94X", "gfx942"), shipped("gfx94X", channel)
-    assert policy.required_targets == ()
-    assert judge(made, passing_evidence(made, policy), policy).blocked_by == (
-        "The index gfx94X is neither multi-arch nor a family, so its required targets are unknown.",
-    )

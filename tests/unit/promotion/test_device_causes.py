@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-
 from promotion.evidence.test_results import TestVerdict
-from promotion.gates.device.causes import by_cause, cause_of, headline
+from promotion.gates.device.causes import by_cause, cause_of
 from tests.support.device_results import result
 
 CRASH = """Its process died: Segmentation fault.
 Current thread 0x00007f1 (most recent call first):
   File "{file}", line 3 in f
 """
-
-
-@pytest.mark.parametrize(
-    ("message", "line"),
-    [
-        ("x.py:3: in f\nE   ValueError: no\nE   more", "ValueError: no"),
-        (
-            "E   AssertionError:\nE\nE   Not equal to tolerance rtol=1e-05",
-            "AssertionError: Not equal to tolerance rtol=1e-05",
-        ),
-        ("Its process died: Aborted.\nstack", "Its process died: Aborted."),
-        ("", ""),
-    ],
-)
-def test_headline_is_most_informative_line(message: str, line: str) -> None:
-    assert headline(message) == line
 
 
 def test_cause_of_ignores_addresses_and_distinguishes_places_of_crashes() -> None:

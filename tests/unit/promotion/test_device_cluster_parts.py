@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from core.process import HostRunner
 from core.tasks import Task, TaskResult
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.gate import GateContext
+from promotion.gates.device import cluster
 from promotion.gates.device.cluster import ClusterRun, run_shards, with_offered_devices
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.machine import MachineInfo
@@ -102,12 +105,8 @@ def test_shards_are_tasks_for_workers_with_gpus(place: Place) -> None:
         "platform": "rocm", "family": "gfx94X-dcgpu", "jax_tests": request.jax_tests, "size": "small", "devices": 2,
         "python": "3.12", "shard": "1/2",
     }  # fmt: skip
-    assert (first.arguments["set"], first.arguments["gfx"]) == (str(context.staged), "gfx942")
-    assert first.inputs["set"].tree
     assert (context.work / "seconds.json").read_text() == '{"a.py::x": 2.0}'
     assert first.key != second.key
-    # With several GPUs for each task, the tests that need several run too.
-    assert config.settings["passes"] == "single multi"
     logs = [key for key in context.bucket.list(context.staged.evidence) if key.endswith(".log.gz")]
     assert len(logs) == 2
 
@@ -129,21 +128,19 @@ def test_shards_that_do_not_belong_together_are_refused(place: Place, change: Ch
     assert message in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("failed", "kind"),
-    [
-        ({"1/2": CiBuildError}, GateError),
-        ({"1/2": MachineError, "2/2": CiBuildError}, GateError),
-    ],
-)
-def test_failed_and_lost_shards_end_the_gate(
-    place: Place, failed: dict[str, type[CiBuildError]], kind: type[CiBuildError]
-) -> None:
+def test_failed_and_lost_shards_end_the_gate(place: Place) -> None:
     context, config, tasks = place
-    tasks.failed = failed
+    tasks.failed = {"1/2": MachineError, "2/2": CiBuildError}
     with pytest.raises(CiBuildError, match="device gfx942 shard 1/2 on w: It broke") as raised:
         run_shards(context, config, ClusterRun(tasks=tasks, shards=2))
-    assert type(raised.value) is kind
+    assert type(raised.value) is GateError
+
+
+def test_task_without_shard_is_refused(place: Place, tmp_path: Path) -> None:
+    context, config, _ = place
+    done: Any = SimpleNamespace(folder=tmp_path / "none", task=SimpleNamespace(label="shard 1/2"))
+    with pytest.raises(GateError, match="returned 0 shards"):
+        cluster._received(context, config, done)
 
 
 def test_shards_without_cluster_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

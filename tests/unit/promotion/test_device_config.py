@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.cli.commands.gate_device import device
 from promotion.gates.device.config import reproduce
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.suite import SuiteSource
@@ -52,22 +51,6 @@ def test_reproduce_repeats_all_options() -> None:
         ),
         "--test=tests/a.py::A::test_one[x y]",
     ]
-
-
-def test_options_cover_each_option_of_the_command() -> None:
-    """A new option needs a decision whether it is reproduced."""
-    which = {"--size", "--test-list", "--test", "--shard", "--shards"}
-    kept = {"--inside", "--work", "--redo", "--json", "--junit", "--channel", "--signing-key"}
-    kept |= {f"--container-{name}" for name in ("engine", "network", "memory", "shm-size")}
-    kept |= {"--cache-dir", "--image-mirror"}
-    kept |= {
-        "--slurm",
-        "--slurm-file",
-        "--cluster",
-        *(f"--cluster-{name}" for name in ("store", "ca", "cert", "key", "config")),
-    }
-    offered = {parameter.opts[0] for parameter in device.params if parameter.param_type_name == "option"}
-    assert offered - which - kept - {"--rocm-of-set"} == EVERYTHING.options.keys()
 
 
 @pytest.mark.parametrize(

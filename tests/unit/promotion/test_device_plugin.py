@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from promotion.gates.device import plugin
-from promotion.gates.device.plugin import device_check
+from promotion.gates.device.plugin import device_check, worker
 from promotion.gates.device.plugin.device_check import LASTING, device_error
 
 
@@ -119,3 +120,13 @@ def test_controller_waits_only_for_lost_workers(tmp_path: Path, monkeypatch: pyt
     assert waited_for == [1]
     _, down = map(json.loads, (tmp_path / "controller.jsonl").read_text().splitlines())
     assert (down["event"], down["worker"], down["status"]) == ("down", "gw1", -9)
+
+
+def test_worker_without_free_lease_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin_of_worker = worker.WorkerPlugin.__new__(worker.WorkerPlugin)
+    plugin_of_worker.folder, plugin_of_worker.plan = tmp_path, {"leases": []}
+    plugin_of_worker.journal = worker.EventWriter(tmp_path, "gw0")
+    monkeypatch.setattr(worker, "_CLAIM_SECONDS", -1.0)
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waits"))
+    with pytest.raises(pytest.UsageError, match="no lease is free"):
+        plugin_of_worker._claim()

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import BusyError
+from core.errors import BusyError, RequestError
 from core.process import HostRunner
 from promotion.gates.device.results import Ending, is_machine_failure
 from promotion.gates.device.sessions import processes
 from promotion.gates.device.sessions import session as module
+from promotion.gates.device.sessions.harness import Harness
 from promotion.gates.device.sessions.journal import SessionJournal
+from promotion.gates.device.sessions.passes import Suite
+from promotion.gates.device.sessions.plan import RunPlan
 from promotion.gates.device.sessions.processes import end_interrupted, locked_run, out_of_memory_kills
 from promotion.gates.device.sessions.session import PytestSession, SessionLimits
 from tests.support.files import write_files
@@ -42,7 +45,6 @@ START, END = {"event": "start", "id": "a_test.py::x"}, {"event": "end", "id": "a
     ("last", "stops", "lost", "broken"),
     [
         ((), "cannot import a_test.py", {"gw0"}, ["a_test.py"]),
-        ((COLLECTED,), "", {"gw0"}, []),
         ((COLLECTED, START, {**END, "seconds": 1.0}), "", {"gw0"}, []),
         ((COLLECTED, START, {**END, "seconds": 1.0}, {"event": "finish", "status": 0}), "", set(), []),
     ],
@@ -79,11 +81,10 @@ RAN = (WORKER, COLLECT, COLLECTED, START)
 @pytest.mark.parametrize(
     ("status", "ending", "said"),
     [
-        (0, Ending.CRASHED, "Its process exited with status 0: it called os._exit."),
-        (7, Ending.CRASHED, "Its process exited with status 7: it called os._exit."),
-        (-9, Ending.KILLED, "Its process was killed with SIGKILL, by the system, an operator or itself."),
-        (-15, Ending.CRASHED, "Its process was killed with SIGTERM."),
-        (None, Ending.CRASHED, "Its process ended silently: it called os._exit, or was killed from outside."),
+        (0, Ending.CRASHED, "exited with status 0"),
+        (-9, Ending.KILLED, "killed with SIGKILL"),
+        (-15, Ending.CRASHED, "killed with SIGTERM"),
+        (None, Ending.CRASHED, "ended silently"),
     ],
 )
 def test_outcome_distinguishes_wait_statuses(tmp_path: Path, status: int | None, ending: Ending, said: str) -> None:
@@ -93,7 +94,8 @@ def test_outcome_distinguishes_wait_statuses(tmp_path: Path, status: int | None,
         (tmp_path / "controller.jsonl").write_text(f"{json.dumps(down)}\n")
     session = PytestSession(HostRunner({}), tmp_path, "run", SessionLimits())
     (attempt,) = session.outcome().suspects
-    assert (attempt.ending, attempt.message) == (ending, said)
+    assert attempt.ending is ending
+    assert said in attempt.message
 
 
 @pytest.mark.parametrize(("kills", "blamed"), [(1, True), (0, False)])
@@ -134,3 +136,13 @@ def test_end_interrupted_kills_only_processes_of_an_abandoned_run(
     assert killed == []
     end_interrupted(tmp_path)
     assert killed == ["abc"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("notes.txt", "contains notes.txt"), ("run.json", "of another set or with other settings")]
+)
+def test_folder_of_something_else_is_refused(tmp_path: Path, name: str, said: str) -> None:
+    plan = RunPlan(python=(), suite=Suite(root=tmp_path, files=(), env={}), env={}, passes=(), identity="mine")
+    write_files(tmp_path, {name: '{"identity": "another", "run": "abc"}'})
+    with pytest.raises(RequestError, match=said):
+        Harness(HostRunner({}), plan, tmp_path)._resume()

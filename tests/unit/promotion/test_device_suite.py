@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from core.errors import InputError, ProcessError, RequestError
+from core.process import ProcessResult
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.sessions.passes import Suite
 from promotion.gates.device.suite import SuiteSource, jax_suite, parse_source, read_list, smoke_suite, suite_sizes
@@ -73,10 +74,25 @@ def test_listed_tests_and_files_are_chosen(tmp_path: Path) -> None:
         prepared(root, tmp_path / "other", listed=["tests/a_test.py", "tests/aa_test.py::A::one"])
     with pytest.raises(RequestError, match=r"The suite has no test_nump\.py\."):
         smoke_suite(["test_numpy.py", "test_nump.py"])
+    (tmp_path / "list").write_text("# none\n")
+    with pytest.raises(RequestError, match="lists no tests"):
+        read_list(tmp_path / "list")
+
+
+AT_COMMIT: Any = SimpleNamespace(run=lambda *_, **__: ProcessResult(returncode=0, stdout="1" * 40))
+
+
+@pytest.mark.parametrize(("runner", "text"), [(NO_GIT, "not a git checkout"), (AT_COMMIT, "not at 0000")])
+def test_jax_suite_refuses_another_commit(tmp_path: Path, runner: Any, text: str) -> None:
+    source = SuiteSource(location=str(checkout(tmp_path / "jax-src")), commit="0" * 40)
+    with pytest.raises(InputError, match=text):
+        jax_suite(source, JaxPlatform.ROCM, tmp_path, runner)
 
 
 def test_jax_suite_refuses_size_with_most_files_missing(tmp_path: Path) -> None:
     root = checkout(tmp_path / "jax-src")
+    with pytest.raises(InputError, match="has no folder tests"):
+        prepared(root, tmp_path / "bare", size="small")
     (root / "tests").mkdir()
     with pytest.raises(RequestError, match="has only 0 of the"):
         prepared(root, tmp_path / "work", size="small")

@@ -70,6 +70,7 @@ def toml(value: Any) -> str:
         (family("gfx942", runner="one"), "unexpected keyword"),
         ('[family."gfx942"]\nwhen = "presubmit"\n', "'targets' is missing"),
         (family("gfx942") + "[more]\n", "more is unknown"),
+        (family("gfx942", sanity_only=1), "sanity_only of gfx942 must be true or false"),
         (family("gfx1151") + BYPASS.replace('reason = "the machine is away"\n', ""), "reason is missing"),
         (family("gfx1151") + BYPASS + 'targets = ["gfx942"]\n', "has targets, which the family determines"),
     ],
@@ -77,6 +78,12 @@ def toml(value: Any) -> str:
 def test_load_families_refuses_invalid_file(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(RequestError, match=re.escape(problem)):
         families(tmp_path, text)
+
+
+@pytest.mark.parametrize("occasions", [OCCASIONS.partition("[when.weekly]")[0], OCCASIONS.replace("small", "tiny")])
+def test_load_families_refuses_invalid_triggers(tmp_path: Path, occasions: str) -> None:
+    with pytest.raises(RequestError, match=r"trigger|presubmit"):
+        families(tmp_path, family("gfx942"), occasions=occasions)
 
 
 def test_load_policy_includes_family_bypasses(tmp_path: Path) -> None:

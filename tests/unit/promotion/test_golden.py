@@ -48,10 +48,3 @@ def test_digest_covers_every_list(tmp_path: Path) -> None:
         path.write_text(text)
         seen.add(golden.digest(tmp_path))
     assert len(seen) == 5
-
-
-@pytest.mark.parametrize("path", sorted(golden.ROOT.glob("p*/golden/*.toml")), ids=str)
-def test_stored_lists_are_normalised(path: Path) -> None:
-    lists = golden.read(path)
-    assert lists is not None
-    assert golden.dump(lists, part=path.parts[-3], jax_version=path.stem) == path.read_text()

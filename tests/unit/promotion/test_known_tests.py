@@ -100,9 +100,7 @@ def test_load_entries_refuses_invalid_file(tmp_path: Path, text: str) -> None:
         ("tests/pallas/*", "tests/pallas_x_test.py::test_b", False),
         ("tests/x_test.py", "tests/x_test.py::A::test_b", True),
         ("tests/x_test.py", "more/tests/x_test.py::A", False),
-        ("tests/x_test.py::A::test_b", "tests/x_test.py::A::test_b", True),
         ("tests/x_test.py::A::test_b", "tests/x_test.py::A::test_b[1]", False),
-        ("tests/x_test.py::A::test_b[1]", "tests/x_test.py::A::test_b[1]", True),
         ("tests/x_test.py::*[f64-?]", "tests/x_test.py::A::test_b[f64-3]", True),
     ],
 )
@@ -122,7 +120,6 @@ def test_pattern_without_wildcard_is_literal(text: str) -> None:
     [
         ({}, True),
         ({"jax": "0.12.0"}, False),
-        ({"jax": "0.10.2.dev20260101"}, True),
         ({"family": "gfx950-dcgpu"}, False),
         ({"platform": "cpu"}, False),
     ],

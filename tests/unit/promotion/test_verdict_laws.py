@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.model import Evidence, Finding, Outcome, Severity, Tier
+from core.model import Outcome, Tier
 from promotion.evidence.attestations import PUBLIC, AttestationRule
 from promotion.evidence.evidence import EvidenceFile
 from promotion.policy.bypasses import Bypass
@@ -165,17 +165,16 @@ def test_verdict_matches_truth_table(believes_all: bool) -> None:
 
 def test_verdict_lists_used_bypass_and_its_reasons() -> None:
     word = verdict(SET, [], replace(POLICY, bypasses=(BYPASS,)), now=NOW)
-    why = "by releases@example.invalid, from 2026-01-01 until 2026-01-10: the runner is being repaired. Passed over: "
     assert word.bypassed == (
-        f"{why}The gate device for gfx942 has not run on this set.",
-        f"{why}gfx942 was tested at tier none; device is required.",
+        f"{BYPASS}. Passed over: The gate device for gfx942 has not run on this set.",
+        f"{BYPASS}. Passed over: gfx942 was tested at tier none; device is required.",
     )
     assert (word.allowed, word.warnings) == (True, ())
 
 
-def test_verdict_does_not_use_unneeded_bypass() -> None:
-    word = verdict(SET, [EvidenceFile(evidence=GOOD, key=MINE)], replace(POLICY, bypasses=(BYPASS,)), now=NOW)
-    assert (word.allowed, word.bypassed) == (True, ())
+def test_verdict_warns_about_invalid_bypass() -> None:
+    (warning,) = verdict(SET, [], replace(POLICY, bypasses=BYPASSES["expired"]), now=NOW).warnings
+    assert "expired on 2026-01-03" in warning
 
 
 def test_bypass_of_weaker_gate_excuses_no_tier() -> None:
@@ -198,36 +197,11 @@ def test_bypass_does_not_cover_set_problems() -> None:
 
 # Laws
 
-COUNT = st.dictionaries(
-    st.sampled_from([*GOOD.counts, "more"]),
-    st.one_of(st.integers(-1, 9), st.none(), st.booleans(), st.text(max_size=2)),
-)
-TEXT = st.sampled_from(["device", "compile", "inspection", "any", "gfx942", "gfx950", "", "2026-01-02T12:00:00Z"])
-TIME = st.sampled_from([*TIMES.values(), "2026-01-02T12:00:01Z", ""])
-FINDING = Finding(code="x", severity=Severity.ERROR, message="m.", remedy="")
 GATES: dict[str, GateRule] = {
     "device": DEVICE,
     "coverage": GateRule(tier=Tier.STRUCTURE, per="target", min_passed=1, may_skip=True, known_failures=("fft",)),
     "install": GateRule(tier=Tier.STRUCTURE, per="set", min_passed=1, may_skip=True, known_failures=2),
 }
-EVIDENCE = st.builds(
-    Evidence,
-    set_digest=st.sampled_from([SET.digest, SET.digest, SET.digest, "0" * 64]),
-    gate=st.one_of(st.sampled_from(sorted(GATES)), TEXT),
-    target=st.one_of(st.sampled_from(["gfx942", "any"]), TEXT),
-    tier=st.sampled_from(Tier),
-    outcome=st.sampled_from(Outcome),
-    started=TIME,
-    ended=TIME,
-    machine=st.just(""),
-    settings=st.sampled_from([{"policy": "2"}, {"policy": "1"}, {}]),
-    counts=st.one_of(st.just(GOOD.counts), COUNT),
-    findings=st.sampled_from([(), (FINDING,)]),
-    details=st.sampled_from([{}, {"checks": None}, {"checks": [{"name": "fft", "outcome": "known"}, 7]}]),
-)
-STATEMENT = st.builds(
-    EvidenceFile, evidence=EVIDENCE, key=st.sampled_from(["", MINE, THEIRS]), flaw=st.sampled_from(["", "", "broken."])
-)
 PASSES = [
     EvidenceFile(evidence=replace(GOOD, gate=gate, target=target, tier=rule.tier, started=time, ended=time), key=MINE)
     for gate, rule in GATES.items()
@@ -242,6 +216,11 @@ FAILURES = [
     for ended in (said.evidence.ended, "2026-01-02T14:00:00Z")
     for key in (MINE, THEIRS, "")
 ]
+ODD_VALUES: list[dict[str, Any]] = [
+    {"counts": {"run": True}}, {"ended": ""}, {"gate": ""}, {"target": "any"}, {"settings": {}},
+    {"set_digest": "0" * 64}, {"details": {"checks": [7]}, "gate": "coverage"},
+]  # fmt: skip
+ODD = [EvidenceFile(evidence=replace(GOOD, **values), key=MINE) for values in ODD_VALUES]
 POLICIES = st.builds(
     replace,
     st.just(replace(POLICY, gates=GATES)),
@@ -251,23 +230,15 @@ POLICIES = st.builds(
         tuple
     ),
 )
-SAID = st.lists(st.sampled_from([*PASSES, *FAILURES]), max_size=10) | st.lists(STATEMENT, max_size=5)
+SAID = st.lists(st.sampled_from([*PASSES, *FAILURES, *ODD]), max_size=10)
 
 
 def opens(said: Sequence[EvidenceFile], policy: Policy) -> bool:
     return verdict(SET, said, policy, now=NOW).allowed
 
 
-@given(said=SAID, failure=st.sampled_from(FAILURES) | STATEMENT, policy=POLICIES)
+@given(said=SAID, failure=st.sampled_from([*FAILURES, *ODD]), policy=POLICIES)
 def test_adding_failure_never_allows(said: list[EvidenceFile], failure: EvidenceFile, policy: Policy) -> None:
     if failure.evidence.outcome is Outcome.PASSED:
         failure = replace(failure, evidence=replace(failure.evidence, outcome=Outcome.FAILED))
     assert opens(said, policy) or not opens([*said, failure], policy)
-
-
-@given(said=SAID, passed=st.sampled_from(PASSES), at=st.integers(0, 9), policy=POLICIES)
-def test_removing_evidence_never_allows(
-    said: list[EvidenceFile], passed: EvidenceFile, at: int, policy: Policy
-) -> None:
-    together = [*said[:at], passed, *said[at:]]
-    assert opens(together, policy) or not opens(said, policy)

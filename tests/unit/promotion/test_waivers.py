@@ -50,12 +50,6 @@ def test_parse_waivers_accepts_complete_entry() -> None:
     assert wide.covers("tests/a_test.py::x", "any")
 
 
-@pytest.mark.parametrize("name", sorted(COMPLETE))
-def test_parse_waivers_requires_every_field(name: str) -> None:
-    ((), (sentence,)) = parse_waivers([{key: value for key, value in COMPLETE.items() if key != name}])
-    assert sentence == f"Waiver 1 of the policy is void: {name} is missing."
-
-
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -63,15 +57,12 @@ def test_parse_waivers_requires_every_field(name: str) -> None:
         ({"test": "*::*"}, "matches every test"),
         ({"targets": []}, "targets is not a list of gfx targets"),
         ({"targets": ["gfx94"]}, "gfx94"),
-        ({"opened": "2026-01-01"}, "must be dates such as"),
         ({"expires": date(2026, 1, 1) + timedelta(days=MAX_DAYS + 1)}, f"must be 1 to {MAX_DAYS} days after"),
-        ({"set": "a" * 64}, "set is unknown"),
     ],
 )
 def test_parse_waivers_reports_invalid_field(change: dict[str, Any], why: str) -> None:
-    good, void = parse_waivers([{**COMPLETE, **change}])
-    assert (len(good), len(void)) == ((0, 1) if why else (1, 0))
-    assert why in "".join(void)
+    ((), (sentence,)) = parse_waivers([{**COMPLETE, **change}])
+    assert why in sentence
 
 
 def as_toml(**changes: Any) -> str:
@@ -129,7 +120,7 @@ def judge(evidence: Evidence, policy: Policy, now: datetime = NOW) -> Verdict:
     return verdict(SET, [EvidenceFile(evidence=evidence)], policy, now=now)
 
 
-@pytest.mark.parametrize("known_failures", [0, (), ("tests/a_test.py",)])
+@pytest.mark.parametrize("known_failures", [0, ("tests/a_test.py",)])
 def test_verdict_accepts_and_lists_waived_flakes(known_failures: int | tuple[str, ...]) -> None:
     gates = {"device": replace(DEVICE, known_failures=known_failures)}
     word = judge(ran(), replace(POLICY, waivers=(WAIVER,), gates=gates))
