@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from core.errors import BucketError, CiBuildError, MachineError
 from promotion.gates.load import gate as load_gate
 from promotion.gates.load import load_child
 from promotion.gates.load.checks import PJRT, PLUGIN
-from promotion.gates.load.machines import Machine, as_json, check_machines, machines
+from promotion.gates.load.machines import Machine, check_machines, machines
 from promotion.gates.load.packages import modules_of
 from tests.support.files import write_files
 from tests.support.sets import wheel_set
@@ -48,22 +47,6 @@ def rocm(tmp_path: Path) -> Path:
     (tmp_path / "rocm/lib").mkdir(parents=True)
     (tmp_path / "rocm/lib/libamdhip64.so.7").touch()
     return tmp_path / "rocm"
-
-
-def test_machines_cover_what_users_have(rocm: Path, tmp_path: Path) -> None:
-    rows = {row.about: row for row in machines(["gfx942", "gfx11-generic"], "7.2.0", rocm, tmp_path / "work")}
-    one, several, foreign, none, packages, without, older, _, gpu, cpu = rows.values()
-    assert (one.gpus, one.refusal) == (("gfx942",), None)
-    assert (one.rocm / "lib/libamdhip64.so.7").is_file()  # type: ignore[operator]
-    assert several.unusable == foreign.gpus == foreign.refusal == ("gfx908",)
-    assert (none.gpus, none.refusal) == ((), ())
-    assert (packages.packages / "_rocm_sdk_core/lib/libamdhip64.so.7").is_file()  # type: ignore[operator]
-    assert (without.rocm, without.refusal) == (None, ("libamdhip64.so.7",))
-    assert Path(older.refusal[0]).is_relative_to(older.rocm)  # type: ignore[index,arg-type]
-    assert [(row.platforms, row.gpus, row.refusal) for row in (gpu, cpu)] == [("gpu", (), ()), ("cpu", (), None)]
-    (row,) = list(json.loads(as_json([one], "7.2.0")).values())
-    assert row["gpus"][0]["gfx_target_version"] == 90402
-    assert "libamdhip64.so.7" in row["hidden"]
 
 
 def test_machines_for_targets_that_xla_refuses_expect_refusal(rocm: Path, tmp_path: Path) -> None:
