@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import os
 import re
 import subprocess
@@ -17,11 +16,9 @@ from pathlib import Path
 import pytest
 
 from ci_build.cli import run
-from core.wheels_json import dump_wheel_set
 from tests.support.file_server import Behaviour, serving
 from tests.support.made_rocm import NAME, VERSION, make_rocm, tarball
 from tests.support.made_wheel import zero_bytes
-from tests.support.sets import wheel_set
 from tests.support.wheel_sets import pjrt, plugin
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -79,15 +76,8 @@ def fill(work: Path) -> None:
     (work / "wheels").mkdir()
     pjrt().write(work / "wheels")
     zero_bytes(plugin().write(work / "wheels"), "jax_rocm7_plugin/_prng.so")
-    newer = json.dumps({**json.loads(dump_wheel_set(wheel_set())), "schema": 99}).encode()
-    contents = {
-        "null": b"null",
-        "nul": bytes(100),
-        "newer": newer,
-    }
-    for name, data in contents.items():
-        (work / "sets" / name).mkdir(parents=True)
-        (work / "sets" / name / "wheels.json").write_bytes(data)
+    (work / "set").mkdir()
+    (work / "set" / "wheels.json").write_bytes(b"null")
 
 
 @pytest.fixture
@@ -107,7 +97,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     (tmp_path / "work" / "locked").chmod(0o700)
 
 
-def check(place: Place, words: Sequence[str], code: int, phrase: str, capfd: pytest.CaptureFixture[str]) -> str:
+def check(place: Place, words: Sequence[str], code: int, phrase: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Run a command in this process; check its status and its only error, and that nothing was written or fetched."""
     before = place.files()
     capfd.readouterr()
@@ -118,11 +108,9 @@ def check(place: Place, words: Sequence[str], code: int, phrase: str, capfd: pyt
     assert re.search(phrase, errors[0]), errors[0]
     assert place.files() == before
     assert place.server.seen == []
-    return errors[0]
 
 
 LOCAL = {
-    "folder without rocm": ("--therock-path=/etc", 2, r"^error: /etc is not a ROCm: libamdhip64\.so\* is in none"),
     "tarball of something": ("--therock-path=readme.tar.gz", 2, "readme.tar.gz is not a ROCm: none of its 1 files"),
     "tarball with a root": ("--therock-path=inside.tar.gz", 2, "it has rocm/lib/libamdhip64.so.7 instead of lib/"),
     "tarball with dll": (
@@ -157,11 +145,8 @@ def test_build_refuses_bad_input_before_any_work(
     line, code, phrase = LOCAL[name]
     if name == "native" and Path("/sys/class/kfd").exists():
         pytest.skip("this machine has the driver of AMD GPUs")
-    version = [] if "therock-index-url" in line else [f"--rocm-version={VERSION}"]
-    words = [*version, *place.words(line), "dist_wheels", *(["--dry-run"] if dry else [])]
-    error = check(place, words, code, phrase, capfd)
-    assert "Another run" not in error
-    assert str(place.folder / "tmp") not in error
+    words = [f"--rocm-version={VERSION}", *place.words(line), "dist_wheels"]
+    check(place, [*words, "--dry-run"] if dry else words, code, phrase, capfd)
 
 
 OTHERS = {
@@ -173,9 +158,7 @@ OTHERS = {
         6,
         r"wheels/jax_rocm7_plugin-.*\.whl is damaged: jax_rocm7_plugin/_prng",
     ),
-    "null": ("stage|sets/null|--bucket=b", 13, "wheels.json of a wheel set: it contains null instead of an object"),
-    "nul bytes": ("stage|sets/nul|--bucket=b", 13, "sets/nul/wheels.json is not JSON: Expecting value"),
-    "newer schema": ("stage|sets/newer|--bucket=b", 13, "has schema 99, which is newer than schema 1 of this program"),
+    "null": ("stage|set|--bucket=b", 13, "wheels.json of a wheel set: it contains null instead of an object"),
 }
 """Other commands -> exit code and phrase."""
 
@@ -183,9 +166,7 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_command_refuses_bad_input(name: str, place: Place, capfd: pytest.CaptureFixture[str]) -> None:
     line, code, phrase = OTHERS[name]
-    error = check(place, place.words(line), code, phrase, capfd)
-    for internal in ("Remove it", "NoneType", "codec", "'digest'"):
-        assert internal not in error
+    check(place, place.words(line), code, phrase, capfd)
 
 
 @pytest.mark.parametrize(

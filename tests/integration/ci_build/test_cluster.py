@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from core.errors import CiBuildError, MachineError
 from core.tasks import TaskInput
-from tests.support import slurm
 from tests.support.cluster import ROOT, ClusterProcesses, Lines, alive, cluster_processes, until
-from tests.support.docker import Docker
 from tests.support.rbe.keys import Keys
 
 
@@ -118,64 +114,18 @@ def test_unreachable_scheduler_is_reported(tmp_path: Path, monkeypatch: pytest.M
             processes.client()
 
 
-@pytest.fixture
-def keys(tmp_path: Path) -> list[dict[str, Path]]:
-    """Return the files of two authorities: of the cluster, and of a stranger."""
-    folders = [Keys.make(tmp_path / name).folder for name in ("own", "strange")]
-    names = {"ca": "ca.crt", "cert": "client.crt", "key": "client.key"}
-    return [{option: folder / name for option, name in names.items()} for folder in folders]
+def test_tls_admits_only_certificates_of_the_authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ci_build.cluster.client._CONNECT_SECONDS", 2)
+    own, strange = (Keys.make(tmp_path / name).folder for name in ("own", "strange"))
+    with cluster_processes(tmp_path / "cluster", tls_files(own)) as cluster:
+        assert cluster.scheduler().startswith("tls://")
+        cluster.workers("a")
+        assert cluster.run([cluster.task("sleep", "one", seconds=0)])["one"].error == ""
+        cluster.tls = tls_files(strange)
+        with pytest.raises(MachineError, match="cannot be reached"):
+            cluster.client()
 
 
-def test_containers_with_tls_lose_a_host_and_keep_strangers_out(
-    engine: Docker, keys: list[dict[str, Path]], tmp_path: Path
-) -> None:
-    """A scheduler and two workers on three hosts; the certificates of another authority open nothing."""
-    own, strange = keys
-    address, seen = "tls://10.77.0.1:8786", {"PYTHONPATH": str(ROOT)}
-    with slurm.hosts(engine, tmp_path) as hosts, cluster_processes(tmp_path / "cluster", own) as cluster:
-        cluster.address = address
-
-        def start(host: str, name: str, module: str, *words: str, tls: dict[str, Path] = own) -> None:
-            files = [f"--cluster-{option}={path}" for option, path in tls.items()]
-            argv = hosts.argv(sys.executable, "-m", module, *words, *files, host=host, env=seen)
-            with (cluster.folder / f"{name}.log").open("wb") as log:
-                cluster.processes[name] = subprocess.Popen(argv, env=engine.environment, stdout=log, stderr=log)
-
-        def work(host: str, name: str, *more: str, tls: dict[str, Path] = own) -> None:
-            words = (address, "--jobs=1", "--memory=100", f"--name={name}", f"--cache-dir={tmp_path / name}", *more)
-            start(host, name, "tests.support.cluster_worker", *words, tls=tls)
-
-        start("head", "scheduler", "ci_build.cli", "cluster", "scheduler", address, "--worker-timeout=5")
-        until(lambda: f"scheduler at {address}" in cluster.output("scheduler"))
-        work("node1", "stranger", "--patience=4", tls=strange)
-        work("node1", "one")
-        work("node2", "two")
-        cluster.wait("one")
-        cluster.wait("two")
-        plain = replace(cluster.request(), address="tcp://10.77.0.1:8786", ca="", cert="", key="")
-        other = replace(cluster.request(), ca=str(strange["ca"]), cert=str(strange["cert"]), key=str(strange["key"]))
-        refused = [
-            subprocess.Popen(
-                hosts.argv(*cluster.client_argv(seconds=0, request=request), env=seen),
-                env=engine.environment,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for request in (plain, other)
-        ]
-        argv = hosts.argv(*cluster.client_argv("a", "b", "c", "d", seconds=2), env=seen)
-        with subprocess.Popen(argv, env=engine.environment, stdout=subprocess.PIPE, text=True) as running:
-            until(lambda: len([*cluster.notes.glob("*.sleeps")]) == 2)
-            engine.run("pause", hosts.containers["node1"])
-            results = [json.loads(line) for line in running.stdout or ()]
-        assert running.returncode == 0
-        assert sorted((label, error) for label, _, error in results) == [(label, "") for label in "abcd"]
-        assert any(len(cluster.ran(label)) == 2 for label in "abcd")
-        engine.run("unpause", hosts.containers["node1"])
-        assert cluster.processes["stranger"].wait(60) == MachineError.exit_code
-        assert "cannot be reached" in cluster.output("stranger")
-        for client in refused:
-            assert client.wait(60) == 1
-            assert client.stderr is not None
-            with client.stderr:
-                assert "core.errors.MachineError: The scheduler" in client.stderr.read()
+def tls_files(folder: Path) -> dict[str, Path]:
+    """Return the files of an authority by the option that names them."""
+    return {"ca": folder / "ca.crt", "cert": folder / "client.crt", "key": folder / "client.key"}

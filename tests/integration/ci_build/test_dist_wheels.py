@@ -1,11 +1,9 @@
-"""`dist_wheels` with the real published wheels: the set, resuming, interruption, refused output folders."""
+"""`dist_wheels` with the real published wheels: the set, resuming and interruption."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import signal
 import subprocess
 import sys
 import tomllib
@@ -80,15 +78,6 @@ def test_pylock_installs_exactly_the_set(made: Path, tmp_path: Path) -> None:
         assert f"+ {name}=={VERSION}" in done.stderr
 
 
-def test_second_run_is_up_to_date(made: Path, cache: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in made.rglob("*")}
-    argv = [*CI_BUILD, "dist_wheels", *OPTIONS, f"--out={made}", f"--cache-dir={cache}"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 0
-    assert "is up to date; nothing to do" in done.stderr
-    assert {path: path.stat().st_mtime_ns for path in made.rglob("*")} == before
-
-
 def test_builds_are_reproducible_across_machines(made: Path, tmp_path: Path) -> None:
     out = tmp_path / "elsewhere" / "dist"
     done = dist_wheels(out, tmp_path / "another cache")
@@ -113,25 +102,22 @@ def test_reproduce_repairs_published_wheels_again(made: Path, cache: Path, tmp_p
     assert "has another sha256" in done.stdout
 
 
-@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
-def test_interrupted_run_leaves_nothing_and_resumes(cache: Path, tmp_path: Path, sign: signal.Signals) -> None:
+def test_interrupted_run_leaves_nothing_and_resumes(cache: Path, tmp_path: Path) -> None:
     out = tmp_path / "dist"
     # A separate post release, so that no step is cached. The signal comes at the second step.
-    argv = [*CI_BUILD, "dist_wheels", *OPTIONS, f"--wheel-post-release={sign.value}"]
+    argv = [*CI_BUILD, "dist_wheels", *OPTIONS, "--wheel-post-release=7"]
     argv += [f"--out={out}", f"--cache-dir={cache}"]
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if "repair jax-rocm7-plugin" in line:
                 break
-        os.kill(process.pid, sign)
+        process.terminate()
         rest = process.stderr.read()
-    assert process.returncode == (-signal.SIGKILL if sign is signal.SIGKILL else 130)
-    assert not out.exists()
-    if sign is not signal.SIGKILL:
-        assert "Interrupted; run the same command again to go on." in rest
-        assert "Traceback" not in rest
-        assert list(tmp_path.iterdir()) == []
+    assert process.returncode == 130
+    assert "Interrupted; run the same command again to go on." in rest
+    assert "Traceback" not in rest
+    assert list(tmp_path.iterdir()) == []
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "repair jax-rocm7-pjrt: " not in done.stderr, "the finished step ran again"

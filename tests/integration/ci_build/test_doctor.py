@@ -95,9 +95,3 @@ def test_doctor_refuses_non_python(path: str, says: str) -> None:
     assert done.returncode not in (0, SICK)
     assert says in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_doctor_reports_silent_index_in_time() -> None:
-    body = facts("--index", "http://127.0.0.1:9/v2/multi-arch/simple/")
-    (problem,) = (problem for problem in body["problems"] if problem["code"] == "index")
-    assert "127.0.0.1:9" in problem["message"]

@@ -46,10 +46,6 @@ def place(engine: Docker, tmp_path: Path) -> Iterator[Place]:
 
 
 def test_manylinux_is_built_once_pushed_and_found(place: Place) -> None:
-    refused = place.ci_build("images", "check", code=1)
-    assert "base.manylinux_2_28.x86_64 has no digest: run `ci_build images update" in refused.stderr
-    refused = place.ci_build("images", "build", "manylinux", code=2)
-    assert "has no digest. Run `ci_build images update`" in refused.stderr
     mirror = f"--image-mirror={PUBLIC}={place.registry}"
     place.ci_build("images", "update", mirror)
     digest = load_pins(place.pins).get("base", "manylinux_2_28", "x86_64").digest
@@ -84,30 +80,6 @@ def test_manylinux_is_built_once_pushed_and_found(place: Place) -> None:
     assert by_name.id == first["id"]
 
 
-def test_mirror_with_another_image_is_refused(place: Place) -> None:
-    place.ci_build("images", "update", f"--image-mirror={PUBLIC}={place.registry}")
-    digest = load_pins(place.pins).get("base", "manylinux_2_28", "x86_64").digest
-    host = HostRunner(place.engine.environment)
-    (place.folder / "evil").mkdir()
-    (place.folder / "evil" / "Dockerfile").write_text(f"FROM {place.stand_in}\nLABEL evil=1\n")
-    evil = f"jax-rocm-test-evil:{place.mark}"
-    place.engine.run("build", "--network=none", "--tag", evil, str(place.folder / "evil"))
-    mirror = f"{place.registry}/evil"
-    local.push(find_engine(place.engine.program, host), host, evil, f"{mirror}/stand/in:1")
-    words = ("images", "build", "manylinux", f"--image-mirror={PUBLIC}={mirror}")
-    refused = place.ci_build(*words, code=6)
-    assert f"Cannot pull {mirror}/stand/in@{digest}: " in refused.stderr
-    assert "manifest unknown" in refused.stderr
-    refused = place.ci_build("images", "check", "--online", words[-1], code=1)
-    assert f"{mirror}/stand/in, {digest}: the registry has no such image" in refused.stderr
-    # The mirror has the digest, but other bytes under it.
-    data = place.folder / "registry" / "data"
-    blob = next(data.rglob(f"sha256/{digest[7:9]}/{digest[7:]}/data"))
-    blob.write_bytes(blob.read_bytes() + b" ")
-    changed = place.ci_build(*words[:3], f"--image-mirror={PUBLIC}={place.registry}", code=6)
-    assert f"Cannot pull {place.registry}/stand/in@{digest}: " in changed.stderr
-
-
 def test_manylinux_compiles_for_any_user(place: Place) -> None:
     full = image_parts.stand_in(place.engine, place.folder / "full")
     base = image_parts.own(place.engine, place.folder / "own-full", full, place.mark)
@@ -132,14 +104,3 @@ def test_manylinux_compiles_for_any_user(place: Place) -> None:
     assert "--gcc-toolchain=/opt/rh/gcc-toolset-14/root/usr" in said
     assert {"clang", "libtinfo.so.5", "/opt/rocm", "/jax", "/xla", "/cache", "/out", "bazel 7.7.1"} <= set(said)
     assert not {"libclang.a", "/downloads"} & set(said)
-
-
-def test_download_with_wrong_digest_is_refused(place: Place) -> None:
-    place.files["/bazel"] = b"#!/bin/sh\necho evil\n"
-    refused = place.ci_build("images", "build", "manylinux", f"--base-docker={place.stand_in}", code=6)
-    assert "download.bazel.x86_64 is pinned to" in refused.stderr
-    # A named file is downloaded and its new digest recorded, which is a person's decision.
-    place.ci_build("images", "update", "bazel")
-    assert load_pins(place.pins).get("download", "bazel", "x86_64").digest != ""
-    made = place.ci_build("images", "build", "manylinux", f"--base-docker={place.stand_in}", "--json")
-    assert json.loads(made.stdout)[0]["built"] is True

@@ -42,15 +42,7 @@ def test_inspect_clean_wheel_exits_with_0(released: Released) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_inspect_set_ignores_defects_of_published_wheels(released: Released, tmp_path: Path) -> None:
+def test_inspect_set_ignores_defects_of_published_wheels(released: Released) -> None:
     assert inspect(str(released.folder / "dist"), "--no-verify").returncode == 0
     jaxlib = next((released.folder / "dist").glob("jaxlib-*.whl"))
     assert inspect(str(jaxlib), "--no-verify").returncode == 11
-    shutil.copy(jaxlib, tmp_path)
-    shutil.copy(released.folder / "dist" / "wheels.json", tmp_path)
-    data = bytearray((tmp_path / jaxlib.name).read_bytes())
-    data[len(data) // 2] ^= 1
-    (tmp_path / jaxlib.name).write_bytes(data)
-    done = inspect(str(tmp_path))
-    assert done.returncode == 11
-    assert "member-damaged" in done.stdout or "record-wrong-hash" in done.stdout

@@ -1,4 +1,4 @@
-"""`ci_build nightly`: new inputs, nothing new, interruptions, missing evidence, concurrent nights, tables of nights."""
+"""`ci_build nightly`: new inputs, nothing new, interruptions, missing evidence, tables of nights."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ import pytest
 
 from ci_build import cli
 from ci_build.release import gating
-from core.errors import BusyError, GateError, PromotionBlockedError, RequestError
+from core.errors import GateError, PromotionBlockedError, RequestError
 from core.report import Reporter
 from promotion.index.audit import verify
-from promotion.index.ledger import read_ledger
 from promotion.index.publish import read_head
 from promotion.nights import list_nights, read_night
 from promotion.storage.directory_bucket import DirBucket
@@ -188,30 +187,6 @@ def test_changed_wheels_of_a_version_become_a_post_release(nights: Nights, capsy
     assert read_night(bucket, list_nights(bucket, INDEX)[-1])["version"] == "0.10.2.post2+rocm7.2.1.gfx942.gfx950"
 
 
-def test_concurrent_nights_promote_one_set(nights: Nights, capfd: pytest.CaptureFixture[str]) -> None:
-    def work(number: int) -> None:
-        nights.cache = nights.folder / f"cache-{number}"
-        raise SystemExit(night(nights, f"--out=dist-{number}"))
-
-    fork = multiprocessing.get_context("fork")
-    processes = [fork.Process(target=work, args=(number,)) for number in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    # The claim of the faster promotion ends the slower night, unless it is over by then.
-    codes = sorted(process.exitcode or 0 for process in processes)
-    assert codes in ([0, 0], [0, BusyError.exit_code]), capfd.readouterr().err
-    bucket, released = DirBucket(nights.bucket), ReleasedIndex(index=INDEX)
-    assert len(read_ledger(bucket, released).entries) == 1
-    assert len({one.staged for one in list_nights(bucket, INDEX)}) == 1
-    # The slower promotion may have copied its evidence and report, which the entry of the faster one does not list.
-    assert [line for line in verify(bucket, released) if " did not end; " not in line] == []
-    capfd.readouterr()
-    assert night(nights, "--json") == 0
-    assert said(capfd)[0]["entry"] == entries(nights) == 1
-
-
 def test_table_of_nights_uses_a_bucket_for_each_row(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
     table = nights.folder / "nights.toml"
     table.write_text(
@@ -281,15 +256,11 @@ def test_history_lists_nights_with_their_numbers(nights: Nights, capsys: pytest.
     assert cli.run([*words, "--json"]) == 0
     new, old = json.loads(capsys.readouterr().out)
     assert (old["entry"], old["visible"], old["checked"], old["rocm"]) == (1, True, True, "7.2.0")
-    assert old["tiers"] == {"gfx942": "device", "gfx950": "device"}
-    assert old["sizes"].keys() == {"jax-rocm7-pjrt", "jax-rocm7-plugin", "jaxlib"}
     assert (new["entry"], new["version"]) == (0, "0.10.2+rocm7.2.1.gfx942.gfx950")
     # A set that was not promoted has the tiers of its evidence, which the failed gate load does not lower.
-    assert new["tiers"] == {"gfx942": "device", "gfx950": "device"}
-    assert old["code"] == new["code"] == {"gfx942": 3500, "gfx950": 3500}
-    gates = {(item["gate"], item["target"]): item for item in new["gates"]}
-    assert gates["load", "any"]["outcome"] == "failed"
-    assert gates["compile", "gfx942"]["counts"]["passed"] == 18
+    assert old["tiers"] == new["tiers"] == {"gfx942": "device", "gfx950": "device"}
+    outcomes = {item["gate"]: item["outcome"] for item in new["gates"]}
+    assert (outcomes["load"], outcomes["compile"]) == ("failed", "passed")
     assert cli.run([*words, "--limit=1"]) == 0
     shown = capsys.readouterr().out
     assert ("staged" in shown, "entry 1" in shown) == (True, False)

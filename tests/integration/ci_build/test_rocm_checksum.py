@@ -24,7 +24,6 @@ PATH = f"/tarball/{NAME}"
 SIDECAR = f"{PATH}.sha256"
 REPORTER = Reporter(terminal=False)
 QUICK = RetryPolicy(connect=2, read=2, tries=2, first_wait=0.01, longest_wait=0.01)
-PAGE = b"<!DOCTYPE html><html>" + b"<p>Sign in, please.</p>" * 5000
 
 
 @pytest.fixture
@@ -48,25 +47,14 @@ def digest(told: Behaviour) -> str:
     return hashlib.sha256(told.files[PATH]).hexdigest()
 
 
-def without_checksum(told: Behaviour, how: str) -> None:
-    """Make the server unable to serve a checksum."""
-    match how:
-        case "500":
-            told.broken[SIDECAR] = 500
-        case "page":
-            told.files[SIDECAR] = PAGE
-
-
-@pytest.mark.parametrize("how", ["absent", "500", "page"])
+@pytest.mark.parametrize("answer", [404, 500])
 def test_rocm_without_checksum_is_trusted_on_first_use(
-    tmp_path: Path, told: Behaviour, asked: RocmSource, how: str
+    tmp_path: Path, told: Behaviour, asked: RocmSource, answer: int
 ) -> None:
-    without_checksum(told, how)
+    told.broken[SIDECAR] = answer
     rocm = get(tmp_path, asked)
     assert rocm.trust == RocmTrust(checksum=ChecksumOrigin.FIRST_USE, transport="http")
     (note,) = (note for note in rocm.notes if "first use" in note)
-    assert note.startswith(f"{told.url}{PATH} is trusted on first use: no sha256 was given or locked, and ")
-    assert f"{SIDECAR} " in note or f"{SIDECAR}:" in note
     assert f"{tmp_path / 'rocm.lock'} pins it for later builds" in note
     # The lock has the digest now.
     again = get(tmp_path, asked)

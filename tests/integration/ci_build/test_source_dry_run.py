@@ -8,8 +8,6 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from ci_build.build.source.build_py import IN_CONTAINER, build_commands
 from ci_build.build.source.pins import pins_for
 from core.model import GfxTarget
@@ -67,20 +65,6 @@ def test_dry_run_shows_look_up_of_head(tmp_path: Path) -> None:
     ran = [command for command in commands(dry_run(tmp_path, "--xla=head").stdout) if "openxla/xla" in command]
     assert ["ls-remote" in command for command in ran] == [True, False]
     assert ran[0].endswith(" ls-remote --exit-code https://github.com/openxla/xla HEAD")
-
-
-@pytest.mark.parametrize(
-    ("more", "status", "words"),
-    [
-        (["--rocm-build-job=nightly"], 2, "No URL template was given"),
-        (["--rocm-build-job=nightly", "--rocm-build-url=https://h/{job}"], 2, "excludes --rocm-build-job"),
-        (["--jax-source-dir=."], 2, "is not a jax tree"),
-        (["--targets=gfx950"], 2, "is for gfx94X-dcgpu, but --targets has gfx950"),
-    ],
-)
-def test_dry_run_refuses_impossible_builds(tmp_path: Path, more: list[str], status: int, words: str) -> None:
-    done = dry_run(tmp_path, *more)
-    assert (done.returncode, words in done.stderr) == (status, True), done.stderr
 
 
 def test_dry_run_of_release_alone_installs_it_with_dnf(tmp_path: Path) -> None:

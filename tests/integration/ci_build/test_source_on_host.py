@@ -33,15 +33,12 @@ class Machine:
     folder: Path
     path: str
 
-    def run(self, *words: str, path: str = "") -> subprocess.CompletedProcess[str]:
-        env = {"PATH": path or self.path, "CI_BUILD_CACHE_DIR": str(self.folder / "cache")}
+    def build(self, *more: str) -> subprocess.CompletedProcess[str]:
+        words = [f"--rocm-version={VERSION}", "--targets=gfx942", f"--python-versions={PYTHON}"]
+        words += ["--therock-path=rocm", "--jax-source-dir=jax", "--host"]
+        words += ["--clang-path=tools/clang", "--bazel-path=tools/bazel", *more, "dist_wheels"]
+        env = {"PATH": self.path, "CI_BUILD_CACHE_DIR": str(self.folder / "cache")}
         return ci_build(*words, cwd=self.folder, env=env)
-
-    def build(self, *more: str, path: str = "") -> subprocess.CompletedProcess[str]:
-        asked = ["--rocm-version=7.10.0a20251120", "--targets=gfx942", f"--python-versions={PYTHON}"]
-        where = ["--therock-path=rocm", "--jax-source-dir=jax", "--host", "--clang-path=tools/clang"]
-        bazel = [] if any(word.startswith("--bazel-path") for word in more) else ["--bazel-path=tools/bazel"]
-        return self.run(*asked, *where, *bazel, *more, "dist_wheels", path=path)
 
 
 @pytest.fixture
@@ -86,49 +83,12 @@ def test_host_build_records_inputs_and_is_reused(machine: Machine) -> None:
     assert "build jaxlib" in ok(machine.build())
 
 
-def test_host_build_failure_names_cause_and_log(machine: Machine) -> None:
-    need("git")
-    (machine.folder / "jax/fail").write_text("")
-    done = machine.build()
-    assert done.returncode == 12
-    assert "Compiling a.cc failed" in done.stderr
-    assert "in //jaxlib; jaxlib/a.cc:1:1: error: as it was told" in done.stderr
-    assert not (machine.folder / "dist").exists()
-    assert "as it was told" in (machine.folder / "dist.logs/jax-rocm-pjrt.log").read_text()
-
-
-def test_host_build_reports_every_missing_tool(machine: Machine) -> None:
-    done = machine.build("--clang-path=/no/clang", "--bazel-path=/no/bazel", path=str(machine.folder))
-    assert done.returncode == 18
-    for words in ("/no/bazel", "/no/clang", "/no/clang++", "git", "xxd", "patchelf", "which", "bash"):
-        assert f"{words} (not found)" in done.stderr
-    assert "libnuma with headers (not checked without clang++)" in done.stderr
-
-
-def test_host_build_refuses_unpinned_bazel(machine: Machine) -> None:
-    (machine.folder / "tools/bazel").write_text("#!/bin/sh\ntouch started\n")
-    done = machine.build("--bazel-path=")
-    assert done.returncode == 18
-    assert f"Bazel 7.7.1 ({machine.folder}/tools/bazel has sha256" in done.stderr
-    assert "--bazel-path=FILE names another one" in done.stderr
-    assert not (machine.folder / "started").exists()
-    assert not (machine.folder / "cache/rocm").exists()
-
-
 def test_host_build_checks_tools_before_download(machine: Machine) -> None:
     need("git")
     with serving(Behaviour(files={})) as told:
         absent = f"--therock-path={told.url}/rocm.tar.gz"
         done = machine.build(absent, "--clang-path=/no/clang")
-        assert (
-            done.returncode,
-            "without a container are missing" in done.stderr,
-            "/no/clang (not found)" in done.stderr,
-        ) == (
-            18,
-            True,
-            True,
-        )
+        assert (done.returncode, "/no/clang (not found)" in done.stderr) == (18, True)
         assert told.seen == []
         # With the programs, the build proceeds to the download.
         fetched = machine.build(absent)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,17 +16,13 @@ from tests.support.podman import Podman
 pytestmark = pytest.mark.network
 
 
-def run(podman: Podman, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return ci_build(*words, env=podman.environment, cwd=folder)
-
-
 def test_podman_builds_set(podman: Podman, tmp_path: Path) -> None:
     make_rocm(tmp_path / "rocm")
     make_jax(tmp_path / "jax")
     image = podman.builder()
     argv = [f"--rocm-version={VERSION}", "--targets=gfx942", "--python-versions=3.13", "--therock-path=rocm"]
     argv += ["--jax-source-dir=jax", "--container-engine=podman", f"--builder-image={image}", "--cache-dir=cache"]
-    done = run(podman, tmp_path, *argv, "dist_wheels")
+    done = ci_build(*argv, "dist_wheels", env=podman.environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     made = read_set(tmp_path / "dist")
     assert {wheel.name for wheel in made.wheels} == {"jax-rocm7-pjrt", "jax-rocm7-plugin", "jaxlib"}
@@ -37,8 +32,3 @@ def test_podman_builds_set(podman: Podman, tmp_path: Path) -> None:
     assert {path.lstat().st_uid for path in outputs} == {os.getuid()}
     mine = f"--filter=volume={tmp_path / 'cache' / 'builds' / 'out'}"
     assert podman.ask("ps", "--all", "--quiet", mine) == ""
-    # Failures inside the container are reported like others.
-    (tmp_path / "jax/fail").touch()
-    failed = run(podman, tmp_path, *argv, "dist_wheels")
-    assert failed.returncode == 12
-    assert "Compiling a.cc failed" in failed.stderr

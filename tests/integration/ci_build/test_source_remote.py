@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.build.source.sources import pinned_xla
 from tests.integration.conftest import ci_build
 from tests.support import docker, rbe
 from tests.support.made_packages import make_wheel
@@ -45,8 +44,6 @@ pytestmark = pytest.mark.network
 NIGHTLY = "0.10.3.dev20251120"
 """The jax that is built: nobody has released it, and an index has the jax and jaxlib of that night."""
 OLDER, LATER = "this XLA is an older one", "this XLA is a later one"
-IMPATIENT = "build --remote_retries=0"
-"""Bazel asks a server that does not answer again and again otherwise, for each action."""
 SMALL = ("--targets", "gfx942", "--one-target", f"--jax-version={NIGHTLY}")
 
 
@@ -180,22 +177,3 @@ def test_other_xla_reuses_remote_cache(place: Place, service: rbe.Service, xla: 
         with WheelArchive(pjrt) as archive:
             code = archive.read("jax_plugins/xla_rocm7/xla_rocm_plugin.so")
         assert (mark.encode() in code, other.encode() in code) == (True, False)
-
-
-def test_rejected_credentials_fall_back_or_fail(place: Place, service: rbe.Service) -> None:
-    keys = service.keys
-    there = ["--rbe", f"--rbe-endpoint={service.endpoint}", "--rbe-platform=none"]
-    # The output tree is that of an earlier build, so little remains to be built.
-    warm = replace(place, cache="cache-taken", rocm=docker.rocm(VERSION, "link"))
-    alone, refused = place.folder / "alone", place.folder / "refused"
-    token = f"--rbe-bazelrc={keys.bazelrc(IMPATIENT)}"
-    done = warm.run(alone, *SMALL, *there, f"--rbe-ca={keys.folder / 'ca.crt'}", token)
-    assert done.returncode == 0, done.stderr
-    assert wheels_json(alone)["request"]["source"]["xla_commit"] == pinned_xla(WORKSPACE)
-    assert "actions ran on this machine" in done.stderr
-    assert "Failed to query remote execution capabilities: UNAVAILABLE" in done.stderr, "it has no certificate"
-    # Nothing exists for another target, so actions must be executed.
-    done = warm.run(refused, *SMALL, "--targets=gfx1100", *there, *keys.tls, "--no-rbe-fallback")
-    assert done.returncode == 12, done.stderr
-    assert "Failed to query remote execution capabilities: UNAUTHENTICATED" in done.stderr, "it has no token"
-    assert not refused.exists()

@@ -103,12 +103,9 @@ def test_folder_commit_depends_on_ignored_options_of_user(place: str, jax: Path,
     (jax / "ignored.so").write_text("")
     clean = folder_commit(jax, runner)[0]
     assert "dirty" not in clean
-    commits = {clean}
-    for option in ("debug", "debug_symbols"):
-        (jax / place).parent.mkdir(exist_ok=True)
-        (jax / place).write_text(f"build --config={option}\n")
-        commits.add(folder_commit(jax, runner)[0])
-    assert len(commits) == 3
+    (jax / place).parent.mkdir(exist_ok=True)
+    (jax / place).write_text("build --config=debug\n")
+    assert folder_commit(jax, runner)[0] != clean
 
 
 def asked(jax: Path, **more: Any) -> BuildRequest:
@@ -148,12 +145,8 @@ def test_resolve_inputs_refuses_other_release(jax: Path, runner: HostRunner) -> 
     assert caught.value.exit_code == 2
 
 
-def test_release_of_refuses_other_folder(tmp_path: Path) -> None:
+def test_other_tree_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="not a jax tree"):
         release_of(tmp_path)
-
-
-def test_pinned_xla_refuses_tree_without_pin(jax: Path) -> None:
-    (jax / "third_party/xla/revision.bzl").unlink()
     with pytest.raises(RequestError, match="does not pin an XLA"):
-        pinned_xla(jax)
+        pinned_xla(tmp_path)

@@ -68,9 +68,6 @@ def test_seed_command_verifies_and_locks_rocm_first(tmp_path: Path, told: Behavi
     # The source itself may come from the lock.
     assert "its sha256 matches rocm.lock" in run(tmp_path, "--locked", "dist_wheels").stderr
 
-    shown = run(tmp_path, "rocm", "show")
-    assert f"ROCm {VERSION} for gfx94X-dcgpu, clang 20.0.0git" in shown.stdout
-    assert "libamdhip64.so.7 7.2.53211" in shown.stdout
     assert json.loads(run(tmp_path, "rocm", "show", "--json").stdout)["targets"] == ["gfx942"]
     verified = run(tmp_path, "rocm", "verify", f"--cache-dir={tmp_path / 'cache'}")
     assert (verified.returncode, "every file was read" in verified.stderr) == (0, True), verified.stderr
@@ -83,7 +80,6 @@ def test_seed_command_verifies_and_locks_rocm_first(tmp_path: Path, told: Behavi
 
     told.files[PATH] = tarball(tmp_path / "made", extra=b"replaced behind our back")
     listed = run(tmp_path, "cache", "ls", f"--cache-dir={tmp_path / 'cache'}").stdout
-    assert "rocm/trees/" in listed
     assert "rocm/tarballs/" in listed
     elsewhere = run(tmp_path, f"--therock-path={told.url}{PATH}", "--cache-dir=other", "dist_wheels")
     assert elsewhere.returncode == 6
@@ -108,10 +104,9 @@ def test_therock_picks_newest_build_of_listing(tmp_path: Path, told: Behaviour) 
 
 def test_therock_list_hides_password_and_refuses_bad_limit(tmp_path: Path, told: Behaviour) -> None:
     listing = f"--therock-listing={told.url.replace('//', '//someone:secret@')}/tarball/"
-    for form in ((), ("--json",)):
-        listed = run(tmp_path, "rocm", "list", listing, *form)
-        assert told.url + PATH in listed.stdout, listed.stderr
-        assert "secret" not in listed.stdout + listed.stderr
+    listed = run(tmp_path, "rocm", "list", listing)
+    assert told.url + PATH in listed.stdout, listed.stderr
+    assert "secret" not in listed.stdout + listed.stderr
     assert run(tmp_path, "rocm", "list", listing, "--limit=-1").returncode == 2
 
 

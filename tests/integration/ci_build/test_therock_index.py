@@ -46,8 +46,6 @@ def test_index_packages_become_locked_prefix(tmp_path: Path) -> None:
         hip = tree / "rocm" / "lib" / "libamdhip64.so.7"
         assert hip.resolve().read_bytes() == (tmp_path / "made" / "lib" / "libamdhip64.so.7").read_bytes()
         assert os.access(tree / "rocm" / "bin" / "hipcc", os.X_OK)
-        kernels = [row for row in json.loads((tree / "contents.json").read_text()) if "rocblas" in row[0]]
-        assert any("gfx942" in row[0] for row in kernels)
 
         server.seen.clear()
         again = run(tmp_path, *words, "--locked", index=f"{server.url}/simple/", version=version)

@@ -13,7 +13,7 @@ import pytest
 from ci_build.build.plan import SourceLayout
 from ci_build.build.source import host_build, tools
 from ci_build.build.source.build_py import IN_CONTAINER, BuildPaths
-from ci_build.build.source.builder import build_mounts, create_folders, find_tools, tools_argv
+from ci_build.build.source.builder import build_mounts, create_folders, find_tools
 from ci_build.build.source.host_build import check_rocm, check_tools, describe_host, host_paths, newest_clang
 from ci_build.build.source.source_build import copy_disk_cache, disk_cache
 from ci_build.build.source.tools import ToolReport, needed_bazel
@@ -21,7 +21,7 @@ from ci_build.images.pins import ImagePins, Pin
 from core.errors import MachineError
 from core.model import BuildRequest
 from core.process import HostRunner, ProcessResult
-from core.source_request import ActionCache, Checkout, Compiler, SourceRequest
+from core.source_request import ActionCache, Checkout, SourceRequest
 from tests.support.golden_build_py import inputs_of, request
 
 
@@ -122,7 +122,6 @@ def test_find_tools_refuses_missing_tool_and_other_python(report: Callable[..., 
         ("0.10.2", "bazel 7.7.1- (@non-git)", True),
         ("0.8.2", "bazel 7.4.1", True),
         ("0.10.2", "bazel 7.4.1", False),
-        ("0.10.2", "bazel 8.4.2", False),
         ("0.10.2", "no version", False),
     ],
 )
@@ -141,13 +140,6 @@ def test_needed_bazel_is_that_of_jax_tree(tmp_path: Path) -> None:
     assert needed_bazel(asked) == "7.7.0"
     (tmp_path / ".bazelversion").write_text("8.4.2\n")
     assert needed_bazel(asked) == "8.4.2"
-
-
-def test_tools_include_gcc_only_if_requested() -> None:
-    asked = request("0.8.2")
-    assert IN_CONTAINER.gcc not in tools_argv(asked, IN_CONTAINER)
-    asked = replace(asked, source=replace(source(asked), compiler=Compiler.GCC))
-    assert IN_CONTAINER.gcc in tools_argv(asked, IN_CONTAINER)
 
 
 # Tools of a machine

@@ -97,10 +97,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(MachineError) as missing:
         dask_module("distributed")
-    assert str(missing.value) == (
-        "A cluster needs packages that are not installed: distributed."
-        " Run `.venv/bin/python -m pip install --require-hashes -r build/requirements-cluster.lock`."
-    )
+    assert "requirements-cluster.lock" in missing.value.hint
 
 
 def test_build_sends_only_kernels_to_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,12 +80,6 @@ def test_mount_option_refuses_invalid_paths(mount: Mount) -> None:
     ("facts", "expected", "user", "userns"),
     [
         (
-            {"ServerVersion": "28.1", "SecurityOptions": ["name=seccomp,profile=builtin"], "ClientInfo": {}},
-            Engine(program="x", version="28.1"),
-            "7:8",
-            "",
-        ),
-        (
             {
                 "ServerVersion": "28.1",
                 "SecurityOptions": ["name=rootless", "name=selinux"],

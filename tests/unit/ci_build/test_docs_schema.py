@@ -1,8 +1,7 @@
-"""JSON Schemas accept the files that the program writes to a bucket, and refuse others."""
+"""JSON Schemas accept the files that the program writes to a bucket, and require every field."""
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -77,33 +76,6 @@ def test_schema_accepts_files_that_the_program_writes(files: Mapping[str, list[A
     checker.check_schema(checker.schema)
     assert len(files[name]) > 0
     assert [error.message for body in files[name] for error in checker.iter_errors(body)] == []
-
-
-WRONG = [
-    ("evidence", ("unknown",), 1),
-    ("evidence", ("schema",), 2),
-    ("evidence", ("set_digest",), "abc"),
-    ("ledger", ("unknown",), 1),
-    ("ledger", ("state", "yanked"), {"first": "slow"}),
-    ("signature", ("unknown",), 1),
-    ("status", ("unknown",), 1),
-    ("status", ("quarantined", "two"), "wrong"),
-    ("summary", ("unknown",), 1),
-    ("wheels", ("unknown",), 1),
-    ("wheels", ("wheels", 0, "size"), "large"),
-]
-
-
-@pytest.mark.parametrize(("name", "place", "value"), WRONG)
-def test_schema_refuses_wrong_value(
-    files: Mapping[str, list[Any]], name: str, place: tuple[Any, ...], value: object
-) -> None:
-    body = copy.deepcopy(files[name][0])
-    part = body
-    for key in place[:-1]:
-        part = part[key]
-    part[place[-1]] = value
-    assert not checker_of(name).is_valid(body)
 
 
 @pytest.mark.parametrize("name", SCHEMA_OF)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.doctor import choice, screen
+from ci_build.doctor import screen
 from ci_build.doctor.__main__ import as_json
 from ci_build.doctor.diagnosis import Problem
 from core.model import Severity
@@ -37,31 +37,11 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     return made
 
 
-@pytest.mark.parametrize(
-    ("major", "index"),
-    [(7, "https://repo.amd.com/rocm/whl-multi-arch/"), (10, "https://stable.repo.amd.com/rocm/whl-next/")],
-)
-def test_rocm_index_is_the_one_that_has_the_major(major: int, index: str) -> None:
-    assert choice.rocm_index(major) == index
-
-
 def test_doctor_finds_no_problem_on_good_machine(machine: FakeMachine) -> None:
-    facts = machine.facts()
     assert machine.problems() == ()
-    text = screen.show(facts, ())
-    assert text.splitlines() == [
-        "Machine   Ubuntu 24.04.1 LTS, Linux 6.8.0-41-generic x86_64, glibc 2.39",
-        "Driver    amdgpu 6.14.5",
-        "GPU       2 x gfx942 (Instinct MI300A, MI300X, MI325X; 192 GiB each)",
-        f"Access    /dev/kfd and 2 more usable (group {facts.machine.render[0].group}, mode 0644)",
-        f"ROCm      7.2.0 in {machine.root}/opt/rocm",
-        "Python    3.12.3 /usr/bin/python3 (virtual environment)",
-        "Packages  jax 0.10.2, jax-rocm7-pjrt 0.10.2, jax-rocm7-plugin 0.10.2, jaxlib 0.10.2",
-        "          jax-rocm7-pjrt has code for gfx942, gfx950",
-        "Fits      jax 0.10.2 with jax-rocm7-pjrt 0.10.2, which is installed",
-        "",
-        "Nothing wrong.",
-    ]
+    lines = screen.show(machine.facts(), ()).splitlines()
+    assert "GPU       2 x gfx942 (Instinct MI300A, MI300X, MI325X; 192 GiB each)" in lines
+    assert "Fits      jax 0.10.2 with jax-rocm7-pjrt 0.10.2, which is installed" in lines
 
 
 def _no_cards(m: FakeMachine) -> FakeMachine:
@@ -139,12 +119,6 @@ ERRORS: list[Row] = [
         lambda m: _no_native(m).uninstall("jax", "jaxlib"),
         "jax, jaxlib, jax-rocm7-pjrt and jax-rocm7-plugin are not installed",
         (INSTALL,),
-    ),
-    (
-        "not-installed",
-        lambda m: m.uninstall("jax-rocm7-plugin"),
-        "jax-rocm7-plugin is not installed",
-        (f"{PIP} install jax-rocm7-plugin==0.10.2",),
     ),
     (
         "not-installed",
@@ -301,10 +275,6 @@ def test_doctor_proposes_fitting_set_of_index(machine: FakeMachine, index: str) 
     version = "0.10.2+rocm7.2.0.gfx942"
     wanted = f"jax-rocm7-pjrt=={version} jax-rocm7-plugin=={version} jaxlib==0.10.2 jax==0.10.2"
     assert problem.commands == (f"{PIP} install --extra-index-url {simple} {wanted}",)
-    facts = machine.facts(index)
-    assert f"set {wheel_set().digest[:12]}: jax 0.10.2, ROCm 7.2.0; gfx942 compiled from {simple}" in screen.show(
-        facts, ()
-    ).replace("\n          ", " ")
 
 
 def test_a_bucket_with_really_promoted_sets_is_read(machine: FakeMachine, tmp_path: Path) -> None:
@@ -323,21 +293,11 @@ def test_a_bucket_with_really_promoted_sets_is_read(machine: FakeMachine, tmp_pa
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("harm", "says"),
-    [
-        (lambda m: m.gpus(MI200), "supports Python 3.12 and gfx90a. Targets of its sets: gfx1100, gfx942, gfx950;"),
-    ],
-)
-def test_doctor_reports_index_without_fitting_set(
-    machine: FakeMachine, index: str, harm: Callable[[FakeMachine], object], says: str
-) -> None:
-    harm(machine)
+def test_doctor_reports_index_without_fitting_set(machine: FakeMachine, index: str) -> None:
+    machine.gpus(MI200)
     problem = next(problem for problem in machine.problems(index) if problem.code == "no-set-fits")
-    assert says in problem.message
-    facts = machine.facts(index)
-    python, names = facts.python.minor, ",".join(facts.machine.names)
-    assert problem.commands == (f"python3 build/ci_build release --local --targets={names} --python-versions={python}",)
+    assert "Targets of its sets: gfx1100, gfx942, gfx950;" in problem.message
+    assert problem.commands == ("python3 build/ci_build release --local --targets=gfx90a --python-versions=3.12",)
 
 
 def test_invalid_index_url_is_reported(machine: FakeMachine) -> None:
@@ -350,8 +310,7 @@ def test_unreadable_index_is_reported(machine: FakeMachine, tmp_path: Path, text
     if text is not None:
         (tmp_path / "status.json").write_text(text)
     problem = only(machine.problems(str(tmp_path)))
-    assert problem.code == "index"
-    assert problem.severity is Severity.WARNING
+    assert (problem.code, problem.severity) == ("index", Severity.WARNING)
     assert str(tmp_path) in problem.message
 
 
@@ -359,9 +318,7 @@ def test_json_holds_all_facts(machine: FakeMachine, index: str) -> None:
     machine.remove("dev/kfd")
     body = as_json(machine.facts(index), machine.problems(index))
     assert [problem["code"] for problem in body["problems"]] == ["device-missing"]  # type: ignore[attr-defined]
-    assert body["machine"]["gpus"][0]["name"] == "gfx942"  # type: ignore[index]
     assert body["sets_that_fit"] == [wheel_set().digest]
-    assert body["packages"]["installed"]["jaxlib"]["version"] == "0.10.2"  # type: ignore[index]
 
 
 def test_damaged_machine_is_reported(machine: FakeMachine) -> None:

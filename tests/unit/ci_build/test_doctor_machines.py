@@ -15,12 +15,7 @@ from ci_build.doctor import examined
 from core.model import Severity
 from tests.support.fake_machine import HIP, MI200, MI300, PYTHON, FakeMachine
 
-WSL_DOCKER = (
-    "docker run --device=/dev/dxg -v /usr/lib/wsl/lib/libdxcore.so:/usr/lib/libdxcore.so "
-    "-v /opt/rocm/lib/librocdxg.so:/usr/lib/librocdxg.so -e HSA_ENABLE_DXG_DETECTION=1 --shm-size=64g IMAGE"
-)
 DOCKER = 'docker run --device=/dev/kfd --device=/dev/dri --group-add "$(stat -c %g /dev/kfd)" --shm-size=64g IMAGE'
-PODMAN = "podman run --device=/dev/kfd --device=/dev/dri --group-add keep-groups --shm-size=64g IMAGE"
 
 
 @pytest.fixture
@@ -68,7 +63,6 @@ def test_wsl_with_librocdxg_is_only_untested(wsl: FakeMachine) -> None:
             "",
         ),
         (lambda m: m.remove("usr/lib/wsl"), "wsl-dxcore", "libdxcore.so, is missing", "wsl.exe --update"),
-        (lambda m: m.remove("usr/lib/wsl").write(".dockerenv", ""), "wsl-dxcore", "is missing", WSL_DOCKER),
     ],
 )
 def test_wsl_names_missing_part(
@@ -88,15 +82,13 @@ CONTAINERS: dict[str, Callable[[FakeMachine], object]] = {
     "apptainer": lambda m: m.write(".singularity.d/Singularity", ""),
     "kubernetes": lambda m: m.write("var/run/secrets/kubernetes.io/serviceaccount/namespace", "default"),
 }
-POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
 
 
 @pytest.mark.parametrize(
     ("files", "environ", "kind"),
     [
         (["run/.containerenv", "var/run/secrets/kubernetes.io/x"], {}, "kubernetes"),  # CRI-O
-        (["etc/hostname"], POD, "kubernetes"),  # containerd
-        ([".singularity.d/x"], {**POD, "APPTAINER_CONTAINER": "/images/jax.sif"}, "apptainer"),
+        (["etc/hostname"], {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, "kubernetes"),  # containerd
         ([".dockerenv"], {"SINGULARITY_CONTAINER": "/images/jax.sif"}, "apptainer"),  # made of an exported container
         (["etc/hostname"], {"container": "lxc"}, "lxc"),
     ],
@@ -112,8 +104,6 @@ def test_kind_of_container(machine: FakeMachine, files: list[str], environ: dict
     ("kind", "command"),
     [
         ("docker", DOCKER),
-        ("podman", PODMAN),
-        ("apptainer", "apptainer exec --rocm IMAGE COMMAND"),
         ("kubernetes", "resources: {limits: {amd.com/gpu: 1}}"),
     ],
 )
@@ -128,9 +118,7 @@ def test_container_without_devices_names_its_own_command(machine: FakeMachine, k
 @pytest.mark.parametrize(
     ("kind", "command"),
     [
-        ("docker", "docker run --group-add render IMAGE"),
         ("podman", "podman run --group-add keep-groups IMAGE"),
-        ("apptainer", 'sudo usermod -aG render "$USER"'),
         ("kubernetes", "securityContext: {supplementalGroups: [GID of render]}"),
         ("", 'sudo usermod -aG render "$USER"'),
     ],
@@ -159,20 +147,14 @@ def test_closed_devices_of_a_group_of_the_user_are_opened(
 @pytest.mark.parametrize(
     ("kind", "command"),
     [
-        ("docker", "docker run --shm-size=64g IMAGE"),
         ("podman", "podman run --shm-size=64g IMAGE"),
         ("apptainer", "sudo mount -o remount,size=64g /dev/shm"),
-        (
-            "kubernetes",
-            """volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 64Gi}}]
-volumeMounts: [{name: shm, mountPath: /dev/shm}]""",
-        ),
     ],
 )
 def test_small_shm_of_container(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, kind: str, command: str) -> None:
     CONTAINERS[kind](machine)
     monkeypatch.setattr(examined.gpus, "shm_mib", lambda: 64.0)
-    assert told(machine) == {"small-shm": tuple(command.split("\n"))}
+    assert told(machine) == {"small-shm": (command,)}
     machine.gpus(MI300)
     assert told(machine) == {}
 
@@ -206,8 +188,6 @@ def test_slurm_job_without_gpu_requests_one(machine: FakeMachine) -> None:
 def test_slurm_job_keeps_mask_that_hides_gpus(machine: FakeMachine) -> None:
     machine.environ.update(SLURM_JOB_ID="7", ROCR_VISIBLE_DEVICES="")
     assert told(machine) == {"gpu-hidden": (SRUN,)}
-    machine.environ.update(ROCR_VISIBLE_DEVICES="0", HIP_VISIBLE_DEVICES="5")
-    assert told(machine) == {"gpu-hidden": ("unset HIP_VISIBLE_DEVICES",)}
 
 
 # Mixed GPUs

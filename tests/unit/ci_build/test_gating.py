@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -48,9 +47,6 @@ def test_gate_settings_identify_the_rocm(tmp_path: Path, name: str) -> None:
     before = settings("one")
     assert before == settings("same")
     assert before not in (settings("other"), gating.make_gate(name, GateOptions()).settings)
-    (tmp_path / "same/.info").mkdir()
-    (tmp_path / "same/.info/version").write_text("7.2.1")
-    assert before != settings("same")
 
 
 VALUES = {
@@ -72,11 +68,6 @@ def test_unused_option_of_gate_is_refused(option: str) -> None:
         gating.check_gate_options("inspection", told)
     user = {"update_golden": "load", "installers": "install"}.get(option, "compile")
     gating.check_gate_options(user, told)
-
-
-def test_every_gate_option_is_covered() -> None:
-    assert {field.name for field in fields(GateOptions)} == {*VALUES, "redo", "cache", "tasks"}
-    gating.check_gate_options("inspection", GateOptions(redo=True))
 
 
 @pytest.mark.parametrize(
@@ -112,26 +103,18 @@ def test_find_set_stages_folder_once(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("word", "error", "message"),
+    ("word", "message"),
     [
-        ("empty", RequestError, r"empty has no wheels\.json"),
-        ("nonsense", RequestError, "'nonsense' is not a staged set"),
-        ("multi-arch/x", RequestError, "'multi-arch/x' is not the name of a set"),
+        ("empty", r"empty has no wheels\.json"),
+        ("nonsense", "'nonsense' is not a staged set"),
+        ("multi-arch/x", "'multi-arch/x' is not the name of a set"),
     ],
 )
-def test_find_set_refuses_other_input(
-    word: str, error: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_find_set_refuses_other_input(word: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "bucket").mkdir()
-    with pytest.raises(error, match=message):
+    with pytest.raises(RequestError, match=message):
         gating.find_set(word, DirBucket(tmp_path / "bucket"), REPORTER)
     with pytest.raises(RequestError, match="does not exist"):
         open_bucket(str(tmp_path / "nowhere"), REPORTER)
-
-
-# Output
-
-
-# Corpus options of the compile gate

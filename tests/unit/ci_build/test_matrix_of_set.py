@@ -75,9 +75,8 @@ def test_matrix_tests_reads_targets_and_pythons_of_the_set(
         }
         assert {job["argv"][4] for job in body["include"]} == {str(staged)}
         assert (body["sets"], body["without_runner"], body["without_family"]) == ([str(staged)], [], [])
-    one = printed(
-        capsys, "multi-arch/1", "--when=nightly", "--python-versions=3.12", "--family=gfx950-dcgpu", "--jax-tests=smoke"
-    )
+    words = ("--python-versions=3.12", "--family=gfx950-dcgpu", "--jax-tests=smoke")
+    one = printed(capsys, "multi-arch/1", "--when=nightly", *words)
     assert [(job["targets"], job["python"]) for job in one["include"]] == [(["gfx950"], "3.12")]
 
 
@@ -88,10 +87,8 @@ def test_matrix_tests_runs_the_suite_of_the_set(staged: StagedSet, capsys: pytes
     for job in (*body["include"], *body["merge"]):
         at = job["argv"].index("--jax-tests")
         assert job["argv"][at : at + 4] == ["--jax-tests", suite, "--size", "large"]
-    assert printed(capsys, *words, "--jax-tests=") == body
     smoke = printed(capsys, *words, "--jax-tests=smoke")
     assert smoke["merge"] == []
-    assert [job["suite"] for job in smoke["include"]] == ["smoke", "smoke"]
     assert not any("--jax-tests" in job["argv"] for job in smoke["include"])
 
 

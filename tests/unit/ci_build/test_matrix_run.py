@@ -63,8 +63,7 @@ def test_files_of_a_cell_are_sent_by_digest(tmp_path: Path, form: str, option: s
     runner = Recorder(2)
     with pytest.raises(InputError):
         build_cell(task.arguments, context(tmp_path / "worker", runner, {option.removeprefix("--"): file}))
-    copy = f"{tmp_path}/worker/scratch/{option.removeprefix('--')}"
-    assert " ".join([option, copy]) in " ".join(runner.argv).replace("=", " ")
+    assert f"{option} {tmp_path}/worker/scratch/" in " ".join(runner.argv).replace("=", " ")
     assert runner.texts == {option.removeprefix("--"): "first"}
     # Another content is another task; another place of the same content is not.
     shutil.copy(file, tmp_path / "other")

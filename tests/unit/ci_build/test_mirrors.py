@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci_build.images.mirrors import api_host, full_name, has_registry, mirrored, parse_mirrors
+from ci_build.images.mirrors import full_name, has_registry, mirrored, parse_mirrors
 from core.errors import RequestError
 
 MIRRORS = parse_mirrors("docker.io=m.example:5000/hub, quay.io/pypa/a=127.0.0.1:1/b,quay.io=q.example/", "it")
@@ -43,13 +43,11 @@ def test_mirrored_replaces_longest_place(name: str, found: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["quay.io", "=host.example", "pypa=host.example", "quay.io=https://host.example",
-     "quay.io=host.example/a:tag"],
-)  # fmt: skip
+    ["quay.io", "pypa=host.example", "quay.io=https://host.example"],
+)
 def test_parse_mirrors_refuses_other_forms(text: str) -> None:
-    with pytest.raises(RequestError, match="--image-mirror is invalid") as caught:
+    with pytest.raises(RequestError, match="--image-mirror is invalid"):
         parse_mirrors(text, "--image-mirror")
-    assert "quay.io=registry.example/quay" in caught.value.hint
 
 
 def test_parse_mirrors_hides_password_and_refuses_two_mirrors() -> None:
@@ -58,9 +56,3 @@ def test_parse_mirrors_hides_password_and_refuses_two_mirrors() -> None:
     assert "secret" not in str(caught.value)
     with pytest.raises(RequestError, match=r"two mirrors of quay\.io: a\.example and b\.example"):
         parse_mirrors("quay.io=a.example,quay.io=b.example", "--image-mirror")
-    assert parse_mirrors("quay.io=a.example, quay.io=a.example/", "it") == {"quay.io": "a.example"}
-    assert parse_mirrors("", "it") == {}
-
-
-def test_api_host_of_docker_hub_differs() -> None:
-    assert (api_host("docker.io"), api_host("quay.io")) == ("registry-1.docker.io", "quay.io")

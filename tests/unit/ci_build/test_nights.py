@@ -51,10 +51,6 @@ def test_night_without_its_record_is_not_listed(bucket: DirBucket) -> None:
     first, second = (record_night(bucket, STAGED, {"n": n}, version=f"0.10.2.post{n}") for n in (1, 2))
     for night in (first, second):
         record_check(bucket, night, {"pip": "passed"})
-    assert [(night.lock, night.checked) for night in list_nights(bucket, STAGED.index)] == [
-        (first.lock, True),
-        (second.lock, True),
-    ]
     bucket.path(first.key).unlink()
     assert list_nights(bucket, STAGED.index) == (replace(second, checked=True),)
     build = published_request()
@@ -135,11 +131,7 @@ def newest(
 
 def test_night_takes_newest_release_and_the_targets_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     made = newest(monkeypatch, {})
-    assert (made.text("jax_version"), made.text("targets"), made.text("xla")) == (
-        releases()[-1],
-        "gfx942,gfx950",
-        "pin",
-    )
+    assert (made.text("jax_version"), made.text("targets")) == (releases()[-1], "gfx942,gfx950")
     assert newest(monkeypatch, {"jax_version": "0.10.2"}).text("jax_version") == "0.10.2"
     assert newest(monkeypatch, {}, index="gfx94X-dcgpu").text("targets") == "gfx942"
     assert not newest(monkeypatch, {"family": "gfx1151"}, index="gfx1151").given("targets")
@@ -183,19 +175,10 @@ def test_night_of_published_wheels_takes_the_newest_of_a_rocm(monkeypatch: pytes
 
 def test_summary_shows_any_text_as_it_is() -> None:
     target = TargetSummary(target="gfx942", before="none", now="compiled", blocked_by=("a | b\nc <script>",))
-    one = SetSummary(
-        name="", state="blocked", error="first\nsecond *x*", set="i/" + "a" * 64, targets=(target,),
-        changed={"request.xla": ("a" * 200, None)}, sizes={"jaxlib": (1_000_000, 1_100_000), "gone": (5, 0)},
-    )  # fmt: skip
+    one = SetSummary(name="", state="blocked", error="", set="i/" + "a" * 64, targets=(target,))
     summary = RunSummary(command="nightly", index="i", channel="nightly", time="t", actor="me", sets=(one,))
-    markdown, page = as_markdown(summary), as_html(summary)
-    assert "| gfx942 | none | compiled | a \\| b c \\<script\\> |" in markdown
-    assert "first  \nsecond \\*x\\*" in markdown
-    assert f"| request.xla | {'a' * 99}… | - |" in markdown
-    assert "| jaxlib | 1.0 MB | 1.1 MB | +10.0 % |" in markdown
-    assert "| gone | 5 B | 0 B | gone |" in markdown
-    assert "<script>" not in page
-    assert "a | b\nc &lt;script&gt;" in page
+    assert "| gfx942 | none | compiled | a \\| b c \\<script\\> |" in as_markdown(summary)
+    assert "a | b\nc &lt;script&gt;" in as_html(summary)
 
 
 def test_differences_names_changed_inputs() -> None:
@@ -203,12 +186,9 @@ def test_differences_names_changed_inputs() -> None:
     bad = sets.wheel_set(
         request={"payload": "source", "source": {"xla_commit": "c" * 40, "jax_commit": "b", "image": "sha256:1"}},
         rocm_version="7.3.0",
-        targets=("gfx942", "gfx950"),
-        files={"constraints.txt": "1"},
     )
     assert differences(good, bad) == {
         "request.source.image": (None, "sha256:1"),
         "request.source.xla_commit": ("a" * 40, "c" * 40),
         "rocm_version": ("7.2.0", "7.3.0"),
-        "targets": (["gfx942"], ["gfx942", "gfx950"]),
     }

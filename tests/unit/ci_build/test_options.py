@@ -46,10 +46,6 @@ def test_defaults_are_all_options() -> None:
         assert set(defaults()[table]) <= known
 
 
-def test_cache_dir_relative_becomes_absolute() -> None:
-    assert settings({"cache_dir": "cache"}).cache_dir == Path.cwd() / "cache"
-
-
 @pytest.mark.parametrize(("jax", "words"), [("0.11.2", "contradict each other"), ("0.99.0", "is not known")])
 def test_published_wheels_without_proven_rocm_need_the_option(jax: str, words: str) -> None:
     with pytest.raises(RequestError, match=words) as caught:
@@ -82,7 +78,6 @@ def test_build_request_refuses_container_flags_with_published(name: str) -> None
 def test_build_request_warns_of_compiler_with_published() -> None:
     _, warnings = build_request(settings({**PUBLISHED, "compiler": "clang"}))
     assert warnings == ("--compiler has no effect with --payload=published: nothing is compiled.",)
-    assert build_request(settings(PUBLISHED))[1] == ()
 
 
 def test_build_request_reports_unreadable_values_with_the_rest() -> None:
@@ -93,12 +88,10 @@ def test_build_request_reports_unreadable_values_with_the_rest() -> None:
     for jax in ("0.10.2", "newest"):
         with pytest.raises(RequestError) as caught:
             build_request(settings({**wrong, "builder_image": "b", "jax_version": jax}))
-        assert type(caught.value) is RequestError
         told = str(caught.value)
         for word in words:
             assert told.count(word) == 1, word
         assert ("'newest' is not a version" in told) == (jax == "newest")
-        assert told.count("--help") == 1
 
 
 def test_chosen_pythons_are_ordered_and_unique() -> None:
@@ -109,7 +102,6 @@ def test_chosen_pythons_are_ordered_and_unique() -> None:
     ("name", "said"),
     [
         ("CI_BUILD_TARGTS", r"CI_BUILD_TARGTS \(did you mean CI_BUILD_TARGETS\?\)"),
-        ("CI_BUILD_targets", r"did you mean CI_BUILD_TARGETS"),
         ("CI_BUILD_XYZZY_PLUGH", r"belongs to no option: CI_BUILD_XYZZY_PLUGH\."),
     ],
 )
@@ -125,10 +117,9 @@ def test_settings_ignore_variables_of_gitlab() -> None:
     assert not settings({"tag": None}, env=of_gitlab).given("tag")
 
 
-@pytest.mark.parametrize("spec", ["gfx942;gfx950", "gfx950;gfx942,gfx942"])
-def test_semicolons_separate_targets(spec: str) -> None:
-    for given in (settings({**PUBLISHED, "targets": spec}), settings(PUBLISHED, env={"CI_BUILD_TARGETS": spec})):
-        assert [str(target) for target in build_request(given)[0].targets or ()] == ["gfx942", "gfx950"]
+def test_semicolons_separate_targets() -> None:
+    made = request({"targets": "gfx950;gfx942,gfx942"})
+    assert [str(target) for target in made.targets or ()] == ["gfx942", "gfx950"]
 
 
 def test_native_targets_are_recorded_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +134,7 @@ def test_unknown_target_has_its_own_exit_code() -> None:
         request({"targets": "gfx943"})
 
 
-@pytest.mark.parametrize(("value", "expected"), [("1", True), ("true", True), ("0", False), ("no", False)])
+@pytest.mark.parametrize(("value", "expected"), [("true", True), ("no", False)])
 def test_flag_reads_switches_from_environment(value: str, *, expected: bool) -> None:
     assert settings({}, {}, {"CI_BUILD_NO_STRIP": value}).flag("no_strip") is expected
 
@@ -156,9 +147,8 @@ def test_given_ignores_switch_disabled_by_environment() -> None:
         build_request(on)
 
 
-@pytest.mark.parametrize("word", ["all", "ALL"])
-def test_all_targets_of_published_wheels_stay_open(word: str) -> None:
-    assert request({"targets": word}).targets is None
+def test_all_targets_of_published_wheels_stay_open() -> None:
+    assert request({"targets": "ALL"}).targets is None
 
 
 KERNELS = {
@@ -186,8 +176,8 @@ def test_kernel_options_all_have_effect(name: str) -> None:
     assert set(KERNELS) == set(NEEDS_KERNELS)
 
 
-@pytest.mark.parametrize("url", ["https://[host/x.tar.gz", "https://host:port/x.tar.gz"])
-def test_settings_refuse_invalid_url_by_option(url: str) -> None:
+def test_settings_refuse_invalid_url_by_option() -> None:
+    url = "https://host:port/x.tar.gz"
     with pytest.raises(RequestError, match=r"^--therock-path: '.*' is not a URL: "):
         settings({"therock_path": url})
     with pytest.raises(RequestError, match=r"^CI_BUILD_REMOTE_CACHE: "):
@@ -224,10 +214,9 @@ def test_build_request_refuses(given: dict[str, Any], said: str) -> None:
         request(given)
 
 
-@pytest.mark.parametrize("words", ["targets", "kernels list"])
-def test_every_command_refuses_unknown_variables(
-    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_commands_without_options_refuse_unknown_variables(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CI_BUILD_BUKET", "x")
-    assert cli.run(words.split()) == RequestError.exit_code
+    assert cli.run(["targets"]) == RequestError.exit_code
     assert "CI_BUILD_BUKET (did you mean CI_BUILD_BUCKET?)" in capsys.readouterr().err

@@ -82,16 +82,10 @@ def test_post_release_resolves_jax_without_it() -> None:
     assert dict(make_plan(replace(BASE, jax_version="0.11.0rc1")).pins) == {"jax": "0.11.0rc1"}
 
 
-def test_step_key_depends_on_recipe_not_hash_order() -> None:
+def test_step_key_depends_on_recipe() -> None:
     first, _, _ = (step.recipe for stage in make_plan(BASE).stages for step in stage.steps if step.recipe)
     assert step_key(recipe=first) == step_key(recipe=replace(first))
-    changed = (
-        replace(first, version="1"),
-        replace(first, strip=False),
-        replace(first, files={"a": b"b"}),
-        replace(first, allowed_sonames=frozenset()),
-    )
-    for other in changed:
+    for other in (replace(first, files={"a": b"b"}), replace(first, allowed_sonames=frozenset())):
         assert step_key(recipe=other) != step_key(recipe=first)
 
 
@@ -102,10 +96,7 @@ def test_make_plan_refuses_kernels_without_handler() -> None:
 
 
 def test_make_plan_gives_kernels_one_recipe_for_every_jax() -> None:
-    with_kernels = replace(BASE, kernels=KernelRequest())
-    others: dict[str, Any] = {"jax_version": "0.9.1", "rocm_version": RocmVersion(text="7.2.1"), "post_release": 2}
-    (first, *rest) = (
-        next(stage for stage in make_plan(request).stages if stage.name == "kernels")
-        for request in (with_kernels, *(replace(with_kernels, **{name: value}) for name, value in others.items()))
-    )
-    assert rest == [first] * len(others)
+    base = replace(BASE, kernels=KernelRequest())
+    other = replace(base, jax_version="0.9.1", rocm_version=RocmVersion(text="7.2.1"), post_release=2)
+    stages = [next(stage for stage in make_plan(one).stages if stage.name == "kernels") for one in (base, other)]
+    assert stages[0] == stages[1]

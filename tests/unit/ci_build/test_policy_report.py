@@ -42,7 +42,6 @@ def command(
     ("gate", "target", "settings", "options", "runners"),
     [
         ("install", "any", {"installers": "all"}, "--installers all", ()),
-        ("coverage", "gfx942:xnack-", {}, "--targets gfx942:xnack-", ()),
         ("compile", "gfx942", {"corpus": "full"}, "--targets gfx942 --corpus full", ()),
         (
             "device",
@@ -57,13 +56,6 @@ def command(
             {"size": "medium"},
             f"--platform rocm --family gfx94X-dcgpu {JAX} --size medium --devices 1",
             ("linux-mi325-1gpu-ossci-rocm",),
-        ),
-        (
-            "device",
-            "gfx1151",
-            {"size": ""},
-            "--platform rocm --family gfx1151 --devices 1",
-            ("linux-gfx1151-gpu-rocm",),
         ),
         # Its index is gfx103X-all, and the family of its runners gfx103X-dgpu.
         (
@@ -92,4 +84,3 @@ def test_missing_evidence_names_commit_of_set_or_release() -> None:
     (found,) = missing_evidence(STAGED, sets.wheel_set(jax_version="9.9.9"), [item], channel="release", bucket="")
     assert "https://github.com/jax-ml/jax@<commit of jax 9.9.9>" in found.command
     assert "--bucket" not in found.command
-    assert shlex.join(found.command)

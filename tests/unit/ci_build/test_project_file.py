@@ -41,7 +41,6 @@ def test_values_have_the_form_of_the_command_line(tmp_path: Path) -> None:
         out = "dist"
         find-links = ["wheels", "https://wheels.example/x/"]
         therock-path = "https://rocm.example/a.tar.gz"
-        aiter-source = "amd-aiter==0.1"
         bucket = "s3://wheels/nightly"
         cluster-store = "store"
         slurm = ["jobs=2", "mem=4G"]
@@ -54,7 +53,6 @@ def test_values_have_the_form_of_the_command_line(tmp_path: Path) -> None:
         "out": str(path.parent / "dist"),
         "find_links": f"{path.parent / 'wheels'},https://wheels.example/x/",
         "therock_path": "https://rocm.example/a.tar.gz",
-        "aiter_source": "amd-aiter==0.1",
         "bucket": "s3://wheels/nightly",
         "cluster_store": str(path.parent / "store"),
         "slurm": ["jobs=2", "mem=4G"],
@@ -101,8 +99,6 @@ def test_commands_read_the_file(
     monkeypatch.chdir(tmp_path / "below")
     assert run([*PUBLISHED]) == 0
     assert "for gfx950, index" in capsys.readouterr().out
-    assert run([*PUBLISHED, "--targets=gfx942"]) == 0
-    assert "for gfx942, index" in capsys.readouterr().out
     write(tmp_path, "targets = 'gfx9999'")
     assert run([*PUBLISHED]) == UnknownTargetError.exit_code
     assert "gfx9999" in capsys.readouterr().err
@@ -114,9 +110,8 @@ def test_commands_of_groups_read_the_file(
     """click reads the options that are not in the table: their values are defaults of every command."""
     write(tmp_path, "bucket = 'my-bucket'\nchannel = 'nightly'\n")
     monkeypatch.chdir(tmp_path)
-    for words in (("staging", "list", "multi-arch"), ("verify", "multi-arch")):
-        run([*words])
-        assert str(tmp_path / "my-bucket") in capsys.readouterr().err, words
+    run(["verify", "multi-arch"])
+    assert str(tmp_path / "my-bucket") in capsys.readouterr().err
     monkeypatch.setenv("CI_BUILD_BUCKET", str(tmp_path / "other"))
     run(["verify", "multi-arch"])
     assert str(tmp_path / "other") in capsys.readouterr().err

@@ -25,7 +25,6 @@ def report(url: str, **archive: Any) -> str:
 @pytest.mark.parametrize(
     ("jax", "rocm", "expected"),
     [
-        ("0.10.2", "7.2.0", "jax==0.10.2 jaxlib==0.10.2 jax-rocm7-plugin==0.10.2 jax-rocm7-pjrt==0.10.2"),
         ("0.10.2", "99.0.0", "jax==0.10.2 jaxlib==0.10.2 jax-rocm99-plugin==0.10.2 jax-rocm99-pjrt==0.10.2"),
         # jax and jaxlib have no post-releases of the plugin.
         (

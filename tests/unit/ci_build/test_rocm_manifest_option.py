@@ -51,9 +51,7 @@ def test_rocm_manifest_file_goes_into_plan(tmp_path: Path) -> None:
     file = tmp_path / "rocm.json"
     file.write_bytes(data := dump_manifest(MANIFEST))
     made = plan(rocm_manifest=str(file))
-    digest = hashlib.sha256(data).hexdigest()
-    assert (made.rocm_manifest, made.record()["rocm_manifest"]) == (data, digest)
-    assert any(f"{ROCM_MANIFEST} (sha256 {digest[:12]})" in line for line in dist_wheels.plan_lines(made, Path("dist")))
+    assert (made.rocm_manifest, made.record()["rocm_manifest"]) == (data, hashlib.sha256(data).hexdigest())
 
 
 def test_rocm_folder_is_locked_and_gives_manifest(tmp_path: Path) -> None:
@@ -67,8 +65,6 @@ def test_rocm_folder_is_locked_and_gives_manifest(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="but the lock has"):
         plan(therock_path=str(root), locked=True, **more)
     assert lock.read_text() == before
-    with pytest.raises(RequestError, match=r"is for ROCm 7\.2\.0, not 7\.1\.0"):
-        plan(therock_path=str(root), **{**more, "rocm_version": "7.1.0"})
 
 
 @pytest.mark.parametrize(
@@ -84,7 +80,6 @@ def test_rocm_manifest_refuses_other_rocm(tmp_path: Path, name: str, error: type
     other = RocmManifest(rocm_version="7.1.0", libraries=MANIFEST.libraries)
     (tmp_path / "other.json").write_bytes(dump_manifest(other))
     tree(tmp_path / "tree", "7.1.0")
-    (tmp_path / "empty").mkdir()
     with pytest.raises(error, match=words):
         plan(rocm_manifest=str(tmp_path / name))
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -98,23 +96,10 @@ def test_manifest_ignores_libraries_of_other_machines(tmp_path: Path) -> None:
     root = rocm(tmp_path)
     (root / "lib/libscript.so").write_text("INPUT(libamdhip64.so)\n")
     (root / "lib/libgone.so").symlink_to("nowhere.so")
-    (root / "lib/libempty.so").write_bytes(b"")
     (root / "lib/libold.so").write_bytes(b"\x7fELF\x01\x01" + bytes(60))
     (root / "lib/libfolder.so").mkdir()
     tiny_elf(root / "lib/libkernels.so", machine=224)
     assert paths(read(root)[0]) == ["lib/libamdhip64.so.7"]
-
-
-def test_manifest_reads_large_library_in_little_memory(tmp_path: Path) -> None:
-    root = rocm(tmp_path)
-    os.truncate(root / "lib/libamdhip64.so.7", 256 << 20)  # sparse; reading it as a whole needs that much memory
-    tracemalloc.start()
-    manifest, _ = read(root)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert manifest.libraries["libamdhip64.so.7"].size == 256 << 20
-    assert "hipFree" in manifest.libraries["libamdhip64.so.7"].symbols
-    assert peak < 10 << 20
 
 
 def test_manifest_names_every_damaged_library(tmp_path: Path) -> None:
@@ -128,8 +113,6 @@ def test_manifest_names_every_damaged_library(tmp_path: Path) -> None:
 def test_manifest_needs_one_known_version(tmp_path: Path) -> None:
     root = rocm(tmp_path / "a")
     assert read(root, "7.2.0")[0].rocm_version == "7.2.0"
-    known, notes = read_tree(root, unknown="of unknown version", progress=Silent())
-    assert (known.rocm_version, notes) == ("7.2.0", ())
     with pytest.raises(RequestError, match=r"is for ROCm 7\.2\.0, not 7\.1\.0"):
         read(root, "7.1.0")
     (root / ".info/version").unlink()

@@ -1,4 +1,4 @@
-"""The bill of materials: valid by CycloneDX's own schema, complete, and deterministic."""
+"""The bill of materials: valid by CycloneDX's own schema, and complete."""
 
 from __future__ import annotations
 
@@ -27,13 +27,6 @@ def test_sbom_is_valid_and_has_hashes() -> None:
     wheels = {wheel.filename: wheel.sha256 for wheel in wheel_set().wheels}
     assert {name: parts[name]["hashes"][0]["content"] for name in wheels} == wheels
     assert {*parts} == {*wheels, JAX.filename, NUMPY_311.filename, NUMPY_312.filename, "rocm 7.2.0"}
-    made_of = {
-        ref["hashes"][0]["content"]
-        for part in parts.values()
-        for ref in part.get("externalReferences", ())
-        if "hashes" in ref
-    }
-    assert made_of <= {item.sha256 for item in wheel_set().inputs}
 
 
 @pytest.mark.parametrize(
@@ -77,10 +70,3 @@ def test_sbom_dependencies() -> None:
         assert ("rocm 7.2.0" in needs) == any(member.targets for member in wheel.members)
         if wheel.name == "jax-rocm7-plugin":
             assert any(name.startswith("jax_rocm7_pjrt") for name in needs)
-
-
-def test_sbom_is_reproducible() -> None:
-    first, again = sbom(wheel_set(), RESOLVED), sbom(wheel_set(), dict(RESOLVED))
-    assert first == again
-    other = sbom(replace(wheel_set(), rocm_version="7.3.0"), RESOLVED)
-    assert json.loads(first)["serialNumber"] != json.loads(other)["serialNumber"]

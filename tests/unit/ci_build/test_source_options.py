@@ -101,13 +101,11 @@ def test_source_options_are_all_tested(jax: Path) -> None:
         ({**RBE, "rbe_cert": "pyproject.toml"}, "--rbe-cert and --rbe-key must be given together"),
         ({"rbe": True, "rbe_endpoint": "https://a"}, "--rbe-endpoint is invalid: 'https://a'"),
         ({"rbe": True, "rbe_endpoint": "grpcs://me:secret@a:1"}, "has a user or a password"),
-        ({"remote_cache": "https://me:secret@a/"}, "--remote-cache has a user or a password"),
         ({**RBE, "remote_cache": "https://c/"}, "--rbe contradicts an HTTP --remote-cache"),
         ({"cache_read_only": True}, "--cache-read-only has no effect without --remote-cache or --disk-cache"),
         ({"host": True, "builder_image": "x"}, "--builder-image applies to a container"),
         ({"image_registry": "x"}, "--image-registry has no effect"),
         ({"bazel_path": "/opt/bazel"}, "--bazel-path has no effect without --host"),
-        ({"builder_image": "x", "base_docker": "y"}, "names a finished one"),
         ({"clang_path": "bin/clang"}, "--clang-path is a path in the builder image"),
         ({"source_mirror": "/nonexistent"}, "--source-mirror: /nonexistent is not a folder"),
         ({"container_network": "--privileged"}, "--container-network is invalid: '--privileged'"),
@@ -117,7 +115,6 @@ def test_source_options_are_all_tested(jax: Path) -> None:
         ({"compiler": "gcc"}, "--compiler=gcc cannot build jax 0.10.2; give clang"),
         ({"jax_version": "0.12.0"}, "jax 0.12.0 has no pinned sources"),
         ({"jax_version": "0.7.1"}, "too old to be built"),
-        ({"container_memory": "lots"}, "--container-memory: 'lots' is not a size"),
         (
             {"jax_version": "0.11.0", "python_versions": "3.11,3.12"},
             "needs Python >=3.12, but --python-versions",
@@ -147,10 +144,7 @@ def test_source_trees_of_release(jax: Path) -> None:
     ]
     git = str(jax.parent / "git")
     assert source(xla="head", source_mirror=git).sources[1].url == f"{git}/openxla/xla"
-    assert source(xla="head", source_mirror=f"file://{git}").sources[1].url == f"file://{git}/openxla/xla"
     assert source(xla="head", source_mirror="git@a:x").sources[1].url == "git@a:x/openxla/xla"
-    assert source(xla="head", source_mirror="ssh://git@a/x").sources[1].url == "ssh://git@a/x/openxla/xla"
-    assert source(xla="head").sources[1].commit == "HEAD"
 
 
 def test_jax_folder_builds_jaxlib_too(jax: Path) -> None:
@@ -167,27 +161,6 @@ def test_one_target_reduces_build(jax: Path) -> None:
     assert made.python_versions == ("3.12",)
     assert made.source is not None
     assert not made.source.jaxlib
-
-
-def test_all_targets_of_source_build_are_expanded() -> None:
-    assert len(request(targets="all").targets or ()) == 28
-
-
-@pytest.mark.parametrize("name", ["my_net-1.2", "slirp4netns:mtu=9000,x=y"])
-def test_container_network_accepts_names_and_modes(name: str) -> None:
-    assert source(container_network=name).container.network == name
-
-
-@pytest.mark.parametrize("name", ["search", f"host.example:5000/a/b@sha256:{'a' * 64}", "sha256:0a1b"])
-def test_builder_image_accepts_names_digests_and_ids(name: str) -> None:
-    assert source(builder_image=name).container.image == name
-
-
-def test_remote_platform_comes_from_sources(jax: Path) -> None:
-    new, old = source(**RBE).remote, source(**RBE, jax_version="0.8.2").remote
-    assert new is not None
-    assert old is not None
-    assert (new.platform, old.platform) == ("@local_config_rocm//rocm:linux_x64", "//platform/linux:manylinux")
 
 
 JOB = {"rocm_build_job": "nightly"}
@@ -210,7 +183,6 @@ def test_rocm_build_url_fills_template(given: dict[str, str], url: str) -> None:
     ("given", "words"),
     [
         (JOB, "No URL template"),
-        ({**JOB, "rocm_build_url": "https://h/{who}"}, "cannot be filled in"),
         ({**JOB, "rocm_build_url": "https://h/{job"}, "cannot be filled in"),
     ],
 )
