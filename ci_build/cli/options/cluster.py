@@ -132,10 +132,8 @@ def tls_files(address: str, values: dict[str, str]) -> dict[str, str]:
     names = [f"--cluster-{name}" for name, value in files.items() if value]
     if address.startswith("tcp:") and names:
         raise RequestError(f"{', '.join(names)} has no effect with {address}.", hint="Use a tls:// address.")
-    if address.startswith("tls:") and not (files["ca"] and files["cert"]):
+    if (names or address.startswith("tls:")) and not (files["ca"] and files["cert"]):
         raise RequestError(f"{address} needs --cluster-ca and --cluster-cert.", hint="Give both files.")
-    if names and not (files["ca"] and files["cert"]):
-        raise RequestError("--cluster-ca and --cluster-cert belong together.", hint="Give both files.")
     for name, value in files.items():
         if value and not Path(value).is_file():
             raise RequestError(f"--cluster-{name} does not exist: {value!r}.", hint="Name a PEM file.")

@@ -25,8 +25,6 @@ ROOT = Path(__file__).resolve().parents[3]
 CLI = [sys.executable, "-m", "ci_build.cli"]
 """The command without the launcher, which may set up an environment with pip first."""
 WINDOWS = "therock-dist-windows-gfx110X-all-7.10.0a20251120.tar.gz"
-NO_INDEX = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": " "}
-UNREACHABLE = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1", "PIP_FIND_LINKS": " ", "no_proxy": "*"}
 
 
 @dataclass(frozen=True)
@@ -169,34 +167,18 @@ def test_command_refuses_bad_input(name: str, place: Place, capfd: pytest.Captur
     check(place, place.words(line), code, phrase, capfd)
 
 
-@pytest.mark.parametrize(
-    ("environ", "error"),
-    [
-        (NO_INDEX, r"error: pip found no distribution for jax==9\.9\.9\. .*; the output of pip is in {log}\."),
-        (
-            UNREACHABLE,
-            r"error: pip cannot reach 127\.0\.0\.1: .*Connection refused\. .*the output of pip is in {log}\.",
-        ),
-    ],
-)
 def test_failure_of_pip_is_one_line(
-    environ: Mapping[str, str],
-    error: str,
-    place: Place,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    place: Place, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = place.files()
-    for name, value in environ.items():
+    for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": " "}.items():
         monkeypatch.setenv(name, value)
     words = ["--payload=published", "--jax-version=9.9.9", "--rocm-version=7.2.0", "--python-versions=3.13"]
     words += ["--targets=gfx942", "dist_wheels"]
     assert run([*words, f"--cache-dir={place.folder}/cache"]) == 6
-    lines = [line for line in capfd.readouterr().err.splitlines() if "error" in line.lower()]
-    log = place.folder / "cache/logs/pip-resolve-3.13.log"
-    assert len(lines) == 1
-    assert re.fullmatch(error.format(log=re.escape(str(log))), lines[0]), lines[0]
-    assert "No matching distribution found for jax==9.9.9" in log.read_text()
+    (line,) = (line for line in capfd.readouterr().err.splitlines() if "error" in line.lower())
+    assert line.startswith("error: pip found no distribution for jax==9.9.9.")
+    assert line.endswith(f"the output of pip is in {place.folder}/cache/logs/pip-resolve-3.13.log.")
     new = {name for name in place.files().keys() - before.keys() if name.startswith("work")}
     assert new <= {"work/.dist.lock"}
 

@@ -37,9 +37,7 @@ def test_results_have_values_files_and_inputs(cluster: ClusterProcesses, tmp_pat
         results = {result.task.label: result for result in client.run([*tasks, tasks[0]], cluster.work)}
     assert (results["one"].error, results["one"].worker) == ("", "a")
     assert results["one"].value["inputs"] == {"file": "hello", "tree": ["sub"]}
-    folder = results["one"].folder
-    assert (folder / "sub" / "out.txt").read_text() == f'{{"name": "one", "notes": "{cluster.notes}"}}'
-    assert os.access(folder / "run.sh", os.X_OK)
+    assert os.access(results["one"].folder / "run.sh", os.X_OK)
     assert (results["two"].error, results["two"].kind) == ("The compiler failed.", CiBuildError)
     # The task's own failure is not tried again, and the connection is closed.
     assert len(cluster.ran("two")) == 1

@@ -33,21 +33,19 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]]:
     """Return the JSON files of an index with several kinds of ledger entries."""
     folder = tmp_path_factory.mktemp("index")
     bucket, signer = DirBucket(folder / "bucket"), new_key(folder / "key")
-    for minor in (1, 2, 3):
+    for minor in (1, 2):
         wheels = make_wheels(folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
         staged = staged_in(bucket, folder / "sets", wheels)
         go(bucket, staged)
     told: Mapping[str, Any] = {"actor": "me", "now": lambda: NOW}
     mark(bucket, RELEASED, EntryKind.YANK, ["1"], reason="slow", **told)
     mark(bucket, RELEASED, EntryKind.QUARANTINE, ["2"], reason="wrong", **told)
-    status = [bucket.get(RELEASED.status)]
-    mark(bucket, RELEASED, EntryKind.UNYANK, ["1"], reason="again", **told)
     sign(bucket, RELEASED, reason="reviewed", authority=POLICY.authority(signer), **told)
     texts = {
         "evidence": [bucket.get(key) for key in bucket.list(staged.evidence) if key.endswith(".json")],
         "ledger": [bucket.get(key) for key in bucket.list(RELEASED.ledger)],
         "signature": [signer.sign(b"{}", EVIDENCE_TYPE).dump()],
-        "status": [*status, bucket.get(RELEASED.status)],
+        "status": [bucket.get(RELEASED.status)],
         "summary": [bucket.get(key) for key in bucket.list(RELEASED.root) if "/summary-" in key],
         "wheels": [bucket.get(staged.file("wheels.json"))],
     }

@@ -23,24 +23,13 @@ def test_explain_prints_why_entry_does_not_apply(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     today = datetime.now(UTC).date()
-    more: dict[str, Any] = {
-        "pattern": "a_test.py",
-        "jax": "any",
-        "families": "any",
-        "opened": today - timedelta(days=9),
-    }
+    more: dict[str, Any] = {"pattern": "a_test.py", "jax": "any", "families": "any"}
+    more["opened"] = today - timedelta(days=9)
     entries = (entry(id="now", **more, expires=today + timedelta(days=1)), entry(id="over", **more, expires=today))
     monkeypatch.setattr(known_tests, "load_entries", lambda: entries)
     status, said = explain(capsys, "--family=gfx94X-dcgpu")
     applies, over = said.splitlines()
     assert (status, applies.startswith("applies: now, by somebody")) == (0, True)
     assert over.startswith(f"does not apply (it expired on {today}): over")
-    assert applies.endswith("see jax#1")
     _, said = explain(capsys, "--platform=cpu", "--json")
-    (first, second) = json.loads(said)["entries"]
-    assert (first["why_not"], first["entry"]["id"], second["entry"]["expires"]) == (
-        "it is for the platforms rocm",
-        "now",
-        str(today),
-    )
-    assert (first["entry"]["jax"], first["entry"]["families"]) == ("any", "any")
+    assert json.loads(said)["entries"][0]["why_not"] == "it is for the platforms rocm"

@@ -21,7 +21,7 @@ from ci_build.images.recipe import (
     Recipe,
     text_file,
 )
-from core.errors import InputError, RequestError
+from core.errors import InputError, ProcessError, RequestError
 from tests.support.tiny_wheel import make_wheel
 
 
@@ -110,6 +110,16 @@ def test_check_name_refuses_invalid_names(name: str, hint: str) -> None:
 def test_is_loopback_detects_loopback() -> None:
     assert all(map(is_loopback, ("127.3.2.1", "localhost:5000/x", "[::1]:5000")))
     assert not any(map(is_loopback, ("127.0.0.1.example:80", "10.0.0.1/127.0.0.1")))
+
+
+def test_image_that_engine_did_not_keep_is_reported(
+    image_builder: ImageBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A buildx with a driver of its own builds images that the engine does not have."""
+    monkeypatch.setattr(image_builder, "find_built", lambda _: None)
+    monkeypatch.setattr(image_builder, "_build", lambda *_: None)
+    with pytest.raises(ProcessError, match="the engine does not list it"):
+        image_builder.build(replace(RECIPE, arguments={}))
 
 
 def test_read_commits_reads_all_without_running_code(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from ci_build.images import builder
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.contents import rocm_packages
 from ci_build.images.pins import load_pins
-from core.errors import InputError, RequestError
+from core.errors import InputError, RequestError, WheelSetError
 from core.pip import Resolved
 from core.process import ProcessResult
 from tests.support.made_kernels import clean_kernels
@@ -85,8 +85,11 @@ def test_runtime_dry_run_shows_images_and_bases(dist: Path, capsys: pytest.Captu
     ubuntus = {pin.reference for pin in load_pins().pins if pin.name.startswith("ubu")}
     assert set(commands_of(told, "pull")) == ubuntus
     assert {f"127.0.0.1:1/jax-{name}.rocm720" for name in both} <= set(commands_of(told, "push"))
-    words = ("images", "build", "runtime", str(dist), "--base-docker=mine:1")
-    assert "--base-docker has no effect" in planned(capsys, *words, code=RequestError.exit_code)
+    words = ("images", "build", "runtime", str(dist))
+    assert "--base-docker has no effect" in planned(capsys, *words, "--base-docker=mine:1", code=2)
+    assert "has no wheels for Python 3.13" in planned(capsys, *words, "--python-versions=3.13", code=2)
+    next(dist.glob("*.whl")).write_bytes(b"x")
+    assert "has files that differ from its set" in planned(capsys, *words, code=WheelSetError.exit_code)
 
 
 def test_pip_packages_dry_run_shows_download_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Commands refuse wrong options before they look for a container engine, which the machine may lack."""
+"""Commands refuse wrong options, before they look for a container engine, which the machine may lack."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from core.errors import RequestError
 BASE = "--base-docker=mine:1"
 ROCM = "--therock-path=https://host.invalid/therock-dist-linux-gfx94X-dcgpu-7.2.0.tar.gz"
 TWO_ROCMS = (ROCM, "--therock=nightly", "--family=gfx94X-dcgpu")
+CHECKOUTS = ("--jax-source-dir=.", "--rocm-jax-source-dir=.")
 KERNELS = ("kernels", "build", "--toolchain=container", "--kernel-image=mine:1", "--targets=gfx942")
 
 
@@ -34,6 +35,9 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         (("images", "build", "base", BASE, ROCM, "--llvm-version=20"), "--llvm-version has no effect"),
         (("images", "build", "base", "--pip-packages", BASE, "--therock-index-url=folder"), "--therock-index-url"),
         ((*KERNELS, "--shard=9/2"), "--shard"),
+        (("sources", "update", "--source-mirror=x", *CHECKOUTS), "--source-mirror has no effect with both checkouts"),
+        (("attest", "multi-arch/1", "--verify", "--dry-run"), "--dry-run has no effect with --verify"),
+        (("reproduce", "dist", "--bucket=b"), "--bucket has no effect with dist"),
     ],
 )
 def test_wrong_options_are_refused_without_an_engine(

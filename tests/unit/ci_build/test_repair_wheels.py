@@ -105,6 +105,8 @@ def test_plan_repairs_refuses_existing_wheel(tmp_path: Path) -> None:
     (tmp_path / "out" / item.filename).write_text("mine")
     with pytest.raises(RequestError, match=rf"has {item.filename.replace('+', '.')} already"):
         planned(tmp_path)
+    with pytest.raises(RequestError, match="is not a folder"):
+        planned(tmp_path, out=tmp_path / "out" / item.filename)
 
 
 def test_unmet_pins_names_missing_pjrt(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ci_build.rocm import package_index
 from ci_build.rocm.facts import selection
 from ci_build.rocm.package_index import fetch_packages
 from ci_build.rocm.packages import Packages, prefix_of
@@ -106,6 +107,14 @@ def test_packages_refuse_lock_without_wheels(tmp_path: Path) -> None:
     asked, progress = RocmSource(source="pip+https://host/", version=VERSION), Reporter(terminal=False)
     with pytest.raises(InputError, match="files that are not wheels"):
         fetch_packages(asked, {"x": "0" * 64}, runner=HostRunner({}), store=InputStore(tmp_path), progress=progress)
+
+
+def test_index_without_libraries_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_resolve", "_if_offered"):
+        monkeypatch.setattr(package_index, name, lambda *_: ())
+    asked, progress = RocmSource(source="pip+https://host/", version=VERSION), Reporter(terminal=False)
+    with pytest.raises(InputError, match="has no libraries of ROCm"):
+        fetch_packages(asked, {}, runner=HostRunner({}), store=InputStore(tmp_path), progress=progress)
 
 
 def test_packages_refuse_damaged_wheel(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from ci_build.containers.container import container_argv
 from ci_build.containers.engine import Engine
 from ci_build.containers.gpus import find_gpus
 from ci_build.images import runtime
-from core.errors import MachineError, RequestError
+from core.errors import InputError, MachineError, RequestError
 
 LABELS = {
     "jax-rocm-release.set": "1" * 64,
@@ -54,6 +54,8 @@ def test_find_gpus_returns_devices_and_group_ids(tmp_path: Path, monkeypatch: py
     assert [argv[at + 1] for at, word in enumerate(argv) if word == "--device"] == ["/dev/kfd", "/dev/dri"]
     assert "JAX_PLATFORMS=cpu" not in argv
     env = tmp_path / "env"
+    with pytest.raises(InputError, match="env does not exist"):
+        argv_of(debugger=True, env_file=env, no_gpu=True)
     env.touch()
     more = argv_of(debugger=True, env_file=env, no_gpu=True)
     assert {"SYS_PTRACE", "seccomp=unconfined", "JAX_PLATFORMS=cpu", str(env)} <= set(more)

@@ -30,35 +30,27 @@ def test_sbom_is_valid_and_has_hashes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "hashes", "references"),
+    ("changes", "references"),
     [
-        ({"source": "", "sha256": "", "files": "2" * 64}, [], {}),
         (
             {"source": "pip+https://host/simple/", "packages": {"a.whl": "3" * 64}},
-            [],
             {"https://host/simple/": "", "a.whl": "3" * 64},
         ),
         (
-            {
-                "source": "dnf+https://host/rhel8/7.2/main",
-                "packages": {"hip-7.2.0-43.el8.x86_64": "3" * 64},
-            },
-            [],
+            {"source": "dnf+https://host/rhel8/7.2/main", "packages": {"hip-7.2.0-43.el8.x86_64": "3" * 64}},
             # The digest of a package is that of its header, not of its file.
             {"https://host/rhel8/7.2/main": "", "hip-7.2.0-43.el8.x86_64": ""},
         ),
     ],
 )
-def test_sbom_names_files_of_rocm(changes: dict[str, Any], hashes: list[str], references: dict[str, str]) -> None:
+def test_sbom_names_files_of_rocm(changes: dict[str, Any], references: dict[str, str]) -> None:
     from cyclonedx.validation.json import JsonStrictValidator
 
     text = sbom(wheel_set(), RESOLVED, replace(LOCK, **changes))
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     (rocm,) = (part for part in json.loads(text)["components"] if part["name"] == "rocm")
-    assert [item["content"] for item in rocm.get("hashes", ())] == hashes
-    listed = rocm.get("externalReferences", ())
+    listed = rocm["externalReferences"]
     assert {item["url"]: item.get("hashes", [{"content": ""}])[0]["content"] for item in listed} == references
-    assert text == sbom(wheel_set(), RESOLVED, replace(LOCK, **changes))
 
 
 def test_sbom_dependencies() -> None:
