@@ -53,7 +53,7 @@ def test_failure_lines_name_command_of_each_failure() -> None:
     lines = list(failure_lines([judged(checks_of(RESULTS))]))
     # Each failure has its command; machine failures follow.
     at = lines.index("  tests/a_test.py::bad failed: AssertionError: apples.")
-    assert lines[at - 1] == "--- tests/a_test.py::bad"
+    assert "--- tests/a_test.py::bad" in lines[:at]
     assert lines[at + 1] == "  Run `run tests/a_test.py::bad`."
     assert lines[-2:] == ["--- tests/a_test.py::wet", "  environment: hipErrorNoDevice"]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import core.http.client  # noqa: F401 - urllib3 binds a socket when it is imported
 from ci_build import cli
 from ci_build.containers import engine
 from ci_build.images import builder
