@@ -99,9 +99,9 @@ def test_source_of_detached_commit_is_that_of_ci(
 
 def test_source_of_installed_tree_is_unknown(checkout: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A tree that lies in a foreign checkout, and a machine without Git."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert source() == PolicySource()
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", str(tmp_path))
+        assert source() == PolicySource()
     write(checkout / "venv")
     monkeypatch.setattr(authority, "POLICY_FILE", checkout / "venv" / "promotion" / "policy.toml")
     assert source() == PolicySource()

@@ -38,10 +38,11 @@ def test_list_builds_reads_bucket_named_in_path(bucket: FakeTheRockBucket) -> No
     assert builds[0].url.startswith(f"{url}/{bucket.name}/{PREFIX}")
 
 
-def test_list_builds_refuses_listing_that_repeats_or_breaks_off(bucket: FakeTheRockBucket) -> None:
+def test_list_builds_refuses_listing_that_repeats_or_breaks_off_or_is_empty(bucket: FakeTheRockBucket) -> None:
     for broken, words in (
         (replace(bucket, broken=True), "names itself as its next page"),
         (replace(bucket, silent=True), "is truncated and does not name its next page"),
+        (replace(bucket, keys=[]), "lists no tarball of TheRock"),
     ):
         with serving_bucket(broken) as url, pytest.raises(InputError, match=words):
             list_builds(Client(), f"{url}/?list-type=2")

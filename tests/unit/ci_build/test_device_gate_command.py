@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from ci_build.release import device_gate
-from ci_build.release.device_gate import check_options, device_counts, failure_lines, parse_config
+from ci_build.release.device_gate import check_options, covered_targets, device_counts, failure_lines, parse_config
 from core.errors import RequestError
 from core.process import HostRunner
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.machine import MachineInfo
 from promotion.gates.device.request import DeviceRequest
 from tests.support.device_results import RESULTS, checks_of, judged
+from tests.support.fake_devices import device_config
+from tests.support.sets import wheel_set
 
 
 @pytest.mark.parametrize(
@@ -47,6 +49,12 @@ def test_check_options_refuses_options_without_effect(given_: dict[str, Any], sa
 def test_device_counts_of_families(given_: dict[str, Any], counts: tuple[int, ...]) -> None:
     opts = DeviceRequest(**{"platform": "rocm", **given_})
     assert device_counts(opts, JaxPlatform(opts.platform)) == counts
+
+
+def test_set_without_target_of_the_family_is_refused() -> None:
+    assert covered_targets(device_config(), wheel_set()) == ("gfx942",)
+    with pytest.raises(RequestError, match="has no target of gfx1151"):
+        covered_targets(device_config(family="gfx1151"), wheel_set())
 
 
 def test_failure_lines_name_command_of_each_failure() -> None:

@@ -168,6 +168,13 @@ def test_run_in_image_gives_gpus_of_the_machine(
     assert option_values(recorder.argv, "--shm-size") == ["16g"]
 
 
+def test_run_in_image_refuses_variable_of_several_lines(tmp_path: Path, recorder: Recorder) -> None:
+    run = gate_run(tmp_path)
+    odd = replace(run, settings=replace(run.settings, variables={"NOTE": "a\nb"}))
+    with pytest.raises(RequestError, match="NOTE has several lines"):
+        run_in_image(odd, REPORTER, recorder, lambda _: None)
+
+
 def test_run_in_image_refuses_remote_bucket_without_network(tmp_path: Path) -> None:
     run = gate_run(tmp_path, bucket=("s3://wheels", MemoryBucket()))
     offline = replace(run, settings=replace(run.settings, network="none"))

@@ -46,6 +46,8 @@ def test_slurm_gpus_with_target_as_type_are_resources(tmp_path: Path) -> None:
         ((*WORDS, "--account=x"), "'--account' is no option of sbatch."),
         ((*WORDS, "account=a\n#SBATCH -x"), "account is invalid: 'a\\n#SBATCH -x'."),
         ((*WORDS, "cache-dir=$(id)"), "cache-dir is invalid: '$(id)', not an absolute path."),
+        ((*WORDS, "jobs=0"), "not a positive number"),
+        ((*WORDS, "listen=a:b"), "not HOST or HOST:PORT"),
     ],
 )
 def test_slurm_option_is_refused(words: tuple[str, ...], problem: str, tmp_path: Path) -> None:
