@@ -167,6 +167,14 @@ def test_command_refuses_bad_input(name: str, place: Place, capfd: pytest.Captur
     check(place, place.words(line), code, phrase, capfd)
 
 
+def test_source_build_without_engine_downloads_nothing(
+    place: Place, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/socket")
+    words = [f"--rocm-version={VERSION}", *place.words("--therock-path={rocm}|--container-engine=docker|dist_wheels")]
+    check(place, words, 5, "No container engine answers .* or give --payload=published", capfd)
+
+
 def test_failure_of_pip_is_one_line(
     place: Place, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ci_build.build import matrix_run
 from ci_build.build.matrix import Axes, Cell, make_matrix
-from ci_build.build.matrix_run import build_cell, cell_task, cell_tasks
+from ci_build.build.matrix_run import BuiltCell, build_cell, cell_task, cell_tasks
+from ci_build.cli import run
+from ci_build.cluster.client import Cluster
 from core.errors import CiBuildError, InputError, MachineError, RequestError
 from core.model import Payload
 from core.process import HostRunner, ProcessResult
@@ -89,6 +93,17 @@ def test_cell_tasks_refuse_foreign_output_folders(tmp_path: Path) -> None:
     (folder / "precious").touch()
     with pytest.raises(RequestError, match="do not belong to a wheel set"):
         cell_tasks([cell()], Payload.PUBLISHED, tmp_path)
+
+
+def test_failed_builds_of_a_matrix_fail_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = BuiltCell(name="a", set="", out="", worker="w", seconds=1, error="It broke.", lost=False)
+    monkeypatch.setattr(matrix_run, "run_cells", lambda *_: [bad])
+    monkeypatch.setattr(Cluster, "connect", lambda *_: nullcontext())
+    words = ("matrix", "run", "--payload=published", "--cluster=tcp://head:1", f"--cluster-store={tmp_path}")
+    assert run([*words, f"--out={tmp_path / 'dist'}"]) == InputError.exit_code
+    assert "1 of 1 builds failed: a." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("code", "kind"), [(18, MachineError), (2, InputError), (-9, InputError)])

@@ -13,9 +13,9 @@ from ci_build import cli
 from ci_build.build import repair_wheels
 from ci_build.build.plan import make_plan
 from ci_build.build.repair_wheels import PlannedRepair, RepairRequest, plan_repairs, unmet_pins
-from core.errors import CiBuildError, RequestError
+from core.errors import CiBuildError, InputError, RequestError
 from core.model import GfxTarget, RocmVersion
-from tests.support.made_wheel import MadeWheel
+from tests.support.made_wheel import MadeWheel, zero_bytes
 from tests.support.sets import published_request
 from tests.support.silent import Silent
 from tests.support.wheel_sets import pjrt, plain, plugin
@@ -107,6 +107,14 @@ def test_plan_repairs_refuses_existing_wheel(tmp_path: Path) -> None:
         planned(tmp_path)
     with pytest.raises(RequestError, match="is not a folder"):
         planned(tmp_path, out=tmp_path / "out" / item.filename)
+
+
+def test_damaged_wheel_without_libraries_is_refused(tmp_path: Path) -> None:
+    items = planned(tmp_path, plain("jaxlib", "0.10.2", tag=JAXLIB))
+    zero_bytes(next((tmp_path / "in").iterdir()), "jaxlib/__init__.py")
+    with pytest.raises(InputError, match="cannot be used unchanged"):
+        repair_wheels.repair_wheels(request(tmp_path), items, Silent())
+    assert not (tmp_path / "out").exists()
 
 
 def test_unmet_pins_names_missing_pjrt(tmp_path: Path) -> None:
