@@ -68,10 +68,10 @@ class ClusterProcesses:
         self.notes.mkdir()
         self.work.mkdir()
 
-    def scheduler(self, *words: str, address: str = "") -> str:
+    def scheduler(self, *words: str) -> str:
         """Start a scheduler and return its address."""
         scheme = "tls" if self.tls else "tcp"
-        command = ("-m", "ci_build.cli", "cluster", "scheduler", address or f"{scheme}://127.0.0.1:0", *words)
+        command = ("-m", "ci_build.cli", "cluster", "scheduler", f"{scheme}://127.0.0.1:0", *words)
         self._start("scheduler", *command)
         self.address = until(lambda: re.search(r"scheduler at (\S+)", self.output("scheduler")))[1]
         return self.address
@@ -88,9 +88,9 @@ class ClusterProcesses:
         for name in names:
             self.wait(name)
 
-    def wait(self, name: str, times: int = 1) -> None:
-        """Wait until a worker has connected to a scheduler a number of times."""
-        until(lambda: self.output(name).count(f"worker {name} at ") >= times)
+    def wait(self, name: str) -> None:
+        """Wait until a worker has connected to a scheduler."""
+        until(lambda: f"worker {name} at " in self.output(name))
 
     def _start(self, name: str, *words: str, root: Path = ROOT) -> None:
         tls = [word for option, path in self.tls.items() for word in (f"--cluster-{option}", str(path))]
@@ -126,10 +126,10 @@ class ClusterProcesses:
         with self.client(lines, patience) as cluster:
             return {result.task.label: result for result in cluster.run(tasks, self.work)}
 
-    def client_argv(self, *names: str, seconds: float, request: ClusterRequest | None = None) -> tuple[str, ...]:
+    def client_argv(self, *names: str, seconds: float) -> tuple[str, ...]:
         """Return the command of a client in a process of its own, whose tasks run `sleep`."""
         words = {"names": names, "seconds": seconds, "notes": str(self.notes), "work": str(self.work)}
-        words["request"] = asdict(request or self.request())
+        words["request"] = asdict(self.request())
         return (sys.executable, "-m", "tests.support.cluster", json.dumps(words))
 
     def stop(self) -> None:

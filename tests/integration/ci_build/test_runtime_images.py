@@ -134,8 +134,8 @@ def test_images_of_set_are_built_and_tested(place: Place) -> None:
     assert "exit code 7" in failed.stderr
 
 
-def test_runtime_refuses_other_rocm_and_changed_wheels(place: Place) -> None:
-    made = make_dist(place.folder / "dist", place.folder / "others")
+def test_runtime_refuses_other_rocm(place: Place) -> None:
+    make_dist(place.folder / "dist", place.folder / "others")
     missing = place.ci_build("images", "build", "runtime", "dist", "-f", "ubu24", code=6)
     assert "There is no image jax-base-ubu24.rocm" in missing.stderr
     name = f"jax-base-ubu24.rocm{VERSION.replace('.', '')}"
@@ -143,10 +143,6 @@ def test_runtime_refuses_other_rocm_and_changed_wheels(place: Place) -> None:
     found = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(place.folder / "others")}
     refused = place.ci_build("images", "build", "runtime", "dist", "-f", "ubu24", code=2, env=found)
     assert f"but the set is for {VERSION}" in refused.stderr
-    wheel = place.folder / "dist" / made.wheels[0].filename
-    wheel.write_bytes(wheel.read_bytes() + b"x")
-    refused = place.ci_build("images", "build", "runtime", "dist", "-f", "ubu24", code=13, env=found)
-    assert f"has files that differ from its set: {wheel.name}" in refused.stderr
 
 
 @contextmanager

@@ -60,10 +60,10 @@ class Keys:
         names = {"ca": "ca.crt", "cert": "client.crt", "key": "client.key"}
         return [f"--rbe-{option}={self.folder / name}" for option, name in names.items()]
 
-    def bazelrc(self, *more: str) -> Path:
-        """Write a bazelrc with the token and further lines."""
+    def bazelrc(self) -> Path:
+        """Write a bazelrc with the token."""
         path = self.folder / "rbe.bazelrc"
-        path.write_text("\n".join([f'build --remote_header="authorization=Bearer {self.token}"', *more, ""]))
+        path.write_text(f'build --remote_header="authorization=Bearer {self.token}"\n')
         return path
 
     def helper(self) -> Path:

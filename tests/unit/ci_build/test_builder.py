@@ -187,8 +187,7 @@ def test_check_tools_accepts_pinned_bazel_only(bazel: Path, report: Callable[...
     bazel.write_bytes(b"another Bazel")
     with pytest.raises(MachineError) as caught:
         check(request("0.10.2"))
-    digests = [hashlib.sha256(data).hexdigest() for data in (b"another Bazel", PINNED)]
-    for words in ("xxd (not found)", "Bazel 7.7.1", str(bazel), *digests, "https://host/b"):
+    for words in ("xxd (not found)", "Bazel 7.7.1", hashlib.sha256(PINNED).hexdigest()):
         assert words in str(caught.value)
     bazel.unlink()
     with pytest.raises(MachineError, match=r"Bazel 7\.7\.1 \(not found\)"):

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from ci_build.doctor import screen
-from ci_build.doctor.__main__ import as_json
 from ci_build.doctor.diagnosis import Problem
 from core.model import Severity
 from promotion.evidence.evidence import record
@@ -312,13 +311,6 @@ def test_unreadable_index_is_reported(machine: FakeMachine, tmp_path: Path, text
     problem = only(machine.problems(str(tmp_path)))
     assert (problem.code, problem.severity) == ("index", Severity.WARNING)
     assert str(tmp_path) in problem.message
-
-
-def test_json_holds_all_facts(machine: FakeMachine, index: str) -> None:
-    machine.remove("dev/kfd")
-    body = as_json(machine.facts(index), machine.problems(index))
-    assert [problem["code"] for problem in body["problems"]] == ["device-missing"]  # type: ignore[attr-defined]
-    assert body["sets_that_fit"] == [wheel_set().digest]
 
 
 def test_damaged_machine_is_reported(machine: FakeMachine) -> None:

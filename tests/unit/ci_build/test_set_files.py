@@ -75,12 +75,3 @@ def test_check_files_names_each_change(tmp_path: Path) -> None:
     (tmp_path / "debug" / "x.so.debug").write_bytes(b"other")
     (tmp_path / "constraints.txt").unlink()
     assert wheelset.check_files(tmp_path, made) == ("constraints.txt", "debug/x.so.debug")
-
-
-def test_digest_covers_files_beside_wheels(tmp_path: Path) -> None:
-    digests = set()
-    for number, resolved_311 in enumerate(((JAX,), (JAX, NUMPY_311))):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        digests.add(set_files.write_set(folder, wheel_set(wheels=()), {"3.11": resolved_311}).digest)
-    assert len(digests) == 2
