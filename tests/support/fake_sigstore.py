@@ -1,8 +1,7 @@
-"""A private Sigstore for tests; the public one is neither used nor trusted.
+"""A private Sigstore on loopback, with which the real client signs; the public one is neither used nor trusted.
 
-FakeFulcio issues certificates, FakeRekor is the log, FakeIdentities issues the token of a CI job. Each has its own
-keys. All speak HTTP on loopback like the real services, so the real client signs with them. `trust_config` makes the
-real client trust them.
+It has a certificate authority with its certificate log (as Fulcio), a transparency log (as Rekor), and the endpoint at
+which a CI job gets its identity token. `trust_config` makes the real client trust them.
 """
 
 from __future__ import annotations
@@ -11,306 +10,190 @@ import base64
 import hashlib
 import json
 import struct
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tests.support.file_server import served
 
-Claims = Mapping[str, str]
 Key = ec.EllipticCurvePrivateKey
+HOME, REF = "https://github.com/owner/name", "refs/heads/main"
+CLAIMS = {
+    "iss": "https://token.actions.githubusercontent.com",
+    "sub": f"repo:owner/name:ref:{REF}",
+    "repository": HOME,
+    "config": f"{HOME}/.github/workflows/release.yml@{REF}",
+    "sha": "1" * 40,
+    "ref": REF,
+}
+"""Claims of the job: those of a token that its certificates contain."""
 _SCTS = x509.ObjectIdentifier("1.3.6.1.4.1.11129.2.4.2")
 _FULCIO = "1.3.6.1.4.1.57264.1."
-GITHUB = "https://token.actions.githubusercontent.com"
-PAYLOAD_TYPE = "application/vnd.in-toto+json"
+_VALID = {"start": "2020-01-01T00:00:00Z"}
+_FIRST_LEAF = hashlib.sha256(b"\0first").digest()
+_JOB = "bearer of this job"
 
 
-def new_key() -> Key:
-    return ec.generate_private_key(ec.SECP256R1())
-
-
-def sign(key: Key, data: bytes) -> bytes:
+def _sign(key: Key, data: bytes) -> bytes:
     return key.sign(data, ec.ECDSA(hashes.SHA256()))
 
 
-def spki(key: Key) -> bytes:
-    return key.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+def _public(key: Key) -> bytes:
+    return key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
-def b64(data: bytes) -> str:
+def _key_id(key: Key) -> bytes:
+    return hashlib.sha256(_public(key)).digest()
+
+
+def _b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def canonical(value: object) -> bytes:
+def _canonical(value: object) -> bytes:
     """Return JSON in the form of RFC 8785, for ASCII without fractions."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def of_github(repository: str = "owner/name", workflow: str = "release.yml", ref: str = "refs/heads/main") -> Claims:
-    """Return the claims of a GitHub Actions job's identity token that certificates contain."""
-    home = f"https://github.com/{repository}"
-    return {
-        "iss": GITHUB,
-        "sub": f"repo:{repository}:ref:{ref}",
-        "repository": home,
-        "config": f"{home}/.github/workflows/{workflow}@{ref}",
-        "sha": "1" * 40,
-        "ref": ref,
-    }
+def _der(tag: int, data: bytes) -> bytes:
+    """Return a DER value of up to 255 bytes."""
+    length = (len(data),) if len(data) < 128 else (0x81, len(data))
+    return bytes((tag, *length)) + data
 
 
-class FakeFulcio:
-    """A certificate authority that certifies keys for identities, with its certificate transparency log."""
+class FakeSigstore:
+    """The keys of all services, and their answers.
+
+    Attributes:
+        url: base URL while they are served.
+    """
 
     def __init__(self) -> None:
-        self.key, self.log_key = new_key(), new_key()
+        self.authority, self.certificate_log, self.log = (ec.generate_private_key(ec.SECP256R1()) for _ in range(3))
+        self.url = "http://127.0.0.1:9"
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a private Sigstore")])
-        now = datetime.now(UTC)
         self.root = (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(name)
-            .public_key(self.key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=1000))
-            .not_valid_after(now + timedelta(days=1000))
+            self._certificate(name, self.authority.public_key(), name, timedelta(days=1000), authority=True)
             .add_extension(x509.BasicConstraints(ca=True, path_length=1), critical=True)
-            .add_extension(_usage(certificates=True), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self.key.public_key()), critical=False)
-            .sign(self.key, hashes.SHA256())
+            .sign(self.authority, hashes.SHA256())
         )
 
-    def certify(
-        self,
-        key: ec.EllipticCurvePublicKey,
-        claims: Claims,
-        *,
-        start: datetime | None = None,
-    ) -> x509.Certificate:
-        """Return a certificate for ten minutes with the timestamp of the certificate log.
-
-        Args:
-            key: key to certify.
-            claims: claims of the identity token.
-            start: start of its validity; None for now.
-        """
-        start = start or datetime.now(UTC) - timedelta(seconds=5)
-        builder = (
+    def _certificate(
+        self, name: x509.Name, key: ec.EllipticCurvePublicKey, by: x509.Name, valid: timedelta, *, authority: bool
+    ) -> x509.CertificateBuilder:
+        """Return a certificate without its purpose, which is valid from now on."""
+        usage = x509.KeyUsage(
+            digital_signature=not authority,
+            key_cert_sign=authority,
+            crl_sign=authority,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            encipher_only=False,
+            decipher_only=False,
+        )
+        start = datetime.now(UTC) - timedelta(seconds=5)
+        return (
             x509.CertificateBuilder()
-            .subject_name(x509.Name([]))
-            .issuer_name(self.root.subject)
+            .subject_name(name)
+            .issuer_name(by)
             .public_key(key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(start)
-            .not_valid_after(start + timedelta(minutes=10))
-            .add_extension(_usage(certificates=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING]), critical=False)
+            .not_valid_after(start + valid)
+            .add_extension(usage, critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
-            .add_extension(
-                x509.SubjectAlternativeName([x509.UniformResourceIdentifier(claims["config"])]), critical=True
-            )
+        )
+
+    def certify(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Answer POST /api/v2/signingCert: a certificate for ten minutes, with the certificate log's timestamp."""
+        key = x509.load_pem_x509_csr(base64.b64decode(body["certificateSigningRequest"])).public_key()
+        assert isinstance(key, ec.EllipticCurvePublicKey)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.authority.public_key())
+        workflow = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(CLAIMS["config"])])
+        builder = (
+            self._certificate(x509.Name([]), key, self.root.subject, timedelta(minutes=10), authority=False)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING]), critical=False)
+            .add_extension(issuer, critical=False)
+            .add_extension(workflow, critical=True)
         )
         for number, name in ((8, "iss"), (12, "repository"), (13, "sha"), (14, "ref"), (18, "config")):
-            text = claims[name].encode()
-            value = bytes((0x0C, len(text))) if len(text) < 128 else bytes((0x0C, 0x81, len(text)))
-            oid = x509.ObjectIdentifier(f"{_FULCIO}{number}")
-            builder = builder.add_extension(x509.UnrecognizedExtension(oid, value + text), critical=False)
-        before = builder.sign(self.key, hashes.SHA256())
-        scts = self._logged(before.tbs_certificate_bytes)
-        return builder.add_extension(x509.UnrecognizedExtension(_SCTS, scts), critical=False).sign(
-            self.key, hashes.SHA256()
+            value = x509.UnrecognizedExtension(
+                x509.ObjectIdentifier(f"{_FULCIO}{number}"), _der(0x0C, CLAIMS[name].encode())
+            )
+            builder = builder.add_extension(value, critical=False)
+        timestamp = self._timestamp(builder.sign(self.authority, hashes.SHA256()).tbs_certificate_bytes)
+        certificate = builder.add_extension(x509.UnrecognizedExtension(_SCTS, timestamp), critical=False).sign(
+            self.authority, hashes.SHA256()
         )
+        chain = [one.public_bytes(Encoding.PEM).decode() for one in (certificate, self.root)]
+        return {"signedCertificateEmbeddedSct": {"chain": {"certificates": chain}}}
 
-    def _logged(self, precertificate: bytes) -> bytes:
+    def _timestamp(self, precertificate: bytes) -> bytes:
         """Return a list of one SCT (RFC 6962), in the form of a certificate extension."""
         when = int(datetime.now(UTC).timestamp() * 1000)
-        issuer = hashlib.sha256(spki(self.key)).digest()
-        entry = issuer + len(precertificate).to_bytes(3, "big") + precertificate
-        signature = sign(self.log_key, struct.pack("!BBQH", 0, 0, when, 1) + entry + struct.pack("!H", 0))
-        sct = b"\0" + hashlib.sha256(spki(self.log_key)).digest() + struct.pack("!QH", when, 0)
+        entry = _key_id(self.authority) + len(precertificate).to_bytes(3, "big") + precertificate
+        signature = _sign(self.certificate_log, struct.pack("!BBQH", 0, 0, when, 1) + entry + struct.pack("!H", 0))
+        sct = b"\0" + _key_id(self.certificate_log) + struct.pack("!QH", when, 0)
         sct += struct.pack("!BBH", 4, 3, len(signature)) + signature
-        one = struct.pack("!H", len(sct)) + sct
-        text = struct.pack("!H", len(one)) + one
-        return bytes((0x04, len(text))) + text if len(text) < 128 else bytes((0x04, 0x81, len(text))) + text
+        return _der(0x04, struct.pack("!HH", len(sct) + 2, len(sct)) + sct)
 
-    def answer(self, body: Mapping[str, Any], token: str, issuer: FakeIdentities) -> Mapping[str, Any]:
-        """POST /api/v2/signingCert."""
-        claims = issuer.claims_of(token)
-        request = x509.load_pem_x509_csr(base64.b64decode(body["certificateSigningRequest"]))
-        key = request.public_key()
-        assert request.is_signature_valid
-        assert isinstance(key, ec.EllipticCurvePublicKey)
-        chain = [self.certify(key, claims), self.root]
-        pems = [certificate.public_bytes(serialization.Encoding.PEM).decode() for certificate in chain]
-        return {"signedCertificateEmbeddedSct": {"chain": {"certificates": pems}}}
-
-
-def _usage(*, certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not certificates,
-        key_cert_sign=certificates,
-        crl_sign=certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-class FakeRekor:
-    """A transparency log (RFC 6962) that signs its root and its promises."""
-
-    ORIGIN = "rekor.invalid - 1"
-
-    def __init__(self) -> None:
-        self.key = new_key()
-        self.leaves = [hashlib.sha256(b"\0" + text).digest() for text in (b"first", b"second", b"third")]
-        self._lock = threading.Lock()
-
-    @property
-    def log_id(self) -> bytes:
-        return hashlib.sha256(spki(self.key)).digest()
-
-    def log(self, envelope: Mapping[str, Any], certificate_pem: str) -> dict[str, Any]:
-        """Log a DSSE envelope; return the entry as POST /api/v1/log/entries does.
-
-        Args:
-            envelope: the envelope as JSON.
-            certificate_pem: certificate of the signer, in base64.
-        """
-        payload = base64.b64decode(envelope["payload"])
-        signatures = [{"signature": one["sig"], "verifier": certificate_pem} for one in envelope["signatures"]]
-        spec = {
-            "envelopeHash": {"algorithm": "sha256", "value": hashlib.sha256(canonical(envelope)).hexdigest()},
-            "payloadHash": {"algorithm": "sha256", "value": hashlib.sha256(payload).hexdigest()},
-            "signatures": signatures,
-        }
-        body = canonical({"apiVersion": "0.0.1", "kind": "dsse", "spec": spec})
-        with self._lock:
-            self.leaves.append(hashlib.sha256(b"\0" + body).digest())
-            leaves = tuple(self.leaves)
-        index = len(leaves) - 1
-        entry = {
-            "body": b64(body),
-            "integratedTime": int(datetime.now(UTC).timestamp()),
-            "logID": self.log_id.hex(),
-            "logIndex": index,
-        }
-        proof = {
-            "logIndex": index,
-            "treeSize": len(leaves),
-            "rootHash": root_of(leaves).hex(),
-            "hashes": [one.hex() for one in path_of(index, leaves)],
-            "checkpoint": self.checkpoint(leaves),
-        }
-        promise = b64(sign(self.key, canonical(entry)))
-        return {**entry, "verification": {"signedEntryTimestamp": promise, "inclusionProof": proof}}
-
-    def checkpoint(self, leaves: Sequence[bytes]) -> str:
-        """Return the signed note of a root."""
-        note = f"{self.ORIGIN}\n{len(leaves)}\n{b64(root_of(leaves))}\n"
-        return f"{note}\n— rekor.invalid {b64(self.log_id[:4] + sign(self.key, note.encode()))}\n"
-
-    def answer(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """POST /api/v1/log/entries."""
+    def enter(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Answer POST /api/v1/log/entries: each entry is the second one of a log that signs its root (RFC 6962)."""
         content = body["spec"]["proposedContent"]
         envelope, (verifier,) = json.loads(content["envelope"]), content["verifiers"]
-        return {"f" * 64: self.log(envelope, verifier)}
+        payload = base64.b64decode(envelope["payload"])
+        spec = {
+            "envelopeHash": {"algorithm": "sha256", "value": hashlib.sha256(_canonical(envelope)).hexdigest()},
+            "payloadHash": {"algorithm": "sha256", "value": hashlib.sha256(payload).hexdigest()},
+            "signatures": [{"signature": one["sig"], "verifier": verifier} for one in envelope["signatures"]],
+        }
+        logged = _canonical({"apiVersion": "0.0.1", "kind": "dsse", "spec": spec})
+        root = hashlib.sha256(b"\1" + _FIRST_LEAF + hashlib.sha256(b"\0" + logged).digest()).digest()
+        note = f"rekor.invalid - 1\n2\n{_b64(root)}\n"
+        signed = _b64(_key_id(self.log)[:4] + _sign(self.log, note.encode()))
+        entry = {
+            "body": _b64(logged),
+            "integratedTime": int(datetime.now(UTC).timestamp()),
+            "logID": _key_id(self.log).hex(),
+            "logIndex": 1,
+        }
+        proof = {
+            "logIndex": 1,
+            "treeSize": 2,
+            "rootHash": root.hex(),
+            "hashes": [_FIRST_LEAF.hex()],
+            "checkpoint": f"{note}\n— rekor.invalid {signed}\n",
+        }
+        promise = _b64(_sign(self.log, _canonical(entry)))
+        return {"f" * 64: {**entry, "verification": {"signedEntryTimestamp": promise, "inclusionProof": proof}}}
 
-
-def _node(left: bytes, right: bytes) -> bytes:
-    return hashlib.sha256(b"\1" + left + right).digest()
-
-
-def _split(size: int) -> int:
-    """Return the largest power of two below a size."""
-    return 1 << (size - 1).bit_length() - 1
-
-
-def root_of(leaves: Sequence[bytes]) -> bytes:
-    if len(leaves) == 1:
-        return leaves[0]
-    at = _split(len(leaves))
-    return _node(root_of(leaves[:at]), root_of(leaves[at:]))
-
-
-def path_of(index: int, leaves: Sequence[bytes]) -> list[bytes]:
-    """Return the inclusion proof of a leaf, from the leaf to the root."""
-    if len(leaves) == 1:
-        return []
-    at = _split(len(leaves))
-    if index < at:
-        return [*path_of(index, leaves[:at]), root_of(leaves[at:])]
-    return [*path_of(index - at, leaves[at:]), root_of(leaves[:at])]
-
-
-class FakeIdentities:
-    """An issuer that gives jobs their identity tokens and verifies them."""
-
-    def __init__(self) -> None:
-        self.key = new_key()
-
-    def token(self, claims: Claims) -> str:
-        """Return a JSON web token for Sigstore, valid for ten minutes."""
+    def token(self) -> str:
+        """Return the job's token, a JSON web token for ten minutes; nobody here verifies its signature."""
         now = int(datetime.now(UTC).timestamp())
-        body = {**claims, "aud": "sigstore", "iat": now - 5, "nbf": now - 5, "exp": now + 600}
-        head = f"{_url(canonical({'alg': 'ES256', 'typ': 'JWT'}))}.{_url(canonical(body))}"
-        r, s = decode_dss_signature(sign(self.key, head.encode()))
-        return f"{head}.{_url(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
-
-    def claims_of(self, token: str) -> Claims:
-        """Return the claims of a token, or raise InvalidSignature."""
-        head, _, signature = token.rpartition(".")
-        raw = base64.urlsafe_b64decode(signature + "==")
-        pair = encode_dss_signature(int.from_bytes(raw[:32], "big"), int.from_bytes(raw[32:], "big"))
-        self.key.public_key().verify(pair, head.encode(), ec.ECDSA(hashes.SHA256()))
-        claims: Claims = json.loads(base64.urlsafe_b64decode(head.partition(".")[2] + "=="))
-        return claims
-
-
-def _url(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")
-
-
-@dataclass
-class FakeSigstore:
-    """All services together.
-
-    Attributes:
-        url: base URL while they are served; else empty.
-    """
-
-    fulcio: FakeFulcio = field(default_factory=FakeFulcio)
-    rekor: FakeRekor = field(default_factory=FakeRekor)
-    identities: FakeIdentities = field(default_factory=FakeIdentities)
-    url: str = "http://127.0.0.1:9"
+        body = {**CLAIMS, "aud": "sigstore", "iat": now - 5, "nbf": now - 5, "exp": now + 600}
+        parts = (_canonical({"alg": "ES256", "typ": "JWT"}), _canonical(body), b"unsigned")
+        return ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts)
 
     def trust_config(self) -> dict[str, Any]:
         """Return the client trust configuration in the format of Sigstore's tools."""
-        span = {"start": "2020-01-01T00:00:00Z"}
-        service = {"url": self.url, "majorApiVersion": 1, "validFor": span, "operator": "tests"}
-        oidc = [{**service, "url": f"{self.url}/oidc"}]
+        service = {"url": self.url, "majorApiVersion": 1, "validFor": _VALID, "operator": "tests"}
         return {
             "mediaType": "application/vnd.dev.sigstore.clienttrustconfig.v0.1+json",
             "trustedRoot": self.trusted_root(),
             "signingConfig": {
                 "mediaType": "application/vnd.dev.sigstore.signingconfig.v0.2+json",
                 "caUrls": [service],
-                "oidcUrls": oidc,
+                "oidcUrls": [{**service, "url": f"{self.url}/oidc"}],
                 "rekorTlogUrls": [service],
                 "rekorTlogConfig": {"selector": "ANY"},
                 "tsaUrls": [],
@@ -320,117 +203,42 @@ class FakeSigstore:
 
     def trusted_root(self) -> dict[str, Any]:
         """Return the trusted root of the configuration."""
-        span = {"start": "2020-01-01T00:00:00Z"}
-        root = self.fulcio.root.public_bytes(serialization.Encoding.DER)
         authority = {
             "subject": {"organization": "tests", "commonName": "a private Sigstore"},
             "uri": self.url,
-            "certChain": {"certificates": [{"rawBytes": b64(root)}]},
-            "validFor": span,
+            "certChain": {"certificates": [{"rawBytes": _b64(self.root.public_bytes(Encoding.DER))}]},
+            "validFor": _VALID,
         }
         return {
             "mediaType": "application/vnd.dev.sigstore.trustedroot+json;version=0.1",
-            "tlogs": [self._log(self.rekor.key)],
+            "tlogs": [self._log(self.log)],
             "certificateAuthorities": [authority],
-            "ctlogs": [self._log(self.fulcio.log_key)],
+            "ctlogs": [self._log(self.certificate_log)],
             "timestampAuthorities": [],
         }
 
     def _log(self, key: Key) -> dict[str, Any]:
-        public = {
-            "rawBytes": b64(spki(key)),
-            "keyDetails": "PKIX_ECDSA_P256_SHA_256",
-            "validFor": {"start": "2020-01-01T00:00:00Z"},
-        }
-        return {
-            "baseUrl": self.url,
-            "hashAlgorithm": "SHA2_256",
-            "publicKey": public,
-            "logId": {"keyId": b64(hashlib.sha256(spki(key)).digest())},
-        }
-
-    def provenance(
-        self,
-        filename: str,
-        sha256: str,
-        claims: Claims | None = None,
-        *,
-        publisher: Mapping[str, str] | None = None,
-        start: datetime | None = None,
-    ) -> dict[str, Any]:
-        """Return a job's provenance object (PEP 740) for a wheel; `start` is that of the certificate."""
-        statement = {
-            "_type": "https://in-toto.io/Statement/v1",
-            "subject": [{"name": filename, "digest": {"sha256": sha256}}],
-            "predicateType": "https://docs.pypi.org/attestations/publish/v1",
-            "predicate": None,
-        }
-        key, payload = new_key(), json.dumps(statement).encode()
-        certificate = self.fulcio.certify(key.public_key(), claims or of_github(), start=start)
-        covered = b"DSSEv1 %d %s %d " % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload)) + payload
-        signature = sign(key, covered)
-        envelope = {"payload": b64(payload), "payloadType": PAYLOAD_TYPE, "signatures": [{"sig": b64(signature)}]}
-        pem = b64(certificate.public_bytes(serialization.Encoding.PEM))
-        entry = self.rekor.log(envelope, pem)
-        attestation = {
-            "version": 1,
-            "verification_material": {
-                "certificate": b64(certificate.public_bytes(serialization.Encoding.DER)),
-                "transparency_entries": [as_bundled(entry)],
-            },
-            "envelope": {"statement": b64(payload), "signature": b64(signature)},
-        }
-        publisher = publisher or {"kind": "GitHub", "repository": "owner/name", "workflow": "release.yml"}
-        return {"version": 1, "attestation_bundles": [{"publisher": publisher, "attestations": [attestation]}]}
-
-
-def as_bundled(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a log's answer in the form of a bundle."""
-    proof = entry["verification"]["inclusionProof"]
-    return {
-        "logIndex": str(entry["logIndex"]),
-        "logId": {"keyId": b64(bytes.fromhex(entry["logID"]))},
-        "kindVersion": {"kind": "dsse", "version": "0.0.1"},
-        "integratedTime": str(entry["integratedTime"]),
-        "inclusionPromise": {"signedEntryTimestamp": entry["verification"]["signedEntryTimestamp"]},
-        "inclusionProof": {
-            "logIndex": str(proof["logIndex"]),
-            "rootHash": b64(bytes.fromhex(proof["rootHash"])),
-            "treeSize": str(proof["treeSize"]),
-            "hashes": [b64(bytes.fromhex(one)) for one in proof["hashes"]],
-            "checkpoint": {"envelope": proof["checkpoint"]},
-        },
-        "canonicalizedBody": entry["body"],
-    }
+        public = {"rawBytes": _b64(_public(key)), "keyDetails": "PKIX_ECDSA_P256_SHA_256", "validFor": _VALID}
+        log_id = {"keyId": _b64(_key_id(key))}
+        return {"baseUrl": self.url, "hashAlgorithm": "SHA2_256", "publicKey": public, "logId": log_id}
 
 
 @contextmanager
-def serving(sigstore: FakeSigstore, claims: Claims) -> Iterator[Mapping[str, str]]:
-    """Serve on loopback; yields the environment of a CI job on GitHub Actions with these claims."""
-
-    def certificates(handler: BaseHTTPRequestHandler, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        token = handler.headers["Authorization"].removeprefix("Bearer ")
-        return sigstore.fulcio.answer(body, token, sigstore.identities)
-
-    def entries(_: BaseHTTPRequestHandler, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        return sigstore.rekor.answer(body)
-
-    posts: dict[str, Callable[[BaseHTTPRequestHandler, Mapping[str, Any]], Mapping[str, Any]]] = {
-        "/api/v2/signingCert": certificates,
-        "/api/v1/log/entries": entries,
+def serving(sigstore: FakeSigstore) -> Iterator[Mapping[str, str]]:
+    """Serve on loopback; yields the environment of a CI job on GitHub Actions."""
+    posts: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
+        "/api/v2/signingCert": sigstore.certify,
+        "/api/v1/log/entries": sigstore.enter,
     }
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            try:
-                self._give(201, posts[self.path](self, body))
-            except InvalidSignature:
-                self._give(401, {"code": 16, "message": "the token is not of an issuer that is known here"})
+            self._give(201, posts[self.path](body))
 
         def do_GET(self) -> None:
-            good = self.path == "/token?audience=sigstore" and self.headers["Authorization"] == "bearer of this job"
-            self._give(200 if good else 403, {"value": sigstore.identities.token(claims)} if good else {})
+            assert (self.path, self.headers["Authorization"]) == ("/token?audience=sigstore", _JOB)
+            self._give(200, {"value": sigstore.token()})
 
         def _give(self, status: int, value: Mapping[str, Any]) -> None:
             data = json.dumps(value).encode()
@@ -447,6 +255,6 @@ def serving(sigstore: FakeSigstore, claims: Claims) -> Iterator[Mapping[str, str
         sigstore.url = f"http://{address}"
         yield {
             "GITHUB_ACTIONS": "true",
-            "ACTIONS_ID_TOKEN_REQUEST_TOKEN": "of this job",
+            "ACTIONS_ID_TOKEN_REQUEST_TOKEN": _JOB.removeprefix("bearer "),
             "ACTIONS_ID_TOKEN_REQUEST_URL": f"{sigstore.url}/token",
         }
