@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 
@@ -34,38 +34,25 @@ def main(request: dict[str, Any]) -> int:
         if "start.unusable" in request["programs"]:
             tell(event="unusable", error="ImportError: no jax here")
             return 3
-        if "start.slow" in request["programs"]:
-            time.sleep(1)
-            (HERE / "imported").touch()
         tell(event="ready", jax="0.10.2", device_kind="none", seconds=0.1)
         for program in request["programs"]:
             kind, _, name = program.partition(".")
-            if kind == "between":
-                os.abort()
             tell(event="start", program=program)
             if kind == "code":
                 shutil.copy(HERE / f"{name}.hsaco", out / f"{program}.0.hsaco")
                 end(program, code_objects=[f"{program}.0.hsaco"])
             elif kind == "bad":
-                misbehave(name, file)
-                end(program, **({"outcome": "failed", "error": f"XlaError: {name}"} if "fail" in name else {}))
+                misbehave(name)
+                end(program, outcome="failed", error=f"XlaError: {name}")
             else:
                 end(program)
         tell(event="done")
-    if "after.abort" in request["programs"]:
-        os.abort()
     return 0
 
 
-def misbehave(name: str, file: TextIO) -> None:
+def misbehave(name: str) -> None:
     if name == "abort":
-        os.write(2, b"terminate called without a reason\n")
         os.abort()
-    elif name == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif name == "kill_once" and not (HERE / "killed").exists():
-        (HERE / "killed").touch()
-        os.kill(os.getpid(), signal.SIGKILL)
     elif name == "hang":
         time.sleep(600)
     elif name == "deaf":
@@ -76,15 +63,6 @@ def misbehave(name: str, file: TextIO) -> None:
         while True:
             held.append(bytearray(b"x" * (16 << 20)))
             time.sleep(0.01)
-    elif name == "exit0":
-        os._exit(0)
-    elif name == "exit7" or (name == "exit7_once" and not (HERE / "ended").exists()):
-        (HERE / "ended").touch()
-        os._exit(7)
-    elif name == "outside":
-        event = {"event": "end", "program": "bad.outside", "outcome": "compiled", "error": "", "seconds": 0}
-        file.write(json.dumps({**event, "code_objects": ["../../../etc/passwd"]}) + "\n")
-        file.flush()
 
 
 if __name__ == "__main__":

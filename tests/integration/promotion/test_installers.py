@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import venv
 from collections.abc import Callable, Iterator, Sequence
@@ -147,15 +146,6 @@ def test_install_gate_reports_broken_index(scene: Scene, tmp_path: Path, fault: 
     assert failed(evidence) == {"uv"}
 
 
-@pytest.mark.network
-def test_oldest_pip_reports_wrong_hash(scene: Scene, cache: Path) -> None:
-    python = scene.python("pip-22.3")
-    staged, wheels = scene.staged(python[0])
-    wheel = next(wheel for wheel in wheels if wheel.wheel.name == PLUGIN)
-    scene.change_page(staged, lambda data: data.replace(wheel.wheel.sha256.encode(), b"0" * 64))
-    assert failed(scene.gate(staged, python, cache, "pip-22.3")) == {"pip-22.3"}
-
-
 # Two indexes with the same names
 
 
@@ -251,23 +241,6 @@ def test_hosts_without_proxy_are_those_of_urllib(variables: dict[str, str], expe
     for installer in configured_installers(runner, tmp_path, config={}):
         command = installer.install_staged(Path("python"), Path("requirements.txt"), "http://127.0.0.1:1/simple/")
         assert command.env["NO_PROXY"] == expected
-
-
-def test_import_that_never_ends_is_named_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    venv.create(tmp_path / "environment", symlinks=True)
-    (site,) = (tmp_path / "environment" / "lib").glob("*/site-packages")
-    (site / "endless.py").write_text("import time\n\ntime.sleep(600)\n")
-    monkeypatch.setattr(installation, "_PROBE_SECONDS", 1.0)
-    source = installation.InstallationSource(
-        index="http://127.0.0.1/", wheel_set=replace(wheel_set(), wheels=(), pins={}), lock=None
-    )
-    uv = configured_uv(HostRunner(dict(os.environ)))
-    test = installation.InstallationTest(source, HostRunner(dict(os.environ)), uv, OWN, tmp_path)
-    question = {**test._question(imports=True), "imports": ["endless"]}
-    with pytest.raises(installation.InstallationError, match="did not end within 1 seconds") as caught:
-        test._probe(tmp_path / "environment/bin/python", question)
-    assert caught.value.code == "import-hangs"
-    assert re.search(r'endless\.py", line 3', caught.value.message)
 
 
 def test_import_gets_no_credentials(tmp_path: Path) -> None:

@@ -6,26 +6,23 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from uv import find_uv_bin
 
 from core.errors import PromotionBlockedError
 from core.model import Evidence, Outcome
 from core.process import HostRunner, Runner
 from promotion.gates import inspection
-from promotion.gates.common.installers import Installer, pip_config
+from promotion.gates.common.installers import Installer
 from promotion.gates.common.runs import run_gates
-from promotion.gates.common.uv_installer import Uv
 from promotion.gates.coverage import gate as coverage_gate
 from promotion.gates.install import gate as install_gate
 from promotion.gates.install.installer_table import configured_installers
 from promotion.index.serve import IndexServer
 from promotion.policy.policy import Policy, load_policy
 from promotion.promote import install_line, promote
-from promotion.stage import read_staged, stage
-from promotion.storage.bucket import Bucket
+from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.machine import user_environment
@@ -73,10 +70,6 @@ def staged_in(
 
 def only_uv(runner: Runner, cache: Path) -> tuple[Installer, ...]:
     return configured_installers(runner, cache)[1:]
-
-
-def only_pip(runner: Runner, cache: Path) -> tuple[Installer, ...]:
-    return configured_installers(runner, cache)[:1]
 
 
 def installed(
@@ -132,19 +125,16 @@ def test_install_gate_passes_and_set_is_promoted(bucket: DirBucket, tmp_path: Pa
     assert (target / PJRT_LIBRARY).is_file()
 
 
-@pytest.mark.parametrize("major", [10, 99])
-def test_install_gate_passes_for_any_rocm_major(
-    bucket: DirBucket, tmp_path: Path, runner: HostRunner, major: int
-) -> None:
-    version = f"0.10.2+rocm{major}.2.0"
-    wheels = make_wheels(tmp_path / "w", version=version, pythons=(OWN,), major=major)
-    staged = staged_in(bucket, tmp_path, wheels, rocm_version=f"{major}.2.0")
+def test_install_gate_passes_for_other_rocm_major(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+    version = "0.10.2+rocm10.2.0"
+    wheels = make_wheels(tmp_path / "w", version=version, pythons=(OWN,), major=10)
+    staged = staged_in(bucket, tmp_path, wheels, rocm_version="10.2.0")
     gates = (inspection.GATE, coverage_gate.GATE, install_gate.make_gate(with_=only_uv))
     evidences = run_gates(bucket, staged, gates, runner, Steps())
     assert [evidence.findings for evidence in evidences] == [()] * 4
     done = promote(bucket, staged, policy_for_made_up_libraries())
     line = install_line(done.wheel_set, "http://127.0.0.1/simple/")
-    assert line.split()[4:] == [f"jax-rocm{major}-plugin=={version}", "jax==0.10.2"]
+    assert line.split()[4:] == [f"jax-rocm10-plugin=={version}", "jax==0.10.2"]
 
 
 def test_install_gate_skips_missing_python_and_unpacks(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
@@ -161,51 +151,23 @@ def test_install_gate_skips_missing_python_and_unpacks(bucket: DirBucket, tmp_pa
     assert promote(bucket, staged, policy_for_made_up_libraries()).new
 
 
-def test_install_gate_reports_wrong_tag(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
-    wheels = make_wheels(tmp_path / "w", pythons=(ABSENT,))
-    staged = staged_in(bucket, tmp_path, wheels, (ABSENT, "3.98"))
-    evidence = installed(bucket, staged, runner, with_=configured_installers)
-    assert evidence.counts == {"collected": 6, "run": 2, "passed": 0, "failed": 2, "known": 0, "skipped": 4}
-    assert "for Python 3.98" in told(evidence)
-
-
-@pytest.mark.parametrize("with_", [only_pip, only_uv])
-def test_install_gate_reports_tampered_wheel(bucket: DirBucket, tmp_path: Path, runner: HostRunner, with_: Any) -> None:
-    wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
-    staged = staged_in(bucket, tmp_path, wheels)
-    made = pjrt(loader="evil = True\n")
-    path = bucket.path(staged.file(wheels[0].wheel.filename))
-    path.unlink()
-    path.write_bytes(set_wheel(made, tmp_path / "w").data)
-    message = told(installed(bucket, staged, runner, with_=with_))
-    assert message.startswith("install-failed: ")
-    assert "hash" in message.lower()
-
-
 def with_pjrt(tmp_path: Path, made: Any) -> list[SetWheel]:
     wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
     return [set_wheel(made, tmp_path / "w", {PJRT_LIBRARY: ("gfx942", "gfx950")}), *wheels[1:]]
 
 
 SILENT = "def initialize():\n    pass\n"
-ONE_LINE = "import sys\n\ndef initialize():\n    sys.stderr.write({!r})\n"
-RIGHT = "jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: no AMD GPU was found. "
-GOES_ON = "JAX goes on without it; JAX_PLATFORMS=cpu silences this message.\n"
-
-
-FORM = "loader-form: loader after uv for Python"
+LAX = "import sys\n\ndef initialize():\n    sys.stderr.write({!r})\n".format(
+    "jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: no AMD GPU was found. "
+    "JAX goes on without it; JAX_PLATFORMS=cpu silences this message.\n"
+)
+"""A loader that warns with JAX_PLATFORMS=rocm too, instead of failing."""
 
 
 @pytest.mark.parametrize(
     ("loader", "start", "reason"),
     [
-        (SILENT, "loader-silent: loader after uv for Python", "no reason was printed"),
-        (ONE_LINE.format(RIGHT + "\n"), FORM, "expected one warning that ends in"),
-        (ONE_LINE.format(RIGHT + GOES_ON + RIGHT + GOES_ON), FORM, "expected one warning that ends in"),
-        (ONE_LINE.format("Traceback\n" + RIGHT + GOES_ON), FORM, "expected one warning that ends in"),
-        (ONE_LINE.format(RIGHT.replace("+rocm7.2.0", "") + GOES_ON), FORM, "the warning does not begin with"),
-        (ONE_LINE.format(RIGHT.replace("no AMD GPU", "no luck") + GOES_ON), FORM, "the warning does not begin with"),
-        (ONE_LINE.format(RIGHT + GOES_ON), FORM, "with JAX_PLATFORMS=rocm"),
+        (LAX, "loader-form: loader after uv for Python", "with JAX_PLATFORMS=rocm"),
         ("import no_such_module\n", "", "import jax_plugins.xla_rocm7 failed: ModuleNotFoundError"),
         ("def initialize():\n    raise ValueError('no')\n", "", "jax.devices() failed: ValueError: no"),
     ],
@@ -227,28 +189,19 @@ def test_install_gate_warns_of_published_loader(bucket: DirBucket, tmp_path: Pat
     assert [(finding.code, str(finding.severity)) for finding in evidence.findings] == [("loader-silent", "warning")]
 
 
-@pytest.mark.parametrize("with_", [only_pip, only_uv])
-@pytest.mark.parametrize("as_published", [False, True])
-def test_install_gate_reports_unforbidden_pair(
-    bucket: DirBucket, tmp_path: Path, runner: HostRunner, with_: Any, as_published: bool
-) -> None:
+def test_install_gate_reports_unforbidden_pair(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
     made = pjrt()
     made.replace("Requires-Dist", "jaxlib>=0.10.2")
-    first, *others = with_pjrt(tmp_path, made)
-    if as_published:
-        first = replace(first, wheel=replace(first.wheel, source_sha256=first.wheel.sha256))
-    evidence = installed(bucket, staged_in(bucket, tmp_path, [first, *others]), runner, with_=with_)
-    assert evidence.outcome is (Outcome.PASSED if as_published else Outcome.FAILED)
-    (finding,) = evidence.findings
-    assert finding.code == "pair-accepted"
-    assert f"{first.wheel.filename} can be installed with jaxlib 0.11.0, with which it was neither" in finding.message
-    assert ("ci_build repair" in finding.remedy) is as_published
+    staged = staged_in(bucket, tmp_path, with_pjrt(tmp_path, made))
+    evidence = installed(bucket, staged, runner, with_=configured_installers)
+    assert evidence.outcome is Outcome.FAILED
+    assert [finding.code for finding in evidence.findings] == ["pair-accepted"] * 2
+    assert "can be installed with jaxlib 0.11.0, with which it was neither" in evidence.findings[0].message
 
 
 @pytest.mark.parametrize(
     ("version", "requirement", "accepted"),
     [
-        ("1.0.0", "jaxlib>=0.8", False),
         ("0.10.2+rocm7.2.0", "jaxlib<=0.10.2,>=0.10.2", False),
         ("1.0.0", "jaxlib", True),
     ],
@@ -268,38 +221,25 @@ def test_install_gate_resolves_kernels_with_too_old_jaxlib(
     assert not accepted or "can be installed with jaxlib 0.7.2" in found[0].message
 
 
-@pytest.mark.parametrize("with_", [only_pip, only_uv])
-def test_install_gate_ignores_same_names_in_user_index(
-    bucket: DirBucket, tmp_path: Path, runner: HostRunner, with_: Any
-) -> None:
+def test_install_gate_reports_same_names_in_user_index(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
     other = plugin(python=OWN)
     other.files["jax_rocm7_plugin/extra.py"] = b""
     path = other.write(tmp_path / "ordinary")
     path.rename(path.with_name(path.name.replace("-cp", "-1-cp", 1)))  # pip prefers a higher build number
-    message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner, with_=with_))
+    message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner, with_=configured_installers))
     assert message.startswith("resolution-elsewhere: resolution by")
     assert "the resolver chose jax-rocm7-plugin with sha256" in message
 
 
-def test_install_gate_reports_wrong_library(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
-    first, *others = make_wheels(tmp_path / "w", pythons=(OWN,))
-    lie = replace(first.wheel.members[0], sha256="0" * 64)
-    wheels = [replace(first, wheel=replace(first.wheel, members=(lie,))), *others]
-    message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner))
-    assert f"{PJRT_LIBRARY} has sha256" in message
-    assert "the wheel set has 0000" in message
-
-
-@pytest.mark.parametrize("with_", [only_pip, only_uv])
 def test_install_gate_reports_unsatisfiable_requirements(
-    bucket: DirBucket, tmp_path: Path, runner: HostRunner, with_: Any
+    bucket: DirBucket, tmp_path: Path, runner: HostRunner
 ) -> None:
     made = pjrt()
     made.replace("Requires-Dist", "jaxlib<0.9")
-    wheels = with_pjrt(tmp_path, made)
-    message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner, with_=with_))
-    assert message.startswith("dependencies-failed: ")
+    staged = staged_in(bucket, tmp_path, with_pjrt(tmp_path, made))
+    evidence = installed(bucket, staged, runner, with_=configured_installers)
+    assert [finding.code for finding in evidence.findings] == ["dependencies-failed"] * 2
 
 
 def test_install_gate_reports_inconsistent_installation(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
@@ -309,65 +249,3 @@ def test_install_gate_reports_inconsistent_installation(bucket: DirBucket, tmp_p
     lock = 'lock-version = "1.0"\ncreated-by = "test"\npackages = []\n'
     bucket.path(staged.file("pylock.toml")).write_text(lock)  # locks nothing, so nothing is resolved
     assert told(installed(bucket, staged, runner)).startswith("install-inconsistent: ")
-
-
-def test_install_gate_reports_unavailable_pin(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
-    wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
-    staged = staged_in(bucket, tmp_path, wheels, pins={"jax": "9.9.9"})
-    message = told(installed(bucket, staged, runner))
-    assert message.startswith("dependencies-failed: ")
-    assert "jax==9.9.9" in message
-
-
-class Cheat(Uv):
-    """A runner that installs from another index."""
-
-    def __init__(self, folder: Path, runner: HostRunner) -> None:
-        super().__init__(find_uv_bin(), pip_config(runner))
-        self.folder = folder
-
-    def install_staged(self, python: Path, requirements: Path, index: str) -> Any:
-        command = super().install_staged(python, requirements, index)
-        return replace(command, argv=(*command.argv, f"--find-links={self.folder}", "--no-index"))
-
-
-def test_install_gate_refuses_wheels_of_other_origin(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
-    wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
-    staged = staged_in(bucket, tmp_path, wheels)
-    folder = bucket.path(staged.file("wheels.json")).parent
-    evidence = installed(bucket, staged, runner, with_=lambda *_: (Cheat(folder, runner),))
-    assert "install-elsewhere" in told(evidence)
-
-
-class Elsewhere:
-    """A bucket that is not a folder, so its objects are downloaded."""
-
-    def __init__(self, bucket: DirBucket) -> None:
-        self._bucket = bucket
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._bucket, name)
-
-    def fetch(self, key: str, folder: Path) -> Path:
-        path = folder / key.rpartition("/")[2]
-        path.write_bytes(self._bucket.get(key))
-        return path
-
-
-def test_install_gate_works_with_remote_bucket(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
-    staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=(OWN,)))
-    gate = install_gate.make_gate({OWN: Path(sys.executable)}, with_=only_uv)
-    (evidence,) = run_gates(cast("Bucket", Elsewhere(bucket)), staged, [gate], runner, Steps())
-    assert (evidence.findings, evidence.counts["run"]) == ((), 5)
-
-
-def test_install_gate_leaves_no_files(
-    bucket: DirBucket, tmp_path: Path, runner: HostRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    wheels = with_pjrt(tmp_path, pjrt(loader="import no_such_module\n"))
-    installed(bucket, staged_in(bucket, tmp_path, wheels), runner)
-    assert list(scratch.iterdir()) == []
-    assert read_staged(bucket, staged_in(bucket, tmp_path, wheels))

@@ -41,29 +41,18 @@ class EventWriter:
     def __init__(self, folder: Path, name: str) -> None:
         self.name, self.pid = name, _getpid()
         self._path = str(folder / f"{name}.jsonl")
-        self._reserve = _open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def write(self, event: str, **more: object) -> None:
         """Append an event; exit if this fails, since the results of the process would be unknown."""
         line = (_dumps({"event": event, "at": round(_now(), 3), **more}) + "\n").encode()
         try:
-            file = self._file()
+            file = _open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             done = _write(file, line)
             _close(file)
         except OSError:
             _leave(LOST)
         if done != len(line):
             _leave(LOST)
-
-    def _file(self) -> int:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        try:
-            return _open(self._path, flags, 0o644)
-        except OSError:
-            # If a test leaked all descriptors, use the reserved one.
-            with contextlib.suppress(OSError):
-                _close(self._reserve)
-            return _open(self._path, flags, 0o644)
 
 
 class WorkerPlugin:
