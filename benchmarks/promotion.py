@@ -21,7 +21,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from unittest.mock import patch
@@ -37,11 +37,11 @@ from promotion.index.publish import publish
 from promotion.index.reader import IndexedWheel
 from promotion.promote import promote
 from promotion.stage import write_if_changed
-from promotion.storage.bucket import Bucket
+from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.bucket_url import open_bucket
 from promotion.storage.keys import METADATA_SUFFIX, ReleasedIndex
 from tests.support.promoting import NOW, POLICY, staged_in
-from tests.support.wheel_sets import padded_wheels
+from tests.support.wheel_sets import SetWheel, make_wheels
 
 PROJECTS, SET_MB = 60, 500
 AT_ONCE, REPEAT = 16, 5
@@ -185,7 +185,12 @@ def from_listing(bucket: Bucket, released: ReleasedIndex) -> None:
 
 def moving(bucket: Bucket, folder: Path, megabytes: int) -> Move:
     """Promote a set of the given size."""
-    wheels = padded_wheels(folder / "wheels", megabytes * 10**6)
+    made = make_wheels(folder / "wheels", pythons=("3.12",))
+    padding = bytes(megabytes * 10**6 // len(made))  # before an archive, where zip ignores it
+    wheels = []
+    for wheel in made:
+        data = padding + wheel.data
+        wheels.append(SetWheel(data=data, wheel=replace(wheel.wheel, size=len(data), sha256=sha256_of(data))))
     staged = staged_in(bucket, folder, wheels, python_versions=("3.12",))
     counting, calls = counted(bucket)
     begin = time.perf_counter()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -68,18 +67,16 @@ class ClusterProcesses:
         self.notes.mkdir()
         self.work.mkdir()
 
-    def scheduler(self, *words: str) -> str:
-        """Start a scheduler and return its address."""
+    def scheduler(self, *words: str) -> None:
+        """Start a scheduler."""
         scheme = "tls" if self.tls else "tcp"
-        command = ("-m", "ci_build.cli", "cluster", "scheduler", f"{scheme}://127.0.0.1:0", *words)
-        self._start("scheduler", *command)
+        self._start("scheduler", "-m", "ci_build.cli", "cluster", "scheduler", f"{scheme}://127.0.0.1:0", *words)
         self.address = until(lambda: re.search(r"scheduler at (\S+)", self.output("scheduler")))[1]
-        return self.address
 
-    def worker(self, name: str, *words: str, root: Path = ROOT, cache: Path | None = None) -> None:
+    def worker(self, name: str, *words: str) -> None:
         """Start a worker; see `wait` for its arrival."""
-        own = ("--name", name, "--cache-dir", str(cache or self.folder / name), "--jobs=1", "--memory=1000")
-        self._start(name, "-m", "tests.support.cluster_worker", self.address, *own, *words, root=root)
+        own = ("--name", name, "--cache-dir", str(self.folder / name), "--jobs=1", "--memory=1000")
+        self._start(name, "-m", "tests.support.cluster_worker", self.address, *own, *words)
 
     def workers(self, *names: str) -> None:
         """Start workers and wait for them."""
@@ -92,18 +89,19 @@ class ClusterProcesses:
         """Wait until a worker has connected to a scheduler."""
         until(lambda: f"worker {name} at " in self.output(name))
 
-    def _start(self, name: str, *words: str, root: Path = ROOT) -> None:
+    def _start(self, name: str, *words: str) -> None:
         tls = [word for option, path in self.tls.items() for word in (f"--cluster-{option}", str(path))]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                (sys.executable, *words, *tls), cwd=root, stdout=log, stderr=log, env=_environment(root)
+                (sys.executable, *words, *tls), cwd=ROOT, stdout=log, stderr=log, env=environment
             )
 
     def output(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
 
-    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
-        self.processes[name].send_signal(number)
+    def kill(self, name: str) -> None:
+        self.processes[name].kill()
 
     def request(self) -> ClusterRequest:
         tls = {name: str(path) for name, path in self.tls.items()}
@@ -118,12 +116,12 @@ class ClusterProcesses:
         """Return the processes that ran a task."""
         return [int(path.name.split(".")[-2]) for path in self.notes.glob(f"{name}.[0-9]*")]
 
-    def client(self, lines: Lines | None = None, patience: float = 60.0) -> Cluster:
-        return Cluster.connect(self.request(), lines or Lines(), patience=patience)
+    def client(self, lines: Lines | None = None) -> Cluster:
+        return Cluster.connect(self.request(), lines or Lines(), patience=60.0)
 
-    def run(self, tasks: Sequence[Task], lines: Lines | None = None, patience: float = 60.0) -> dict[str, TaskResult]:
+    def run(self, tasks: Sequence[Task], lines: Lines | None = None) -> dict[str, TaskResult]:
         """Return the results of tasks by label."""
-        with self.client(lines, patience) as cluster:
+        with self.client(lines) as cluster:
             return {result.task.label: result for result in cluster.run(tasks, self.work)}
 
     def client_argv(self, *names: str, seconds: float) -> tuple[str, ...]:
@@ -134,9 +132,7 @@ class ClusterProcesses:
 
     def stop(self) -> None:
         for process in self.processes.values():
-            with suppress(ProcessLookupError):
-                process.send_signal(signal.SIGCONT)
-                process.terminate()
+            process.terminate()
         for process in self.processes.values():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(10)
@@ -153,10 +149,6 @@ def cluster_processes(folder: Path, tls: Mapping[str, Path] | None = None) -> It
         yield cluster
     finally:
         cluster.stop()
-
-
-def _environment(root: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def alive(pid: int) -> bool:

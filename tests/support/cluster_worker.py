@@ -31,10 +31,9 @@ def echo(arguments: Mapping[str, Any], context: TaskContext) -> dict[str, Any]:
     return {**arguments, "inputs": texts, "pid": os.getpid()}
 
 
-def note(arguments: Mapping[str, Any], name: str = "") -> None:
+def note(arguments: Mapping[str, Any]) -> None:
     """Record that this process runs a task."""
-    folder = Path(arguments["notes"])
-    (folder / f"{name or arguments['name']}.{os.getpid()}.{time.monotonic_ns()}").touch()
+    Path(arguments["notes"], f"{arguments['name']}.{os.getpid()}.{time.monotonic_ns()}").touch()
 
 
 def sleep(arguments: Mapping[str, Any], context: TaskContext) -> int:

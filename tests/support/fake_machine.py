@@ -102,12 +102,9 @@ class FakeMachine:
             self.write(f"{prefix}/lib/{name}", "")
         return self
 
-    def distribution(
-        self, name: str, version: str, *requires: str, files: Sequence[Path] = (), site: Path | None = None
-    ) -> Self:
+    def distribution(self, name: str, version: str, *requires: str, files: Sequence[Path] = ()) -> Self:
         """Write a package's dist-info with METADATA and RECORD, as pip does."""
-        site = site or self.site
-        info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+        info = self.site / f"{name.replace('-', '_')}-{version}.dist-info"
         info.mkdir(parents=True)
         lines = [
             "Metadata-Version: 2.4",
@@ -117,26 +114,21 @@ class FakeMachine:
         ]
         (info / "METADATA").write_text("\n".join(lines) + "\n")
         with (info / "RECORD").open("w", newline="") as file:
-            csv.writer(file).writerows((str(f.relative_to(site)), "sha256=x", f.stat().st_size) for f in files)
+            csv.writer(file).writerows((str(f.relative_to(self.site)), "sha256=x", f.stat().st_size) for f in files)
         return self
 
-    def native(
-        self, part: str, major: int = 7, version: str = "0.10.2", *, silent: bool = False, **changes: Any
-    ) -> Self:
+    def native(self, part: str, major: int = 7, version: str = "0.10.2", **changes: Any) -> Self:
         """Write the pjrt or plugin package, with one library that needs HIP.
 
         Args:
             part: pjrt or plugin.
-            silent: omit build_info and the requirement of pjrt, like packages of other vendors.
             changes: changes of build_info.json.
         """
         targets = changes.pop("targets", ("gfx942", "gfx950")) if part == "pjrt" else ()
         package = install(self.site, part, major, build_info([HIP], targets, version=version, **changes))
         needed = (HIP, "libc.so.6") if part == "pjrt" else (*PLUGIN_NEEDED, "libc.so.6")
         tiny_elf(package / ("xla_rocm_plugin.so" if part == "pjrt" else "_linalg.so"), needed=needed)
-        if silent:
-            (package / "build_info.json").unlink()
-        requires = [] if silent else ["jaxlib<=0.10.2,>=0.10.2"]
+        requires = ["jaxlib<=0.10.2,>=0.10.2"]
         if part == "plugin":
             requires.append(f"jax-rocm{major}-pjrt=={version}")
         files = [path for path in package.iterdir() if path.is_file()]

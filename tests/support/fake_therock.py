@@ -27,10 +27,10 @@ def nightly(days: int, release: str = "7.15.0") -> str:
     return f"{release}a{datetime.now(UTC).date() - timedelta(days=days):%Y%m%d}"
 
 
-def names_of(version: str, families: Sequence[str] = FAMILIES) -> list[str]:
+def names_of(version: str) -> list[str]:
     """Return the names that one nightly adds: Linux and Windows, with and without tests."""
     systems = ("linux", "windows")
-    return [f"therock-dist-{os}-{f}{t}-{version}.tar.gz" for os in systems for f in families for t in ("", "-tests")]
+    return [f"therock-dist-{os}-{f}{t}-{version}.tar.gz" for os in systems for f in FAMILIES for t in ("", "-tests")]
 
 
 def page_of(names: Sequence[str]) -> str:

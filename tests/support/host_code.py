@@ -24,19 +24,10 @@ _OPCODE_IN_OFFSET = b"\x48\x8d\x35\x00\x00\x00\xe8"
 """lea rsi, [rip + x], where x contains the opcode of a call."""
 
 
-def kernel_bundle(
-    kernels: Mapping[str, Sequence[str]], variables: Mapping[str, Mapping[str, int]] | None = None
-) -> bytes:
-    """Return a bundle with kernels by target.
-
-    Args:
-        variables: target -> variable -> size in bytes.
-    """
-    held = variables or {}
+def kernel_bundle(kernels: Mapping[str, Sequence[str]]) -> bytes:
+    """Return a bundle with kernels by target."""
     parts = [("host-x86_64-unknown-linux--", b"")]
-    parts += [
-        (f"hipv4-amdgcn-amd-amdhsa--{t}", whole_code(t, names, variables=held.get(t))) for t, names in kernels.items()
-    ]
+    parts += [(f"hipv4-amdgcn-amd-amdhsa--{target}", whole_code(target, names)) for target, names in kernels.items()]
     packed = bundle.pack(bundle.build(parts))
     return packed + bytes(-len(packed) % 4096)
 

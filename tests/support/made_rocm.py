@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import lzma
 import tarfile
 import tomllib
 from collections.abc import Callable, Sequence
@@ -19,7 +18,6 @@ VERSION = "7.10.0a20251120"
 NAME = f"therock-dist-linux-gfx94X-dcgpu-{VERSION}.tar.gz"
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "gz": igzip.compress,
-    "xz": lambda data: lzma.compress(data, preset=0),
     "zst": zstandard.ZstdCompressor(write_checksum=True).compress,
 }
 TOOLS = (
@@ -112,8 +110,8 @@ def lay_out(root: Path, layout: str, targets: Sequence[str]) -> None:
         (root / name).symlink_to(target)
 
 
-def tarball(root: Path, extra: bytes = b"", compression: str = "gz") -> bytes:
-    """Return the tree as .tar.gz or another format of `COMPRESS`, with the same bytes each time.
+def tarball(root: Path, extra: bytes = b"") -> bytes:
+    """Return the tree as .tar.gz, with the same bytes each time.
 
     Args:
         extra: content of an additional file, to make the archive larger.
@@ -129,4 +127,4 @@ def tarball(root: Path, extra: bytes = b"", compression: str = "gz") -> bytes:
             info = tarfile.TarInfo("./include/extra.h")
             info.size = len(extra)
             tar.addfile(info, io.BytesIO(extra))
-    return COMPRESS[compression](file.getvalue())
+    return igzip.compress(file.getvalue())

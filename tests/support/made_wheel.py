@@ -32,11 +32,11 @@ MACHS = {"gfx906": 0x2F, "gfx942": 0x4C, "gfx950": 0x4F, "gfx1100": 0x41, "gfx9-
 """EF_AMDGPU_MACH values (LLVM, "User Guide for AMDGPU Backend")."""
 
 
-def code_object(mach: int, size: int = 512) -> bytes:
+def code_object(mach: int) -> bytes:
     """Return the header of an AMDGPU code object, followed by zeros."""
     ident = b"\x7fELF\x02\x01\x01\x40\x03" + bytes(7)
     header = ident + struct.pack("<HHIQQQIHHHHHH", 3, 224, 1, 0, 0, 0, mach, 64, 0, 0, 0, 0, 0)
-    return header.ljust(size, b"\1")
+    return header.ljust(512, b"\1")
 
 
 def fat_binary(targets: Sequence[str] = ("gfx942", "gfx950"), machs: dict[str, int] | None = None) -> bytes:

@@ -42,9 +42,9 @@ class MemoryBucket:
         self._lock = threading.RLock()
         self.after_write = after_write
 
-    def copied(self, after_write: Write = lambda _: None) -> MemoryBucket:
+    def copied(self) -> MemoryBucket:
         """Return another bucket with the same objects."""
-        other = MemoryBucket(after_write)
+        other = MemoryBucket()
         with self._lock:
             other._objects = dict(self._objects)
         return other

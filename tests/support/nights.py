@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -96,13 +96,11 @@ class Nights:
         return cli.run([command, *more, *places, *((f"--bucket={self.bucket}",) if bucket else ()), *words])
 
 
-def record_passes(
-    bucket: Bucket, staged: StagedSet, gates: Sequence[str], details: Mapping[str, object] | None = None
-) -> list[Evidence]:
-    """Store evidence of passed gates, with these details, that satisfies the policy of nightly sets."""
+def record_passes(bucket: Bucket, staged: StagedSet, gates: Sequence[str]) -> list[Evidence]:
+    """Store evidence of passed gates that satisfies the policy of nightly sets."""
     wheel_set = read_staged(bucket, staged)
     found = [
-        replace(item, started=now(), ended=now(), details=details or _details(item))
+        replace(item, started=now(), ended=now(), details=_details(item))
         for item in passing_evidence(wheel_set, load_policy(staged.index, channel="nightly"))
         if item.gate in gates
     ]

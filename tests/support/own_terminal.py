@@ -24,13 +24,13 @@ class Printed:
 
 
 @contextmanager
-def own_terminals(columns: int, lines: int = 24) -> Iterator[Printed]:
-    """Connect sys.stdout and sys.stderr to two terminals of this size until the end of the block."""
+def own_terminals(columns: int) -> Iterator[Printed]:
+    """Connect sys.stdout and sys.stderr to two terminals of this width until the end of the block."""
     printed, before = Printed(), (sys.stdout, sys.stderr)
     streams, threads = [], []
     for name in ("out", "err"):
         ours, theirs = os.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         settings = termios.tcgetattr(theirs)
         settings[1] &= ~termios.OPOST  # no carriage returns
         termios.tcsetattr(theirs, termios.TCSANOW, settings)

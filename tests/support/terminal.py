@@ -20,7 +20,7 @@ import pyte
 ROOT = Path(__file__).resolve().parents[2]
 _CI = ("CI", "GITHUB_ACTIONS", "GITLAB_CI", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE")
 _SECONDS = 300.0
-"""Time after which a program is killed, for example because it waits for keys."""
+"""Time after which a program is killed."""
 
 _REDRAW = re.compile(rb"(?=\r\x1b\[2K)")
 """Place where rich erases what it drew; on a busy machine, one read has several drawings."""
@@ -34,13 +34,11 @@ class Shown:
         frames: contents of the screen during the run.
         lines: all lines after the run, with those that left the screen at the top.
         raw: bytes that the program wrote.
-        out: standard output, if it was no terminal.
     """
 
     frames: list[list[str]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     raw: bytes = b""
-    out: str = ""
     code: int = 0
     cursor: bool = True
 
@@ -57,29 +55,23 @@ def show(
     argv: Sequence[str],
     *,
     columns: int = 80,
-    lines: int = 24,
     env: Mapping[str, str] | None = None,
-    pipe: bool = False,
     cwd: Path = ROOT,
-    keys: Sequence[tuple[str, str]] = (),
     during: Callable[[subprocess.Popen[bytes], list[str]], None] = lambda _process, _frame: None,
 ) -> Shown:
-    """Run a program on a pseudo-terminal of the given size.
+    """Run a program on a pseudo-terminal with 24 lines.
 
     Args:
-        pipe: whether standard output is a pipe instead of the terminal.
-        keys: texts that the screen shows, in order, each with the keys that are pressed then.
         during: called with the process and the content of the screen after each output.
     """
-    screen = pyte.HistoryScreen(columns, lines, history=10_000, ratio=0.5)
+    screen = pyte.HistoryScreen(columns, 24, history=10_000, ratio=0.5)
     stream, shown = pyte.ByteStream(screen), Shown()
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     inherited = {name: value for name, value in os.environ.items() if name not in _CI}
     environment = {**inherited, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **(env or {})}
-    out = subprocess.PIPE if pipe else theirs
     process = subprocess.Popen(
-        argv, stdin=theirs, stdout=out, stderr=theirs, env=environment, cwd=cwd, start_new_session=True
+        argv, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=cwd, start_new_session=True
     )
     os.close(theirs)
     limit = threading.Timer(_SECONDS, process.kill)
@@ -90,11 +82,7 @@ def show(
             for part in filter(None, _REDRAW.split(data)):
                 stream.feed(part)
                 shown.frames.append([line.rstrip() for line in screen.display])
-                if keys and any(keys[0][0] in line for line in shown.frames[-1]):
-                    os.write(ours, keys[0][1].encode())
-                    keys = keys[1:]
                 during(process, shown.frames[-1])
-        shown.out = process.communicate(timeout=30)[0].decode() if pipe else ""
         shown.code = process.wait(30)
     finally:
         limit.cancel()

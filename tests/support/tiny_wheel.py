@@ -37,13 +37,8 @@ def make_wheel(
     name: str = NAME,
     modes: Mapping[str, int] | None = None,
     members: Mapping[str, bytes] | None = None,
-    level: int | None = None,
 ) -> Path:
-    """Write a wheel with zipfile; `members` replaces `files` and contains every member, including RECORD.
-
-    Args:
-        level: level of zlib, from 1 (fastest) to 9; None means zlib's default.
-    """
+    """Write a wheel with zipfile; `members` replaces `files` and contains every member, including RECORD."""
     path = folder / name
     info = "-".join(name.split("-")[:2]) + ".dist-info"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -51,7 +46,7 @@ def make_wheel(
             entry = zipfile.ZipInfo(member, (2020, 2, 2, 2, 2, 2))
             entry.external_attr = (0o100000 | (modes or {}).get(member, 0o644)) << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(entry, data, compresslevel=level)
+            archive.writestr(entry, data)
     return path
 
 

@@ -226,17 +226,6 @@ def _made_wheels(version: str, pythons: Sequence[str], major: int) -> tuple[SetW
     return tuple(wheels)
 
 
-def padded_wheels(folder: Path, size: int) -> list[SetWheel]:
-    """Return wheels of a set for one Python with a given total size: zeros before each archive, which zip ignores."""
-    wheels = make_wheels(folder, pythons=("3.12",))
-    padding = bytes(size // len(wheels))
-    return [
-        SetWheel(data=data, wheel=replace(wheel.wheel, size=len(data), sha256=hashlib.sha256(data).hexdigest()))
-        for wheel in wheels
-        for data in (padding + wheel.data,)
-    ]
-
-
 def make_set(wheels: Sequence[SetWheel], **changes: Any) -> WheelSet:
     """Return the set of some wheels, by default for their Pythons; `changes` are fields of the set."""
     found = {tag.removeprefix("cp3") for wheel in wheels for tag in wheel.wheel.filename.split("-") if "cp3" in tag}

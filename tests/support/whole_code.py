@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgpack
@@ -39,23 +39,19 @@ def whole_code(
     names: Sequence[str] = ("_Z3addv",),
     *,
     mach: int | None = None,
-    variables: Mapping[str, int] | None = None,
 ) -> bytes:
     """Return a code object of version 6 with kernels.
 
     Args:
         mach: EF_AMDGPU_MACH of another processor.
-        variables: exported variable -> size in bytes.
     """
-    held = variables or {}
     gfx = GfxTarget.parse(target)
     note = _note(target, names)
     strings = b"\0" + b"".join(f"{name}\0{name}.kd\0".encode() for name in names)
-    first_variable, strings = len(strings), strings + b"".join(f"{name}\0".encode() for name in held)
     # The note, the symbols and their names come before the descriptors, in a file without gaps.
     at = {".note": 64 + 5 * 56}
     at[".dynsym"] = at[".note"] + len(note)
-    at[".dynstr"] = at[".dynsym"] + 24 * (1 + 2 * len(names) + len(held))
+    at[".dynstr"] = at[".dynsym"] + 24 * (1 + 2 * len(names))
     at[".rodata"] = _up(at[".dynstr"] + len(strings), 64)
     at[".text"] = _up(at[".rodata"] + 64 * len(names), 256)
     at[".dynamic"] = at[".text"] + 256 * len(names)
@@ -70,9 +66,6 @@ def whole_code(
         symbols += struct.pack("<IBBHQQ", string + len(name) + 1, 0x11, 0, 4, descriptor, 64)
         descriptors += _descriptor(code - descriptor)
         string += 2 * len(name) + 5
-    for name, size in held.items():
-        symbols += struct.pack("<IBBHQQ", first_variable, 0x11, 3, 4, at[".rodata"], size)
-        first_variable += len(name) + 1
     content = {
         ".note": note, ".dynsym": symbols, ".dynstr": strings, ".rodata": descriptors, ".dynamic": dynamic,
         ".text": (b"\x00\x00\x80\xbf" * 63 + _END) * len(names),

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -52,20 +52,16 @@ class Bare:
     """A running container.
 
     Attributes:
-        user: `uid:gid` of commands.
-        home: HOME of commands.
+        id: id of the container.
     """
 
     engine: docker.Docker
     id: str
-    user: str = "0:0"
-    home: str = "/root"
 
     def run(self, *words: str, cwd: str = "/", stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
         """Run a command until it ends; standard output and error are merged."""
-        argv = [self.engine.program, "exec", "--interactive", f"--user={self.user}", f"--workdir={cwd}"]
         done = subprocess.run(
-            [*argv, f"--env=HOME={self.home}", self.id, *words],
+            [self.engine.program, "exec", "--interactive", f"--workdir={cwd}", self.id, *words],
             env=self.engine.environment,
             input=stdin,
             stdout=subprocess.PIPE,
@@ -108,48 +104,29 @@ def image(engine: Engine, suite: str) -> str:
 
 
 @contextlib.contextmanager
-def running(
-    engine: docker.Docker,
-    suite: str,
-    index: Index,
-    *,
-    user: str = "0:0",
-    home: str = "/root",
-    mounts: Sequence[str] = (),
-    ports: Sequence[int] = (),
-) -> Iterator[Bare]:
-    """Run a container with an empty folder /clone until the end of the block.
-
-    Args:
-        suite: release of Debian.
-        user: `uid:gid` of the caller's commands; only root can write to HOME.
-        mounts: files of this machine that are mounted into the container.
-        ports: ports of servers on the loopback of this machine, which the container reaches at the same address.
-    """
+def running(engine: docker.Docker, suite: str, index: Index) -> Iterator[Bare]:
+    """Run a container of a release of Debian, with an empty folder /clone, until the end of the block."""
     name = image(engine, suite)
     addresses = {name: f"127.77.0.{number}" for number, (name, _) in enumerate(index.hosts, 1)}
     # On a machine, /dev/shm has half of the memory and runs programs; Docker gives 64 MB and forbids programs.
     argv = ["run", "--detach", "--rm", "--init", "--network=none", f"--cpuset-cpus={_CORES}", _SHARED_MEMORY]
     argv += [f"--add-host={name}:{address}" for name, address in addresses.items()]
-    bound = {path: path for path in mounts}
-    bound |= {index.settings["cert"]: CERTIFICATES} if "cert" in index.settings else {}
-    argv += [f"--mount=type=bind,source={source},target={target},readonly" for source, target in bound.items()]
+    settings = dict(index.settings)
+    if "cert" in settings:
+        argv.append(f"--mount=type=bind,source={settings['cert']},target={CERTIFICATES},readonly")
+        settings["cert"] = CERTIFICATES
     container = Bare(engine=engine, id=engine.ask(*argv, name, "sleep", str(_SECONDS)))
     try:
-        settings = {**index.settings, **({"cert": CERTIFICATES} if "cert" in index.settings else {})}
         text = "[global]\n" + "".join(f"{name} = {value}\n" for name, value in settings.items())
         container.must("tee", "/etc/pip.conf", stdin=text.encode())
-        container.must("install", "-d", "-o", user.partition(":")[0], "/clone")
-        container.must("install", "-d", home)
+        container.must("mkdir", "/clone")
         pid = int(engine.ask("container", "inspect", "--format={{.State.Pid}}", container.id))
-        relays = [(address, host) for host, address in zip(index.hosts, addresses.values(), strict=True)]
-        relays += [("127.0.0.1", ("127.0.0.1", port)) for port in ports]
         with contextlib.ExitStack() as stack:
-            for address, host in relays:
+            for host, address in zip(index.hosts, addresses.values(), strict=True):
                 server = stack.enter_context(_listening(pid, address, host[1]))
                 stack.callback(server.shutdown, socket.SHUT_RDWR)
                 threading.Thread(target=_relay, args=(server, host), daemon=True).start()
-            yield Bare(engine=engine, id=container.id, user=user, home=home)
+            yield container
     finally:
         engine.run("kill", container.id)
 
