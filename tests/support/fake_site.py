@@ -7,8 +7,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from core.targets import lists
+from tests.support.files import write_files
+from wheelkit.elf.writer import Export, shared_library
 
+ROOT = Path(__file__).parents[2]
+HIP = "libamdhip64.so.7"
 PJRT_NEEDED = (
     "librocprofiler-sdk.so.1",
     "librccl.so.1",
@@ -17,7 +21,7 @@ PJRT_NEEDED = (
     "libMIOpen.so.1",
     "librocblas.so.5",
     "librocm_smi64.so.1",
-    "libamdhip64.so.7",
+    HIP,
 )
 PLUGIN_NEEDED = ("libhipblas.so.3", "libhipsolver.so.1", "librocsolver.so.0", "libhipsparse.so.4", "libMIOpen.so.1")
 
@@ -58,6 +62,18 @@ def install(site: Path, part: str, major: int, info: Mapping[str, Any]) -> Path:
     (package / "version.py").write_text(f"__version__ = {info['version']!r}\n")
     (package / "build_info.json").write_text(json.dumps(info))
     return package
+
+
+def loader_site(site: Path, rocm: Path, files: Mapping[str, str]) -> None:
+    """Install both wheels with further files for all targets of XLA, and a ROCm with the libraries that they need."""
+    xla = {"xla_targets": list(lists()["compiler-supported"])}
+    (install(site, "pjrt", 7, build_info([HIP], **xla)) / "xla_rocm_plugin.so").touch()
+    install(site, "plugin", 7, build_info(PLUGIN_NEEDED, targets=(), **xla))
+    write_files(site, files)
+    (rocm / "lib").mkdir(parents=True)
+    for name in (HIP, *PLUGIN_NEEDED):
+        library = shared_library(name, [Export(name="hipGetDeviceCount", code=b"\xc3")])
+        (rocm / "lib" / name).write_bytes(library)
 
 
 def kfd_tree(folder: Path, *gpus: Mapping[str, int]) -> Path:

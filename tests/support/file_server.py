@@ -29,11 +29,8 @@ class Behaviour:
         pause: seconds before each 64 kB of a body.
         longer: difference of Content-Length from the real length.
         answers: statuses of the first responses, before normal operation.
-        answers_later: statuses of the responses after the first dropped connection.
         broken: path -> status of all responses.
-        hold_after: bytes of all bodies after which connections stall until `released` is set; 0 for never.
         holds: returns whether a connection stalls at an offset in a file until `released` is set.
-        stalled: number of connections that `holds` stalled.
         moved: path -> target of a redirect.
         etag: whether responses have an ETag; with `restless`, another one at each request.
         plain_plus: whether `+` in the URL means a space, as in some object stores.
@@ -46,11 +43,8 @@ class Behaviour:
     pause: float = 0
     longer: int = 0
     answers: list[int] = field(default_factory=list)
-    answers_later: list[int] = field(default_factory=list)
     broken: dict[str, int] = field(default_factory=dict)
-    hold_after: int = 0
     holds: Callable[[int], bool] = lambda _: False
-    stalled: int = 0
     released: threading.Event = field(default_factory=threading.Event)
     moved: dict[str, str] = field(default_factory=dict)
     etag: bool = True
@@ -112,14 +106,10 @@ class _Handler(BaseHTTPRequestHandler):
         limit = len(body)
         if told.drop_after and told.drops > 0 and limit > told.drop_after:
             told.drops -= 1
-            told.answers += told.answers_later
             limit, self.close_connection = told.drop_after, True
         for at in range(0, limit, 65536):
             time.sleep(told.pause)
             if told.holds(first + at):
-                told.stalled += 1
-                told.released.wait()
-            if told.hold_after and told.sent >= told.hold_after:
                 told.released.wait()
             piece = body[at : min(at + 65536, limit)]
             self.wfile.write(piece)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from core.model import Finding, Severity
 from core.process import Runner
 from promotion.gates.common.gate import Gate, GateContext
 from promotion.stage import read_staged, stage
-from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.silent import NoProcesses, Silent
@@ -61,12 +59,8 @@ def gate_findings(
         more: name -> content of further files of the set.
         changes: fields of the set.
     """
-    plain = make_set(wheels, **changes)
-    digests = {name: sha256_of(data) for name, data in (more or {}).items()}
-    sizes = {name: len(data) for name, data in (more or {}).items()}
-    wheel_set = replace(plain, files={**plain.files, **digests}, file_sizes={**plain.file_sizes, **sizes})
     bucket = DirBucket(folder / "bucket")
-    staged = stage(bucket, write_set(folder / "set", wheels, wheel_set, more))
+    staged = stage(bucket, write_set(folder / "set", wheels, make_set(wheels, more, **changes), more))
     checks = gate.run(gate_context(folder, bucket, staged, NoProcesses()))
     return [finding for check in checks for finding in check.findings]
 

@@ -18,13 +18,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from core.targets import lists
-from promotion.gates.load.machines import MACHINE_CHILD, Machine, as_json, machines
-from tests.support.fake_site import PLUGIN_NEEDED, build_info, install
-from wheelkit.elf.writer import Export, shared_library
+from promotion.gates.load.machines import MACHINE_CHILD, as_json, machines
+from tests.support.fake_site import loader_site
+from tests.support.files import write_files
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden" / "loader.json"
-HIP = "libamdhip64.so.7"
 _CHILD = "tests.support.loader_observation"
 _TABLES = "def registrations():\n    return {'early': 1}\n"
 _EXTENSION = """
@@ -68,30 +66,14 @@ class Scene:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.site, self.rocm = folder, folder / "site", folder / "rocm"
-        info = {"xla_targets": list(lists()["compiler-supported"])}
-        (install(self.site, "pjrt", 7, build_info([HIP], **info)) / "xla_rocm_plugin.so").touch()
-        install(self.site, "plugin", 7, build_info(PLUGIN_NEEDED, targets=(), **info))
-        for name, text in _FAKES.items():
-            (self.site / name).parent.mkdir(parents=True, exist_ok=True)
-            (self.site / name).write_text(text)
-        (self.rocm / "lib").mkdir(parents=True)
-        for name in (HIP, *PLUGIN_NEEDED):
-            library = shared_library(name, [Export(name="hipGetDeviceCount", code=b"\xc3")])
-            (self.rocm / "lib" / name).write_bytes(library)
-        for name in ("amdgcn/bitcode/ocml.bc", "llvm/bin/ld.lld"):
-            (self.rocm / name).parent.mkdir(parents=True)
-            (self.rocm / name).touch()
+        loader_site(self.site, self.rocm, _FAKES)
+        write_files(self.rocm, {"amdgcn/bitcode/ocml.bc": "", "llvm/bin/ld.lld": ""})
 
-    def rows(self) -> list[Machine]:
-        """Return the machines of the load gate."""
-        return list(machines(["gfx942", "gfx950"], "7.2.0", self.rocm, self.folder / "work"))
-
-    def observe(self, *names: str) -> dict[str, Any]:
-        """Return machine -> record of the loader's actions; without names, for all machines."""
+    def observe(self) -> dict[str, Any]:
+        """Return machine of the load gate -> record of the loader's actions."""
         found = {}
-        for name, machine in json.loads(as_json(self.rows(), "7.2.0")).items():
-            if names and name not in names:
-                continue
+        rows = list(machines(["gfx942", "gfx950"], "7.2.0", self.rocm, self.folder / "work"))
+        for name, machine in json.loads(as_json(rows, "7.2.0")).items():
             root = Path(tempfile.mkdtemp(dir=self.folder))
             argv = [sys.executable, "-m", _CHILD, str(root), json.dumps(machine)]
             path = f"{self.site}:{Path(__file__).parents[2]}"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +32,8 @@ def staged_in(
         changes: fields of the set.
     """
     files = {PYLOCK: lock.encode(), ROCM_LOCK: rocm_lock}
-    wheel_set, more = make_set(wheels, **changes), {name: data for name, data in files.items() if data}
-    digests = {name: hashlib.sha256(data).hexdigest() for name, data in more.items()}
-    sizes = {name: len(data) for name, data in more.items()}
-    wheel_set = replace(wheel_set, files={**wheel_set.files, **digests}, file_sizes={**wheel_set.file_sizes, **sizes})
+    more = {name: data for name, data in files.items() if data}
+    wheel_set = make_set(wheels, more, **changes)
     staged = stage(bucket, write_set(folder / wheel_set.digest, wheels, wheel_set, more))
     for evidence in passing_evidence(wheel_set):
         record(bucket, staged, evidence)

@@ -2,9 +2,8 @@
 
 `python -m tests.support.published_releases` does this for every release on the package index since 0.7.1, newest first,
 and records the results in tests/data/published_releases.json and in the table of docs/published-releases.md.
-`--only 0.11.1` limits it to some releases, `--rocm-version` gives the ROCm of `dist_wheels`, and `--render` only writes
-the table. With other `--targets`, nothing is recorded. The findings of the gates that are not errors are printed by
-code. One release takes 1 GB of disk and about two minutes on two cores.
+`--only 0.11.1` limits it to some releases, and `--rocm-version` gives the ROCm of `dist_wheels`. One release takes 1 GB
+of disk and about two minutes on two cores.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -66,8 +64,8 @@ def ci_build(*words: str, cache: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, check=False, capture_output=True, text=True, env=env, cwd=cache.parent)
 
 
-def try_release(major: int, release: str, given: str, targets: str, folder: Path) -> Row:
-    """Make and judge the set of a release for these targets, and return its row."""
+def try_release(major: int, release: str, given: str, folder: Path) -> Row:
+    """Make and judge the set of a release, and return its row."""
     wheels, out, cache = folder / "wheels", folder / "dist", folder / "cache"
     names = [f"{package_name(kind, major)}=={release}" for kind in ("pjrt", "plugin")]
     pip("download", "--quiet", "--no-deps", "--only-binary=:all:", f"--python-version={PYTHON}", f"--dest={wheels}",
@@ -81,7 +79,7 @@ def try_release(major: int, release: str, given: str, targets: str, folder: Path
     options = [f"--rocm-version={given}"] if given else []
     done = ci_build(
         "dist_wheels", "--payload=published", f"--jax-version={release}", f"--python-versions={PYTHON}",
-        f"--targets={targets}", f"--find-links={wheels}", f"--out={out}", *options, cache=cache,
+        f"--targets={TARGETS}", f"--find-links={wheels}", f"--out={out}", *options, cache=cache,
     )  # fmt: skip
     if done.returncode:
         row["refused"] = _last_error(done.stderr, folder)
@@ -89,12 +87,13 @@ def try_release(major: int, release: str, given: str, targets: str, folder: Path
         if adopted.returncode:
             return {**row, "adopt_refused": _last_error(adopted.stderr, folder)}
     made = json.loads((out / "wheels.json").read_text())
-    row |= {"rocm": made["rocm_version"], "version": _version(made["wheels"])}
+    (version,) = (wheel["version"] for wheel in made["wheels"] if wheel["name"].endswith("-pjrt"))
+    row |= {"rocm": made["rocm_version"], "version": version}
     gates: Sequence[str] = GATES
     if "refused" in row:
         # A refused release still has golden lists: a build from source of the same release is compared with them.
         gates = () if _golden(release).exists() else ("load",)
-    return {**row, "gates": {name: judge(name, out, cache, targets) for name in gates}}
+    return {**row, "gates": {name: judge(name, out, cache) for name in gates}}
 
 
 def _golden(release: str) -> Path:
@@ -115,10 +114,10 @@ def evidence(reports: Sequence[WheelReport]) -> Row:
     }
 
 
-def judge(gate: str, out: Path, cache: Path, targets: str) -> str:
-    """Return the outcome of a gate: passed, or the codes of its errors; print other findings; record golden lists."""
+def judge(gate: str, out: Path, cache: Path) -> str:
+    """Return the outcome of a gate: passed, or the codes of its errors; record missing golden lists."""
     release = json.loads((out / "wheels.json").read_text())["jax_version"]
-    options = [f"--targets={targets}"] if gate == "coverage" else []
+    options = [f"--targets={TARGETS}"] if gate == "coverage" else []
     if gate == "load" and not _golden(release).exists():
         options.append("--update-golden")
     done = ci_build("gate", gate, str(out), f"--bucket={cache.parent / 'bucket'}", "--json", *options, cache=cache)
@@ -127,15 +126,8 @@ def judge(gate: str, out: Path, cache: Path, targets: str) -> str:
     except ValueError:
         return f"no evidence: {_last_error(done.stderr, cache.parent)}"
     errors = sorted({item["code"] for one in found for item in one["findings"] if item["severity"] == "error"})
-    others = Counter(item["code"] for one in found for item in one["findings"] if item["severity"] != "error")
-    if others:
-        sys.stdout.write(f"{release}, {gate}: {', '.join(f'{n} x {code}' for code, n in sorted(others.items()))}\n")
     unchecked = sorted({one["outcome"] for one in found} - {"passed"})
     return ", ".join(errors or unchecked) or "passed"
-
-
-def _version(wheels: Iterable[Mapping[str, Any]]) -> str:
-    return next(str(wheel["version"]) for wheel in wheels if wheel["name"].endswith("-pjrt"))
 
 
 def _last_error(text: str, folder: Path) -> str:
@@ -206,19 +198,14 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[], metavar="RELEASE", help="limit the run to this release")
     parser.add_argument("--rocm-major", type=int, default=7, metavar="N", help="ROCm major in the names of the wheels")
     parser.add_argument("--rocm-version", default="", metavar="X.Y.Z", help="ROCm given to dist_wheels")
-    parser.add_argument("--targets", default=TARGETS, metavar="GFX[,GFX...]", help=f"targets (default: {TARGETS})")
-    parser.add_argument("--render", action="store_true", help="only write the table again")
     given = parser.parse_args()
-    for release in () if given.render else given.only or releases(given.rocm_major):
+    for release in given.only or releases(given.rocm_major):
         with tempfile.TemporaryDirectory(prefix="release-") as folder:
-            row = try_release(given.rocm_major, release, given.rocm_version, given.targets, Path(folder))
+            row = try_release(given.rocm_major, release, given.rocm_version, Path(folder))
         key = (given.rocm_major, release, given.rocm_version)
-        if given.targets == TARGETS:
-            record([*(r for r in recorded() if (r["rocm_major"], r["release"], r["given"]) != key), row])
+        record([*(r for r in recorded() if (r["rocm_major"], r["release"], r["given"]) != key), row])
         sys.stdout.write(f"{release}: {row.get('refused') or row['gates']}\n")
         sys.stdout.flush()
-    if given.render:
-        record(recorded())
 
 
 if __name__ == "__main__":

@@ -226,8 +226,13 @@ def _made_wheels(version: str, pythons: Sequence[str], major: int) -> tuple[SetW
     return tuple(wheels)
 
 
-def make_set(wheels: Sequence[SetWheel], **changes: Any) -> WheelSet:
-    """Return the set of some wheels, by default for their Pythons; `changes` are fields of the set."""
+def make_set(wheels: Sequence[SetWheel], more: Mapping[str, bytes] | None = None, **changes: Any) -> WheelSet:
+    """Return the set of some wheels, by default for their Pythons.
+
+    Args:
+        more: name -> content of further files of the set.
+        changes: fields of the set.
+    """
     found = {tag.removeprefix("cp3") for wheel in wheels for tag in wheel.wheel.filename.split("-") if "cp3" in tag}
     fields: dict[str, Any] = {
         "index": "multi-arch",
@@ -244,7 +249,7 @@ def make_set(wheels: Sequence[SetWheel], **changes: Any) -> WheelSet:
     wheel_set = WheelSet(**{**fields, **changes})
     if "files" in changes:
         return wheel_set
-    beside = _beside(wheel_set)
+    beside = _beside(wheel_set) | dict(more or {})
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in beside.items()}
     return replace(wheel_set, files=digests, file_sizes={name: len(data) for name, data in beside.items()})
 

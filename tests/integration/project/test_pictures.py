@@ -1,4 +1,4 @@
-"""Pictures of the documentation show the present output of the program."""
+"""Pictures of terminals in the documentation show the present output of the program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from ci_build.docs.pages import PICTURES
 from tests.integration.conftest import Released
 from tests.support.pictures.drawing import comparable, text_of
 from tests.support.pictures.recordings import DOCTOR, doctor_picture, terminal_pictures
-from tests.support.pictures.screenshots import page_text, pages, text_in
 from tests.support.terminal import ROOT
 
 FOLDER = ROOT / PICTURES
@@ -28,8 +27,6 @@ def test_pictures_show_what_the_program_prints(released: Released, work_cache: P
     released.copy(folder)
     for name, svg in terminal_pictures(folder, work_cache / "inputs").items():
         assert words(svg) == words((FOLDER / f"{name}.svg").read_text()), AGAIN
-    for name, page in pages(folder / "bucket").items():
-        assert page_text(page).splitlines() == text_in((FOLDER / f"{name}.png").read_bytes()).splitlines(), AGAIN
 
 
 def test_picture_of_the_doctor_shows_what_it_prints(tmp_path: Path) -> None:

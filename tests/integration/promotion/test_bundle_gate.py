@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ from promotion.gates.common.site import make_site
 from promotion.gates.common.uv_installer import configured_uv
 from promotion.gates.device.suite import SuiteSource, _fetch
 from promotion.stage import stage
-from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from tests.integration.promotion.test_device_gate import git
 from tests.integration.promotion.test_site import installed
@@ -51,10 +49,9 @@ def test_gate_without_network_installs_from_folder(
     index = ordinary_index(tmp_path / "index")
     plain("tool", "1.0").write(index)
     wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
-    wheel_set, more = make_set(wheels), {} if adopted else {"pylock.toml": lock_text(index).encode()}
-    files = {**wheel_set.files, **{name: sha256_of(data) for name, data in more.items()}}
+    more = {} if adopted else {"pylock.toml": lock_text(index).encode()}
     bucket = DirBucket(tmp_path / "bucket")
-    staged = stage(bucket, write_set(tmp_path / "set", wheels, replace(wheel_set, files=files, file_sizes={}), more))
+    staged = stage(bucket, write_set(tmp_path / "set", wheels, make_set(wheels, more), more))
     monkeypatch.setattr(bundle_gate, "_LOCKS", (write_lock(index, "tool"),))
     repository = write_files(tmp_path / "jax-src", {"tests/a_test.py": "def test(): pass\n"})
     for words in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "-m", "suite")):

@@ -13,13 +13,10 @@ from typing import Any
 import pytest
 
 from core.model import Finding
-from core.targets import lists
 from promotion.gates.load.child_probe import _CHILD
 from promotion.gates.load.machines import MACHINE_CHILD, as_json, check_machines, machines
-from tests.support.fake_site import PLUGIN_NEEDED, build_info, install
-from wheelkit.elf.writer import Export, shared_library
+from tests.support.fake_site import HIP, loader_site
 
-HIP = "libamdhip64.so.7"
 PJRT, PLUGIN = "jax_plugins/xla_rocm7", "jax_rocm7_plugin"
 WHEEL = f"pjrt.whl: {PJRT}/xla_rocm_plugin.so"
 FAKE_JAX = """
@@ -58,18 +55,10 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.site, self.rocm, self.work = folder / "site", folder / "rocm", folder / "work"
-        info = {"xla_targets": list(lists()["compiler-supported"])}
-        (install(self.site, "pjrt", 7, build_info([HIP], **info)) / "xla_rocm_plugin.so").touch()
-        plugin = install(self.site, "plugin", 7, build_info(PLUGIN_NEEDED, targets=(), **info))
-        for name in ("_linalg", "_prng", "_solver", "_hybrid", "_sparse"):
-            (plugin / f"{name}.py").touch()
-        for file, text in (("jax/__init__.py", FAKE_JAX), ("jaxlib/version.py", "__version__ = '0.10.2'\n")):
-            (self.site / file).parent.mkdir()
-            (self.site / file).write_text(text)
-        (self.rocm / "lib").mkdir(parents=True)
-        for name in (HIP, *PLUGIN_NEEDED):
-            library = shared_library(name, [Export(name="hipGetDeviceCount", code=b"\xc3")])
-            (self.rocm / "lib" / name).write_bytes(library)
+        modules = ("_linalg", "_prng", "_solver", "_hybrid", "_sparse")
+        files = dict.fromkeys((f"{PLUGIN}/{name}.py" for name in modules), "")
+        files |= {"jax/__init__.py": FAKE_JAX, "jaxlib/version.py": "__version__ = '0.10.2'\n"}
+        loader_site(self.site, self.rocm, files)
 
     def replace(self, file: str, old: str, new: str) -> None:
         text = (self.site / file).read_text()
