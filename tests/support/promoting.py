@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from core.model import PYLOCK, ROCM_LOCK
 from promotion.evidence.evidence import record
+from promotion.policy.policy import load_policy
 from promotion.promote import Promotion, promote
 from promotion.stage import stage
 from promotion.storage.bucket import Bucket
-from promotion.storage.keys import StagedSet
-from tests.support.multi_arch import NOW as NOW
-from tests.support.multi_arch import POLICY as POLICY
-from tests.support.multi_arch import RELEASED as RELEASED
+from promotion.storage.keys import ReleasedIndex, StagedSet
 from tests.support.wheel_sets import SetWheel, make_set, passing_evidence, write_set
 
+POLICY = load_policy("multi-arch")
+RELEASED = ReleasedIndex(index="multi-arch")
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+"""Time of promotions."""
 TIER = "compiled"
 """Tier of a set with all evidence that the policy requires."""
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
-import pty
 import re
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +73,6 @@ class Place:
             *more,
         ]
 
-    def dry_run(self, out: Path, *more: str, jax: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Run the command with --dry-run, without an engine."""
-        nowhere = {"DOCKER_HOST": "unix:///nowhere/socket"}
-        return replace(self, settings={**self.settings, **nowhere}).run(out, *more, "--dry-run", jax=jax)
-
     def run(self, out: Path, *more: str, jax: Path | None = None) -> subprocess.CompletedProcess[str]:
         """Run the command until it ends."""
         return subprocess.run(
@@ -92,24 +84,6 @@ class Place:
             check=False,
             timeout=SECONDS,
         )
-
-    def run_on_terminal(self, out: Path, *more: str) -> tuple[int, str]:
-        """Run the command on a terminal until it ends; return its status and everything that it displayed."""
-        ours, theirs = pty.openpty()
-        env = {name: value for name, value in self.environment.items() if name not in ("CI", "GITHUB_ACTIONS")}
-        # A wide terminal, so that no line is truncated.
-        env |= {"TERM": "xterm", "COLUMNS": "400", "LINES": "50"}
-        process = subprocess.Popen(
-            self.argv(out, *more), env=env, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=theirs
-        )
-        os.close(theirs)
-        shown = bytearray()
-        # Reading fails once the other end is closed.
-        with contextlib.suppress(OSError):
-            while data := os.read(ours, 1 << 16):
-                shown += data
-        os.close(ours)
-        return process.wait(timeout=SECONDS), shown.decode(errors="replace")
 
     def start(self, out: Path, *more: str) -> subprocess.Popen[str]:
         """Start the command in its own process group, so that tests can interrupt it even if a shell runs them."""

@@ -68,16 +68,6 @@ def sections(page: bytes) -> dict[str, str]:
     return {target: unescape(re.sub(r"<[^>]*>", "", body)) for target, body in found}
 
 
-def tables(page: bytes) -> dict[str, list[list[str]]]:
-    """Return label of a table -> texts of the cells of its rows."""
-    found = re.findall(r'aria-label="([^"]*)">\s*<table.*?<tbody>(.*?)</tbody>', page.decode(), re.DOTALL)
-    cell, tag = re.compile(r"<t[dh]\b[^>]*>(.*?)</t[dh]>"), re.compile("<[^>]*>")
-    return {
-        label: [[tag.sub("", text) for text in cell.findall(row)] for row in body.split("</tr>")[:-1]]
-        for label, body in found
-    }
-
-
 def entry_of_set(number: int, last: int, targets: tuple[str, ...] = TARGETS, text: str = "") -> LedgerEntry:
     """Return the promotion of a set with wheels for three Pythons; `text` replaces its free texts."""
     rocm = text or f"7.{number // 10}.{number % 10}"

@@ -232,9 +232,7 @@ def test_install_gate_reports_same_names_in_user_index(bucket: DirBucket, tmp_pa
     assert "the resolver chose jax-rocm7-plugin with sha256" in message
 
 
-def test_install_gate_reports_unsatisfiable_requirements(
-    bucket: DirBucket, tmp_path: Path, runner: HostRunner
-) -> None:
+def test_install_gate_reports_unsatisfiable_requirements(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
     made = pjrt()
     made.replace("Requires-Dist", "jaxlib<0.9")
     staged = staged_in(bucket, tmp_path, with_pjrt(tmp_path, made))

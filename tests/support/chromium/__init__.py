@@ -21,7 +21,6 @@ import pytest
 
 from tests.support import forky
 
-_SECONDS = 60
 _SWITCHES = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--proxy-server=127.0.0.1:9",

@@ -12,7 +12,6 @@ from typing import Any
 
 from core.model import Finding
 from promotion.gates.coverage import gate as coverage_gate
-from tests.support.code_faults import CODE_FAULTS, CodeFault
 from tests.support.gating import gate_findings
 from tests.support.host_code import HostCode, kernel_bundle
 from tests.support.made_kernels import MANIFEST, OBJECT, OTHER, clean_kernels, tell
@@ -27,7 +26,8 @@ from tests.support.wheel_sets import (
     plugin,
     set_wheel,
 )
-from tests.support.whole_code import whole_code
+from tests.support.whole_code import Edit as ElfEdit
+from tests.support.whole_code import descriptor, metadata, put, section_bytes, segment, whole_code
 from tests.unit.gate_table.model import Row, Scene, folder_of
 from wheelkit.elf import constants
 from wheelkit.elf.reader import ElfImage
@@ -211,10 +211,10 @@ def kernel_object(data: bytes) -> Edit:
     return edit
 
 
-def broken(fault: CodeFault) -> bytes:
-    """Return a code object with a fault."""
+def broken(edit: ElfEdit) -> bytes:
+    """Return a changed code object."""
     data = bytearray(whole_code("gfx942", ("a",)))
-    fault.edit(data)
+    edit(data)
     return bytes(data)
 
 
@@ -223,6 +223,27 @@ def bundled(data: bytes) -> Edit:
     codes = {"gfx942": data, "gfx950": whole_code("gfx950")}
     parts = [(f"hipv4-amdgcn-amd-amdhsa--{target}", content) for target, content in codes.items()]
     return code(hip_library(fatbins=[bundle.build(parts)]))
+
+
+_CODE_EDITS: list[tuple[str, str, ElfEdit]] = [
+    ("kernel-descriptor-wrong", "zeros", descriptor(0, "64s", bytes(64))),
+    ("kernel-descriptor-wrong", "no machine code", descriptor(16, "q", 0)),
+    ("kernel-descriptor-wrong", "machine code not executable", segment(1, 4, "I", 4, flags=5)),
+    ("code-object-damaged", "no metadata", section_bytes(".note", lambda note: note[:8] + b"\x21" + note[9:])),
+    ("code-object-damaged", "no msgpack", section_bytes(".note", lambda note: note[:20].ljust(len(note), b"\xc1"))),
+    (
+        "code-object-damaged",
+        "kernel without a symbol",
+        metadata(lambda about: about["amdhsa.kernels"][0].pop(".symbol")),
+    ),
+    (
+        "code-object-wrong",
+        "metadata of another gfx",
+        metadata(lambda about: about.update({"amdhsa.target": "amdgcn-amd-amdhsa--gfx90a"})),
+    ),
+    ("code-object-damaged", "unknown ABI", put(8, "B", 9)),
+    ("code-object-damaged", "ABI of V2", put(8, "B", 0)),
+]
 
 
 def kernels_for_one_target(covered: Covered) -> None:
@@ -258,8 +279,8 @@ _EDITS: list[tuple[str, str, Scene, Edit]] = [
         code(hip_library(fatbins=[fat_binary(TARGETS, machs={"gfx950": 0x4C})])),
     ),
     ("code-object-wrong", "object of another target", KERNELS, kernel_object(whole_code("gfx950", ("a",)))),
-    *((fault.code, fault.name, KERNELS, kernel_object(broken(fault))) for fault in CODE_FAULTS),
-    *((fault.code, f"{fault.name} in a bundle", PJRT, bundled(broken(fault))) for fault in CODE_FAULTS),
+    *((finding, fault, KERNELS, kernel_object(broken(edit))) for finding, fault, edit in _CODE_EDITS),
+    ("kernel-descriptor-wrong", "zeros in a bundle", PJRT, bundled(broken(descriptor(0, "64s", bytes(64))))),
     ("kernels-manifest-damaged", "no JSON", KERNELS, damaged_manifest),
     ("registration-missing", "no constructor", PJRT, unregistered(no_constructors)),
     ("registration-missing", "no wrappers", PJRT, unregistered(no_wrappers)),
