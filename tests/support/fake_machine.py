@@ -15,7 +15,8 @@ from ci_build.doctor import examined
 from ci_build.doctor.__main__ import diagnose, examine
 from ci_build.doctor.diagnosis import Facts, Problem
 from ci_build.doctor.examined import ExaminedSystem, Python
-from tests.support.fake_site import HIP, PLUGIN_NEEDED, build_info, install, kfd_tree
+from tests.support.fake_site import HIP as HIP
+from tests.support.fake_site import PLUGIN_NEEDED, build_info, install, kfd_tree
 from tests.support.tiny_elf import tiny_elf
 
 MI300 = {"gfx_target_version": 90402, "unique_id": 0x18F1A2B3C4D5E6F7}
