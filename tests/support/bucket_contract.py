@@ -13,6 +13,7 @@ from core.errors import BucketError
 from promotion.storage.bucket import AbsentError, Bucket, ConflictError, sha256_of
 
 BAD_KEYS = ["", "/etc/passwd", "../up", "a/../b", "a//b", "a/", ".hidden", "a/.hidden", "a\\b", "a b", "a\nb", "a%2Fb"]
+_RACES = 8
 WHEEL = "p/jax_rocm7_plugin-1!0.10.2+rocm7.2.0~x-cp312-cp312-manylinux_2_28_x86_64.whl"
 
 
@@ -149,9 +150,6 @@ class BucketContract:
 class SharedBucketContract(BucketContract):
     """Further tests of a bucket that stores the bytes and accepts concurrent writers."""
 
-    rounds = 20
-    """How many races to run."""
-
     def test_put_copies_source_file(self, bucket: Bucket, tmp_path: Path) -> None:
         source = tmp_path / "wheel"
         source.write_bytes(os.urandom(3 << 20))
@@ -165,7 +163,7 @@ class SharedBucketContract(BucketContract):
             bucket.put_if_absent("p/wheel", source, sha256=sha256_of(source))
 
     def test_concurrent_creators_have_one_winner(self, bucket: Bucket) -> None:
-        for round_ in range(self.rounds):
+        for round_ in range(_RACES):
             key = f"p/k{round_}"
             outcomes: list[int] = []
 
@@ -184,7 +182,7 @@ class SharedBucketContract(BucketContract):
         contents = [b"%d" % number for number in range(8)]
         for content in contents:
             put(bucket, f"staged/{content.decode()}", content)
-        for round_ in range(self.rounds // 4):
+        for round_ in range(_RACES // 4):
             key = f"released/k{round_}"
             won: list[bytes] = []
 

@@ -1,8 +1,8 @@
-"""Contracts of upstream's build/build.py: its options, and the Bazel commands that it runs for our commands.
+"""Contracts of upstream's build/build.py: its options, and our commands that it has carried out.
 
 `python -m tests.support.build_py_contracts --jax=CHECKOUT --rocm-jax=CHECKOUT` runs the real build.py of every release
 with pinned sources, and of the checkout's HEAD (`main`), and rewrites the recorded contracts. Only Bazel and clang are
-stand-ins: the first logs its arguments and leaves wheels behind, the second prints its major version.
+stand-ins: the first leaves a wheel behind, the second prints its major version.
 """
 
 from __future__ import annotations
@@ -27,13 +27,10 @@ from tests.support.golden_build_py import inputs_of, request
 
 RECORDED = Path(__file__).parents[1] / "data" / "contracts" / "build_py.json"
 MAIN = "main"
-SENTINELS = ("--sentinel=first", "--sentinel=last")
-"""Bazel options whose place in the result shows which options win; build.py passes them on unread."""
 _FAKE_BAZEL = """#!/bin/sh
 case $1 in --version) echo bazel 7.7.0; exit;; esac
-for word; do printf '%s\\n' "$word"; done >>"$CONTRACT_LOG"
 mkdir -p bazel-bin/jaxlib/tools/dist
-for name in $CONTRACT_WHEELS; do : >"bazel-bin/jaxlib/tools/dist/$name"; done
+: >"bazel-bin/jaxlib/tools/dist/$CONTRACT_WHEEL"
 """
 _FAKE_CLANG = "#!/bin/sh\necho 18\n"
 _PYTHON = "3.12"
@@ -67,9 +64,9 @@ def record(jax: Path, rocm_jax: Path) -> dict[str, Any]:
             place = Path(folder)
             for repository, commit in commits.items():
                 _export({"jax": jax, "rocm-jax": rocm_jax}[repository], commit, place / repository)
-            wheels = {
-                command.target: _run(command, place, {"jax": jax, "rocm-jax": rocm_jax}) for command in commands(name)
-            }
+            for command in commands(name):
+                _run(command, place, {"jax": jax, "rocm-jax": rocm_jax})
+            wheels = {command.target: given(command) for command in commands(name)}
             accepts = {command.cwd: _accepted(place / command.cwd[1:]) for command in commands(name)}
             contracts[release] = {"commits": commits, "accepts": accepts, "wheels": wheels}
     return contracts
@@ -93,49 +90,33 @@ def _export(repository: Path, commit: str, folder: Path) -> None:
         archive.extractall(folder, filter="data")
 
 
-def _run(command: BuildCommand, place: Path, repositories: dict[str, Path]) -> dict[str, Any]:
-    """Run the real build.py with one of our commands, and return its options and its Bazel command."""
-    cwd, tools, log = place / command.cwd[1:], place / "tools", place / "log"
+def _run(command: BuildCommand, place: Path, repositories: dict[str, Path]) -> None:
+    """Run the real build.py with one of our commands; it must find the wheel of its Bazel command.
+
+    Raises:
+        RuntimeError: if it fails or finds no wheel.
+    """
+    cwd, tools = place / command.cwd[1:], place / "tools"
     tools.mkdir(exist_ok=True)
     for name, text in (("bazel", _FAKE_BAZEL), ("clang", _FAKE_CLANG), ("clang++", _FAKE_CLANG)):
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
-    log.unlink(missing_ok=True)
+    words = [*given(command), *(word for word in command.argv if "ML_WHEEL_" in word)]
     moved = {IN_CONTAINER.bazel: f"{tools}/bazel", IN_CONTAINER.clang: f"{tools}/clang", "=/out/": f"={place}/out/"}
-    options = [word for word in command.argv if word.startswith("--bazel_options=") and "ML_WHEEL_" in word]
-    words = [*given(command), *options, *(f"--bazel_options={word}" for word in SENTINELS)]
     for path, here in moved.items():
         words = [word.replace(path, here) for word in words]
-    # A wheel of the same version for another Python, as an earlier build on the same output tree leaves it.
-    name = f"{command.project.replace('-', '_')}-{command.versions[0]}"
-    tags = ["py3-none"] if not command.python else ["cp312-cp312", "cp311-cp311"]
+    tag = "cp312-cp312" if command.python else "py3-none"
+    project = command.project.replace("-", "_")
     env = {
         "PATH": os.environ["PATH"],
         "GIT_DIR": _git(repositories[command.cwd.split("/")[1]], "rev-parse", "--absolute-git-dir"),
-        "CONTRACT_LOG": str(log),
-        "CONTRACT_WHEELS": " ".join(f"{name}-{tag}-manylinux_2_27_x86_64.whl" for tag in tags),
+        "CONTRACT_WHEEL": f"{project}-{command.versions[0]}-{tag}-manylinux_2_27_x86_64.whl",
     }
-    done = subprocess.run(
-        [sys.executable, "build/build.py", *words], cwd=cwd, env=env, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(f"{command.cwd} {command.target}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
-    texts = {
-        "command": log.read_text(),
-        "options": (cwd / ".jax_configure.bazelrc").read_text(),
-        "copies": "\n".join(re.findall(r"Distribution path: (\S+)", done.stdout + done.stderr)),
-    }
-    back = {str(place / "jax"): "/jax", **{here: path for path, here in moved.items()}, f"{place}/out": "/out"}
-    for here, path in back.items():
-        texts = {key: text.replace(here, path) for key, text in texts.items()}
-    head = _git(repositories[command.cwd.split("/")[1]], "rev-parse", "HEAD")
-    lines = {key: text.replace(head, "<HEAD>").splitlines() for key, text in texts.items()}
-    return {
-        "given": given(command),
-        "command": lines["command"],
-        "options": [line.removeprefix("build ") for line in lines["options"] if line.strip()],
-        "copies": sorted(lines["copies"]),
-    }
+    argv = [sys.executable, "build/build.py", *words]
+    done = subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    said = done.stdout + done.stderr
+    if done.returncode or env["CONTRACT_WHEEL"] not in said.partition("Distribution path: ")[2]:
+        raise RuntimeError(f"{command.cwd} {command.target}: {said[-2000:]}")
 
 
 def _git(repository: Path, *words: str, check: bool = True) -> str:

@@ -151,14 +151,6 @@ def cluster_processes(folder: Path, tls: Mapping[str, Path] | None = None) -> It
         cluster.stop()
 
 
-def alive(pid: int) -> bool:
-    """Return whether a process runs."""
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 if __name__ == "__main__":
     # A client of a process of its own: arguments of `ClusterRequest` and `sleep` tasks as JSON.
     words = json.loads(sys.argv[1])

@@ -16,10 +16,9 @@ from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.lease import visible_devices
 from promotion.gates.device.machine import MachineInfo
 from promotion.gates.device.shards import ShardResult, digest_of_tests, split_tests, upload_shard
-from promotion.storage.bucket import sha256_of
 from tests.support.fake_devices import fake_devices
 
-TESTS = tuple(f"tests/{name}_test.py::test_{number}" for name in ("lax", "nn") for number in range(600))
+TESTS = tuple(f"tests/lax_test.py::test_{number}" for number in range(1200))
 
 
 def fake_gate(config: DeviceGateConfig, folder: Path) -> Gate:
@@ -28,16 +27,12 @@ def fake_gate(config: DeviceGateConfig, folder: Path) -> Gate:
     assert shard is not None
 
     def run(context: GateContext) -> Iterator[Check]:
-        started, tests = time.time(), split_tests(TESTS, config.seconds or {}, shard.count)[shard.number - 1]
+        tests = split_tests(TESTS, {}, shard.count)[shard.number - 1]
         used = [device.token for device in visible_devices(config.machine.devices, config.platform, config.environ)]
-        note = folder / f"{os.getpid()}.{shard.number}"
-        note.write_text("")
-        context.runner.run(("sleep", os.environ.get("FAKE_SECONDS", "0.3")))
-        body = {"tests": tests, "devices": used, "started": started, "ended": time.time()}
-        note.write_text(json.dumps({**body, "cpus": config.request.cpus}))
-        log = f"log of shard {shard}".encode()
-        key = context.staged.evidence_file(config.gate_name, context.targets[0], f"{shard.number}.log.gz")
-        context.bucket.put_if_absent(key, log, sha256=sha256_of(log))
+        started = time.time()
+        context.runner.run(("sleep", "0.3"))
+        note = {"tests": tests, "devices": used, "started": started, "ended": time.time()}
+        (folder / f"{os.getpid()}.{shard.number}").write_text(json.dumps(note))
         result = ShardResult(
             shard=shard,
             target=context.targets[0],
@@ -46,7 +41,7 @@ def fake_gate(config: DeviceGateConfig, folder: Path) -> Gate:
             problems=(),
             notes=(),
             results=tuple(TestResult(id=test, verdict=TestVerdict.PASSED, seconds=1.0, attempts=1) for test in tests),
-            run={"options": config.options, "devices": used},
+            run={},
             at=now(),
         )
         upload_shard(context.bucket, context.staged, config.gate_name, result, config.signer)

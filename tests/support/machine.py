@@ -31,6 +31,14 @@ def free_ports(count: int) -> list[int]:
         return [item.getsockname()[1] for item in sockets]
 
 
+def alive(pid: int) -> bool:
+    """Return whether a process runs; zombies do not count."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def user_environment(find_links: Path | None = None) -> dict[str, str]:
     """Return the environment of a user without settings of pip and uv.
 

@@ -53,16 +53,6 @@ def publish_wheels(folder: Path, comment: str = "") -> None:
         wheel.write(folder)
 
 
-def write_policy(file: Path) -> Path:
-    """Write the policy of this project, whose channels accept the key of the tests and no attestation."""
-    text = POLICY_FILE.read_text()
-    for name in ("keys", "ledger_keys"):
-        assert text.count(f"\n{name} = {{}}\n") == 1
-        text = text.replace(f"\n{name} = {{}}\n", f'\n{name} = {{ tests = "{signer().key}" }}\n')
-    file.write_text(text)
-    return file
-
-
 @dataclass
 class Nights:
     """A place for releases and nights in this process, without real gates.
@@ -141,13 +131,18 @@ def _checks(made: Nights, url: str) -> tuple[Check, ...]:
 
 
 def use_policy(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
-    """Use the policy of the tests, its ledger key, and a clean checkout of a protected ref."""
+    """Use a policy whose channels accept the key of the tests, its ledger key, and a clean checkout of a protected ref."""
     monkeypatch.setenv("CI_BUILD_LEDGER_KEY", signing_key())
     clean = f"# branch.oid {'c' * 40}\n# branch.head main\n"
     monkeypatch.setattr(authority, "_git_status", lambda _: clean)
+    text = POLICY_FILE.read_text()
+    for name in ("keys", "ledger_keys"):
+        assert text.count(f"\n{name} = {{}}\n") == 1
+        text = text.replace(f"\n{name} = {{}}\n", f'\n{name} = {{ tests = "{signer().key}" }}\n')
+    file.write_text(text)
     defaults = load_policy.__kwdefaults__
     assert defaults is not None
-    monkeypatch.setitem(defaults, "file", write_policy(file))
+    monkeypatch.setitem(defaults, "file", file)
 
 
 @pytest.fixture(scope="session")

@@ -158,16 +158,15 @@ def ordinary_index(folder: Path) -> Path:
     return folder
 
 
-def lock_text(index: Path, *, jax_hash: str = "") -> str:
+def lock_text(index: Path) -> str:
     """Return a pylock.toml that lists jax and its dependencies."""
     text = 'lock-version = "1.0"\ncreated-by = "test"\n'
     for path in sorted(index.glob("*.whl")):
         name, version = path.name.split("-")[:2]
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        wanted = jax_hash if name == "jax" and jax_hash else digest
         text += f'[[packages]]\nname = "{name.replace("_", "-")}"\nversion = "{version}"\n'
         text += (
-            f'[[packages.wheels]]\nname = "{path.name}"\nurl = "{path.as_uri()}"\nhashes = {{ sha256 = "{wanted}" }}\n'
+            f'[[packages.wheels]]\nname = "{path.name}"\nurl = "{path.as_uri()}"\nhashes = {{ sha256 = "{digest}" }}\n'
         )
     return text
 

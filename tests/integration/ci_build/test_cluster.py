@@ -14,7 +14,8 @@ import pytest
 
 from core.errors import CiBuildError, MachineError
 from core.tasks import TaskInput
-from tests.support.cluster import ROOT, ClusterProcesses, Lines, alive, cluster_processes, until
+from tests.support.cluster import ROOT, ClusterProcesses, Lines, cluster_processes, until
+from tests.support.machine import alive
 from tests.support.rbe.keys import Keys
 
 

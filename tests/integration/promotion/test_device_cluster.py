@@ -47,8 +47,7 @@ class Gpus:
 
     def shards(self) -> list[tuple[str, Mapping[str, Any]]]:
         """Return process and note of each finished shard."""
-        files = [path for path in self.notes.iterdir() if path.read_text()]
-        return [(path.name.partition(".")[0], json.loads(path.read_text())) for path in files]
+        return [(path.name.partition(".")[0], json.loads(path.read_text())) for path in self.notes.iterdir()]
 
 
 @pytest.fixture
@@ -74,11 +73,9 @@ def test_shards_share_gpus_of_workers(gpus: Gpus, capsys: pytest.CaptureFixture[
         assert len(note["devices"]) == 1
         same = [other for owner, other in notes if owner == process and other["devices"] == note["devices"]]
         assert [other for other in same if other["started"] < note["started"] < other["ended"]] == []
-    # The evidence is signed with the key of this machine; logs of the shards are beside it.
+    # The evidence is signed with the key of this machine.
     files = [file for file in read_all(gpus.bucket, gpus.staged).values() if file.evidence.gate == "device"]
     assert {file.key for file in files} == {Signer(signing_key().encode(), origin="tests").key}
-    logs = [key for key in gpus.bucket.list(gpus.staged.evidence) if key.endswith(".log.gz")]
-    assert [gpus.bucket.get(key).decode() for key in sorted(logs)] == [f"log of shard {n}/9" for n in range(1, 10)]
     # A second run uses the evidence.
     assert gpus.gate("--shards=9") == 0
     assert len(gpus.shards()) == 9

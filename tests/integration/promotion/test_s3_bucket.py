@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import os
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ from core.errors import BucketError
 from promotion.storage import s3_upload
 from promotion.storage.bucket import ConflictError, sha256_of
 from promotion.storage.bucket_url import open_bucket
-from promotion.storage.roles import Role, bucket_policy
 from promotion.storage.s3_bucket import S3Bucket
 from promotion.storage.s3_client import connect
 from tests.support import ceph
@@ -37,8 +34,6 @@ def bucket(s3_client: Any) -> S3Bucket:
 
 class TestS3Bucket(SharedBucketContract):
     """The contract of all buckets on an S3 store."""
-
-    rounds = 8
 
 
 def big_file(folder: Path, size: int) -> Path:
@@ -137,19 +132,6 @@ def test_put_with_single_writer_checks_existing_objects(bucket: S3Bucket, s3_cli
         alone.copy("v2/page", "v2/l", sha256=sha256_of(b"2"))
 
 
-def test_pages_are_public_at_their_folder(bucket: S3Bucket, s3_client: Any, s3_server: ceph.Ceph) -> None:
-    bucket.put_if_match("v2/i/simple/p/index.html", b"<!DOCTYPE html>", etag=None)
-    where = f"arn:aws:s3:::{bucket.name}/*"
-    statement = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": where}
-    s3_client.put_bucket_policy(
-        Bucket=bucket.name, Policy=json.dumps({"Version": "2012-10-17", "Statement": [statement]})
-    )
-    with urllib.request.urlopen(f"{s3_server.url}/{bucket.name}/some/prefix/v2/i/simple/p/") as answer:
-        assert answer.read() == b"<!DOCTYPE html>"
-        assert answer.headers["Content-Type"].startswith("text/html")
-        assert answer.headers["Cache-Control"] == "no-cache"
-
-
 def test_store_errors_are_reported(s3_server: ceph.Ceph, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.owner.access)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
@@ -169,31 +151,3 @@ def test_store_errors_are_reported(s3_server: ceph.Ceph, monkeypatch: pytest.Mon
 def test_open_bucket_refuses_invalid_endpoint() -> None:
     with pytest.raises(BucketError, match="Cannot connect to the store"):
         open_bucket("s3://name?endpoint_url=nonsense")
-
-
-def test_bucket_policy_protects_ledgers_from_everybody(bucket: S3Bucket, s3_client: Any, s3_server: ceph.Ceph) -> None:
-    user = s3_server.user(f"{bucket.name}-alone")
-    policy = bucket_policy(bucket.name, {Role.PROMOTER: [f"arn:aws:iam:::user/{user.name}"]}, prefix=bucket.prefix)
-    s3_client.put_bucket_policy(Bucket=bucket.name, Policy=json.dumps(policy))
-    promoter, digest = S3Bucket(login(s3_server, user), bucket.name, prefix=bucket.prefix), sha256_of(b"{}")
-    root, proofs = "v2/multi-arch/", ("ledger/00000001.json",)
-    pages = ("status.json", "simple/w/index.html")
-    for store, names in ((promoter, (*proofs, *pages)), (bucket, proofs)):  # the second is the owner
-        for name in names:
-            assert put(store, root + name, b"{}")
-            with pytest.raises(BucketError, match="403"):
-                store.delete(root + name, sha256=digest)
-            info = store.head(root + name)
-            assert info is not None
-        root = "v2/other/"
-    root = "v2/multi-arch/"
-    assert put(promoter, f"{root}packages/w/w.whl", b"{}")
-    assert promoter.delete(f"{root}packages/w/w.whl", sha256=digest)
-    s3_client.delete_bucket_policy(Bucket=bucket.name)
-
-
-def login(s3_server: ceph.Ceph, user: ceph.User) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", user.access)
-        patch.setenv("AWS_SECRET_ACCESS_KEY", user.secret)
-        return connect(endpoint=s3_server.url)

@@ -58,15 +58,10 @@ def obstacle() -> str:
     return forky.obstacle()
 
 
-def prepared() -> Path:
-    """Return the folder with Ceph, created if necessary."""
-    return forky.made("ceph", _HERE / "prepare.sh")
-
-
 @contextlib.contextmanager
 def running() -> Iterator[Ceph]:
     """Run a store until the end of the block."""
-    tree = prepared()
+    tree = forky.made("ceph", _HERE / "prepare.sh")
     monitor, gateway = free_ports(2)
     data = f"/srv/{os.getpid()}-{gateway}"
     outside = tree / data.lstrip("/")

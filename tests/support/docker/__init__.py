@@ -23,6 +23,7 @@ from filelock import FileLock
 
 from tests.support import forky
 from tests.support.engines import Engine
+from tests.support.machine import alive
 from tests.support.made_rocm import LAYOUTS, lay_out
 
 CLIENT = "/usr/bin/docker"
@@ -134,7 +135,7 @@ def _stop() -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
     for _ in range(_STOP_SECONDS * 10):
-        if not _lives(pid):
+        if not alive(pid):
             break
         time.sleep(0.1)
     else:
@@ -143,11 +144,3 @@ def _stop() -> None:
         os.waitpid(pid, os.WNOHANG)
     subprocess.run(["umount", _STATE / "exec/netns/default"], capture_output=True, check=False)
     forky.remove(_STATE)
-
-
-def _lives(pid: int) -> bool:
-    """Return whether a process runs; zombies do not count."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import groupby
-from xml.etree import ElementTree
 
 import pyte
 from pyte.screens import Char
@@ -14,7 +13,6 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-_SVG = "{http://www.w3.org/2000/svg}"
 # As rich's own format, without its fonts, which browsers would load from another server.
 _FORMAT = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
@@ -35,20 +33,8 @@ _FORMAT = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/s
 </g>
 </svg>
 """
-_CHARACTER = 20 * 0.61
-"""Width of a character in pictures of rich."""
 _LINES = 500
 """Lines of the terminal, more than any command prints."""
-_VARYING = (
-    (re.compile(r"\b([0-9a-f]{64}|[0-9a-f]{16}|[0-9a-f]{12})\b"), "DIGEST"),
-    (re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d)?)?Z?"), "TIME"),
-    (re.compile(r"\w[\w.-]*(@[\w.-]+|, run \d+)"), "USER"),
-    (re.compile(r"(?<=Python )\d+\.\d+\.\d+"), "VERSION"),
-    (re.compile(r"(?<![\w.+-])\d+(\.\d+)?(?![\w+]|\.\d)"), "#"),
-    (re.compile(r"# (B|kB|MB|GB)\b"), "# BYTES"),
-    (re.compile(r"[─ ]+"), " "),
-)
-"""What differs between runs and machines: digests, times, users, counts, sizes and the widths of columns."""
 
 
 def draw(command: str, output: bytes, columns: int) -> str:
@@ -83,24 +69,3 @@ def _color(name: str) -> str | None:
     if re.fullmatch(r"[0-9a-f]{6}", name):
         return f"#{name}"
     return known.get(name, name.replace("bright", "bright_").replace("brown", "yellow"))
-
-
-def text_of(svg: str) -> list[str]:
-    """Return the lines of a picture of a terminal."""
-    lines: dict[str, str] = {}
-    for part in ElementTree.fromstring(svg).iter(f"{_SVG}text"):
-        # Lines of the terminal have a clip path each.
-        if line := part.get("clip-path"):
-            column = round(float(part.get("x", "0")) / _CHARACTER)
-            lines[line] = lines.get(line, "").ljust(column) + (part.text or "").replace("\xa0", " ")
-    return [line.rstrip() for line in lines.values()]
-
-
-def comparable(lines: Iterable[str]) -> list[str]:
-    """Return lines without what differs from run to run: times, sizes, dates and digests."""
-    found = []
-    for line in lines:
-        for pattern, replacement in _VARYING:
-            line = pattern.sub(replacement, line)
-        found.append(line.rstrip())
-    return found
