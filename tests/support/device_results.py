@@ -20,8 +20,8 @@ V = TestVerdict
 BINARY = "\x00\x1b[31m\udcff\ufffe ends here"
 
 
-def result(name: str, verdict: TestVerdict, message: str = "", file: str = "tests/a_test.py") -> TestResult:
-    return TestResult(id=f"{file}::{name}", verdict=verdict, seconds=1.5, attempts=1, message=message)
+def result(name: str, verdict: TestVerdict, message: str = "") -> TestResult:
+    return TestResult(id=f"tests/a_test.py::{name}", verdict=verdict, seconds=1.5, attempts=1, message=message)
 
 
 RESULTS = (

@@ -57,7 +57,6 @@ class FakeTheRockBucket:
         most: keys of one page.
         broken: answer every page with the first one.
         silent: omit the name of the next page, and the keys.
-        files: key -> content; other keys have no content.
     """
 
     keys: Sequence[str]
@@ -65,7 +64,6 @@ class FakeTheRockBucket:
     most: int = 1000
     broken: bool = False
     silent: bool = False
-    files: dict[str, bytes] = field(default_factory=dict)
     seen: list[str] = field(default_factory=list)
 
     def listing(self, query: dict[str, list[str]]) -> str:
@@ -96,8 +94,8 @@ class FakeTheRockBucket:
         path = unquote(parts.path).removeprefix(f"/{self.name}").lstrip("/")
         if not path:
             return 200, self.listing(parse_qs(parts.query)).encode()
-        if path in self.files or path in self.keys:
-            return 200, self.files.get(path, b"")
+        if path in self.keys:
+            return 200, b""
         return 404, b"<Error><Code>NoSuchKey</Code></Error>"
 
 

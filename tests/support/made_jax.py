@@ -9,13 +9,12 @@ build/build.py, build/tools/utils.py, jaxlib/jax.bzl.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from pjrt import recipe as pjrt_recipe
 from plugin import recipe as plugin_recipe
-from tests.support.made_wheel import GLIBC, MACHS, fat_binary, hip_library, library
+from tests.support.made_wheel import GLIBC, fat_binary, hip_library, library
 from tests.support.tiny_elf import TinySymbol
 
 RELEASE, XLA = "0.10.2", "5a9e73cbd92530cac2ac36f4736a774b2412afe2"
@@ -94,9 +93,9 @@ for found in glob.glob(os.path.join("bazel-bin", "jaxlib", "tools", "dist", patt
 """
 
 
-def make_jax(folder: Path, targets: Sequence[str] = ("gfx942",)) -> Path:
-    """Write the tree, with libraries that contain code for these targets."""
-    assert set(targets) <= set(MACHS)
+def make_jax(folder: Path) -> Path:
+    """Write the tree, with libraries that contain code for gfx942."""
+    code = fat_binary(["gfx942"])
     room = ":".join(f"/opt/rocm/lib/room{number}" for number in range(30))
     files: dict[str, bytes] = {
         "jax/version.py": f'_version = "{RELEASE}"\n'.encode(),
@@ -106,11 +105,11 @@ def make_jax(folder: Path, targets: Sequence[str] = ("gfx942",)) -> Path:
         "prebuilt/jaxlib/jaxlib/_jax.so": library(GLIBC, entry=[TinySymbol("PyInit__jax", defined=True)]),
     }
     for path in pjrt_recipe.members(7):
-        files[f"prebuilt/jax-rocm-pjrt/{path}"] = hip_library(fatbins=[fat_binary(targets)], runpath=room)
+        files[f"prebuilt/jax-rocm-pjrt/{path}"] = hip_library(fatbins=[code], runpath=room)
     device = plugin_recipe.device_members(7)
     for path in plugin_recipe.members(7):
         module = TinySymbol(f"PyInit_{Path(path).stem}", defined=True)
-        made = partial(hip_library, fatbins=[fat_binary(targets)]) if path in device else library
+        made = partial(hip_library, fatbins=[code]) if path in device else library
         files[f"prebuilt/jax-rocm-plugin/{path}"] = made(GLIBC, entry=[module], runpath=room)
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

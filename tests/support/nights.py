@@ -131,7 +131,7 @@ def _checks(made: Nights, url: str) -> tuple[Check, ...]:
 
 
 def use_policy(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
-    """Use a policy whose channels accept the key of the tests, its ledger key, and a clean checkout of a protected ref."""
+    """Use a policy that accepts the key of the tests, a ledger key, and a clean checkout of a protected ref."""
     monkeypatch.setenv("CI_BUILD_LEDGER_KEY", signing_key())
     clean = f"# branch.oid {'c' * 40}\n# branch.head main\n"
     monkeypatch.setattr(authority, "_git_status", lambda _: clean)
