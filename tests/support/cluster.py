@@ -12,34 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from ci_build.cluster.client import Cluster
 from ci_build.cluster.request import ClusterRequest
-from core.report import NoProgress
 from core.tasks import Task, TaskResult
+from tests.support.silent import Steps
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-class Lines(NoProgress):
-    """Receiver of progress that keeps all lines."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def step(self, text: str) -> None:
-        self.lines.append(text)
-
-    @contextmanager
-    def task(self, label: str, *, transient: bool = False) -> Iterator[Self]:
-        self.lines.append(f"{label} begins")
-        yield self
-        self.lines.append(f"{label} ends")
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.lines)
 
 
 def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
@@ -116,10 +96,10 @@ class ClusterProcesses:
         """Return the processes that ran a task."""
         return [int(path.name.split(".")[-2]) for path in self.notes.glob(f"{name}.[0-9]*")]
 
-    def client(self, lines: Lines | None = None) -> Cluster:
-        return Cluster.connect(self.request(), lines or Lines(), patience=60.0)
+    def client(self, lines: Steps | None = None) -> Cluster:
+        return Cluster.connect(self.request(), lines or Steps(), patience=60.0)
 
-    def run(self, tasks: Sequence[Task], lines: Lines | None = None) -> dict[str, TaskResult]:
+    def run(self, tasks: Sequence[Task], lines: Steps | None = None) -> dict[str, TaskResult]:
         """Return the results of tasks by label."""
         with self.client(lines) as cluster:
             return {result.task.label: result for result in cluster.run(tasks, self.work)}
@@ -158,6 +138,6 @@ if __name__ == "__main__":
         Task(kind="sleep", label=name, arguments={"name": name, "notes": words["notes"], "seconds": words["seconds"]})
         for name in words["names"]
     ]
-    with Cluster.connect(ClusterRequest(**words["request"]), Lines()) as connected:
+    with Cluster.connect(ClusterRequest(**words["request"]), Steps()) as connected:
         for result in connected.run(items, Path(words["work"])):
             sys.stdout.write(json.dumps([result.task.label, result.worker, result.error]) + "\n")

@@ -15,6 +15,7 @@ from ci_build.doctor import examined
 from ci_build.doctor.__main__ import diagnose, examine
 from ci_build.doctor.diagnosis import Facts, Problem
 from ci_build.doctor.examined import ExaminedSystem, Python
+from core.wheels_json import dump_wheel_set
 from tests.support.fake_site import HIP as HIP
 from tests.support.fake_site import PLUGIN_NEEDED, build_info, install, kfd_tree
 from tests.support.tiny_elf import tiny_elf
@@ -54,7 +55,8 @@ class FakeMachine:
         self.write("etc/os-release", 'NAME="Ubuntu"\nPRETTY_NAME="Ubuntu 24.04.1 LTS"\n')
         self.write("sys/module/amdgpu/version", "6.14.5\n")
         self.gpus(MI300, MI300)
-        self.devices("dev/kfd", "dev/dri/renderD128", "dev/dri/renderD129")
+        for device in ("kfd", "dri/renderD128", "dri/renderD129"):
+            self.write(f"dev/{device}", "")
         self.rocm("opt/rocm", "7.2.0-43")
         self.distribution("jax", "0.10.2", "jaxlib<=0.10.2,>=0.10.1")
         self.distribution("jaxlib", "0.10.2", "scipy>=1.14")
@@ -90,10 +92,6 @@ class FakeMachine:
         """Add a display controller to the PCI bus."""
         self.write(f"sys/bus/pci/devices/0000:0{number}:00.0/vendor", f"{vendor}\n")
         return self.write(f"sys/bus/pci/devices/0000:0{number}:00.0/class", "0x038000\n")
-
-    def devices(self, *paths: str) -> None:
-        for path in paths:
-            self.write(path, "")
 
     def rocm(self, prefix: str, version: str, *libraries: str) -> Self:
         """Write a ROCm tree; by default with everything that the packages need."""
@@ -168,8 +166,6 @@ def write_index(folder: Path, *sets: Any) -> str:
         folder: folder of the index, such as …/v2/multi-arch.
         sets: pairs of a wheel set and its tiers by target, newest first.
     """
-    from core.wheels_json import dump_wheel_set
-
     rows = []
     for wheel_set, tiers in sets:
         path = folder / "sets" / wheel_set.digest / "wheels.json"

@@ -119,13 +119,8 @@ def child(root: Path, machine: dict[str, Any]) -> dict[str, Any]:
     calls = importlib.import_module("jax._src.calls").CALLS
     own = [name for name in sys.modules if name.startswith(("jax_plugins", "jax_rocm")) and name not in modules]
     changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
-    shown = [_shown(repr(call)) for call in calls] + [*_refusals(calls)]
+    shown = [re.sub(r" at 0x[0-9a-f]+", "", repr(call)) for call in calls] + _refusals(calls)
     return {**answer, "calls": shown, "events": events, "messages": messages, "environment": changed, "modules": own}
-
-
-def _shown(text: str) -> str:
-    """Return a text without the addresses of functions."""
-    return re.sub(r" at 0x[0-9a-f]+", "", text)
 
 
 def _refusals(calls: list[tuple[str, Any, Any]]) -> list[str]:

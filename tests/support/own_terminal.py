@@ -11,7 +11,7 @@ import termios
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass
@@ -20,22 +20,21 @@ class Printed:
 
     out: str = ""
     err: str = ""
-    _data: dict[str, bytearray] = field(default_factory=lambda: {"out": bytearray(), "err": bytearray()})
 
 
 @contextmanager
 def own_terminals(columns: int) -> Iterator[Printed]:
     """Connect sys.stdout and sys.stderr to two terminals of this width until the end of the block."""
     printed, before = Printed(), (sys.stdout, sys.stderr)
-    streams, threads = [], []
-    for name in ("out", "err"):
+    streams, threads, texts = [], [], (bytearray(), bytearray())
+    for text in texts:
         ours, theirs = os.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         settings = termios.tcgetattr(theirs)
         settings[1] &= ~termios.OPOST  # no carriage returns
         termios.tcsetattr(theirs, termios.TCSANOW, settings)
         streams.append(io.TextIOWrapper(os.fdopen(theirs, "wb"), encoding="utf-8", write_through=True))
-        threads.append(threading.Thread(target=_read, args=(ours, printed._data[name])))
+        threads.append(threading.Thread(target=_read, args=(ours, text)))
         threads[-1].start()
     sys.stdout, sys.stderr = streams
     try:
@@ -46,7 +45,7 @@ def own_terminals(columns: int) -> Iterator[Printed]:
             stream.close()
         for thread in threads:
             thread.join()
-        printed.out, printed.err = (bytes(printed._data[name]).decode() for name in ("out", "err"))
+        printed.out, printed.err = (bytes(text).decode() for text in texts)
 
 
 def _read(terminal: int, data: bytearray) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from html import unescape
 from html.parser import HTMLParser
 from types import MappingProxyType
@@ -120,10 +121,7 @@ def summary_of_set(entry: LedgerEntry, text: str = "") -> SetContent:
         ModuleTest(name="jax.numpy", description="Arrays", works=dict.fromkeys([*tiers][:6], COMPILED), unsupported=()),
         ModuleTest(name=text or "jax.lax.linalg", description=text or "Linear algebra", works={}, unsupported=(text,)),
     )
-    return SetContent(
-        wheels={one.filename: tuple(tiers) for one in entry.promoted.wheels},
-        modules=modules,
-    )
+    return SetContent(wheels={one.filename: tuple(tiers) for one in entry.promoted.wheels}, modules=modules)
 
 
 def index_page(
@@ -154,11 +152,8 @@ def index_page(
     def entry_of(number: int) -> LedgerEntry:
         return entries[number - 1]
 
-    def summary_of(entry: LedgerEntry) -> SetContent:
-        return summary_of_set(entry, text)
-
     shown = overview_of(last.state, last.number, entry_of)
-    return render_overview(INDEX, shown, last, entry_of, summary_of)
+    return render_overview(INDEX, shown, last, entry_of, partial(summary_of_set, text=text))
 
 
 def hostile_index_page() -> bytes:

@@ -14,9 +14,10 @@ import pytest
 
 from core.errors import CiBuildError, MachineError
 from core.tasks import TaskInput
-from tests.support.cluster import ROOT, ClusterProcesses, Lines, cluster_processes, until
+from tests.support.cluster import ROOT, ClusterProcesses, cluster_processes, until
 from tests.support.machine import alive
 from tests.support.rbe.keys import Keys
+from tests.support.silent import Steps
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def test_results_have_values_files_and_inputs(cluster: ClusterProcesses, tmp_pat
     (tmp_path / "file").write_text("hello")
     inputs = {"file": TaskInput.of(tmp_path / "file"), "tree": TaskInput.of(tmp_path / "tree")}
     tasks = [cluster.task("echo", "one", inputs=inputs), cluster.task("fail", "two")]
-    lines = Lines()
+    lines = Steps()
     with cluster.client(lines) as client:
         results = {result.task.label: result for result in client.run([*tasks, tasks[0]], cluster.work)}
     assert (results["one"].error, results["one"].worker) == ("", "a")
@@ -42,7 +43,6 @@ def test_results_have_values_files_and_inputs(cluster: ClusterProcesses, tmp_pat
     assert (results["two"].error, results["two"].kind) == ("The compiler failed.", CiBuildError)
     # The task's own failure is not tried again, and the connection is closed.
     assert len(cluster.ran("two")) == 1
-    assert [line for line in lines.lines if line.startswith("worker")] == ["worker a begins", "worker a ends"]
 
 
 def test_tasks_of_killed_worker_run_again(cluster: ClusterProcesses) -> None:
@@ -57,7 +57,7 @@ def test_tasks_of_killed_worker_run_again(cluster: ClusterProcesses) -> None:
 
     thread = threading.Thread(target=kill)
     thread.start()
-    lines = Lines()
+    lines = Steps()
     results = cluster.run(tasks, lines)
     thread.join()
     assert {result.error for result in results.values()} == {""}
@@ -65,7 +65,7 @@ def test_tasks_of_killed_worker_run_again(cluster: ClusterProcesses) -> None:
     again = [task.label for task in tasks if len(cluster.ran(task.label)) == 2]
     assert len(again) == 1
     assert results[again[0]].worker == "b"
-    assert "worker a is gone; tasks that it had run again" in lines.lines
+    assert "worker a is gone; tasks that it had run again" in lines.steps
 
 
 KILLED = """

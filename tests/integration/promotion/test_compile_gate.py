@@ -205,7 +205,7 @@ def test_evidence_is_reused_for_the_same_corpus_only(bench: Bench) -> None:
 
 
 def test_interrupt_ends_child_processes(bench: Bench) -> None:
-    gate = bench.gate("bad.deaf")
+    gate = bench.gate("bad.hang")
 
     def interrupt() -> None:
         while not bench.processes():

@@ -65,7 +65,8 @@ def _styled(row: Mapping[int, Char], columns: int) -> Text:
 
 def _color(name: str) -> str | None:
     """Return the name of a colour of the emulator for rich."""
-    known: Mapping[str, str | None] = {"default": None, "brown": "yellow"}
+    if name == "default":
+        return None
     if re.fullmatch(r"[0-9a-f]{6}", name):
         return f"#{name}"
-    return known.get(name, name.replace("bright", "bright_").replace("brown", "yellow"))
+    return name.replace("bright", "bright_").replace("brown", "yellow")

@@ -17,7 +17,7 @@ from ci_build.cluster.store import ClusterStore, Try
 from core.errors import CiBuildError, MachineError, RequestError
 from core.tasks import Task
 from promotion.storage.directory_bucket import DirBucket
-from tests.support.cluster import Lines
+from tests.support.silent import Steps
 
 PROGRAM = "program:1-3.11.7-x86_64"
 ANSWER = WorkerAnswer(worker="w", address="tcp://w:1", value=1)
@@ -90,13 +90,13 @@ def store(tmp_path: Path) -> ClusterStore:
 
 
 @pytest.fixture
-def lines(monkeypatch: pytest.MonkeyPatch) -> Lines:
+def lines(monkeypatch: pytest.MonkeyPatch) -> Steps:
     for name in ("_LOOK_SECONDS", "_AGAIN_SECONDS"):
         monkeypatch.setattr(task_run, name, 0.01)
-    return Lines()
+    return Steps()
 
 
-def new_run(store: ClusterStore, lines: Lines, tmp_path: Path, *, count: int = 1, patience: float = 60.0) -> TaskRun:
+def new_run(store: ClusterStore, lines: Steps, tmp_path: Path, *, count: int = 1, patience: float = 60.0) -> TaskRun:
     tasks = [Task(kind="test", label=f"t{number}", arguments={"n": number}) for number in range(count)]
     return TaskRun(
         tasks, store=store, store_name=str(tmp_path / "store"), identity=PROGRAM, name="run", work=tmp_path / "work",
@@ -104,7 +104,7 @@ def new_run(store: ClusterStore, lines: Lines, tmp_path: Path, *, count: int = 1
     )  # fmt: skip
 
 
-def test_lost_answer_is_read_when_it_was_computed_again(store: ClusterStore, lines: Lines, tmp_path: Path) -> None:
+def test_lost_answer_is_read_when_it_was_computed_again(store: ClusterStore, lines: Steps, tmp_path: Path) -> None:
     states = iter(["finished", "lost", "lost", "finished"])
 
     def look(client: FakeClient) -> None:
@@ -118,7 +118,7 @@ def test_lost_answer_is_read_when_it_was_computed_again(store: ClusterStore, lin
     assert (read, len(client.futures)) == (["t0", "t2", "t1"], 3)
 
 
-def test_tries_of_earlier_connections_count(store: ClusterStore, lines: Lines, tmp_path: Path) -> None:
+def test_tries_of_earlier_connections_count(store: ClusterStore, lines: Steps, tmp_path: Path) -> None:
     """A task that kills its workers may kill three of them, however often the connection is lost meanwhile."""
     run, begun = new_run(store, lines, tmp_path), []
     for worker in ("a", "b", "c", "d"):
@@ -140,14 +140,14 @@ def test_tries_of_earlier_connections_count(store: ClusterStore, lines: Lines, t
     ],
 )
 def test_results_keep_the_kind_of_error(
-    store: ClusterStore, lines: Lines, tmp_path: Path, answer: dict[str, Any], kind: type[CiBuildError]
+    store: ClusterStore, lines: Steps, tmp_path: Path, answer: dict[str, Any], kind: type[CiBuildError]
 ) -> None:
     client = FakeClient(answer=WorkerAnswer(worker="w", address="tcp://w:1", **answer))
     (result,) = new_run(store, lines, tmp_path).results(client)
     assert (result.kind, bool(result.error)) == (kind, True)
 
 
-def test_run_ends_when_no_worker_can_repeat_a_lost_answer(store: ClusterStore, lines: Lines, tmp_path: Path) -> None:
+def test_run_ends_when_no_worker_can_repeat_a_lost_answer(store: ClusterStore, lines: Steps, tmp_path: Path) -> None:
     def look(client: FakeClient) -> None:
         client.workers, client.unreadable = {}, {client.futures[0].key}
 

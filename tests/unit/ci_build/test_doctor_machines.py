@@ -35,7 +35,7 @@ def told(machine: FakeMachine) -> dict[str, tuple[str, ...]]:
 def wsl(machine: FakeMachine) -> FakeMachine:
     """Return a WSL2 with Ubuntu, ROCm 7.2 and librocdxg: no amdgpu, no KFD, no PCI bus."""
     machine.kernel = ("Linux", "x86_64", "6.6.87.2-microsoft-standard-WSL2")
-    machine.remove("dev/kfd", "dev/dri", "sys/class/kfd", "sys/module/amdgpu", "sys/bus/pci").devices("dev/dxg")
+    machine.remove("dev/kfd", "dev/dri", "sys/class/kfd", "sys/module/amdgpu", "sys/bus/pci").write("dev/dxg", "")
     machine.write("usr/lib/wsl/lib/libdxcore.so", "").write("opt/rocm/lib/librocdxg.so", "")
     machine.environ["HSA_ENABLE_DXG_DETECTION"] = "1"
     return machine

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from packaging.version import Version
@@ -11,20 +10,13 @@ from packaging.version import Version
 from core.errors import RequestError
 from core.rocm_releases import load_releases, published_rocm, rocm_of_compiler
 from promotion.gates.load.golden import golden_file
-from tests.support.made_wheel import clean_plugin, look
-from tests.support.published_releases import GATES, PAGE, ROOT, Row, evidence, recorded, with_table
+from tests.support.published_releases import GATES, PAGE, ROOT, Row, recorded, with_table
 
 ROWS = recorded()
 
 
 def test_page_shows_recorded_results() -> None:
     assert with_table(PAGE.read_text(), ROWS) == PAGE.read_text()
-
-
-def test_requirements_of_extras_are_not_recorded(tmp_path: Path) -> None:
-    made = clean_plugin()
-    made.replace("Requires-Dist", "jax-rocm7-pjrt==1.2.3", "hip; extra == 'with-rocm'")
-    assert evidence([look(made, tmp_path)])["requires"] == ["jax-rocm7-pjrt==1.2.3"]
 
 
 def test_every_release_of_table_is_recorded() -> None:
