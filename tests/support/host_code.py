@@ -19,7 +19,8 @@ from wheelkit.gpu import bundle
 from wheelkit.gpu.bundle_reader import find_bundles
 
 FAT_BINARY, FUNCTION = TinySymbol("__hipRegisterFatBinary"), TinySymbol("__hipRegisterFunction")
-_SYMBOLS = {"fat binary": 2, "function": 3}  # after the null symbol and GLIBC
+_SYMBOLS = (2, 3)
+"""Numbers of both symbols, after the null symbol and GLIBC."""
 _OPCODE_IN_OFFSET = b"\x48\x8d\x35\x00\x00\x00\xe8"
 """lea rsi, [rip + x], where x contains the opcode of a call."""
 
@@ -82,7 +83,7 @@ class HostCode:
             if n not in self.silent
         ]
         functions = {name: self._function(name, count) for name, count in self.arguments.items()}
-        rows = [struct.pack("<QQq", got + 8 * n, index << 32 | 7, 0) for n, index in enumerate(_SYMBOLS.values())]
+        rows = [struct.pack("<QQq", got + 8 * n, index << 32 | 7, 0) for n, index in enumerate(_SYMBOLS)]
         rows += [struct.pack("<QQq", wrappers + 24 * n + 8, 8, address) for n, address in enumerate(bundles)]
         rows += [struct.pack("<QQq", init + 8 * n, 8, address) for n, address in enumerate(constructors)]
         rows += [struct.pack("<QQq", self._handles[name], 8, address) for name, address in functions.items()]

@@ -10,11 +10,10 @@ from core.process import ProcessResult
 from core.report import NoProgress
 
 
-class Silent(NoProgress):
-    """Progress without output."""
+Silent = NoProgress
 
 
-class Steps(Silent):
+class Steps(NoProgress):
     """Progress that records its steps and tasks."""
 
     def __init__(self) -> None:

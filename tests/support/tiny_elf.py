@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_GLOBAL, _WEAK, _FUNC = 1, 2, 2
-_BINDS = {"GLOBAL": _GLOBAL, "WEAK": _WEAK}
+_FUNC = 2
+_BINDS = {"GLOBAL": 1, "WEAK": 2}
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def _assemble(body: bytes, base: int, rows: list[tuple[str, int, int, int, int, 
         for kind, flags, at, n in segments
     )
     ident = b"\x7fELF\x02\x01\x01" + bytes(9)
-    count = headers.__len__() // 64
+    count = len(headers) // 64
     header = ident + struct.pack(
         "<HHIQQQIHHHHHH", 3, machine, 1, 0, 64, end, 0, 64, 56, len(segments), 64, count, count - 1
     )
