@@ -9,7 +9,6 @@ from typing import Self
 from core.process import ProcessResult
 from core.report import NoProgress
 
-
 Silent = NoProgress
 
 
