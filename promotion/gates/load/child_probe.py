@@ -61,21 +61,18 @@ class Probe:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def run_probe(
-    runner: Runner, site: Site, env: Mapping[str, str], probe: Probe, *, seconds: float = _SECONDS
-) -> ProbeResult:
+def run_probe(runner: Runner, site: Site, env: Mapping[str, str], probe: Probe) -> ProbeResult:
     """Run a probe in a separate process; a crash, a missing answer or a timeout is a finding.
 
     Args:
         env: changes to the environment.
-        seconds: time limit.
     """
     argv = (*site.isolated, str(probe.child), probe.function, *probe.arguments)
     # jaxlib logs the PJRT API versions at level INFO.
     changes = {**env, **probe.env, "TF_CPP_MIN_LOG_LEVEL": "0"}
     values = None
     try:
-        completed = runner.run(argv, env=changes, check=False, timeout=seconds)
+        completed = runner.run(argv, env=changes, check=False, timeout=_SECONDS)
         with suppress(ValueError):
             values = json.loads(completed.stdout.rstrip("\n").rpartition("\n")[2])
         if completed.returncode == 0 and isinstance(values, dict):
