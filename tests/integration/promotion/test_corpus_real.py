@@ -26,9 +26,8 @@ FEW = ("numpy.elementwise", "lax.dot_bf16", "sharding.all_reduce", "pallas.add",
 
 @dataclass(frozen=True)
 class Told:
-    """Events and files of a child."""
+    """Events of a child."""
 
-    folder: Path
     returncode: int
     events: tuple[Mapping[str, Any], ...]
 
@@ -55,7 +54,7 @@ def child(real_wheel: Callable[..., Path], pinned_python: str, tmp_path_factory:
         argv = [str(site.python), "-I", str(CHILD), str(out / "request.json")]
         done = context.runner.run(argv, env=env, check=False)
         lines = (out / "results.jsonl").read_text().splitlines()
-        return Told(out, done.returncode, tuple(map(json.loads, lines)))
+        return Told(done.returncode, tuple(map(json.loads, lines)))
 
     run.__dict__["python"] = site.python
     return run
