@@ -79,15 +79,15 @@ class FakeSigstore:
     def __init__(self) -> None:
         self.authority, self.certificate_log, self.log = (ec.generate_private_key(ec.SECP256R1()) for _ in range(3))
         self.url = "http://127.0.0.1:9"
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a private Sigstore")])
+        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a private Sigstore")])
         self.root = (
-            self._certificate(name, self.authority.public_key(), name, timedelta(days=1000), authority=True)
+            self._certificate(self.name, self.authority.public_key(), timedelta(days=1000), authority=True)
             .add_extension(x509.BasicConstraints(ca=True, path_length=1), critical=True)
             .sign(self.authority, hashes.SHA256())
         )
 
     def _certificate(
-        self, name: x509.Name, key: ec.EllipticCurvePublicKey, by: x509.Name, valid: timedelta, *, authority: bool
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, valid: timedelta, *, authority: bool
     ) -> x509.CertificateBuilder:
         """Return a certificate without its purpose, which is valid from now on."""
         usage = x509.KeyUsage(
@@ -104,8 +104,8 @@ class FakeSigstore:
         start = datetime.now(UTC) - timedelta(seconds=5)
         return (
             x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(by)
+            .subject_name(subject)
+            .issuer_name(self.name)
             .public_key(key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(start)
@@ -121,7 +121,7 @@ class FakeSigstore:
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.authority.public_key())
         workflow = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(CLAIMS["config"])])
         builder = (
-            self._certificate(x509.Name([]), key, self.root.subject, timedelta(minutes=10), authority=False)
+            self._certificate(x509.Name([]), key, timedelta(minutes=10), authority=False)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING]), critical=False)
             .add_extension(issuer, critical=False)
             .add_extension(workflow, critical=True)

@@ -180,7 +180,7 @@ def with_table(page: str, rows: Sequence[Row]) -> str:
 
 def recorded() -> list[Row]:
     """Return the recorded rows, newest release first."""
-    return list(json.loads(RECORD.read_text())) if RECORD.exists() else []
+    return list(json.loads(RECORD.read_text()))
 
 
 def record(rows: Iterable[Row]) -> None:

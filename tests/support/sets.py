@@ -95,19 +95,19 @@ def wheel_set(**changes: Any) -> WheelSet:
 
 def evidence(**changes: Any) -> Evidence:
     """Return the evidence of a passed gate."""
-    fields: dict[str, Any] = {
-        "set_digest": "a" * 64,
-        "gate": "compile",
-        "target": "gfx942",
-        "tier": Tier.COMPILED,
-        "outcome": Outcome.PASSED,
-        "started": "2026-01-02T03:04:05Z",
-        "ended": "2026-01-02T03:04:06Z",
-        "machine": "tests",
-        "settings": {},
-        "counts": {},
-    }
-    return Evidence(**{**fields, **changes})
+    made = Evidence(
+        set_digest="a" * 64,
+        gate="compile",
+        target="gfx942",
+        tier=Tier.COMPILED,
+        outcome=Outcome.PASSED,
+        started="2026-01-02T03:04:05Z",
+        ended="2026-01-02T03:04:06Z",
+        machine="tests",
+        settings={},
+        counts={},
+    )
+    return replace(made, **changes)
 
 
 def ledger_wheel(project: str, version: str = "1", **changes: Any) -> LedgerWheel:
