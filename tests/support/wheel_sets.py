@@ -233,19 +233,19 @@ def make_set(wheels: Sequence[SetWheel], more: Mapping[str, bytes] | None = None
         changes: fields of the set.
     """
     found = {tag.removeprefix("cp3") for wheel in wheels for tag in wheel.wheel.filename.split("-") if "cp3" in tag}
-    fields: dict[str, Any] = {
-        "index": "multi-arch",
-        "targets": TARGETS,
-        "rocm_version": "7.2.0",
-        "jax_version": "0.10.2",
-        "python_versions": tuple(f"3.{minor}" for minor in sorted(found, key=int)) or PYTHONS,
-        "request": {"payload": "published"},
-        "inputs": (),
-        "tools": {"tests": "1"},
-        "pins": {"jax": "0.10.2"},
-        "wheels": tuple(wheel.wheel for wheel in wheels),
-    }
-    wheel_set = WheelSet(**{**fields, **changes})
+    plain = WheelSet(
+        index="multi-arch",
+        targets=TARGETS,
+        rocm_version="7.2.0",
+        jax_version="0.10.2",
+        python_versions=tuple(f"3.{minor}" for minor in sorted(found, key=int)) or PYTHONS,
+        request={"payload": "published"},
+        inputs=(),
+        tools={"tests": "1"},
+        pins={"jax": "0.10.2"},
+        wheels=tuple(wheel.wheel for wheel in wheels),
+    )
+    wheel_set = replace(plain, **changes)
     if "files" in changes:
         return wheel_set
     beside = _beside(wheel_set) | dict(more or {})
