@@ -233,7 +233,7 @@ def make_set(wheels: Sequence[SetWheel], more: Mapping[str, bytes] | None = None
         changes: fields of the set.
     """
     found = {tag.removeprefix("cp3") for wheel in wheels for tag in wheel.wheel.filename.split("-") if "cp3" in tag}
-    plain = WheelSet(
+    made = WheelSet(
         index="multi-arch",
         targets=TARGETS,
         rocm_version="7.2.0",
@@ -245,7 +245,7 @@ def make_set(wheels: Sequence[SetWheel], more: Mapping[str, bytes] | None = None
         pins={"jax": "0.10.2"},
         wheels=tuple(wheel.wheel for wheel in wheels),
     )
-    wheel_set = replace(plain, **changes)
+    wheel_set = replace(made, **changes)
     if "files" in changes:
         return wheel_set
     beside = _beside(wheel_set) | dict(more or {})
