@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
+import pty
 import re
 import shutil
 import subprocess
@@ -84,6 +87,24 @@ class Place:
             check=False,
             timeout=SECONDS,
         )
+
+    def run_on_terminal(self, out: Path, *more: str) -> tuple[int, str]:
+        """Run the command on a terminal until it ends; return its status and everything that it displayed."""
+        ours, theirs = pty.openpty()
+        env = {name: value for name, value in self.environment.items() if name not in ("CI", "GITHUB_ACTIONS")}
+        # A wide terminal, so that no line is truncated.
+        env |= {"TERM": "xterm", "COLUMNS": "400", "LINES": "50"}
+        process = subprocess.Popen(
+            self.argv(out, *more), env=env, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=theirs
+        )
+        os.close(theirs)
+        shown = bytearray()
+        # Reading fails once the other end is closed.
+        with contextlib.suppress(OSError):
+            while data := os.read(ours, 1 << 16):
+                shown += data
+        os.close(ours)
+        return process.wait(timeout=SECONDS), shown.decode(errors="replace")
 
     def start(self, out: Path, *more: str) -> subprocess.Popen[str]:
         """Start the command in its own process group, so that tests can interrupt it even if a shell runs them."""

@@ -19,7 +19,7 @@ import pyte
 
 ROOT = Path(__file__).resolve().parents[2]
 _CI = ("CI", "GITHUB_ACTIONS", "GITLAB_CI", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE")
-_SECONDS = 600.0
+_SECONDS = 300.0
 """Time after which a program is killed."""
 
 _REDRAW = re.compile(rb"(?=\r\x1b\[2K)")

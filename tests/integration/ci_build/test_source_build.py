@@ -30,7 +30,6 @@ from tests.support.source_place import (
     pack_rocm,
     wheels_json,
 )
-from tests.support.terminal import show
 from wheelkit.archive.reader import WheelArchive
 
 pytestmark = pytest.mark.network
@@ -57,12 +56,10 @@ def words(place: Place) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def terminal(place: Place, words: tuple[str, ...]) -> str:
-    """Build the set, and return everything that a terminal displayed, which is so wide that no line is truncated."""
-    env = {name: place.environment[name] for name in ("DOCKER_HOST", "PATH")}
-    shown = show(place.argv(place.folder / "dist", *words), columns=400, env=env, cwd=place.folder)
-    text = shown.raw.decode(errors="replace")
-    assert shown.code == 0, text
-    return text
+    """Build the set, and return everything that a terminal displayed."""
+    status, shown = place.run_on_terminal(place.folder / "dist", *words)
+    assert status == 0, shown
+    return shown
 
 
 @pytest.fixture(scope="module")
