@@ -23,7 +23,6 @@ from tests.support.tiny_elf import tiny_elf
 MI300 = {"gfx_target_version": 90402, "unique_id": 0x18F1A2B3C4D5E6F7}
 MI200 = {"gfx_target_version": 90010}
 RX5700 = {"gfx_target_version": 100100}
-GIB = 2**30
 PYTHON = "/usr/bin/python3"
 
 
@@ -83,7 +82,7 @@ class FakeMachine:
                 self.remove(path)
         nodes = kfd_tree(self.root / "sys/class/kfd/kfd/topology/nodes", *gpus)
         for number in range(1, len(gpus) + 1):
-            bank = f"heap_type 1\nsize_in_bytes {192 * GIB}\n"
+            bank = f"heap_type 1\nsize_in_bytes {192 << 30}\n"
             self.write(str(nodes.relative_to(self.root) / str(number) / "mem_banks/0/properties"), bank)
             self.card(number, "0x1002")
         return self
