@@ -47,11 +47,12 @@ class ClusterProcesses:
         self.notes.mkdir()
         self.work.mkdir()
 
-    def scheduler(self, *words: str) -> None:
-        """Start a scheduler."""
+    def scheduler(self, *words: str) -> str:
+        """Start a scheduler and return its address."""
         scheme = "tls" if self.tls else "tcp"
         self._start("scheduler", "-m", "ci_build.cli", "cluster", "scheduler", f"{scheme}://127.0.0.1:0", *words)
         self.address = until(lambda: re.search(r"scheduler at (\S+)", self.output("scheduler")))[1]
+        return self.address
 
     def worker(self, name: str, *words: str) -> None:
         """Start a worker; see `wait` for its arrival."""
