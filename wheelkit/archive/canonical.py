@@ -12,7 +12,6 @@ from core.errors import ArchiveError
 from wheelkit.archive.member_writer import EPOCH, central_directory, local_header
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.record import RecordEntry, format_record, parse_record
-from wheelkit.archive.zip_format import ZipMember
 
 _REGULAR, _PERMISSIONS = 0o100000 << 16, 0o775 << 16
 """External attributes of members: regular files, whose permissions the writer keeps."""
@@ -29,32 +28,21 @@ def check_canonical(archive: WheelArchive) -> dict[str, list[str]]:
 def _differences(archive: WheelArchive) -> Iterator[tuple[str, str]]:
     position, record = 0, f"{archive.dist_info}/RECORD"
     for member in archive.members:
-        header = local_header(member._replace(flags=0))
-        if fields := list(_unusual_fields(member)):
-            yield member.name, f"the headers have {', '.join(fields)}"
-        elif archive.pread(member.data_offset - member.header_offset, member.header_offset) != header:
-            yield member.name, "the local headers have other flags, times, versions or extra fields"
-        if member.header_offset != position:
-            yield member.name, "bytes between the files belong to none, or the directory has another order"
+        header = local_header(member._replace(flags=0, date_time=EPOCH))
+        if archive.pread(len(header), position) != header:
+            yield member.name, "the local headers have other flags, times, versions, extra fields or places"
+        if member.external_attr & ~_PERMISSIONS != _REGULAR:
+            yield member.name, f"the headers have external attributes 0x{member.external_attr:x}"
         position = member.data_end
     if archive.members and archive.members[-1].name != record:
         yield archive.members[-1].name, "RECORD is not the last file"
-    directory = central_directory([member._replace(flags=0) for member in archive.members], position)
-    if archive.pread(max(0, archive.size - position), position) != directory:
+    members = [member._replace(flags=0, date_time=EPOCH) for member in archive.members]
+    if archive.pread(max(0, archive.size - position), position) != central_directory(members, position):
         yield (
             "",
             "the central directory has comments, extra fields, folders or versions of other writers",
         )
     yield from _record_differences(archive, record)
-
-
-def _unusual_fields(member: ZipMember) -> Iterator[str]:
-    if member.flags & ~0x0800:
-        yield f"flag bits 0x{member.flags:x}"
-    if member.date_time != EPOCH:
-        yield "the time {}-{:02}-{:02} {:02}:{:02}:{:02}".format(*member.date_time)
-    if member.external_attr & ~_PERMISSIONS != _REGULAR:
-        yield f"external attributes 0x{member.external_attr:x}"
 
 
 def _record_differences(archive: WheelArchive, name: str) -> Iterator[tuple[str, str]]:

@@ -190,7 +190,7 @@ _EDITS: list[tuple[str, str, str, Edit]] = [
         "external attributes",
         lambda made: made.wheel.modes.update({MEMBER.path: 0o666}),
     ),
-    ("archive-not-canonical", "times", "the time", repacked(later)),
+    ("archive-not-canonical", "times", "local headers", repacked(later)),
     ("archive-not-canonical", "comment", "central directory", repacked(commented)),
     ("archive-not-canonical", "RECORD first", "not the last file", repacked(lambda entries: entries[::-1])),
     (
