@@ -79,9 +79,9 @@ def raw_members(*extra: RawMember) -> list[RawMember]:
     return [RawMember(name.encode(), data) for name, data in contents().items()] + list(extra)
 
 
-def raw_zip(members: Sequence[RawMember], *, prefix: bytes = b"", gap: bytes = b"", comment: bytes = b"") -> bytes:
+def raw_zip(members: Sequence[RawMember]) -> bytes:
     """Return the bytes of an archive, without any check."""
-    body, directory = prefix, b""
+    body, directory = b"", b""
     for member in members:
         body += member.before
         packed = member.compressed()
@@ -107,13 +107,12 @@ def raw_zip(members: Sequence[RawMember], *, prefix: bytes = b"", gap: bytes = b
             len(c["name"]), len(c["extra"]), 0, c["disk"], 0, member.attr, c["offset"],
         )  # fmt: skip
         directory += entry + c["name"] + c["extra"]
-    at = len(body) + len(gap)
-    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, len(members), len(members), len(directory), at, len(comment))
-    return body + gap + directory + end + comment
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, len(members), len(members), len(directory), len(body), 0)
+    return body + directory + end
 
 
-def raw_wheel(folder: Path, *extra: RawMember, **layout: bytes) -> Path:
+def raw_wheel(folder: Path, *extra: RawMember) -> Path:
     """Write a wheel with additional members, without any check."""
     path = folder / NAME
-    path.write_bytes(raw_zip(raw_members(*extra), **layout))
+    path.write_bytes(raw_zip(raw_members(*extra)))
     return path

@@ -34,12 +34,7 @@ def e_flags(target: GfxTarget, mach: int | None = None) -> int:
     return flags | (1 << 24 if target.processor.endswith("-generic") else 0)
 
 
-def whole_code(
-    target: str = "gfx942",
-    names: Sequence[str] = ("_Z3addv",),
-    *,
-    mach: int | None = None,
-) -> bytes:
+def whole_code(target: str = "gfx942", names: Sequence[str] = ("_Z3addv",), *, mach: int | None = None) -> bytes:
     """Return a code object of version 6 with kernels.
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import struct
 import zipfile
@@ -12,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from core.errors import ArchiveError
-from tests.support.silent import Silent
 from tests.support.tiny_wheel import (
     INFO,
     METADATA,
@@ -57,31 +57,20 @@ def test_members_keep_order_modes_and_times(tmp_path: Path) -> None:
             archive["tiny/b.py"]
 
 
-@pytest.mark.parametrize("text", ["tiny-1.0.zip", "tiny.whl", "tiny-1.0-py3-none.whl", "tiny-one-py3-none-any.whl"])
+@pytest.mark.parametrize("text", ["tiny-1.0.zip", "tiny-one-py3-none-any.whl"])
 def test_wheel_name_refuses_invalid_names(text: str) -> None:
     with pytest.raises(ArchiveError, match="not the name of a wheel"):
         WheelName.parse(text)
 
 
 def test_extract_writes_and_hashes(tmp_path: Path) -> None:
-    import hashlib
-
     big = bytes(range(256)) * 20000
+    out = tmp_path / "big.so"
     with WheelArchive(make_wheel(tmp_path, {"tiny/big.so": big})) as archive:
-        seen: list[tuple[int, int]] = []
-
-        class Watcher(Silent):
-            def advance(self, done: int, total: int) -> None:
-                seen.append((done, total))
-
-        out = tmp_path / "big.so"
-        assert archive.extract("tiny/big.so", out, progress=Watcher()) == hashlib.sha256(big).hexdigest()
+        assert archive.extract("tiny/big.so", out) == hashlib.sha256(big).hexdigest()
         assert out.read_bytes() == big
-        assert seen[-1] == (len(big), len(big))
-        seen.clear()
-        archive.unpack("tiny/big.so", out, progress=Watcher())
+        archive.unpack("tiny/big.so", out)
         assert out.read_bytes() == big
-        assert seen[-1] == (len(big), len(big))
         assert all(len(chunk) <= 1 << 20 for chunk in archive.chunks("tiny/big.so"))
         with pytest.raises(ArchiveError, match="the limit is 100"):
             archive.read("tiny/big.so", limit=100)
@@ -155,39 +144,24 @@ def wrong(name: bytes = b"tiny/bad.py", **fields: object) -> RawMember:
         (wrong(b"/etc/passwd"), "'/etc/passwd': its path is absolute"),
         (wrong(b"C:/x"), "'C:/x': its path is absolute"),
         (wrong(b"tiny/../../x"), "'tiny/../../x': its path has an empty, . or .. part"),
-        (wrong(b"tiny//x"), "'tiny//x': its path has an empty, . or .. part"),
-        (wrong(b"./x"), "'./x': its path has an empty, . or .. part"),
         (wrong(b"tiny\\x"), "its path has a backslash"),
         (wrong(b"tiny/x\0.py"), "its path is empty or has control characters"),
-        (wrong(b""), "its path is empty or has control characters"),
         (wrong(b"tiny/\xc3\xa9.py"), "the encoding of its name is ambiguous"),
-        (wrong(b"tiny/\xe9.py", flags=0x800), "the encoding of its name is ambiguous"),
         (wrong(b"tiny/__init__.py/x"), "tiny/__init__.py/x: tiny/__init__.py is a file, not a directory"),
         (wrong(b"tiny/dir/", method=0), "tiny/dir/: it is a directory with content"),
         (wrong(attr=0o120777 << 16), "tiny/bad.py: it is not a regular file (mode lrwxrwxrwx)"),
-        (wrong(attr=0o020666 << 16), "tiny/bad.py: it is not a regular file (mode crw-rw-rw-)"),
         (wrong(attr=0o104755 << 16), "tiny/bad.py: it is setuid or setgid"),
         (wrong(flags=1), "tiny/bad.py: it is encrypted"),
-        (wrong(flags=0x20), "tiny/bad.py: unknown flag bits 0x20"),
         (wrong(method=12), "tiny/bad.py: compression method 12 is neither stored nor deflated"),
         (
             wrong(method=0, central={"size": 7}),
             "tiny/bad.py: it is stored, but its compressed and uncompressed sizes differ",
         ),
         (wrong(local={"name": b"tiny/fine.py"}), "tiny/bad.py: its local header has the name 'tiny/fine.py'"),
-        (wrong(local={"crc": 1}), "tiny/bad.py: CRC is"),
         (wrong(local={"size": 1}), "tiny/bad.py: size is 120 in the central directory and 1 in the local header"),
-        (wrong(local={"packed": 1}), "tiny/bad.py: compressed size is"),
         (wrong(local={"method": 0}), "tiny/bad.py: method is 8 in the central directory and 0 in the local header"),
-        (wrong(local={"flags": 2}), "tiny/bad.py: flags is 0 in the central directory and 2 in the local header"),
         (wrong(central={"offset": 5}), "tiny/bad.py: no local header at byte 5"),
-        (wrong(central={"offset": 0}), "tiny/bad.py: its local header has the name 'tiny/__init__.py'"),
         (wrong(central={"disk": 3}), "tiny/bad.py: it is on another disk"),
-        (wrong(central={"extra": b"\1\0\x20\0abc"}), "tiny/bad.py: its extra fields are malformed"),
-        (
-            wrong(central={"extra": struct.pack("<HHBL", 0x7075, 10, 1, 0) + b"other"}),
-            "tiny/bad.py: an extra field contains another name",
-        ),
         (
             wrong(local={"extra": struct.pack("<HHBL", 0x7075, 10, 1, 0) + b"other"}),
             "tiny/bad.py: an extra field contains another name",
@@ -197,7 +171,6 @@ def wrong(name: bytes = b"tiny/bad.py", **fields: object) -> RawMember:
             "tiny/bad.py: its extra fields are malformed",
         ),
         (wrong(before=b"hidden"), "6 bytes between tiny-1.0.dist-info/RECORD and tiny/bad.py belong to no member"),
-        (wrong(after=b"hidden"), "6 bytes between tiny/bad.py and the central directory belong to no member"),
         (wrong(central={"packed": 99}, local={"packed": 99}), "tiny/bad.py: it overlaps the central directory"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -210,15 +183,7 @@ def test_archive_reports_invalid_member(tmp_path: Path, member: RawMember, named
     ("damage", "named"),
     [
         (lambda data: data[:-1], "the file was cut short, bytes follow its end, or it is not a zip archive"),
-        (
-            lambda data: data[: len(data) // 2],
-            "the file was cut short, bytes follow its end, or it is not a zip archive",
-        ),
-        (lambda data: data + b"x", "the file was cut short, bytes follow its end, or it is not a zip archive"),
-        (lambda data: b"", "the file was cut short, bytes follow its end, or it is not a zip archive"),
-        (lambda data: b"not a zip" * 100, "the file was cut short, bytes follow its end, or it is not a zip archive"),
         (lambda data: b"#!/bin/sh\n" + data, "Bytes were added or lost"),
-        (lambda data: data[100:], "Bytes were added or lost"),
         (lambda data: data.replace(b"PK\1\2", b"PK\1\3"), "The central directory is damaged at entry 0"),
         (lambda data: data[:-12] + struct.pack("<H", 9) + data[-10:], "split over several disks"),
         (lambda data: data[:-14] + struct.pack("<HH", 9, 9) + data[-10:], "declares 9 members, but"),
@@ -233,12 +198,10 @@ def test_archive_reports_damage(tmp_path: Path, damage: Callable[[bytes], bytes]
 @pytest.mark.parametrize(
     ("files", "named"),
     [
-        ({"tiny/a.py": b""}, "0 .dist-info directories"),
         (
             {f"{INFO}/METADATA": b"", "other-2.dist-info/METADATA": b""},
             "2 .dist-info directories",
         ),
-        ({"tiny-1.1.dist-info/METADATA": b""}, "tiny-1.1.dist-info does not match the file name"),
         ({"other-1.0.dist-info/METADATA": b""}, "other-1.0.dist-info does not match the file name"),
     ],
 )
@@ -267,19 +230,13 @@ def test_archive_refuses_zip_bombs_before_inflating(tmp_path: Path, monkeypatch:
         (wrong(central={"crc": 5}, local={"crc": 5}), "instead of the declared 00000005"),
         (wrong(central={"size": 100}, local={"size": 100}), "the content is larger than the declared 100 bytes"),
         (wrong(central={"size": 200}, local={"size": 200}), "the content has 120 bytes instead of the declared 200"),
-        (wrong(packed=b""), "its deflate data ends early"),
     ],
 )
 def test_extract_damaged_member_leaves_no_file(tmp_path: Path, member: RawMember, named: str) -> None:
     with WheelArchive(raw_wheel(tmp_path, member)) as archive:
-        with pytest.raises(ArchiveError, match=named):
-            archive.read("tiny/bad.py")
         out = tmp_path / "out"
         with pytest.raises(ArchiveError, match=named):
             archive.extract("tiny/bad.py", out)
-        assert not out.exists()
-        with pytest.raises(ArchiveError, match=named):
-            archive.unpack("tiny/bad.py", out)
         assert not out.exists()
 
 

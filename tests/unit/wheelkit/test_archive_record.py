@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -36,15 +35,6 @@ def test_verify_record_extracts_intact_wheel_without_findings(tmp_path: Path) ->
         assert (entry.size, entry.algorithm) == (len(data), "sha256")
         assert archive.record()[RECORD] == RecordEntry(None, None)
     assert (tmp_path / "a.so").read_bytes() == data
-
-
-def test_record_of_many_files_is_read_in_linear_time(tmp_path: Path) -> None:
-    members = contents({})
-    members[RECORD] = b"".join(b"tiny/%d.py,,\n" % number for number in range(30000))
-    with WheelArchive(make_wheel(tmp_path, members=members)) as archive:
-        start = time.process_time()
-        assert len(archive.record()) == 30000
-        assert time.process_time() - start < 5  # comparing each row with all before it takes 20 seconds
 
 
 def test_record_refuses_ambiguous_rows(tmp_path: Path) -> None:

@@ -35,9 +35,7 @@ def elf(folder: Path, *comments: str, **more: Any) -> Elf:
     ("needed", "words"),
     [
         ("librocsolver.so.1", "needs librocsolver.so.1, and ROCm 7.2.0 has librocsolver.so.0"),
-        ("librocm_sysdeps_numa.so.2", "needs librocm_sysdeps_numa.so.2, and ROCm 7.2.0 has librocm_sysdeps_numa.so.1"),
         ("libhipsolver_fortran.so.1", "and ROCm 7.2.0 has no libhipsolver_fortran.so"),
-        ("libMIOpen.so.1", "and ROCm 7.2.0 has no libMIOpen.so"),
     ],
 )
 def test_differences_name_both_sonames(tmp_path: Path, needed: str, words: str) -> None:
@@ -49,10 +47,8 @@ def test_differences_name_both_sonames(tmp_path: Path, needed: str, words: str) 
     ("comment", "rocm", "words"),
     [
         (RELEASE, replace(ROCM, version="7.10.0a20251120"), "the clang of ROCm 7.2.0, and the given ROCm is 7.10.0a20"),
-        (RELEASE, replace(ROCM, version="7.2.1"), "the clang of ROCm 7.2.0, and the given ROCm is 7.2.1"),
         (THEROCK, ROCM, "AMD clang 23.0.0git, and the clang of ROCm 7.2.0 is 22.0.0git"),
         (THEROCK, replace(ROCM, identity=RELEASE), "46fcb339+PATCHED:440716f8)', and the clang of ROCm 7.2.0 is 'AMD"),
-        (THEROCK, replace(ROCM, identity="Debian clang version 21.1.8"), "is 'Debian clang version 21.1.8'"),
     ],
 )
 def test_differences_name_both_compilers(tmp_path: Path, comment: str, rocm: BuildRocm, words: str) -> None:
@@ -68,7 +64,6 @@ def test_differences_name_both_compilers(tmp_path: Path, comment: str, rocm: Bui
         ("external/rocm_redist_dist/rocm_dist/lib", "which is a ROCm that Bazel downloaded"),
         ("/opt/rocm/lib/room/room", ""),
         ("/cache/execroot/__main__/external/local_config_rocm/rocm/rocm_dist/lib", ""),
-        ("/home/me/rocm/lib", "/home/me/rocm/lib"),
     ],
 )
 def test_differences_of_search_path(tmp_path: Path, entry: str, words: str) -> None:

@@ -13,18 +13,12 @@ from wheelkit.inspect.metadata import rocm_in_summary
 @pytest.mark.parametrize(
     ("summary", "version"),
     [
-        ("JAX PJRT plugin (ROCm:7.14.0)", "7.14.0"),
         ("JAX PJRT plugin (ROCm:Legacy ROCm 7.2.0)", "7.2.0"),
-        ("JAX on AMD GPUs: plugin (ROCm 7.2.0; gfx942)", "7.2.0"),
         ("JAX PJRT plugin (ROCm:unknown)", ""),
-        ("JAX PJRT plugin", ""),
     ],
 )
 def test_rocm_in_summary_finds_first_version(summary: str, version: str) -> None:
     assert rocm_in_summary(summary) == version
-
-
-# Wheels as published
 
 
 def published(project: str, *codes: str) -> list[Finding]:
@@ -42,14 +36,13 @@ def test_as_published_keeps_unsafe_search_paths_of_jaxlib() -> None:
     assert (kept.code, kept.severity, kept.remedy) == ("runpath-unsafe", Severity.WARNING, REPORT_PUBLISHED)
 
 
-# The table.
-
-
 @pytest.mark.parametrize(
     ("name", "matches"),
     [
-        *((name, True) for name in ("hipMalloc", "__hipRegisterFatBinary", "hipGetDevicePropertiesR0600")),
-        *((name, False) for name in ("hipblasCreate", "hipsolverDnCreate", "chipMalloc", "hip", "hipfftPlan1d")),
+        ("__hipRegisterFatBinary", True),
+        ("hipGetDevicePropertiesR0600", True),
+        ("hipsolverDnCreate", False),
+        ("chipMalloc", False),
     ],
 )
 def test_hip_runtime_matches_its_functions_only(name: str, matches: bool) -> None:

@@ -19,8 +19,8 @@ from wheelkit.elf import libstdcxx
 from wheelkit.inspect.manylinux import PlatformVerdict, platform_verdict
 
 P28 = "manylinux_2_28_x86_64"
-CANONICAL = "_ZNSt10filesystem9canonicalERKNS_7__cxx114pathE"
-STRING = "_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEE9_M_appendEPKcm"
+
+
 Judge = Callable[..., PlatformVerdict]
 
 
@@ -51,18 +51,8 @@ def test_verdict_highest_version_sets_platform(judge: Judge) -> None:
     assert result.policy == "manylinux_2_27_x86_64"
 
 
-def test_verdict_reports_new_symbol_version_with_users(judge: Judge) -> None:
-    result = judge(
-        TinySymbol("powf", "libm.so.6", "GLIBC_2.27"), needed=("libm.so.6",), platform="manylinux_2_17_x86_64"
-    )
-    assert not result.ok
-    assert codes(result) == ["symbol-version-too-new"]
-    assert "GLIBC_2.27 of libm.so.6 (for powf)" in result.findings[0].message
-
-
-@pytest.mark.parametrize("pattern", ["librocblas.so.*", "*", "librocblas.so.?", "librocblas.so.[0-9]"])
-def test_verdict_allow_list_has_no_patterns(judge: Judge, pattern: str) -> None:
-    assert codes(judge(needed=("librocblas.so.5",), allowed=(pattern,))) == ["needed-not-allowed"]
+def test_verdict_allow_list_has_no_patterns(judge: Judge) -> None:
+    assert codes(judge(needed=("librocblas.so.5",), allowed=("librocblas.so.*", "*"))) == ["needed-not-allowed"]
 
 
 def test_verdict_ignores_libraries_of_the_build_machine(judge: Judge, tmp_path: Path) -> None:
@@ -102,10 +92,9 @@ def test_verdict_unknown_std_symbol_is_error_or_warning(judge: Judge) -> None:
     assert [(f.code, f.severity) for f in other.findings] == [("unversioned-symbol-unknown", Severity.WARNING)]
 
 
-@pytest.mark.parametrize("platform", ["manylinux_2_28", "manylinux_9_99_x86_64", "win_amd64", ""])
-def test_verdict_refuses_unknown_platform(judge: Judge, platform: str) -> None:
+def test_verdict_refuses_unknown_platform(judge: Judge) -> None:
     with pytest.raises(RepairError, match="does not know the platform"):
-        judge(platform=platform)
+        judge(platform="manylinux_9_99_x86_64")
 
 
 def test_verdict_requires_wheel_layout(tmp_path: Path) -> None:
@@ -117,13 +106,10 @@ def test_verdict_requires_wheel_layout(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "standard"),
     [
-        (CANONICAL, True), (STRING, True), ("_ZNKSt10filesystem4pathE", True),
-        ("_ZTVN10__cxxabiv117__class_type_infoE", True),
-        ("_ZnwmSt11align_val_t", True), ("_ZdlPv", True), ("_ZNSolsEi", True), ("_ZGVNSt8messagesIcE2idE", True),
-        ("_ZTISt9exception", True), ("__cxa_throw", True),
+        ("_ZNSt10filesystem9canonicalERKNS_7__cxx114pathE", True), ("_ZTVN10__cxxabiv117__class_type_infoE", True),
+        ("_ZdlPv", True), ("_ZNSolsEi", True), ("_ZTISt9exception", True), ("__cxa_throw", True),
         ("_ZN13hipblaslt_ext11GroupedGemm10setProblemERSt6vectorIlSaIlEE", False),
-        ("_ZTHN4llvm8parallel11threadIndexE", False),
-        ("hipMalloc", False), ("PyErr_Clear", False), ("_Z3fooSt6vectorIiSaIiEE", False),
+        ("hipMalloc", False), ("_Z3fooSt6vectorIiSaIiEE", False),
     ],
 )  # fmt: skip
 def test_is_standard_of_mangled_names(name: str, standard: bool) -> None:

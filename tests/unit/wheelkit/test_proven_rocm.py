@@ -34,9 +34,7 @@ def report(folder: Path, compiler: str, summary: str, made: MadeWheel | None = N
     ("compiler", "summary", "rocm"),
     [
         (C7_2, "ROCm:unknown", "7.2.0"),
-        (C7_2, "ROCm:7.2.0", "7.2.0"),
         (C7_12, "ROCm:unknown", "7.12.0"),
-        (C7_14, "ROCm:7.14.0", "7.14.0"),
         (C7_14, "ROCm:7.15.0a20260627", "7.15.0a20260627"),  # main pinned the compiler of 7.14.0 for some days
         (NEW, "ROCm:7.16.0", "7.16.0"),
         ("clang version 18.1.8", "ROCm 7.2.0; gfx942", "7.2.0"),
@@ -49,18 +47,9 @@ def test_proven_rocm_agrees_with_all_marks(compiler: str, summary: str, rocm: st
 @pytest.mark.parametrize(
     ("compiler", "summary", "given", "words"),
     [
-        (
-            C7_12,
-            "ROCm:7.14.0",
-            "",
-            "Summary of jax_rocm7_pjrt-1.2.3-py3-none-manylinux_2_28_x86_64.whl names ROCm 7.14.0",
-        ),
-        (C7_12, "ROCm:7.14.0", "7.14.0", "was compiled by the clang of ROCm 7.12.0"),
         (C7_12, "ROCm:7.14.0", "7.14.1", "not proven to be for ROCm 7.14.1"),
-        (C7_14, "ROCm:7.14.0", "7.14.1", "was compiled by the clang of ROCm 7.14.0"),
         (C7_14, "ROCm:unknown", "7.2.0", "was compiled by the clang of ROCm 7.14.0"),
         (NEW, "ROCm:7.14.0", "7.14.1", "names ROCm 7.14.0"),
-        (C7_2, "ROCm:7.3.0", "", "names ROCm 7.3.0"),
     ],
 )
 def test_proven_rocm_refuses_contradiction(compiler: str, summary: str, given: str, words: str, tmp_path: Path) -> None:
@@ -85,10 +74,6 @@ def test_proven_rocm_refuses_library_that_release_lacks(soname: str, tmp_path: P
 
 
 def test_proven_rocm_asks_where_nothing_names_one(tmp_path: Path) -> None:
-    with pytest.raises(RequestError) as caught:
+    with pytest.raises(RequestError, match="Neither the compilers nor Summary"):
         proven_rocm([report(tmp_path, NEW, "ROCm:unknown")])
-    assert str(caught.value) == (
-        "Neither the compilers nor Summary of jax_rocm7_pjrt-1.2.3-py3-none-manylinux_2_28_x86_64.whl name a ROCm. "
-        "Give --rocm-version=7.x.y."
-    )
     assert proven_rocm([report(tmp_path, NEW, "ROCm:unknown")], "7.16.0") == "7.16.0"

@@ -90,11 +90,8 @@ def test_repair_sets_planned_runpath(attempt: Repair, tmp_path: Path) -> None:
     ("symbol", "needed", "added"),
     [
         ("hipMalloc", (), True),
-        ("__hipRegisterFatBinary", (), True),
         ("hipMalloc", ("libamdhip64.so.7",), False),
         ("hipblasCreate", (), False),
-        ("hipsparseCreate", (), False),
-        ("PyErr_Clear", (), False),
     ],
 )
 def test_repair_adds_needed_hip_runtime_where_used(
@@ -134,18 +131,15 @@ def test_repair_writes_members_to_build_info(attempt: Repair) -> None:
     [
         ({"project": "other"}, RepairError, "instead of other"),
         ({"version": "one"}, RepairError, "not a version"),
-        ({"requires_python": "three"}, RepairError, "requires-python"),
         (
             {"runpath": {"elsewhere/*": "/opt/rocm/lib"}},
             RepairError,
             "tiny/lib.so has a RUNPATH, but no glob of the plan",
         ),
-        ({"runpath": {"*": RUNPATH + ":/more"}}, ElfError, "room for"),
         ({"device_members": ("tiny/lib.so",)}, RepairError, "tiny/lib.so has no device code"),
         ({"device_members": ("tiny/_solver.so",)}, RepairError, "No library matches tiny/_solver.so"),
         ({"files": {"../evil.py": b""}}, ArchiveError, "evil"),
         ({"files": {"tiny/lib.so": b"\x7fELF..."}}, RepairError, "Cannot add tiny/lib.so"),
-        ({"members": ("tiny/lib.so", "tiny/_solver.so")}, RepairError, "lacks tiny/_solver.so"),
         ({"members": ("tiny/_solver.so",)}, RepairError, "lacks tiny/_solver.so, also contains tiny/lib.so"),
     ],
 )

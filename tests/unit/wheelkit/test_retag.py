@@ -14,9 +14,9 @@ from wheelkit.inspect.compare import compare_wheels
 from wheelkit.repair.repair import retag
 
 
-def wheel(*symbols: TinySymbol, needed: tuple[str, ...] = ("libc.so.6",)) -> MadeWheel:
+def wheel(symbol: TinySymbol = GLIBC) -> MadeWheel:
     made = clean_pjrt()
-    made.files[LIB] = library(*(symbols or (GLIBC,)), needed=needed)
+    made.files[LIB] = library(symbol)
     made.platform = "manylinux_2_27_x86_64"
     made.replace("Tag", "py3-none-manylinux_2_27_x86_64")
     return made
@@ -35,18 +35,10 @@ def test_retag_changes_only_the_tag(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == sorted([before, path])
 
 
-@pytest.mark.parametrize(
-    ("made", "words"),
-    [
-        (wheel(TinySymbol("new", "libc.so.6", "GLIBC_2.38")), "GLIBC_2.38"),
-        (wheel(needed=("libc.so.6", "libnobody.so.1")), "libnobody.so.1"),
-    ],
-)
-def test_retag_refuses_untrue_tag(tmp_path: Path, made: MadeWheel, words: str) -> None:
-    before = made.write(tmp_path)
-    with pytest.raises(RepairError) as caught:
+def test_retag_refuses_untrue_tag(tmp_path: Path) -> None:
+    before = wheel(TinySymbol("new", "libc.so.6", "GLIBC_2.38")).write(tmp_path)
+    with pytest.raises(RepairError, match=r"GLIBC_2\.38"):
         retag(before, tmp_path)
-    assert words in str(caught.value)
     assert list(tmp_path.iterdir()) == [before]
 
 

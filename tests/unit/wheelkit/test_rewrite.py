@@ -172,13 +172,3 @@ def test_local_header_of_large_member_is_zip64() -> None:
     local = zip_format.read_local(lambda size, at: raw[at : at + size], member._replace(header_offset=0), problems)
     assert local is not None
     assert (local.size, local.compressed_size, problems) == (5 << 30, 5 << 30, [])
-
-
-def test_rewrite_to_one_file_from_two_runs(wheel: Path, out: Path) -> None:
-    def late(record: object) -> bytes:
-        rewritten(wheel, out)
-        return b"late"
-
-    rewritten(wheel, out, lambda rewrite: rewrite.set("tiny/late.txt", late))
-    assert members(out)["tiny/late.txt"] == b"late"
-    assert list(out.parent.iterdir()) == [out]

@@ -30,9 +30,7 @@ def test_manifest_json_round_trip_is_reproducible() -> None:
     assert dump_manifest(load_manifest(text)) == text
 
 
-@pytest.mark.parametrize(
-    "text", [b"", b"[]", b"{}", b'{"schema": 1}', b'{"schema": 1, "libraries": {"a": 1}}', b"\xff"]
-)
+@pytest.mark.parametrize("text", [b"", b"[]", b'{"schema": 1, "libraries": {"a": 1}}', b"\xff"])
 def test_load_manifest_refuses_other_json(text: bytes) -> None:
     with pytest.raises(InputError, match="Cannot read"):
         load_manifest(text)
