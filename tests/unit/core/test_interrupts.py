@@ -15,11 +15,11 @@ def test_end_raises_in_running_function() -> None:
 
     def work() -> None:
         begun.set()
-        ended.wait(20)
+        ended.wait()
 
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(calls.run, work)
-        begun.wait(20)
+        begun.wait()
         calls.end()
         ended.set()
         assert isinstance(future.exception(), SystemExit)
@@ -30,7 +30,7 @@ def test_end_leaves_thread_of_finished_function_alone() -> None:
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(calls.run, divmod, 7, 2).result() == (3, 1)
         calls.end()
-        assert pool.submit(divmod, 9, 2).result(5) == (4, 1)
+        assert pool.submit(divmod, 9, 2).result() == (4, 1)
 
 
 def test_run_after_end_does_not_call_function() -> None:

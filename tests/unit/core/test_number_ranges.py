@@ -29,9 +29,7 @@ def test_text_of_many_numbers_is_short() -> None:
     assert to_json(numbers) == "1-4,6,9-22222"
 
 
-@pytest.mark.parametrize(
-    "text", ["1-5,6", "5-3", "3,1", "1,1", "1-1", "007", "1,", ",1", "-1", "1-", "1 2", "x", "123456789"]
-)
+@pytest.mark.parametrize("text", ["1-5,6", "5-3", "3,1", "1-1", "007", "1,", "x", "123456789"])
 def test_parse_refuses_other_texts(text: str) -> None:
     with pytest.raises(ValueError, match="is not a list of"):
         NumberRanges.parse(text)

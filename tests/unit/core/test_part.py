@@ -38,9 +38,7 @@ def first(part: PartFile) -> bytes:
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        ([(0, b"0123")], b"0123"),
         ([(0, b"0123"), (4, b"456789"), (10, b"x")], b"0123456789x"),
-        ([(0, b"0123456789abcdefghijXY")], b"0123456789abcdefghijXY"),
         ([(0, b"0123"), (10, b"abcdefghij")], b"0123"),
         ([(10, b"abcdefghij")], b""),
         ([(0, b"0123456789"), (20, b"x"), (10, b"abcdefghij")], b"0123456789abcdefghijx"),

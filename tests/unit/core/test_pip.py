@@ -27,10 +27,6 @@ REFUSED = (
     f"{_RETRY}'NewConnectionError(\"HTTPConnection(host='127.0.0.1', port=9): Failed to establish a new connection: "
     f"[Errno 111] Connection refused\")': /simple/jax/\n{MISSING}"
 )
-UNKNOWN_HOST = (
-    f"{_RETRY}'NameResolutionError(\"HTTPSConnection(host='nohost.invalid', port=443): Failed to resolve "
-    f"'nohost.invalid' ([Errno -2] Name or service not known)\")': /simple/jax/\n{MISSING}"
-)
 CONFLICT = """\
 ERROR: Cannot install jax==0.10.2 and jaxlib==0.9.1 because these package versions have conflicting dependencies.
 ERROR: ResolutionImpossible: for help visit https://pip.pypa.io/en/latest/topics/dependency-resolution/
@@ -56,17 +52,8 @@ class FakePip:
     ("output", "kind", "sentence"),
     [
         (MISSING, pip.NothingFitsError, "pip found no distribution for jax==9.9.9."),
-        (
-            REFUSED,
-            InputError,
-            "pip cannot reach 127.0.0.1: Failed to establish a new connection: [Errno 111] Connection",
-        ),
-        (UNKNOWN_HOST, InputError, "pip cannot reach nohost.invalid: Failed to resolve 'nohost.invalid' ([Errno -2] "),
-        (
-            CONFLICT,
-            InputError,
-            "pip failed: Cannot install jax==0.10.2 and jaxlib==0.9.1 because these package versions",
-        ),
+        (REFUSED, InputError, "pip cannot reach 127.0.0.1: Failed to establish a new connection"),
+        (CONFLICT, InputError, "pip failed: Cannot install jax==0.10.2 and jaxlib==0.9.1"),
         (CRASH, InputError, "pip failed: OSError: [Errno 28] No space left on device."),
     ],
 )

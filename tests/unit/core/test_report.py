@@ -44,7 +44,7 @@ def test_parallel_tasks_label_their_lines(capsys: pytest.CaptureFixture[str]) ->
 
     def work(name: str) -> None:
         with reporter.task(f"gate {name}") as task:
-            barrier.wait(5)
+            barrier.wait()
             for number in range(50):
                 task.step(f"step {number} of {name}")
             with task.task("hidden", transient=True) as inner:

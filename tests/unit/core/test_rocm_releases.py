@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from core.errors import RequestError
-from core.rocm_releases import load_releases, published_rocm, rocm_of_compiler
+from core.rocm_releases import published_rocm, rocm_of_compiler
 
 ROCM_LLVM = "AMD clang version 22.0.0git (https://github.com/ROCm/llvm-project.git "
 C849 = "c849bc16b0e49951d313756f20b73c2b28d321d7"
@@ -20,30 +20,22 @@ C849 = "c849bc16b0e49951d313756f20b73c2b28d321d7"
         ),
         (f"{ROCM_LLVM}{C849}+PATCHED:9a6ac45c97a1e511db838c5b46257324d2de1780)", ("7.12.0", "7.13.0")),
         (f"{ROCM_LLVM}46fcb339fb61119b337f973c7ca9e710a319fdd0+PATCHED:440716f8)", ("7.14.0", "7.15.0")),
-        (f"{ROCM_LLVM}f30ae3e6b680ad23dcf522e668c6d4c5c90838d0)", ("7.14.1",)),
         (f"{ROCM_LLVM}{C849[:12]})", ()),
         (f"{ROCM_LLVM}{'0' * 40})", ()),
         ("clang version 18.1.8", ()),
-        ("GCC: (GNU) 14.2.1 20250110", ()),
-        ("", ()),
     ],
 )
 def test_rocm_of_compiler_names_release_first(comment: str, versions: tuple[str, ...]) -> None:
     assert rocm_of_compiler(comment) == versions
 
 
-def test_rocm_of_compiler_knows_each_commit_once() -> None:
-    releases = [versions[0] for versions in load_releases().compilers.values()]
-    assert len(set(releases)) == len(releases) == 8
-
-
 @pytest.mark.parametrize(
     ("jax", "rocm"),
     [
-        ("0.7.1", "7.1.0"), ("0.9.1.post6", "7.2.0"), ("0.10.2", "7.2.0"), ("0.11.0", "7.14.0"),
-        ("0.11.0.post1", "7.14.0"), ("0.11.1", "7.12.0"), ("0.12.0", "7.14.0"),
+        ("0.7.1", "7.1.0"),
+        ("0.9.1.post6", "7.2.0"),
     ],
-)  # fmt: skip
+)
 def test_published_rocm_of_release_and_post_release(jax: str, rocm: str) -> None:
     assert published_rocm(jax) == rocm
 
@@ -51,13 +43,8 @@ def test_published_rocm_of_release_and_post_release(jax: str, rocm: str) -> None
 @pytest.mark.parametrize(
     ("jax", "words"),
     [
-        (
-            "0.11.2",
-            "jax 0.11.2 contradict each other about their ROCm: Summary names ROCm 7.14.0, but the code was comp",
-        ),
         ("0.11.2.post1", "contradict each other"),
-        ("0.99.0", "The ROCm of the published wheels of jax 0.99.0 is not known."),
-        ("0.12.0rc1", "is not known"),
+        ("0.99.0", "is not known"),
     ],
 )
 def test_published_rocm_refuses_unproven_release(jax: str, words: str) -> None:
