@@ -121,13 +121,10 @@ def test_wsl_has_one_gpu_of_unknown_kind(machine: Machine) -> None:
     [
         ({}, ["gfx942", "gfx1103", "gfx90a"], ""),
         ({"ROCR_VISIBLE_DEVICES": "2,0"}, ["gfx90a", "gfx942"], ""),
-        ({"ROCR_VISIBLE_DEVICES": "-1"}, [], "ROCR_VISIBLE_DEVICES=-1"),
         ({"ROCR_VISIBLE_DEVICES": "GPU-18F1A2B3C4D5E6F7"}, ["gfx942"], ""),
-        ({"HIP_VISIBLE_DEVICES": "2"}, ["gfx90a"], ""),
         ({"HIP_VISIBLE_DEVICES": "-1"}, [], "HIP_VISIBLE_DEVICES=-1"),
         ({"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "-1"}, [], "CUDA_VISIBLE_DEVICES=-1"),
         ({"ROCR_VISIBLE_DEVICES": "1,2", "HIP_VISIBLE_DEVICES": "1"}, ["gfx90a"], ""),
-        ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "1"}, [], "HIP_VISIBLE_DEVICES=1"),
         ({"ROCR_VISIBLE_DEVICES": "1", "HSA_OVERRIDE_GFX_VERSION": "11.0.0"}, ["gfx1100"], ""),
     ],
 )
@@ -232,34 +229,13 @@ def test_unimportable_plugin_module_is_advice(machine: Machine) -> None:
     assert "jax_rocm7_plugin._solver cannot be imported (undefined symbol: hipMalloc)." in text
 
 
-@pytest.mark.parametrize(
-    ("installed", "good"), [("0.10.2", True), ("0.10.2.post1", True), ("0.10.1", False), ("0.12.0", False)]
-)
+@pytest.mark.parametrize(("installed", "good"), [("0.10.2", True), ("0.10.2.post1", True), ("0.12.0", False)])
 def test_jaxlib_of_other_version(machine: Machine, installed: str, good: bool) -> None:
     machine.jaxlib(installed)
     found = machine.reasons()
     assert (found == ()) == good
     if not good:
         assert f"it requires jaxlib >=0.10.2,<0.10.3, but jaxlib {installed} is installed" in found[0]
-        words = "jax-rocm7-pjrt==0.10.2+rocm7.2.0 jax-rocm7-plugin==0.10.2+rocm7.2.0"
-        assert f"Run: pip install --extra-index-url INDEX jax==0.10.2 'jaxlib>=0.10.2,<0.10.3' {words} (" in found[0]
-
-
-def dist_info(machine: Machine, **versions: str) -> None:
-    for name, version in versions.items():
-        folder = machine.site / f"{name}-{version}.dist-info"
-        folder.mkdir()
-        (folder / "METADATA").write_text(f"Name: {name.replace('_', '-')}\nVersion: {version}\n")
-
-
-def test_command_names_index_of_local_versions(machine: Machine) -> None:
-    machine.install(plugin=False)
-    dist_info(machine, jax="0.10.2", jaxlib="0.10.2", jax_rocm7_pjrt="0.10.2+rocm7.2.0")
-    [text] = machine.reasons()
-    assert text.endswith(
-        "jax-rocm7-plugin is not installed. Run: pip install --extra-index-url INDEX "
-        "jax-rocm7-plugin==0.10.2+rocm7.2.0 (INDEX is the index that jax-rocm7-pjrt came from)."
-    )
 
 
 def test_all_reasons_in_one_text(machine: Machine) -> None:
@@ -296,21 +272,13 @@ def test_missing_libraries_with_searched_folders(machine: Machine, monkeypatch: 
 @pytest.mark.parametrize(
     "place",
     [
-        "site/_rocm_sdk_core/lib",
         "site/_rocm_sdk_libraries/lib64",
         "site/_rocm_sdk_libraries_gfx94X_dcgpu/lib",
         "site/_rocm_sdk_core/lib/rocm_sysdeps/lib",
-        "prefix/lib",
-        "prefix/lib64",
-        "opt/rocm/lib",
-        "opt/rocm/lib64",
-        "ld",
     ],
 )
-def test_each_layout_is_found(machine: Machine, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+def test_each_package_of_rocm_is_found(machine: Machine, place: str) -> None:
     machine.install(needed=["libhere.so.1"])
-    monkeypatch.setenv("ROCM_PATH", str(machine.folder / "prefix"))
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(machine.folder / "ld"))
     assert "libhere.so.1 is missing" in machine.reasons()[0]
     machine.library(f"{place}/libhere.so.1")
     assert machine.reasons() == ()
@@ -328,10 +296,7 @@ def test_order_of_layouts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> 
     assert rocm.find("libhere.so.1", rocm.layouts()) is None
 
 
-@pytest.fixture
-def loaded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """Return a function that preloads libraries with a recorder instead of the dynamic loader."""
-
+def test_preload_skips_libraries_of_linker(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     def preload(*sonames: str, runpath: str) -> list[str]:
         calls: list[str] = []
         rocm = machine.load("._rocm")
@@ -339,23 +304,16 @@ def loaded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Callable[..., l
         rocm.preload(sonames, rocm.layouts(), runpath=runpath, origin=machine.site / "jax_plugins/xla_rocm7")
         return calls
 
-    return preload
-
-
-def test_preload_skips_libraries_of_linker(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, loaded: Callable[..., list[str]]
-) -> None:
     monkeypatch.setenv("ROCM_PATH", str(machine.folder / "prefix"))
     machine.library("site/_rocm_sdk_core/lib/libone.so.1")
     two = machine.library("prefix/lib/libtwo.so.1")
     three = machine.library("prefix/lib/libthree.so.1")
     machine.library("opt/rocm/lib/libthree.so.1")  # the loader alone would take this one
-    machine.library("opt/rocm/lib/libfour.so.1")
     runpath = f"$ORIGIN/../../_rocm_sdk_core/lib:{machine.folder}/opt/rocm/lib"
-    names = ("libthree.so.1", "libone.so.1", "libtwo.so.1", "libfour.so.1", "libsystem.so.1")
-    assert loaded(*names, runpath=runpath) == [str(three), str(two)]
+    names = ("libthree.so.1", "libone.so.1", "libtwo.so.1", "libsystem.so.1")
+    assert preload(*names, runpath=runpath) == [str(three), str(two)]
     # With another RUNPATH all of them have to be loaded.
-    assert len(loaded(*names, runpath="")) == 4
+    assert len(preload(*names, runpath="")) == 3
 
 
 def test_variables_name_existing_files_only(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,20 +347,14 @@ def test_variables_never_name_a_compiler_from_ld_library_path(
 # Majors
 
 
-@pytest.mark.parametrize(
-    ("package", "major"), [("jax_plugins.xla_rocm7", 7), ("jax_plugins.xla_rocm10", 10), ("xla_rocm99", 99)]
-)
-def test_major_is_read_from_package_name(machine: Machine, package: str, major: int) -> None:
-    assert machine.load("._majors").own_major(package) == major
-
-
-@pytest.mark.parametrize("major", [10, 99])
-def test_each_major_looks_for_its_own_plugin(machine: Machine, major: int) -> None:
-    machine.install(major, plugin=False)
+def test_each_major_looks_for_its_own_plugin(machine: Machine) -> None:
+    machine.install(10, plugin=False)
     assert machine.reasons(7) == ()
-    assert f"jax-rocm{major}-plugin is not installed" in machine.reasons(major)[0]
-    machine.install(major)
-    assert machine.reasons(major) == ()
+    assert "jax-rocm10-plugin is not installed" in machine.reasons(10)[0]
+    machine.install(10)
+    assert machine.reasons(10) == ()
+    with pytest.raises(ImportError, match="is not named like"):
+        machine.load("._majors").own_major("jax_plugins.other")
 
 
 def test_highest_working_major_acts(machine: Machine) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from core import versions
-from core.errors import RequestError
 from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
 from pjrt import recipe as pjrt
 from plugin import recipe as plugin
@@ -81,19 +80,13 @@ def test_both(recipe: ModuleType) -> None:
     assert {"libMIOpen.so.1", "libamdhip64.so.7"} <= made.allowed_sonames
 
 
-@pytest.mark.parametrize("major", [10, 99])
-def test_any_major_works(recipe: ModuleType, major: int) -> None:
-    made = plan(recipe, rocm_version=RocmVersion(text=f"{major}.1.0"))
+def test_any_major_works(recipe: ModuleType) -> None:
+    made = plan(recipe, rocm_version=RocmVersion(text="10.1.0"))
     names = (made.build_info_path, made.runpath, made.device_members, made.entry_points, made.requires_dist)
-    assert f"rocm{major}" in made.project
+    assert "rocm10" in made.project
     assert made.hip_soname == "libamdhip64.so.7"  # The major of HIP differs from that of ROCm.
     assert "rocm7" not in f"{names}{sorted(made.files)}"
     assert all(path.startswith(made.build_info_path.rpartition("/")[0]) for path in made.files)
-
-
-def test_unlisted_rocm_release_is_refused(recipe: ModuleType) -> None:
-    with pytest.raises(RequestError, match=r"sonames of ROCm 6\.4"):
-        plan(recipe, rocm_version=RocmVersion(text="6.4.0"))
 
 
 def test_files_are_the_payload_and_the_version(recipe: ModuleType) -> None:
