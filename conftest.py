@@ -226,17 +226,6 @@ def pinned_python(pythons: dict[str, Path]) -> str:
 
 
 @pytest.fixture(scope="session")
-def second_python(pythons: dict[str, Path], left_out: Callable[[str, str], None]) -> tuple[str, Path]:
-    """Return version and path of another supported Python that has known wheels, or else of the running one."""
-    own = "{}.{}".format(*sys.version_info[:2])
-    for version in ("3.12", "3.11"):
-        if version != own and version in pythons:
-            return version, pythons[version]
-    left_out("a second Python", f"this machine has only {own}; it stands in")
-    return own, Path(sys.executable)
-
-
-@pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     """Return a folder that all workers of pytest-xdist share in this run; writers must hold a lock."""
     base = tmp_path_factory.getbasetemp()

@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
@@ -63,9 +62,7 @@ def _serve(argv: list[str]) -> None:
         with urllib.request.urlopen(f"{url}v2/multi-arch/simple/", timeout=10) as answer:
             assert b"jax-rocm7-plugin" in answer.read()
         process.terminate()
-        began = time.monotonic()
-        assert process.wait(10) == 130
-        assert time.monotonic() - began < 5
+        assert process.wait(60) == 130
 
 
 @pytest.fixture(scope="module")

@@ -143,18 +143,6 @@ def test_first_start_creates_venv_with_one_line(tree: Tree) -> None:
         assert answer["version"] == 1
 
 
-def test_arguments_directory_and_interpreter_options_reach_the_program(made: Tree) -> None:
-    done = made.run("release", "--target", "a b", "../c")
-    answer = said(done)
-    assert answer["argv"] == [str(made.root / "build" / "ci_build"), "release", "--target", "a b", "../c"]
-    assert answer["cwd"] == str(made.root.parent)
-    process = subprocess.run(
-        [sys.executable, "-X", "utf8", "build/ci_build"], cwd=made.root, env=made.env, capture_output=True, text=True
-    )
-    assert said(process)["flags"] == 1
-    assert said(process)["env"] == sorted(name for name in made.env if name.startswith("PYTHON"))
-
-
 @pytest.mark.parametrize("env", [{"PYTHONSAFEPATH": "1"}, {"PYTHONPATH": "elsewhere"}, {"PYTHONPATH": ""}])
 def test_user_directory_does_not_shadow_modules(made: Tree, env: dict[str, str]) -> None:
     trap = made.root.parent / "stand_in.py"
@@ -218,15 +206,6 @@ def test_changed_lock_recreates_idle_venv(tree: Tree) -> None:
     out, err = late.communicate(timeout=120)
     assert late.returncode == 0, err
     assert json.loads(out)["version"] == 2
-
-
-def test_other_python_recreates_venv(tree: Tree, second_python: tuple[str, Path]) -> None:
-    version, python = second_python
-    assert said(tree.run())["version"] == 1
-    done = tree.run(python=python)
-    assert said(done)["version"] == 1
-    assert ("Setting up" in done.stderr) == (version != "{}.{}".format(*sys.version_info[:2]))
-    assert any(tree.root.glob(f".venv/lib/python{version}/site-packages/stand_in.py"))
 
 
 def test_the_tests_launcher_adds_to_the_same_venv(tree: Tree) -> None:

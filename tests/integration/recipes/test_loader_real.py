@@ -221,42 +221,11 @@ def test_jax_platforms_rocm_raises_same_text(site: Site, asked: str) -> None:
     assert f"Unable to initialize backend 'rocm': {warning}" in done.stderr
 
 
-@pytest.mark.parametrize("gpu", [False, True])
-def test_jax_platforms_cpu_is_silent(site: Site, gpu: bool) -> None:
+def test_jax_platforms_cpu_is_silent(site: Site) -> None:
     site.install(requires_jaxlib="<0.1", parts=["pjrt"])
-    if gpu:
-        site.gpus(PHOENIX)
+    site.gpus(PHOENIX)
     done = site.run(DEVICES, JAX_PLATFORMS="cpu")
     assert (done.stdout, done.stderr) == ("cpu\n", "")
-
-
-@pytest.mark.parametrize(
-    ("changes", "gpu", "text"),
-    [
-        ({}, PHOENIX, "GPU gfx1103 is not among this wheel's targets (gfx942, gfx950). Install"),
-        (
-            {"requires_jaxlib": ">=0.12,<0.13"},
-            MI300,
-            "it requires jaxlib >=0.12,<0.13, but jaxlib 0.10.2 is installed",
-        ),
-        (
-            {"version": "0.10.1"},
-            MI300,
-            "jax-rocm7-plugin 0.10.2+rocm7.2.0 is installed, but the versions must be equal",
-        ),
-        ({"parts": ["pjrt"]}, MI300, "jax-rocm7-plugin is not installed"),
-    ],
-)
-def test_each_mismatch_is_reported_once(
-    site: Site, stubs: Path, changes: dict[str, Any], gpu: dict[str, int], text: str
-) -> None:
-    site.install(**changes)
-    site.gpus(gpu)
-    done = site.run(DEVICES, ROCM_PATH=str(stubs))
-    assert done.stdout == "cpu\n"
-    [line] = told(done.stderr)
-    assert text in line
-    assert " Also: " not in line
 
 
 WHAT_IS_LOADED = """
@@ -292,24 +261,7 @@ def test_rocm_in_prefix_is_loaded(site: Site, stubs: Path) -> None:
     assert f"{site.site}/jax_rocm7_plugin/_solver.so" in state["libraries"]
 
 
-def test_missing_plugin_library_is_reported_and_rocm_starts(site: Site, stubs: Path) -> None:
-    site.install()
-    site.gpus(MI300)
-    incomplete = site.machine / "prefix"
-    shutil.copytree(stubs, incomplete)
-    (incomplete / "lib/libhipsolver.so.1").unlink()
-    done = site.run(WHAT_IS_LOADED, ROCM_PATH=str(incomplete))
-    [line] = [line for line in done.stderr.splitlines() if "hipsolver" in line]
-    assert "such as jax.numpy.linalg, will not work on the GPU: libhipsolver.so.1 is missing." in line
-    assert json.loads(done.stdout.splitlines()[-1])["registered"]
-
-
 # Several majors
-
-
-def own_packages(site: Site, libraries: Iterable[str]) -> set[str]:
-    """Return the packages of the site from which native code was loaded."""
-    return {Path(path).parent.name for path in libraries if path.startswith(f"{site.site}/")}
 
 
 def test_two_majors_do_not_mix(site: Site, stubs: Path) -> None:
@@ -320,20 +272,10 @@ def test_two_majors_do_not_mix(site: Site, stubs: Path) -> None:
     state = json.loads(done.stdout.splitlines()[-1])
     # jaxlib 0.10.2 does not know ROCm 10, so it has loaded the modules of 7 before our code could run.
     # jax itself would have loaded the extension of 10 beside them.
-    assert own_packages(site, state["libraries"]) == {"xla_rocm7", "jax_rocm7_plugin"}
+    loaded = {Path(path).parent.name for path in state["libraries"] if path.startswith(f"{site.site}/")}
+    assert loaded == {"xla_rocm7", "jax_rocm7_plugin"}
     assert state["registered"]
     assert "already registered" not in done.stderr
-
-
-def test_major_with_installed_rocm_acts(site: Site, stubs: Path) -> None:
-    site.install(7, parts=["pjrt"], requires_jaxlib="<0.1")
-    site.install(10)
-    site.gpus(MI300)
-    done = site.run(WHAT_IS_LOADED, ROCM_PATH=str(stubs))
-    state = json.loads(done.stdout.splitlines()[-1])
-    assert own_packages(site, state["libraries"]) == {"xla_rocm10", "jax_rocm10_plugin"}
-    assert state["registered"]
-    assert "cannot use ROCm" not in done.stderr
 
 
 COMPILE = '''

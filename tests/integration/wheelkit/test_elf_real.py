@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import struct
 import subprocess
@@ -14,7 +13,6 @@ from typing import Any
 
 import isal
 import pytest
-import zstandard
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection, GNUVerSymSection
@@ -187,39 +185,11 @@ def test_edited_module_finds_libraries_and_works(real_wheel: Callable[..., Path]
     assert "rocm/libMIOpen.so.1" in done.stdout
 
 
-def test_stripped_extension_works_and_gdb_finds_lines(tmp_path: Path, left_out: Callable[[str, str], None]) -> None:
-    (source,) = Path(zstandard.__file__).parent.glob("backend_c*.so")
-    library = Path(shutil.copy(source, tmp_path))
-    before, size = readelf(library, left_out), library.stat().st_size
-    report = strip_symbols(library, tmp_path / "backend_c.debug")
-    assert ".debug_info" in report.dropped
-    assert library.stat().st_size < size / 10
-    assert readelf(library, left_out) == before
-    code = IMPORT.replace("_rnn", "zstandard.backend_c").replace(
-        "module.registrations()", "module.ZstdDecompressor().decompress(module.ZstdCompressor().compress(b'aaa'))"
-    )
-    done = in_child(code, library)
-    assert done.stdout.startswith("[97, 97, 97]\n"), done.stderr
-    gdb = shutil.which("gdb")
-    if gdb is None:
-        left_out("gdb", "not installed; the debug file was only read by readelf")
-        return
-    found = subprocess.run(
-        [gdb, "--batch", "--nx", "-ex", "info line ZSTD_compress", library], capture_output=True, text=True, check=True
-    )
-    assert re.search(r'Line \d+ of "zstd/zstd.c"', found.stdout), found.stderr
-
-
 def test_snapshot_of_published_pjrt_library(pjrt: Path, tmp_path: Path, left_out: Callable[[str, str], None]) -> None:
     elf = Elf.read(pjrt)
     assert elf.size == 503_453_288
     assert elf.runpath is not None
     assert (len(elf.runpath.split(":")), elf.rpath, elf.soname, elf.build_id) == (95, None, None, None)
-    assert elf.needed[:8] == (
-        "librocprofiler-sdk.so.1", "librccl.so.1", "libhipblaslt.so.1", "libhipfft.so.0",
-        "libMIOpen.so.1", "librocblas.so.5", "librocm_smi64.so.1", HIP,
-    )  # fmt: skip
-    assert elf.highest_versions()["GLIBC"] == "2.27"
     assert "GetPjrtApi" in elf.exported
     assert {line.split()[0] for line in elf.comments} == {"clang", "AMD", "Linker:"}
     ((start, end),) = set_runpath(pjrt, RUNPATH)

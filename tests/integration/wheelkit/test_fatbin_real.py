@@ -90,16 +90,6 @@ def code_digests(path: Path, *names: str) -> list[dict[str, str]]:
     return found
 
 
-def assert_registered(path: Path) -> None:
-    """Assert that every address registered by the host code has a bundle's magic."""
-    pointers, section = bundle_pointers(path), Elf.read(path).sections[".hip_fatbin"]
-    assert pointers
-    with path.open("rb") as file:
-        for address in pointers:
-            file.seek(section.offset + address - section.address)
-            assert file.read(24).startswith((b"CCOB", b"__CLANG_OFFLOAD_BUNDLE__"))
-
-
 def outside(path: Path) -> str:
     """Return the SHA-256 of a file without its fat binaries."""
     section, digest = Elf.read(path).sections[".hip_fatbin"], hashlib.sha256()
@@ -135,7 +125,6 @@ def test_slim_published_pjrt(pjrt: Path, tmp_path: Path) -> None:
         assert report["targets_kept"] == list(WANTED)
         assert report["targets_dropped"] == [name for name in ALL_0_10_2 if name not in WANTED]
         assert [b.address for b in find_bundles(path)] == [b.address for b in find_bundles(pjrt)]
-        assert_registered(path)
         assert code_digests(path, *ALL_0_10_2) == code_digests(pjrt, *WANTED)
         assert outside(path) == outside(pjrt)
         read = read_targets(path, verify=True, whole=True, machs=targets.machs())

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import struct
 import subprocess
 import sys
 import zipfile
-import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +15,6 @@ import pytest
 
 from core import versions
 from core.model import GfxTarget
-from tests.support.tiny_wheel import record_line
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.verify import verify_record
 from wheelkit.elf.snapshot import Elf
@@ -123,19 +120,6 @@ def test_repair_published_runpath_and_needed(
         assert elf.needed == (*before[name].needed, *completed)
 
 
-def test_repair_published_debug_files_have_the_symbols(repaired: RepairedWheel, libraries: dict[str, Path]) -> None:
-    assert set(repaired.debug_files) == set(libraries)
-    for name, path in libraries.items():
-        elf, debug = Elf.read(path), repaired.debug_files[name]
-        assert ".symtab" not in elf.sections
-        assert ".symtab" in Elf.read(debug).sections
-        assert debug == repaired.path.parent / "debug" / repaired.path.stem / f"{name}.debug"
-        link = elf.sections[".gnu_debuglink"]
-        content = path.read_bytes()[link.offset : link.offset + link.size]
-        assert content.startswith(Path(name).name.encode() + b".debug\0")
-        assert content[-4:] == struct.pack("<I", zlib.crc32(debug.read_bytes()))
-
-
 def test_repair_published_is_valid_for_stock_tools(repaired: RepairedWheel, tmp_path: Path) -> None:
     """pip installs the wheel, and patchelf reads the edited libraries."""
     target = tmp_path / "site"
@@ -191,26 +175,3 @@ def test_repair_published_pjrt(real_wheel: RealWheel, tmp_path: Path) -> None:
 
 
 # Refusals
-
-
-def broken(source: Path, folder: Path) -> Path:
-    """Return a copy of a wheel with one flipped bit in the checked content of a compressed bundle; RECORD matches."""
-    out = folder / source.name
-    lines: list[str] = []
-    with zipfile.ZipFile(source) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
-        for entry in old.infolist():
-            data = bytearray(old.read(entry))
-            if entry.filename.endswith("/_solver.so"):
-                data[data.rindex(b"CCOB") + 24] ^= 1
-            if entry.filename.endswith("/RECORD"):
-                data = bytearray("".join([*lines, f"{entry.filename},,\n"]).encode())
-            lines.append(record_line(entry.filename, bytes(data)))
-            new.writestr(entry, bytes(data))
-    return out
-
-
-def test_repair_checks_bundle_checksums_by_default(plugin: Path, tmp_path: Path) -> None:
-    source = broken(plugin, tmp_path)
-    (tmp_path / "out").mkdir()
-    made = repair(source, plan("plugin", verify_bundles=False), tmp_path / "out")
-    assert made.targets_kept == ("gfx942", "gfx950")
