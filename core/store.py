@@ -18,8 +18,6 @@ from core.os_errors import writes_to
 
 NEW = ".new-"
 """Prefix of folders that are being created or removed."""
-_MOST_RACES = 100
-"""Tries after which a folder that cannot be created is an error, and not the work of another run."""
 
 
 class ContentStore:
@@ -130,7 +128,7 @@ def lock_alone(folder: Path, on_wait: Callable[[], None]) -> Iterator[bool]:
     Yields:
         Whether another process had the lock.
     """
-    waited, races = False, 0
+    waited = False
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -142,8 +140,6 @@ def lock_alone(folder: Path, on_wait: Callable[[], None]) -> Iterator[bool]:
                 waited = True
                 fd = _lock(folder, fcntl.LOCK_EX)
         except FileNotFoundError:  # another run has just removed the empty folder or its parent
-            if (races := races + 1) > _MOST_RACES:
-                raise
             continue
         if _is_at(fd, folder):
             break

@@ -34,6 +34,16 @@ ERROR: ResolutionImpossible: for help visit https://pip.pypa.io/en/latest/topics
 CRASH = "Traceback (most recent call last):\n  File x\nOSError: [Errno 28] No space left on device\n"
 
 
+WHEEL = pip.Resolved(
+    name="a",
+    version="1",
+    filename="a-1-py3-none-any.whl",
+    url="",
+    sha256=hashlib.sha256(b"wheel").hexdigest(),
+    requires_python="",
+)
+
+
 class FakePip:
     """A runner whose pip prints the real output of pip 26 and fails."""
 
@@ -75,22 +85,40 @@ def test_pip_failure_is_one_sentence_with_a_log(
 
 
 def test_input_store_has_keeps_input_from_gc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, file = pip.InputStore(tmp_path / "inputs"), tmp_path / "a-1-py3-none-any.whl"
+    store, file = pip.InputStore(tmp_path / "inputs"), tmp_path / WHEEL.filename
     file.write_bytes(b"wheel")
-    sha256 = hashlib.sha256(b"wheel").hexdigest()
-    item = pip.Resolved(name="a", version="1", filename=file.name, url="", sha256=sha256, requires_python="")
-    store.adopt(item, file)
-    os.utime(store.folder(sha256), (1, 1))
-    assert store.has(item)
+    store.adopt(WHEEL, file)
+    os.utime(store.folder(WHEEL.sha256), (1, 1))
+    assert store.has(WHEEL)
     assert collect(tmp_path, limit=-1, kinds=["inputs"]) == ()
 
     def fake_utime(_: Path) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(os, "utime", fake_utime)
-    assert store.has(item)
+    assert store.has(WHEEL)
 
 
 def test_pip_failure_without_log_points_to_verbose() -> None:
     with pytest.raises(InputError, match=r"found no distribution for jax==9\.9\.9\. .*-v prints the output of pip"):
         pip.run_pip(["pip"], FakePip(MISSING))
+
+
+class LyingPip(FakePip):
+    """A runner whose pip succeeds and downloads a file with other content."""
+
+    def run(self, argv: Sequence[str], **_: Any) -> ProcessResult:
+        folder = Path(next(word for word in argv if word.startswith("--dest=")).removeprefix("--dest="))
+        folder.mkdir()
+        (folder / WHEEL.filename).write_bytes(b"other")
+        return ProcessResult(returncode=0, stdout="", stderr="")
+
+
+def test_input_store_refuses_content_with_other_digest(tmp_path: Path) -> None:
+    store = pip.InputStore(tmp_path / "inputs")
+    (tmp_path / "file").write_bytes(b"other")
+    with pytest.raises(InputError, match="was changed"):
+        store.adopt(WHEEL, tmp_path / "file")
+    with pytest.raises(InputError, match="did not download"):
+        store.fetch([WHEEL], "3.12", LyingPip(""), lambda done, total: None)
+    assert not store.has(WHEEL)
