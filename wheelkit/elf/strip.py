@@ -116,8 +116,6 @@ def _droppable(image: ElfImage) -> frozenset[int]:
 
 def _edits(image: ElfImage, dropped: Collection[int], link: bytes) -> tuple[list[Edit], int]:
     """Return the writes that remove the sections, sorted by offset, and the new length of the file."""
-    if len(image.sections) >= constants.SHN_LORESERVE:
-        raise ElfError(f"{image.label} has too many sections: {len(image.sections)}.", hint="Strip it with binutils.")
     first = min(image.sections[index].offset for index in dropped)
     kept = [i for i in range(len(image.sections)) if i not in dropped and i != image.names_index]
     moved = {

@@ -273,8 +273,6 @@ class BundleReader:
                     break
                 pending.pop()
                 yield entry
-        if pending is None:
-            raise bundle.error("the bundle is empty.")
 
     def room(self, size: int) -> memoryview:
         """Return a buffer for a new bundle, with any content; the buffer is valid until the next call."""

@@ -67,10 +67,8 @@ def edit_members(files: Mapping[str, Path], plan: RepairPlan, debug_dir: Path | 
             edits.append(edit_member(name, path, plan, debug_dir and debug_dir / f"{name}.debug"))
         except CiBuildError as error:
             errors.append(error)
-    if len(errors) > 1:
-        raise type(errors[0])(" ".join(error.message for error in errors), hint=errors[0].hint) from errors[0]
     if errors:
-        raise errors[0]
+        raise type(errors[0])(" ".join(error.message for error in errors), hint=errors[0].hint) from errors[0]
     problems = list(_misplaced_code(edits, plan.device_members))
     if problems:
         raise RepairError(" ".join(problems), hint="Correct the recipe's `device_members`, or use a complete wheel.")

@@ -208,8 +208,6 @@ def _unpack(
             f"{archive.path.name} does not match its RECORD:{_listed(problems)}",
             hint="Build or download the wheel again. Nothing was written.",
         )
-    if not libraries:
-        raise RepairError(f"{archive.path.name} contains no libraries, so the platform tag {PLATFORM} cannot be true.")
     return {libraries[old]: path for old, path in files.items()}
 
 

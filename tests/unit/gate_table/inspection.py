@@ -441,6 +441,7 @@ _PLUGIN_EDITS: list[tuple[str, str, Break]] = [
 _KERNEL_EDITS: list[tuple[str, str, Break]] = [
     ("kernels-manifest-damaged", "no JSON", file(MANIFEST, b"{")),
     ("kernels-manifest-damaged", "schema", lambda made: tell(made, schema=2)),
+    ("kernels-manifest-damaged", "load order", lambda made: tell(made, load_order=[])),
     ("kernels-manifest-untrue", "version", lambda made: tell(made, version="1.2.4")),
     ("kernels-manifest-untrue", "digest", gemm(lambda module: module.update(sha256="0" * 64))),
     ("kernels-manifest-untrue", "unlisted object", file(OBJECT.replace("a.co", "b.co"), whole_code("gfx942"))),

@@ -179,12 +179,18 @@ def test_archive_reports_invalid_member(tmp_path: Path, member: RawMember, named
     assert named in refusal(raw_wheel(tmp_path, member))
 
 
+def comment_beyond_the_directory(data: bytes) -> bytes:
+    size = data.rindex(b"PK\1\2") + 32
+    return data[:size] + b"\1" + data[size + 1 :]
+
+
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
         (lambda data: data[:-1], "the file was cut short, bytes follow its end, or it is not a zip archive"),
         (lambda data: b"#!/bin/sh\n" + data, "Bytes were added or lost"),
         (lambda data: data.replace(b"PK\1\2", b"PK\1\3"), "The central directory is damaged at entry 0"),
+        (comment_beyond_the_directory, "The central directory is damaged at entry 3"),
         (lambda data: data[:-12] + struct.pack("<H", 9) + data[-10:], "split over several disks"),
         (lambda data: data[:-14] + struct.pack("<HH", 9, 9) + data[-10:], "declares 9 members, but"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 from core.errors import ElfError
 from tests.support.tiny_elf import TinySymbol, tiny_elf
+from wheelkit.elf import constants
+from wheelkit.elf.reader import ElfImage
 from wheelkit.elf.snapshot import Elf, highest_versions
 
 SYMBOLS = (
@@ -79,6 +82,18 @@ def test_snapshot_refuses_truncated_file(library: Path) -> None:
         library.write_bytes(data[:length])
         with pytest.raises(ElfError):
             Elf.read(library)
+
+
+def test_snapshot_refuses_symbols_without_section(library: Path) -> None:
+    data = bytearray(library.read_bytes())
+    (table,) = struct.unpack_from("<Q", data, 0x28)
+    number = list(Elf.read(library).sections).index(".dynsym")
+    struct.pack_into("<I", data, table + 64 * number + 4, constants.SHT_NOBITS)
+    library.write_bytes(data)
+    with pytest.raises(ElfError, match="no section for them"):
+        Elf.read(library)
+    with pytest.raises(ElfError, match="has no dynamic symbols"):
+        list(ElfImage.parse(bytes(data), "library").dynamic_symbols())
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)

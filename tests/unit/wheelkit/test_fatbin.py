@@ -177,9 +177,10 @@ def test_slim_refuses_damaged_bundle(tmp_path: Path, place: str) -> None:
     assert path.read_bytes() == old
 
 
-def test_read_targets_reports_garbage_after_bundle(tmp_path: Path) -> None:
-    path = write(tmp_path / "lib.so", fat(codes()), b"no bundle".ljust(4096, b"\0"), fat(codes()))
-    place = path.read_bytes().index(b"no bundle")
+@pytest.mark.parametrize("last", [b"no bundle".ljust(4096, b"\0"), fat(codes())[:4096]], ids=["other", "cut"])
+def test_read_targets_reports_damage_after_bundle(tmp_path: Path, last: bytes) -> None:
+    path = write(tmp_path / "lib.so", fat(codes()), last)
+    place = path.read_bytes().rindex(last)
     with pytest.raises(FatbinError, match=f"{place:#x}"):
         slim(path, gfx("gfx942"))
     report = read_targets(path, name="plugin.so")

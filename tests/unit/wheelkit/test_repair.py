@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from core.errors import ArchiveError, CiBuildError, ElfError, MachineError, RepairError
+from tests.support.made_wheel import clean_pjrt, coded, fat_binary
 from tests.support.silent import Silent
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from tests.support.tiny_wheel import contents, make_wheel
@@ -156,6 +157,14 @@ def test_repair_refuses_library_with_rpath(attempt: Repair, library: Callable[..
     with pytest.raises(ElfError, match="RPATH instead of RUNPATH"):
         attempt({"tiny/lib.so": data})
     assert nothing_left(tmp_path)
+
+
+def test_repair_refuses_damaged_device_code(tmp_path: Path) -> None:
+    made = clean_pjrt()
+    good = fat_binary()
+    coded(made, good[:24] + bytes(8) + good[32:])
+    with pytest.raises(RepairError, match="MD5"):
+        repair(made.write(tmp_path), plan(project="jax-rocm7-pjrt"), tmp_path)
 
 
 @pytest.mark.parametrize("missing", ["out", "debug"])

@@ -49,3 +49,8 @@ def test_repair_refuses_other_rocm_of_commit(rocm: str, compilers: tuple[str, ..
     assert "was compiled with ROCm 7.12.0" in caught.value.message
     assert caught.value.hint == hint
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_repair_refuses_other_rocm_of_summary(tmp_path: Path) -> None:
+    with pytest.raises(RepairError, match=r"Summary names ROCm 7\.14\.0"):
+        attempt(tmp_path, "7.2.0", "clang 18", summary="JAX (ROCm:7.14.0)")

@@ -123,6 +123,10 @@ def refers_to_symbols(library: Path) -> None:
     set_field(library, ".comment", 40, list(Elf.read(library).sections).index(".symtab"))
 
 
+def is_aligned_impossibly(library: Path) -> None:
+    set_field(library, ".comment", 48, 1 << 17)
+
+
 def patched(library: Path, layout: str, offset: int, value: int) -> None:
     data = bytearray(library.read_bytes())
     struct.pack_into(layout, data, offset, value)
@@ -142,6 +146,7 @@ def exports_from_debug_section(library: Path) -> None:
     ("change", "message"),
     [
         (refers_to_symbols, "refers to the symbol table"),
+        (is_aligned_impossibly, "impossible alignment"),
         (loads_symbols, "is part of a segment"),
         (exports_from_debug_section, "exports a symbol of a debug section"),
     ],
