@@ -66,11 +66,8 @@ class RetryState(urllib3.Retry):
 
         Raises:
             InputError: TLS failed, or no try is left.
-            StoppedError: the download was cancelled.
         """
         name, response, error = self._session.name, failure.get("response"), failure.get("error")
-        if self._session.stop.is_set():
-            raise StoppedError
         if isinstance(error, SSLError):
             raise InputError(
                 f"{name}: TLS failed: {without_credentials(str(error))}.",

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from core.errors import InputError, RequestError
 from core.http import download
-from core.http.client import Client, RetryPolicy, Session
+from core.http.client import Client, RetryPolicy, Session, StoppedError
 from core.http.download import ChangedError, RemoteFile
 from tests.support.file_server import Behaviour, serving
 
@@ -117,6 +117,15 @@ def test_download_interrupt_returns_at_once() -> None:
         began = time.monotonic()
         chunks.close()  # type: ignore[attr-defined] # it is a generator
         assert time.monotonic() - began < 15
+
+
+@pytest.mark.parametrize("answers", [[], [503] * 9])
+def test_download_after_cancel_is_stopped(answers: list[int]) -> None:
+    with serving(behaviour(answers=answers)) as told:
+        file = RemoteFile(Client(policy=QUICK), told.url + NAME)
+        file.cancel()
+        with pytest.raises(StoppedError):
+            next(iter(file.chunks(0, hashlib.sha256())))
 
 
 def test_download_verifies_certificates(tmp_path: Path) -> None:
