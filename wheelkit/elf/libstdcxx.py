@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 SONAME = "libstdc++.so.6"
 _TABLE = Path(__file__).with_name("libstdcxx.txt")
@@ -50,7 +51,7 @@ def render(library: Path) -> str:
 
     oldest: dict[str, str] = {}
     with library.open("rb") as file:
-        elf = ELFFile(file)
+        elf: Any = ELFFile(file)
         symbols, indices, nodes = map(elf.get_section_by_name, (".dynsym", ".gnu.version", ".gnu.version_d"))
         names = {definition["vd_ndx"]: next(aux).name for definition, aux in nodes.iter_versions()}
         for number, symbol in enumerate(symbols.iter_symbols()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +16,8 @@ from core.errors import FatbinError
 from core.pip import InputStore, Resolved
 from core.process import HostRunner
 from core.report import Reporter
-from tests.integration.wheelkit.test_repair_real import broken
 from tests.support.sets import published_request
+from tests.support.tiny_wheel import record_line
 from wheelkit.repair.plan import RepairedWheel, RepairPlan
 from wheelkit.repair.repair import repair
 
@@ -41,6 +42,22 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     monkeypatch.setattr("ci_build.build.finished_wheels.repair", watched)
     return found
+
+
+def broken(source: Path, folder: Path) -> Path:
+    """Return a copy of a wheel with one flipped bit in the checked content of a compressed bundle; RECORD matches."""
+    out = folder / source.name
+    lines: list[str] = []
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
+        for entry in old.infolist():
+            data = bytearray(old.read(entry))
+            if entry.filename.endswith("/_solver.so"):
+                data[data.rindex(b"CCOB") + 24] ^= 1
+            if entry.filename.endswith("/RECORD"):
+                data = bytearray("".join([*lines, f"{entry.filename},,\n"]).encode())
+            lines.append(record_line(entry.filename, bytes(data)))
+            new.writestr(entry, bytes(data))
+    return out
 
 
 def build(source: Path, cache: Path, *targets: str, program: str = "") -> None:

@@ -84,16 +84,27 @@ def test_snapshot_refuses_truncated_file(library: Path) -> None:
             Elf.read(library)
 
 
-def test_snapshot_refuses_symbols_without_section(library: Path) -> None:
+@pytest.mark.parametrize(
+    ("field", "layout", "value", "message"),
+    [(4, "<I", constants.SHT_NOBITS, "no section for them"), (32, "<Q", 1 << 40, "ends before section .dynsym")],
+    ids=["type", "size"],
+)
+def test_snapshot_refuses_damaged_symbol_table(
+    library: Path, field: int, layout: str, value: int, message: str
+) -> None:
     data = bytearray(library.read_bytes())
     (table,) = struct.unpack_from("<Q", data, 0x28)
     number = list(Elf.read(library).sections).index(".dynsym")
-    struct.pack_into("<I", data, table + 64 * number + 4, constants.SHT_NOBITS)
+    struct.pack_into(layout, data, table + 64 * number + field, value)
     library.write_bytes(data)
-    with pytest.raises(ElfError, match="no section for them"):
+    with pytest.raises(ElfError, match=message):
         Elf.read(library)
+
+
+def test_image_without_symbols_is_refused() -> None:
+    image = ElfImage.parse(b"\x7fELF\x02\x01".ljust(64, b"\0"), "code")
     with pytest.raises(ElfError, match="has no dynamic symbols"):
-        list(ElfImage.parse(bytes(data), "library").dynamic_symbols())
+        list(image.dynamic_symbols())
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
