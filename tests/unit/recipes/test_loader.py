@@ -357,6 +357,12 @@ def test_each_major_looks_for_its_own_plugin(machine: Machine) -> None:
         machine.load("._majors").own_major("jax_plugins.other")
 
 
+def test_plugin_refuses_to_mix_majors(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jax_rocm10_plugin._linalg", ModuleType("jax_rocm10_plugin._linalg"))
+    with pytest.raises(ImportError, match="is already loaded"):
+        importlib.import_module("jax_rocm7_plugin")
+
+
 def test_highest_working_major_acts(machine: Machine) -> None:
     machine.install(10, needed=["libamdhip64.so.10"])
     machine.load("", 10)
