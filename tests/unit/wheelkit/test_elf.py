@@ -86,8 +86,12 @@ def test_snapshot_refuses_truncated_file(library: Path) -> None:
 
 @pytest.mark.parametrize(
     ("field", "layout", "value", "message"),
-    [(4, "<I", constants.SHT_NOBITS, "no section for them"), (32, "<Q", 1 << 40, "ends before section .dynsym")],
-    ids=["type", "size"],
+    [
+        (4, "<I", constants.SHT_NOBITS, "no section for them"),
+        (32, "<Q", 1 << 40, "ends before section .dynsym"),
+        (0, "<I", 1 << 30, "name outside of its string table"),
+    ],
+    ids=["type", "size", "name"],
 )
 def test_snapshot_refuses_damaged_symbol_table(
     library: Path, field: int, layout: str, value: int, message: str
@@ -101,10 +105,25 @@ def test_snapshot_refuses_damaged_symbol_table(
         Elf.read(library)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [(0x36, 55, "unsupported row size"), (0x3E, 500, "has no section name table")],
+    ids=["row of segments", "section of names"],
+)
+def test_snapshot_refuses_damaged_header(library: Path, field: int, value: int, message: str) -> None:
+    data = bytearray(library.read_bytes())
+    struct.pack_into("<H", data, field, value)
+    library.write_bytes(data)
+    with pytest.raises(ElfError, match=message):
+        Elf.read(library)
+
+
 def test_image_without_symbols_is_refused() -> None:
     image = ElfImage.parse(b"\x7fELF\x02\x01".ljust(64, b"\0"), "code")
     with pytest.raises(ElfError, match="has no dynamic symbols"):
         list(image.dynamic_symbols())
+    with pytest.raises(ElfError, match="ends before byte 65"):
+        image.read(60, 5)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
