@@ -23,7 +23,7 @@ from tests.support.machine import uv_environment
 @pytest.fixture(scope="session")
 def hip_include(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the headers of HIP 7."""
-    return hip_headers.unpack(real_wheel("triton", hip_headers.TRITON["7.1"]), tmp_path_factory.mktemp("hip"))
+    return hip_headers.unpack(real_wheel("triton", hip_headers.TRITON), tmp_path_factory.mktemp("hip"))
 
 
 @pytest.fixture(scope="session")

@@ -40,12 +40,8 @@ def ffi(
         results: shape and dtype of each result.
         attrs: values of exactly the attributes that `target` declares.
     """
-    if set(attrs) != set(target.attrs) or len(results) != len(target.results):
-        raise TypeError(f"{target.name} has the results {target.results} and the attributes {target.attrs}")
 
     def call(*operands: Array) -> tuple[Array, ...]:
-        if len(operands) != len(target.args):
-            raise TypeError(f"{target.name} has the operands {target.args}")
         shapes = [_result(shape, dtype, operands) for shape, dtype in results]
         return tuple(jax.ffi.ffi_call(target.name, shapes, vmap_method="sequential")(*operands, **attrs))
 

@@ -1,4 +1,4 @@
-"""The custom calls of the programs of check_lowering.py, written as JSON.
+"""The custom calls of the programs of programs.py, written as JSON.
 
 `python -m kernels.tests.checks.case_calls OUT`. Without a number of compute units no row of a
 tuned table applies, so handlers choose the kernels.
@@ -16,8 +16,8 @@ import pytest
 from jax_aiter import _choice
 from jax_aiter._loader import Loader
 
-from kernels.tests.checks.check_lowering import CASES, calls, lowered
 from kernels.tests.checks.kernels import all_modules
+from kernels.tests.checks.programs import PROGRAMS, calls, lowered
 
 
 def main(out: Path) -> None:
@@ -28,10 +28,11 @@ def main(out: Path) -> None:
         environment.setattr(_choice, "loader", lambda: kernels)
         environment.setattr(Loader, "ensure", lambda *_: None)
         environment.setenv("JAX_AITER_BACKEND_GEMM", "aiter")
-        for name, (gfx, function, arguments, _) in CASES.items():
-            environment.setenv("JAX_AITER_TARGET", gfx)
+        for name, program in PROGRAMS.items():
+            environment.setenv("JAX_AITER_TARGET", program.gfx)
             jax.clear_caches()
-            rows.append({"name": name, "gfx": gfx, "calls": calls(lowered(function, *arguments))})
+            text = lowered(program.function, *program.operands)
+            rows.append({"name": name, "gfx": program.gfx, "calls": calls(text)})
     out.write_text(json.dumps(rows))
 
 

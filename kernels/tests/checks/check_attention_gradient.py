@@ -7,13 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax_aiter import BackendError
-from jax_aiter.mha import _backward_asm, flash_attn_func, flash_attn_varlen
+from jax_aiter.mha import flash_attn_func, flash_attn_varlen
 
-from kernels.tests.checks.check_lowering import BF16, F32, QKV, S, calls, lowered, total
-from kernels.tests.checks.common import made, wide
+from kernels.tests.checks.programs import BF16, F32, QKV, S, calls, lowered, total
 
 pytestmark = pytest.mark.usefixtures("installed")
 F16 = jnp.float16
@@ -41,9 +39,9 @@ def packed_two(left: int = -1, right: int = -1) -> Callable[..., Any]:
 
 KERNEL, SAID = "jax_aiter_mha_bwd_asm", "assembly kernels of the gradient need "
 GRADIENTS: dict[str, tuple[Any, str]] = {
-    **{f"{gfx} {dtype.__name__} {depth} {causal}": (gradients(gfx, windowed(causal=causal), depth, dtype=dtype), "")
-       for gfx in ("gfx942", "gfx950") for dtype in (BF16, F16)
-       for depth, causal in ((64, False), (72, True), (128, False), (128, True), (136, False), (192, True))},
+    "64": (gradients("gfx942", windowed(), 64), ""),
+    "72": (gradients("gfx950", windowed(causal=True), 72, dtype=F16), ""),
+    "192": (gradients("gfx942", windowed(causal=True), 192, dtype=F16), ""),
     "window": (gradients("gfx942", windowed(8, 3)), ""),
     "more queries than keys": (gradients("gfx942", windowed(causal=True), queries=60), ""),
     "packed": (gradients("gfx942", packed_two(), 64, batch=0, dtype=F16), ""),
@@ -79,39 +77,8 @@ def check_gradients_of_attention_are_kernels_or_xla_with_a_reason(name: str, mon
 
 
 @pytest.mark.releases
-def check_both_directions_of_attention_have_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a kernel, each direction is a loop over blocks of queries."""
-    program = jax.grad(total(flash_attn_func), (0, 1, 2))
-    assert lowered(program, *QKV).count("stablehlo.while") > 0
-    jax.clear_caches()
-    monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
-    text = lowered(program, *QKV)
-    assert [call[0] for call in calls(text)] == ["jax_aiter_mha_fwd_asm", KERNEL]
-    assert "stablehlo.while" not in text
-
-
-@pytest.mark.releases
 def check_vmap_of_gradients_makes_a_larger_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
     text = lowered(jax.vmap(jax.grad(total(flash_attn_func), (0, 1, 2))), *(S((3, *part.shape), BF16) for part in QKV))
-    assert [call[1][0] for call in calls(text)] == ["6x256x8x128xbf16"] * 2
+    assert [call[1][0] for call in calls(text)] == ["6x20x8x128xbf16"] * 2
     assert "stablehlo.while" not in text
-
-
-@pytest.mark.parametrize("dtype", [BF16, F16])
-def check_sums_and_conversion_are_those_of_float64(dtype: Any) -> None:
-    """XLA computes d before the kernel and dq after it; the kernel takes a large lse where a query sees no key."""
-    q, k, v, dout, out = (made(i, (2, 24, 4, 96), dtype) for i in range(5))
-    dlse, lse = made(5, (2, 4, 24)), made(6, (2, 4, 24)).at[:, :, 3].set(-jnp.inf)
-    sees = jnp.arange(24) != 3
-    *same, found_lse, d = jax.jit(_backward_asm.operands)(q, k, v, dout, dlse, out, lse, sees)
-    assert [(part == other).all() for part, other in zip(same, (dout, q, k, v), strict=True)] == [True] * 4
-    wanted = np.einsum("bshd,bshd->bhs", wide(dout), wide(out)) - wide(dlse)
-    assert (d.dtype, found_lse.dtype) == (F32, F32)
-    np.testing.assert_allclose(wide(d), np.where(sees, wanted, 0), rtol=2e-6, atol=2e-6 * 96)
-    np.testing.assert_array_equal(wide(found_lse)[:, :, sees], wide(lse)[:, :, sees])
-    scores = np.array([-np.inf, -1e4, 0, 1e4], np.float32)
-    assert (np.exp2(scores * np.float32(1.442695) - wide(found_lse)[0, 0, 3] * 1.442695) == 0).all()
-    sums = made(7, (2, 4, 24, 96), F32)
-    dq = jax.jit(_backward_asm.converted, static_argnums=1)(sums, dtype)
-    np.testing.assert_array_equal(wide(dq), wide(np.asarray(sums).transpose(0, 2, 1, 3).astype(dtype)))

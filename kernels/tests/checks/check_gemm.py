@@ -51,34 +51,6 @@ def check_vmap_is_a_loop(axes: tuple[int | None, int | None]) -> None:
     compare(jax.jit(jax.vmap(both, axes))(a, b), jax.tree.map(lambda *p: jnp.stack(p), *loop))
 
 
-@settings(max_examples=6)
-@given(st.integers(1, 3), st.integers(1, 3), st.sampled_from([(32, 16), (16, 16), (16, 32)]))
-def check_a_weight_is_reordered_as_aiter_does(rows: int, columns: int, layout: tuple[int, int]) -> None:
-    tile, depth = layout
-    weight = np.random.default_rng(0).integers(-128, 128, (rows * tile, columns * 2 * depth), np.int8)
-    shuffled = np.asarray(layouts.shuffle_weight(jnp.asarray(weight), layout)).ravel()
-    # Byte by byte as the layout defines it: tiles, in them pieces of 16 bytes, in them rows.
-    place = 0
-    for top in range(0, weight.shape[0], tile):
-        for left in range(0, weight.shape[1], 2 * depth):
-            for piece in range(left, left + 2 * depth, 16):
-                for row in range(top, top + tile):
-                    np.testing.assert_array_equal(shuffled[place : place + 16], weight[row, piece : piece + 16])
-                    place += 16
-    back = layouts.unshuffle_weight(jnp.asarray(shuffled.reshape(weight.shape)), layout)
-    np.testing.assert_array_equal(np.asarray(back), weight)
-
-
-def check_a_scale_goes_where_aiter_wants_it() -> None:
-    rows, columns = np.divmod(np.arange(256 * 8), 8)
-    scale = ((rows % 32) * 8 + columns).astype(np.uint8).reshape(256, 8)
-    shuffled = np.asarray(layouts.shuffle_scale(jnp.asarray(scale))).reshape(-1)
-    for place, value in enumerate(shuffled[:256]):
-        row, column = divmod(int(value), 8)
-        # Order in 32 rows and 8 columns, outermost first: column % 4, row % 16, column // 4, row // 16.
-        assert place == ((column % 4 * 16 + row % 16) * 2 + column // 4) * 2 + row // 16
-
-
 def quantised_i8(m: int, n: int, k: int) -> tuple[Any, ...]:
     rng = np.random.default_rng(1)
     a, b = (jnp.asarray(rng.integers(-128, 128, shape, np.int8)) for shape in ((m, k), (n, k)))
@@ -123,15 +95,6 @@ def check_fp8_has_a_scale_for_each_block(m: int, n: int, k: int) -> None:
             compare(function(xq, wq, *scales), wanted)
             shuffled = layouts.shuffle_weight(wq, layout)
             compare(function(xq, shuffled, *scales, preshuffled=True), wanted)
-
-
-@pytest.mark.releases
-def check_the_other_fp8_means_the_same() -> None:
-    bits = np.arange(256, dtype=np.uint8)
-    values = jnp.asarray(bits.view(ml_dtypes.float8_e4m3fn))
-    converted, scale = flatmm_fp8.as_fnuz(values, jnp.float32(3))
-    assert converted.dtype == FNUZ
-    np.testing.assert_array_equal(wide(converted) * wide(scale), wide(values) * 3)
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 32), (5, 16, 64), (7, 48, 320), (300, 32, 256)])
@@ -199,23 +162,3 @@ def check_what_is_quantised_refuses_to_be_differentiated(name: str) -> None:
             transformed(lambda *a: function(*a).sum().astype(jnp.float32))(*scales)
     # The operand is a constant of the differentiated function.
     assert jax.grad(lambda x: (x * function(*scales).astype(jnp.float32)).sum())(1.0) != 0
-
-
-A, B = jnp.ones((4, 128)), jnp.ones((128, 128))
-ONE = jnp.ones((1, 1))
-FP8 = gemm_fp8.gemm_fp8_mi350
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "said"),
-    [
-        (lambda: gemm(A, B, out_dtype=jnp.float16), TypeError, "gemm: out_dtype is float16; it has to be float32"),
-        (lambda: gemm_i8.gemm_i8(A, B, A, B, A), ValueError, r"gemm_i8: a_scale has the shape \[4, 128\]; .* \[4, 1\]"),
-        (lambda: FP8(A[:, :64], B[:, :64], A, B), ValueError, "K is 64; it has to be a multiple of 128"),
-        (lambda: gemm_fp4.gemm_fp4(A, B, A[:, :8], B[:, :8]), TypeError, "a has the dtype float32; it has to be uint8"),
-        (lambda: layouts.shuffle_weight(B[:8].astype(jnp.int8)), ValueError, "N is 8; it has to be a multiple of 16"),
-    ],
-)
-def check_what_does_not_fit_is_named(call: Any, error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
-        call()

@@ -85,27 +85,3 @@ def check_shards_give_what_the_whole_gives() -> None:
     arrays = made(1, (16, 24)), made(2, (16, 24)), made(3, (24,))
     spread = jax.shard_map(rms_norm_with_add, mesh=mesh(), in_specs=(P("d"), P("d"), P()), out_specs=P("d"))
     compare(jax.jit(with_gradients(spread))(*arrays), jax.jit(with_gradients(rms_norm_with_add))(*arrays))
-
-
-X, GAMMA = jnp.ones((4, 8)), jnp.ones(8)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "said"),
-    [
-        ((X, jnp.ones(7)), ValueError, r"gamma has the shape \[7\]; it has to be \[n\] = \[8\]"),
-        ((X, GAMMA.astype(jnp.bfloat16)), TypeError, "gamma has the dtype bfloat16; it has to be float32"),
-        ((X, GAMMA, 0.0), ValueError, "epsilon is 0.0"),
-        ((jnp.float32(3), GAMMA), ValueError, "x is a scalar"),
-        ((jnp.ones((4, 0)), jnp.ones(0)), ValueError, r"x has the shape \[4, 0\]; rows must not be empty"),
-        ((3.0, GAMMA), TypeError, "x is a float"),
-    ],
-)
-def check_what_does_not_fit_is_named(arguments: tuple[Any, ...], error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=f"rms_norm: {said}"):
-        rms_norm(*arguments)
-
-
-def check_a_residual_that_does_not_fit_is_named() -> None:
-    with pytest.raises(ValueError, match=r"residual has the shape \[8, 4\]; it has to be the shape of x = \[4, 8\]"):
-        rms_norm_with_add(X, X.T, GAMMA)

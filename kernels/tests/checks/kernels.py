@@ -51,7 +51,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "gfx942/gemm_i8/kernels.csv": "tile_m,tile_n,knl_name\n128,128,int8_128x128\n",
         "gfx942/gemm_i8/tuned/a8w8.csv": (
             "cu_num,M,N,K,q_dtype_w,splitK,us,kernelName\n80,4,256,512,torch.float8_e4m3fnuz,0,1,fp8\n"
-            "80,4,256,512,torch.int8,3,7.5,int8_128x128\n80,4,256,128,torch.int8,6,6.5,int8_128x128\n"
+            "80,4,256,512,torch.int8,3,7.5,int8_128x128\n80,8,512,128,torch.int8,6,6.5,int8_128x128\n"
         ),
     },
     "gemm_fp4": {

@@ -12,7 +12,7 @@ from jax_aiter._loader import loader
 from jax_aiter._table import GEMM_BF16, OPERATIONS
 from jax_aiter.gemm import gemm
 
-from kernels.tests.checks.check_lowering import CASES, calls, lowered
+from kernels.tests.checks.programs import PROGRAMS, calls, lowered, names
 
 MANIFEST = loader().manifest
 assert MANIFEST is not None
@@ -34,23 +34,18 @@ def check_each_target_is_served_by_the_modules_that_have_its_code(gfx: str, monk
         assert (report["operations"][name]["backend"] != "xla") == (served and name != "gemm"), name
 
 
-CALLED = [
-    name
-    for name, case in CASES.items()
-    if "AITER tuned" not in name and all(call[0] in PRESENT for call in case[3]) and "halves" not in name
-]
-UNTUNED = {"kernel": '""', "splitk": "0 : i32"}
+PREFIX = "jax_aiter_"
+CALLED = [name for name, program in PROGRAMS.items() if all(PREFIX + call in PRESENT for call in program.calls)]
 
 
 @pytest.mark.parametrize("name", CALLED)
 def check_programs_call_kernels_that_load(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MANIFEST is not None
-    gfx, function, arguments, wanted = CASES[name]
-    monkeypatch.setenv("JAX_AITER_TARGET", gfx if gfx in MANIFEST.targets else "gfx1100")
+    program = PROGRAMS[name]
+    monkeypatch.setenv("JAX_AITER_TARGET", program.gfx if program.gfx in MANIFEST.targets else "gfx1100")
+    monkeypatch.setenv("JAX_AITER_BACKEND_GEMM", "aiter")
     jax.clear_caches()
-    # Without compute units, no table of the wheel has a row.
-    plain = [(*call, attrs | {name: UNTUNED[name] for name in attrs if name in UNTUNED}) for *call, attrs in wanted]
-    assert calls(lowered(function, *arguments)) == plain
+    assert names(lowered(program.function, *program.operands)) == program.calls
 
 
 @pytest.mark.skipif(GEMM_BF16.name not in PRESENT, reason="the wheel has no such module")

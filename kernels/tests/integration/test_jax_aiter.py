@@ -1,4 +1,4 @@
-"""The package jax_aiter with the real jax 0.10.2, attention and division between devices apart.
+"""The package jax_aiter with the real jax 0.10.2, without attention, division between devices and refusals.
 
 The locks in `kernels/tests/checks` come from `uv pip compile --universal --generate-hashes --no-emit-index-url
 --no-annotate --no-header` of jax, jaxlib, hypothesis and pytest, for each tested version of jax.
@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from kernels.tests.support.fake.lowered import CHECKS, Environment
-from kernels.tests.support.jax_checks import run_checks
+from kernels.tests.support.jax_checks import REFUSALS, run_checks
 from tests.support.machine import need
 
 pytestmark = pytest.mark.network
-LONG = {"check_mha.py", "check_attention_gradient.py", "check_devices.py"}
+ELSEWHERE = {"check_mha.py", "check_attention_gradient.py", "check_devices.py", *REFUSALS}
 """Modules that other files run."""
 
 
 def test_checks_pass(environment: Environment, tmp_path: Path) -> None:
     need("cc")
     modules = {path.name for path in CHECKS.glob("check_*.py")}
-    assert modules > LONG
-    run_checks(environment("0.10.2"), tmp_path / "run", *sorted(modules - LONG))
+    assert modules > ELSEWHERE
+    run_checks(environment("0.10.2"), tmp_path / "run", *sorted(modules - ELSEWHERE))

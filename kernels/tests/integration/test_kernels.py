@@ -36,18 +36,6 @@ TARGETS = (
 )  # fmt: skip
 LAUNCHERS_LIMIT = 6_000_000
 """Maximum bytes of a wheel with the co-launchers for gfx942 and gfx950."""
-LAUNCHERS = {
-    "gemm_bf16": {"gfx942": 4, "gfx950": 4},
-    "gemm_i8": {"gfx942": 2},
-    "mha_fwd_asm": {"gfx942": 8, "gfx950": 8},
-    "mha_bwd_asm": {"gfx942": 40, "gfx950": 32},
-    "gemm_fp8_mi350": {"gfx950": 2},
-    "gemm_fp4": {"gfx950": 35},
-    "flatmm_fp8": {"gfx942": 1},
-}
-"""Module -> target -> code objects, counted in the published source."""
-PORTABLE = ("rms_norm",)
-"""Modules of this project, each with one unit of device code."""
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +55,8 @@ def test_build_covers_every_module_and_target(receipt: dict[str, Any], work_cach
         assert manifest.targets == tuple(receipt["targets"])
         assert set(manifest.targets) == set(TARGETS)
         assert manifest.missing == ()
-        modules = {module.name: module for module in manifest.modules}
-        for name, expected in LAUNCHERS.items():
-            codes = {gfx: sum(path.endswith(".co") for path in files) for gfx, files in modules[name].objects.items()}
-            assert codes == expected
-        for name in PORTABLE:
-            assert set(modules[name].objects) == set(TARGETS)
         for module in manifest.modules:
+            assert module.name != "rms_norm" or set(module.objects) == set(TARGETS)
             for gfx, files in module.objects.items():
                 for path in (path for path in files if path.endswith(".co")):
                     assert mach_of(archive.read(path)[:64]) == machs()[gfx], path
@@ -173,16 +156,9 @@ def changed(toolchain: Toolchain, *words: str) -> Toolchain:
     return replace(toolchain, data={**toolchain.data, "device": device})
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [(("-fno-such-flag",), "unknown argument"), (("-lfoo", "-c"), ""), (("-mno-such-feature",), "unknown argument")],
-)
-def test_ignored_compiler_flag_is_an_error(
-    words: tuple[str, ...], said: str, pypi: Toolchain, work_cache: Path
-) -> None:
-    with pytest.raises(KernelError) as caught:
-        run(changed(pypi, *words), work_cache / "kernels", "gfx942")
-    assert said in str(caught.value)
+def test_ignored_compiler_flag_is_an_error(pypi: Toolchain, work_cache: Path) -> None:
+    with pytest.raises(KernelError, match="the compiler ignored an option"):
+        run(changed(pypi, "-lfoo", "-c"), work_cache / "kernels", "gfx942")
 
 
 # Sources
@@ -220,7 +196,7 @@ def no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
 
 
-def sdist(folder: Path, version: str) -> Path:
+def sdist(folder: Path, version: str) -> None:
     """Write a source archive whose setup.py would leave a mark."""
     top = folder / f"amd_aiter-{version}"
     (top / "aiter_meta" / "hsa").mkdir(parents=True)
@@ -229,30 +205,13 @@ def sdist(folder: Path, version: str) -> Path:
     path = folder / f"amd_aiter-{version}.tar.gz"
     subprocess.run(["tar", "-C", folder, "-czf", path, top.name], check=True)
     shutil.rmtree(top)
-    return path
 
 
 @pytest.mark.usefixtures("no_index")
-@pytest.mark.parametrize("form", ["index", "file"])
-def test_an_archive_without_the_files_is_refused_by_name(
-    form: str, pypi: Toolchain, work_cache: Path, tmp_path: Path
-) -> None:
-    path = sdist(tmp_path, "9.9")
-    wish = "amd-aiter==9.9" if form == "index" else str(path)
-    words = ["build", "--targets=gfx942", f"--out={tmp_path / 'out'}", f"--aiter-source={wish}"]
+def test_an_archive_without_the_files_is_refused_by_name(pypi: Toolchain, work_cache: Path, tmp_path: Path) -> None:
+    sdist(tmp_path, "9.9")
+    words = ["build", "--targets=gfx942", f"--out={tmp_path / 'out'}", "--aiter-source=amd-aiter==9.9"]
     done = kernels(*words, cache=work_cache, check=False)
     assert done.returncode == 19, done.stderr
     assert "amd_aiter-9.9.tar.gz lacks aiter/configs/a8w8_bpreshuffle_tuned_gemm.csv" in done.stderr
     assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.usefixtures("no_index")
-def test_the_pinned_version_with_another_content_is_refused(pypi: Toolchain, work_cache: Path, tmp_path: Path) -> None:
-    sdist(tmp_path, "0.1.7.post2.dev18")
-    cache = tmp_path / "cache"
-    (cache / "kernels").mkdir(parents=True)
-    (cache / "kernels" / "toolchains").symlink_to(work_cache / "kernels" / "toolchains")
-    words = ["build", "--targets=gfx942", f"--out={tmp_path / 'out'}"]
-    done = kernels(*words, cache=cache, check=False)
-    assert done.returncode == 6
-    assert "The file was replaced" in done.stderr

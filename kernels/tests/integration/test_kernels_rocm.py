@@ -1,4 +1,4 @@
-"""Device libraries: generators that fail or change, and ROCms that cannot compile them."""
+"""Generators of device libraries that fail or change."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 
-from core.errors import InputError, KernelError
+from core.errors import KernelError
 from core.process import HostRunner
 from kernels.catalog import load_catalog
 from kernels.generate import generate
 from kernels.modules import Generator, KernelModule
-from kernels.rocmchain import with_rocm
 from kernels.sources import SourceTree
-from kernels.toolchains import obtain_pypi
 from tests.support.silent import Silent
 
 SCRIPT = """
@@ -92,21 +90,3 @@ def test_generator_cannot_use_network_or_processes(line: str, tree: SourceTree, 
         match=r"(?s)gen/gen\.py of ck_rms_norm failed: .*generators must not use the network or start processes",
     ):
         generated(tree, tmp_path / "cache")
-
-
-@pytest.mark.network
-def test_rocm_without_compiler_is_refused(work_cache: Path, tmp_path: Path) -> None:
-    pypi = obtain_pypi(work_cache / "kernels", HostRunner(os.environ), Silent())
-    with pytest.raises(InputError, match="has no compiler"):
-        with_rocm(pypi, tmp_path, "rocm", tmp_path / "cache")
-    (tmp_path / "llvm/bin").mkdir(parents=True)
-    (tmp_path / "llvm/bin/clang++").write_text("")
-    with pytest.raises(InputError, match="has no device bitcode"):
-        with_rocm(pypi, tmp_path, "rocm", tmp_path / "cache")
-    (tmp_path / "amdgcn/bitcode").mkdir(parents=True)
-    (tmp_path / "amdgcn/bitcode/ocml.bc").write_text("")
-    (tmp_path / "llvm/lib/clang/19/include").mkdir(parents=True)
-    with pytest.raises(InputError, match=r"is clang 19; the kernels need 20 or later"):
-        with_rocm(pypi, tmp_path, "rocm", tmp_path / "cache")
-    (tmp_path / "llvm/lib/clang/22/include").mkdir(parents=True)
-    assert with_rocm(pypi, tmp_path, "rocm", tmp_path / "cache").places["rocm"] == str(tmp_path)

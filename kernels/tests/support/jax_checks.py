@@ -22,6 +22,8 @@ FASTER_COMPILER = f"{FAST_COMPILER} --xla_cpu_use_fusion_emitters=false"
 
 jax 0.12.0 lacks the last one, and with it the XLA of jax 0.10.2 computes wrong numbers from float8_e4m3fnuz.
 """
+REFUSALS = ("check_choice.py", "check_compat.py", "check_loader.py", "check_refusals.py", "check_tuned.py")
+"""Modules that the change tier runs: what jax_aiter refuses, and its choice of a backend."""
 
 
 @cache

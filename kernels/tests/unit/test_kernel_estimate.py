@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tarfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,9 @@ import click.testing
 import pytest
 
 from ci_build import cli
-from core.errors import RequestError
+from core.errors import InputError, RequestError
 from core.model import BuildRequest, KernelRequest, Payload, RocmVersion
+from core.process import ProcessResult
 from core.targets import expand
 from kernels import recipe, sources, toolchains
 from kernels.assemble import THIS_MACHINE, prepare
@@ -133,6 +136,35 @@ def test_aiter_source_refuses_other_projects(wish: str, tmp_path: Path) -> None:
         sources.find(wish, source, cache=tmp_path, runner=NoProcesses(), progress=Silent())
     with pytest.raises(AssertionError, match="starts a process"):
         sources.find("AMD_aiter==1", source, cache=tmp_path, runner=NoProcesses(), progress=Silent())
+
+
+class FakeIndex:
+    """A runner that answers as pip's child process."""
+
+    def __init__(self, filename: str, sha256: str) -> None:
+        self._answer = {"filename": filename, "sha256": sha256, "versions": ["0.1"], "url": ""}
+
+    def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
+        return ProcessResult(returncode=0, stdout=json.dumps(self._answer))
+
+
+@pytest.mark.parametrize(
+    ("wish", "filename", "said"),
+    [("amd-aiter==9", "", "has no source archive"), ("", "amd_aiter-1.tar.gz", "The file was replaced")],
+)
+def test_answer_of_index_is_refused(wish: str, filename: str, said: str, tmp_path: Path) -> None:
+    index = FakeIndex(filename, "0" * 64)
+    with pytest.raises(InputError) as caught:
+        sources.find(wish, CATALOG.sources["aiter"], cache=tmp_path, runner=index, progress=Silent())
+    assert said in f"{caught.value} {caught.value.hint}"
+
+
+def test_archive_without_top_folder_is_refused(tmp_path: Path) -> None:
+    archive = tmp_path / "a.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("a"))
+    with pytest.raises(InputError, match="one top-level folder"):
+        sources.find(str(archive), CATALOG.sources["aiter"], cache=tmp_path, runner=NoProcesses(), progress=Silent())
 
 
 # Locations

@@ -1,4 +1,4 @@
-"""Unpacking of the toolchain of the package index."""
+"""Unpacking of the toolchain of the package index, and ROCms that cannot compile kernels."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 
 from core.errors import InputError
 from kernels import toolchains
+from kernels.rocmchain import with_rocm
+from kernels.tests.unit.test_kernel_graph import TOOLCHAIN
 from tests.support.tiny_wheel import contents, make_wheel
 
 NAME = "ziglang-0.17.0-py3-none-manylinux_2_12_x86_64.whl"
@@ -47,3 +49,20 @@ def test_unpack_refuses_damage_in_omitted_file(tmp_path: Path) -> None:
     members = contents(FILES, info=INFO) | {OTHERS[0]: b"damaged"}
     with pytest.raises(InputError, match=f"is damaged: {OTHERS[0]}"):
         toolchains._unpack(make_wheel(tmp_path, name=NAME, members=members), tmp_path / "root")
+
+
+def test_rocm_without_compiler_is_refused(tmp_path: Path) -> None:
+    def refused(said: str) -> None:
+        with pytest.raises(InputError, match=said):
+            with_rocm(TOOLCHAIN, tmp_path, "rocm", tmp_path / "cache")
+
+    refused("has no compiler")
+    (tmp_path / "llvm/bin").mkdir(parents=True)
+    (tmp_path / "llvm/bin/clang++").write_text("")
+    refused("has no device bitcode")
+    (tmp_path / "amdgcn/bitcode").mkdir(parents=True)
+    (tmp_path / "amdgcn/bitcode/ocml.bc").write_text("")
+    (tmp_path / "llvm/lib/clang/19/include").mkdir(parents=True)
+    refused("is clang 19; the kernels need 20 or later")
+    (tmp_path / "llvm/lib/clang/22/include").mkdir(parents=True)
+    assert with_rocm(TOOLCHAIN, tmp_path, "rocm", tmp_path / "cache").places["rocm"] == str(tmp_path)

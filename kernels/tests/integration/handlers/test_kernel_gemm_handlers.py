@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +12,13 @@ from hypothesis import strategies as st
 
 from kernels.tests.support.fake import golden
 from kernels.tests.support.fake.calls import CallError, FakeMachine, Record
-from kernels.tests.support.fake.gemm_calls import BF16_GPUS, bf16_call, fp4_call, fp8_call, i8_call, launch
+from kernels.tests.support.fake.gemm_calls import BF16_GPUS, FP8, bf16_call, fp4_call, fp8_call, i8_call, launch
+from kernels.tests.support.fake.refused import refused
 from kernels.tests.support.fake.trees import Gpu, KernelTree, find_device
 
 pytestmark = pytest.mark.network
 
+INVALID = 3
 MI300, MI350 = find_device("gfx942", 304), find_device("gfx950", 256)
 Shape = tuple[int, int, int]
 """M, N, K."""
@@ -28,12 +29,11 @@ def multiples(most: int, *steps: int) -> st.SearchStrategy[int]:
     return st.integers(1, most).flatmap(lambda count: st.sampled_from([count * step for step in steps]))
 
 
-def expect(record: Record, row: golden.Row | Path, grid: Shape, values: Mapping[str, int | float]) -> None:
-    path = row if isinstance(row, Path) else row.path
-    assert record.sha256 == golden.digest(path)
-    assert record.kernel == golden.metadata(path)[".name"]
+def expect(record: Record, row: golden.Row, grid: Shape, values: Mapping[str, int | float]) -> None:
+    assert record.sha256 == golden.digest(row.path)
+    assert record.kernel == golden.metadata(row.path)[".name"]
     assert record.grid == grid
-    assert record.arguments == golden.packed(path, values)
+    assert record.arguments == golden.packed(row.path, values)
 
 
 @settings(max_examples=300)
@@ -144,47 +144,22 @@ def test_fp4(kernel_tree: KernelTree, fake_machine: FakeMachine, shape: Shape, s
     assert row in fits
 
 
-FP8_SHAPES = st.tuples(st.one_of(st.integers(1, 64), st.integers(1, 5000)), multiples(100, 128), multiples(100, 64))
-
-
-@settings(max_examples=150)
-@given(shape=FP8_SHAPES)
-def test_fp8_mi350(kernel_tree: KernelTree, fake_machine: FakeMachine, shape: Shape) -> None:
-    m, n, k = shape
-    args, results = call = fp8_call("gemm_fp8_mi350", m, n, k)
-    library = kernel_tree.library("gemm_fp8_mi350")
-    if n % 256 or k % 128 or m < 16 or k < 512:
-        with pytest.raises(CallError):
-            launch(fake_machine, library, "JaxAiterGemmFp8Mi350", call, MI350)
-        return
-    found, before = launch(fake_machine, library, "JaxAiterGemmFp8Mi350", call, MI350)
-    x, w, x_scale, w_scale = (tensor.address for tensor in args)
-    values = {"O": results[0].address, "X": x, "G": w, "XQ": x_scale, "GQ": w_scale, "dim": k, "hdim": n, "batch": m,
-              "eprt": 1, "Xs": k, "GUs": k, "Os": n * 2}  # fmt: skip
-    # One kernel of few rows, and the other, are those of AITER's host code.
-    tile = 32 if m <= 32 else 128
-    path = kernel_tree.source / "gfx950" / f"f8_block_scale_mi350_x{tile}.co"
-    expect(found, path, (n // 256, golden.ceil(m, tile), 1), values)
-    assert not before
-
-
-@settings(max_examples=150)
-@given(shape=FP8_SHAPES)
-def test_flatmm(kernel_tree: KernelTree, fake_machine: FakeMachine, shape: Shape) -> None:
-    m, n, k = shape
-    args, results = call = fp8_call("flatmm_fp8", m, n, k)
-    library = kernel_tree.library("flatmm_fp8")
-    if n % 256 or k % 128:
-        with pytest.raises(CallError):
-            launch(fake_machine, library, "JaxAiterFlatmmFp8", call, MI300)
-        return
-    found, before = launch(fake_machine, library, "JaxAiterFlatmmFp8", call, MI300)
-    x, w, x_scale, w_scale = (tensor.address for tensor in args)
-    values = {"a_ptr": x, "b_ptr": w, "sa_ptr": x_scale, "sb_ptr": w_scale, "d_f16_ptr": results[0].address,
-              "hidden_size": k, "intermediate_size": n, "num_tokens": m}  # fmt: skip
-    path = kernel_tree.source / "gfx942" / "flatmm_uk_gfx9_f16f8_128x256x128_1x4x1_16x16x32.co"
-    expect(found, path, (n // 256, golden.ceil(m, 128), 1), values)
-    assert not before
+@pytest.mark.parametrize(
+    ("module", "device", "shape", "said"),
+    [
+        ("gemm_fp8_mi350", MI350, (15, 256, 512), "M >= 16"),
+        ("gemm_fp8_mi350", MI350, (32, 256, 384), "K >= 512"),
+        ("gemm_fp8_mi350", MI350, (32, 256, 576), "a multiple of 128"),
+        ("flatmm_fp8", MI300, (32, 128, 512), "N a multiple of 256"),
+        ("flatmm_fp8", MI300, (32, 256, 192), "K a multiple of 128"),
+    ],
+)
+def test_fp8_refuses_shapes_without_kernel(
+    kernel_tree: KernelTree, fake_machine: FakeMachine, module: str, device: int, shape: Shape, said: str
+) -> None:
+    library, symbol = kernel_tree.library(module), FP8[module][0]
+    with refused(INVALID, said):
+        fake_machine.call(library, symbol, *fp8_call(module, *shape), device=device)
 
 
 def test_named_kernel_is_used(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:

@@ -1,92 +1,130 @@
-"""Portable kernels compiled for gfx942 and gfx1100, interpreted instruction by instruction, against float64."""
+"""Portable RMSNorm by its handlers, whose kernels for gfx942 and gfx1100 are interpreted, against float64."""
 
 from __future__ import annotations
 
-import math
-import struct
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 
+from kernels.tests.support.fake.calls import FakeMachine
+from kernels.tests.support.fake.interpreted import NUMPY, call, from_bf16, to_bf16
 from kernels.tests.support.fake.trees import KernelTree
-from kernels.tests.support.isa.code_object import CodeObject
-from kernels.tests.support.isa.machine import GpuMachine
-from kernels.tests.support.rms_norm_cases import (
-    BF16,
-    BWD_HELD,
-    DTYPES,
-    F16,
-    F32,
-    HELD,
-    Case,
-    Dtype,
-    cases,
-    check_backward,
-    check_forward,
-)
 
 pytestmark = pytest.mark.network
 
-TARGETS = ("gfx942", "gfx1100")
-"""Wavefronts of 64 lanes (CDNA3) and of 32 (RDNA3)."""
-RUNS = [(target, *run) for target in TARGETS for run in ((0, (1, 64, 1000)), (1, (7, 1024)))]
-"""Target, seed, lengths of a row."""
+Array = Any
+Run = Callable[..., list[Array]]
+GPUS = {"gfx942": 304, "gfx1100": 48}
+"""Wavefronts of 64 lanes (CDNA3) and of 32 (RDNA3): processor -> compute units."""
+DTYPES = {"f32": (24, -149), "f16": (11, -24), "bf16": (8, -133)}
+"""Significant bits, and the exponent of the smallest number."""
+IN_PACK = {"f32": 4, "f16": 8, "bf16": 8}
+SIZES = [("f32", 1), ("f16", 64), ("f32", 1001), ("bf16", 1001), ("f16", 1024), ("bf16", 4160), ("f32", 4160)]
+# Rows of more packs of 16 bytes than 512 threads hold: the form `wide` of the kernels.
+SIZES += [(dtype, 2049 * count) for dtype, count in IN_PACK.items()]
 
 
-@pytest.fixture(scope="module")
-def code(kernel_tree: KernelTree) -> Callable[[str], CodeObject]:
-    """Return the built kernels of a target, decoded once."""
-    objects = {target: CodeObject(kernel_tree.hsa / target / "rms_norm" / "rms_norm.co") for target in TARGETS}
-    return lambda target: objects[target]
+def encode(dtype: str, values: Array) -> Array:
+    return to_bf16(values) if dtype == "bf16" else np.asarray(values, NUMPY[dtype])
 
 
-@pytest.mark.parametrize(("target", "seed", "sizes"), RUNS)
-def test_forward_of_compiled_kernels_matches_float64(
-    code: Callable[[str], CodeObject], target: str, seed: int, sizes: tuple[int, ...]
-) -> None:
-    machine = GpuMachine(code(target), seed)
-    for case in [*cases(sizes, held=HELD), Case(BF16, 1, 4160, "held", 256, 1)]:
-        assert check_forward(machine, case, add=False) <= 1, case
-        assert check_forward(machine, case, add=True) <= 1, case
+def decode(dtype: str, numbers: Array) -> Array:
+    return from_bf16(numbers) if dtype == "bf16" else numbers.astype(np.float64)
 
 
-@pytest.mark.parametrize(("target", "seed", "sizes"), RUNS)
-def test_backward_of_compiled_kernels_matches_float64(
-    code: Callable[[str], CodeObject], target: str, seed: int, sizes: tuple[int, ...]
-) -> None:
-    machine = GpuMachine(code(target), seed)
-    for case in cases(sizes, held=BWD_HELD):
-        assert check_backward(machine, case) <= 1, case
+def random_numbers(dtype: str, seed: int, *shapes: tuple[int, ...], scale: float = 1.0) -> list[Array]:
+    random = np.random.default_rng(seed)
+    return [encode(dtype, random.standard_normal(shape) * scale) for shape in shapes]
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(("dtype", "scale"), [(F32, 1e12), (F32, 1e-25), (F16, 1e4), (F16, 1e-6), (BF16, 1e12)])
-def test_large_and_small_numbers(code: Callable[[str], CodeObject], target: str, dtype: Dtype, scale: float) -> None:
-    case = Case(dtype, 2, 250, "narrow", 128, 2, epsilon=1e-12, scale=scale)
-    assert check_forward(GpuMachine(code(target), 0), case, add=False) <= 1
+def close(dtype: str, found: Array, exact: Array, magnitude: Array) -> bool:
+    """Return whether errors are at most half a unit, and 16 float32 roundings of the summands."""
+    bits, lowest = DTYPES[dtype]
+    allowed = np.abs(exact) * 2.0**-bits + magnitude * 2.0**-20 + 2.0 ** (lowest - 1)
+    return bool((np.abs(found - exact) <= allowed).all())
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_nan_and_infinity_propagate(code: Callable[[str], CodeObject], target: str) -> None:
-    machine = GpuMachine(code(target), 0)
-    for dtype in DTYPES:
-        x = [math.nan, 1.0, 2.0, 3.0, math.inf, 1.0, 2.0, 3.0]
-        at = [machine.put(dtype.encode(x)), 0, machine.put(dtype.encode([1.0] * 4)), machine.put(bytes(8 * dtype.size))]
-        at += [0, machine.put(bytes(8))]
-        machine.launch(f"rms_norm_{dtype.name}_narrow", struct.pack("<8QfIII", *at, 2, 4, 1e-6, 64, 2, 0), 2, 64)
-        y, rstd = dtype.decode(machine.get(at[3])), F32.decode(machine.get(at[5]))
-        assert all(map(math.isnan, y[:5])), dtype
-        assert math.isnan(rstd[0])
-        assert rstd[1] == 0
-        assert y[5:] == [0, 0, 0]
+@pytest.fixture(params=GPUS)
+def run(kernel_tree: KernelTree, fake_machine: FakeMachine, request: pytest.FixtureRequest) -> Run:
+    """Return a function that calls a handler of RMSNorm and interprets its kernel."""
+    gpu = (request.param, GPUS[request.param])
+
+    def with_handler(symbol: str, args: Any, results: Any, attributes: Any = None, seed: int = 0) -> list[Array]:
+        handler = ("rms_norm", symbol)
+        return call(kernel_tree, fake_machine, handler, args, results, attributes, gpu=gpu, seed=seed)
+
+    return with_handler
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_zeros_of_the_gradient_are_written(code: Callable[[str], CodeObject], target: str) -> None:
-    machine = GpuMachine(code(target), 0)
-    for form in ("held", "wide", "narrow"):
-        partial = machine.put(b"\xff" * (2 * 8 * 4))
-        blank = machine.put(bytes(8 * 4))
-        arguments = struct.pack("<8QII", 0, 0, blank, 0, 0, partial, 0, 8, 64, 2)
-        machine.launch(f"rms_norm_bwd_f32_{form}", arguments, 2, 64)
-        assert machine.get(partial) == bytes(2 * 8 * 4), form
+def check_forward(run: Run, dtype: str, x: Array, gamma: Array, residual: Array | None, epsilon: float) -> None:
+    """Compare y, rstd and the sum with those of float64."""
+    rows, n = x.shape
+    y_of, rstd_of = (dtype, (rows, n)), ("f32", (rows,))
+    attributes = {"epsilon": epsilon}
+    total = decode(dtype, x)
+    if residual is None:
+        y, rstd = run("JaxAiterRmsNorm", [(dtype, x), (dtype, gamma)], [y_of, rstd_of], attributes)
+    else:
+        args = [(dtype, x), (dtype, residual), (dtype, gamma)]
+        y, added, rstd = run("JaxAiterRmsNormWithAdd", args, [y_of, y_of, rstd_of], attributes, seed=n)
+        total = decode(dtype, encode(dtype, (total + decode(dtype, residual)).astype(np.float32)))
+        assert (decode(dtype, added) == total).all()
+    wanted = 1 / np.sqrt((total * total).mean(axis=1) + np.float32(epsilon))
+    exact = total * wanted[:, None] * decode(dtype, gamma)
+    assert close("f32", rstd.astype(np.float64), wanted, wanted)
+    assert close(dtype, decode(dtype, y), exact, np.abs(exact))
+
+
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize(("dtype", "n"), SIZES)
+def test_forward_matches_float64(run: Run, dtype: str, n: int, added: bool) -> None:
+    x, residual, gamma = random_numbers(dtype, n, (3, n), (3, n), (n,))
+    check_forward(run, dtype, x, gamma, residual if added else None, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale"), [("f32", 1e12), ("f32", 1e-25), ("f16", 1e4), ("f16", 1e-6), ("bf16", 1e12)]
+)
+def test_large_and_small_numbers(run: Run, dtype: str, scale: float) -> None:
+    (x,) = random_numbers(dtype, 0, (2, 250), scale=scale)
+    (gamma,) = random_numbers(dtype, 1, (250,))
+    check_forward(run, dtype, x, gamma, None, 1e-12)
+
+
+@pytest.mark.parametrize(("dtype", "n"), SIZES)
+def test_backward_matches_float64(run: Run, dtype: str, n: int) -> None:
+    rows, partials = 3, 2
+    dy, x, gamma = random_numbers(dtype, n, (rows, n), (rows, n), (n,))
+    rstd = (1 / np.sqrt((decode(dtype, x) ** 2).mean(axis=1) + 1e-6)).astype(np.float32)
+    args = [(dtype, dy), (dtype, x), (dtype, gamma), ("f32", rstd)]
+    dx, dgamma = run("JaxAiterRmsNormBwd", args, [(dtype, (rows, n)), ("f32", (partials, n))], seed=n)
+    slopes, normed = decode(dtype, dy) * decode(dtype, gamma), decode(dtype, x) * rstd[:, None]
+    terms = slopes * normed
+    exact = (slopes - normed * terms.mean(axis=1, keepdims=True)) * rstd[:, None]
+    size = (np.abs(slopes) + np.abs(normed) * np.abs(terms).mean(axis=1, keepdims=True)) * rstd[:, None]
+    assert close(dtype, decode(dtype, dx), exact, size)
+    parts = decode(dtype, dy) * normed
+    for first in range(partials):
+        own = parts[first::partials]
+        assert close("f32", dgamma[first].astype(np.float64), own.sum(axis=0), 2 * np.abs(own).sum(axis=0))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nan_and_infinity_propagate(run: Run, dtype: str) -> None:
+    x = encode(dtype, np.array([[np.nan, 1, 2, 3], [np.inf, 1, 2, 3]]))
+    args = [(dtype, x), (dtype, encode(dtype, np.ones(4)))]
+    y, rstd = run("JaxAiterRmsNorm", args, [(dtype, (2, 4)), ("f32", (2,))], {"epsilon": 1e-6})
+    y = decode(dtype, y)
+    assert np.isnan([*y[0], y[1, 0], rstd[0]]).all()
+    assert (y[1, 1:] == 0).all()
+    assert rstd[1] == 0
+
+
+@pytest.mark.parametrize("n", [7, 8, 2049 * 4])
+def test_gradient_of_no_rows_is_zero(run: Run, n: int) -> None:
+    none, gamma = np.zeros((0, n), np.float32), np.zeros(n, np.float32)
+    args = [("f32", none), ("f32", none), ("f32", gamma), ("f32", np.zeros(0, np.float32))]
+    _, partial = run("JaxAiterRmsNormBwd", args, [("f32", (0, n)), ("f32", (2, n))])
+    assert (partial == 0).all()

@@ -1,12 +1,12 @@
-"""HIP's own headers, from the wheels of Triton."""
+"""HIP's own headers, from a wheel of Triton."""
 
 from __future__ import annotations
 
 import zipfile
 from pathlib import Path
 
-TRITON = {"7.1": "3.6.0", "6.2": "3.5.1"}
-"""Version of HIP -> version of Triton whose wheel contains its headers."""
+TRITON = "3.6.0"
+"""Version of Triton whose wheel contains the headers of HIP 7.1."""
 _INCLUDE = "triton/backends/amd/include/"
 DEFINES = ("-D__HIP_PLATFORM_AMD__=1", "-isystem")
 """Arguments of a compiler in front of the folder."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,15 @@ import numpy as np
 from kernels.tests.support.fake import golden
 from kernels.tests.support.fake.calls import LOAD, MEMSET, FakeMachine, Tensor
 from kernels.tests.support.fake.trees import KernelTree, find_device
+from kernels.tests.support.isa.code_object import CodeObject
 from kernels.tests.support.isa.machine import GpuMachine
 from kernels.tests.support.isa.memory import Memory
 
 Array = Any
 NUMPY = {"bf16": np.uint16, "f16": np.float16, "f32": np.float32}
 """Dtype of a result -> that of its array; bfloat16 numbers are their bits."""
+
+_code = cache(CodeObject)
 
 
 def to_bf16(values: Array) -> Array:
@@ -40,6 +44,7 @@ def call(
     gpu: tuple[str, int] = ("gfx942", 304),
     seed: int = 0,
     lockstep: bool = False,
+    ordered: bool = False,
     apart: bool = False,
     margin: int = 0,
 ) -> list[Array]:
@@ -52,7 +57,7 @@ def call(
         gpu: processor and compute units.
         seed: see GpuMachine.
         margin: bytes after each argument that the kernel may read.
-        lockstep: see GpuMachine; also permits races in shared memory.
+        lockstep, ordered: see GpuMachine; both also permit races in shared memory.
         apart: see GpuMachine.
     """
     memory = Memory()
@@ -70,9 +75,9 @@ def call(
         memory.fill(record.to, record.value, record.size)
     path = next(one for one in (tree.hsa / gpu[0]).rglob("*.co") if golden.digest(one) == launch.sha256)
     x, y, z = launch.grid
-    GpuMachine(path, seed, memory, races=not lockstep, lockstep=lockstep, apart=apart).run(
-        launch.kernel, launch.arguments, (x, y, z), launch.block[0]
-    )
+    races = not lockstep and not ordered
+    machine = GpuMachine(_code(path), seed, memory, races=races, ordered=ordered, lockstep=lockstep, apart=apart)
+    machine.run(launch.kernel, launch.arguments, (x, y, z), launch.block[0])
     return [
         np.frombuffer(memory.get(one.address), NUMPY.get(one.dtype, np.uint32)).reshape(one.shape) for one in outputs
     ]

@@ -1,4 +1,4 @@
-"""Custom calls of random programs that the package jax_aiter lowers, and the real handlers' answers to them."""
+"""Custom calls of programs that the package jax_aiter lowers, and the real handlers' answers to them."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from kernels.tests.support.isa.code_object import CodeObject, Kernel
@@ -18,7 +16,7 @@ class GpuMachine:
     """A machine that runs a code object's kernels.
 
     Args:
-        code: a code object for gfx942, gfx950 or gfx1100, or its path.
+        code: a code object for gfx942, gfx950 or gfx1100.
         seed: seed of the order of wavefronts, of completing memory operations, and of initial registers.
         memory: global memory with the kernel's buffers.
         races: whether races in shared memory are errors.
@@ -30,29 +28,24 @@ class GpuMachine:
 
     def __init__(
         self,
-        code: Path | CodeObject,
+        code: CodeObject,
         seed: int,
-        memory: Memory | None = None,
+        memory: Memory,
         *,
         races: bool = True,
         ordered: bool = False,
         lockstep: bool = False,
         apart: bool = False,
     ) -> None:
-        self._object = code if isinstance(code, CodeObject) else CodeObject(code)
+        self._object = code
         self._random = np.random.default_rng(seed)
-        self.memory, self._races, self._lockstep = memory or Memory(), races, lockstep
+        self.memory, self._races, self._lockstep = memory, races, lockstep
         self._ordered, self._together = ordered, lockstep and not apart
-        self.put, self.get, self.clear = self.memory.put, self.memory.get, self.memory.clear
-
-    def launch(self, kernel: str, arguments: bytes, blocks: int, threads: int) -> None:
-        """Run a kernel until it ends."""
-        self.run(kernel, arguments, (blocks, 1, 1), threads)
 
     def run(self, kernel: str, arguments: bytes, grid: tuple[int, int, int], threads: int) -> None:
         """Run all workgroups of a grid, in random order."""
         found = self._object.kernels[kernel]
-        at = self.put(arguments)
+        at = self.memory.put(arguments)
         blocks = [(x, y, z) for z in range(grid[2]) for y in range(grid[1]) for x in range(grid[0])]
         order = [blocks[number] for number in self._random.permutation(len(blocks))]
         with np.errstate(all="ignore"):

@@ -24,13 +24,13 @@ class Memory:
         self._bytes: Array = np.zeros(1 << 20, np.uint8)
         self._inside: Array = np.zeros(1 << 20, bool)
 
-    def put(self, data: bytes, shift: int = 0, margin: int = 0) -> int:
-        """Allocate memory with this content at a multiple of 256 plus `shift`; return its address.
+    def put(self, data: bytes, margin: int = 0) -> int:
+        """Allocate memory with this content at a multiple of 256; return its address.
 
         Args:
             margin: bytes after the content that may be accessed too.
         """
-        at = -(-self._end // 256) * 256 + shift
+        at = -(-self._end // 256) * 256
         self._end = at + len(data) + margin + _GUARD
         if self._end > len(self._bytes):
             more = max(self._end, 2 * len(self._bytes)) - len(self._bytes)
@@ -49,12 +49,6 @@ class Memory:
     def fill(self, address: int, value: int, size: int) -> None:
         """Set bytes, as hipMemset does."""
         self.store(np.array([address], np.uint64), np.full((1, size), value, np.uint8))
-
-    def clear(self) -> None:
-        """Free all memory."""
-        self._inside[: self._end] = False
-        self._sizes.clear()
-        self._end = _GUARD
 
     def _indices(self, addresses: Array, size: int) -> Array:
         at = (np.asarray(addresses, np.uint64) - np.uint64(_BASE)).astype(np.int64)[:, None] + np.arange(size)
