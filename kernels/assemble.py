@@ -10,7 +10,6 @@ from importlib import metadata
 from pathlib import Path
 
 from core.digests import file_sha256
-from core.errors import RequestError
 from core.model import BuildRequest, GfxTarget, KernelRequest, Progress
 from core.process import Runner
 from core.steps import step_key, tool_versions
@@ -57,14 +56,11 @@ def toolchain_for(
     """Return the toolchain that a request names.
 
     Raises:
-        RequestError: the container toolchain has no image.
         InputError: the ROCm does not exist or cannot compile the kernels.
     """
     pypi = obtain_pypi(cache, runner, progress)
     if request.toolchain == "pypi":
         return pypi
-    if request.toolchain == "container" and not place.wrap:
-        raise RequestError("The container toolchain needs an image.", hint="Name it with --kernel-image.")
     rocm = Path(request.rocm or "/opt/rocm").absolute()
     return with_rocm(pypi, rocm, request.toolchain, cache, launcher=place.launcher, wrap=place.wrap, image=place.image)
 

@@ -57,6 +57,7 @@ def check_amd_gpus_get_custom_calls_and_others_none(name: str, monkeypatch: pyte
         row = TARGETS[target]
         assert (len(operands), len(results), set(attrs)) == (len(row.args), len(row.results), set(row.attrs))
     monkeypatch.delenv("JAX_AITER_BACKEND_GEMM")
+    jax.clear_caches()
     for platform in ("cpu", "cuda"):
         assert names(lowered(program.function, *program.operands, platform=platform)) == ()
 
@@ -135,8 +136,8 @@ def check_what_is_forced_has_no_stand_in_elsewhere(monkeypatch: pytest.MonkeyPat
 @pytest.mark.releases
 def check_vmap_makes_more_rows_and_not_more_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
-    text = lowered(jax.vmap(rms_norm, (0, None)), S((3, 4, 128), F32), GAMMA)
-    assert [call[1][0] for call in calls(text)] == ["12x128xf32"]
+    text = lowered(jax.vmap(rms_norm, (0, None)), S((3, 4, 64), F32), GAMMA)
+    assert [call[1][0] for call in calls(text)] == ["12x64xf32"]
     assert "stablehlo.while" not in text
     monkeypatch.setenv("JAX_AITER_BACKEND_GEMM", "aiter")
     text = lowered(jax.vmap(gemm, (0, None)), S((3, 16, 128), BF16), B)
@@ -151,7 +152,7 @@ REFUSED: dict[str, tuple[str, Callable[..., Any], Any, str]] = {
     "float32": ("gfx950", flash_attn_func, [S((1, 300, 4, 128), F32)] * 3, "need bfloat16, not float32"),
     "a window": ("gfx942", lambda q, k, v: flash_attn_func(q, k, v, window_size=(3, 0)), QKV,
                  "assembly kernels do not support windows"),
-    "no key": ("gfx942", lambda q, k, v: flash_attn_func(k, k[:, :99], v[:, :99], causal=True), QKV, "sees a key"),
+    "no key": ("gfx942", lambda q, k, v: flash_attn_func(k, k[:, :9], v[:, :9], causal=True), QKV, "sees a key"),
     "lengths": ("gfx950", lambda q, k, v, cu: flash_attn_func(q, k, v, cu_seqlens_q=cu, cu_seqlens_kv=cu),
                 (*QKV, S((3,), jnp.int32)), "do not support sequence lengths in a batch"),
     "dropout and bias": ("gfx950", lambda q, k, v, b: flash_attn_func(q, k, v, 0.5, bias=b, dropout_seed=1), (
@@ -180,13 +181,6 @@ def check_attention_that_no_kernel_does_is_xlas_or_an_error_if_forced(
     jax.clear_caches()
     with pytest.raises(BackendError, match=said):
         lowered(function, *arguments)
-
-
-def check_gradient_with_other_dropout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAX_AITER_TARGET", "gfx950")
-    program = jax.grad(total(lambda q, k, v: flash_attn_func(q, k, v, 0.5, dropout_seed=1, deterministic=True)))
-    with pytest.raises(BackendError, match="Force the same backend for both directions"):
-        lowered(program, *FEW)
 
 
 @pytest.mark.releases

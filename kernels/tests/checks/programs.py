@@ -108,7 +108,7 @@ PROGRAMS = {
     "flatmm_fp8": Program("gfx942", flatmm_fp8, FP8, ("flatmm_fp8",)),
     "gemm_fp4": Program("gfx950", gemm_fp4, FP4, ("gemm_fp4",)),
     "assembly": Program("gfx942", attention(causal=True), QKV, ASSEMBLY),
-    "assembly with lse": Program("gfx950", attention(causal=True, return_lse=True), QKV, ASSEMBLY),
+    "assembly with lse": Program("gfx942", attention(causal=True, return_lse=True), QKV, ASSEMBLY),
     "assembly in a window": Program("gfx942", attention(window_size=(4, 1)), QKV, ("mha_bwd_asm",)),
     "packed assembly": Program("gfx942", packed_attention(CU, CU, max_seqlen_q=9, max_seqlen_k=9), QKV, ASSEMBLY),
     "packed assembly, some see nothing": Program(

@@ -60,6 +60,11 @@ def rewrite(name: str, content: bytes | str) -> Callable[[Path], object]:
     return lambda tree: (tree / FOLDER / name).write_bytes(data)
 
 
+def replace_table(tree: Path, rows: str) -> None:
+    (tree / FOLDER / "b.co").unlink()
+    rewrite("t.csv", f"knl,co\n{rows}")(tree)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -67,6 +72,7 @@ def rewrite(name: str, content: bytes | str) -> Callable[[Path], object]:
         (rewrite("t.csv", "a,b\n1,2\n"), "t.csv has no columns co and knl"),
         (rewrite("t.csv", "knl,co\nka,../a.co\nkb,b.co\n"), "line 2 lacks a kernel or the file name of a code object"),
         (rewrite("t.csv", "knl,co\nka,a.co\nkc,a.co\nkb,b.co\n"), "a.co has two kernels"),
+        (lambda tree: replace_table(tree, "ka,a.co\n"), f"{FOLDER} has 1 kernels of gemm, not 2"),
         (lambda tree: (tree / FOLDER / "a.co").unlink(), f"{FOLDER}/a.co does not exist"),
         (rewrite("a.co", code("gfx950", {"ka": 32})), "a.co is code for gfx950, not for gfx942"),
         (rewrite("a.co", code("gfx942", {"other": 32})), "a.co has the kernels other, not ka"),
@@ -99,6 +105,10 @@ def test_library_problems_names_missing_and_extra_symbols(tmp_path: Path) -> Non
     assert library_problems(path, "l", ["JaxAiterA"]) == ["l has forbidden dependencies: libamdhip64.so.7"]
     path.write_bytes(library(GLIBC, TinySymbol("hipInit"), entry=entry))
     assert library_problems(path, "l", ["JaxAiterA"]) == ["l uses hipInit, which none of its libraries defines"]
+    other = bytearray(path.read_bytes())
+    other[18] = 183  # e_machine: EM_AARCH64
+    path.write_bytes(other)
+    assert "l is for aarch64, not x86_64" in library_problems(path, "l", [])
     path.write_bytes(b"no")
     assert library_problems(path, "l", []) != []
 

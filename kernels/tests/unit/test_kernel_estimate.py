@@ -14,7 +14,7 @@ import click.testing
 import pytest
 
 from ci_build import cli
-from core.errors import InputError, RequestError
+from core.errors import InputError, KernelError, RequestError
 from core.model import BuildRequest, KernelRequest, Payload, RocmVersion
 from core.process import ProcessResult
 from core.targets import expand
@@ -26,7 +26,7 @@ from kernels.estimate import HOURS_UNASKED, bound
 from kernels.graph import Capacity
 from kernels.modules import Catalog
 from kernels.steps import library_steps, unit_steps
-from kernels.tests.unit.test_kernel_graph import MODULE, TOOLCHAIN, src
+from kernels.tests.unit.test_kernel_graph import MODULE, TOOLCHAIN, IdleNinja, src
 from tests.support.silent import NoProcesses, Silent
 
 __all__ = ["src"]
@@ -61,9 +61,9 @@ def test_bound_of_plain_module_is_its_cost(targets: tuple[str, ...], src: Path) 
 # Long builds
 
 
-def job(folder: Path, src: Path, *modules: str) -> KernelBuild:
+def job(folder: Path, src: Path, *modules: str, allow_partial: bool = False) -> KernelBuild:
     catalog: Catalog = replace(CATALOG, modules={"m": LONG})
-    request = KernelRequest(modules=modules)
+    request = KernelRequest(modules=modules, allow_partial=allow_partial)
     return KernelBuild(request, expand("gfx942"), TOOLCHAIN, cache=folder, catalog=catalog, src=src)
 
 
@@ -75,6 +75,13 @@ def test_long_build_without_named_modules_is_refused(tmp_path: Path, src: Path) 
     # A named module is built: its first process starts.
     with pytest.raises(AssertionError, match="starts a process"):
         job(tmp_path, src, "m").run(NoProcesses(), Silent(), Capacity(jobs=1, memory_mb=1000))
+
+
+@pytest.mark.parametrize("allow_partial", [False, True])
+def test_build_without_complete_module_is_an_error(allow_partial: bool, tmp_path: Path, src: Path) -> None:
+    (src / "u.hip").write_text("")
+    with pytest.raises(KernelError, match="ninja failed"):
+        job(tmp_path, src, "m", allow_partial=allow_partial).run(IdleNinja(1), Silent(), Capacity())
 
 
 def test_dry_run_prints_cost_and_required_names() -> None:

@@ -158,6 +158,23 @@ def give(graph: Graph, label: str, content: bytes, cost: Cost = QUICK) -> None:
         graph.store.keep(graph.keys[label], folder, step.name, label=label, cost=cost)
 
 
+class IdleNinja:
+    """A runner whose ninja stores no result."""
+
+    def __init__(self, returncode: int) -> None:
+        self._returncode = returncode
+
+    def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
+        return ProcessResult(returncode=self._returncode)
+
+
+@pytest.mark.parametrize(("returncode", "said"), [(1, "ninja failed"), (0, "disappeared from")])
+def test_build_without_results_is_an_error(returncode: int, said: str, src: Path) -> None:
+    graph, capacity = graph_of(src, steps_of(src, "gfx942")), Capacity(jobs=1, memory_mb=1000)
+    with pytest.raises(KernelError, match=said):
+        graph.build(src.parent / "work", IdleNinja(returncode), Silent(), capacity)
+
+
 class FakeNinja:
     """A runner whose ninja stores a result for every step of its file.
 

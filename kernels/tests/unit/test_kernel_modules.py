@@ -50,6 +50,8 @@ def problems(change: Callable[[dict[str, Any]], object]) -> str:
     ("change", "said"),
     [
         (lambda b: b.update(schema=2), "schema is 2, not 1"),
+        (lambda b: b.update(module={}), "unknown keys: module"),
+        (lambda b: b["modules"].update(A=b["modules"].pop("a")), "modules.A: a name must consist of lower-case"),
         (lambda b: b["modules"]["a"].pop("about"), "modules.a.about is missing"),
         (lambda b: b["modules"]["a"].update(seconds="1"), "modules.a.seconds is '1', not float"),
         (lambda b: b["modules"]["a"].update(targets=["gfx943"]), "gfx943 is not a gfx target"),

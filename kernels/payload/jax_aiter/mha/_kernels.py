@@ -12,7 +12,6 @@ from jax import Array
 
 from jax_aiter import _check, _limits
 from jax_aiter._choice import Choice, choose, wanted_targets
-from jax_aiter._errors import BackendError
 from jax_aiter._limits import INT
 from jax_aiter._native import empty, ffi, int32, rowwise
 from jax_aiter._table import AITER, MHA_BWD, MHA_BWD_ASM, MHA_FWD, MHA_FWD_ASM, XLA
@@ -109,11 +108,7 @@ def choose_backward(plan: Plan, operands: Operands, *, dbias: bool, dslopes: boo
         obstacles[MHA_BWD.name] = "Composable Kernel does not support a cotangent of lse"
     if obstacle := _check.first_failing(wanted):
         obstacles = dict.fromkeys(obstacles, obstacle)
-    choice = choose("flash_attn_bwd", obstacles=obstacles)
-    if plan.task.config.dropout and choice.backend != plan.forward.backend:
-        text = f"flash_attn used the dropout of {plan.forward.backend}, but its gradient cannot: {choice.why}"
-        raise BackendError(f"{text}. Force the same backend for both directions.")
-    return choice
+    return choose("flash_attn_bwd", obstacles=obstacles)
 
 
 def forward(plan: Plan, operands: Operands, given: Given) -> tuple[Array, Array]:

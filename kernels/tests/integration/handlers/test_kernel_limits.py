@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from kernels.tests.support.fake.calls import FakeMachine
-from kernels.tests.support.fake.lowered import MODULES, Environment, lowered_calls, refusal
+from kernels.tests.support.fake.lowered import MODULES, Environment, refusal
 from kernels.tests.support.fake.trees import KernelTree
+from kernels.tests.support.jax_checks import run_checks
 
 pytestmark = pytest.mark.network
 
@@ -17,7 +19,8 @@ def test_handlers_accept_what_python_lowers(
     kernel_tree: KernelTree, fake_machine: FakeMachine, environment: Environment, tmp_path: Path
 ) -> None:
     accepted = set()
-    for row in lowered_calls(environment("0.10.2"), tmp_path, "case_calls"):
+    run_checks(environment("0.10.2"), tmp_path / "run", "case_calls.py")
+    for row in json.loads((tmp_path / "run" / "calls.json").read_text()):
         for call in row["calls"]:
             module = MODULES[call[0]]
             if (kernel_tree.lib / module.library).is_file():

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,18 +30,6 @@ def copy_checks(folder: Path, package: Path) -> None:
     for part in (copy, *copy.parents[:2]):
         (part / "__init__.py").touch()
     shutil.copytree(package, folder / "jax_aiter", ignore=unwanted)
-
-
-def lowered_calls(python: Path, folder: Path, program: str) -> list[dict[str, Any]]:
-    """Return the calls that a program of `kernels.tests.checks` writes."""
-    copy_checks(folder, PACKAGE)
-    env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    env |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(folder)}
-    argv = [str(python), "-m", f"kernels.tests.checks.{program}", "calls.json"]
-    done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    rows: list[dict[str, Any]] = json.loads((folder / "calls.json").read_text())
-    return rows
 
 
 def _tensor(text: str) -> tuple[str, tuple[int, ...]]:
