@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,17 +147,6 @@ def test_failed_unit_is_named_with_target_and_command(pypi: Toolchain, work_cach
     assert "gfx90a (" not in said
     partial = run(pypi, work_cache / "kernels", "gfx90a", src=own_src)
     assert partial.forecast.steps == 0  # what did not fail was kept
-
-
-def changed(toolchain: Toolchain, *words: str) -> Toolchain:
-    """Return the toolchain with additional options for device code."""
-    device = {**toolchain.data["device"], "command": [*toolchain.data["device"]["command"], *words]}
-    return replace(toolchain, data={**toolchain.data, "device": device})
-
-
-def test_ignored_compiler_flag_is_an_error(pypi: Toolchain, work_cache: Path) -> None:
-    with pytest.raises(KernelError, match="the compiler ignored an option"):
-        run(changed(pypi, "-lfoo", "-c"), work_cache / "kernels", "gfx942")
 
 
 # Sources

@@ -26,7 +26,7 @@ from kernels.estimate import HOURS_UNASKED, bound
 from kernels.graph import Capacity
 from kernels.modules import Catalog
 from kernels.steps import library_steps, unit_steps
-from kernels.tests.unit.test_kernel_graph import MODULE, TOOLCHAIN, IdleNinja, src
+from kernels.tests.unit.test_kernel_graph import MODULE, TOOLCHAIN, IdleRunner, src
 from tests.support.silent import NoProcesses, Silent
 
 __all__ = ["src"]
@@ -81,7 +81,7 @@ def test_long_build_without_named_modules_is_refused(tmp_path: Path, src: Path) 
 def test_build_without_complete_module_is_an_error(allow_partial: bool, tmp_path: Path, src: Path) -> None:
     (src / "u.hip").write_text("")
     with pytest.raises(KernelError, match="ninja failed"):
-        job(tmp_path, src, "m", allow_partial=allow_partial).run(IdleNinja(1), Silent(), Capacity())
+        job(tmp_path, src, "m", allow_partial=allow_partial).run(IdleRunner(1), Silent(), Capacity())
 
 
 def test_dry_run_prints_cost_and_required_names() -> None:

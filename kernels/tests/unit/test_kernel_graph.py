@@ -158,8 +158,8 @@ def give(graph: Graph, label: str, content: bytes, cost: Cost = QUICK) -> None:
         graph.store.keep(graph.keys[label], folder, step.name, label=label, cost=cost)
 
 
-class IdleNinja:
-    """A runner whose ninja stores no result."""
+class IdleRunner:
+    """A runner whose programs do nothing."""
 
     def __init__(self, returncode: int) -> None:
         self._returncode = returncode
@@ -172,7 +172,7 @@ class IdleNinja:
 def test_build_without_results_is_an_error(returncode: int, said: str, src: Path) -> None:
     graph, capacity = graph_of(src, steps_of(src, "gfx942")), Capacity(jobs=1, memory_mb=1000)
     with pytest.raises(KernelError, match=said):
-        graph.build(src.parent / "work", IdleNinja(returncode), Silent(), capacity)
+        graph.build(src.parent / "work", IdleRunner(returncode), Silent(), capacity)
 
 
 class FakeNinja:

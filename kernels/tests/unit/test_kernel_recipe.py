@@ -46,6 +46,11 @@ def test_chosen_modules_skips_modules_without_code() -> None:
     [
         ((), {}, "No gfx target was named for the kernels"),
         (("gfx1100",), {"modules": ("gemm_fp4",), "allow_partial": True}, "None of gemm_fp4 has code for gfx1100"),
+        (
+            ("gfx942",),
+            {"modules": ("rms_norm",), "require": ("gemm_i8",), "allow_partial": True},
+            "gemm_i8 is required but missing in --modules",
+        ),
     ],
 )
 def test_chosen_modules_refuses_incomplete_request(

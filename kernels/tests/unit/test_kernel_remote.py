@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from kernels.graph import Graph
 from kernels.remote import compile_step, run_steps
 from kernels.steps import SRC, CompileStep
 from kernels.store import KernelStore
+from kernels.tests.unit.test_kernel_graph import IdleRunner
 from kernels.toolchains import Toolchain
 
 CHAIN = Toolchain(name="rocm", digest="d" * 64, places={"rocm": "/opt/rocm"}, environment={}, ninja=Path("ninja"),
@@ -113,6 +115,13 @@ def test_worker_with_another_toolchain_is_unfit(graph: Graph, context: TaskConte
     arguments = {"step": asdict(graph.steps[0]), "key": graph.keys["one"], "digest": CHAIN.digest}
     with pytest.raises(WorkerUnfitError, match=r"its toolchain rocm is e{16}, the client's is d{16}"):
         compile_step(arguments, context, lambda _, __: replace(CHAIN, digest="e" * 64))
+
+
+def test_step_that_fails_on_worker_is_an_error(graph: Graph, context: TaskContext) -> None:
+    arguments = {"step": asdict(graph.steps[0]), "key": graph.keys["one"], "digest": CHAIN.digest}
+    idle: Any = IdleRunner(1)
+    with pytest.raises(KernelError, match="one: exit code 1"):
+        compile_step(arguments, replace(context, runner=idle), lambda _, __: CHAIN)
 
 
 def test_worker_reuses_a_result_and_refuses_another_key(graph: Graph, context: TaskContext, tmp_path: Path) -> None:
