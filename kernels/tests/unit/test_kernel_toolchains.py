@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from core.errors import InputError
+from core.errors import InputError, MachineError
 from kernels import toolchains
 from kernels.rocmchain import with_rocm
 from kernels.tests.unit.test_kernel_graph import TOOLCHAIN
+from tests.support.silent import NoProcesses, Silent
 from tests.support.tiny_wheel import contents, make_wheel
 
 NAME = "ziglang-0.17.0-py3-none-manylinux_2_12_x86_64.whl"
@@ -49,6 +52,12 @@ def test_unpack_refuses_damage_in_omitted_file(tmp_path: Path) -> None:
     members = contents(FILES, info=INFO) | {OTHERS[0]: b"damaged"}
     with pytest.raises(InputError, match=f"is damaged: {OTHERS[0]}"):
         toolchains._unpack(make_wheel(tmp_path, name=NAME, members=members), tmp_path / "root")
+
+
+def test_other_machine_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine="aarch64", sysname="Linux"))
+    with pytest.raises(MachineError, match="x86-64 Linux only"):
+        toolchains.obtain_pypi(tmp_path, NoProcesses(), Silent())
 
 
 def test_rocm_without_compiler_is_refused(tmp_path: Path) -> None:
