@@ -46,7 +46,6 @@ class Instruction:
     select: int = 0
     select_high: int = 7
     clamp: bool = False
-    scale: int = 0
     lanes: int = 0
     sdwa: bool = False
     wide: bool = False
@@ -80,10 +79,9 @@ def opcodes(architecture: str) -> dict[str, dict[int, str]]:
     return found
 
 
-_CONSTANT = ("_setreg_imm32_b32", "_fmamk_f32", "_fmaak_f32")
-# First opcodes of VOP2 and VOP1 in VOP3 (CDNA3 13.3.4, RDNA3 15.3.4).
+# First opcodes of VOP2, and of VOP3 alone, in VOP3 (CDNA3 13.3.4, RDNA3 15.3.4).
 # Each is for CDNA and RDNA.
-_IN_VOP3 = (256, 320, 448), (256, 384, 512)
+_IN_VOP3 = (256, 448), (256, 512)
 _VOP3 = 0b110100, 0b110101
 _SMEM = 0b110000, 0b111101
 _VOP3P = (23, 0b110100111), (24, 0b11001100)
@@ -107,8 +105,7 @@ class Decoder:
         more = int.from_bytes(self._code[place + 4 : place + 8], "little")
         made = self._decode(place, word, more)
         both = (made, made.other) if made.other else (made,)
-        # The constant of V_FMAMK and V_FMAAK is a literal (CDNA3 12.7, RDNA3 16.7).
-        if any(LITERAL in one.sources or one.name.endswith(_CONSTANT) for one in both):
+        if any(LITERAL in one.sources for one in both):
             end = place + made.size
             made.literal = int.from_bytes(self._code[end : end + 4], "little")
             made.size += 4
@@ -158,8 +155,8 @@ class Decoder:
         name = self._mnemonic("SMEM", bits(word, 25, 18), place)
         offset = signed(bits(more, 20, 0), 21)
         flags = {"register": bits(more, 31, 25) if self.rdna or word >> 14 & 1 else NULL}
-        if not self.rdna and not word >> 17 & 1:  # IMM = 0: the offset is a register
-            flags["register"], offset = bits(more, 6, 0), 0
+        if not self.rdna and not word >> 17 & 1:  # IMM = 0
+            raise DecodeError(f"an offset in a register at {place:#x} is not known")
         return Instruction(name, place, 8, bits(word, 12, 6), (bits(word, 5, 0) * 2,), immediate=offset, flags=flags)
 
     def _vector(self, place: int, word: int, more: int) -> Instruction:
@@ -185,36 +182,32 @@ class Decoder:
         made.sources = (first if made.sdwa and more >> 23 & 1 else VGPR + first, *made.sources[1:])
         made.negative = more >> 20 & 1 | (more >> (28 if made.sdwa else 22) & 1) << 1
         made.absolute = more >> 21 & 1 | (more >> (29 if made.sdwa else 23) & 1) << 1
-        if made.sdwa and len(made.sources) > 1 and more >> 31:
-            made.sources = (made.sources[0], made.sources[1] - VGPR)
-        if made.sdwa and compare:
-            made.scalar_to = bits(more, 14, 8) if more >> 15 & 1 else VCC
-        elif made.sdwa:
-            made.clamp, made.scale = bool(more >> 13 & 1), bits(more, 15, 14)
+        whole = bits(more, 10, 8) == 6  # DST_SEL: 32 bits
+        if made.sdwa and (compare or not whole or more >> 13 & 7 or (len(made.sources) > 1 and more >> 31)):
+            raise DecodeError(f"SDWA of {made.name} at {made.at:#x} is not known")
 
     def _vop3(self, place: int, word: int, more: int) -> Instruction:
         code = bits(word, 25, 16)
-        second, first, only = _IN_VOP3[self.rdna]
+        second, only = _IN_VOP3[self.rdna]
         if code >= only:
             table, number = "VOP3", code
-        elif code >= first:
-            table, number = "VOP1", code - first
         elif code >= second:
             table, number = "VOP2", code - second
         else:
             table, number = "VOPC", code
         sources = (bits(more, 8, 0), bits(more, 17, 9), bits(more, 26, 18))
         made = Instruction(self._mnemonic(table, number, place), place, 8, VGPR + bits(word, 7, 0), sources)
-        made.wide, made.negative, made.scale = True, bits(more, 31, 29), bits(more, 28, 27)
-        made.clamp = bool(word >> 15 & 1)
+        made.wide, made.negative, made.clamp = True, bits(more, 31, 29), bool(word >> 15 & 1)
+        if bits(more, 28, 27):  # OMOD
+            raise DecodeError(f"scaling of {made.name} at {place:#x} is not known")
         if table == "VOPC":
             made.scalar_to, made.sources = bits(word, 7, 0), sources[:2]
         if made.name in ("v_div_scale_f32", "v_mad_u64_u32", "v_add_co_u32", "v_add_co_ci_u32"):
             made.scalar_to = bits(word, 14, 8)
         else:
             made.select, made.absolute = bits(word, 14, 11), bits(word, 10, 8)
-        if table == "VOP1" or made.name == "v_add_co_u32":
-            made.sources = sources[: 1 if table == "VOP1" else 2]
+        if made.name == "v_add_co_u32":
+            made.sources = sources[:2]
         return made
 
     def _packed(self, place: int, word: int, more: int) -> Instruction:

@@ -129,12 +129,6 @@ def bf16(value: Array) -> Array:
     return np.where(np.isnan(value), words >> np.uint32(16) | np.uint32(0x40), rounded)
 
 
-def to_i32(value: Array) -> Array:
-    """Return numbers rounded towards zero and saturated (V_CVT_I32_F32: CDNA3 12.8)."""
-    whole = np.nan_to_num(np.asarray(value, np.float64), nan=0.0)
-    return np.clip(whole, -0x8000_0000, 0x7FFF_FFFF).astype(np.int32)
-
-
 def to_u32(value: Array) -> Array:
     """Return numbers rounded towards zero and saturated (V_CVT_U32_F32: CDNA3 12.8)."""
     return np.clip(np.nan_to_num(np.asarray(value, np.float64), nan=0.0), 0, 0xFFFF_FFFF).astype(np.uint32)

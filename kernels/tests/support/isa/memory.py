@@ -32,10 +32,7 @@ class Memory:
         """
         at = -(-self._end // 256) * 256
         self._end = at + len(data) + margin + _GUARD
-        if self._end > len(self._bytes):
-            more = max(self._end, 2 * len(self._bytes)) - len(self._bytes)
-            self._bytes = np.concatenate([self._bytes, np.zeros(more, np.uint8)])
-            self._inside = np.concatenate([self._inside, np.zeros(more, bool)])
+        assert self._end <= len(self._bytes), "the buffers do not fit into the memory"
         self._bytes[at : at + len(data)] = np.frombuffer(data, np.uint8)
         self._inside[at : at + len(data) + margin] = True
         self._sizes[_BASE + at] = len(data)

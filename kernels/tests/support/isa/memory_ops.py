@@ -107,18 +107,14 @@ def _addresses(w: Wave, i: Instruction) -> Array:
     return low + (w.raw(vector + 1).astype(np.uint64) << np.uint64(32)) + offset
 
 
-def _half(w: Wave, register: int, lanes: Array, data: Array, place: str) -> None:
-    """Write a loaded 16-bit number: zero-extended, or to the low or high half of a register."""
+def _half(w: Wave, register: int, lanes: Array, data: Array, *, low: bool) -> None:
+    """Write a loaded 16-bit number: zero-extended, or to the low half of a register."""
     value = np.ascontiguousarray(data).view(np.uint16)[:, 0].astype(np.uint32)
     row = w.vector[register]
-    if place == "low":
-        value = row[lanes] & np.uint32(0xFFFF_0000) | value
-    elif place == "high":
-        value = row[lanes] & np.uint32(0xFFFF) | value << np.uint32(16)
-    row[lanes] = value
+    row[lanes] = row[lanes] & np.uint32(0xFFFF_0000) | value if low else value
 
 
-def _global_load(size: int, place: str = "") -> Execute:
+def _global_load(size: int, *, low: bool = False) -> Execute:
     def execute(w: Wave, i: Instruction) -> None:
         lanes = w.active.copy()
         addresses = _addresses(w, i)[lanes]
@@ -126,7 +122,7 @@ def _global_load(size: int, place: str = "") -> Execute:
         def complete() -> None:
             data = w.memory.load(addresses, size)
             if size == 2:
-                _half(w, i.to - VGPR, lanes, data, place)
+                _half(w, i.to - VGPR, lanes, data, low=low)
             else:
                 _put(w, i.to - VGPR, lanes, data)
 
@@ -157,16 +153,11 @@ def _added_bf16(old: Array, more: Array) -> Array:
 
 
 def _atomic(w: Wave, lanes: Array, addresses: Array, data: Array, add: Callable[[Array, Array], Array]) -> None:
-    """Add the lanes' numbers to memory, one lane after another in random order."""
+    """Add the lanes' numbers to memory; no two lanes have the same address."""
+    assert len(np.unique(addresses)) == len(addresses), "sums of lanes are not known"
 
     def complete() -> None:
-        order = w.random.permutation(len(addresses))
-        if len(np.unique(addresses)) == len(addresses):
-            w.memory.store(addresses, add(np.ascontiguousarray(w.memory.load(addresses, 4)), data))
-            return
-        for one in order:
-            at = addresses[one : one + 1]
-            w.memory.store(at, add(np.ascontiguousarray(w.memory.load(at, 4)), data[one : one + 1]))
+        w.memory.store(addresses, add(np.ascontiguousarray(w.memory.load(addresses, 4)), data))
 
     w.issue("vm", complete)
 
@@ -256,8 +247,7 @@ MEMORY: dict[str, Execute] = {
     **{f"global_load_b{32 * n}": _global_load(4 * n) for n in (1, 2, 4)},
     "global_load_ushort": _global_load(2),
     "global_load_u16": _global_load(2),
-    "global_load_d16_b16": _global_load(2, "low"),
-    "global_load_d16_hi_b16": _global_load(2, "high"),
+    "global_load_d16_b16": _global_load(2, low=True),
     **{f"global_store_dword{f'x{n}' * (n > 1)}": _global_store(4 * n) for n in (1, 2, 4)},
     **{f"global_store_b{32 * n}": _global_store(4 * n) for n in (1, 2, 4)},
     "global_store_short": _global_store(2),

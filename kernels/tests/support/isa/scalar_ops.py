@@ -27,9 +27,6 @@ _SOP2: dict[str, Callable[[int, int, int], tuple[int, int | None]]] = {
     "s_sub_u32": lambda a, b, _: (a - b, int(a < b)),
     "s_sub_i32": lambda a, b, _: (a - b, _overflows(_s(a) - _s(b))),
     "s_min_u32": lambda a, b, _: (min(a, b), int(a < b)),
-    "s_max_u32": lambda a, b, _: (max(a, b), int(a > b)),
-    "s_min_i32": lambda a, b, _: (min(_s(a), _s(b)), int(_s(a) < _s(b))),
-    "s_max_i32": lambda a, b, _: (max(_s(a), _s(b)), int(_s(a) > _s(b))),
     "s_cselect_b32": lambda a, b, c: (a if c else b, None),
     "s_cselect_b64": lambda a, b, c: (a if c else b, None),
     "s_and_b32": lambda a, b, _: (a & b, int(a & b != 0)),
@@ -44,8 +41,6 @@ _SOP2: dict[str, Callable[[int, int, int], tuple[int, int | None]]] = {
     "s_lshl_b64": lambda a, b, _: (a << (b & 63), int(a << (b & 63) & _WIDE != 0)),
     "s_lshr_b32": lambda a, b, _: (a >> (b & 31), int(a >> (b & 31) != 0)),
     "s_ashr_i32": lambda a, b, _: (_s(a) >> (b & 31), int(_s(a) >> (b & 31) != 0)),
-    "s_bfm_b32": lambda a, b, _: ((1 << (a & 31)) - 1 << (b & 31), None),
-    "s_bfm_b64": lambda a, b, _: ((1 << (a & 63)) - 1 << (b & 63), None),
     "s_mul_i32": lambda a, b, _: (a * b, None),
     "s_mul_hi_u32": lambda a, b, _: (a * b >> 32, None),
     "s_bfe_u32": lambda a, b, _: (_field(a, b), int(_field(a, b) != 0)),
@@ -135,12 +130,6 @@ def _leading_zeros(w: Wave, i: Instruction) -> None:
     w.write(i.to, 32 - value.bit_length() if value else -1)
 
 
-def _not(w: Wave, i: Instruction) -> None:
-    value = ~w.read_wide(i.sources[0]) & _WIDE
-    w.write_wide(i.to, value)
-    w.scc = int(value != 0)
-
-
 # Program flow (CDNA3 chapter 4, RDNA3 chapter 5). A branch counts words from the following instruction.
 _TAKEN: dict[str, Callable[[Wave], bool]] = {
     "s_branch": lambda w: True,
@@ -198,7 +187,6 @@ SCALAR: dict[str, Execute] = {
     "s_movk_i32": lambda w, i: w.write(i.to, i.immediate),
     "s_mov_b32": lambda w, i: w.write(i.to, w.read(i.sources[0], i.literal)),
     "s_mov_b64": _mov_wide,
-    "s_not_b64": _not,
     "s_and_saveexec_b64": _saveexec(lambda s, e: s & e),
     "s_and_saveexec_b32": _saveexec(lambda s, e: s & e),
     "s_andn2_saveexec_b64": _saveexec(lambda s, e: s & ~e),

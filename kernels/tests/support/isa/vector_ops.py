@@ -21,10 +21,6 @@ def _low24(value: Array, *, signed: bool) -> Array:
     return (value << _u(8)).view(np.int32) >> np.int32(8) if signed else value & _u(0xFF_FFFF)
 
 
-def _signed24(value: Array) -> Array:
-    return np.asarray(_low24(value, signed=True), np.int64)
-
-
 def _bfe(value: Array, at: Array, width: Array) -> Array:
     return value >> (at & _u(31)) & (_u(1) << (width & _u(31))) - _u(1)
 
@@ -63,7 +59,6 @@ _PLAIN: dict[str, tuple[str, str, Callable[..., Array]]] = {
     "v_mov_b32": ("u32", "u32", lambda a: a),
     "v_mov_b16": ("u16", "u16", lambda a: a),
     "v_mov_b64": ("u64", "u64", lambda a: a),
-    "v_not_b32": ("u32", "u32", lambda a: ~a),
     "v_add_f32": ("f32", "f32 f32", lambda a, b: a + b),
     "v_sub_f32": ("f32", "f32 f32", lambda a, b: a - b),
     "v_subrev_f32": ("f32", "f32 f32", lambda a, b: b - a),
@@ -73,17 +68,14 @@ _PLAIN: dict[str, tuple[str, str, Callable[..., Array]]] = {
     "v_fma_f32": ("f32", "f32 f32 f32", floats.fma),
     "v_div_fixup_f32": ("f32", "f32 f32 f32", floats.div_fixup),
     "v_ldexp_f32": ("f32", "f32 i32", lambda a, b: np.ldexp(a, np.clip(b, -400, 400))),
-    "v_add_f16": ("f16", "f16 f16", lambda a, b: a + b),
     "v_cvt_f32_f16": ("f32", "f16", lambda a: np.asarray(a, np.float32)),
     "v_cvt_f16_f32": ("f16", "f32", lambda a: np.asarray(a).astype(np.float16)),
     "v_cvt_f32_u32": ("f32", "u32", lambda a: np.asarray(a).astype(np.float32)),
     "v_cvt_f32_i32": ("f32", "i32", lambda a: np.asarray(a).astype(np.float32)),
     "v_cvt_u32_f32": ("u32", "f32", floats.to_u32),
-    "v_cvt_i32_f32": ("i32", "f32", floats.to_i32),
     "v_add_u32": ("u32", "u32 u32", lambda a, b: a + b),
     "v_add_nc_u32": ("u32", "u32 u32", lambda a, b: a + b),
     "v_sub_u32": ("u32", "u32 u32", lambda a, b: a - b),
-    "v_sub_nc_u32": ("u32", "u32 u32", lambda a, b: a - b),
     "v_subrev_u32": ("u32", "u32 u32", lambda a, b: b - a),
     "v_add_i32": ("u32", "u32 u32", lambda a, b: a + b),
     "v_sub_i32": ("u32", "u32 u32", lambda a, b: a - b),
@@ -95,7 +87,6 @@ _PLAIN: dict[str, tuple[str, str, Callable[..., Array]]] = {
     "v_mul_lo_u32": ("u32", "u32 u32", lambda a, b: a * b),
     "v_mul_hi_u32": ("u32", "u32 u32", lambda a, b: (_wide(a) * _wide(b) >> np.uint64(32)).astype(np.uint32)),
     "v_mul_i32_i24": ("i32", "u32 u32", lambda a, b: _low24(a, signed=True) * _low24(b, signed=True)),
-    "v_mul_hi_i32_i24": ("i32", "u32 u32", lambda a, b: (_signed24(a) * _signed24(b) >> 32).astype(np.int32)),
     "v_mul_u32_u24": ("u32", "u32 u32", lambda a, b: _low24(a, signed=False) * _low24(b, signed=False)),
     "v_mad_u32_u24": ("u32", "u32 u32 u32", lambda a, b, c: _low24(a, signed=False) * _low24(b, signed=False) + c),
     "v_and_b32": ("u32", "u32 u32", lambda a, b: a & b),
@@ -104,13 +95,11 @@ _PLAIN: dict[str, tuple[str, str, Callable[..., Array]]] = {
     "v_xor_b32": ("u32", "u32 u32", lambda a, b: a ^ b),
     "v_or3_b32": ("u32", "u32 u32 u32", lambda a, b, c: a | b | c),
     "v_and_or_b32": ("u32", "u32 u32 u32", lambda a, b, c: a & b | c),
-    "v_bfi_b32": ("u32", "u32 u32 u32", lambda a, b, c: a & b | ~a & c),
     "v_lshlrev_b32": ("u32", "u32 u32", lambda a, b: b << _shift(a, 31)),
     "v_lshrrev_b32": ("u32", "u32 u32", lambda a, b: b >> _shift(a, 31)),
     "v_ashrrev_i32": ("i32", "u32 i32", lambda a, b: b >> _shift(a, 31).view(np.int32)),
     "v_lshlrev_b64": ("u64", "u32 u64", lambda a, b: b << _wide(_shift(a, 63))),
     "v_lshl_add_u32": ("u32", "u32 u32 u32", lambda a, b, c: (a << _shift(b, 31)) + c),
-    "v_add_lshl_u32": ("u32", "u32 u32 u32", lambda a, b, c: a + b << _shift(c, 31)),
     "v_lshl_or_b32": ("u32", "u32 u32 u32", lambda a, b, c: a << _shift(b, 31) | c),
     "v_lshl_add_u64": ("u64", "u64 u32 u64", lambda a, b, c: (a << _wide(_shift(b, 7))) + c),
     "v_bfe_u32": ("u32", "u32 u32 u32", _bfe),
@@ -190,12 +179,6 @@ def _fmac(w: Wave, i: Instruction) -> None:
     w.result(i, floats.fma(w.operand(i, 0, "f32"), w.operand(i, 1, "f32"), old), "f32")
 
 
-def _fma_constant(w: Wave, i: Instruction) -> None:
-    """Multiply by the literal, or add it (CDNA3 12.7, RDNA3 16.7: V_FMAMK_F32, V_FMAAK_F32)."""
-    a, b, constant = w.operand(i, 0, "f32"), w.operand(i, 1, "f32"), _u(i.literal).view(np.float32)
-    w.result(i, floats.fma(a, constant, b) if i.name == "v_fmamk_f32" else floats.fma(a, b, constant), "f32")
-
-
 def _div_scale(w: Wave, i: Instruction) -> None:
     value, flag = floats.div_scale(*(w.operand(i, which, "f32") for which in range(3)))
     w.result(i, value, "f32")
@@ -266,8 +249,6 @@ VECTOR: dict[str, Execute] = {
     "v_cndmask_b32": _cndmask,
     "v_cndmask_b16": _cndmask,
     "v_fmac_f32": _fmac,
-    "v_fmamk_f32": _fma_constant,
-    "v_fmaak_f32": _fma_constant,
     "v_div_scale_f32": _div_scale,
     "v_div_fmas_f32": _div_fmas,
     "v_mad_u64_u32": _mad_wide,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kernels.tests.support.isa.dpp import sources
-from kernels.tests.support.isa.encodings import LITERAL, NULL, VCC, VGPR, Instruction, bits
+from kernels.tests.support.isa.encodings import LITERAL, NULL, VGPR, Instruction, bits
 
 Array = Any
 """A numpy array or scalar, whose dtype depends on the instruction."""
@@ -82,8 +82,6 @@ class Wave:
             return 0 if number == NULL and self.rdna else self.scalar[number]
         if number == LITERAL:
             return literal
-        if number in (251, 252, 253):
-            return {251: not self.mask_bits(VCC), 252: not self.mask_bits(EXEC), 253: self.scc}[number]
         return _BY_SIZE[4][number]
 
     def read_wide(self, number: int, literal: int = 0) -> int:
@@ -172,10 +170,6 @@ class Wave:
 
     def _half(self, i: Instruction, which: int, number: int) -> Array:
         """Return 16 bits of an operand (RDNA3 7.2.4 "16-bit math and VGPRs"; CDNA3: OPSEL of VOP3, SDWA)."""
-        if number == LITERAL:
-            return np.uint16(i.literal & 0xFFFF)
-        if number < 128:
-            return np.uint16(self.read(number) >> 16 * (i.select >> which & 1) & 0xFFFF)
         if number < VGPR:
             return np.uint16(_BY_SIZE[2][number] & 0xFFFF)
         high, register = i.select >> which & 1, number - VGPR
@@ -191,60 +185,37 @@ class Wave:
 
     def result(self, i: Instruction, value: Array, kind: str) -> None:
         """Write the result of a vector instruction in the active lanes."""
+        assert not i.clamp, f"saturation of {i.name} is not known"
         if kind in ("f32", "f16"):
-            value = self._output(i, value, kind)
-        else:
-            assert not i.clamp, f"saturation of {i.name} is not known"
+            value = np.asarray(value, np.float32 if kind == "f32" else np.float16)
+            value = flushed(value) if self.flush and kind == "f32" else value
         register = i.to - VGPR
-        if i.lanes and not i.sdwa and kind in ("u64", "f16", "u16"):
-            assert i.lanes >> 19 & 1 or self._has_source(i)[self.active].all(), f"{i} leaves unknown lanes"
+        permuted = i.lanes and not i.sdwa
+        assert not permuted or kind not in ("u64", "f16", "u16"), f"permuted lanes of {i.name} are not known"
         if kind == "u64":
             value = np.asarray(value, np.uint64)
             self.store(register, (value & np.uint64(0xFFFF_FFFF)).astype(np.uint32))
             self.store(register + 1, (value >> np.uint64(32)).astype(np.uint32))
         elif kind in ("f16", "u16"):
             self._write_half(i, np.asarray(value).view(np.uint16).astype(np.uint32))
-        elif i.sdwa:
-            self.store(register, self._placed(i, register, np.asarray(value).view(np.uint32)))
         else:
             words = np.asarray(value).view(np.uint32)
-            if i.lanes and not i.lanes >> 19 & 1:  # BOUND_CTRL: 0 instead of lanes without a source
+            if permuted and not i.lanes >> 19 & 1:  # BOUND_CTRL: 0 instead of lanes without a source
                 words = np.where(self._has_source(i), words, self.vector[register])
             self.store(register, words)
 
-    def _output(self, i: Instruction, value: Array, kind: str) -> Array:
-        dtype = np.float32 if kind == "f32" else np.float16
-        value = np.asarray(value, dtype)
-        if i.scale:
-            value = value * dtype((1, 2, 4, 0.5)[i.scale])
-        if i.clamp:
-            value = np.clip(np.nan_to_num(value, nan=0), dtype(0), dtype(1))
-        return flushed(value) if self.flush and kind == "f32" else value
-
     def _write_half(self, i: Instruction, value: Array) -> None:
-        """Write 16 bits; CDNA3 clears the other half, unless OPSEL or SDWA chooses, RDNA3 keeps it."""
+        """Write 16 bits; CDNA3 clears the other half, unless OPSEL chooses, RDNA3 keeps it."""
         register = i.to - VGPR
         high = i.select >> 3 & 1
         if i.half and not i.lanes:
             high, register = register >> 7, register & 127
-        if i.sdwa:
-            self.store(register, self._placed(i, register, value))
-        elif high or self.rdna:
+        if high or self.rdna:
             old = self.vector[register]
             merged = old & np.uint32(0xFFFF) | value << np.uint32(16) if high else old & np.uint32(0xFFFF_0000) | value
             self.store(register, merged)
         else:
             self.store(register, value)
-
-    def _placed(self, i: Instruction, register: int, value: Array) -> Array:
-        """Place a result by DST_SEL and DST_UNUSED of SDWA (CDNA3 13.3.7: "SDWA")."""
-        place, unused = bits(i.lanes, 10, 8), bits(i.lanes, 12, 11)
-        if place == 6:
-            return value
-        shift, width = np.uint32((place - 4) * 16 if place >= 4 else place * 8), 0xFFFF if place >= 4 else 0xFF
-        moved = (value & np.uint32(width)) << shift
-        assert unused in (0, 2), "sign extension of SDWA is not known"
-        return moved | self.vector[register] & ~np.uint32(width << int(shift)) if unused == 2 else moved
 
     def store(self, register: int, value: Array) -> None:
         """Write 32 bits of the active lanes to a row of `vector`."""
@@ -290,6 +261,5 @@ def _select(value: Array, place: int, extend: int) -> Array:
     assert not extend & 1, "sign extension of SDWA is not known"
     if place == 6:
         return value
-    if place >= 4:
-        return value >> np.uint32((place - 4) * 16) & np.uint32(0xFFFF)
-    return value >> np.uint32(place * 8) & np.uint32(0xFF)
+    assert place >= 4, "bytes of SDWA are not known"
+    return value >> np.uint32((place - 4) * 16) & np.uint32(0xFFFF)
