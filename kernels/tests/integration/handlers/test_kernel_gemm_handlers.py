@@ -96,7 +96,7 @@ def test_i8(kernel_tree: KernelTree, fake_machine: FakeMachine, shape: Shape, sp
 
 
 def test_i8_splits_k_only_into_parts_that_run_at_once(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
-    """A block clears a share of the result when it starts: test_gemm_i8_needs_all_parts_at_once."""
+    """A block clears a share of the result when it starts, and so would lose what other parts have added."""
     library, gpu = kernel_tree.library("gemm_i8"), find_device("gfx942", 80)
     found, _ = launch(fake_machine, library, "JaxAiterGemmI8", i8_call(1, 5120, 1024), gpu, splitk=2, kernel="")
     assert found.grid == (80, 1, 1)

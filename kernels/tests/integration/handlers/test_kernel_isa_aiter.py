@@ -80,38 +80,24 @@ def shuffled(weight: Array, rows: int, columns: int) -> Array:
     return np.ascontiguousarray(tiles.transpose(0, 2, 3, 1, 4)).reshape(n, k)
 
 
-def int8_errors(tree: KernelTree, machine: FakeMachine, split: int, *, apart: bool = False) -> Array:
-    """Return the errors of an int8 product with K in parts, in units of the allowed ones.
-
-    AITER's kernel also relies on wavefronts that run side by side.
-    """
+@pytest.mark.parametrize("split", [1, 2])
+def test_gemm_i8_matches_float64(kernel_tree: KernelTree, fake_machine: FakeMachine, split: int) -> None:
+    """AITER's kernel relies on wavefronts that run side by side."""
     m, n, k = 70, 128, 256
     random = np.random.default_rng(0)
     a, b = (random.integers(-127, 128, shape, np.int8) for shape in ((m, k), (n, k)))
     a_scale, b_scale, bias = (random.uniform(0.5, 2, shape).astype(np.float32) for shape in ((m, 1), (1, n), (n,)))
     (found,) = call(
-        tree, machine, ("gemm_i8", "JaxAiterGemmI8"),
+        kernel_tree, fake_machine, ("gemm_i8", "JaxAiterGemmI8"),
         [("s8", a), ("s8", shuffled(b, 32, 32)), ("f32", a_scale), ("f32", b_scale), ("f32", bias)],
         [("bf16", (m, n))], {"splitk": split, "kernel": "_ZN5aiter42I8gemm_bf16_perTokenI8_BpreShuffle_128x128E"},
-        lockstep=True, apart=apart,
+        lockstep=True,
     )  # fmt: skip
     halves = ([*np.split(one.astype(np.float64), split, axis=1)] for one in (a, b))
     parts = np.stack([one @ other.T for one, other in zip(*halves, strict=True)]) * a_scale * b_scale
     wanted = parts.sum(0) + bias
     # The parts and their sum are rounded to bfloat16.
-    return np.abs(from_bf16(found) - wanted) / (2.0**-7.9 * (np.abs(parts).sum(0) + np.abs(wanted)) + 2)
-
-
-@pytest.mark.parametrize("split", [1, 2])
-def test_gemm_i8_matches_float64(kernel_tree: KernelTree, fake_machine: FakeMachine, split: int) -> None:
-    assert int8_errors(kernel_tree, fake_machine, split).max() < 1
-
-
-def test_gemm_i8_needs_all_parts_at_once(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
-    """A block clears rows when it starts, and so loses what other parts have added: the handler limits the parts."""
-    lost = int8_errors(kernel_tree, fake_machine, 2, apart=True).max(axis=1) > 1
-    assert lost[16:32].all()
-    assert not lost[:16].any()
+    assert (np.abs(from_bf16(found) - wanted) < 2.0**-7.9 * (np.abs(parts).sum(0) + np.abs(wanted)) + 2).all()
 
 
 @pytest.mark.parametrize("m", [32, 130])

@@ -45,7 +45,6 @@ def call(
     seed: int = 0,
     lockstep: bool = False,
     ordered: bool = False,
-    apart: bool = False,
     margin: int = 0,
 ) -> list[Array]:
     """Call a handler and run the kernel that it launches.
@@ -58,7 +57,6 @@ def call(
         seed: see GpuMachine.
         margin: bytes after each argument that the kernel may read.
         lockstep, ordered: see GpuMachine; both also permit races in shared memory.
-        apart: see GpuMachine.
     """
     memory = Memory()
     made = [Tensor(dtype, value.shape, memory.put(value.tobytes(), margin=margin)) for dtype, value in args]
@@ -76,7 +74,7 @@ def call(
     path = next(one for one in (tree.hsa / gpu[0]).rglob("*.co") if golden.digest(one) == launch.sha256)
     x, y, z = launch.grid
     races = not lockstep and not ordered
-    machine = GpuMachine(_code(path), seed, memory, races=races, ordered=ordered, lockstep=lockstep, apart=apart)
+    machine = GpuMachine(_code(path), seed, memory, races=races, ordered=ordered, lockstep=lockstep)
     machine.run(launch.kernel, launch.arguments, (x, y, z), launch.block[0])
     return [
         np.frombuffer(memory.get(one.address), NUMPY.get(one.dtype, np.uint32)).reshape(one.shape) for one in outputs

@@ -21,9 +21,8 @@ class GpuMachine:
         memory: global memory with the kernel's buffers.
         races: whether races in shared memory are errors.
         ordered: whether shared memory is accessed in the order in which waves issue.
-        lockstep: execute one instruction of each wavefront in turn, and complete memory operations after 40. Otherwise
-            both happen in random order.
-        apart: with `lockstep`, run workgroups one after another instead of side by side; without it, they always do.
+        lockstep: run workgroups side by side, execute one instruction of each wavefront in turn, and complete memory
+            operations after 40. Otherwise workgroups run one after another, and the rest happens in random order.
     """
 
     def __init__(
@@ -35,12 +34,11 @@ class GpuMachine:
         races: bool = True,
         ordered: bool = False,
         lockstep: bool = False,
-        apart: bool = False,
     ) -> None:
         self._object = code
         self._random = np.random.default_rng(seed)
         self.memory, self._races, self._lockstep = memory, races, lockstep
-        self._ordered, self._together = ordered, lockstep and not apart
+        self._ordered = ordered
 
     def run(self, kernel: str, arguments: bytes, grid: tuple[int, int, int], threads: int) -> None:
         """Run all workgroups of a grid, in random order."""
@@ -49,7 +47,7 @@ class GpuMachine:
         blocks = [(x, y, z) for z in range(grid[2]) for y in range(grid[1]) for x in range(grid[0])]
         order = [blocks[number] for number in self._random.permutation(len(blocks))]
         with np.errstate(all="ignore"):
-            for together in [order] if self._together else [[block] for block in order]:
+            for together in [order] if self._lockstep else [[block] for block in order]:
                 self._execute([self._workgroup(found, at, block, threads) for block in together])
 
     def _workgroup(self, kernel: Kernel, arguments: int, block: tuple[int, int, int], threads: int) -> list[Wave]:
