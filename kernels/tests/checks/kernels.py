@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -17,8 +16,6 @@ import jax
 from jax_aiter._table import AITER, TARGETS
 
 SOURCE = Path(__file__).with_name("handlers.c")
-LIBRARIES = "CHECKS_LIBRARIES"
-"""Variable with the folder of compiled libraries, which all runs of checks in a session share."""
 AITER_GFX = ["gfx942", "gfx950"]
 PORTABLE_GFX = ["gfx90a", "gfx942", "gfx9-4-generic", "gfx11-generic"]
 MODULES: Mapping[str, tuple[str, Sequence[str], Sequence[str]]] = {
@@ -73,18 +70,10 @@ def compiled(module: str, *defines: str) -> bytes:
     """Return a library of handlers.c for a module."""
     argv = ["cc", "-std=c11", "-O0", "-Wall", "-Werror", "-shared", "-fPIC", f"-I{jax.ffi.include_dir()}"]
     argv += [f'-DMODULE="{module}"', *(f"-D{define}" for define in defines), str(SOURCE), "-lm", "-o"]
-    # The path of the source differs between runs, its content does not.
-    about = [word for word in argv if word != str(SOURCE)]
-    with tempfile.TemporaryDirectory(dir=os.environ.get(LIBRARIES)) as folder:
-        kept = Path(folder).parent / f"checks-{hashlib.sha256(repr(about).encode()).hexdigest()}.so"
-        if LIBRARIES in os.environ and kept.exists():
-            return kept.read_bytes()
+    with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "library.so"
         subprocess.run([*argv, str(out)], check=True)
-        library = out.read_bytes()
-        if LIBRARIES in os.environ:
-            out.replace(kept)
-    return library
+        return out.read_bytes()
 
 
 def sha256(path: Path) -> str:

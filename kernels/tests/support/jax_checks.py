@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import subprocess
-import tempfile
 import xml.etree.ElementTree as ET
-from functools import cache
 from pathlib import Path
 
 from kernels.tests.support.fake.lowered import FOREIGN, PACKAGE, copy_checks
@@ -26,14 +23,6 @@ REFUSALS = ("check_choice.py", "check_compat.py", "check_loader.py", "check_refu
 """Modules that the change tier runs: what jax_aiter refuses, and its choice of a backend."""
 
 
-@cache
-def libraries() -> Path:
-    """Return a folder for libraries that checks compile, which all runs of this process share."""
-    folder = tempfile.TemporaryDirectory(prefix="checks-libraries-")
-    atexit.register(folder.cleanup)
-    return Path(folder.name)
-
-
 def run_checks(
     python: Path, folder: Path, *arguments: str, package: Path = PACKAGE, flags: str = FASTER_COMPILER
 ) -> list[str]:
@@ -47,7 +36,6 @@ def run_checks(
     copy_checks(folder, package)
     env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     env |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "PYTHONPATH": str(folder), "XLA_FLAGS": flags}
-    env["CHECKS_LIBRARIES"] = str(libraries())
     argv = [str(python), "-m", "pytest", "--quiet", "-W", "error", "-p", "no:cacheprovider"]
     argv += ["-p", "kernels.tests.checks.fixtures", "-o", "python_files=*.py", "-o", "python_functions=check_*"]
     argv += [f"--rootdir={folder}", "--junit-xml=results.xml", f"--basetemp={folder / 'temporary'}"]
