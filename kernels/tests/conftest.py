@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,16 +15,21 @@ import pytest
 from filelock import FileLock
 from platformdirs import user_cache_path
 
-from kernels.tests.support.fake import building, hip_headers, trees
+from kernels.tests.support.fake import building, trees
 from kernels.tests.support.fake.calls import FakeMachine
 from kernels.tests.support.fake.lowered import CHECKS, Environment
 from tests.support.machine import uv_environment
 
+HIP_HEADERS = "triton/backends/amd/include/"
+
 
 @pytest.fixture(scope="session")
 def hip_include(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the headers of HIP 7."""
-    return hip_headers.unpack(real_wheel("triton", hip_headers.TRITON), tmp_path_factory.mktemp("hip"))
+    """Return a folder with HIP's own headers, from a wheel of Triton."""
+    folder = tmp_path_factory.mktemp("hip")
+    with zipfile.ZipFile(real_wheel("triton", "3.6.0")) as archive:
+        archive.extractall(folder, [name for name in archive.namelist() if name.startswith(f"{HIP_HEADERS}hip/")])
+    return folder / HIP_HEADERS
 
 
 @pytest.fixture(scope="session")

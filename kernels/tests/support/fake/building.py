@@ -12,7 +12,6 @@ from kernels.build import KernelBuild
 from kernels.graph import Capacity
 from kernels.recipe import KERNELS
 from kernels.steps import SRC, fill
-from kernels.tests.support.fake import hip_headers
 from kernels.toolchains import Toolchain, obtain_pypi
 from tests.support.silent import Silent
 
@@ -65,7 +64,7 @@ def stand_ins(cache: Path, folder: Path, hip: Path) -> None:
     runner = HostRunner(os.environ)
     toolchain = obtain_pypi(cache, runner, Silent())
     for name, words in STAND_INS.items():
-        compile_host(toolchain, runner, (*hip_headers.DEFINES, str(hip), *words), folder / name)
+        compile_host(toolchain, runner, ("-D__HIP_PLATFORM_AMD__=1", "-isystem", str(hip), *words), folder / name)
 
 
 def _second_generation(toolchain: Toolchain, runner: HostRunner, folder: Path) -> None:
