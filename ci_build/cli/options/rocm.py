@@ -162,15 +162,11 @@ def rocm_defaults(settings: Settings, rocm: RocmSource) -> Mapping[str, Setting]
 
 def rocm_problems(settings: Settings) -> list[str]:
     """Return the contradictions between a build job and other options that name a ROCm."""
-    problems = []
-    if settings.given("rocm_build_num") and not settings.given("rocm_build_job"):
-        problems.append("--rocm-build-num needs --rocm-build-job.")
+    if settings.given("rocm_build_job"):
+        return settings.objections(_NAMES_A_ROCM, "excludes --rocm-build-job.")
     # The environment may set the template for a whole machine.
-    if settings.typed("rocm_build_url") and not settings.given("rocm_build_job"):
-        problems.append("--rocm-build-url needs --rocm-build-job.")
-    if settings.given("rocm_build_job") or settings.given("rocm_build_num"):
-        problems += settings.objections(_NAMES_A_ROCM, "excludes --rocm-build-job and --rocm-build-num.")
-    return problems
+    unused = ("rocm_build_num", *filter(settings.typed, ("rocm_build_url",)))
+    return settings.objections(unused, "needs --rocm-build-job.")
 
 
 def build_job_defaults(settings: Settings) -> Mapping[str, Setting]:
@@ -216,12 +212,11 @@ def _refuse_contradictions(settings: Settings, *, amd: bool) -> None:
     problems += [f"--{name.replace('_', '-')} is empty." for name in named if not settings.get(name).value]
     if settings.given("therock_version") and not settings.given("therock_index_url"):
         problems.append("--therock-version has no effect without --therock-index-url.")
-    has_packages = settings.given("therock_index_url") or amd
-    if settings.given("therock_sha256") and has_packages:
-        problems.append("--therock-sha256 applies to a tarball only.")
-    if settings.given("no_tarball_cache") and has_packages:
-        problems.append("--no-tarball-cache has no effect on packages, which are not tarballs.")
-    if settings.given("therock") and not (settings.given("family") or settings.given("targets")):
+    if settings.given("therock_index_url") or amd:
+        only_tarballs = ("therock_sha256", "no_tarball_cache")
+        problems += settings.objections(only_tarballs, "applies to a tarball only.")
+    families = split_words(settings.text("family"))
+    if settings.given("therock") and not (families or settings.given("targets")):
         problems.append("--therock needs --family or --targets.")
     # The value may come from an internal build job, whose URL is a default of --therock-path.
     source = settings.get("therock_path").value or amd or any(map(settings.given, _NAMES_A_ROCM))
@@ -242,13 +237,10 @@ def _refuse_contradictions(settings: Settings, *, amd: bool) -> None:
 
 
 def _choose(settings: Settings, reporter: Reporter, connect: Connect, choice: str) -> str:
-    if settings.given("family"):
-        families = tuple(split_words(settings.text("family")))
-    else:
+    families = tuple(split_words(settings.text("family")))
+    if not families:
         family = family_of(requested(settings.text("targets")))
         families = (MULTIARCH if family == MULTI_ARCH else family,)
-    if not families:
-        raise RequestError("--family is empty.", hint="Give families that `ci_build targets` lists.")
     check_families(families)
     builds = list_builds(connect(), settings.text("therock_listing"))
     build = choose(builds, choice, families, _today())
