@@ -106,15 +106,9 @@ def _megabytes(value: object) -> int:
     return max(1, int(found[1]) * _KB[found[2]] >> 10)
 
 
-def _named(value: object) -> str:
-    if not (text := _text(value)):
-        raise ValueError("it has no value")
-    return text
-
-
 def _folder(value: object) -> str:
     """Return a path with variables of the shell, which quotes it."""
-    if set(text := _named(value)) & set('"`\\(') or not text.startswith(("/", "$")):
+    if set(text := _text(value)) & set('"`\\(') or not text.startswith(("/", "$")):
         raise ValueError(f"{value!r}, not an absolute path")
     return text
 
@@ -153,7 +147,7 @@ _OWN: Mapping[str, Callable[[object], Any]] = {
     "listen": _place,
     "prologue": _lines,
     "resources": _resources,
-    "shared": _named,
+    "shared": _text,
 }
 """Options that are no options of sbatch."""
 _READERS = {**_OWN, "cpus-per-task": _positive, "mem": _megabytes}

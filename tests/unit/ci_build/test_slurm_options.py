@@ -48,6 +48,9 @@ def test_slurm_gpus_with_target_as_type_are_resources(tmp_path: Path) -> None:
         ((*WORDS, "cache-dir=$(id)"), "cache-dir is invalid: '$(id)', not an absolute path."),
         ((*WORDS, "jobs=0"), "not a positive number"),
         ((*WORDS, "listen=a:b"), "not HOST or HOST:PORT"),
+        ((*WORDS, "mem=96GB"), "not a size"),
+        ((*WORDS, "resources=gfx942"), "not resources"),
+        ((*WORDS, "prologue=a\nb"), "not lines of a script"),
     ],
 )
 def test_slurm_option_is_refused(words: tuple[str, ...], problem: str, tmp_path: Path) -> None:
