@@ -52,8 +52,6 @@ def read_table(file: Path, chosen: Sequence[str]) -> tuple[NightRow, ...]:
             NightRow(name=name, values={key.replace("-", "_"): _value(value) for key, value in values.items()})
             for name, values in body.items()
         ]
-        if not rows:
-            raise ValueError("it has no row")
         for row in rows:
             if unknown := sorted(row.values.keys() - known):
                 raise ValueError(f"[{row.name}] has unknown options: {', '.join(unknown)}")

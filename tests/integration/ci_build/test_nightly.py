@@ -204,6 +204,7 @@ def test_table_of_nights_uses_a_bucket_for_each_row(nights: Nights, capsys: pyte
 @pytest.mark.parametrize(
     ("text", "code", "message"),
     [
+        ("[a]\n", 6, "schema is not 1"),
         ('schema = 1\n["../a"]\n', 6, "is not a name"),
         ("schema = 1\n[b]\n", 2, "has no row a"),
         ("schema = 1\n[a]\nx = 1\n", 6, "[a] has unknown options: x"),
