@@ -11,7 +11,7 @@ import pytest
 
 from ci_build.release import device_gate, device_step
 from ci_build.release.request import ReleaseOptions, SigningKey
-from core.errors import GateError, MachineError, RequestError
+from core.errors import GateError, MachineError
 from core.model import ROCM_LOCK, Outcome, Requirement
 from promotion.evidence.evidence import read_all
 from promotion.gates.common.gate import Check, Gate, GateContext, error
@@ -129,18 +129,3 @@ def test_machine_without_gpu_ends_the_night_before_its_build(
     assert not nights.bucket.exists()
     assert nights.run("release", "--channel=nightly", "--device-gate=here") == MachineError.exit_code
     assert not nights.bucket.exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--device-gate=cluster",), "--device-gate=cluster needs --cluster."),
-        (("--steps=build",), "--device-gate has no effect without the step gates."),
-    ],
-)
-def test_night_refuses_options_of_the_device_gate(
-    nights: Nights, gpus: FakeGpus, words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert night(nights, *words) == RequestError.exit_code
-    assert message in capsys.readouterr().err
-    assert (gpus.runs, nights.bucket.exists()) == ([], False)

@@ -138,6 +138,10 @@ def test_summary_goes_to_the_job_summary_of_github(
     [
         (("--bucket=s3://b/p",), "The public URL of s3://b/p is unknown"),
         (("--steps=gates,promote",), "--steps of a release must include build"),
+        (("--steps=build,x",), "--steps is invalid: x"),
+        (("--steps=build", "--wait=1"), "--wait has no effect without the step promote"),
+        (("--steps=promote", "--cluster=tls://head:1"), "--cluster has no effect without the steps"),
+        (("--device-gate=cluster",), "--device-gate=cluster needs --cluster"),
         (("--allow-unprotected", "a", " "), "--allow-unprotected requires an owner and a reason."),
         (("--public-url=ftp://x/",), "--public-url is not an http or https URL"),
         (("--summary=no/folder/s.md",), "--summary: folder no/folder does not exist."),

@@ -41,6 +41,7 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         (("sources", "update", "--source-mirror=x", *CHECKOUTS), "--source-mirror has no effect with both checkouts"),
         (("attest", "multi-arch/1", "--verify", "--dry-run"), "--dry-run has no effect with --verify"),
         (("reproduce", "dist", "--bucket=b"), "--bucket has no effect with dist"),
+        (("dist_wheels", "--rocm-version=7.2.0rc1"), "needs a ROCm"),
         (("dist_wheels", ROCM, "--rocm-version=7.2.0", "--container-engine=lxc"), "--container-engine is invalid"),
         (("gate", "device", "set", "--platform=cpu", "--shards=2"), "--shards has no effect without --cluster"),
         (("images", "build", "base", "--pip-packages", ROCM), "--therock-path has no effect with --pip-packages"),

@@ -140,6 +140,12 @@ def test_installed_rocm_is_copied_once_and_locked(tmp_path: Path, image: Image) 
     assert get(tmp_path, None, locked=True).root == rocm.root
 
 
+def test_published_wheels_refuse_lock_of_installed_rocm(tmp_path: Path, image: Image) -> None:
+    get(tmp_path, image)
+    with pytest.raises(RequestError, match="that dnf installed"):
+        request(tmp_path, {"payload": "published", "locked": True})
+
+
 def test_locked_rocm_refuses_other_packages(tmp_path: Path, image: Image) -> None:
     get(tmp_path, image)
     image.packages = {HIP: "2" * 64}
