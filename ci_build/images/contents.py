@@ -98,9 +98,7 @@ def rocm_packages(
     os.utime(folder)
     recorded: dict[str, str] = json.loads((folder / _DONE).read_text())
     rows = [(*parse_wheel_filename(name)[:2], sha256) for name, sha256 in recorded.items()]
-    release = next((str(release) for name, release, _ in rows if name == "rocm"), "")
-    if not release:
-        raise InputError(f"{index} has no package rocm.", hint="Check --therock-index-url.")
+    release = next(str(release) for name, release, _ in rows if name == "rocm")
     if not version:
         hint = f"Give --therock-version={release} to use it, or another --therock-index-url."
         check_age(release, datetime.now(UTC).date(), hint)

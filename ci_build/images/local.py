@@ -148,10 +148,7 @@ def pull(engine: Engine, host: HostRunner, reference: str) -> ContainerImage:
             "--image-mirror.",
         ) from error
     image = find(engine, host, reference)
-    if image is None:
-        raise InputError(
-            f"{reference} was pulled, but the engine does not list it.", hint="Check the engine's storage."
-        )
+    assert image is not None
     return image
 
 

@@ -17,7 +17,7 @@ from ci_build.cluster.request import connected
 from ci_build.release import device_step, gating, steps
 from ci_build.release.authority import policy_source, read_authority
 from ci_build.release.request import GATES, NO_URL, STRUCTURE, ReleaseOptions, ReleaseStep
-from core.errors import CiBuildError, PromotionBlockedError, RequestError
+from core.errors import CiBuildError, PromotionBlockedError
 from core.model import Outcome, Requirement, Verdict, WheelSet
 from core.process import HostRunner
 from core.report import Reporter
@@ -283,7 +283,6 @@ def _served(bucket: Bucket, url: str) -> Iterator[str]:
     if url:
         yield url
         return
-    if not isinstance(bucket, DirBucket):
-        raise RequestError("The bucket has no public URL.", hint=f"Give --public-url=URL, or --public-url={NO_URL}.")
+    assert isinstance(bucket, DirBucket)  # the options refuse another bucket without a URL
     with IndexServer(Path(bucket.root)) as server:
         yield server.url

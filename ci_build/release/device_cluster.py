@@ -68,9 +68,7 @@ def run_on_cluster(
     """Run the gate for each target of the family that has machines, and store its evidence; see `device_gate.run`."""
     wheel_set, days = read_staged(bucket, staged), gating.policy_of(bucket, staged.index, channel).max_age_days
     python = config.python or wheel_set.python_versions[0]
-    if python not in wheel_set.python_versions:
-        hint = f"Give one of {', '.join(wheel_set.python_versions)}."
-        raise RequestError(f"The set does not support Python {python}.", hint=hint)
+    device_gate.check_python(python, wheel_set.python_versions)
     config = replace(device_gate.with_known_tests(config, staged, wheel_set.jax_version), python=python)
     targets = device_gate.covered_targets(replace(config, machine=MachineInfo(devices=())), wheel_set)
     families = load_families().families
@@ -109,8 +107,6 @@ def run_shard(arguments: Mapping[str, Any], context: TaskContext) -> str:
     request = DeviceRequest(**arguments["request"])
     bucket = DirBucket(context.scratch / "bucket")
     staged = stage(bucket, context.inputs["set"])
-    if str(staged) != arguments["set"]:
-        raise GateError(f"The set of the task is {staged}, not {arguments['set']}.", hint="Run the gate again.")
     seconds = json.loads(context.inputs["seconds"].read_text())
     reporter = Reporter(terminal=False)
     with leased(arguments["gfx"], request.devices or 1, context.runner) as (environ, cpus):

@@ -200,16 +200,21 @@ def join(
     return run_gates(bucket, staged, gates, runner, reporter, targets=targets, redo=True, signer=config.signer)
 
 
+def check_python(python: str, supported: Sequence[str]) -> None:
+    """Raise RequestError if a set does not support a Python version."""
+    if python not in supported:
+        hint = f"Give one of {', '.join(supported)}."
+        raise RequestError(f"The set does not support Python {python}.", hint=hint)
+
+
 def _python(requested: str, supported: Sequence[str], runner: Runner) -> str:
     """Return the requested Python version, or else the set's first version on this machine.
 
     Raises:
         RequestError: the set does not support the requested version.
     """
-    if requested and requested not in supported:
-        hint = f"Give one of {', '.join(supported)}."
-        raise RequestError(f"The set does not support Python {requested}.", hint=hint)
     if requested:
+        check_python(requested, supported)
         return requested
     installed = find_pythons(supported, runner)
     return next((version for version in supported if version in installed), supported[0])

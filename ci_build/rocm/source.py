@@ -203,8 +203,6 @@ def _fetch(
         return _Files(stored=tree, origin=origin, problem=problem)
     if Path(source).is_file():
         return _Files(stored=store.from_file(Path(source), chosen, sha256=sha256), origin=origin)
-    if not Path(source).is_dir():
-        raise InputError(f"{source} does not exist.", hint="Give a URL, a tarball, or the folder of a ROCm.")
     return _Files(stored=None, origin=origin)
 
 

@@ -111,7 +111,6 @@ def _tasks(context: GateContext, config: DeviceGateConfig, run: ClusterRun, targ
             kind=KIND,
             label=f"{config.gate_name} {target} shard {number}/{run.shards}",
             arguments={
-                "set": str(context.staged),
                 "gfx": gfx,
                 "bucket": config.options.get("--bucket", ""),
                 "request": request_json(replace(config.request, python=config.python, shard=f"{number}/{run.shards}")),
