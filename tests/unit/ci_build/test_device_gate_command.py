@@ -24,6 +24,7 @@ from tests.support.sets import wheel_set
     [
         ({}, "needs --family"),
         ({"family": "gfx942", "rocm": Path("/opt"), "rocm_of_set": True}, "--rocm contradicts --rocm-of-set"),
+        ({"platform": "cpu", "family": "gfx942"}, "does not use --family"),
         ({"platform": "cpu", "size": "small"}, "--size requires"),
         ({"family": "gfx942", "workers_per_device": "many"}, "--workers-per-device is invalid"),
         ({"platform": "cpu", "suite_env": ("A=1",)}, "--suite-env requires --jax-tests"),

@@ -12,8 +12,9 @@ import pytest
 from ci_build import cli
 from ci_build.containers.container import Mount
 from ci_build.containers.engine import Engine
+from ci_build.images import local
 from ci_build.images.local import ContainerImage
-from ci_build.release import device_image
+from ci_build.release import device_image, device_step
 from ci_build.release.device_image import (
     ImageGateRun,
     gate_argv,
@@ -21,16 +22,20 @@ from ci_build.release.device_image import (
     require_container,
     run_in_image,
 )
-from ci_build.release.request import ContainerSettings, SigningKey
-from core.errors import RequestError
+from ci_build.release.request import ContainerSettings, DeviceStep, ReleaseOptions, SigningKey
+from ci_build.rocm.request import RocmStorage
+from core.errors import BusyError, CiBuildError, InputError, MachineError, RequestError
+from core.http.client import Client
 from core.process import HostRunner, ProcessResult
 from core.report import Reporter
+from promotion.evidence.signing import Signer
 from promotion.gates.device.request import DeviceRequest
 from promotion.gates.device.run import _container
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.fake_devices import device_config
 from tests.support.memory_bucket import MemoryBucket
+from tests.support.signing_key import signing_key
 
 DIGEST = "sha256:" + "a" * 64
 IMAGE = f"example.org/runner@{DIGEST}"
@@ -121,6 +126,7 @@ class Recorder(HostRunner):
         super().__init__({})
         self.argv: list[str] = []
         self.variables = ""
+        self.returncode = 0
 
     def run(self, argv: Sequence[str], **_: Any) -> ProcessResult:
         if "pip" in argv:
@@ -128,7 +134,7 @@ class Recorder(HostRunner):
         if "--env-file" in argv:
             self.argv = [*argv]
             self.variables = Path(argv[[*argv].index("--env-file") + 1]).read_text()
-        return ProcessResult(returncode=0, stdout="[]")
+        return ProcessResult(returncode=self.returncode, stdout="[]")
 
 
 @pytest.fixture
@@ -166,6 +172,35 @@ def test_run_in_image_gives_gpus_of_the_machine(
     assert option_values(recorder.argv, "--device") == ["/dev/kfd", "/dev/dri"]
     assert option_values(recorder.argv, "--group-add") == ["44", "109"]
     assert option_values(recorder.argv, "--shm-size") == ["16g"]
+
+
+def test_image_that_cannot_start_the_gate_is_refused(tmp_path: Path, recorder: Recorder) -> None:
+    recorder.returncode = 127
+    with pytest.raises(MachineError, match="cannot start in"):
+        run_in_image(gate_run(tmp_path), REPORTER, recorder, lambda _: None)
+
+
+def test_pulled_image_with_another_digest_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = ContainerImage(name=IMAGE, id=ID, digests=("a@sha256:" + "c" * 64,), labels={})
+    for name in ("find", "pull"):
+        monkeypatch.setattr(local, name, lambda *_: other)
+    with pytest.raises(InputError, match="has another digest"):
+        device_image.find_image(ENGINE, HostRunner({}), IMAGE, {}, REPORTER)
+
+
+@pytest.mark.parametrize(("code", "error"), [(BusyError.exit_code, BusyError), (99, MachineError)])
+def test_image_gate_without_evidence_ends_with_its_error(
+    code: int, error: type[CiBuildError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_image, "run_in_image", lambda *_: (code, ()))
+    run = gate_run(tmp_path)
+    options = ReleaseOptions(bucket="", channel="local", corpus="", key=run.key, actor="")
+    storage = RocmStorage(cache=tmp_path, keep_tarballs=False, limit=0)
+    step = DeviceStep(environ={}, container=run.settings, rocm=storage, connect=Client)
+    signer = Signer(signing_key().encode(), origin="tests")
+    bucket, runner = run.bucket[1], HostRunner({})
+    with pytest.raises(error, match="no evidence"):
+        device_step._run(run.request, run.staged, bucket, options, step, REPORTER, runner, signer)
 
 
 def test_run_in_image_refuses_variable_of_several_lines(tmp_path: Path, recorder: Recorder) -> None:

@@ -154,6 +154,7 @@ def other_version(root: Path) -> None:
     [
         (other_version, RequestError, "is for ROCm 7.9.0, not 7.10.0a20251120"),
         (without("lib/llvm/bin/clang"), InputError, "has no compiler"),
+        (without("lib/llvm/include"), InputError, "compiler of unknown version"),
         (without("lib/llvm/amdgcn"), InputError, "no device library ocml.bc. .*for gfx942"),
         (without("lib/llvm/amdgcn/bitcode/oclc_isa_version_942.bc"), InputError, "oclc_isa_version_942.bc"),
         (without("lib/rocblas/library"), InputError, "rocBLAS of the ROCm has no kernels for gfx942"),
@@ -186,6 +187,14 @@ def test_obtain_counts_packed_kernels_and_warns_of_unlisted(tmp_path: Path) -> N
     facts, _ = read_facts(root, None, "", progress=REPORTER)
     targets = (GFX942, GfxTarget.parse("gfx1103"))
     assert problems(facts, targets) == ((), ("MIOpen of the ROCm has no kernels for gfx1103.",))
+
+
+def test_damaged_tree_is_removed_for_the_next_run(tmp_path: Path, file: Path) -> None:
+    asked = RocmSource(source=str(file), version=VERSION)
+    (get(tmp_path, asked).root.parent / "tree.json").write_text("{")
+    with pytest.raises(InputError, match="Run the same command again"):
+        get(tmp_path, asked)
+    assert get(tmp_path, asked).facts.version == VERSION
 
 
 def test_locked_refuses_other_sources(tmp_path: Path, file: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 import zipfile
 from collections.abc import Mapping
@@ -11,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.rocm import package_index
+from ci_build.rocm import package_index, source
 from ci_build.rocm.facts import selection
+from ci_build.rocm.lock import RocmLock, write_lock
 from ci_build.rocm.package_index import fetch_packages
 from ci_build.rocm.packages import Packages, prefix_of
 from ci_build.rocm.request import RocmSource
 from ci_build.rocm.store import RocmStore, StoredTree
 from core.errors import ArchiveError, CiBuildError, InputError
+from core.http.client import Client
 from core.pip import InputStore
 from core.process import HostRunner
 from core.report import Reporter
@@ -101,6 +104,34 @@ def test_packages_refuse_incomplete_set(tmp_path: Path) -> None:
         unpack(tmp_path, core)
     with pytest.raises(ArchiveError, match="is not a wheel"):
         unpack(tmp_path, {"broken-1-py3-none-any.whl": b"no zip"})
+
+
+def test_device_package_without_its_kernels_is_refused(tmp_path: Path) -> None:
+    wheels = make_packages(tmp_path / "made", VERSION, split=True)
+    path = "_rocm_sdk_libraries/.devel_links/gfx942.json"
+    links = json.dumps({"links": [{"relpath": "lib/x", "target": "../absent"}]}).encode()
+    wheels |= [make_wheel("rocm-sdk-device-gfx942", VERSION, {path: (links, 0o644)})]
+    with pytest.raises(InputError, match=r"links to .*absent"):
+        unpack(tmp_path, wheels)
+
+
+def test_replaced_package_of_the_lock_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lock, index = tmp_path / "rocm.lock", "pip+https://host/"
+    locked = RocmLock(
+        source=index, sha256="", size=0, version=VERSION, families=(), targets=(), compiler="",
+        libraries={}, device_libraries={}, packages={"a.whl": "1" * 64},
+    )  # fmt: skip
+    write_lock(lock, locked)
+    packages = Packages(version=VERSION, files={}, sha256={"a.whl": "2" * 64})
+    monkeypatch.setattr(source, "fetch_packages", lambda *_, **__: packages)
+    progress = Reporter(terminal=False)
+    store = RocmStore(tmp_path / "store", progress=progress)
+    asked = RocmSource(source=index, lock=lock)
+    with pytest.raises(InputError, match=r"differ from .*rocm.lock: a.whl"):
+        source.obtain(asked, store, Client(), progress=progress, runner=HostRunner({}))
 
 
 def test_packages_refuse_lock_without_wheels(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,27 +12,33 @@ from typing import Any
 import pytest
 
 from ci_build import cli
-from ci_build.release import device_cluster
-from ci_build.release.device_cluster import leased
-from core.errors import CiBuildError, GateError, MachineError
+from ci_build.release import device_cluster, device_gate
+from ci_build.release.device_cluster import check_cluster_options, leased, run_on_cluster, run_shard
+from core.errors import CiBuildError, GateError, MachineError, RequestError
+from core.model import Outcome
 from core.process import HostRunner
+from core.report import Reporter
 from core.tasks import Task, TaskResult
+from promotion.evidence.evidence import ENVIRONMENT
 from promotion.evidence.test_results import TestResult, TestVerdict
-from promotion.gates.common.gate import GateContext
+from promotion.gates.common.gate import Check, GateContext, error
 from promotion.gates.device import cluster
 from promotion.gates.device.cluster import ClusterRun, run_shards, with_offered_devices
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.machine import MachineInfo
+from promotion.gates.device.request import DeviceRequest
 from promotion.gates.device.shards import ShardResult, digest_of_tests, parse_shard, upload_shard
 from promotion.stage import read_staged
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
+from tests.support.device_results import judged
 from tests.support.fake_devices import device_config, fake_devices
 from tests.support.promoting import staged_in
 from tests.support.silent import NoProcesses, Silent
-from tests.support.wheel_sets import make_wheels
+from tests.support.wheel_sets import make_set, make_wheels, write_set
 
 Change = Callable[[ShardResult], ShardResult]
+NO_TASKS: Any = None
 
 
 class FakeTasks:
@@ -146,6 +153,54 @@ def test_task_without_shard_is_refused(place: Place, tmp_path: Path) -> None:
 def test_shards_without_cluster_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["gate", "device", "multi-arch/" + "0" * 64, "--family=gfx942", "--shards=2"]) == 2
     assert "--shards has no effect without --cluster." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"tests": ("a.py::x",)}, "--test cannot be used with --cluster"),
+        ({"platform": "cuda"}, "--platform=cuda cannot be used with --cluster"),
+        ({"jax_tests": "/home/me/jax"}, "--jax-tests is a folder of this machine"),
+    ],
+)
+def test_options_of_one_machine_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        check_cluster_options(DeviceRequest(**{"platform": "cpu", **given}))
+
+
+@pytest.mark.parametrize("run", [device_gate.run, partial(run_on_cluster, run=NO_TASKS)])
+def test_python_that_the_set_lacks_is_refused(
+    run: Callable[..., object],
+    staged: tuple[DirBucket, StagedSet],
+) -> None:
+    config = device_config("cpu", python="3.9")
+    more = {"staged": staged[1], "bucket": staged[0], "reporter": Reporter(terminal=False)}
+    with pytest.raises(RequestError, match="does not support Python"):
+        run(config, **more, runner=NoProcesses(), redo=False, channel="local")
+
+
+@pytest.mark.parametrize(("code", "expected"), [(ENVIRONMENT, MachineError), ("no-test-ran", GateError)])
+def test_task_whose_gate_made_no_shard_fails(
+    code: str, expected: type[CiBuildError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=("3.12",))
+    (tmp_path / "seconds.json").write_text("{}")
+    found = judged([Check(name="run", findings=(error(code, "It broke.", "Fix it."),))])
+    monkeypatch.setattr(device_gate, "parse_config", lambda *_: device_config("cpu"))
+    found = replace(found, outcome=Outcome.ERROR)
+    monkeypatch.setattr(device_gate, "run", lambda *_, **__: (found,))
+    context: Any = SimpleNamespace(
+        inputs={
+            "set": write_set(tmp_path / "set", wheels, make_set(wheels)),
+            "seconds": tmp_path / "seconds.json",
+        },
+        scratch=tmp_path / "scratch",
+        folder=tmp_path / "folder",
+        runner=HostRunner({}),
+    )
+    context.folder.mkdir()
+    with pytest.raises(expected, match="It broke"):
+        run_shard({"request": {"platform": "cpu"}, "gfx": "", "bucket": ""}, context)
 
 
 def test_tasks_of_a_worker_share_neither_gpus_nor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
