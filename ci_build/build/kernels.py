@@ -51,19 +51,12 @@ def check_source(request: KernelRequest) -> None:
         check_wish(request.source, source)
 
 
-def capacity(jobs: str | None, memory: str | None) -> Capacity:
-    """Return the number of jobs and the memory that a build may use; the defaults depend on the machine.
-
-    Raises:
-        RequestError: a value is not a number above 0.
-    """
+def capacity(jobs: int | None, memory_mb: int | None) -> Capacity:
+    """Return the jobs and the memory that a build may use; the machine decides the defaults."""
     from kernels.graph import Capacity  # Start-up time: only a build needs it.
 
     default = Capacity()
-    for option, value in (("--jobs", jobs), ("--memory", memory)):
-        if value is not None and (not value.isdecimal() or int(value) < 1):
-            raise RequestError(f"{option} is invalid: {value!r}.", hint="Give a whole number of at least 1.")
-    return Capacity(jobs=int(jobs or default.jobs), memory_mb=int(memory or default.memory_mb))
+    return Capacity(jobs=jobs or default.jobs, memory_mb=memory_mb or default.memory_mb)
 
 
 def find_compilers(

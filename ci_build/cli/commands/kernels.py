@@ -57,9 +57,17 @@ def list_modules(spec: str, modules: str | None, *, as_json: bool) -> None:
     "kernel_image", "kernel_modules", "kernel_instances", "require", "allow_partial",
     "out", "cache_dir", "dry_run", "json", "verbose", "quiet",
 )  # fmt: skip
-@click.option("--jobs", metavar="N", help="Number of parallel compilers.  [default: derived from cores and memory]")
 @click.option(
-    "--memory", metavar="MB", help="Memory of all compilers together, in megabytes.  [default: most of the free memory]"
+    "--jobs",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Number of parallel compilers.  [default: derived from cores and memory]",
+)
+@click.option(
+    "--memory",
+    metavar="MB",
+    type=click.IntRange(1),
+    help="Memory of all compilers together, in megabytes.  [default: most of the free memory]",
 )
 @click.option("--shard", metavar="I/N", help="Compile only part I of N of the device code, without building the wheel.")
 @click.option("--units", metavar="REGEX", help="Compile only units whose name matches, without building the wheel.")
@@ -67,8 +75,8 @@ def list_modules(spec: str, modules: str | None, *, as_json: bool) -> None:
 @cluster_options
 @click.pass_obj
 def build(
-    state: State, /, *, jobs: str | None, memory: str | None, shard: str | None, units: str | None, forecast: bool,
-    **after: object,
+    state: State, /, *, jobs: int | None, memory: int | None, shard: str | None, units: str | None,
+    forecast: bool, **after: object,
 ) -> None:  # fmt: skip
     """Build the wheel jax_aiter into --out.
 
