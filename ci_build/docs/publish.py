@@ -36,12 +36,10 @@ def publish_site(bucket: Bucket, site: Path) -> Publication:
     the first page last, and stale files are removed at the end. An interrupted publication is completed by the next.
 
     Raises:
-        RequestError: the folder is no site, or `docs/` of the bucket has files that no site brought.
+        RequestError: `docs/` of the bucket has files that no site brought.
         BucketError: the bucket refused a write, or another publication changed a file at the same time.
     """
     files = {DOCS + path.relative_to(site).as_posix(): path for path in sorted(site.rglob("*")) if path.is_file()}
-    if DOCS + ENTRY not in files:
-        raise RequestError(f"{site} is no site: it has no {ENTRY}.", hint="Build it with `ci_build docs --out`.")
     stored = {*bucket.list(DOCS)}
     stale = sorted(stored - files.keys())
     if stale and stored.isdisjoint({DOCS + LIST, DOCS + MARK}):
