@@ -156,7 +156,7 @@ def _digest_of(folder: Path, paths: Sequence[str]) -> str:
 
 def head_command(url: str) -> tuple[str, ...]:
     """Return the command that prints the newest commit of a repository's default branch."""
-    return (*_GIT, "ls-remote", "--exit-code", url, HEAD)
+    return (*_GIT, "ls-remote", url, HEAD)
 
 
 def remote_head(url: str, runner: Runner) -> str:

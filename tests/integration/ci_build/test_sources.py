@@ -15,6 +15,7 @@ from ci_build.build.source.sources import (
     folder_commit,
     pinned_xla,
     release_of,
+    remote_head,
     resolve_inputs,
 )
 from core.errors import InputError, RequestError
@@ -83,6 +84,13 @@ def test_fetch_tree_failure_leaves_nothing(tmp_path: Path, jax: Path, runner: Ho
     assert not list(tmp_path.glob("cache/.jax-*"))
 
 
+def test_fetch_tree_refuses_digest_of_tag(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
+    git(jax, "tag", "--annotate", "--message=x", "v1")
+    wanted = checkout(jax, git(jax, "rev-parse", "v1"))
+    with pytest.raises(InputError, match="served commit"):
+        fetch_tree(wanted, tmp_path / "jax", runner, FakeProgress())
+
+
 def test_folder_commit_depends_on_content(jax: Path, runner: HostRunner) -> None:
     clean = folder_commit(jax, runner)[0]
     assert clean == git(jax, "rev-parse", "HEAD")
@@ -136,6 +144,13 @@ def test_resolve_inputs_resolves_head_unless_offline(jax: Path, runner: HostRunn
     looked = resolve(made, runner, own=jax, offline=True)
     assert built.xla_commit == git(jax, "rev-parse", "HEAD")
     assert looked.xla_commit == "HEAD"
+
+
+def test_remote_head_refuses_empty_repository(tmp_path: Path, runner: HostRunner) -> None:
+    need("git")
+    git(tmp_path, "init", "--quiet", "--bare")
+    with pytest.raises(InputError, match="has no HEAD"):
+        remote_head(str(tmp_path), runner)
 
 
 def test_resolve_inputs_refuses_other_release(jax: Path, runner: HostRunner) -> None:
