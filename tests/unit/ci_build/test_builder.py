@@ -14,7 +14,14 @@ from ci_build.build.plan import SourceLayout
 from ci_build.build.source import host_build, tools
 from ci_build.build.source.build_py import IN_CONTAINER, BuildPaths
 from ci_build.build.source.builder import build_mounts, create_folders, find_tools
-from ci_build.build.source.host_build import check_rocm, check_tools, describe_host, host_paths, newest_clang
+from ci_build.build.source.host_build import (
+    check_machine,
+    check_rocm,
+    check_tools,
+    describe_host,
+    host_paths,
+    newest_clang,
+)
 from ci_build.build.source.source_build import copy_disk_cache, disk_cache
 from ci_build.build.source.tools import ToolReport, needed_bazel
 from ci_build.images.pins import ImagePins, Pin
@@ -230,6 +237,12 @@ def test_describe_host_names_digest_of_bazel(bazel: Path, monkeypatch: pytest.Mo
     assert f"bazel 7.7.1, sha256 {hashlib.sha256(PINNED).hexdigest()}" in before
     bazel.write_bytes(b"another Bazel of that version")
     assert describe_host(paths, runner).partition(" ")[0] != before.partition(" ")[0]
+
+
+def test_check_machine_refuses_other_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    with pytest.raises(MachineError, match="aarch64"):
+        check_machine()
 
 
 def test_check_rocm_refuses_missing_compiler(tmp_path: Path) -> None:

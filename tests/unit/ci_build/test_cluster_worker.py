@@ -8,12 +8,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from ci_build.cluster import kinds
+from ci_build.cluster import kinds, serve
 from ci_build.cluster.identity import identity_of, own_identity
 from ci_build.cluster.messages import Order, WorkerAnswer, load_answer, load_order, new_order
+from ci_build.cluster.request import ClusterRequest
 from ci_build.cluster.store import ClusterStore, Try
 from ci_build.cluster.worker import WorkerSetup, WorkerState, answer_order
 from core.errors import InputError, KernelError, MachineError
@@ -184,3 +186,20 @@ def test_identity_covers_every_file_of_the_program(tmp_path: Path) -> None:
     assert identity_of({"memory_mb": 1.0, before: 1.0}) == before
     assert identity_of({"memory_mb": 1.0}) == ""
     assert os.uname().machine in before
+
+
+def test_worker_with_another_rocm_is_unfit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(kinds._trees, "/rocm", Mock(sha256="1" * 64))
+    with pytest.raises(WorkerUnfitError, match="differs from the client"):
+        kinds._site({"rocm": {"folder": "/rocm", "sha256": "2" * 64}}, Mock())
+
+
+def test_worker_ends_without_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "dask_module", Mock())
+    monkeypatch.setattr(serve, "quiet", Mock())
+    monkeypatch.setattr(serve, "_worker", Mock(side_effect=OSError("refused")))
+    monkeypatch.setattr("asyncio.sleep", Mock(side_effect=AssertionError("it waits on")))
+    setup = WorkerSetup(name="w", cache=tmp_path, environment={}, identity=PROGRAM, report=Mock())
+    offer = serve.WorkerOffer(jobs=1, memory_mb=1, patience=-1.0)
+    with pytest.raises(MachineError, match="cannot be reached"):
+        serve.run_worker(ClusterRequest(address="tcp://h:1", store="s"), setup, offer)

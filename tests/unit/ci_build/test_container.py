@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from ci_build.build.kernels import find_compilers
+from ci_build.containers import orphans
 from ci_build.containers.container import ContainerSpec, Mount, container_argv, make_spec, mount_option
 from ci_build.containers.engine import Engine, read_info
 from ci_build.containers.orphans import is_orphan, owner
-from core.errors import RequestError
+from core.errors import ProcessError, RequestError
+from core.model import KernelRequest
+from core.process import HostRunner, ProcessResult
 
 SPEC = ContainerSpec(
     engine="/usr/bin/docker",
@@ -122,3 +126,21 @@ def test_is_orphan_only_if_owner_has_ended() -> None:
     assert is_orphan(here, place, lambda _: start + "1")
     for foreign in ("", "nonsense", f"{place}x/{pid}/{start}", f"elsewhere/{pid}/{start}", f"{place}/x/{start}"):
         assert not is_orphan(foreign, place, lambda _: "")
+
+
+def test_remove_gives_up_after_its_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    host = HostRunner({})
+    monkeypatch.setattr(host, "run", lambda *_, **__: ProcessResult(returncode=0, stdout="1234\n"))
+    monkeypatch.setattr(orphans, "_GONE_SECONDS", -1.0)
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("it does not give up"))
+    with pytest.raises(ProcessError, match="1234 cannot be removed"):
+        orphans.remove("docker", host, tmp_path / "absent", "run")
+
+
+def test_absent_kernel_image_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    host = HostRunner({})
+    monkeypatch.setattr(host, "run", lambda *_, **__: ProcessResult(returncode=1))
+    docker = Engine(program="docker")
+    monkeypatch.setattr("ci_build.containers.engine.find_engine", lambda *_: docker)
+    with pytest.raises(RequestError, match="docker has no image mine:1"):
+        find_compilers(KernelRequest(toolchain="container", image="mine:1"), tmp_path, host)

@@ -16,9 +16,11 @@ from unittest.mock import Mock
 import pytest
 
 from ci_build.build.execute import _Run
+from ci_build.build.finished_wheels import _refuse_other_targets
 from ci_build.build.plan import Effect, Step, make_plan
 from ci_build.rocm.set_lock import set_lock
 from core.cache import collect
+from core.errors import FatbinError, InputError
 from core.model import WheelSet
 from core.process import ProcessResult
 from core.steps import FinishedStep
@@ -96,6 +98,20 @@ def test_pythons_are_resolved_and_fetched_at_the_same_time(tmp_path: Path) -> No
         assert {item.name: item.filename for item in run.resolved[python]} == files(python)
         assert all(run.inputs.has(item) for item in run.resolved[python])
     assert pip.downloaded == Counter(dict.fromkeys({*files("3.11").values(), *files("3.12").values()}, 1))
+
+
+def test_wheels_that_differ_for_pythons_are_refused(tmp_path: Path) -> None:
+    run = run_of(FakePip(), tmp_path, Effect.RESOLVE)
+    run.resolved["3.12"] = tuple(replace(item, sha256="0" * 64) for item in run.resolved["3.12"])
+    with pytest.raises(InputError, match="One wheel of jax-rocm7-pjrt is needed"):
+        run._input(Step(what="", effect=Effect.REPAIR, project="jax-rocm7-pjrt"))
+
+
+def test_generic_code_is_no_code_of_a_feature(tmp_path: Path) -> None:
+    done = Mock(targets_kept=("gfx942",))
+    _refuse_other_targets(published_request("gfx942"), done)
+    with pytest.raises(FatbinError, match=r"gfx942:xnack\+"):
+        _refuse_other_targets(published_request("gfx942:xnack+"), done)
 
 
 def test_run_keeps_inputs_and_steps_from_gc_until_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,7 @@ def test_make_matrix_command_requests_cell(payload: Payload, *, split: bool) -> 
     ("change", "error", "text"),
     [
         ({"families": ("gfx94X-dcgpu", "gfx94X-dcgpu")}, RequestError, "duplicates: gfx94X-dcgpu"),
+        ({"families": ()}, RequestError, "has no families"),
         ({"jax_versions": ("newest",)}, RequestError, "'newest' is not a version of jax"),
         ({"jax_versions": ("0.11.0",), "pythons": ("3.11",)}, RequestError, "Every combination is excluded"),
         ({"jax_versions": ("0.12.0",)}, RequestError, "no pinned sources of jax 0.12.0"),

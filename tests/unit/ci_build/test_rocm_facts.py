@@ -8,9 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from ci_build.build.source.source_build import _device_libraries
 from ci_build.rocm.checksum import sidecar_digest
 from ci_build.rocm.facts import (
     device_library_folder,
@@ -105,6 +107,16 @@ def test_hidden_device_libraries_of_folder(tmp_path: Path, folder: str, link: st
     assert device_library_folder(tmp_path) == folder
     assert hidden_device_libraries(tmp_path, folder) == hidden
     assert device_library_folder(tmp_path / "nothing") == ""
+
+
+def test_remote_build_refuses_hidden_device_libraries(tmp_path: Path) -> None:
+    folder = "lib/llvm/amdgcn/bitcode"
+    (tmp_path / folder).mkdir(parents=True)
+    rocm = Mock(root=tmp_path, lock=Mock(device_library_folder=folder))
+    local = Mock(rocm=rocm, source=Mock(remote=None))
+    assert _device_libraries(local, "/opt/rocm") == f"/opt/rocm/{folder}"
+    with pytest.raises(RequestError, match="remote executors cannot see"):
+        _device_libraries(Mock(rocm=rocm), "/opt/rocm")
 
 
 def test_obtain_uses_folder_in_place(tmp_path: Path) -> None:

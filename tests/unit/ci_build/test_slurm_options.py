@@ -1,16 +1,19 @@
-"""Options of the jobs of `--cluster slurm`."""
+"""Options and failures of the jobs of `--cluster slurm`."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from ci_build.cli.options.environment import SIGNING_KEY
 from ci_build.cli.options.slurm import slurm_request
-from ci_build.cluster.request import SlurmRequest
-from ci_build.cluster.slurm import worker_words
-from core.errors import InputError, RequestError
+from ci_build.cluster.request import ClusterRequest, SlurmRequest
+from ci_build.cluster.slurm import SlurmJobs, _check_script, slurm_cluster, worker_words
+from core.errors import InputError, MachineError, RequestError
+from core.process import ProcessResult
+from tests.support.silent import Silent
 
 WORDS = ("jobs=2", "cpus-per-task=8", "mem=24G")
 
@@ -87,3 +90,33 @@ def test_slurm_worker_gets_what_its_job_has() -> None:
     words = worker_words(request, "tls://head:1", "w1", tls)
     assert words[:5] == ["-m", "ci_build.cli", "cluster", "worker", "tls://head:1"]
     assert {"--name=w1", "--jobs=8", "--memory=24000", "--resources=gfx942=4", "--cluster-key=/s/key"} < set(words)
+
+
+def test_slurm_cluster_needs_sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    slurm = SlurmRequest(jobs=1, cpus=1, memory_mb=1, shared=tmp_path)
+    request = ClusterRequest(address="slurm", store="s", slurm=slurm)
+    with pytest.raises(MachineError, match="needs sbatch"), slurm_cluster(request, Silent()):
+        pass
+
+
+def test_slurm_refusal_is_reported_with_its_reason() -> None:
+    refused = ProcessResult(returncode=1, stderr="sbatch: error: Invalid partition\n")
+    with pytest.raises(RequestError, match="cluster slurm: Invalid partition"):
+        _check_script("", Mock(run=lambda *_, **__: refused))
+
+
+def test_slurm_run_ends_without_jobs(tmp_path: Path) -> None:
+    job = Mock(job_id=None, refusal="no account")
+    cluster = Mock(workers={"a": job}, scheduler=Mock(workers={}))
+    runner = Mock(run=lambda *_, **__: ProcessResult(returncode=0))
+    jobs = SlurmJobs(
+        cluster=cluster,
+        name="n",
+        wanted=1,
+        logs=tmp_path,
+        runner=runner,
+        progress=Silent(),
+    )
+    with pytest.raises(MachineError, match="ended or were refused"):
+        jobs.expected()

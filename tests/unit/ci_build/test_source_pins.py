@@ -10,7 +10,8 @@ import pytest
 from ci_build.build.source import pins, source_updates
 from ci_build.cli.options.request import build_request
 from ci_build.cli.options.settings import Settings
-from core.errors import RequestError
+from core.errors import InputError, RequestError
+from core.process import HostRunner, ProcessResult
 
 TABLE = pins.load_pins()
 
@@ -44,6 +45,14 @@ def test_moved_names_both_commits() -> None:
     removed, changed = source_updates.moved(TABLE.tags, found)
     assert removed.startswith("jax-v0.8.0 is missing, and pins.toml has 403977d2")
     assert changed == f"jax-v0.11.0 is {'a' * 40}, and pins.toml has {TABLE.tags['0.11.0']}"
+
+
+def test_repository_without_release_tags_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = HostRunner({})
+    other = ProcessResult(returncode=0, stdout="nightly-1 1111 \n")
+    monkeypatch.setattr(runner, "run", lambda *_, **__: other)
+    with pytest.raises(InputError, match="has no release tags"):
+        source_updates.TaggedRepository(folder=Path("x"), prefix="jax-v", runner=runner).tags()
 
 
 def test_write_round_trips(tmp_path: Path) -> None:

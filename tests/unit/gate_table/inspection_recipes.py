@@ -239,12 +239,18 @@ def text(name: str, old: str, new: str) -> Callable[[Written], object]:
 
 
 _FILES = Scene(written_set, _check_files)
-_FILE_EDITS: list[tuple[str, Callable[[Written], object]]] = [
-    ("creator of the lock", text(PYLOCK, 'created-by = "', 'created-by = "x')),
-    ("size in the lock", text(PYLOCK, "size = ", "size = 1")),
-    ("identifier in the bill of materials", text(SBOM, '"pkg:pypi/numpy@2.0', '"pkg:pypi/numpy@2.1')),
-    ("name in the sums", text(SHA256SUMS, "constraints.txt", "constraint.txt")),
+
+
+def _file_row(fault: str, edit: Callable[[Written], object], says: str = "") -> Row:
+    return Row(GATE, "set-file-untrue", fault, _FILES, edit, says)
+
+
+_FILE_ROWS = [
+    _file_row("creator of the lock", text(PYLOCK, 'created-by = "', 'created-by = "x')),
+    _file_row("size in the lock", text(PYLOCK, "size = ", "size = 1")),
+    _file_row("other wheel", text(PYLOCK, "invalid/numpy-", "invalid/x-"), "is not a wheel of"),
+    _file_row("identifier in the bill of materials", text(SBOM, "numpy@2.0", "numpy@2.1")),
+    _file_row("name in the sums", text(SHA256SUMS, "constraints.txt", "constraint.txt")),
 ]
-_FILE_ROWS = [Row(GATE, "set-file-untrue", fault, _FILES, edit) for fault, edit in _FILE_EDITS]
 
 ROWS = [*_WHEEL_ROWS, *_FILE_ROWS]

@@ -76,6 +76,13 @@ def test_files_of_another_version_are_not_compared(tmp_path: Path) -> None:
     assert list(check_files(other, lambda name: b"changed", program())) == []
 
 
+def test_set_of_source_build_needs_its_lock(tmp_path: Path) -> None:
+    written = written_set(tmp_path)
+    held = replace(written.wheel_set, request={"source": {"rocm": "1" * 64}})
+    (found,) = check_files(held, lambda name: (written.folder / name).read_bytes(), program())
+    assert f"{ROCM_LOCK} is missing" in found.message
+
+
 @pytest.mark.parametrize(
     ("data", "text"),
     [
