@@ -10,12 +10,12 @@ import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
 from ci_build.cli.options.release import bucket_option, channel_option, trust_config_option
-from core.errors import RequestError
 from core.model import to_json
 from core.process import render, without_credentials
 from core.report import Reporter, print_line, print_table
 from core.units import human
 from promotion.storage.bucket import Bucket
+from promotion.storage.bucket_url import is_url
 
 
 @cloup.command()
@@ -62,9 +62,6 @@ def status(
 
 def _existing(bucket: str, reporter: Reporter) -> Bucket | None:
     """Return the bucket; None if its folder does not exist."""
-    try:
-        return open_bucket(bucket, reporter)
-    except RequestError:
-        if "://" in bucket:
-            raise
+    if not is_url(bucket) and not Path(bucket).is_dir():
         return None
+    return open_bucket(bucket, reporter)

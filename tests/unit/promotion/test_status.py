@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from ci_build import cli
+from ci_build.cli.commands.status import _existing
 from core.errors import RequestError
+from core.report import Reporter
 from core.store import ContentStore
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
@@ -72,3 +74,9 @@ def test_absent_folder_is_an_empty_bucket_and_unknown_url_is_an_error(
     assert cli.run(["status", f"--bucket={tmp_path / 'none'}", f"--cache-dir={tmp_path / 'cache'}"]) == 0
     assert f"no staged sets in {tmp_path / 'none'}" in capsys.readouterr().out
     assert cli.run(["status", "--bucket=ftp://x/y", f"--cache-dir={tmp_path / 'cache'}"]) == RequestError.exit_code
+
+
+def test_url_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = DirBucket(Path("absent"))
+    monkeypatch.setattr("ci_build.cli.commands.status.open_bucket", lambda *_: opened)
+    assert _existing("s3://x", Reporter(terminal=False)) is opened
