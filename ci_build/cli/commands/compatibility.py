@@ -38,7 +38,7 @@ _FORMATS = ("markdown", "rst", "json")
 @click.option("--base-url", default="", metavar="URL", help="Public URL of the bucket, for links to evidence.")
 @click.option(
     "--rocm-lock",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE",
     help=f"Lock of the ROCm that the tables describe.  [default: {ROCM_LOCK} of the newest set]",
 )
@@ -60,7 +60,7 @@ def compat(
     evidence = [
         (entry, read_evidence(store, released, entry.promoted.set_digest)) for entry in entries if entry.promoted
     ]
-    lock = _newest_lock(store, released, entries) if rocm_lock is None else _given_lock(rocm_lock)
+    lock = _newest_lock(store, released, entries) if rocm_lock is None else load_lock(rocm_lock)
     rocm, rocm_source, libraries = _libraries(lock)
     tables = make_tables(
         index, evidence, offered=entries[-1].state.visible, libraries=libraries, rocm=rocm, rocm_source=rocm_source,
@@ -79,13 +79,6 @@ def compat(
         click.echo(text)
     else:
         write_whole(out, text.encode())
-
-
-def _given_lock(path: Path) -> RocmLock:
-    """Return the lock in a file."""
-    if (lock := load_lock(path)) is None:
-        raise RequestError(f"{path} does not exist.", hint="Create it with `ci_build dist_wheels --therock-path …`.")
-    return lock
 
 
 def _newest_lock(bucket: Bucket, released: ReleasedIndex, entries: Sequence[LedgerEntry]) -> RocmLock | None:

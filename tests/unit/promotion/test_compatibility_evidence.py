@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from ci_build.cli import run as ci_build
-from ci_build.rocm.lock import RocmLock, write_lock
-from core.model import Tier
+from ci_build.cli.commands.compatibility import _images, _newest_lock
+from ci_build.rocm.lock import RocmLock, dump_lock, write_lock
+from core.errors import BucketError, RequestError
+from core.model import ROCM_LOCK, Tier
 from promotion.compatibility.evidence import CheckOutcome, read_evidence
 from promotion.evidence.evidence import record
 from promotion.evidence.test_results import TestResult, TestVerdict, dump_results
@@ -20,8 +22,10 @@ from promotion.gates.common.runs import check_record
 from promotion.gates.device import evidence as device
 from promotion.gates.device.baseline import RUN
 from promotion.stage import read_staged
+from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import ReleasedIndex
+from tests.support import sets
 from tests.support.promoting import RELEASED, go, staged_in
 from tests.support.wheel_sets import make_wheels, passing_evidence
 
@@ -82,3 +86,18 @@ def test_read_evidence_returns_each_check_once(tmp_path: Path, capsys: pytest.Ca
     assert re.search(rf"^\| jax \| sha256:12 \| 0\.10\.2 \| – \| – \| – \| {link}\w+\.json\) \|$", table, re.MULTILINE)
     source = f"https://example.org/rocm.tar.gz, sha256 {LOCK.sha256}"
     assert re.search(rf"^\| hipBLAS \| 3\.1\.70200 \| .+ \| .+ \| {re.escape(source)} \|$", table, re.MULTILINE)
+
+
+def test_newest_lock_refuses_changed_lock(tmp_path: Path) -> None:
+    bucket, data = DirBucket(tmp_path), dump_lock(LOCK).encode()
+    promoted = sets.promoted_set(files={ROCM_LOCK: "0" * 64})
+    bucket.put_if_absent(RELEASED.set_file(promoted.set_digest, ROCM_LOCK), data, sha256=sha256_of(data))
+    with pytest.raises(BucketError):
+        _newest_lock(bucket, RELEASED, [sets.promotion_entry(1, promoted)])
+
+
+@pytest.mark.parametrize("text", ["{}", '[{"name": "of a dry run"}]'])
+def test_images_refuses_list_without_digests(tmp_path: Path, text: str) -> None:
+    (tmp_path / "images.json").write_text(text)
+    with pytest.raises(RequestError, match="a list of objects with a digest"):
+        _images(tmp_path / "images.json")
