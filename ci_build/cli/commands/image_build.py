@@ -32,7 +32,7 @@ from ci_build.images.contents import (
 from ci_build.images.local import sanitize
 from ci_build.images.manylinux import BUILDER, LLVM, builder_image, builder_recipe, planned_base, planned_image
 from ci_build.images.recipe import UNKNOWN, BaseImage, ContextFile, Recipe, layer
-from ci_build.rocm.request import RocmSource, check_source, is_dnf, planned_steps
+from ci_build.rocm.request import RocmSource, check_source, planned_steps
 from core.errors import RequestError
 from core.process import render
 
@@ -190,11 +190,6 @@ def rocm_of_image(job: ImageJob) -> RocmSource:
         raise RequestError(
             "No ROCm was given for the image.",
             hint="Give --therock-path, --therock-index-url, --rocm-build-job, or --therock and --family.",
-        )
-    if is_dnf(rocm_source.source):
-        raise RequestError(
-            f"{rocm_source.lock} has a ROCm that dnf installed in the builder image of a build.",
-            hint="Give --therock-path=/opt/rocm.",
         )
     version = settings.text("rocm_version")
     rocm_source = replace(rocm_source, version=version or rocm_source.version, full=True)
