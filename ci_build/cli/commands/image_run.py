@@ -87,17 +87,17 @@ def run(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of opt
 def test(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of options
     """Build the images of SET, as `images build runtime` does, and run their tests, as `images run` does."""
     build_only, wheels = values["docker_build_only"], values["wheels"]
+    unused = [name for name in (*_RUN, *_CONTAINER) if values[name]] if build_only else []
+    if unused or (values["json"] and not build_only):
+        names = ", ".join("--" + name.replace("_", "-") for name in unused or ["json"])
+        condition = "with" if unused else "without"
+        raise RequestError(f"{names} has no effect {condition} --docker-build-only.", hint="Omit one of them.")
     jax_version = read_checked_set(wheels).jax_version
     if values["jax_version"] not in ("latest", jax_version):
         raise RequestError(
             f"{wheels} is for jax {jax_version}, but --jax-version is {values['jax_version']}.",
             hint="Name another set, or omit --jax-version.",
         )
-    unused = [name for name in (*_RUN, *_CONTAINER) if values[name]] if build_only else []
-    if unused or (values["json"] and not build_only):
-        names = ", ".join("--" + name.replace("_", "-") for name in unused or ["json"])
-        condition = "with" if unused else "without"
-        raise RequestError(f"{names} has no effect {condition} --docker-build-only.", hint="Omit one of them.")
     if build_only:
         build_set_images(state, values)
         return

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import KernelError
+from ci_build import cli
+from core.errors import InputError, KernelError
 from core.model import GfxTarget, KernelRequest
 from core.process import ProcessResult
 from kernels.build import KernelBuild
@@ -282,3 +283,7 @@ def test_merge_copies_only_complete_results(src: Path, tmp_path: Path) -> None:
     assert taken is not None
     assert taken.path.read_bytes() == b"one"
     assert own.measured("m/u for gfx942") == QUICK
+
+
+def test_merge_refuses_folder_without_store(tmp_path: Path) -> None:
+    assert cli.run(["kernels", "merge", str(tmp_path)]) == InputError.exit_code

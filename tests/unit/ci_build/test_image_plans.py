@@ -88,6 +88,9 @@ def test_runtime_dry_run_shows_images_and_bases(dist: Path, capsys: pytest.Captu
     words = ("images", "build", "runtime", str(dist))
     assert "--base-docker has no effect" in planned(capsys, *words, "--base-docker=mine:1", code=2)
     assert "has no wheels for Python 3.13" in planned(capsys, *words, "--python-versions=3.13", code=2)
+    assert "but --rocm-version is 7.1.0" in planned(capsys, *words, "--rocm-version=7.1.0", code=2)
+    test = ("images", "test", str(dist))
+    assert "but --jax-version is 0.9.0" in planned(capsys, *test, "--jax-version=0.9.0", code=2)
     next(dist.glob("*.whl")).write_bytes(b"x")
     assert "has files that differ from its set" in planned(capsys, *words, code=WheelSetError.exit_code)
 

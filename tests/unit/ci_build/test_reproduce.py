@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ci_build import cli
 from ci_build.build import dist_wheels, reproduce
 from ci_build.build.plan import make_plan
 from ci_build.build.reproduce import _other_inputs, read_recorded_set
@@ -16,7 +17,7 @@ from ci_build.build.source.source_build import PreparedBuild
 from ci_build.cli.commands.reproduce import recorded_settings, with_lock
 from ci_build.cli.options.request import build_request
 from ci_build.cli.options.settings import Settings
-from core.errors import RequestError
+from core.errors import ReproducibilityError, RequestError
 from core.model import BuildRequest, WheelSet
 from core.source_request import ActionCache, SourceInputs
 
@@ -98,6 +99,12 @@ def test_reproduce_refuses_other_inputs(tmp_path: Path, monkeypatch: pytest.Monk
     unused: Any = None
     with pytest.raises(RequestError, match=rf"source\.{part} is 'other', was '[abc]'"):
         reproduce.reproduce(tmp_path, before, unused, unused, unused, unused)
+
+
+def test_reproduce_fails_with_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = reproduce.Reproduction(same=(), differences={"a.whl": ()}, digest="")
+    monkeypatch.setattr("ci_build.cli.commands.reproduce._reproduced", lambda *_: found)
+    assert cli.run(["reproduce", str(tmp_path)]) == ReproducibilityError.exit_code
 
 
 def test_reproduce_refuses_adopted_wheels(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from core.errors import BucketError, MachineError, RequestError
-from promotion.attest import attest, publisher_of, verify_files
+from ci_build import cli
+from core.errors import BucketError, MachineError, PromotionBlockedError, RequestError
+from promotion.attest import VerificationReport, attest, publisher_of, verify_files
 from promotion.check import check
 from promotion.evidence.attestation_verification import identity_of
 from promotion.evidence.attestations import PUBLIC, AttestationReport
@@ -196,6 +197,12 @@ def test_publisher_of_refuses_other_issuers() -> None:
 def test_verify_files_refuses_folder_without_wheels(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="is not a wheel or a folder of wheels"):
         verify_files(tmp_path, "local", None)
+
+
+def test_attest_verify_fails_with_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = VerificationReport(attested={}, problems=("missing",), notes=())
+    monkeypatch.setattr("ci_build.cli.commands.attest.verify_files", lambda *_: report)
+    assert cli.run(["attest", str(tmp_path), "--verify"]) == PromotionBlockedError.exit_code
 
 
 def test_verify_checks_attestations(bucket: DirBucket, staged: StagedSet) -> None:
