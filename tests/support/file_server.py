@@ -28,6 +28,7 @@ class Behaviour:
         drop_after: bytes of a body after which the server ends a connection, `drops` times.
         pause: seconds before each 64 kB of a body.
         longer: difference of Content-Length from the real length.
+        length: whether responses have a Content-Length.
         answers: statuses of the first responses, before normal operation.
         broken: path -> status of all responses.
         holds: returns whether a connection stalls at an offset in a file until `released` is set.
@@ -42,6 +43,7 @@ class Behaviour:
     drops: int = 1_000_000
     pause: float = 0
     longer: int = 0
+    length: bool = True
     answers: list[int] = field(default_factory=list)
     broken: dict[str, int] = field(default_factory=dict)
     holds: Callable[[int], bool] = lambda _: False
@@ -101,7 +103,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = data[first : last + 1]
         if self.path.endswith("/"):
             self.send_header("Content-Type", "text/html")
-        self.send_header("Content-Length", str(len(body) + told.longer))
+        if told.length:
+            self.send_header("Content-Length", str(len(body) + told.longer))
         self.end_headers()
         limit = len(body)
         if told.drop_after and told.drops > 0 and limit > told.drop_after:
@@ -114,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
             piece = body[at : min(at + 65536, limit)]
             self.wfile.write(piece)
             told.sent += len(piece)
-        if told.longer:
+        if told.longer or not told.length:
             self.close_connection = True
 
     def _empty(self, status: int, **headers: str) -> None:

@@ -109,6 +109,44 @@ def test_download_refuses_file_that_changes(*, ranges: bool) -> None:
         fetched(told)
 
 
+@pytest.mark.parametrize(
+    ("more", "prefix", "words"),
+    [
+        ({}, DATA + b"x", "changed during the download"),
+        ({"ranges": False}, b"x", "changed during the download"),
+        ({"ranges": False, "length": False, "drop_after": 1000}, DATA[:2000], "the response ended"),
+    ],
+)
+def test_resumed_download_refuses_other_file(more: dict[str, Any], prefix: bytes, words: str) -> None:
+    with serving(behaviour(**more)) as told, pytest.raises(InputError, match=words):
+        fetched(told, len(prefix), prefix)
+
+
+def test_download_refuses_whole_file_for_a_range() -> None:
+    with serving(behaviour()) as told:
+
+        def end_ranges(_: int) -> bool:
+            told.ranges = False
+            return False
+
+        told.holds = end_ranges
+        with pytest.raises(InputError, match="no longer supports ranges"):
+            fetched(told)
+
+
+def test_download_of_short_ranges_ends() -> None:
+    with serving(behaviour(longer=-1)) as told:
+
+        def delete_late(_: int) -> bool:
+            if len(told.seen) > 200:
+                told.files.clear()
+            return False
+
+        told.holds = delete_late
+        with pytest.raises(InputError, match="ended too early"):
+            fetched(told)
+
+
 def test_download_interrupt_returns_at_once() -> None:
     policy = replace(QUICK, read=30)
     with serving(behaviour(pause=0.5)) as told:
