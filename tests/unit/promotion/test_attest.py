@@ -12,15 +12,17 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from ci_build import cli
 from core.errors import BucketError, MachineError, PromotionBlockedError, RequestError
-from promotion.attest import VerificationReport, attest, publisher_of, verify_files
+from promotion.attest import VerificationReport, attest, publisher_of, verify_files, with_identity
 from promotion.check import check
-from promotion.evidence.attestation_verification import identity_of
+from promotion.evidence.attestation_verification import _signer, identity_of
 from promotion.evidence.attestations import PUBLIC, AttestationReport
 from promotion.evidence.provenance import PUBLISH, STATEMENT_TYPE, provenance_name, provenance_problems
 from promotion.index.audit import verify
@@ -146,6 +148,7 @@ DAMAGE: list[Callable[[dict[str, Any]], object]] = [
     lambda b: b.update(version=2),
     lambda b: b.update(attestation_bundles=[]),
     lambda b: b["attestation_bundles"][0].pop("publisher"),
+    lambda b: b["attestation_bundles"][0]["publisher"].update(kind=None),
     lambda b: in_attestation(b).update(version=7),
     lambda b: in_attestation(b)["envelope"].update(signature=""),
     lambda b: in_attestation(b)["verification_material"].update(certificate=None),
@@ -189,6 +192,72 @@ def test_publisher_of_refuses_other_issuers() -> None:
         claims = {**GITLAB, **REFS, issuer: host}
         with pytest.raises(MachineError, match="not belong to a job of"):
             publisher_of(claims)
+
+
+# Signatures, with the optional packages replaced
+
+PACKAGES = (
+    "pypi_attestations",
+    "requests",
+    "sigstore._internal.fulcio",
+    "sigstore._internal.fulcio.client",
+    "sigstore._internal.rekor",
+    "sigstore.errors",
+    "sigstore.oidc",
+    "sigstore.sign",
+)
+
+
+@pytest.fixture
+def packages(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
+    replacement = MagicMock(AttestationError=ValueError)
+    for name in PACKAGES:
+        monkeypatch.setitem(sys.modules, name, replacement)
+    return replacement
+
+
+@pytest.mark.parametrize(("token", "error"), [(None, MachineError), ("token", RequestError)])
+def test_signing_needs_identity_and_service(
+    token: str | None,
+    error: type[Exception],
+    packages: MagicMock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packages.detect_credential.return_value = token
+    trust = SimpleNamespace(config=None)
+    monkeypatch.setattr("promotion.attest.load_trust", lambda _: trust)
+    with pytest.raises(error), with_identity():
+        pass
+
+
+SIGNED_TYPE = "application/vnd.in-toto+json"
+
+
+@pytest.mark.parametrize(
+    ("entries", "signed", "workflow", "problem"),
+    [
+        (1, (SIGNED_TYPE, b"statement"), "release.yml", ""),
+        (2, (SIGNED_TYPE, b"statement"), "release.yml", "exactly one entry"),
+        (1, ("text/plain", b"statement"), "release.yml", "is not the statement"),
+        (1, (SIGNED_TYPE, b"other"), "release.yml", "is not the statement"),
+        (1, (SIGNED_TYPE, b"statement"), "other.yml", "names the publisher"),
+    ],
+)
+@pytest.mark.usefixtures("packages")
+def test_signer_of_inconsistent_attestation_is_refused(
+    entries: int, signed: tuple[str, bytes], workflow: str, problem: str
+) -> None:
+    root = MagicMock()
+    root.verify_dsse.return_value = signed
+    publisher = SimpleNamespace(kind="GitHub", repository="owner/name", workflow=workflow)
+    attestation = MagicMock(certificate_claims={**GITHUB, **REFS})
+    attestation.verification_material.transparency_entries = ["entry"] * entries
+    attestation.envelope.statement = b"statement"
+    if not problem:
+        assert _signer(root, publisher, attestation) == ME
+        return
+    with pytest.raises(ValueError, match=problem):
+        _signer(root, publisher, attestation)
 
 
 # Attestations that cannot be verified

@@ -140,6 +140,16 @@ def test_collect_shards_refuses_unsigned_shard() -> None:
         collected(stored(shard_result(1, 1), signer=None))
 
 
+def test_collect_shards_refuses_signature_of_another_shard() -> None:
+    bucket, other = MemoryBucket(), MemoryBucket()
+    key = upload_shard(bucket, STAGED, "device", shard_result(1, 1), None)
+    signed = upload_shard(other, STAGED, "device", shard_result(2, 2), SIGNER)
+    data = other.get(f"{signed}.sig")
+    bucket.put_if_absent(f"{key}.sig", data, sha256=sha256_of(data))
+    with pytest.raises(GateError, match="signed with another key"):
+        collected(bucket)
+
+
 def test_collect_shards_refuses_shard_of_another_set() -> None:
     bucket = MemoryBucket()
     other = StagedSet(index="multi-arch", digest="b" * 64)
