@@ -386,7 +386,7 @@ _EDITS: list[tuple[str, str, Break]] = [
     ("requires-python-wrong", "excludes its Python", for_python("cp312", ">=3.13")),
     ("requirement-direct", "URL", field("Requires-Dist", "jaxlib @ https://example.org/jaxlib-1.2-py3-none-any.whl")),
     ("requirement-unexpected", "numpy", field("Requires-Dist", "jaxlib>=1.2", "numpy<1")),
-    ("jaxlib-unpinned", "marker", field("Requires-Dist", 'jaxlib>=1.2; python_version < "3"')),
+    ("jaxlib-unpinned", "marker", field("Requires-Dist", "jaxlib", 'jax; python_version < "3"')),
     ("jaxlib-unpinned", "extra", optional_jaxlib),
     ("extra-uninstallable", "distribution of nobody", dead_extra),
     ("entry-point-missing", "no file", lambda made: made.info.pop("entry_points.txt")),

@@ -8,11 +8,13 @@ import importlib.util
 import os
 import runpy
 import shutil
+import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -228,6 +230,16 @@ def test_setup_errors_have_one_sentence_and_exit_code(
     assert stopped.value.code == 18
     _, *lines = capsys.readouterr().err.splitlines()
     assert lines == ["ERROR: words of pip", "ci_build: error: pip could not."]
+
+
+def test_failed_program_of_setup_is_an_error(venv: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = MagicMock()
+    process = start.return_value.__enter__.return_value
+    process.stdout = ["ERROR: words of pip"]
+    process.returncode = 1
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with pytest.raises(venv.SetupError, match="pip failed"):
+        venv._run("pip failed.", "-m", "pip")
 
 
 def test_interpreter_outside_venv_does_not_loop(
