@@ -140,12 +140,10 @@ def load_spec(file: Path = COMPAT_FILE) -> tuple[tuple[JaxModule, ...], tuple[Do
 @cache
 def _parse(text: str) -> tuple[tuple[JaxModule, ...], tuple[DocumentedLibrary, ...]]:
     tables = tomllib.loads(text)
-    if tables.pop("schema") != _SCHEMA_VERSION:
+    if tables["schema"] != _SCHEMA_VERSION:
         raise ValueError(f"schema is not {_SCHEMA_VERSION}")
-    modules = tuple(JaxModule(**{**body, "checks": tuple(body["checks"])}) for body in tables.pop("module"))
-    libraries = tuple(DocumentedLibrary(**body) for body in tables.pop("library"))
-    if tables:
-        raise ValueError(f"{', '.join(tables)} is unknown")
+    modules = tuple(JaxModule(**{**row, "checks": tuple(row["checks"])}) for row in tables["module"])
+    libraries = tuple(DocumentedLibrary(**row) for row in tables["library"])
     return modules, libraries
 
 

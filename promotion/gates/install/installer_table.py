@@ -50,8 +50,7 @@ class LockedInstaller:
     def version(self) -> str:
         """Return its version according to the lock file."""
         found = re.search(r"^pip==(\S+)", self.lock.read_text(), re.MULTILINE)
-        if found is None:
-            raise AssertionError(f"{self.lock} does not contain pip")
+        assert found is not None, f"{self.lock} does not contain pip"
         return found[1]
 
 

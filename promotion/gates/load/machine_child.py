@@ -181,8 +181,7 @@ def import_first() -> None:
         except ImportError:  # jax does not need it in this release
             continue
     early = sorted(name for name in sys.modules if name.startswith(_NEVER_FIRST))
-    if early:
-        raise SystemExit(f"{', '.join(early)} were imported before the machine was simulated")
+    assert not early, f"{', '.join(early)} were imported before the machine was simulated"
 
 
 if __name__ == "__main__":
