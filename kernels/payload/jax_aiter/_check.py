@@ -21,7 +21,7 @@ def rank(operation: str, name: str, array: Any, shape: str) -> None:
         TypeError: the argument is not an array.
         ValueError: the array has another number of dimensions.
     """
-    if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+    if not hasattr(array, "dtype"):
         raise TypeError(f"{operation}: {name} is a {type(array).__name__}; it has to be an array of shape {shape}.")
     if array.ndim != shape.count(",") + 1:
         raise ValueError(f"{operation}: {name} has the shape {list(array.shape)}; it has to be {shape}.")

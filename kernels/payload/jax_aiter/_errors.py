@@ -6,7 +6,7 @@ class JaxAiterError(RuntimeError):
 
 
 class ManifestError(JaxAiterError):
-    """A damaged or inconsistent _kernels/manifest.json."""
+    """A damaged _kernels/manifest.json, or one of another schema."""
 
 
 class ModuleLoadError(JaxAiterError):

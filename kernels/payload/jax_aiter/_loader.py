@@ -62,8 +62,7 @@ class Loader:
         Raises:
             ModuleLoadError: a file is missing or changed, a symbol is missing, or a handler does not fit this jaxlib.
         """
-        if self.manifest is None:
-            raise ModuleLoadError(f"This package has no kernel modules: {self.root / 'manifest.json'} does not exist.")
+        assert self.manifest is not None
         with self._lock:
             for module in self.manifest.closure(name):
                 if module.name not in self._libraries:
@@ -113,10 +112,12 @@ class Loader:
                 f"{where} is for FFI API {_dotted(metadata.api)} {_captured(metadata.command_buffer)}; the manifest "
                 f"declares {_dotted(handler.api)} {_captured(handler.command_buffer)}."
             )
-        major, minor = framework_api()
-        if metadata.api[0] != major or metadata.api[1] > minor:
-            text = f"{where} is for FFI API {_dotted(metadata.api)}, but the installed jaxlib has {major}.{minor}."
-            raise ModuleLoadError(f"{text} Install a newer jaxlib, or a jax_aiter for this jaxlib.")
+        installed = framework_api()
+        if metadata.api > installed:
+            raise ModuleLoadError(
+                f"{where} is for FFI API {_dotted(metadata.api)}, but the installed jaxlib has "
+                f"{_dotted(installed)}. Install a newer jaxlib, or a jax_aiter for this jaxlib."
+            )
         return function
 
 

@@ -61,8 +61,10 @@ def check_gpus_without_a_common_number_of_units_have_no_row(kernels: Path) -> No
     assert "the GPUs differ in compute units" in reason("gemm", product, kernels, mixed).why
     mute = [FakeDevice("gfx942", core_count=None)]
     assert "the number of compute units is unknown" in reason("gemm", product, kernels, mute).why
-    with pytest.raises(BackendError, match="JAX_AITER_COMPUTE_UNITS=80 has to be a positive number"):
-        reason("gemm", product, kernels, mute, JAX_AITER_COMPUTE_UNITS="80")
+    for units, target in (("80", ""), ("0", "gfx942"), ("many", "gfx942")):
+        named = {"JAX_AITER_COMPUTE_UNITS": units, "JAX_AITER_TARGET": target}
+        with pytest.raises(BackendError, match=f"_UNITS={units} has to be a positive number"):
+            reason("gemm", product, kernels, mute, **named)
     # A forced backend needs no row, and takes the tuned kernel where there is one.
     forced = reason("gemm", Product(17, 256, 128), kernels, mute, JAX_AITER_BACKEND="aiter")
     assert (forced.backend, forced.kernel) == ("aiter", "")

@@ -77,8 +77,6 @@ def flash_attn_varlen(
     for name, value in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
         if not isinstance(value, int) or value < 0:
             raise ValueError(f"{_NAME}: {name} is {value!r}; it has to be an integer of 0 or more.")
-    if alibi_slopes is not None and getattr(alibi_slopes, "ndim", 1) != 1:
-        raise ValueError(f"{_NAME}: alibi_slopes has the shape {list(alibi_slopes.shape)}; it has to be (heads,).")
     slopes = _arguments.slopes(_NAME, alibi_slopes, 1, heads)
     cu_q = _arguments.cumulative(_NAME, "cu_seqlens_q", cu_seqlens_q, None, total_q, max_seqlen_q)
     count = cu_q.shape[0] - 1
