@@ -24,8 +24,6 @@ DURATIONS = ROOT / "tests" / "durations.json"
 NEWCOMER, CHANGE, NIGHTLY = "newcomer", "change", "nightly"
 TIERS = (NEWCOMER, CHANGE, NIGHTLY)
 TEST_FOLDERS = ("tests", "kernels/tests")
-UNRECORDED = 60.0
-"""Seconds that a file counts as long as none are recorded."""
 RECENT = 20
 """Commits that count as the change under test: a submission may have several."""
 
@@ -128,7 +126,7 @@ def distribute(
         units[unit].append(file)
     weights: dict[str, float] = {}
     for unit, members in units.items():
-        weights[unit] = sum(durations.get(file, 0.0) for file in members) or UNRECORDED
+        weights[unit] = sum(durations.get(file, 0.0) for file in members)
     shards: list[list[str]] = [[] for _ in range(count)]
     seconds = [0.0] * count
     for unit in sorted(units, key=lambda name: (-weights[name], name)):
@@ -159,8 +157,11 @@ def changed_recently(paths: Sequence[str]) -> bool:
 
 
 def problems(table: TierTable, files: Sequence[str], durations: Mapping[str, float]) -> list[str]:
-    """Return the violations of the rules of tiers: files without tier, stale rows, shards above the limit."""
+    """Return the violations of the rules of tiers: files without tier or seconds, stale rows, too long shards."""
     found = [f"{file} has no tier: add it to tests/tiers.toml" for file in files if table.tier(file) is None]
+    for file in files:
+        if table.tier(file) in (CHANGE, NIGHTLY) and file not in durations:
+            found.append(f"{file} has no recorded seconds: run python3 build/test --record {file}")
     found += [f"tests/tiers.toml: {row} matches no test file" for row in table.unused(files)]
     nightly = [file for file in files if table.tier(file) == NIGHTLY]
     for number, shard in enumerate(distribute(nightly, durations, table.shards, table.together), 1):
