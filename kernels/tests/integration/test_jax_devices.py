@@ -1,0 +1,16 @@
+"""Division of jax_aiter's operations between devices, with the real jax 0.10.2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kernels.tests.support.fake.lowered import Environment
+from kernels.tests.support.jax_checks import run_checks
+
+pytestmark = pytest.mark.network
+
+
+def test_checks_pass(environment: Environment, tmp_path: Path) -> None:
+    run_checks(environment("0.10.2"), tmp_path / "run", "check_devices.py")
