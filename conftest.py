@@ -1,4 +1,7 @@
-"""Fixtures of all tests, in `tests` and `kernels/tests`: real wheels, other Pythons, the guard against side effects."""
+"""Fixtures of all tests, in `tests` and `kernels/tests`.
+
+Real wheels, other Pythons, the guard against side effects.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +33,22 @@ from tests.support.tiers import NEWCOMER, Shard, TierPlugin, TierTable, file_of
 
 pytest.register_assert_rewrite("tests.support.bucket_contract")
 # Examples may take any time: a busy machine is not a failure.
-settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "steady", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("steady")
-# Options of the user must not affect the tests, and tests must not create or use the user's key.
+# Options of the user must not affect the tests, and tests must not create or use the
+# user's key.
 for _name in [name for name in os.environ if name.startswith("CI_BUILD_")]:
     del os.environ[_name]
 os.environ[SIGNING_KEY] = signing_key()
-if not os.access(next(folder for folder in user_cache_path("x").parents if folder.exists()), os.W_OK):
+if not os.access(
+    next(folder for folder in user_cache_path("x").parents if folder.exists()), os.W_OK
+):
     # Downloads of the tests need a writable folder.
-    os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir(), f"jax-rocm-release-tests-{os.getuid()}"))
+    os.environ["XDG_CACHE_HOME"] = str(
+        Path(tempfile.gettempdir(), f"jax-rocm-release-tests-{os.getuid()}")
+    )
 
 ROOT = Path(__file__).parent
 TESTS = ROOT / "tests"
@@ -71,11 +81,14 @@ def _is_side_effect(event: str) -> bool:
 
 
 class SideEffectError(BaseException):
-    """A refused side effect; a BaseException, so that the tested code cannot swallow it by accident."""
+    """A refused side effect.
+
+    A BaseException, so that the tested code cannot swallow it by accident.
+    """
 
 
 class _Guard:
-    """Audit hook that, while armed, records and refuses processes and network use of this interpreter."""
+    """Audit hook that, while armed, records and refuses processes and network use."""
 
     def __init__(self) -> None:
         self.armed = False
@@ -85,7 +98,10 @@ class _Guard:
         if self.armed and _is_side_effect(event):
             what = f"{event}{args!r}"[:300]
             self.seen.append(what)
-            raise SideEffectError(f"a unit test may not start processes or use the network, but this one did: {what}")
+            raise SideEffectError(
+                "a unit test may not start processes or use the network, but this one"
+                f" did: {what}"
+            )
 
 
 _guard = _Guard()
@@ -93,8 +109,10 @@ sys.addaudithook(_guard)
 
 
 @pytest.fixture(autouse=True)
-def no_side_effects(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Refuse processes, the network and the user's folders in unit tests, even if the tests swallow the errors."""
+def no_side_effects(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Refuse processes, the network and the user's folders in unit tests."""
     if not any(request.path.is_relative_to(folder) for folder in UNIT):
         yield
         return
@@ -104,12 +122,17 @@ def no_side_effects(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
         with pytest.MonkeyPatch.context() as patch:
             for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
                 own = hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:16]
-                patch.setenv(name, str(tmp_path_factory.getbasetemp() / name.lower() / own))
+                patch.setenv(
+                    name, str(tmp_path_factory.getbasetemp() / name.lower() / own)
+                )
             yield
     finally:
         _guard.armed = False
     if _guard.seen:
-        pytest.fail("a unit test may not start processes or use the network: " + "; ".join(_guard.seen))
+        pytest.fail(
+            "a unit test may not start processes or use the network: "
+            + "; ".join(_guard.seen)
+        )
 
 
 # Real wheels
@@ -124,10 +147,12 @@ def known_wheels() -> tuple[RealWheel, ...]:
 
 @pytest.fixture(scope="session")
 def real_wheel() -> Callable[..., Path]:
-    """Return `real_wheel(name, version, python="3.12") -> Path` for published wheels; treat the file as read-only.
+    """Return `real_wheel(name, version, python="3.12") -> Path` for published wheels.
 
-    pip downloads each wheel once from the user's package index into the user's cache folder. Every session verifies its
-    pinned sha256.
+    Treat the file as read-only.
+
+    pip downloads each wheel once from the user's package index into the user's cache
+    folder. Every session verifies its pinned sha256.
     """
 
     unreachable: dict[RealWheel, str] = {}
@@ -149,9 +174,16 @@ def real_wheel() -> Callable[..., Path]:
         return path
 
     def find(name: str, version: str, python: str = "3.12") -> Path:
-        found = [w for w in known_wheels() if (w.name, w.version) == (name, version) and w.python in ("", python)]
+        found = [
+            w
+            for w in known_wheels()
+            if (w.name, w.version) == (name, version) and w.python in ("", python)
+        ]
         if len(found) != 1:
-            raise LookupError(f"tests/data/real_wheels.toml has no {name} {version} for Python {python}")
+            raise LookupError(
+                f"tests/data/real_wheels.toml has no {name} {version} for Python"
+                f" {python}"
+            )
         return verified(found[0])
 
     return find
@@ -170,15 +202,46 @@ def _download(wheel: RealWheel, folder: Path) -> str:
     pin.write_text(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n")
     part = folder / "part"
     shutil.rmtree(part, ignore_errors=True)
-    argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check"]
-    argv += ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement", str(pin), "--dest", str(part)]
-    argv += ["--implementation", "cp", "--abi", f"cp{python.replace('.', '')}", "--python-version", python]
-    argv += [word for tag in sorted({tag.platform for tag in tags}) for word in ("--platform", tag)]
+    argv = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-input",
+        "--disable-pip-version-check",
+    ]
+    argv += [
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--require-hashes",
+        "--requirement",
+        str(pin),
+        "--dest",
+        str(part),
+    ]
+    argv += [
+        "--implementation",
+        "cp",
+        "--abi",
+        f"cp{python.replace('.', '')}",
+        "--python-version",
+        python,
+    ]
+    argv += [
+        word
+        for tag in sorted({tag.platform for tag in tags})
+        for word in ("--platform", tag)
+    ]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]
         if "DO NOT MATCH THE HASHES" in done.stderr:
-            pytest.fail(f"the package index serves another {wheel.filename} than the pinned one: {done.stderr.strip()}")
+            pytest.fail(
+                f"the package index serves another {wheel.filename} than the pinned"
+                f" one: {done.stderr.strip()}"
+            )
         return f"package index not reachable for {wheel.filename}: {last}"
     (part / wheel.filename).replace(folder / wheel.filename)
     shutil.rmtree(part)
@@ -190,10 +253,16 @@ def _download(wheel: RealWheel, folder: Path) -> str:
 
 @cache
 def find_pythons() -> dict[str, Path]:
-    """Return the interpreters of this machine by "major.minor": the running one, then pyenv's, then those on PATH."""
+    """Return the interpreters of this machine by "major.minor".
+
+    The running one, then pyenv's, then those on PATH.
+    """
     version = "{}.{}".format(*sys.version_info[:2])
     found = {version: Path(sys.executable)}
-    names = {f"{v[0]}.{v[1]}": f"python{v[0]}.{v[1]}" for v in [(2, 7), *((3, minor) for minor in range(6, 16))]}
+    names = {
+        f"{v[0]}.{v[1]}": f"python{v[0]}.{v[1]}"
+        for v in [(2, 7), *((3, minor) for minor in range(6, 16))]
+    }
     for key, name in names.items():
         pyenv = sorted(Path.home().glob(f".pyenv/versions/{key}.*/bin/{name}"))
         on_path = shutil.which(name)
@@ -204,15 +273,21 @@ def find_pythons() -> dict[str, Path]:
 
 
 def _answers(python: Path, version: str) -> bool:
-    # pyenv's shims are on PATH for versions that are not active; those exit with an error.
+    # pyenv's shims are on PATH for versions that are not active; those exit with an
+    # error.
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [python, "-c", code], capture_output=True, text=True, check=False
+    )
     return done.returncode == 0 and done.stdout.strip() == version
 
 
 @pytest.fixture(scope="session")
 def pythons() -> dict[str, Path]:
-    """Return interpreters by "major.minor", such as {"3.11": …, "3.12": …}, including the running one."""
+    """Return interpreters by "major.minor", such as {"3.11": …, "3.12".
+
+    …}, including the running one.
+    """
     return find_pythons()
 
 
@@ -227,7 +302,10 @@ def pinned_python(pythons: dict[str, Path]) -> str:
 
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """Return a folder that all workers of pytest-xdist share in this run; writers must hold a lock."""
+    """Return a folder that all workers of pytest-xdist share in this run.
+
+    Writers must hold a lock.
+    """
     base = tmp_path_factory.getbasetemp()
     folder = (base if worker_id == "master" else base.parent) / "shared"
     folder.mkdir(exist_ok=True)
@@ -236,7 +314,7 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> P
 
 @pytest.fixture(scope="session")
 def work_cache(shared_folder: Path) -> Path:
-    """Return a cache folder for `ci_build` that all tests share, so that inputs and steps are created once."""
+    """Return a cache folder for `ci_build` that all tests share."""
     folder = shared_folder / "work-cache"
     folder.mkdir(exist_ok=True)
     return folder
@@ -244,32 +322,49 @@ def work_cache(shared_folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def memory() -> Iterator[Path | None]:
-    """Provide a folder in memory, which takes a third of the time of a disk for small files; None without space."""
-    usable = os.access(SHARED_MEMORY, os.W_OK) and shutil.disk_usage(SHARED_MEMORY).free >= LEAST
-    # Containers often mount it without the right to run programs, which tests write too.
+    """Provide a folder in memory, which takes a third of the time of a disk for small files.
+
+    None without space.
+    """
+    usable = (
+        os.access(SHARED_MEMORY, os.W_OK)
+        and shutil.disk_usage(SHARED_MEMORY).free >= LEAST
+    )
+    # Containers often mount it without the right to run programs, which tests write
+    # too.
     if not usable or os.statvfs(SHARED_MEMORY).f_flag & os.ST_NOEXEC:
         yield None
         return
     for old in SHARED_MEMORY.glob(f"{MEMORY_PREFIX}-*-*"):
         if not Path("/proc", old.name.split("-")[-2]).exists():
             shutil.rmtree(old, ignore_errors=True)  # of a killed run
-    with tempfile.TemporaryDirectory(prefix=f"{MEMORY_PREFIX}-{os.getpid()}-", dir=SHARED_MEMORY) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix=f"{MEMORY_PREFIX}-{os.getpid()}-", dir=SHARED_MEMORY
+    ) as folder:
         yield Path(folder)
 
 
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """Provide an empty folder, in memory if possible: ext4 takes long to create files where others were deleted.
+    """Provide an empty folder, in memory if possible.
 
-    Temporary files of the tested code are then in memory, too. Tests of later tiers, and those with published wheels,
-    have pytest's folder on a disk.
+    Ext4 takes long to create files where others were deleted.
+
+    Temporary files of the tested code are then in memory, too. Tests of later tiers,
+    and those with published wheels, have pytest's folder on a disk.
     """
-    large = _needs_network(request.node) or TierTable.load().tier(file_of(request.node)) != NEWCOMER
+    large = (
+        _needs_network(request.node)
+        or TierTable.load().tier(file_of(request.node)) != NEWCOMER
+    )
     memory = None if large else request.getfixturevalue("memory")
     if memory is None:
         yield request.getfixturevalue("tmp_path")  # the fixture that this one replaces
         return
-    with tempfile.TemporaryDirectory(dir=memory) as folder, pytest.MonkeyPatch.context() as patch:
+    with (
+        tempfile.TemporaryDirectory(dir=memory) as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         patch.setenv("TMPDIR", str(memory))
         patch.setattr(tempfile, "tempdir", str(memory))
         yield Path(folder)
@@ -280,7 +375,10 @@ def tmp_path(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def left_out(pytestconfig: pytest.Config) -> Callable[[str, str], None]:
-    """Return `left_out(what, why)`, which lists an omission that another check covers; it does not fail the session."""
+    """Return `left_out(what, why)`, which lists an omission that another check covers.
+
+    It does not fail the session.
+    """
     plugin = pytestconfig.pluginmanager.get_plugin("left-out")
     assert isinstance(plugin, LeftOut)
     return plugin.notes.__setitem__
@@ -288,25 +386,37 @@ def left_out(pytestconfig: pytest.Config) -> Callable[[str, str], None]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options that `build/test` passes on."""
-    parser.addoption("--offline", action="store_true", help="leave out the tests that need the network")
+    parser.addoption(
+        "--offline",
+        action="store_true",
+        help="leave out the tests that need the network",
+    )
     parser.addoption("--tier", default="", help="run the tests of this tier only")
-    parser.addoption("--shard", default="", metavar="K/N", help="part of the nightly tier")
+    parser.addoption(
+        "--shard", default="", metavar="K/N", help="part of the nightly tier"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the collector of omissions and the selection of a tier."""
-    # A background job of a shell ignores SIGINT, and so would all processes that tests start and interrupt.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    # A background job of a shell ignores SIGINT, and so would all processes that tests
+    # start and interrupt.
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        and threading.current_thread() is threading.main_thread()
+    ):
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(LeftOut(config), "left-out")
     shard = config.getoption("shard")
-    selection = TierPlugin(config.getoption("tier"), Shard.parse(shard) if shard else None)
+    selection = TierPlugin(
+        config.getoption("tier"), Shard.parse(shard) if shard else None
+    )
     config.pluginmanager.register(selection, "tiers")
 
 
 @pytest.fixture(autouse=True, scope="module")
 def frozen_objects() -> None:
-    """Exempt the objects of earlier modules from garbage collections, which would take a twelfth of the time."""
+    """Exempt the objects of earlier modules from garbage collections, to save time."""
     gc.freeze()
 
 
@@ -317,7 +427,7 @@ def pytest_sessionfinish() -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Import all modules without garbage collections, which take half of the time, and exempt them from later ones."""
+    """Import all modules without garbage collections, and exempt them from later ones."""
     gc.disable()
     try:
         return (yield)
@@ -326,8 +436,13 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Omit the tests that need the network with --offline; a test that uses a real wheel needs it, marked or not."""
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Omit the tests that need the network with --offline.
+
+    A test that uses a real wheel needs it, marked or not.
+    """
     if not config.getoption("offline"):
         return
     left_out = config.pluginmanager.get_plugin("left-out")
@@ -336,4 +451,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _needs_network(item: pytest.Item) -> bool:
-    return item.get_closest_marker("network") is not None or "real_wheel" in getattr(item, "fixturenames", ())
+    return item.get_closest_marker("network") is not None or "real_wheel" in getattr(
+        item, "fixturenames", ()
+    )

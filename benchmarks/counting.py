@@ -23,7 +23,9 @@ class Traffic:
     received: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def add(self, *, requests: int = 0, copies: int = 0, sent: int = 0, received: int = 0) -> None:
+    def add(
+        self, *, requests: int = 0, copies: int = 0, sent: int = 0, received: int = 0
+    ) -> None:
         """Add to the counters, thread-safe."""
         with self._lock:
             self.requests += requests
@@ -33,14 +35,18 @@ class Traffic:
 
 
 def counted(bucket: Bucket) -> tuple[Bucket, Traffic]:
-    """Return a bucket that counts its calls, and the counters; a listing is one request for each 1,000 keys."""
+    """Return a bucket that counts its calls, and the counters.
+
+    A listing is one request for each 1,000 keys.
+    """
     traffic = Traffic()
     return cast("Bucket", _CountedBucket(bucket, traffic)), traffic
 
 
 class _CountedBucket:
     def __init__(self, bucket: Bucket, traffic: Traffic) -> None:
-        self._bucket, self._traffic = bucket, traffic
+        self._bucket = bucket
+        self._traffic = traffic
 
     def __getattr__(self, name: str) -> object:
         method = getattr(self._bucket, name)
@@ -69,7 +75,8 @@ class _CountedBucket:
 
 class _CountedStream:
     def __init__(self, stream: BinaryIO, traffic: Traffic) -> None:
-        self._stream, self._traffic = stream, traffic
+        self._stream = stream
+        self._traffic = traffic
 
     def read(self, size: int = -1) -> bytes:
         data = self._stream.read(size)
@@ -88,7 +95,10 @@ class _CountedStream:
 
 @contextlib.contextmanager
 def watch(bucket: Bucket, otherwise: Traffic) -> Iterator[Traffic]:
-    """Count the requests that the client library sends to an S3 store; for other buckets, yield `otherwise`."""
+    """Count the requests that the client library sends to an S3 store.
+
+    For other buckets, yield `otherwise`.
+    """
     client = getattr(bucket, "_client", None)
     if client is None:
         yield otherwise
@@ -96,9 +106,17 @@ def watch(bucket: Bucket, otherwise: Traffic) -> Iterator[Traffic]:
     traffic = Traffic()
 
     def sending(request: Any, event_name: str, **_: object) -> None:  # noqa: ANN401 - of botocore
-        # Do not count the copy that checks, once per process, whether the store honours conditions on copies.
-        copied = event_name.endswith(("CopyObject", "UploadPartCopy")) and "/_probes/" not in request.url
-        traffic.add(requests=1, copies=copied, sent=int(request.headers.get("Content-Length", 0)))
+        # Do not count the copy that checks, once per process, whether the store honours
+        # conditions on copies.
+        copied = (
+            event_name.endswith(("CopyObject", "UploadPartCopy"))
+            and "/_probes/" not in request.url
+        )
+        traffic.add(
+            requests=1,
+            copies=copied,
+            sent=int(request.headers.get("Content-Length", 0)),
+        )
 
     def received(response_dict: Any, **_: object) -> None:  # noqa: ANN401 - of botocore
         traffic.add(received=int(response_dict["headers"].get("content-length", 0)))

@@ -1,4 +1,7 @@
-"""Child processes of `benchmarks.fetch`: the generator of the tarball, the server, and the cases of ci_build."""
+"""Child processes of `benchmarks.fetch`.
+
+The generator of the tarball, the server, and the cases of ci_build.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ PARTS = (
     ("share/miopen/db/gfx942130_{}.db", 10, 0.08, 0o644),
     ("share/doc/part/page{}.html", 500, 0.02, 0o644),
 )
-"""Files of a synthetic ROCm: name pattern, number per GB of the whole tree, share of the tree's bytes, mode.
+"""Files of a synthetic ROCm.
+
+Name pattern, number per GB of the whole tree, share of the tree's bytes, mode.
 
 A build needs 28 % of the bytes; the rest is only needed at run time.
 """
@@ -35,12 +40,17 @@ def make_tarball(path: Path, gigabytes: float) -> None:
     # Only this child process needs isal.
     from isal import igzip
 
-    chance, files, total = random.Random(1), 0, 0
+    chance = random.Random(1)
+    files = 0
+    total = 0
     pool = b"".join(_programs())
     opened = igzip.open(path, "wb", compresslevel=3)  # type: ignore[no-untyped-call]
     with opened as out, tarfile.open(fileobj=out, mode="w|") as tar:
         for pattern, files_per_gb, share, mode in PARTS:
-            weights = [chance.lognormvariate(0, 1) for _ in range(max(1, int(files_per_gb * gigabytes)))]
+            weights = [
+                chance.lognormvariate(0, 1)
+                for _ in range(max(1, int(files_per_gb * gigabytes)))
+            ]
             for number, weight in enumerate(weights):
                 info = tarfile.TarInfo(f"./{pattern.format(number)}")
                 info.size = int(weight / sum(weights) * share * gigabytes * 1e9)
@@ -50,15 +60,26 @@ def make_tarball(path: Path, gigabytes: float) -> None:
                 while len(data) < info.size:
                     data += pool[: info.size - len(data)]
                 tar.addfile(info, io.BytesIO(data))
-                files, total = files + 1, total + info.size
-    print(f"{files} files, {total / 1e9:.2f} GB, as .tar.gz {path.stat().st_size / 1e9:.2f} GB")
+                files += 1
+                total += info.size
+    print(
+        f"{files} files, {total / 1e9:.2f} GB, as .tar.gz {path.stat().st_size / 1e9:.2f} GB"
+    )
 
 
 def _programs() -> Iterator[bytes]:
     """Yield real machine code, from the largest programs and libraries of this Python."""
     places = {Path(sys.prefix), Path(sys.base_prefix) / "lib"}
-    paths = [path for place in places for pattern in ("bin/*", "**/*.so*") for path in place.glob(pattern)]
-    programs = sorted({path.resolve() for path in paths if path.is_file()}, key=lambda path: path.stat().st_size)
+    paths = [
+        path
+        for place in places
+        for pattern in ("bin/*", "**/*.so*")
+        for path in place.glob(pattern)
+    ]
+    programs = sorted(
+        {path.resolve() for path in paths if path.is_file()},
+        key=lambda path: path.stat().st_size,
+    )
     for path in programs[-12:]:
         with path.open("rb") as file:
             yield file.read(8 << 20)
@@ -80,7 +101,11 @@ def serve(file: Path) -> None:
                 self.send_error(404)
                 return
             match = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
-            first, last = (int(match[1]), min(int(match[2]), size - 1)) if match else (0, size - 1)
+            first, last = (
+                (int(match[1]), min(int(match[2]), size - 1))
+                if match
+                else (0, size - 1)
+            )
             self.send_response(206 if match else 200)
             if match:
                 self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
@@ -90,7 +115,9 @@ def serve(file: Path) -> None:
             self.wfile.flush()
             with file.open("rb") as data:
                 while first <= last:
-                    first += os.sendfile(self.connection.fileno(), data.fileno(), first, last + 1 - first)
+                    first += os.sendfile(
+                        self.connection.fileno(), data.fileno(), first, last + 1 - first
+                    )
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
@@ -113,7 +140,9 @@ def fetch(url: str, folder: Path, *, full: bool, keep: bool, sha256: str) -> Non
     from core.http.client import Client
     from core.report import Reporter
 
-    store = RocmStore(folder / "store", progress=Reporter(terminal=False), keep_tarballs=keep)
+    store = RocmStore(
+        folder / "store", progress=Reporter(terminal=False), keep_tarballs=keep
+    )
     name = url.rpartition("/")[2]
     tree = store.from_url(Client(), url, name, selection(full=full), sha256=sha256)
     print(sum(item.size for item in tree.contents.values() if item.taken))
@@ -126,4 +155,10 @@ if __name__ == "__main__":
         case ["serve", path]:
             serve(Path(path))
         case ["fetch", address, place, what, how, digest]:
-            fetch(address, Path(place), full=what == "full", keep=how == "keep", sha256=digest)
+            fetch(
+                address,
+                Path(place),
+                full=what == "full",
+                keep=how == "keep",
+                sha256=digest,
+            )

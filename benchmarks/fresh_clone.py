@@ -1,10 +1,14 @@
-"""The two commands of the README in a fresh clone: wall and CPU time of the main job and of the newcomer's tests.
+"""The two commands of the README in a fresh clone.
 
-    python -m benchmarks.fresh_clone [--only release|tests] [--json FILE] [--check] [--markdown]
+Wall and CPU time of the main job and of the newcomer's tests.
 
-The clone has the last commit of this checkout. The main job's cache is new, but pip and uv have the files that an
-earlier run downloaded, which is not measured. The limit is the CPU time of the programs that the command starts, such
-as XLA, pip, uv and Python with jax; for the wall time, it is divided by the number of CPUs.
+    python -m benchmarks.fresh_clone [--only release|tests] [--json FILE] [--check]
+    [--markdown]
+
+The clone has the last commit of this checkout. The main job's cache is new, but pip and
+uv have the files that an earlier run downloaded, which is not measured. The limit is
+the CPU time of the programs that the command starts, such as XLA, pip, uv and Python
+with jax; for the wall time, it is divided by the number of CPUs.
 """
 
 from __future__ import annotations
@@ -36,9 +40,19 @@ RUNS = {
         ("again", "again, with a new bucket", (*RELEASE, "--bucket=again"), 30.0),
         ("same", "again, with the same bucket", (*RELEASE, "--bucket=again"), None),
     ),
-    "tests": (("tests", "the newcomer's tests in a fresh clone", ("python3", "build/test"), 300.0),),
+    "tests": (
+        (
+            "tests",
+            "the newcomer's tests in a fresh clone",
+            ("python3", "build/test"),
+            300.0,
+        ),
+    ),
 }
-"""Group -> key, title, command and goal in seconds of each run, in order; a group has its own clone and cache."""
+"""Group -> key, title, command and goal in seconds of each run, in order.
+
+A group has its own clone and cache.
+"""
 
 
 def goals(costs: dict[str, tuple[Cost, Cost]]) -> list[Figure]:
@@ -57,15 +71,26 @@ def run(group: str, base: Path) -> dict[str, tuple[Cost, Cost]]:
     Raises:
         FailedError: a command failed.
     """
-    clone, cache, costs = base / group, base / f"{group}-cache", dict[str, tuple[Cost, Cost]]()
+    clone = base / group
+    cache = base / f"{group}-cache"
+    costs = dict[str, tuple[Cost, Cost]]()
     for folder in (clone, cache):
         shutil.rmtree(folder, ignore_errors=True)
-    environment = {**os.environ, **({"CI_BUILD_CACHE_DIR": str(cache)} if group == "release" else {})}
-    measure(("git", "clone", "--quiet", str(ROOT), str(clone)), folder=base, log=base / "clone.log")
+    environment = {
+        **os.environ,
+        **({"CI_BUILD_CACHE_DIR": str(cache)} if group == "release" else {}),
+    }
+    measure(
+        ("git", "clone", "--quiet", str(ROOT), str(clone)),
+        folder=base,
+        log=base / "clone.log",
+    )
     for key, title, argv, _ in RUNS[group]:
         note(f"{title} ...")
         with programs_limit() as limit:
-            cost, _ = measure(argv, folder=clone, log=base / f"{key}.log", environment=environment)
+            cost, _ = measure(
+                argv, folder=clone, log=base / f"{key}.log", environment=environment
+            )
         costs[key] = cost, limit(cost)
     return costs
 
@@ -86,7 +111,12 @@ def main() -> int:
             except FailedError as error:
                 note(f"{error}")
                 return 1
-    return report(given, goals(costs), "", **{key: asdict(cost) for key, (cost, _) in costs.items()})
+    return report(
+        given,
+        goals(costs),
+        "",
+        **{key: asdict(cost) for key, (cost, _) in costs.items()},
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""Time of the device gate's harness and of plain pytest on the smoke suite, and balance of the harness's shards.
+"""Time of the device gate's harness and of plain pytest, and balance of the shards.
 
-    python -m benchmarks.gate [--python PATH] [--rounds N] [--tests FILE …] [--json FILE] [--check]
+    python -m benchmarks.gate [--python PATH] [--rounds N] [--tests FILE …] [--json
+    FILE] [--check]
 
-Runs `pytest -n 2` and the harness with two workers in turn, on eight virtual devices of the CPU, and compares the
-fastest run of each. The shards for four runners are computed from the durations of one run, and evaluated with the
-durations of the next run. The Python needs jax, pytest and pytest-xdist; without --python, an environment is created
+Runs `pytest -n 2` and the harness with two workers in turn, on eight virtual devices of
+the CPU, and compares the fastest run of each. The shards for four runners are computed
+from the durations of one run, and evaluated with the durations of the next run. The
+Python needs jax, pytest and pytest-xdist; without --python, an environment is created
 from the user's index.
 """
 
@@ -21,7 +23,17 @@ from pathlib import Path
 
 from uv import find_uv_bin
 
-from benchmarks.measure import Cost, FailedError, Figure, compared, measure, note, option_parser, report, table
+from benchmarks.measure import (
+    Cost,
+    FailedError,
+    Figure,
+    compared,
+    measure,
+    note,
+    option_parser,
+    report,
+    table,
+)
 from ci_build.cli.options.environment import child_environment
 from core.defaults import defaults
 from core.process import HostRunner, merge_environment
@@ -35,18 +47,25 @@ from promotion.gates.device.sessions.plan import RunPlan
 from promotion.gates.device.shards import split_tests
 from promotion.gates.device.suite import smoke_suite
 
-WORKERS, SHARDS = 2, 4
-OVERHEAD_PERCENT, UNEVEN_PERCENT = 5.0, 10.0
+WORKERS = 2
+SHARDS = 4
+OVERHEAD_PERCENT = 5.0
+UNEVEN_PERCENT = 10.0
 
 
-def uneven(before: Mapping[str, float], after: Mapping[str, float], count: int) -> float:
+def uneven(
+    before: Mapping[str, float], after: Mapping[str, float], count: int
+) -> float:
     """Return by how many per cent the longest shard exceeds the ideal duration.
 
     Args:
         before: durations that the shards were computed from.
         after: actual durations.
     """
-    loads = [sum(after.get(test, 0.0) for test in part) for part in split_tests(after, before, count)]
+    loads = [
+        sum(after.get(test, 0.0) for test in part)
+        for part in split_tests(after, before, count)
+    ]
     ideal = max(sum(loads) / count, max(after.values(), default=0.0))
     return 100 * (max(loads) / ideal - 1) if ideal else 0.0
 
@@ -56,20 +75,36 @@ def goals(plain: Sequence[Cost], ours: Sequence[Cost], shards: float) -> list[Fi
     fastest = [min(runs, key=lambda run: run.wall) for runs in (ours, plain)]
     longest = f"extra time of the longest of {SHARDS} shards over the ideal"
     return [
-        *compared("the harness, and plain pytest", *fastest, times=1 / (1 + OVERHEAD_PERCENT / 100)),
+        *compared(
+            "the harness, and plain pytest",
+            *fastest,
+            times=1 / (1 + OVERHEAD_PERCENT / 100),
+        ),
         Figure(what=longest, ours=shards, most=UNEVEN_PERCENT, unit="%", limit=0),
     ]
 
 
 def run_plain(python: Path, suite: Suite, env: Mapping[str, str], folder: Path) -> Cost:
     """Run plain pytest and return its cost."""
-    words = ("-m", "pytest", "-q", f"--numprocesses={WORKERS}", "-p", "no:cacheprovider", "--tb=short")
+    words = (
+        "-m",
+        "pytest",
+        "-q",
+        f"--numprocesses={WORKERS}",
+        "-p",
+        "no:cacheprovider",
+        "--tb=short",
+    )
     argv = [str(python), *words, *suite.files]
     environment = merge_environment(child_environment(), env)
-    return measure(argv, folder=suite.root, log=folder / "pytest.log", environment=environment)[0]
+    return measure(
+        argv, folder=suite.root, log=folder / "pytest.log", environment=environment
+    )[0]
 
 
-def run_harness(python: Path, suite: Suite, env: Mapping[str, str], folder: Path) -> tuple[Cost, dict[str, float]]:
+def run_harness(
+    python: Path, suite: Suite, env: Mapping[str, str], folder: Path
+) -> tuple[Cost, dict[str, float]]:
     """Run the harness and return its cost and the durations of its tests."""
     environ = child_environment()
     lent = leases(JaxPlatform.CPU, (), detect_allotment(environ), workers=WORKERS)
@@ -80,12 +115,21 @@ def run_harness(python: Path, suite: Suite, env: Mapping[str, str], folder: Path
         passes=(Pass(name="all", marks="", leases=lent),),
         identity="benchmark",
     )
-    began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    began = time.perf_counter()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     report = Harness(HostRunner(environ), work, folder).run()
-    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    bad = [result for result in report.results if result.verdict not in (TestVerdict.PASSED, TestVerdict.SKIPPED)]
+    wall = time.perf_counter() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    bad = [
+        result
+        for result in report.results
+        if result.verdict not in (TestVerdict.PASSED, TestVerdict.SKIPPED)
+    ]
     if bad or report.problems:
-        raise FailedError(f"The harness failed: problems {report.problems}, tests {[result.id for result in bad]}")
+        raise FailedError(
+            f"The harness failed: problems {report.problems}, tests"
+            f" {[result.id for result in bad]}"
+        )
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     cost = Cost(wall=wall, cpu=cpu, peak_mib=after.ru_maxrss / 1024)
     return cost, {result.id: result.seconds for result in report.results}
@@ -93,23 +137,59 @@ def run_harness(python: Path, suite: Suite, env: Mapping[str, str], folder: Path
 
 def make_python(folder: Path) -> Path:
     """Create an environment with jax from the package index and the gate's packages."""
-    uv, python = find_uv_bin(), folder / "bin" / "python"
+    uv = find_uv_bin()
+    python = folder / "bin" / "python"
     version = defaults()["build"]["jax_version"]
     for words in (
         ("venv", "--quiet", f"--python={sys.executable}", str(folder)),
-        ("pip", "install", "--quiet", f"--python={python}", f"jax=={version}", f"jaxlib=={version}"),
-        ("pip", "install", "--quiet", f"--python={python}", "--require-hashes", "--no-deps", f"--requirement={LOCK}"),
+        (
+            "pip",
+            "install",
+            "--quiet",
+            f"--python={python}",
+            f"jax=={version}",
+            f"jaxlib=={version}",
+        ),
+        (
+            "pip",
+            "install",
+            "--quiet",
+            f"--python={python}",
+            "--require-hashes",
+            "--no-deps",
+            f"--requirement={LOCK}",
+        ),
     ):
         subprocess.run([uv, *words], check=True)
     return python
 
 
 def main() -> int:
-    """Run plain pytest and the harness in turn; return 1 if --check was given and a goal was missed."""
+    """Run plain pytest and the harness in turn.
+
+    Return 1 if --check was given and a goal was missed.
+    """
     parser = option_parser(__doc__)
-    parser.add_argument("--python", type=Path, metavar="PATH", help="Python with jax  [default: a new environment]")
-    parser.add_argument("--rounds", type=int, default=2, metavar="N", help="runs of each, at least 2  [default: 2]")
-    parser.add_argument("--tests", nargs="*", default=[], metavar="FILE", help="files of the suite  [default: all]")
+    parser.add_argument(
+        "--python",
+        type=Path,
+        metavar="PATH",
+        help="Python with jax  [default: a new environment]",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=2,
+        metavar="N",
+        help="runs of each, at least 2  [default: 2]",
+    )
+    parser.add_argument(
+        "--tests",
+        nargs="*",
+        default=[],
+        metavar="FILE",
+        help="files of the suite  [default: all]",
+    )
     given = parser.parse_args()
     suite = smoke_suite(given.tests)
     plain: list[Cost] = []
@@ -117,10 +197,17 @@ def main() -> int:
     durations: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory(prefix="gate-benchmark-") as name:
         folder = Path(name)
-        kept = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
+        kept = {
+            "PYTHONDONTWRITEBYTECODE": "",
+            "PYTHONPYCACHEPREFIX": str(folder / "bytecode"),
+        }
         env = {**base_env(JaxPlatform.CPU, {}), **kept}
         try:
-            python = given.python.absolute() if given.python else make_python(folder / "venv")
+            python = (
+                given.python.absolute()
+                if given.python
+                else make_python(folder / "venv")
+            )
             for number in range(max(2, given.rounds)):
                 note(f"round {number + 1}: plain pytest ...")
                 plain.append(run_plain(python, suite, env, folder))
@@ -131,8 +218,12 @@ def main() -> int:
         except FailedError as error:
             note(f"{error}")
             return 1
-    runs = [("plain pytest", cost) for cost in plain] + [("the harness", cost) for cost in ours]
-    figures = table(("", "wall s", "cpu s"), [(what, cost.wall, cost.cpu) for what, cost in runs])
+    runs = [("plain pytest", cost) for cost in plain] + [
+        ("the harness", cost) for cost in ours
+    ]
+    figures = table(
+        ("", "wall s", "cpu s"), [(what, cost.wall, cost.cpu) for what, cost in runs]
+    )
     return report(
         given,
         goals(plain, ours, uneven(durations[-2], durations[-1], SHARDS)),

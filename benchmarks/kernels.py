@@ -1,9 +1,13 @@
-"""Time and size of `ci_build kernels build`: every module for two targets, again, and with one more target.
+"""Time and size of `ci_build kernels build`.
 
-    python -m benchmarks.kernels [--targets GFX,...] [--more GFX] [--json FILE] [--check] [--work FOLDER]
+Every module for two targets, again, and with one more target.
 
-The cache is temporary. The first build downloads; the second one has only these downloads, on two cores, and has a time
-limit. Of the builds with nothing to do, the median of five counts.
+    python -m benchmarks.kernels [--targets GFX,...] [--more GFX] [--json FILE]
+    [--check] [--work FOLDER]
+
+The cache is temporary. The first build downloads; the second one has only these
+downloads, on two cores, and has a time limit. Of the builds with nothing to do, the
+median of five counts.
 """
 
 from __future__ import annotations
@@ -19,7 +23,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import ROOT, Cost, Figure, measure, note, option_parser, report, table
+from benchmarks.measure import (
+    ROOT,
+    Cost,
+    Figure,
+    measure,
+    note,
+    option_parser,
+    report,
+    table,
+)
 
 CI_BUILD = ROOT / "build" / "ci_build"
 TARGETS = "gfx942,gfx950"
@@ -51,16 +64,31 @@ class Run:
 
 def goals(runs: Mapping[str, Run], more: str) -> list[Figure]:
     """Return the judged figures; `more` is the target that the last build adds."""
-    others = [label for label in runs["more"].made if not label.endswith(f" for {more}")]
+    others = [
+        label for label in runs["more"].made if not label.endswith(f" for {more}")
+    ]
     walls = {"cold": None, "warm": 180.0, "again": 1.0, "more": None}
     return [
         *(
-            Figure(what=f"{runs[key].what}: time", ours=runs[key].cost.wall, unit="s", most=limit)
+            Figure(
+                what=f"{runs[key].what}: time",
+                ours=runs[key].cost.wall,
+                unit="s",
+                most=limit,
+            )
             for key, limit in walls.items()
         ),
         Figure(what="wheel", ours=runs["warm"].size / 1e6, unit="MB", most=10.0),
-        Figure(what="modules that the wheel lacks", ours=len(runs["warm"].missing), most=0.0),
-        Figure(what="steps run by the build with nothing to do", ours=len(runs["again"].made), most=0.0),
+        Figure(
+            what="modules that the wheel lacks",
+            ours=len(runs["warm"].missing),
+            most=0.0,
+        ),
+        Figure(
+            what="steps run by the build with nothing to do",
+            ours=len(runs["again"].made),
+            most=0.0,
+        ),
         Figure(what=f"steps run for {more}", ours=len(runs["more"].made), least=1.0),
         Figure(what="steps run for other targets with it", ours=len(others), most=0.0),
     ]
@@ -69,22 +97,49 @@ def goals(runs: Mapping[str, Run], more: str) -> list[Figure]:
 def build(what: str, targets: str, folder: Path) -> Run:
     """Run a build into `folder/out` with the cache `folder/cache`."""
     before = stored(folder)
-    argv = [sys.executable, str(CI_BUILD), "kernels", "build", f"--targets={targets}", "--json"]
+    argv = [
+        sys.executable,
+        str(CI_BUILD),
+        "kernels",
+        "build",
+        f"--targets={targets}",
+        "--json",
+    ]
     argv += [f"--out={folder / 'out'}", f"--cache-dir={folder / 'cache'}"]
     cost, output = measure(argv, folder=ROOT, log=folder / "log")
     told: dict[str, Any] = json.loads(output)
-    made = tuple(sorted(label for key, label in stored(folder).items() if key not in before))
+    made = tuple(
+        sorted(label for key, label in stored(folder).items() if key not in before)
+    )
     found = told["steps"]["found"]
     if len(made) != told["steps"]["made"]:
-        raise SystemExit(f"The build reports {told['steps']['made']} steps, but the cache has {len(made)} new results.")
-    note(f"{what}: {cost.wall:.1f} s, {cost.cpu:.1f} s of CPU, {len(made)} steps made, {found} found")
-    return Run(what=what, cost=cost, made=made, found=found, size=told["size"], missing=tuple(told["missing"]))
+        raise SystemExit(
+            f"The build reports {told['steps']['made']} steps, but the cache has"
+            f" {len(made)} new results."
+        )
+    note(
+        f"{what}: {cost.wall:.1f} s, {cost.cpu:.1f} s of CPU, {len(made)} steps made,"
+        f" {found} found"
+    )
+    return Run(
+        what=what,
+        cost=cost,
+        made=made,
+        found=found,
+        size=told["size"],
+        missing=tuple(told["missing"]),
+    )
 
 
 def stored(folder: Path) -> dict[str, str]:
     """Return the labels of the results in the cache by key."""
-    records = (folder / "cache" / "kernels" / "store").glob("[0-9a-f][0-9a-f]/*/record.json")
-    return {path.parent.name: json.loads(path.read_text(encoding="utf-8"))["label"] for path in records}
+    records = (folder / "cache" / "kernels" / "store").glob(
+        "[0-9a-f][0-9a-f]/*/record.json"
+    )
+    return {
+        path.parent.name: json.loads(path.read_text(encoding="utf-8"))["label"]
+        for path in records
+    }
 
 
 def keep_downloads(folder: Path) -> None:
@@ -109,16 +164,34 @@ def run_all(targets: str, more: str, folder: Path) -> dict[str, Run]:
 def main() -> int:
     """Run the cases; return 1 if --check was given and a goal was missed."""
     parser = option_parser(__doc__)
-    parser.add_argument("--targets", default=TARGETS, help=f"targets of all builds  [default: {TARGETS}]")
-    parser.add_argument("--more", default=MORE, help=f"additional target of the last build  [default: {MORE}]")
-    parser.add_argument("--work", type=Path, help="parent folder of the temporary cache")
+    parser.add_argument(
+        "--targets",
+        default=TARGETS,
+        help=f"targets of all builds  [default: {TARGETS}]",
+    )
+    parser.add_argument(
+        "--more",
+        default=MORE,
+        help=f"additional target of the last build  [default: {MORE}]",
+    )
+    parser.add_argument(
+        "--work", type=Path, help="parent folder of the temporary cache"
+    )
     options = parser.parse_args()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     with tempfile.TemporaryDirectory(prefix="kernels-", dir=options.work) as name:
         runs = run_all(options.targets, options.more, Path(name))
-    rows = [(run.what, run.cost.wall, run.cost.cpu, len(run.made), run.found) for run in runs.values()]
+    rows = [
+        (run.what, run.cost.wall, run.cost.cpu, len(run.made), run.found)
+        for run in runs.values()
+    ]
     figures = table(("case", "wall s", "cpu s", "steps made", "found"), rows)
-    return report(options, goals(runs, options.more), figures, **{key: asdict(run) for key, run in runs.items()})
+    return report(
+        options,
+        goals(runs, options.more),
+        figures,
+        **{key: asdict(run) for key, run in runs.items()},
+    )
 
 
 if __name__ == "__main__":

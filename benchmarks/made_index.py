@@ -26,21 +26,29 @@ _SETS_PER_YANK = 200
 
 
 class MadeIndex:
-    """A synthetic index; each set has a pjrt and, for each Python, a plugin that pins the pjrt, and a jaxlib.
+    """A synthetic index.
+
+    Each set has a pjrt and, for each Python, a plugin that pins the pjrt, and a jaxlib.
 
     Args:
         released: keys of the index.
-        projects: number of projects; each set uses three of them, in turn, and a night promotes one set for each.
+        projects: number of projects; each set uses three of them, in turn, and a night
+            promotes one set for each.
     """
 
     def __init__(self, released: ReleasedIndex, projects: int) -> None:
         self.released = released
         self.families = projects // 3
         self.sets = 0
-        self._number, self._previous, self._state = 0, FIRST, EMPTY_STATE
+        self._number = 0
+        self._previous = FIRST
+        self._state = EMPTY_STATE
 
     def fill(self, bucket: Bucket, wheels: int) -> None:
-        """Add sets and their ledger entries until the index has the given number of wheels; write no page."""
+        """Add sets and their ledger entries until the index has the given number of wheels.
+
+        Write no page.
+        """
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             while self.sets * SET_WHEELS < wheels:
                 promoted = self.store_set(bucket, pool)
@@ -52,12 +60,17 @@ class MadeIndex:
         """Return the night of the newest set."""
         return BEGIN + timedelta(days=max(self.sets - 1, 0) // self.families)
 
-    def store_set(self, bucket: Bucket, pool: ThreadPoolExecutor | None = None) -> PromotedSet:
+    def store_set(
+        self, bucket: Bucket, pool: ThreadPoolExecutor | None = None
+    ) -> PromotedSet:
         """Store the files of a further set, and return its record for the ledger."""
         self.sets += 1
         wheel_set = self.wheel_set()
         files = {WHEELS_JSON: dump_wheel_set(wheel_set).encode()}
-        data_of = {self.released.set_file(wheel_set.digest, name): data for name, data in files.items()}
+        data_of = {
+            self.released.set_file(wheel_set.digest, name): data
+            for name, data in files.items()
+        }
         for wheel in wheel_set.wheels:
             key = self.released.wheel(wheel.name, wheel.filename)
             data_of |= {key: wheel.filename.encode(), metadata_name(key): _METADATA}
@@ -74,41 +87,87 @@ class MadeIndex:
             tier="structure",
             tiers=TIERS,
             policy={"channel": "local"},
-            wheels=tuple(LedgerWheel.of(one, metadata_sha256=sha256_of(_METADATA)) for one in wheel_set.wheels),
+            wheels=tuple(
+                LedgerWheel.of(one, metadata_sha256=sha256_of(_METADATA))
+                for one in wheel_set.wheels
+            ),
             files={name: sha256_of(data) for name, data in files.items()},
         )
 
     def _append(
-        self, bucket: Bucket, kind: EntryKind, sets: tuple[int, ...], promoted: PromotedSet | None = None
+        self,
+        bucket: Bucket,
+        kind: EntryKind,
+        sets: tuple[int, ...],
+        promoted: PromotedSet | None = None,
     ) -> None:
-        number, reason = self._number + 1, "" if promoted else "slow"
+        number = self._number + 1
+        reason = "" if promoted else "slow"
         change = Change(kind=kind, number=number, sets=sets, reason=reason)
         self._state = apply_change(self._state, change)
         entry = LedgerEntry(
-            number=number, previous=self._previous, time=self.time().strftime(TIME), kind=kind, state=self._state,
-            reason=reason, sets=sets, promoted=promoted, index=self.released.index, channel="local",
-        )  # fmt: skip
+            number=number,
+            previous=self._previous,
+            time=self.time().strftime(TIME),
+            kind=kind,
+            state=self._state,
+            reason=reason,
+            sets=sets,
+            promoted=promoted,
+            index=self.released.index,
+            channel="local",
+        )
         data = entry.dump()
-        bucket.put_if_absent(self.released.ledger_entry(number), data, sha256=sha256_of(data))
-        self._number, self._previous = number, sha256_of(data)
+        bucket.put_if_absent(
+            self.released.ledger_entry(number), data, sha256=sha256_of(data)
+        )
+        self._number = number
+        self._previous = sha256_of(data)
 
     def wheel_set(self) -> WheelSet:
         """Return the newest set."""
-        family, version = self.sets % self.families, f"0.10.2+rocm7.2.0.{self.sets}"
-        names: list[tuple[str, str, tuple[str, ...]]] = [(f"jax-rocm{family}-pjrt", "py3-none", ())]
+        family = self.sets % self.families
+        version = f"0.10.2+rocm7.2.0.{self.sets}"
+        names: list[tuple[str, str, tuple[str, ...]]] = [
+            (f"jax-rocm{family}-pjrt", "py3-none", ())
+        ]
         for python in PYTHONS:
-            names.append((f"jax-rocm{family}-plugin", f"{python}-{python}", (f"jax-rocm{family}-pjrt=={version}",)))
+            names.append(
+                (
+                    f"jax-rocm{family}-plugin",
+                    f"{python}-{python}",
+                    (f"jax-rocm{family}-pjrt=={version}",),
+                )
+            )
             names.append((f"jaxlib-rocm{family}", f"{python}-{python}", ()))
         wheels = tuple(
             Wheel(
-                filename=filename, name=project, version=version, tags=(f"{tag}-manylinux_2_28_x86_64",),
-                size=len(filename), sha256=sha256_of(filename.encode()), requires_python=">=3.11",
-                requires_dist=requires, members=(), source_sha256="", source_size=0,
+                filename=filename,
+                name=project,
+                version=version,
+                tags=(f"{tag}-manylinux_2_28_x86_64",),
+                size=len(filename),
+                sha256=sha256_of(filename.encode()),
+                requires_python=">=3.11",
+                requires_dist=requires,
+                members=(),
+                source_sha256="",
+                source_size=0,
             )
             for project, tag, requires in names
-            for filename in (f"{project.replace('-', '_')}-{version}-{tag}-manylinux_2_28_x86_64.whl",)
-        )  # fmt: skip
+            for filename in (
+                f"{project.replace('-', '_')}-{version}-{tag}-manylinux_2_28_x86_64.whl",
+            )
+        )
         return WheelSet(
-            index=self.released.index, targets=tuple(TIERS), rocm_version="7.2.0", jax_version="0.10.2",
-            python_versions=("3.11", "3.12", "3.13", "3.14"), request={}, inputs=(), tools={}, pins={}, wheels=wheels,
-        )  # fmt: skip
+            index=self.released.index,
+            targets=tuple(TIERS),
+            rocm_version="7.2.0",
+            jax_version="0.10.2",
+            python_versions=("3.11", "3.12", "3.13", "3.14"),
+            request={},
+            inputs=(),
+            tools={},
+            pins={},
+            wheels=wheels,
+        )

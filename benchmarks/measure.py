@@ -1,4 +1,7 @@
-"""Shared parts of the benchmarks: the cost of a process and its children, figures, load, options, reports."""
+"""Shared parts of the benchmarks.
+
+The cost of a process and its children, figures, load, options, reports.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,11 @@ class Cost:
     peak_mib: float
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(wall=self.wall + other.wall, cpu=self.cpu + other.cpu, peak_mib=max(self.peak_mib, other.peak_mib))
+        return Cost(
+            wall=self.wall + other.wall,
+            cpu=self.cpu + other.cpu,
+            peak_mib=max(self.peak_mib, other.peak_mib),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,10 +50,12 @@ class Figure:
     Attributes:
         ours: value of this project.
         stock: value of the stock tools in the same run; None without a counterpart.
-        unit: unit of `ours`, `stock` and `limit`, such as `s`; a unit of time makes the figure one that load spoils.
+        unit: unit of `ours`, `stock` and `limit`, such as `s`; a unit of time makes the
+            figure one that load spoils.
         times: how many times better than `stock` the value must be.
         most, least: largest and smallest allowed value.
-        limit: best possible value, measured or computed in the same run; None if it is unknown.
+        limit: best possible value, measured or computed in the same run; None if it is
+            unknown.
     """
 
     what: str
@@ -60,13 +69,24 @@ class Figure:
 
     @property
     def ratio(self) -> float | None:
-        """Return how many times better than the stock tools the value is; None without a counterpart."""
-        return None if self.stock is None else self.stock / self.ours if self.ours else float("inf")
+        """Return how many times better than the stock tools the value is.
+
+        None without a counterpart.
+        """
+        return (
+            None
+            if self.stock is None
+            else self.stock / self.ours
+            if self.ours
+            else float("inf")
+        )
 
     @property
     def met(self) -> bool:
         """Return whether the figure reaches its goals."""
-        enough = self.times is None or (self.ratio is not None and self.ratio >= self.times)
+        enough = self.times is None or (
+            self.ratio is not None and self.ratio >= self.times
+        )
         few = self.most is None or self.ours <= self.most
         return enough and few and (self.least is None or self.ours >= self.least)
 
@@ -89,10 +109,24 @@ class Figure:
         times = "" if self.times is None else f">= {self.times:.4g}x"
         most = "" if self.most is None else f"<= {value(self.most)}"
         least = "" if self.least is None else f">= {value(self.least)}"
-        verdict = "" if not self.judged else "no verdict" if busy and self.timed else "met" if self.met else "MISSED"
+        verdict = (
+            ""
+            if not self.judged
+            else (
+                "no verdict" if busy and self.timed else "met" if self.met else "MISSED"
+            )
+        )
         ratio = "" if self.ratio is None else f"{self.ratio:.3g}x"
         goal = " and ".join(filter(None, (times, most, least)))
-        return self.what, value(self.ours), value(self.stock), ratio, goal, value(self.limit), verdict
+        return (
+            self.what,
+            value(self.ours),
+            value(self.stock),
+            ratio,
+            goal,
+            value(self.limit),
+            verdict,
+        )
 
 
 HEAD = ("", "ours", "stock", "ratio", "goal", "limit", "verdict")
@@ -118,18 +152,33 @@ def compared(
         times, cpu_times: how many times faster than the stock tools it must be.
     """
 
-    def figure(title: str, name: str, ratio: float | None, most: float | None) -> Figure:
-        other, least = (getattr(cost, name) if cost else None for cost in (stock, limit))
-        return Figure(what=title, ours=getattr(ours, name), stock=other, unit="s", times=ratio, most=most, limit=least)
+    def figure(
+        title: str, name: str, ratio: float | None, most: float | None
+    ) -> Figure:
+        other, least = (
+            getattr(cost, name) if cost else None for cost in (stock, limit)
+        )
+        return Figure(
+            what=title,
+            ours=getattr(ours, name),
+            stock=other,
+            unit="s",
+            times=ratio,
+            most=most,
+            limit=least,
+        )
 
-    return [figure(what, "wall", times, wall), figure(f"{what}, CPU time", "cpu", cpu_times, cpu)]
+    return [
+        figure(what, "wall", times, wall),
+        figure(f"{what}, CPU time", "cpu", cpu_times, cpu),
+    ]
 
 
 class Load:
-    """CPU time of other processes, and of other machines of the same host, since the object was made.
+    """CPU time used by other processes and machines of the host since the object was made.
 
-    Only the CPUs count on which this process may run (proc(5), /proc/stat: user, nice, system, idle, iowait, irq,
-    softirq, steal, in ticks of the clock).
+    Only the CPUs count on which this process may run (proc(5), /proc/stat: user, nice,
+    system, idle, iowait, irq, softirq, steal, in ticks of the clock).
     """
 
     def __init__(self) -> None:
@@ -173,11 +222,16 @@ class FailedError(Exception):
 
 
 def measure(
-    argv: Sequence[str], *, folder: Path, log: Path, environment: Mapping[str, str] = os.environ
+    argv: Sequence[str],
+    *,
+    folder: Path,
+    log: Path,
+    environment: Mapping[str, str] = os.environ,
 ) -> tuple[Cost, str]:
     """Run one command in `folder`, with its errors in `log`; return its cost and standard output.
 
-    The kernel counts this process's memory at the start as memory of the child, so this process must stay small.
+    The kernel counts this process's memory at the start as memory of the child, so this
+    process must stay small.
 
     Raises:
         FailedError: the exit status is not 0.
@@ -189,7 +243,11 @@ def measure(
     with answer.open("wb") as output, log.open("wb") as errors:
         begin = time.perf_counter()
         process = subprocess.Popen(
-            [program, *argv[1:]], cwd=folder, env=dict(environment), stdout=output, stderr=errors
+            [program, *argv[1:]],
+            cwd=folder,
+            env=dict(environment),
+            stdout=output,
+            stderr=errors,
         )
         _, status, usage = os.wait4(process.pid, 0)
         wall = time.perf_counter() - begin
@@ -198,11 +256,18 @@ def measure(
     if process.returncode:
         tail = text.strip()[-2000:] + log.read_text(errors="replace").strip()[-2000:]
         raise FailedError(f"{' '.join(argv)} failed: {tail}")
-    return Cost(wall=wall, cpu=usage.ru_utime + usage.ru_stime, peak_mib=usage.ru_maxrss / 1024), text
+    return (
+        Cost(
+            wall=wall,
+            cpu=usage.ru_utime + usage.ru_stime,
+            peak_mib=usage.ru_maxrss / 1024,
+        ),
+        text,
+    )
 
 
 def settle(*paths: Path) -> None:
-    """Read the inputs into the page cache and flush dirty pages, so that every case starts alike."""
+    """Read the inputs into the page cache and flush dirty pages before a case."""
     for path in paths:
         with path.open("rb", buffering=0) as file:
             while file.read(1 << 20):
@@ -218,9 +283,11 @@ def peaks(sizes: Callable[[], Sequence[int]], seconds: float) -> Iterator[list[i
         seconds: time between two samples.
 
     Returns:
-        The largest sum and the largest number of sizes, complete at the end of the block.
+        The largest sum and the largest number of sizes, complete at the end of the
+        block.
     """
-    most, done = [0, 0], threading.Event()
+    most = [0, 0]
+    done = threading.Event()
 
     def look() -> None:
         while not done.wait(seconds):
@@ -242,10 +309,12 @@ def programs_limit() -> Iterator[Callable[[Cost], Cost]]:
     """Watch the commands that are measured in the block, to find their limit.
 
     Yields:
-        A function that returns, of the cost of one command, the CPU time of the programs that it started. Divided by
-        the number of CPUs, this is the least wall time.
+        A function that returns, of the cost of one command, the CPU time of the
+        programs that it started. Divided by the number of CPUs, this is the least wall
+        time.
     """
-    cpus, tick = len(os.sched_getaffinity(0)), os.sysconf("SC_CLK_TCK")
+    cpus = len(os.sched_getaffinity(0))
+    tick = os.sysconf("SC_CLK_TCK")
     with peaks(lambda: [*_children_ticks()], 0.2) as most:
 
         def limit(cost: Cost) -> Cost:
@@ -256,10 +325,15 @@ def programs_limit() -> Iterator[Callable[[Cost], Cost]]:
 
 
 def _children_ticks() -> Iterator[int]:
-    """Yield the ticks of the clock that each child of this process has used, without its own children (proc(5))."""
+    """Yield the clock ticks that each child of this process has used itself (proc(5))."""
     for file in Path("/proc/self/task").glob("*/children"):
         for child in file.read_text().split():
-            user, system = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[11:13]
+            user, system = (
+                Path(f"/proc/{child}/stat")
+                .read_text()
+                .rpartition(")")[2]
+                .split()[11:13]
+            )
             yield int(user) + int(system)
 
 
@@ -270,20 +344,51 @@ def note(text: str) -> None:
 
 def option_parser(about: str | None) -> argparse.ArgumentParser:
     """Return a parser of the options that every benchmark has."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed, 3 without a verdict")
-    parser.add_argument("--markdown", action="store_true", help="print only the judged figures, as Markdown")
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write the figures to FILE"
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="exit with 1 if a goal is missed, 3 without a verdict",
+    )
+    parser.add_argument(
+        "--markdown",
+        action="store_true",
+        help="print only the judged figures, as Markdown",
+    )
     parser.set_defaults(load=Load())
     return parser
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]], digits: int = 2) -> str:
+def table(
+    head: Sequence[str], rows: Iterable[Sequence[object]], digits: int = 2
+) -> str:
     """Return a table of a text column and columns of numbers."""
-    cells = [head, *([f"{cell:.{digits}f}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows)]
+    cells = [
+        head,
+        *(
+            [
+                f"{cell:.{digits}f}" if isinstance(cell, float) else str(cell)
+                for cell in row
+            ]
+            for row in rows
+        ),
+    ]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [
-        "  ".join([first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))])
+        "  ".join(
+            [
+                first.ljust(widths[0]),
+                *(
+                    cell.rjust(width)
+                    for cell, width in zip(rest, widths[1:], strict=True)
+                ),
+            ]
+        )
         for first, *rest in cells
     ]
     return "\n".join(line.rstrip() for line in lines)
@@ -291,25 +396,46 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], digits: int = 2
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table with one row a line."""
-    lines = [head, ["---"] * len(head), *([cell.strip().replace("|", "\\|") for cell in row] for row in rows)]
+    lines = [
+        head,
+        ["---"] * len(head),
+        *([cell.strip().replace("|", "\\|") for cell in row] for row in rows),
+    ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def report(
-    options: argparse.Namespace, figures: Sequence[Figure], details: str, about: str = "", /, **body: object
+    options: argparse.Namespace,
+    figures: Sequence[Figure],
+    details: str,
+    about: str = "",
+    /,
+    **body: object,
 ) -> int:
     """Print details and judged figures, and write them to the --json file.
 
     Returns:
-        With --check, 1 if a goal was missed, and 3 if other processes made a verdict impossible; otherwise 0.
+        With --check, 1 if a goal was missed, and 3 if other processes made a verdict
+        impossible; otherwise 0.
     """
     others = options.load.others
     busy = others > MOST_OTHERS
     machine = f"{len(os.sched_getaffinity(0))} cores, Python {sys.version.split()[0]}"
-    head = ", ".join(filter(None, (machine, about, f"other processes used {others:.0f} % of the CPUs")))
+    head = ", ".join(
+        filter(
+            None, (machine, about, f"other processes used {others:.0f} % of the CPUs")
+        )
+    )
     rows = [figure.cells(busy=busy) for figure in figures]
-    refusal = f"No verdict on times: other processes used {others:.0f} % of the CPUs (at most {MOST_OTHERS:g} %)."
-    notes = [refusal] if busy and any(figure.timed and figure.judged for figure in figures) else []
+    refusal = (
+        f"No verdict on times: other processes used {others:.0f} % of the CPUs (at most"
+        f" {MOST_OTHERS:g} %)."
+    )
+    notes = (
+        [refusal]
+        if busy and any(figure.timed and figure.judged for figure in figures)
+        else []
+    )
     if options.markdown:
         print("\n\n".join((f"{head}:", markdown(HEAD, rows), *notes)))
     else:
@@ -317,10 +443,17 @@ def report(
     judged = [figure for figure in figures if not (busy and figure.timed)]
     if options.json:
         goals = [
-            {**asdict(figure), "ratio": figure.ratio, "met": figure.met if figure in judged else None}
+            {
+                **asdict(figure),
+                "ratio": figure.ratio,
+                "met": figure.met if figure in judged else None,
+            }
             for figure in figures
         ]
-        options.json.write_text(json.dumps({**body, "others_percent": others, "goals": goals}, indent=2) + "\n")
+        options.json.write_text(
+            json.dumps({**body, "others_percent": others, "goals": goals}, indent=2)
+            + "\n"
+        )
     if not options.check:
         return 0
     return 1 if not all(figure.met for figure in judged) else 3 if notes else 0

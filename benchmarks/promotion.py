@@ -1,14 +1,19 @@
-"""Cost of publishing into a large index, and of generating its pages from a listing; ratios of one run.
+"""Cost of publishing into a large index, and of generating its pages from a listing.
 
-    python -m benchmarks.promotion [--bucket DIR|s3://…] [--wheels N[/PROJECTS] ...] [--set-mb N] [--check]
+Ratios of one run.
 
-Each index is synthetic, with a ledger entry for each set of 9 wheels. One more set is then published, and operations of
-operators and a verification follow. By default, the largest index has 200,000 wheels: once with more
-projects, whose pages have the same length, and once with longer pages, which list all files of a project by nature.
-For comparison, the same pages are generated as by other tools: list the bucket, send a HEAD for each object, and write
-every page, with 16 concurrent requests; this project's requests are sequential. Finally, a set of realistic size is
-promoted, and the bytes that pass through this program are counted. For a real S3 store, give --bucket with an unused
-prefix; the objects are not removed.
+    python -m benchmarks.promotion [--bucket DIR|s3://…] [--wheels N[/PROJECTS] ...]
+    [--set-mb N] [--check]
+
+Each index is synthetic, with a ledger entry for each set of 9 wheels. One more set is
+then published, and operations of operators and a verification follow. By default, the
+largest index has 200,000 wheels: once with more projects, whose pages have the same
+length, and once with longer pages, which list all files of a project by nature. For
+comparison, the same pages are generated as by other tools: list the bucket, send a HEAD
+for each object, and write every page, with 16 concurrent requests; this project's
+requests are sequential. Finally, a set of realistic size is promoted, and the bytes
+that pass through this program are counted. For a real S3 store, give --bucket with an
+unused prefix; the objects are not removed.
 """
 
 from __future__ import annotations
@@ -43,10 +48,15 @@ from promotion.storage.keys import METADATA_SUFFIX, ReleasedIndex
 from tests.support.promoting import NOW, POLICY, staged_in
 from tests.support.wheel_sets import SetWheel, make_wheels
 
-PROJECTS, SET_MB = 60, 500
-AT_ONCE, REPEAT = 16, 5
+PROJECTS = 60
+SET_MB = 500
+AT_ONCE = 16
+REPEAT = 5
 MOST_REQUESTS = 30
-"""Requests to publish a set, and to write its ledger entry: two for each page, and a constant number."""
+"""Requests to publish a set, and to write its ledger entry.
+
+Two for each page, and a constant number.
+"""
 PUBLISH = "publish a set"
 
 
@@ -73,7 +83,8 @@ class Row:
 
     Attributes:
         files: number of wheels on the longest page of a project.
-        operations: operation -> its cost; that of a publication is the cheapest of several sets.
+        operations: operation -> its cost; that of a publication is the cheapest of
+            several sets.
         incumbent_requests: requests that generate all pages from a listing.
         incumbent_seconds: time to generate all pages from a listing.
     """
@@ -104,7 +115,8 @@ class Move:
         wheel_bytes: size of the set's wheels.
         files: number of copied objects.
         copies: number of copy requests.
-        requests: number of all requests to the S3 store; for other buckets, number of calls of the bucket.
+        requests: number of all requests to the S3 store; for other buckets, number of
+            calls of the bucket.
         sent: bytes of request bodies.
         received: bytes of response bodies.
     """
@@ -119,9 +131,12 @@ class Move:
 
 
 def publishing(place: str, size: Size) -> Row:
-    """Fill an index, then measure operations on it, and the generation of all pages from a listing."""
+    """Fill an index, then measure operations on it and the generation of its pages."""
     bucket = open_bucket(place)
-    index = MadeIndex(ReleasedIndex(index=f"bench-{size.wheels}-{uuid.uuid4().hex[:8]}"), size.projects)
+    index = MadeIndex(
+        ReleasedIndex(index=f"bench-{size.wheels}-{uuid.uuid4().hex[:8]}"),
+        size.projects,
+    )
     with patch.object(os, "fsync", lambda _: None):
         index.fill(bucket, size.wheels)
         publish(bucket, index.released, everything=True)
@@ -147,7 +162,13 @@ def publishing(place: str, size: Size) -> Row:
 
 def _in_child(place: str, index: MadeIndex, operation: str) -> OperationCost:
     """Measure an operation in a process of its own, for its peak memory."""
-    words = [place, index.released.index, str(index.families * 3), str(index.sets), operation]
+    words = [
+        place,
+        index.released.index,
+        str(index.families * 3),
+        str(index.sets),
+        operation,
+    ]
     with tempfile.TemporaryDirectory(prefix="promotion-benchmark-") as name:
         argv = (sys.executable, "-m", "benchmarks.promotion_operations", *words)
         _, text = measure(argv, folder=ROOT, log=Path(name) / "log")
@@ -159,7 +180,8 @@ def from_listing(bucket: Bucket, released: ReleasedIndex) -> None:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         infos = [*pool.map(bucket.head, bucket.list(f"{released.root}packages/"))]
         info_of = {info.key: info for info in infos if info}
-        simple, offers = f"{released.root}listed/", dict[str, list[IndexedWheel]]()
+        simple = f"{released.root}listed/"
+        offers = dict[str, list[IndexedWheel]]()
         for key, info in info_of.items():
             if key.endswith(".whl"):
                 project, filename = key.split("/")[-2:]
@@ -178,19 +200,32 @@ def from_listing(bucket: Bucket, released: ReleasedIndex) -> None:
                         href=link(simple, project, key),
                     )
                 )
-        pages = [page for project, listed in offers.items() for page in project_pair(simple, project, listed)]
+        pages = [
+            page
+            for project, listed in offers.items()
+            for page in project_pair(simple, project, listed)
+        ]
         pages += root_pair(simple, offers)
-        list(pool.map(lambda page: write_if_changed(bucket, page.key, page.data), pages))
+        list(
+            pool.map(lambda page: write_if_changed(bucket, page.key, page.data), pages)
+        )
 
 
 def moving(bucket: Bucket, folder: Path, megabytes: int) -> Move:
     """Promote a set of the given size."""
     made = make_wheels(folder / "wheels", pythons=("3.12",))
-    padding = bytes(megabytes * 10**6 // len(made))  # before an archive, where zip ignores it
+    padding = bytes(
+        megabytes * 10**6 // len(made)
+    )  # before an archive, where zip ignores it
     wheels = []
     for wheel in made:
         data = padding + wheel.data
-        wheels.append(SetWheel(data=data, wheel=replace(wheel.wheel, size=len(data), sha256=sha256_of(data))))
+        wheels.append(
+            SetWheel(
+                data=data,
+                wheel=replace(wheel.wheel, size=len(data), sha256=sha256_of(data)),
+            )
+        )
     staged = staged_in(bucket, folder, wheels, python_versions=("3.12",))
     counting, calls = counted(bucket)
     begin = time.perf_counter()
@@ -207,7 +242,9 @@ def moving(bucket: Bucket, folder: Path, megabytes: int) -> Move:
     )
 
 
-def goals(rows: Sequence[Row], move: Move | None, page: LongPage | None = None) -> list[Figure]:
+def goals(
+    rows: Sequence[Row], move: Move | None, page: LongPage | None = None
+) -> list[Figure]:
     """Return the judged figures."""
     results = [
         Figure(
@@ -222,7 +259,12 @@ def goals(rows: Sequence[Row], move: Move | None, page: LongPage | None = None) 
         counts = [row.publication.requests for row in rows]
         last = rows[-1]
         results += [
-            Figure(what="  spread over all sizes of the index", ours=max(counts) - min(counts), most=0, limit=0),
+            Figure(
+                what="  spread over all sizes of the index",
+                ours=max(counts) - min(counts),
+                most=0,
+                limit=0,
+            ),
             Figure(
                 what=f"publication into {last.title}, and all pages from a listing",
                 ours=last.publication.wall,
@@ -232,59 +274,121 @@ def goals(rows: Sequence[Row], move: Move | None, page: LongPage | None = None) 
             ),
         ]
     for small, large in pairwise(rows):
-        # Pages of a project list all its files, so that only indexes with pages of the same length are compared.
+        # Pages of a project list all its files, so that only indexes with pages of the
+        # same length are compared.
         if large.wheels > small.wheels and large.files <= 2 * small.files:
-            before, after, what = small.publication, large.publication, f"publication into {large.title}"
+            before = small.publication
+            after = large.publication
+            what = f"publication into {large.title}"
             results += [
-                Figure(what=f"{what}, CPU time", ours=after.cpu, unit="s", most=2 * before.cpu),
+                Figure(
+                    what=f"{what}, CPU time",
+                    ours=after.cpu,
+                    unit="s",
+                    most=2 * before.cpu,
+                ),
                 Figure(what=f"{what}, bytes", ours=after.bytes, most=2 * before.bytes),
-                Figure(what=f"{what}, peak memory", ours=after.peak_mib, unit="MiB", most=2 * before.peak_mib),
+                Figure(
+                    what=f"{what}, peak memory",
+                    ours=after.peak_mib,
+                    unit="MiB",
+                    most=2 * before.peak_mib,
+                ),
             ]
     if page is not None:
         what = f"both pages of a project with {page.files} files"
         results += [
-            Figure(what=f"rewriting {what}, CPU time", ours=page.seconds, unit="s", most=1),
-            Figure(what=f"{what}, sent compressed", ours=page.sent / 1e6, stock=page.size / 1e6, unit="MB", times=8),
+            Figure(
+                what=f"rewriting {what}, CPU time", ours=page.seconds, unit="s", most=1
+            ),
+            Figure(
+                what=f"{what}, sent compressed",
+                ours=page.sent / 1e6,
+                stock=page.size / 1e6,
+                unit="MB",
+                times=8,
+            ),
         ]
     if move is not None:
         moved = (move.sent + move.received) / move.wheel_bytes
         results += [
-            Figure(what="bytes through the program per byte of the set", ours=moved, most=0.01, limit=0),
-            Figure(what="copy requests for each file", ours=move.copies / move.files, most=1, limit=1),
+            Figure(
+                what="bytes through the program per byte of the set",
+                ours=moved,
+                most=0.01,
+                limit=0,
+            ),
+            Figure(
+                what="copy requests for each file",
+                ours=move.copies / move.files,
+                most=1,
+                limit=1,
+            ),
         ]
     return results
 
 
 def operations_table(rows: Sequence[Row]) -> str:
     """Return the costs of all operations."""
-    head = ("operation", "wheels", "projects", "requests", "MB sent", "MB received", "CPU s", "wall s", "peak MiB")
+    head = (
+        "operation",
+        "wheels",
+        "projects",
+        "requests",
+        "MB sent",
+        "MB received",
+        "CPU s",
+        "wall s",
+        "peak MiB",
+    )
     return table(
         head,
         [
             (
-                name, row.wheels, row.projects, cost.requests, cost.sent / 1e6, cost.received / 1e6, cost.cpu,
-                cost.wall, cost.peak_mib,
+                name,
+                row.wheels,
+                row.projects,
+                cost.requests,
+                cost.sent / 1e6,
+                cost.received / 1e6,
+                cost.cpu,
+                cost.wall,
+                cost.peak_mib,
             )
             for name in OPERATIONS
             for row in rows
             for cost in [row.operations[name]]
         ],
         digits=3,
-    )  # fmt: skip
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 1 if --check was given and a goal was missed."""
     parser = option_parser(__doc__)
-    parser.add_argument("--bucket", help="folder or s3:// URL  [default: a temporary folder]")
     parser.add_argument(
-        "--wheels", type=Size.parse, nargs="*", default=SIZES, metavar="N[/PROJECTS]", help="sizes, one per index"
+        "--bucket", help="folder or s3:// URL  [default: a temporary folder]"
     )
-    parser.add_argument("--set-mb", type=int, default=SET_MB, help="size of the promoted set; 0 to promote none")
+    parser.add_argument(
+        "--wheels",
+        type=Size.parse,
+        nargs="*",
+        default=SIZES,
+        metavar="N[/PROJECTS]",
+        help="sizes, one per index",
+    )
+    parser.add_argument(
+        "--set-mb",
+        type=int,
+        default=SET_MB,
+        help="size of the promoted set; 0 to promote none",
+    )
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="promotion-benchmark-") as name:
         place = options.bucket or str(Path(name) / "bucket")
-        bucket, rows, move = open_bucket(place), [], None
+        bucket = open_bucket(place)
+        rows = []
+        move = None
         for size in options.wheels:
             note(f"{size.wheels} wheels in {size.projects} projects ...")
             rows.append(publishing(place, size))
@@ -295,8 +399,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     figures = operations_table(rows)
     if move is not None:
         figures += (
-            f"\n\na set of {move.wheel_bytes / 1e6:.0f} MB promoted in {move.seconds:.2f} s: {move.files} files,"
-            f" {move.copies} copies, {move.requests} requests, {move.sent / 1e6:.3f} MB sent,"
+            f"\n\na set of {move.wheel_bytes / 1e6:.0f} MB promoted in"
+            f" {move.seconds:.2f} s: {move.files} files, {move.copies} copies,"
+            f" {move.requests} requests, {move.sent / 1e6:.3f} MB sent,"
             f" {move.received / 1e6:.3f} MB received"
         )
     return report(

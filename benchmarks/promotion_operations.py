@@ -2,7 +2,8 @@
 
     python -m benchmarks.promotion_operations BUCKET INDEX PROJECTS SETS OPERATION
 
-Standard output is the cost as JSON. Requests and bytes are those of the operation alone.
+Standard output is the cost as JSON. Requests and bytes are those of the operation
+alone.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class OperationCost:
     """Cost of one operation.
 
     Attributes:
-        requests: number of requests to the bucket; a listing takes one for each 1,000 keys.
+        requests: number of requests to the bucket; a listing takes one for each 1,000
+            keys.
         sent, received: bytes of bodies.
         wall, cpu: seconds.
         peak_mib: peak resident memory of the process.
@@ -59,13 +61,16 @@ Prepare = Callable[[Bucket, MadeIndex], Callable[[Bucket], object]]
 
 
 def _publish(bucket: Bucket, index: MadeIndex) -> Callable[[Bucket], object]:
-    promoted, time_ = index.store_set(bucket), index.time()
+    promoted = index.store_set(bucket)
+    time_ = index.time()
 
     def act(counting: Bucket) -> None:
         change_ledger(
             counting,
             index.released,
-            lambda head, _: Change(kind=EntryKind.PROMOTE, number=head.number + 1, sets=(head.number + 1,)),
+            lambda head, _: Change(
+                kind=EntryKind.PROMOTE, number=head.number + 1, sets=(head.number + 1,)
+            ),
             actor="me",
             now=lambda: time_,
             promoted=promoted,
@@ -79,7 +84,13 @@ def _mark(kind: EntryKind) -> Prepare:
     def prepare(_: Bucket, index: MadeIndex) -> Callable[[Bucket], object]:
         digest = index.wheel_set().digest
         return lambda counting: mark(
-            counting, index.released, kind, [digest[:12]], reason="slow", actor="me", now=index.time
+            counting,
+            index.released,
+            kind,
+            [digest[:12]],
+            reason="slow",
+            actor="me",
+            now=index.time,
         )
 
     return prepare
@@ -87,7 +98,9 @@ def _mark(kind: EntryKind) -> Prepare:
 
 def _rollback(bucket: Bucket, index: MadeIndex) -> Callable[[Bucket], object]:
     before = max(read_head(bucket, index.released)[0].state.visible) - 1
-    return lambda counting: rollback(counting, index.released, to=before, reason="bad", actor="me", now=index.time)
+    return lambda counting: rollback(
+        counting, index.released, to=before, reason="bad", actor="me", now=index.time
+    )
 
 
 def _retention(days_later: int) -> Prepare:
@@ -96,7 +109,9 @@ def _retention(days_later: int) -> Prepare:
             return index.time() + timedelta(days=days_later)
 
         rule = RetentionRule(days=(index.time() - BEGIN).days + days_later - 0.5)
-        return lambda counting: apply(counting, index.released, rule, actor="me", now=now)
+        return lambda counting: apply(
+            counting, index.released, rule, actor="me", now=now
+        )
 
     return prepare
 
@@ -127,13 +142,23 @@ def measure_operation(bucket: Bucket, index: MadeIndex, name: str) -> OperationC
     with patch.object(os, "fsync", lambda _: None):
         act = OPERATIONS[name](bucket, index)
         counting, traffic = counted(bucket)
-        wall, cpu = time.perf_counter(), time.process_time()
+        wall = time.perf_counter()
+        cpu = time.process_time()
         act(counting)
-        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        wall = time.perf_counter() - wall
+        cpu = time.process_time() - cpu
     # ru_maxrss starts with the memory of the parent process (proc(5): VmHWM, in KiB).
-    peak = int(re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[0]) / 1024
+    peak = (
+        int(re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[0])
+        / 1024
+    )
     return OperationCost(
-        requests=traffic.requests, sent=traffic.sent, received=traffic.received, wall=wall, cpu=cpu, peak_mib=peak
+        requests=traffic.requests,
+        sent=traffic.sent,
+        received=traffic.received,
+        wall=wall,
+        cpu=cpu,
+        peak_mib=peak,
     )
 
 

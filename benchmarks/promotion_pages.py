@@ -1,4 +1,4 @@
-"""Cost of rewriting a project's pages with thousands of files, and their size when they are served."""
+"""Cost of rewriting a project's pages with thousands of files, and their served size."""
 
 from __future__ import annotations
 
@@ -43,12 +43,14 @@ def rewriting(folder: Path, files: int = FILES) -> LongPage:
     while len(rows) <= files:
         rows += _next_rows(index)
     *old, new = rows[: files + 1]
-    project, simple = new.wheel.project, index.released.simple
+    project = new.wheel.project
+    simple = index.released.simple
     before = project_pair(simple, project, old)[1].data
     begin = time.process_time()
     pages = project_pair(simple, project, [*parse_project_page(before), new])
     seconds = time.process_time() - begin
-    asked, sent = Message(), 0
+    asked = Message()
+    sent = 0
     asked["Accept-Encoding"] = "gzip"
     for page in pages:
         name = page.key.rpartition("/")[2]
@@ -57,7 +59,12 @@ def rewriting(folder: Path, files: int = FILES) -> LongPage:
         assert answer.file is not None
         answer.file.close()
         sent += answer.length
-    return LongPage(files=files, seconds=seconds, size=sum(len(page.data) for page in pages), sent=sent)
+    return LongPage(
+        files=files,
+        seconds=seconds,
+        size=sum(len(page.data) for page in pages),
+        sent=sent,
+    )
 
 
 def _next_rows(index: MadeIndex) -> list[IndexedWheel]:
@@ -66,7 +73,11 @@ def _next_rows(index: MadeIndex) -> list[IndexedWheel]:
     return [
         IndexedWheel(
             wheel=LedgerWheel.of(wheel, metadata_sha256=sha256_of(b"metadata")),
-            href=link(index.released.simple, wheel.name, index.released.wheel(wheel.name, wheel.filename)),
+            href=link(
+                index.released.simple,
+                wheel.name,
+                index.released.wheel(wheel.name, wheel.filename),
+            ),
             uploaded=BEGIN.strftime(TIME),
             set_digest=f"{index.sets:064x}",
             tier="structure",

@@ -33,19 +33,33 @@ def _renamed(archive: WheelArchive, folder: Path) -> Path:
 
 def _retag(archive: WheelArchive, rewrite: WheelRewrite) -> None:
     path = f"{archive.dist_info}/WHEEL"
-    lines = [line for line in archive.read(path).decode().splitlines() if line and not line.startswith("Tag:")]
+    lines = [
+        line
+        for line in archive.read(path).decode().splitlines()
+        if line and not line.startswith("Tag:")
+    ]
     tags = archive.name._replace(platform=PLATFORM).tags
-    rewrite.set(path, "".join(f"{line}\n" for line in [*lines, *(f"Tag: {tag}" for tag in tags)]).encode())
+    rewrite.set(
+        path,
+        "".join(
+            f"{line}\n" for line in [*lines, *(f"Tag: {tag}" for tag in tags)]
+        ).encode(),
+    )
 
 
 def verified(wheel: Path, folder: Path) -> None:
-    """Change tag and metadata; check every member against CRC and RECORD, and unpack the library."""
+    """Change tag and metadata.
+
+    Check every member against CRC and RECORD, and unpack the library.
+    """
     with WheelArchive(wheel) as archive:
         _verify(archive, folder / "library.so")
         rewrite = WheelRewrite(archive)
         _retag(archive, rewrite)
         path = f"{archive.dist_info}/METADATA"
-        rewrite.set(path, archive.read(path).replace(b"Summary: ", b"Summary: repaired ", 1))
+        rewrite.set(
+            path, archive.read(path).replace(b"Summary: ", b"Summary: repaired ", 1)
+        )
         rewrite.write(_renamed(archive, folder))
 
 
@@ -58,24 +72,33 @@ def _verify(archive: WheelArchive, library: Path) -> None:
 
 
 def strip(wheel: Path, folder: Path) -> None:
-    """Run `repair` with only the work of unpack, strip, patchelf and pack; do not read the fat binaries."""
+    """Run `repair` with only the work of unpack, strip, patchelf and pack.
+
+    Do not read the fat binaries.
+    """
     _repair(wheel, replace(_plan(wheel), verify_bundles=False), folder)
 
 
 def full(wheel: Path, folder: Path) -> None:
     """Run `repair` with the recipe's plan, and discard symbols like the stock chain.
 
-    The device code in the library is not verified, as if an earlier build had verified it.
+    The device code in the library is not verified, as if an earlier build had verified
+    it.
     """
     _repair(wheel, replace(_plan(wheel, *TARGETS), verify_bundles=False), folder)
 
 
 def full_first(wheel: Path, folder: Path) -> None:
-    """Run `repair` as in the first build of an input: keep symbols and compare the MD5 of every old bundle."""
+    """Run `repair` as in the first build of an input.
+
+    Keep symbols and compare the MD5 of every old bundle.
+    """
     _repair(wheel, _plan(wheel, *TARGETS), folder, debug_dir=folder / "debug")
 
 
-def _repair(wheel: Path, plan: RepairPlan, folder: Path, debug_dir: Path | None = None) -> None:
+def _repair(
+    wheel: Path, plan: RepairPlan, folder: Path, debug_dir: Path | None = None
+) -> None:
     from wheelkit.repair.repair import repair
 
     repair(wheel, plan, folder, debug_dir=debug_dir)
@@ -87,7 +110,8 @@ def _plan(wheel: Path, *targets: str) -> RepairPlan:
     from pjrt.recipe import repair_plan
     from wheelkit.archive.filename import WheelName
 
-    rocm, version = RocmVersion(text="7.2.0"), WheelName.parse(wheel.name).version
+    rocm = RocmVersion(text="7.2.0")
+    version = WheelName.parse(wheel.name).version
     request = BuildRequest(
         payload=Payload.PUBLISHED,
         jax_version=version,

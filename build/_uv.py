@@ -1,6 +1,7 @@
-"""Installation of a lock file into the running environment by uv, which takes a tenth of pip's time.
+"""Installation of a lock file into the running environment by uv, faster than pip.
 
-Usage: `python _uv.py LOCK` in an environment with uv and packaging; the imported modules need no other package.
+Usage: `python _uv.py LOCK` in an environment with uv and packaging; the imported
+modules need no other package.
 """
 
 import os
@@ -13,13 +14,19 @@ from core.process import HostRunner, exec_replace
 from promotion.gates.common.uv_installer import configured_uv
 
 _KEPT = ("UV_CACHE_DIR", "UV_LINK_MODE")
-"""Variables of uv that change neither the packages nor the environment into which they are installed."""
+"""Variables of uv that change neither the packages nor the target environment."""
 
 
 def main(lock: Path) -> None:
-    """Replace this process by uv, which installs the lock from the indexes of pip's configuration."""
-    environment = {name: text for name, text in os.environ.items() if name in _KEPT or not name.startswith("UV_")}
-    command = configured_uv(HostRunner(environment)).install_rest(Path(sys.executable), lock, locked=True)
+    """Replace this process by uv, which installs the lock from pip's indexes."""
+    environment = {
+        name: text
+        for name, text in os.environ.items()
+        if name in _KEPT or not name.startswith("UV_")
+    }
+    command = configured_uv(HostRunner(environment)).install_rest(
+        Path(sys.executable), lock, locked=True
+    )
     exec_replace(command.argv, {**environment, **command.env})
 
 

@@ -1,4 +1,4 @@
-"""Set-up of `.venv` from a hash lock with the standard library alone, and the start of programs inside it."""
+"""Set-up of `.venv` from a hash lock with the standard library, and program start in it."""
 
 from __future__ import annotations
 
@@ -45,16 +45,22 @@ EXIT_INTERRUPTED = 130
 
 
 class SetupError(Exception):
-    """Failed set-up; the arguments are the message, then the last lines of the failed program's output."""
+    """Failed set-up.
+
+    The arguments are the message, then the last lines of the failed program's output.
+    """
 
 
-def launch(module: str, lock: str, bare: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Run `module` as the main program inside `.venv`, with the repository on sys.path and the user's directory kept.
+def launch(
+    module: str, lock: str, bare: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Run `module` as the main program inside `.venv`, with the repository on sys.path.
 
     Args:
         module: name of the main module, or of a package with a module `__main__`.
         lock: name of the lock file in `build` that `.venv` must satisfy.
-        bare: first argument -> module that runs instead, in the current Python and without `.venv`.
+        bare: first argument -> module that runs instead, in the current Python and
+            without `.venv`.
     """
     command = sys.argv[1] if len(sys.argv) > 1 else ""
     if command in bare:
@@ -69,14 +75,16 @@ def launch(module: str, lock: str, bare: Mapping[str, str] = MappingProxyType({}
 def enter(lock: str) -> None:
     """Ensure that the program runs inside `.venv`; create or update `.venv` if necessary.
 
-    If the program runs outside `.venv`, or `.venv` had to be updated, exec restarts it inside `.venv`. The program
-    holds a shared lock on `.venv` until it ends, so that no other process recreates `.venv`.
+    If the program runs outside `.venv`, or `.venv` had to be updated, exec restarts it
+    inside `.venv`. The program holds a shared lock on `.venv` until it ends, so that no
+    other process recreates `.venv`.
     """
     program = Path(sys.argv[0]).name
     try:
         inside = VENV.exists() and VENV.samefile(sys.prefix)
         if inside:
-            # The descriptor stays open: the kernel releases the lock when this process ends.
+            # The descriptor stays open: the kernel releases the lock when this process
+            # ends.
             descriptor = _locked(LOCK_FILE, fcntl.LOCK_SH)
             if _satisfies(lock):
                 return
@@ -84,15 +92,22 @@ def enter(lock: str) -> None:
         if not _satisfies(lock):
             _set_up(lock)
         elif not inside and sys.executable == str(PYTHON):
-            raise SetupError(f"{PYTHON} does not start inside .venv; remove the folder {VENV} and start again.")
-        # Start the same program again with the interpreter of `.venv` and the same interpreter options.
+            raise SetupError(
+                f"{PYTHON} does not start inside .venv; remove the folder {VENV} and"
+                " start again."
+            )
+        # Start the same program again with the interpreter of `.venv` and the same
+        # interpreter options.
         os.execv(PYTHON, [str(PYTHON), *sys.orig_argv[1:]])  # noqa: S606
     except SetupError as error:
         message, *output = error.args
         print(*output, f"{program}: error: {message}", sep="\n", file=sys.stderr)
         sys.exit(EXIT_MACHINE)
     except OSError as error:
-        print(f"{program}: error: .venv cannot be used or set up: {error}.", file=sys.stderr)
+        print(
+            f"{program}: error: .venv cannot be used or set up: {error}.",
+            file=sys.stderr,
+        )
         sys.exit(EXIT_MACHINE)
     except KeyboardInterrupt:
         print(f"{program}: interrupted; the next start sets up .venv.", file=sys.stderr)
@@ -110,15 +125,19 @@ def _locked(path: Path, kind: int, patience: float = float("inf")) -> int:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             if not waiting:
-                print("Waiting for another process that sets up or uses .venv ...", file=sys.stderr, flush=True)
+                print(
+                    "Waiting for another process that sets up or uses .venv ...",
+                    file=sys.stderr,
+                    flush=True,
+                )
             waiting = True
         else:
             return descriptor
         if time.monotonic() - began > patience:
             os.close(descriptor)
             raise SetupError(
-                ".venv must be recreated, but a program that runs from it (such as `index serve`) keeps it in use; "
-                "end that program and start again."
+                ".venv must be recreated, but a program that runs from it (such as"
+                " `index serve`) keeps it in use; end that program and start again."
             )
         time.sleep(0.1)
 
@@ -137,27 +156,47 @@ def _stamp() -> dict[str, Any]:
         stamp = json.loads(STAMP.read_text())
     except (OSError, ValueError):
         return {}
-    return stamp if isinstance(stamp, dict) and stamp.keys() == {"made", "packages", "locks"} else {}
+    return (
+        stamp
+        if isinstance(stamp, dict) and stamp.keys() == {"made", "packages", "locks"}
+        else {}
+    )
 
 
 def _write_stamp(locks: Mapping[str, str]) -> None:
     part = STAMP.with_suffix(".part")
-    part.write_text(json.dumps({"made": _fingerprint(), "packages": _packages(), "locks": locks}, indent=2))
+    part.write_text(
+        json.dumps(
+            {"made": _fingerprint(), "packages": _packages(), "locks": locks}, indent=2
+        )
+    )
     part.replace(STAMP)
 
 
 def _fingerprint() -> dict[str, Any]:
     # A moved folder and a replaced or removed Python each invalidate `.venv`.
     try:
-        config, status = (VENV / "pyvenv.cfg").read_text(), PYTHON.stat()
+        config = (VENV / "pyvenv.cfg").read_text()
+        status = PYTHON.stat()
     except OSError:
         return {}
-    python = {"path": os.path.realpath(PYTHON), "size": status.st_size, "mtime": int(status.st_mtime)}
-    return {"venv": str(VENV), "version": "{}.{}".format(*sys.version_info[:2]), "python": python, "config": config}
+    python = {
+        "path": os.path.realpath(PYTHON),
+        "size": status.st_size,
+        "mtime": int(status.st_mtime),
+    }
+    return {
+        "venv": str(VENV),
+        "version": "{}.{}".format(*sys.version_info[:2]),
+        "python": python,
+        "config": config,
+    }
 
 
 def _packages() -> list[str]:
-    return sorted(path.name for path in VENV.glob("lib/python*/site-packages/*.dist-info"))
+    return sorted(
+        path.name for path in VENV.glob("lib/python*/site-packages/*.dist-info")
+    )
 
 
 def _digest(lock: str) -> str:
@@ -167,7 +206,9 @@ def _digest(lock: str) -> str:
 @contextmanager
 def _progress(text: str) -> Iterator[Callable[[str], None]]:
     """Print a line of progress; only a terminal shows its intermediate states."""
-    began, terminal, end = time.monotonic(), sys.stderr.isatty(), "stopped after"
+    began = time.monotonic()
+    terminal = sys.stderr.isatty()
+    end = "stopped after"
     start = f"\r\033[K{text} " if terminal else " "
     print(text, end="", file=sys.stderr, flush=True)
 
@@ -179,7 +220,11 @@ def _progress(text: str) -> Iterator[Callable[[str], None]]:
         yield show
         end = "done in"
     finally:
-        print(f"{start}{end} {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        print(
+            f"{start}{end} {time.monotonic() - began:.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _set_up(lock: str) -> None:
@@ -189,8 +234,11 @@ def _set_up(lock: str) -> None:
             return  # Another process has set up `.venv` meanwhile.
         had = _stamp().get("locks", {})
         if DEVELOPERS in had:
-            lock = DEVELOPERS  # `ci_build` must not remove the developer tools from a `.venv` that it recreates.
-        # Adding packages does not affect programs that run from `.venv`; recreating it does.
+            # `ci_build` must not remove the developer tools from a `.venv` that it
+            # recreates.
+            lock = DEVELOPERS
+        # Adding packages does not affect programs that run from `.venv`; recreating it
+        # does.
         adds = lock == DEVELOPERS and lock not in had and _satisfies(RUNTIME)
         if not adds:
             held.callback(os.close, _locked(LOCK_FILE, fcntl.LOCK_EX, PATIENCE))
@@ -207,8 +255,9 @@ def _set_up(lock: str) -> None:
 def _create() -> None:
     if importlib.util.find_spec("ensurepip") is None:
         raise SetupError(
-            f"{sys.executable} cannot create virtual environments: run `apt install python3-venv` (Debian, Ubuntu), "
-            "or use another Python, such as one from `uv python install`."
+            f"{sys.executable} cannot create virtual environments: run `apt install"
+            " python3-venv` (Debian, Ubuntu), or use another Python, such as one from"
+            " `uv python install`."
         )
     STAMP.unlink(missing_ok=True)
     if VENV.is_symlink() or VENV.is_file():
@@ -225,8 +274,16 @@ def _add_pip() -> None:
     import ensurepip
     import zipfile
 
-    places = (sysconfig.get_config_var("WHEEL_PKG_DIR"), Path(ensurepip.__file__).with_name("_bundled"))
-    wheels = [wheel for place in places if place for wheel in sorted(Path(place).glob("pip-*-py3-none-any.whl"))]
+    places = (
+        sysconfig.get_config_var("WHEEL_PKG_DIR"),
+        Path(ensurepip.__file__).with_name("_bundled"),
+    )
+    wheels = [
+        wheel
+        for place in places
+        if place
+        for wheel in sorted(Path(place).glob("pip-*-py3-none-any.whl"))
+    ]
     if not wheels:
         _run("ensurepip could not install pip into .venv.", "-m", "ensurepip")
         return
@@ -241,7 +298,8 @@ def _install(lock: str, show: Callable[[str], None]) -> None:
     if len(first) == 2:
         (VENV / "first.lock").write_text("\n".join(first))
         _pip_install(lock, VENV / "first.lock")
-        # uv does not know every setting of pip. If it fails, pip installs everything or reports the problem.
+        # uv does not know every setting of pip. If it fails, pip installs everything or
+        # reports the problem.
         with suppress(SetupError):
             _run("uv failed.", str(BUILD / "_uv.py"), str(BUILD / lock))
             return
@@ -249,30 +307,62 @@ def _install(lock: str, show: Callable[[str], None]) -> None:
     _pip_install(lock, BUILD / lock, lambda count: show(f"{count} of {total} packages"))
 
 
-def _pip_install(lock: str, requirements: Path, show: Callable[[int], None] | None = None) -> None:
+def _pip_install(
+    lock: str, requirements: Path, show: Callable[[int], None] | None = None
+) -> None:
     _run(
-        f"pip could not install build/{lock}; see its output above and `pip config debug`.",
-        *("-m", "pip", "install", "--no-input", "--progress-bar=off", "--disable-pip-version-check", "--no-user"),
-        # The lock lists all dependencies. Modules are compiled when they are imported, which most never are.
-        *("--require-hashes", "--no-deps", "--no-compile", "--only-binary=:all:", f"--requirement={requirements}"),
+        f"pip could not install build/{lock}; see its output above and `pip config"
+        " debug`.",
+        *(
+            "-m",
+            "pip",
+            "install",
+            "--no-input",
+            "--progress-bar=off",
+            "--disable-pip-version-check",
+            "--no-user",
+        ),
+        # The lock lists all dependencies. Modules are compiled when they are imported,
+        # which most never are.
+        *(
+            "--require-hashes",
+            "--no-deps",
+            "--no-compile",
+            "--only-binary=:all:",
+            f"--requirement={requirements}",
+        ),
         show=show,
     )
 
 
 def _offline(words: Sequence[str]) -> dict[str, str]:
-    """Return pip's settings for `gate device --offline --wheelhouse DIR`; DIR also has the packages of `.venv`."""
+    """Return pip's settings for `gate device --offline --wheelhouse DIR`.
+
+    DIR also has the packages of `.venv`.
+    """
     text = "\n".join(words)
     match = re.search(r"^--wheelhouse[=\n](.+)$", text, re.MULTILINE)
     if "--offline" not in words or match is None:
         return {}
     folder = Path(match[1]).absolute()
     links = folder / "wheels" if (folder / "wheels").is_dir() else folder
-    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(links), "PIP_CONFIG_FILE": os.devnull}
+    return {
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(links),
+        "PIP_CONFIG_FILE": os.devnull,
+    }
 
 
-def _run(problem: str, *program: str, show: Callable[[int], None] | None = None) -> None:
-    # -I ignores PYTHONPATH but not pip's settings, so those that change the install location are removed.
-    env = {name: value for name, value in os.environ.items() if name not in ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")}
+def _run(
+    problem: str, *program: str, show: Callable[[int], None] | None = None
+) -> None:
+    # -I ignores PYTHONPATH but not pip's settings, so those that change the install
+    # location are removed.
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")
+    }
     env.update(_offline(sys.argv))
     output: deque[str] = deque(maxlen=15)
     count = 0
@@ -284,7 +374,9 @@ def _run(problem: str, *program: str, show: Callable[[int], None] | None = None)
         text=True,
         errors="replace",
         env=env,
-        close_fds=False,  # If this process is killed, the child holds the locks until it has stopped writing.
+        # If this process is killed, the child holds the locks until it has stopped
+        # writing.
+        close_fds=False,
     ) as process:
         for text in process.stdout or ():
             output.append(text.rstrip())

@@ -19,9 +19,13 @@ IMAGES = ("images/files", "images/rocm-packages", "images/contexts", "images/gat
 KINDS = (*ROCM, *IMAGES, "inputs", "steps", "sources", "bazel", "installers", "docs")
 """Folders of the cache; each contains one subfolder for each entry."""
 _ENTRY = re.compile(r".*[0-9a-f]{16}.*|\.new-.+|context-.+|bazel", re.DOTALL)
-"""Names of entries. Most contain a digest; a folder with another name, for example in a project, is not an entry."""
+"""Names of entries.
+
+Most contain a digest; a folder with another name, for example in a project, is not an
+entry.
+"""
 _YOUNG = 3600
-"""Seconds after the last use during which an entry always stays, because a run may be about to use it again."""
+"""Seconds after the last use during which an entry always stays."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,21 +51,40 @@ class CacheEntry:
 
 
 def entries(root: Path, kinds: Sequence[str] = KINDS) -> tuple[CacheEntry, ...]:
-    """Return the entries, most recently used first; links are no entries, since their files are elsewhere."""
+    """Return the entries, most recently used first.
+
+    Links are no entries, since their files are elsewhere.
+    """
     rows: list[CacheEntry] = []
     for kind in kinds:
         for path in sorted((root / kind).glob("*" if kind == _TREES else "[!.]*")):
             if _ENTRY.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
                 with suppress(FileNotFoundError):  # another run removed it meanwhile
-                    size, used = _size(path), path.stat().st_mtime
-                    rows.append(CacheEntry(path=path, kind=kind, size=size, used=used, busy=in_use(path)))
+                    size = _size(path)
+                    used = path.stat().st_mtime
+                    rows.append(
+                        CacheEntry(
+                            path=path,
+                            kind=kind,
+                            size=size,
+                            used=used,
+                            busy=in_use(path),
+                        )
+                    )
     return tuple(sorted(rows, key=lambda entry: entry.used, reverse=True))
 
 
 def collect(
-    root: Path, *, limit: int, kinds: Sequence[str] = KINDS, young: float = _YOUNG, dry_run: bool = False
+    root: Path,
+    *,
+    limit: int,
+    kinds: Sequence[str] = KINDS,
+    young: float = _YOUNG,
+    dry_run: bool = False,
 ) -> tuple[CacheEntry, ...]:
-    """Remove the least recently used entries until the rest is within the limit; locked entries stay.
+    """Remove the least recently used entries until the rest is within the limit.
+
+    Locked entries stay.
 
     Args:
         limit: maximum size of the remaining entries in bytes.
@@ -70,10 +93,17 @@ def collect(
     Returns:
         The entries that were removed, or that would be removed without `dry_run`.
     """
-    removed, total = [], 0
+    removed = []
+    total = 0
     for entry in entries(root, kinds):
-        stays = entry.busy or time.time() - entry.used < young or total + entry.size <= limit
-        if stays or not (dry_run or (_is_unused(entry.path, young) and remove(entry.path))):
+        stays = (
+            entry.busy
+            or time.time() - entry.used < young
+            or total + entry.size <= limit
+        )
+        if stays or not (
+            dry_run or (_is_unused(entry.path, young) and remove(entry.path))
+        ):
             total += entry.size
             continue
         removed.append(entry)
@@ -81,7 +111,10 @@ def collect(
 
 
 def _is_unused(path: Path, young: float) -> bool:
-    """Return whether an entry is still unused; the list takes minutes, and another run may have used it since."""
+    """Return whether an entry is still unused.
+
+    The list takes minutes, and another run may have used it since.
+    """
     try:
         return time.time() - path.stat().st_mtime >= young and not in_use(path)
     except FileNotFoundError:  # another run removed it just now
@@ -90,7 +123,8 @@ def _is_unused(path: Path, young: float) -> bool:
 
 def _size(folder: Path) -> int:
     """Return the bytes on disk; hard links count once."""
-    seen, total = set(), 0
+    seen = set()
+    total = 0
     for status in _stats(folder):
         if status.st_ino not in seen:
             seen.add(status.st_ino)

@@ -34,7 +34,8 @@ class InstallLayout:
         name: pip-multi-arch, pip-family, tarball, prefix or opt-rocm.
         about: one line for display.
         root: SITE_PACKAGES, ROCM_PATH, or an absolute path.
-        folders: folders relative to the root, in search order; `{family}` stands for each relevant family.
+        folders: folders relative to the root, in search order; `{family}` stands for
+            each relevant family.
     """
 
     name: str
@@ -49,8 +50,10 @@ class LayoutTable:
 
     Attributes:
         layouts: layouts by name, in the search order of a RUNPATH.
-        former_families: target names by family, for families that no longer have an index.
-        packages: library stem, such as amdhip64 -> project whose wheel contains the library; empty if none does.
+        former_families: target names by family, for families that no longer have an
+            index.
+        packages: library stem, such as amdhip64 -> project whose wheel contains the
+            library; empty if none does.
         sonames: (ROCm major, minor) -> sonames that wheels for this ROCm may need.
     """
 
@@ -63,10 +66,17 @@ class LayoutTable:
 @functools.cache
 def load_layouts() -> LayoutTable:
     """Read `layouts.toml`, once per process."""
-    data = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    rows = [InstallLayout(**{**row, "folders": tuple(row["folders"])}) for row in data["layouts"]]
+    data = tomllib.loads(
+        Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    )
+    rows = [
+        InstallLayout(**{**row, "folders": tuple(row["folders"])})
+        for row in data["layouts"]
+    ]
     packages = {
-        stem: "" if project == "none" else project for project, stems in data["packages"].items() for stem in stems
+        stem: "" if project == "none" else project
+        for project, stems in data["packages"].items()
+        for stem in stems
     }
     sonames = {}
     for version, names in data["sonames"].items():
@@ -74,7 +84,9 @@ def load_layouts() -> LayoutTable:
         sonames[int(major), int(minor)] = frozenset(names)
     return LayoutTable(
         layouts=MappingProxyType({row.name: row for row in rows}),
-        former_families=MappingProxyType({name: tuple(row) for name, row in data["former_families"].items()}),
+        former_families=MappingProxyType(
+            {name: tuple(row) for name, row in data["former_families"].items()}
+        ),
         packages=MappingProxyType(packages),
         sonames=MappingProxyType(dict(sorted(sonames.items()))),
     )
@@ -83,11 +95,14 @@ def load_layouts() -> LayoutTable:
 def runpath(kind: Kind, targets: Sequence[GfxTarget] | None) -> str:
     """Return the DT_RUNPATH of a wheel's libraries: every documented layout with a fixed path.
 
-    A RUNPATH cannot contain a prefix that only ROCM_PATH names; the loader in the pjrt wheel searches such a prefix.
+    A RUNPATH cannot contain a prefix that only ROCM_PATH names; the loader in the pjrt
+    wheel searches such a prefix.
 
     Args:
-        kind: kind of the wheel, which determines the depth of its libraries in site-packages.
-        targets: include only families with one of these targets; None includes all families.
+        kind: kind of the wheel, which determines the depth of its libraries in
+            site-packages.
+        targets: include only families with one of these targets; None includes all
+            families.
 
     Returns:
         Entries separated by `:`; `$ORIGIN` is the library's own folder (ld.so(8)).
@@ -103,7 +118,9 @@ def runpath(kind: Kind, targets: Sequence[GfxTarget] | None) -> str:
         if layout.root != ROCM_PATH
         for folder in _folders(layout, targets)
     ]
-    return ":".join(dict.fromkeys(entries))  # layouts share folders; each folder is searched once
+    return ":".join(
+        dict.fromkeys(entries)
+    )  # layouts share folders; each folder is searched once
 
 
 def search_dirs(
@@ -125,18 +142,28 @@ def search_dirs(
     if isinstance(layout, str):
         layouts = load_layouts().layouts
         if layout not in layouts:
-            raise RequestError(f"{layout!r} is not a ROCm layout.", hint=f"Use one of {', '.join(layouts)}.")
+            raise RequestError(
+                f"{layout!r} is not a ROCm layout.",
+                hint=f"Use one of {', '.join(layouts)}.",
+            )
         layout = layouts[layout]
     if layout.root == ROCM_PATH and rocm_path is None:
-        raise RequestError(f"ROCm layout {layout.name} needs a prefix.", hint="Pass the folder of ROCm as `rocm_path`.")
-    root = {SITE_PACKAGES: site_packages, ROCM_PATH: rocm_path}.get(layout.root) or Path(layout.root)
+        raise RequestError(
+            f"ROCm layout {layout.name} needs a prefix.",
+            hint="Pass the folder of ROCm as `rocm_path`.",
+        )
+    root = {SITE_PACKAGES: site_packages, ROCM_PATH: rocm_path}.get(
+        layout.root
+    ) or Path(layout.root)
     return tuple(root / folder for folder in _folders(layout, targets))
 
 
 def family_packages(targets: Sequence[GfxTarget] | None) -> tuple[str, ...]:
-    """Return the families whose rocm-sdk-libraries wheel supports a target, spelled as in `_rocm_sdk_libraries_…`."""
+    """Return the families whose rocm-sdk-libraries wheel supports a target."""
     table = load_table()
-    families = {name: table.families[name] for name in table.indexes} | dict(load_layouts().former_families)
+    families = {name: table.families[name] for name in table.indexes} | dict(
+        load_layouts().former_families
+    )
     processors = None if targets is None else set(processors_of(targets))
     return tuple(
         name.replace("-", "_")
@@ -146,10 +173,11 @@ def family_packages(targets: Sequence[GfxTarget] | None) -> tuple[str, ...]:
 
 
 def allowed_sonames(rocm: RocmVersion) -> frozenset[str]:
-    """Return the exact sonames that a wheel for this ROCm may need without containing the libraries.
+    """Return the exact sonames that a wheel for this ROCm may need but not contain.
 
-    A version without a list uses the list of the nearest older version, also of an older major: ROCm 10 kept almost all
-    sonames of ROCm 7. Wheels that need a changed soname are refused until the soname is listed.
+    A version without a list uses the list of the nearest older version, also of an
+    older major: ROCm 10 kept almost all sonames of ROCm 7. Wheels that need a changed
+    soname are refused until the soname is listed.
 
     Raises:
         RequestError: the version is older than every list.
@@ -157,7 +185,8 @@ def allowed_sonames(rocm: RocmVersion) -> frozenset[str]:
     # Imported late, as in `runpath`.
     from packaging.version import Version
 
-    parsed, sonames = Version(str(rocm)), load_layouts().sonames
+    parsed = Version(str(rocm))
+    sonames = load_layouts().sonames
     minor = (parsed.major, parsed.minor)
     if older := [version for version in sonames if version <= minor]:
         return sonames[max(older)]
@@ -177,27 +206,46 @@ def hip_soname(rocm: RocmVersion) -> str:
 
 
 def rocm_majors(hip_major: int) -> frozenset[int]:
-    """Return the ROCm majors whose releases have a HIP runtime with this major; the same number if none is listed."""
+    """Return the ROCm majors whose releases have a HIP runtime with this major.
+
+    The same number if none is listed.
+    """
     soname = f"{_HIP}{hip_major}"
-    return frozenset(rocm for (rocm, _), names in load_layouts().sonames.items() if soname in names) or frozenset(
-        {hip_major}
-    )
+    return frozenset(
+        rocm for (rocm, _), names in load_layouts().sonames.items() if soname in names
+    ) or frozenset({hip_major})
 
 
 def rocm_with(sonames: Collection[str]) -> str:
-    """Return the advice to choose a ROCm whose list has all these sonames; empty if there is none."""
+    """Return the advice to choose a ROCm whose list has all these sonames.
+
+    Empty if there is none.
+    """
     rows = load_layouts().sonames.items()
-    releases = [f"{major}.{minor}" for (major, minor), names in rows if sonames and names.issuperset(sonames)]
-    return f"Choose --rocm-version: ROCm {' or '.join(releases)} has {', '.join(sonames)}." if releases else ""
+    releases = [
+        f"{major}.{minor}"
+        for (major, minor), names in rows
+        if sonames and names.issuperset(sonames)
+    ]
+    return (
+        f"Choose --rocm-version: ROCm {' or '.join(releases)} has {', '.join(sonames)}."
+        if releases
+        else ""
+    )
 
 
 def package_of(soname: str) -> str:
-    """Return the project whose wheel contains a library, such as rocm-sdk-core; empty if unknown."""
+    """Return the project whose wheel contains a library, such as rocm-sdk-core.
+
+    Empty if unknown.
+    """
     match = re.fullmatch(r"lib(.+?)\.so(?:\.[0-9]+)*", soname)
     return load_layouts().packages.get(match[1], "") if match else ""
 
 
-def _folders(layout: InstallLayout, targets: Sequence[GfxTarget] | None) -> tuple[str, ...]:
+def _folders(
+    layout: InstallLayout, targets: Sequence[GfxTarget] | None
+) -> tuple[str, ...]:
     return tuple(
         folder.replace("{family}", family)
         for folder in layout.folders

@@ -1,4 +1,4 @@
-"""Processes that hold locks on files or folders below a folder, from the kernel's table of locks."""
+"""Processes that hold locks below a folder, from the kernel's table of locks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ class LockHolder:
 
 
 def lock_holders(root: Path, proc: Path = Path("/proc")) -> tuple[LockHolder, ...]:
-    """Return the processes that hold locks below a folder, oldest first; none on systems without /proc/locks (proc(5)).
+    """Return the processes that hold locks below a folder, oldest first.
+
+    None on systems without /proc/locks (proc(5)).
 
     Processes of other containers are not visible.
     """
@@ -39,15 +41,22 @@ def lock_holders(root: Path, proc: Path = Path("/proc")) -> tuple[LockHolder, ..
         return ()
     held: dict[tuple[int, int], set[int]] = {}
     for words in map(str.split, rows):
-        # "1: FLOCK ADVISORY READ 4242 08:01:123 0 EOF"; a line with "->" is a process that waits.
+        # "1: FLOCK ADVISORY READ 4242 08:01:123 0 EOF"; a line with "->" is a process
+        # that waits.
         if len(words) == 8 and words[1] == "FLOCK" and words[4].isdecimal():
             major, minor, inode = words[5].split(":")
-            held.setdefault((os.makedev(int(major, 16), int(minor, 16)), int(inode)), set()).add(int(words[4]))
+            held.setdefault(
+                (os.makedev(int(major, 16), int(minor, 16)), int(inode)), set()
+            ).add(int(words[4]))
     paths: dict[int, list[Path]] = {}
     for path, status in _below(root, _DEPTH) if held else ():
         for pid in held.get((status.st_dev, status.st_ino), ()):
             paths.setdefault(pid, []).append(path)
-    holders = [holder for pid, found in paths.items() if (holder := _holder(pid, sorted(found), proc)) is not None]
+    holders = [
+        holder
+        for pid, found in paths.items()
+        if (holder := _holder(pid, sorted(found), proc)) is not None
+    ]
     return tuple(sorted(holders, key=lambda holder: (holder.started, holder.pid)))
 
 
@@ -65,9 +74,20 @@ def _below(root: Path, depth: int) -> Iterator[tuple[Path, os.stat_result]]:
 def _holder(pid: int, paths: list[Path], proc: Path) -> LockHolder | None:
     """Return a process; None if it ended."""
     try:
-        argv = tuple((proc / str(pid) / "cmdline").read_text(errors="replace").rstrip("\0").split("\0"))
-        # Field 22 of stat, after the name in parentheses: ticks between the boot and the start of the process.
-        ticks = int((proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+        argv = tuple(
+            (proc / str(pid) / "cmdline")
+            .read_text(errors="replace")
+            .rstrip("\0")
+            .split("\0")
+        )
+        # Field 22 of stat, after the name in parentheses: ticks between the boot and
+        # the start of the process.
+        ticks = int(
+            (proc / str(pid) / "stat")
+            .read_text(errors="replace")
+            .rpartition(")")[2]
+            .split()[19]
+        )
     except (OSError, IndexError, ValueError):
         return None
     since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)

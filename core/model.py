@@ -18,7 +18,10 @@ from core.errors import RequestError
 from core.number_ranges import NumberRanges
 from core.source_request import SourceRequest
 
-WHEELS_JSON, CONSTRAINTS, PYLOCK, SHA256SUMS = "wheels.json", "constraints.txt", "pylock.toml", "SHA256SUMS"
+WHEELS_JSON = "wheels.json"
+CONSTRAINTS = "constraints.txt"
+PYLOCK = "pylock.toml"
+SHA256SUMS = "SHA256SUMS"
 SBOM, ROCM_LOCK = "sbom.cdx.json", "rocm.lock"
 """Names of the files beside the wheels of a set."""
 
@@ -61,9 +64,16 @@ class GfxTarget:
     def parse(cls, text: str) -> GfxTarget:
         """Parse a target ID; features are sorted, as LLVM prints them."""
         processor, *features = text.split(":")
-        good = re.fullmatch(r"gfx(?:[0-9a-f]{3,4}|[0-9]+(?:-[0-9]+)?-generic)", processor)
-        if good is None or not all(re.fullmatch(r"(xnack|sramecc)[+-]", f) for f in features):
-            raise RequestError(f"{text!r} is not a gfx target.", hint="Write it like gfx942 or gfx90a:xnack-.")
+        good = re.fullmatch(
+            r"gfx(?:[0-9a-f]{3,4}|[0-9]+(?:-[0-9]+)?-generic)", processor
+        )
+        if good is None or not all(
+            re.fullmatch(r"(xnack|sramecc)[+-]", f) for f in features
+        ):
+            raise RequestError(
+                f"{text!r} is not a gfx target.",
+                hint="Write it like gfx942 or gfx90a:xnack-.",
+            )
         return cls(processor=processor, features=tuple(sorted(features)))
 
     def __str__(self) -> str:
@@ -81,17 +91,22 @@ class RocmVersion:
     text: str
 
     def __post_init__(self) -> None:
-        # Imported late: the doctor imports this module in environments without `packaging`.
+        # Imported late: the doctor imports this module in environments without
+        # `packaging`.
         from packaging.version import InvalidVersion, Version
 
         try:
             parsed = Version(self.text)
         except InvalidVersion as error:
             raise RequestError(
-                f"{self.text!r} is not a ROCm version.", hint="Write it like 7.2.0 or 7.10.0a20251120."
+                f"{self.text!r} is not a ROCm version.",
+                hint="Write it like 7.2.0 or 7.10.0a20251120.",
             ) from error
         if len(parsed.release) < 2:
-            raise RequestError(f"ROCm version {self.text!r} has no minor number.", hint="Write it like 7.2.0.")
+            raise RequestError(
+                f"ROCm version {self.text!r} has no minor number.",
+                hint="Write it like 7.2.0.",
+            )
 
     @property
     def major(self) -> int:
@@ -130,14 +145,19 @@ class KernelRequest:
     """Kernel modules of the `jax_aiter` wheel and the options of their build.
 
     Attributes:
-        modules: names of the modules; empty selects all modules that the toolchain builds for the targets.
+        modules: names of the modules; empty selects all modules that the toolchain
+            builds for the targets.
         toolchain: pypi, rocm or container.
-        rocm: ROCm folder for the toolchains `rocm` and `container`; empty selects /opt/rocm.
+        rocm: ROCm folder for the toolchains `rocm` and `container`; empty selects
+            /opt/rocm.
         image: image for the toolchain `container`.
-        source: AITER's sources: a folder, an archive or `amd-aiter==VERSION`; empty selects the pinned release.
+        source: AITER's sources: a folder, an archive or `amd-aiter==VERSION`; empty
+            selects the pinned release.
         require: modules that must have code for every target.
-        allow_partial: whether to leave out modules that cannot be built, and mark the wheel as partial.
-        instances: regular expression that selects generated kernels by name; empty selects all.
+        allow_partial: whether to leave out modules that cannot be built, and mark the
+            wheel as partial.
+        instances: regular expression that selects generated kernels by name; empty
+            selects all.
     """
 
     modules: tuple[str, ...] = ()
@@ -155,16 +175,19 @@ class BuildRequest:
     """Parsed and checked options of a wheel set; equal requests produce equal plans.
 
     Attributes:
-        jax_version: release of jax to build for, such as 0.10.2; a `.postN` names a post release of the plugin.
+        jax_version: release of jax to build for, such as 0.10.2; a `.postN` names a
+            post release of the plugin.
         rocm_version: version of the ROCm that the native code is built against.
         python_versions: Python versions, ascending, such as ("3.11", "3.12").
-        targets: gfx targets of the wheels; None keeps all targets of the published wheels.
+        targets: gfx targets of the wheels; None keeps all targets of the published
+            wheels.
         rocm_version_extra: whether `+rocm<version>` is appended to wheel versions.
         post_release: N of `.postN`, or None.
         strip: whether symbol tables are moved into separate debug files.
         source: options of a build from source; None for published wheels.
         kernels: kernel modules of the set; None for a set without them.
-        find_links: absolute folders and URLs of pages that pip searches in addition to its index.
+        find_links: absolute folders and URLs of pages that pip searches in addition to
+            its index.
     """
 
     payload: Payload
@@ -186,9 +209,11 @@ class MemberInfo:
 
     Attributes:
         path: path inside the wheel.
-        targets: gfx targets with code in the file, sorted; empty for a file without device code.
+        targets: gfx targets with code in the file, sorted; empty for a file without
+            device code.
         needed: DT_NEEDED sonames, in order.
-        symbol_versions: highest required version of each symbol prefix, such as {"GLIBC": "2.27"}.
+        symbol_versions: highest required version of each symbol prefix, such as
+            {"GLIBC": "2.27"}.
     """
 
     path: str
@@ -206,7 +231,8 @@ class Wheel:
     Attributes:
         name: normalised project name (PEP 503).
         requires_dist: Requires-Dist fields of METADATA.
-        source_sha256: sha256 of the input that the wheel was made from; equal to `sha256` for an unchanged copy.
+        source_sha256: sha256 of the input that the wheel was made from; equal to
+            `sha256` for an unchanged copy.
         source_size: size of the input in bytes.
     """
 
@@ -224,7 +250,10 @@ class Wheel:
 
     @property
     def as_published(self) -> bool:
-        """Return whether the wheel is a byte-for-byte copy of its input; such a copy is never repaired."""
+        """Return whether the wheel is a byte-for-byte copy of its input.
+
+        Such a copy is never repaired.
+        """
         return self.sha256 == self.source_sha256
 
 
@@ -247,9 +276,12 @@ class WheelSet:
         targets: exact gfx targets of every member with device code, sorted.
         request: options of the build, as JSON values.
         tools: versions of the tools that built the set.
-        pins: exact versions of projects that the set needs but does not contain, such as jax.
-        files: name -> sha256 of each file beside the wheels: constraints, lock, debug files.
-        file_sizes: name -> size in bytes of each of `files`; empty in sets of older versions.
+        pins: exact versions of projects that the set needs but does not contain, such
+            as jax.
+        files: name -> sha256 of each file beside the wheels: constraints, lock, debug
+            files.
+        file_sizes: name -> size in bytes of each of `files`; empty in sets of older
+            versions.
     """
 
     index: str
@@ -268,7 +300,12 @@ class WheelSet:
     @functools.cached_property
     def digest(self) -> str:
         """SHA-256 of the set's canonical JSON as 64 hexadecimal digits."""
-        canonical = json.dumps(wheel_set_body(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        canonical = json.dumps(
+            wheel_set_body(self),
+            sort_keys=True,
+            separators=(",", ":"),
+            ensure_ascii=False,
+        )
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
@@ -284,8 +321,9 @@ class Outcome(enum.StrEnum):
 class Tier(enum.StrEnum):
     """Strength of evidence: `TIER_ORDER` lists the tiers of gfx targets, weakest first.
 
-    `CPU` and `CUDA` are outside of this order: results on a CPU or a CUDA device prove nothing about ROCm, and each of
-    the two tiers only meets a requirement for the same tier.
+    `CPU` and `CUDA` are outside of this order: results on a CPU or a CUDA device prove
+    nothing about ROCm, and each of the two tiers only meets a requirement for the same
+    tier.
     """
 
     STRUCTURE = "structure"
@@ -301,14 +339,18 @@ TIER_ORDER = (Tier.STRUCTURE, Tier.COMPILED, Tier.DEVICE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """Result of one gate for one set; the evidence is valid only for a set with exactly this digest.
+    """Result of one gate for one set.
+
+    The evidence is valid only for a set with exactly this digest.
 
     Attributes:
         target: a gfx target, or "any" for a gate that does not depend on the target.
         started, ended: UTC, ISO 8601 with seconds.
         settings: options of the gate, and digests of its data files.
-        logs: name -> sha256 of each file with the output of the gate's processes; the files lie beside the evidence.
-        counts: collected (= run + skipped), run (= passed + failed + known), passed, failed, known, skipped.
+        logs: name -> sha256 of each file with the output of the gate's processes; the
+            files lie beside the evidence.
+        counts: collected (= run + skipped), run (= passed + failed + known), passed,
+            failed, known, skipped.
         findings: errors and warnings.
     """
 
@@ -334,10 +376,11 @@ class Requirement:
     Attributes:
         target: a gfx target, or "any".
         ended: time of the latest evidence that counts; empty without one.
-        problems: reasons why the requirement is not met, each the second half of a sentence.
+        problems: reasons why the requirement is not met, each the second half of a
+            sentence.
         settings: required settings of the gate, such as size, passes and image.
-        evidence: for each present evidence that counts, its end, outcome, and the settings that tell parts of a gate
-            and images apart.
+        evidence: for each present evidence that counts, its end, outcome, and the
+            settings that tell parts of a gate and images apart.
     """
 
     gate: str
@@ -354,11 +397,16 @@ class Verdict:
 
     Attributes:
         blocked_by: a sentence for each reason against the promotion.
-        tiers: gfx target -> strongest tier at which the target passed; bypasses do not raise the tier.
-        bypassed: a sentence for each bypassed reason, with the bypass and the responsible person.
-        waived: a sentence for each flaky test that a waiver covers, with the waiver and the responsible person.
-        missing_waivers: for each flaky test without a valid waiver, the entry of the policy that would accept it.
-        invalid_bypasses: a sentence for each void or expired bypass or waiver; they are part of `warnings` too.
+        tiers: gfx target -> strongest tier at which the target passed; bypasses do not
+            raise the tier.
+        bypassed: a sentence for each bypassed reason, with the bypass and the
+            responsible person.
+        waived: a sentence for each flaky test that a waiver covers, with the waiver and
+            the responsible person.
+        missing_waivers: for each flaky test without a valid waiver, the entry of the
+            policy that would accept it.
+        invalid_bypasses: a sentence for each void or expired bypass or waiver; they are
+            part of `warnings` too.
         warnings: problems that do not block the promotion.
         attested: signer -> file names of the attested wheels.
         provenances: file name of a wheel -> sha256 of its verified attestations.
@@ -394,14 +442,18 @@ class Progress(Protocol):
     def advance(self, done: int, total: int) -> None:
         """Report the progress of the current step: `done` of `total` bytes."""
 
-    def count(self, done: int, total: int, what: str = "", *, unit: str = "actions") -> None:
+    def count(
+        self, done: int, total: int, what: str = "", *, unit: str = "actions"
+    ) -> None:
         """Report the number of finished actions, their total, and the current action."""
 
     def plan(self, names: Sequence[str]) -> None:
         """Announce the steps to come, by the beginnings of their texts."""
 
-    def task(self, label: str, *, transient: bool = False) -> AbstractContextManager[Progress]:
-        """Return the progress of one of several parallel tasks, which may be used in another thread.
+    def task(
+        self, label: str, *, transient: bool = False
+    ) -> AbstractContextManager[Progress]:
+        """Return the progress of one of several parallel tasks, for use in any thread.
 
         Args:
             transient: whether the task is shown only on a terminal, while it runs.
@@ -412,13 +464,18 @@ _JSON_SCALARS = frozenset({str, int, bool, float, type(None)})
 
 
 def to_json(value: Any) -> Any:  # noqa: ANN401 - data types in, JSON values out
-    """Convert a value to JSON values: tuples become lists, sets sorted lists; the rest becomes text."""
+    """Convert a value to JSON values: tuples become lists, sets sorted lists.
+
+    The rest becomes text.
+    """
     if type(value) in _JSON_SCALARS:  # most values
         return value
     if isinstance(value, (GfxTarget, RocmVersion, NumberRanges)):
         return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {
+            f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)
+        }
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in sorted(value.items())}
     if isinstance(value, (set, frozenset)):
@@ -431,7 +488,10 @@ def to_json(value: Any) -> Any:  # noqa: ANN401 - data types in, JSON values out
 
 
 def wheel_set_body(wheel_set: WheelSet) -> dict[str, Any]:
-    """Return a set as JSON values. Without sizes they are those of older versions, so that old digests stay valid."""
+    """Return a set as JSON values.
+
+    Without sizes they are those of older versions, so that old digests stay valid.
+    """
     body: dict[str, Any] = to_json(wheel_set)
     if not wheel_set.file_sizes:
         del body["file_sizes"]

@@ -1,4 +1,7 @@
-"""A set of numbers as ranges: its size depends on the gaps between the numbers, not on their count."""
+"""A set of numbers as ranges.
+
+Its size depends on the gaps between the numbers, not on their count.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ class NumberRanges(Collection[int]):
     """An ascending set of numbers; its text is like `1-5,7`.
 
     Attributes:
-        bounds: first number of each range, and the number after its last one, ascending.
+        bounds: first number of each range, and the number after its last one,
+            ascending.
     """
 
     bounds: tuple[int, ...] = ()
@@ -33,13 +37,25 @@ class NumberRanges(Collection[int]):
         if re.fullmatch(PATTERN, text) is None:
             raise ValueError(f"{text!r:.80} is not a list of ranges")
         ranges = [part.partition("-") for part in text.split(",") if part]
-        found = cls(tuple(bound for first, _, last in ranges for bound in (int(first), int(last or first) + 1)))
-        if str(found) != text or any(one >= other for one, other in zip(found.bounds, found.bounds[1:], strict=False)):
+        found = cls(
+            tuple(
+                bound
+                for first, _, last in ranges
+                for bound in (int(first), int(last or first) + 1)
+            )
+        )
+        if str(found) != text or any(
+            one >= other
+            for one, other in zip(found.bounds, found.bounds[1:], strict=False)
+        ):
             raise ValueError(f"{text!r:.80} is not a list of ascending ranges")
         return found
 
     def __str__(self) -> str:
-        return ",".join(str(first) if last == first + 1 else f"{first}-{last - 1}" for first, last in self._ranges())
+        return ",".join(
+            str(first) if last == first + 1 else f"{first}-{last - 1}"
+            for first, last in self._ranges()
+        )
 
     def __len__(self) -> int:
         return sum(last - first for first, last in self._ranges())
@@ -57,7 +73,9 @@ class NumberRanges(Collection[int]):
 
     def plus(self, numbers: Iterable[int]) -> NumberRanges:
         """Return the set with further numbers."""
-        return self ^ NumberRanges.of(number for number in numbers if number not in self)
+        return self ^ NumberRanges.of(
+            number for number in numbers if number not in self
+        )
 
     def without(self, numbers: Iterable[int]) -> NumberRanges:
         """Return the set without some numbers."""

@@ -14,7 +14,7 @@ NOT_RUN = ("__pycache__", "tests")
 
 
 def own_files(root: Path, packages: Sequence[str] = PACKAGES) -> list[Path]:
-    """Return the files of the packages in a checkout, sorted, without those in the folders NOT_RUN."""
+    """Return the sorted files of a checkout's packages, without the folders NOT_RUN."""
     found = []
     for package in packages:
         for path in (root / package).rglob("*"):

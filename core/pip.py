@@ -21,12 +21,23 @@ from core.store import ContentStore, mark_used
 
 _PROGRESS = "Progress "
 _CHECKED = "device-code-checked"
-"""Name of the file beside an input with the digest of the program that verified the input's device code."""
+"""Name of the file with the digest of the program that verified an input's device code."""
 
 PIP_ENV_OVERRIDES = dict.fromkeys(
-    ("PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_REQUIRE_HASHES", "PIP_VERBOSE"), ""
+    (
+        "PIP_USER",
+        "PIP_TARGET",
+        "PIP_PREFIX",
+        "PIP_ROOT",
+        "PIP_REQUIRE_HASHES",
+        "PIP_VERBOSE",
+    ),
+    "",
 )
-"""Changes of the environment that remove the user's settings for installations; pip installs nothing here."""
+"""Changes of the environment that remove the user's settings for installations.
+
+Pip installs nothing here.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,9 +83,12 @@ def run_pip(
         on_line: as in `Runner.run`; the reports of pip are too long to log.
 
     Raises:
-        NothingFitsError, InputError: pip failed; the message is one sentence, and the hint names the log.
+        NothingFitsError, InputError: pip failed; the message is one sentence, and the
+            hint names the log.
     """
-    done = runner.run(argv, env={**PIP_ENV_OVERRIDES, **(env or {})}, check=False, on_line=on_line)
+    done = runner.run(
+        argv, env={**PIP_ENV_OVERRIDES, **(env or {})}, check=False, on_line=on_line
+    )
     if done.returncode == 0:
         return done.stdout
     output = without_credentials(f"$ {render(argv)}\n{done.stdout}{done.stderr}")
@@ -90,24 +104,37 @@ def run_pip(
 def pip_problem(output: str) -> tuple[type[InputError], str]:
     """Return kind and sentence of pip's failure.
 
-    pip reports an index that does not answer like one without distributions, after a warning for each try (messages of
-    pip 21 to 26).
+    pip reports an index that does not answer like one without distributions, after a
+    warning for each try (messages of pip 21 to 26).
     """
-    missing = re.search(r"^ERROR: No matching distribution found for (.+)$", output, re.MULTILINE)
-    broken = re.findall(r"after connection broken by '\w+\([\"']?(.+?)[\"']?\)': /", output)
+    missing = re.search(
+        r"^ERROR: No matching distribution found for (.+)$", output, re.MULTILINE
+    )
+    broken = re.findall(
+        r"after connection broken by '\w+\([\"']?(.+?)[\"']?\)': /", output
+    )
     if broken:
         host = re.search(r"host='([^']+)'", broken[-1])
         reason = re.sub(r"^HTTPS?Connection\w*\([^)]*\): ", "", broken[-1])
-        return InputError, f"pip cannot reach {host[1] if host else 'its index'}: {reason}."
+        return (
+            InputError,
+            f"pip cannot reach {host[1] if host else 'its index'}: {reason}.",
+        )
     if missing:
         return NothingFitsError, f"pip found no distribution for {missing[1]}."
-    errors = [line.removeprefix("ERROR: ").strip() for line in output.splitlines() if line.startswith("ERROR: ")]
+    errors = [
+        line.removeprefix("ERROR: ").strip()
+        for line in output.splitlines()
+        if line.startswith("ERROR: ")
+    ]
     lines = errors or [line.strip() for line in output.splitlines() if line.strip()]
     return InputError, f"pip failed: {lines[0 if errors else -1].rstrip('.')}."
 
 
-def fetch_argv(python: str, requirement_file: Path, folder: Path, find_links: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the pip command that downloads hash-locked requirements into a folder, with machine-readable progress."""
+def fetch_argv(
+    python: str, requirement_file: Path, folder: Path, find_links: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return the pip command that downloads hash-locked requirements into a folder."""
     return pip_argv(
         "download",
         "--no-deps",
@@ -130,25 +157,37 @@ def parse_report(text: str) -> tuple[Resolved, ...]:
     """Read pip's installation report (its format version 1).
 
     Raises:
-        InputError: the format is unknown, or a distribution has no sha256 or is not a wheel.
+        InputError: the format is unknown, or a distribution has no sha256 or is not a
+            wheel.
     """
     try:
         report = json.loads(text)
     except ValueError as error:
-        raise InputError("pip's installation report is not JSON.", hint="Update pip.") from error
+        raise InputError(
+            "pip's installation report is not JSON.", hint="Update pip."
+        ) from error
     if report.get("version") != "1":
-        raise InputError(f"pip's installation report has format {report.get('version')!r}, not 1.", hint="Update pip.")
+        raise InputError(
+            f"pip's installation report has format {report.get('version')!r}, not 1.",
+            hint="Update pip.",
+        )
     return tuple(_resolved(item) for item in report["install"])
 
 
 def _resolved(item: dict[str, Any]) -> Resolved:
-    metadata, download = item["metadata"], item["download_info"]
+    metadata = item["metadata"]
+    download = item["download_info"]
     parts = urlsplit(download["url"])
-    url = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
+    url = urlunsplit(
+        parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="")
+    )
     sha256 = download.get("archive_info", {}).get("hashes", {}).get("sha256")
     filename = unquote(parts.path.rpartition("/")[2])
     if sha256 is None or not filename.endswith(".whl"):
-        raise InputError(f"{url} is not a wheel with a sha256.", hint="Use an index of wheels with hashes.")
+        raise InputError(
+            f"{url} is not a wheel with a sha256.",
+            hint="Use an index of wheels with hashes.",
+        )
     return Resolved(
         name=canonicalize_name(metadata["name"]),
         version=metadata["version"],
@@ -193,22 +232,35 @@ class InputStore(ContentStore):
         with self.scratch() as folder:
             requirements = folder / "requirements.txt"
             requirements.write_text(
-                "".join(f"{item.name}=={item.version} --hash=sha256:{item.sha256}\n" for item in items)
+                "".join(
+                    f"{item.name}=={item.version} --hash=sha256:{item.sha256}\n"
+                    for item in items
+                )
             )
             argv = fetch_argv(python, requirements, folder / "files", find_links)
-            run_pip(argv, runner, log=self.log(f"download-{python}"), env=env, on_line=_progress_reader(on_bytes))
+            run_pip(
+                argv,
+                runner,
+                log=self.log(f"download-{python}"),
+                env=env,
+                on_line=_progress_reader(on_bytes),
+            )
             for item in items:
                 came = folder / "files" / item.filename
                 if not came.is_file() or file_sha256(came) != item.sha256:
                     raise InputError(
-                        f"pip did not download {item.filename} with sha256 {item.sha256}.",
+                        f"pip did not download {item.filename} with sha256"
+                        f" {item.sha256}.",
                         hint="Clear pip's cache (`pip cache purge`) and try again.",
                     )
                 self.path(item).parent.mkdir(exist_ok=True)
                 came.rename(self.path(item))
 
     def log(self, name: str) -> Path:
-        """Return the file for the output of a failed pip command, beside the store; the next failure replaces it."""
+        """Return the file for the output of a failed pip command, beside the store.
+
+        The next failure replaces it.
+        """
         return self.root.parent / "logs" / f"pip-{name}.log"
 
     def adopt(self, item: Resolved, path: Path) -> None:
@@ -217,7 +269,10 @@ class InputStore(ContentStore):
             fresh = folder / item.filename
             shutil.copyfile(path, fresh)
             if file_sha256(fresh) != item.sha256:
-                raise InputError(f"{path} was changed while it was copied.", hint="Run the same command again.")
+                raise InputError(
+                    f"{path} was changed while it was copied.",
+                    hint="Run the same command again.",
+                )
             self.path(item).parent.mkdir(exist_ok=True)
             fresh.replace(self.path(item))
 

@@ -1,4 +1,7 @@
-"""The only module that starts processes. Commands are argument lists, never shell strings, and are echoed."""
+"""The only module that starts processes.
+
+Commands are argument lists, never shell strings, and are echoed.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +49,39 @@ _CREDENTIALS = re.compile(
 )
 
 CREDENTIAL_VARIABLES = (
-    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_PROFILE"),
-    *("AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_ROLE_ARN"),
-    *("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
+    *(
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AWS_SECURITY_TOKEN",
+        "AWS_PROFILE",
+    ),
+    *(
+        "AWS_DEFAULT_PROFILE",
+        "AWS_CONFIG_FILE",
+        "AWS_SHARED_CREDENTIALS_FILE",
+        "AWS_ROLE_ARN",
+    ),
+    *(
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    ),
     *("AWS_CONTAINER_AUTHORIZATION_TOKEN", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
-    *("GITHUB_TOKEN", "GH_TOKEN", "ACTIONS_ID_TOKEN_REQUEST_TOKEN", "ACTIONS_ID_TOKEN_REQUEST_URL"),
-    *("ACTIONS_RUNTIME_TOKEN", "CI_JOB_TOKEN", "CI_JOB_JWT", "CI_JOB_JWT_V1", "CI_JOB_JWT_V2", "CI_REGISTRY_PASSWORD"),
+    *(
+        "GITHUB_TOKEN",
+        "GH_TOKEN",
+        "ACTIONS_ID_TOKEN_REQUEST_TOKEN",
+        "ACTIONS_ID_TOKEN_REQUEST_URL",
+    ),
+    *(
+        "ACTIONS_RUNTIME_TOKEN",
+        "CI_JOB_TOKEN",
+        "CI_JOB_JWT",
+        "CI_JOB_JWT_V1",
+        "CI_JOB_JWT_V2",
+        "CI_REGISTRY_PASSWORD",
+    ),
 )
 """Environment variables with credentials of AWS, GitHub or GitLab, or with the place of some."""
 _PR_SET_DUMPABLE = 4
@@ -66,7 +96,8 @@ class ProcessResult:
     """Result of a finished process.
 
     Attributes:
-        returncode: exit status, or the negative number of the signal that ended the process.
+        returncode: exit status, or the negative number of the signal that ended the
+            process.
     """
 
     returncode: int
@@ -75,7 +106,7 @@ class ProcessResult:
 
 
 class Runner(Protocol):
-    """Interface for running commands on this machine (`HostRunner`) or in containers on this machine."""
+    """Interface for running commands on this machine or in containers on it."""
 
     def run(
         self,
@@ -95,15 +126,20 @@ class Runner(Protocol):
             env: changes to the environment; a key set to "" is removed.
             cwd: working directory.
             check: whether a non-zero exit status raises ProcessError.
-            timeout: seconds after which the command is stopped and ProcessError is raised.
+            timeout: seconds after which the command is stopped and ProcessError is
+                raised.
             on_line: callback for each line of standard output while the command runs.
-            keep: number of characters to keep from the end of each stream; None keeps all.
+            keep: number of characters to keep from the end of each stream; None keeps
+                all.
         """
 
 
 @dataclass
 class _Stream:
-    """Pipe of a child process: decodes incrementally, passes on whole lines, and keeps all text or its end."""
+    """Pipe of a child process.
+
+    Decodes incrementally, passes on whole lines, and keeps all text or its end.
+    """
 
     pipe: IO[bytes]
     sink: LineSink | None
@@ -118,7 +154,10 @@ class _Stream:
         chunk = self._decoder.decode(data, final=not data)
         self.text.append(chunk)
         if self.keep is not None:
-            while len(self.text) > 1 and sum(map(len, self.text)) - len(self.text[0]) >= self.keep:
+            while (
+                len(self.text) > 1
+                and sum(map(len, self.text)) - len(self.text[0]) >= self.keep
+            ):
                 self.text.popleft()
             self.pending = self.pending[-self.keep :]
         *lines, self.pending = (self.pending + chunk).split("\n")
@@ -132,30 +171,39 @@ class _Stream:
 
 def render(argv: Sequence[str], env: Mapping[str, str] | None = None) -> str:
     """Return the command in shell syntax after its environment changes, without credentials."""
-    changes = [f"{key}={shlex.quote(value)}" for key, value in sorted((env or {}).items())]
+    changes = [
+        f"{key}={shlex.quote(value)}" for key, value in sorted((env or {}).items())
+    ]
     return without_credentials(" ".join((*changes, shlex.join(argv))))
 
 
 def without_credentials(text: str) -> str:
     """Replace credentials with `****`.
 
-    These are user and password of every URL, the values of query parameters with names such as `sig`, `token` or
-    `X-Amz-Signature`, and the values of Bazel's remote_header options. Logs may be kept and published as evidence.
+    These are user and password of every URL, the values of query parameters with names
+    such as `sig`, `token` or `X-Amz-Signature`, and the values of Bazel's remote_header
+    options. Logs may be kept and published as evidence.
     """
     return _CREDENTIALS.sub(r"\1****", text)
 
 
-def merge_environment(base: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
+def merge_environment(
+    base: Mapping[str, str], changes: Mapping[str, str]
+) -> dict[str, str]:
     """Return an environment with changes; a key changed to "" is removed."""
-    return {key: value for key, value in {**base, **changes}.items() if value != "" or key not in changes}
+    return {
+        key: value
+        for key, value in {**base, **changes}.items()
+        if value != "" or key not in changes
+    }
 
 
 def forbid_inspection() -> None:
-    """Forbid other processes of the same user to read the memory and the environment of this one (prctl(2), Linux).
+    """Forbid other processes of the user to read this one's memory and environment.
 
-    They can neither open its /proc/PID/environ nor trace it, and it leaves no core dump. Root, processes with
-    CAP_SYS_PTRACE, and the environment of the shell that started this process are not affected; nor are programs that
-    this process starts.
+    They can neither open its /proc/PID/environ nor trace it, and it leaves no core
+    dump. Root, processes with CAP_SYS_PTRACE, and the environment of the shell that
+    started this process are not affected; nor are programs that this process starts.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
@@ -170,7 +218,9 @@ def exec_replace(argv: Sequence[str], environment: Mapping[str, str]) -> NoRetur
     try:
         os.execvpe(argv[0], list(argv), dict(environment))  # noqa: S606 - a list of words, no shell
     except OSError as error:
-        raise ProcessError(f"{argv[0]} could not be started: {error.strerror}.") from error
+        raise ProcessError(
+            f"{argv[0]} could not be started: {error.strerror}."
+        ) from error
 
 
 class HostRunner:
@@ -183,7 +233,11 @@ class HostRunner:
     """
 
     def __init__(
-        self, environment: Mapping[str, str], *, echo: LineSink | None = None, sink: LineSink | None = None
+        self,
+        environment: Mapping[str, str],
+        *,
+        echo: LineSink | None = None,
+        sink: LineSink | None = None,
     ) -> None:
         self._environment = dict(environment)
         self._echo = echo
@@ -196,16 +250,18 @@ class HostRunner:
         return dict(self._environment)
 
     def also(self, listener: LineSink) -> Self:
-        """Return a runner that also passes every command line and every line of output to a listener."""
+        """Return a runner that also passes commands and lines of output to a listener."""
         other = copy.copy(self)
-        other._echo, other._sink = _both(self._echo, listener), _both(self._sink, listener)
+        other._echo = _both(self._echo, listener)
+        other._sink = _both(self._sink, listener)
         return other
 
     def until(self, stop: threading.Event, scratch: Path | None = None) -> Self:
         """Return a runner whose commands end when an event is set, for commands of other threads.
 
         Args:
-            scratch: folder for temporary files, which commands that are ended leave behind; None for the usual one.
+            scratch: folder for temporary files, which commands that are ended leave
+                behind; None for the usual one.
         """
         other = copy.copy(self)
         other._unwanted = stop
@@ -226,12 +282,15 @@ class HostRunner:
         watch: Watch | None = None,
         keep: int | None = None,
     ) -> ProcessResult:
-        """Run one command to its end; an interrupt of this call also ends the command's whole process group.
+        """Run one command to its end.
+
+        An interrupt of this call also ends the command's whole process group.
 
         Args as in `Runner.run`, and:
             on_error_line: callback for each line of standard error.
-            watch: callback with the process id of the command, called several times a second; a returned clause such
-                as `used too much memory` stops the command and becomes part of the ProcessError.
+            watch: callback with the process id of the command, called several times a
+                second; a returned clause such as `used too much memory` stops the
+                command and becomes part of the ProcessError.
         """
         if self._echo is not None:
             self._echo(render(argv, env))
@@ -239,7 +298,10 @@ class HostRunner:
         process: subprocess.Popen[bytes] | None = None
 
         def patience() -> float | None:
-            """Return the seconds to wait before the next call; _UnwantedError if the command must be stopped."""
+            """Return the seconds to wait before the next call.
+
+            _UnwantedError if the command must be stopped.
+            """
             if self._unwanted is not None and self._unwanted.is_set():
                 raise _UnwantedError("is not wanted any more")
             assert process is not None
@@ -251,13 +313,23 @@ class HostRunner:
             # Only the main thread is interrupted while it waits; see core.interrupts.
             main = threading.current_thread() is threading.main_thread()
             looks = watch is not None or self._unwanted is not None or not main
-            waits = [wait for wait in (left, _LOOK_SECONDS if looks else None) if wait is not None]
+            waits = [
+                wait
+                for wait in (left, _LOOK_SECONDS if looks else None)
+                if wait is not None
+            ]
             return min(waits, default=None)
 
         try:
             with END_LOCK:  # a thread that ends in Popen would leave the command behind
                 process = self._start(argv, env or {}, cwd)
-            out, err = _drain(process, on_line or self._sink, on_error_line or self._sink, patience, keep)
+            out, err = _drain(
+                process,
+                on_line or self._sink,
+                on_error_line or self._sink,
+                patience,
+                keep,
+            )
             returncode = _wait(process, patience)
         except BaseException as error:
             if process is not None:
@@ -266,14 +338,21 @@ class HostRunner:
                 finally:  # another interrupt ends the wait
                     _kill(process)
             if isinstance(error, _UnwantedError):
-                raise ProcessError(f"`{render(argv)}` {error} and was stopped.") from error
+                raise ProcessError(
+                    f"`{render(argv)}` {error} and was stopped."
+                ) from error
             raise
         done = ProcessResult(returncode=returncode, stdout=out, stderr=err)
         if check and returncode != 0:
-            raise ProcessError(failure(argv, done), hint="Run the command by hand to see its full output.")
+            raise ProcessError(
+                failure(argv, done),
+                hint="Run the command by hand to see its full output.",
+            )
         return done
 
-    def _start(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> subprocess.Popen[bytes]:
+    def _start(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None
+    ) -> subprocess.Popen[bytes]:
         try:
             return subprocess.Popen(
                 list(argv),
@@ -286,12 +365,13 @@ class HostRunner:
             )
         except OSError as error:
             raise ProcessError(
-                f"{argv[0]} could not be started: {error.strerror}.", hint=f"Install {argv[0]} or correct PATH."
+                f"{argv[0]} could not be started: {error.strerror}.",
+                hint=f"Install {argv[0]} or correct PATH.",
             ) from error
 
 
 def failure(argv: Sequence[str], done: ProcessResult) -> str:
-    """Return the message about a failed command, with the end of its output, for callers that check the status."""
+    """Return the message about a failed command, with the end of its output."""
     code = done.returncode
     how = f"exit code {code}" if code >= 0 else f"signal {_SIGNALS.get(-code, -code)}"
     lines = without_credentials(f"{done.stdout}\n{done.stderr}").splitlines()
@@ -301,11 +381,14 @@ def failure(argv: Sequence[str], done: ProcessResult) -> str:
 
 @contextmanager
 def ignore_interrupts() -> Iterator[None]:
-    """Ignore Ctrl-C and SIGTERM during a cleanup, so that a second signal does not interrupt the cleanup."""
+    """Ignore Ctrl-C and SIGTERM during a cleanup, so that they do not interrupt it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {sign: signal.signal(sign, signal.SIG_IGN) for sign in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        sign: signal.signal(sign, signal.SIG_IGN)
+        for sign in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
@@ -336,7 +419,10 @@ def _drain(
     """Read both pipes to their end."""
     assert process.stdout is not None
     assert process.stderr is not None
-    streams = (_Stream(process.stdout, out_sink, keep), _Stream(process.stderr, err_sink, keep))
+    streams = (
+        _Stream(process.stdout, out_sink, keep),
+        _Stream(process.stderr, err_sink, keep),
+    )
     with selectors.DefaultSelector() as selector:
         for stream in streams:
             selector.register(stream.pipe, selectors.EVENT_READ, stream)
@@ -350,7 +436,9 @@ def _drain(
     return "".join(streams[0].text), "".join(streams[1].text)
 
 
-def _wait(process: subprocess.Popen[bytes], patience: Callable[[], float | None]) -> int:
+def _wait(
+    process: subprocess.Popen[bytes], patience: Callable[[], float | None]
+) -> int:
     """Return the exit status; a command may close its pipes long before it ends."""
     while True:
         with suppress(subprocess.TimeoutExpired):

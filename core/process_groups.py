@@ -25,17 +25,21 @@ for group in groups:
 
 
 class GroupGuard:
-    """A process that kills the registered process groups when this process is gone, however it ended.
+    """A process that kills the registered process groups when this process is gone.
 
-    PR_SET_PDEATHSIG of Linux would end only the direct child: the compilers that a driver starts would run on. The
-    guard sees the end of its standard input, whose other end only this process has. It starts with the first group.
+    PR_SET_PDEATHSIG of Linux would end only the direct child: the compilers that a
+    driver starts would run on. The guard sees the end of its standard input, whose
+    other end only this process has. It starts with the first group.
 
     Args:
-        environment: environment of the guard, from which credentials are removed, since the commands can read it.
+        environment: environment of the guard, from which credentials are removed, since
+            the commands can read it.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = merge_environment(environment, dict.fromkeys(CREDENTIAL_VARIABLES, ""))
+        self._environment = merge_environment(
+            environment, dict.fromkeys(CREDENTIAL_VARIABLES, "")
+        )
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
@@ -53,7 +57,10 @@ class GroupGuard:
                 argv = [sys.executable, "-I", "-S", "-c", _PROGRAM]
                 # Ctrl-C in a terminal, which ends this process, must not end the guard.
                 self._process = subprocess.Popen(
-                    argv, env=self._environment, stdin=subprocess.PIPE, start_new_session=True
+                    argv,
+                    env=self._environment,
+                    stdin=subprocess.PIPE,
+                    start_new_session=True,
                 )
             assert self._process.stdin is not None
             with suppress(OSError):  # the guard was killed; commands run without it

@@ -1,4 +1,7 @@
-"""Reports for users: steps, parallel tasks, warnings and tables; live on a terminal, plain lines elsewhere."""
+"""Reports for users: steps, parallel tasks, warnings and tables.
+
+Live on a terminal, plain lines elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,23 @@ _PLAIN_INTERVAL = 10.0
 
 
 class TaskProgress:
-    """Progress of one of several tasks that run in parallel, see `core.model.Progress`; threads may share a screen.
+    """Progress of one of several tasks that run in parallel, see `core.model.Progress`.
+
+    Threads may share a screen.
 
     Args:
-        label: name of the task on each of its lines without a display; empty for the command itself.
+        label: name of the task on each of its lines without a display; empty for the
+            command itself.
         transient: whether the task is visible only on a terminal, while it runs.
     """
 
-    def __init__(self, screen: Screen, line: Line, label: str = "", *, transient: bool = False) -> None:
-        self._screen, self._line, self._label, self._transient = screen, line, label, transient
+    def __init__(
+        self, screen: Screen, line: Line, label: str = "", *, transient: bool = False
+    ) -> None:
+        self._screen = screen
+        self._line = line
+        self._label = label
+        self._transient = transient
         self._step = ""
         self._last = self._started = 0.0
 
@@ -42,14 +53,19 @@ class TaskProgress:
             if not self._transient and self._screen.display is None:
                 self._screen.line(self._text(text))
             self._line.begin(text)
-            self._step, self._started = text, time.monotonic()
+            self._step = text
+            self._started = time.monotonic()
             self._last = self._started
 
     def _end_step(self) -> None:
         """Replace the current step on the display with a permanent line."""
         with self._screen.lock:
             if self._step and self._screen.display is not None and not self._transient:
-                self._screen.line(self._text(f"{self._step} ({time.monotonic() - self._started:.1f} s)"))
+                self._screen.line(
+                    self._text(
+                        f"{self._step} ({time.monotonic() - self._started:.1f} s)"
+                    )
+                )
             self._step = ""
             self._line.begin("")
 
@@ -57,12 +73,17 @@ class TaskProgress:
         """Report the finished bytes of the current step, and their total."""
         self._amount(done, total)
 
-    def count(self, done: int, total: int, what: str = "", *, unit: str = "actions") -> None:
-        """Report the number of finished actions, the total, which may grow, and the name of a running action."""
+    def count(
+        self, done: int, total: int, what: str = "", *, unit: str = "actions"
+    ) -> None:
+        """Report the number of finished actions, the total, and a running action."""
         self._amount(done, total, unit, what)
 
     def _amount(self, done: int, total: int, unit: str = "", what: str = "") -> None:
-        """Show the progress of the current step: live on a display, otherwise as an occasional line."""
+        """Show the progress of the current step.
+
+        Live on a display, otherwise as an occasional line.
+        """
         with self._screen.lock:
             numbers = self._line.set_amount(done, total, unit)
             if what and self._label:
@@ -73,12 +94,16 @@ class TaskProgress:
     def _occasionally(self, text: str) -> None:
         if time.monotonic() - self._last > _PLAIN_INTERVAL:
             self._last = time.monotonic()
-            self._screen.line(self._text(f"{self._step}: {text}" if self._step else text))
+            self._screen.line(
+                self._text(f"{self._step}: {text}" if self._step else text)
+            )
 
     @contextmanager
     def task(self, label: str, *, transient: bool = False) -> Iterator[TaskProgress]:
-        """Show a task that runs in parallel to others until the end of the block, which may be in another thread."""
-        screen, line, started = self._screen, Line(label=label), time.monotonic()
+        """Show a task that runs in parallel to others until the end of the block."""
+        screen = self._screen
+        line = Line(label=label)
+        started = time.monotonic()
         hidden = transient or self._transient
         text = f"{self._label}: {label}" if self._label else label
         child = TaskProgress(screen, line, text, transient=hidden)
@@ -93,13 +118,15 @@ class TaskProgress:
             with screen.lock:
                 child._end_step()
                 if not hidden:
-                    screen.line(f"  {text}: finished in {time.monotonic() - started:.1f} s")
+                    screen.line(
+                        f"  {text}: finished in {time.monotonic() - started:.1f} s"
+                    )
         finally:
             with screen.lock:
                 self._line.children.remove(line)
 
     def plan(self, names: Sequence[str]) -> None:
-        """Announce the steps of the current group, or of the whole command outside of groups, in their order."""
+        """Announce the steps of the current group or the whole command, in order."""
         self._screen.plan(names)
 
     def warning(self, text: str) -> None:
@@ -121,7 +148,10 @@ class ShownTasks:
         for key, (label, done, total) in tasks.items():
             if key not in self._open:
                 stack = ExitStack()
-                self._open[key] = stack, stack.enter_context(self._progress.task(label, transient=True))
+                self._open[key] = (
+                    stack,
+                    stack.enter_context(self._progress.task(label, transient=True)),
+                )
             self._open[key][1].count(done, total, unit=unit)
 
 
@@ -134,7 +164,9 @@ class NoProgress:
     def advance(self, done: int, total: int) -> None:
         """Ignore progress."""
 
-    def count(self, done: int, total: int, what: str = "", *, unit: str = "actions") -> None:
+    def count(
+        self, done: int, total: int, what: str = "", *, unit: str = "actions"
+    ) -> None:
         """Ignore progress."""
 
     def plan(self, names: Sequence[str]) -> None:
@@ -147,7 +179,7 @@ class NoProgress:
 
 
 class Reporter(TaskProgress):
-    """Implementation of `core.model.Progress` on standard error, which keeps the output of `--json` clean.
+    """Implementation of `core.model.Progress` on standard error.
 
     Args:
         terminal: whether to draw live progress instead of plain lines.
@@ -157,15 +189,23 @@ class Reporter(TaskProgress):
     """
 
     def __init__(
-        self, *, terminal: bool, folding: Folding = Folding.NONE, verbose: bool = False, quiet: bool = False
+        self,
+        *,
+        terminal: bool,
+        folding: Folding = Folding.NONE,
+        verbose: bool = False,
+        quiet: bool = False,
     ) -> None:
-        screen, line = Screen(terminal=terminal, folding=folding, quiet=quiet), Line()
+        screen = Screen(terminal=terminal, folding=folding, quiet=quiet)
+        line = Line()
         super().__init__(screen, line)
         screen.root.children.append(line)
-        self.terminal, self.verbose, self.quiet = screen.terminal, verbose, quiet
+        self.terminal = screen.terminal
+        self.verbose = verbose
+        self.quiet = quiet
 
     def collect_warnings(self) -> None:
-        """Print warnings, and findings that are no errors, grouped at the end of the command, by `close`."""
+        """Print warnings and findings that are no errors, grouped, by `close`."""
         self._screen.collects = True
 
     def close(self) -> None:
@@ -177,7 +217,7 @@ class Reporter(TaskProgress):
         self._screen.line(text)
 
     def command(self, text: str) -> None:
-        """Print a command or a line of a file, which users copy, in one line, unless the reporter is quiet."""
+        """Print a command or a line of a file in one line, unless the reporter is quiet."""
         self._screen.line(text, whole=True)
 
     def detail(self, text: str) -> None:
@@ -186,7 +226,10 @@ class Reporter(TaskProgress):
             self.line(f"    {text}")
 
     def notice(self, text: str) -> None:
-        """Print a warning immediately, for example why the work waits; each text is printed once."""
+        """Print a warning immediately, for example why the work waits.
+
+        Each text is printed once.
+        """
         self._screen.notice(text)
 
     def finding(self, finding: Finding, where: str = "") -> None:
@@ -195,7 +238,10 @@ class Reporter(TaskProgress):
 
     @contextmanager
     def group(self, title: str) -> Iterator[None]:
-        """Group the output of one part of the work under a title: timed, collapsible in CI, live on a terminal."""
+        """Group the output of one part of the work under a title.
+
+        Timed, collapsible in CI, live on a terminal.
+        """
         with self._screen.group(title):
             try:
                 yield
@@ -204,15 +250,26 @@ class Reporter(TaskProgress):
                 self._step = ""
                 self._line.begin("")
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int] = ()) -> None:
-        """Print a table, unless the reporter is quiet; `numeric` lists the indices of right-aligned columns."""
+    def table(
+        self,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        *,
+        numeric: Sequence[int] = (),
+    ) -> None:
+        """Print a table, unless the reporter is quiet.
+
+        `numeric` lists the indices of right-aligned columns.
+        """
         if not self.quiet:
             text = table(columns, rows, numeric, width_of(sys.stderr))
             self._screen.write(text, whole=True)
 
 
 def print_line(text: str, *, whole: bool = False) -> None:
-    """Print lines of the result of a command to standard output; on a terminal, long lines are broken between words.
+    """Print lines of the result of a command to standard output.
+
+    On a terminal, long lines are broken between words.
 
     Args:
         whole: whether lines stay whole, such as commands that users copy.
@@ -221,6 +278,11 @@ def print_line(text: str, *, whole: bool = False) -> None:
     sys.stdout.flush()
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int] = ()) -> None:
+def print_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    numeric: Sequence[int] = (),
+) -> None:
     """Print the resulting table of a command to standard output."""
     print_line(table(columns, rows, numeric, width_of(sys.stdout)), whole=True)

@@ -1,4 +1,4 @@
-"""ROCm releases by the compiler that they contain, and the ROCm of JAX's published wheels (`rocm_releases.toml`)."""
+"""ROCm releases by their compiler, and the ROCm of JAX's published wheels."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ class RocmReleases:
     """Content of `rocm_releases.toml`.
 
     Attributes:
-        compilers: commit of ROCm's llvm-project -> ROCm versions that contain it, the release first.
+        compilers: commit of ROCm's llvm-project -> ROCm versions that contain it, the
+            release first.
         published_major: ROCm major in the names of the published wheels.
         published: JAX release -> proven ROCm of its published wheels.
-        contradictory: JAX release -> contradiction between the marks of its published wheels.
+        contradictory: JAX release -> contradiction between the marks of its published
+            wheels.
     """
 
     compilers: Mapping[str, tuple[str, ...]]
@@ -39,9 +41,12 @@ class RocmReleases:
 @functools.cache
 def load_releases() -> RocmReleases:
     """Read `rocm_releases.toml`, once per process."""
-    data = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    data = tomllib.loads(
+        Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    )
     compilers = {
-        commit: (release, *data["development"].get(release, ())) for release, commit in data["compilers"].items()
+        commit: (release, *data["development"].get(release, ()))
+        for release, commit in data["compilers"].items()
     }
     published = data["published"]
     return RocmReleases(
@@ -53,9 +58,12 @@ def load_releases() -> RocmReleases:
 
 
 def rocm_of_compiler(comment: str) -> tuple[str, ...]:
-    """Return the ROCm versions whose clang calls itself `comment`, the release first; empty if unknown.
+    """Return the ROCm versions whose clang calls itself `comment`, the release first.
 
-    A development version has the number of the release that follows it: 7.15.0 stands for 7.15.0a20260627.
+    Empty if unknown.
+
+    A development version has the number of the release that follows it: 7.15.0 stands
+    for 7.15.0a20260627.
     """
     if match := _RELEASE.search(comment):
         return (match[1],)
@@ -67,18 +75,26 @@ def published_rocm(jax_version: str) -> str:
     """Return the proven ROCm of the published wheels of a JAX release, such as 0.9.1.post6.
 
     Raises:
-        RequestError: the marks of the wheels contradict each other, or the release is not in the table.
+        RequestError: the marks of the wheels contradict each other, or the release is
+            not in the table.
     """
-    table, release = load_releases(), _POST.sub("", jax_version)
+    table = load_releases()
+    release = _POST.sub("", jax_version)
     if release in table.published:
         return table.published[release]
     if problem := table.contradictory.get(release):
         raise RequestError(
-            f"The published wheels of jax {jax_version} contradict each other about their ROCm: {problem}.",
-            hint="Take another release, or give the ROCm of the compiler with --rocm-version. "
-            "docs/published-releases.md has the evidence.",
+            f"The published wheels of jax {jax_version} contradict each other about"
+            f" their ROCm: {problem}.",
+            hint=(
+                "Take another release, or give the ROCm of the compiler with"
+                " --rocm-version. docs/published-releases.md has the evidence."
+            ),
         )
     raise RequestError(
         f"The ROCm of the published wheels of jax {jax_version} is not known.",
-        hint="Give --rocm-version; `ci_build inspect` prints the ROCm that compiled a wheel.",
+        hint=(
+            "Give --rocm-version; `ci_build inspect` prints the ROCm that compiled a"
+            " wheel."
+        ),
     )

@@ -49,7 +49,9 @@ class RocmTrust:
 def load_trust(request: Mapping[str, object]) -> RocmTrust | None:
     """Return the record in a set's request; None if it is missing or invalid."""
     match request.get(ROCM_TRUST):
-        case {"checksum": str(checksum), "transport": str(transport)} if checksum in [*ChecksumOrigin]:
+        case {"checksum": str(checksum), "transport": str(transport)} if checksum in [
+            *ChecksumOrigin
+        ]:
             return RocmTrust(checksum=ChecksumOrigin(checksum), transport=transport)
         case _:
             return None

@@ -1,4 +1,7 @@
-"""The place of all messages of a command: a terminal, the foldable log of a CI service, or plain lines."""
+"""The place of all messages of a command.
+
+A terminal, the foldable log of a CI service, or plain lines.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +42,12 @@ class Screen:
         quiet: whether to print only warnings and errors.
     """
 
-    def __init__(self, *, terminal: bool, folding: Folding = Folding.NONE, quiet: bool = False) -> None:
-        self.terminal, self.folding, self.quiet = terminal and not quiet, folding, quiet
+    def __init__(
+        self, *, terminal: bool, folding: Folding = Folding.NONE, quiet: bool = False
+    ) -> None:
+        self.terminal = terminal and not quiet
+        self.folding = folding
+        self.quiet = quiet
         self.lock = threading.RLock()
         self.collects = False
         self.display: Display | None = None
@@ -57,7 +64,9 @@ class Screen:
             self.write(text, whole=whole)
 
     def write(self, text: str, *, whole: bool = False) -> None:
-        """Print lines, above the display if there is one; on a terminal, long lines are broken between words.
+        """Print lines, above the display if there is one.
+
+        On a terminal, long lines are broken between words.
 
         Args:
             whole: whether lines stay whole, such as commands that users copy.
@@ -67,8 +76,13 @@ class Screen:
             if self.display is not None:
                 self.display.print(text)
                 return
-            if self.folding is Folding.GITHUB:  # output of a program must not end the group, or run other commands
-                text = _WORKFLOW_COMMAND.sub(lambda match: f"{match[1]}: " if match[1] is not None else "# #", text)
+            if (
+                self.folding is Folding.GITHUB
+            ):  # output of a program must not end the group, or run other commands
+                text = _WORKFLOW_COMMAND.sub(
+                    lambda match: f"{match[1]}: " if match[1] is not None else "# #",
+                    text,
+                )
             elif self.folding is Folding.GITLAB:
                 text = text.replace("\r", "")
             sys.stderr.write(f"{text}\n")
@@ -90,35 +104,59 @@ class Screen:
                 self.notice(text)
 
     def finding(self, finding: Finding, where: str) -> None:
-        """Print a finding; if warnings are collected, a warning or note at the end, once for all its places."""
+        """Print a finding.
+
+        If warnings are collected, a warning or note at the end, once for all its
+        places.
+        """
         place = " ".join(part for part in (where, finding.member) if part)
         with self.lock:
             if self.collects and finding.severity is not Severity.ERROR:
-                kind = (f"{finding.severity}: {finding.code}: ", f": {finding.message} {finding.remedy}".rstrip())
+                kind = (
+                    f"{finding.severity}: {finding.code}: ",
+                    f": {finding.message} {finding.remedy}".rstrip(),
+                )
                 self._warnings.setdefault(kind, {})[place] = None
                 return
-        self.write(f"{finding.severity}: {finding.code}: {place}: {finding.message} {finding.remedy}".rstrip())
+        self.write(
+            f"{finding.severity}: {finding.code}: {place}: {finding.message}"
+            f" {finding.remedy}".rstrip()
+        )
 
     def close(self) -> None:
         """Print the collected warnings; later ones are printed immediately."""
         with self.lock:
-            warnings, self._warnings, self.collects = self._warnings, {}, False
+            warnings = self._warnings
+            self._warnings = {}
+            self.collects = False
             for words, places in warnings.items():
                 if len(words) == 1:
                     self.notice(words[0])
                     continue
-                more = f" and {len(places) - _MOST_PLACES} more" if len(places) > _MOST_PLACES else ""
-                self.write(f"{words[0]}{', '.join([*places][:_MOST_PLACES])}{more}{words[1]}")
+                more = (
+                    f" and {len(places) - _MOST_PLACES} more"
+                    if len(places) > _MOST_PLACES
+                    else ""
+                )
+                self.write(
+                    f"{words[0]}{', '.join([*places][:_MOST_PLACES])}{more}{words[1]}"
+                )
 
     def plan(self, names: Sequence[str]) -> None:
-        """Set the steps to come: of the current group, or of the whole command outside of groups."""
+        """Set the steps to come.
+
+        Of the current group, or of the whole command outside of groups.
+        """
         with self.lock:
             self._plans[bool(self._titles)] = [*names]
             if not self._titles:
                 self._total = len(names)
 
     def begin(self, name: str, *, inside: bool = True, parallel: bool = False) -> None:
-        """Remove a step that begins from the steps to come; before a step that is not parallel, all others are over."""
+        """Remove a step that begins from the steps to come.
+
+        Before a step that is not parallel, all others are over.
+        """
         coming = self._plans[inside]
         for number, planned in enumerate(coming):
             if name.startswith(planned):
@@ -127,8 +165,12 @@ class Screen:
 
     @contextmanager
     def group(self, title: str) -> Iterator[None]:
-        """Fold or display the output of one part of the work; a group inside another one belongs to the outer one."""
-        started, section = time.monotonic(), f"ci_build_{os.getpid()}_{time.monotonic_ns()}"
+        """Fold or display the output of one part of the work.
+
+        A group inside another one belongs to the outer one.
+        """
+        started = time.monotonic()
+        section = f"ci_build_{os.getpid()}_{time.monotonic_ns()}"
         with self.lock:
             outermost = not self._titles
             self._titles.append(title)
@@ -156,7 +198,9 @@ class Screen:
             case Folding.GITHUB:
                 self._marker(f"::group::{title.replace('%', '%25')}")
             case Folding.GITLAB:
-                self._marker(f"\x1b[0Ksection_start:{int(time.time())}:{section}\r\x1b[0K{title}")
+                self._marker(
+                    f"\x1b[0Ksection_start:{int(time.time())}:{section}\r\x1b[0K{title}"
+                )
             case Folding.NONE:
                 self.line(title)
         if self.terminal:
@@ -169,7 +213,9 @@ class Screen:
             case Folding.GITHUB:
                 self._marker("::endgroup::")
             case Folding.GITLAB:
-                self._marker(f"\x1b[0Ksection_end:{int(time.time())}:{section}\r\x1b[0K")
+                self._marker(
+                    f"\x1b[0Ksection_end:{int(time.time())}:{section}\r\x1b[0K"
+                )
             case Folding.NONE:
                 pass
 
@@ -180,9 +226,13 @@ class Screen:
 
     def _content(self) -> tuple[Line, Sequence[str]]:
         """Return the title with the running work, and the names of the steps to come."""
-        coming, total = self._plans[False], self._total
+        coming = self._plans[False]
+        total = self._total
         parts = [f"step {total - len(coming)} of {total}"] if total else []
         if self._warnings:
-            parts.append(f"{len(self._warnings)} warning{'s' if len(self._warnings) > 1 else ''}")
-        self.root.label, self.root.step = ", ".join(parts), self._titles[-1] if self._titles else ""
+            parts.append(
+                f"{len(self._warnings)} warning{'s' if len(self._warnings) > 1 else ''}"
+            )
+        self.root.label = ", ".join(parts)
+        self.root.step = self._titles[-1] if self._titles else ""
         return self.root, [*self._plans[True], *coming]

@@ -20,8 +20,8 @@ class Checkout:
     Attributes:
         name: jax, xla or rocm-jax.
         url: repository to fetch the tree from; empty for a folder of the user.
-        commit: 40 hexadecimal digits; `<commit>-dirty.<digest>` for a folder with changes, `tree-<digest>` for a
-            folder outside git; `HEAD` in a dry run only.
+        commit: 40 hexadecimal digits; `<commit>-dirty.<digest>` for a folder with
+            changes, `tree-<digest>` for a folder outside git; `HEAD` in a dry run only.
         folder: the user's folder; empty for a fetched tree.
     """
 
@@ -36,11 +36,14 @@ class Remote:
     """Remote execution (REAPI).
 
     Attributes:
-        endpoint: grpc:// or grpcs:// URL; empty if the bazelrc of the credentials contains the endpoint.
+        endpoint: grpc:// or grpcs:// URL; empty if the bazelrc of the credentials
+            contains the endpoint.
         platform: label of the executors' platform, or empty.
         jobs: number of concurrent actions.
-        fallback: whether actions that fail remotely run locally; otherwise the build fails.
-        accept_cached: whether cached results are used; otherwise every action runs again.
+        fallback: whether actions that fail remotely run locally; otherwise the build
+            fails.
+        accept_cached: whether cached results are used; otherwise every action runs
+            again.
     """
 
     endpoint: str = ""
@@ -91,8 +94,10 @@ class Container:
         host: whether the build runs on this machine, without a container.
         engine: docker, podman or the path of one of them; empty detects the engine.
         image: name of the builder image, `search` to find one, empty to build one.
-        base: base image for building the builder image; empty selects the pinned base image.
-        network, memory, shm_size: values of the engine's options; an empty memory sets no limit.
+        base: base image for building the builder image; empty selects the pinned base
+            image.
+        network, memory, shm_size: values of the engine's options; an empty memory sets
+            no limit.
     """
 
     host: bool = False
@@ -109,13 +114,17 @@ class SourceRequest:
     """The part of a build request that only a build from source has.
 
     Attributes:
-        sources: source trees; the commit is empty for a folder and HEAD for `--xla=head`.
+        sources: source trees; the commit is empty for a folder and HEAD for
+            `--xla=head`.
         xla: pin, head, a commit, or dir for a folder of the user.
         jaxlib: whether jaxlib is built too.
         credentials: credentials for `remote` and for the remote part of `cache`.
-        one_target: whether to build only one target for one Python, without jaxlib (for developers).
-        clang: path of the host clang inside the build environment; empty selects the newest clang there.
-        bazel: path of the Bazel of a build on this machine; empty selects the pinned Bazel.
+        one_target: whether to build only one target for one Python, without jaxlib (for
+            developers).
+        clang: path of the host clang inside the build environment; empty selects the
+            newest clang there.
+        bazel: path of the Bazel of a build on this machine; empty selects the pinned
+            Bazel.
     """
 
     compiler: Compiler = Compiler.CLANG
@@ -137,11 +146,13 @@ class SourceInputs:
 
     Attributes:
         sources: source trees with their commits.
-        jax_commit, xla_commit: commits of the code in the pjrt and plugin wheels, even if a source tree pins them.
+        jax_commit, xla_commit: commits of the code in the pjrt and plugin wheels, even
+            if a source tree pins them.
         epoch: SOURCE_DATE_EPOCH, the commit time in seconds since 1970.
         own_commit: commit of this repository.
         rocm: sha256 of the set's rocm.lock; empty in a dry run.
-        builder: digest of the builder image, or a description of the host's compiler; empty in a dry run.
+        builder: digest of the builder image, or a description of the host's compiler;
+            empty in a dry run.
     """
 
     sources: tuple[Checkout, ...] = ()
@@ -154,7 +165,9 @@ class SourceInputs:
 
     def source(self, name: str) -> Checkout | None:
         """Return the source tree with a name; None if the build has none."""
-        return next((checkout for checkout in self.sources if checkout.name == name), None)
+        return next(
+            (checkout for checkout in self.sources if checkout.name == name), None
+        )
 
     def with_tools(self, *, rocm: str, builder: str) -> SourceInputs:
         """Return the same inputs with the digests of ROCm and of the builder."""
@@ -171,7 +184,8 @@ class SourceInputs:
         }
         if tree := self.source("rocm-jax"):
             stamps_of["rocm-jax"] = tree.commit
-            # rocm-jax compiles the jax that it pins; an additional jax folder is only the source of jaxlib.
+            # rocm-jax compiles the jax that it pins; an additional jax folder is only
+            # the source of jaxlib.
             if own := self.source("jax"):
                 stamps_of["jaxlib"] = own.commit
         return stamps_of

@@ -1,4 +1,4 @@
-"""Results of steps, stored by the digest of the inputs, so that a repeated run executes only the missing steps."""
+"""Results of steps, stored by input digest, so that only missing steps are executed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _OWN_FOLDERS = ("ci_build", "core", "kernels", "pjrt", "plugin", "wheelkit")
 
 
 def own_digest(root: Path, folders: Sequence[str] = _OWN_FOLDERS) -> str:
-    """Return the SHA-256 of this program's sources: a changed program does not reuse old results."""
+    """Return the SHA-256 of this program's sources.
+
+    A changed program does not reuse old results.
+    """
     total = hashlib.sha256()
     for path in own_files(root, folders):
         if path.suffix in _SOURCES:
@@ -37,12 +40,18 @@ def own_digest(root: Path, folders: Sequence[str] = _OWN_FOLDERS) -> str:
 def tool_versions() -> dict[str, str]:
     """Return the digest of this program and the versions of the libraries that write wheels."""
     versions = {name: metadata.version(name) for name in _LIBRARIES}
-    return {"ci_build": own_digest(Path(__file__).parents[1]), "zlib": zlib.ZLIB_RUNTIME_VERSION, **versions}
+    return {
+        "ci_build": own_digest(Path(__file__).parents[1]),
+        "zlib": zlib.ZLIB_RUNTIME_VERSION,
+        **versions,
+    }
 
 
 def step_key(**parts: object) -> str:
     """Return the SHA-256 of all values that determine the result of a step."""
-    canonical = json.dumps(to_json(parts), sort_keys=True, separators=(",", ":"), default=_bytes_as_text)
+    canonical = json.dumps(
+        to_json(parts), sort_keys=True, separators=(",", ":"), default=_bytes_as_text
+    )
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
@@ -58,7 +67,8 @@ class FinishedStep:
 
     Attributes:
         folder: folder with the wheel, and with `debug/` if there are debug files.
-        saved: line for users about the dropped parts and the saved bytes; empty if nothing was dropped.
+        saved: line for users about the dropped parts and the saved bytes; empty if
+            nothing was dropped.
         findings: warnings and notes on the wheel.
     """
 
@@ -77,8 +87,12 @@ class StepStore(ContentStore):
         mark_used(folder)
         try:
             body = json.loads((folder / _RESULT).read_text(encoding="utf-8"))
-            wheel, saved = load_wheel(body["wheel"]), str(body["saved"])
-            findings = tuple(Finding(**{**row, "severity": Severity(row["severity"])}) for row in body["findings"])
+            wheel = load_wheel(body["wheel"])
+            saved = str(body["saved"])
+            findings = tuple(
+                Finding(**{**row, "severity": Severity(row["severity"])})
+                for row in body["findings"]
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return None
         path = folder / wheel.filename
@@ -88,9 +102,17 @@ class StepStore(ContentStore):
         return FinishedStep(wheel=wheel, folder=folder, saved=saved, findings=findings)
 
     def keep(
-        self, key: str, folder: Path, wheel: Wheel, saved: str = "", findings: tuple[Finding, ...] = ()
+        self,
+        key: str,
+        folder: Path,
+        wheel: Wheel,
+        saved: str = "",
+        findings: tuple[Finding, ...] = (),
     ) -> FinishedStep:
-        """Store the folder of a finished step; if another run was first, return its result, which may be in use."""
+        """Store the folder of a finished step.
+
+        If another run was first, return its result, which may be in use.
+        """
         body = {"wheel": to_json(wheel), "saved": saved, "findings": to_json(findings)}
         (folder / _RESULT).write_text(json.dumps(body, indent=1), encoding="utf-8")
         if not self.publish(folder, key):
@@ -99,4 +121,6 @@ class StepStore(ContentStore):
             shutil.rmtree(self.folder(key), ignore_errors=True)  # it is damaged
             if not self.publish(folder, key) and (first := self.find(key)):
                 return first
-        return FinishedStep(wheel=wheel, folder=self.folder(key), saved=saved, findings=findings)
+        return FinishedStep(
+            wheel=wheel, folder=self.folder(key), saved=saved, findings=findings
+        )

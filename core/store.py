@@ -1,7 +1,8 @@
 """Folders by content key: created atomically, locked during use, and removed when stale.
 
-A shared lock on a folder prevents other processes from removing the folder; the lock ends with its process. Locks are
-on the folders themselves, so that no lock files remain.
+A shared lock on a folder prevents other processes from removing the folder; the lock
+ends with its process. Locks are on the folders themselves, so that no lock files
+remain.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ NEW = ".new-"
 
 
 class ContentStore:
-    """Folders below a root, named by a key of their content; several processes may use one store concurrently."""
+    """Folders below a root, named by a key of their content.
+
+    Several processes may use one store concurrently.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -32,9 +36,14 @@ class ContentStore:
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        """Create a locked folder on the same file system; it is removed at the end unless it was published."""
+        """Create a locked folder on the same file system.
+
+        It is removed at the end unless it was published.
+        """
         self.root.mkdir(parents=True, exist_ok=True)
-        creating = lock_shared(self.root)  # until the new folder has its own lock, `sweep` must not look at it
+        creating = lock_shared(
+            self.root
+        )  # until the new folder has its own lock, `sweep` must not look at it
         try:
             work = Path(tempfile.mkdtemp(prefix=NEW, dir=self.root))
             fd = lock_shared(work)
@@ -48,7 +57,9 @@ class ContentStore:
             os.close(fd)
 
     def publish(self, folder: Path, key: str) -> bool:
-        """Rename a finished folder to its key; keep the existing folder and return False if another run was first.
+        """Rename a finished folder to its key.
+
+        Keep the existing folder and return False if another run was first.
 
         Raises:
             OSError: the folder cannot be renamed, and no other run published it.
@@ -67,10 +78,14 @@ class ContentStore:
         """Remove scratch folders that killed runs left; folders of running processes are locked."""
         try:
             root = _lock(self.root, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # there is no store, or another run is creating a folder; a later run sweeps
+        except (
+            OSError
+        ):  # there is no store, or another run is creating a folder; a later run sweeps
             return
         try:
-            dead = [folder for folder in self.root.glob(f"{NEW}*") if not in_use(folder)]
+            dead = [
+                folder for folder in self.root.glob(f"{NEW}*") if not in_use(folder)
+            ]
         finally:
             os.close(root)
         for folder in dead:
@@ -83,14 +98,17 @@ def lock_shared(folder: Path) -> int:
 
 
 def mark_used(folder: Path) -> None:
-    """Set the time of a folder's last use to now, so that `cache gc` keeps it; a read-only folder stays as it is."""
+    """Set the time of a folder's last use to now, so that `cache gc` keeps it.
+
+    A read-only folder stays as it is.
+    """
     with suppress(OSError):
         os.utime(folder)
 
 
 @contextmanager
 def lock_in_use(folder: Path) -> Iterator[None]:
-    """Create a folder if necessary, and lock it, so that `cache gc` keeps it during the block and for a while after."""
+    """Create and lock a folder, so that `cache gc` keeps it during the block and after."""
     folder.mkdir(parents=True, exist_ok=True)
     mark_used(folder)
     fd = lock_shared(folder)
@@ -139,7 +157,9 @@ def lock_alone(folder: Path, on_wait: Callable[[], None]) -> Iterator[bool]:
                     on_wait()
                 waited = True
                 fd = _lock(folder, fcntl.LOCK_EX)
-        except FileNotFoundError:  # another run has just removed the empty folder or its parent
+        except (
+            FileNotFoundError
+        ):  # another run has just removed the empty folder or its parent
             continue
         if _is_at(fd, folder):
             break
@@ -189,7 +209,10 @@ def _lock(folder: Path, operation: int) -> int:
 
 
 def _is_at(fd: int, path: Path) -> bool:
-    """Return whether a path still leads to the opened file; a lock on a removed file has no effect."""
+    """Return whether a path still leads to the opened file.
+
+    A lock on a removed file has no effect.
+    """
     try:
         return os.path.samestat(os.fstat(fd), path.stat())
     except FileNotFoundError:
@@ -197,7 +220,9 @@ def _is_at(fd: int, path: Path) -> bool:
 
 
 def remove(folder: Path) -> bool:
-    """Remove a folder, even a read-only one; it is renamed first, so that no other run sees a partial folder.
+    """Remove a folder, even a read-only one.
+
+    It is renamed first, so that no other run sees a partial folder.
 
     Of a symbolic link, only the link is removed.
 

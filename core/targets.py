@@ -1,6 +1,7 @@
 """The gfx table (`targets.toml`): the only source of targets, families and lists of targets.
 
-Names match exactly, never by substring; a difference in letter case is ignored if only one name matches.
+Names match exactly, never by substring; a difference in letter case is ignored if only
+one name matches.
 """
 
 from __future__ import annotations
@@ -35,11 +36,16 @@ class TargetInfo:
     Attributes:
         name: processor, such as gfx942 or gfx9-4-generic.
         product: product names; empty for a generic target.
-        mach: EF_AMDGPU_MACH, the low byte of a code object's e_flags (LLVM, AMDGPUUsage).
-        features: target features that can be switched on or off at compile time, sorted.
-        families: names of the families with this target, except the family with the target's own name.
-        covers: processors that run the target's code: several for a generic target, otherwise the target itself.
-        xla: whether XLA accepts the target at run time; for a generic target, whether it accepts a covered processor.
+        mach: EF_AMDGPU_MACH, the low byte of a code object's e_flags (LLVM,
+            AMDGPUUsage).
+        features: target features that can be switched on or off at compile time,
+            sorted.
+        families: names of the families with this target, except the family with the
+            target's own name.
+        covers: processors that run the target's code: several for a generic target,
+            otherwise the target itself.
+        xla: whether XLA accepts the target at run time; for a generic target, whether
+            it accepts a covered processor.
         default: whether the target is in the default wheel set.
         gated: whether the target is tested on hardware before a release.
         aiter: whether AITER has kernels for the target.
@@ -64,8 +70,10 @@ class TargetTable:
 
     Attributes:
         targets: concrete and generic targets by name, in natural order.
-        families: target names by family, in natural order; each target is also a family with one member.
-        indexes: families with a package index; each concrete target is in exactly one of them.
+        families: target names by family, in natural order; each target is also a family
+            with one member.
+        indexes: families with a package index; each concrete target is in exactly one
+            of them.
     """
 
     targets: Mapping[str, TargetInfo]
@@ -74,23 +82,36 @@ class TargetTable:
 
 
 def sort_key(target: GfxTarget | str) -> tuple[int, int, int, str]:
-    """Return the key of the natural order: gfx90a, gfx942, gfx1030; a generic target precedes the targets it covers."""
+    """Return the key of the natural order: gfx90a, gfx942, gfx1030.
+
+    A generic target precedes the targets it covers.
+    """
     processor, _, features = str(target).partition(":")
     if generic := re.fullmatch(r"gfx(\d+)(?:-(\d+))?-generic", processor):
         return int(generic[1]), int(generic[2] or -1), -1, features
-    # The last two digits are minor and stepping, both hexadecimal; the rest is the major, decimal.
-    return int(processor[3:-2]), int(processor[-2], 16), int(processor[-1], 16), features
+    # The last two digits are minor and stepping, both hexadecimal; the rest is the
+    # major, decimal.
+    return (
+        int(processor[3:-2]),
+        int(processor[-2], 16),
+        int(processor[-1], 16),
+        features,
+    )
 
 
 @functools.cache
 def load_table() -> TargetTable:
     """Read `targets.toml`, once per process."""
-    data = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    data = tomllib.loads(
+        Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    )
     lists = {name: frozenset(members) for name, members in data["lists"].items()}
     rows: dict[str, TargetInfo] = {}
     for name, row in [*data["targets"].items(), *data["generics"].items()]:
         covers = tuple(row.get("covers", (name,)))
-        architectures = dict.fromkeys(data["targets"][covered]["architecture"] for covered in covers)
+        architectures = dict.fromkeys(
+            data["targets"][covered]["architecture"] for covered in covers
+        )
         rows[name] = TargetInfo(
             name=name,
             product=row.get("product", ""),
@@ -118,7 +139,11 @@ def load_table() -> TargetTable:
 
 def table() -> tuple[TargetInfo, ...]:
     """Return the rows in natural order, generic targets last; `ci_build targets` prints them."""
-    return tuple(sorted(load_table().targets.values(), key=lambda row: row.name.endswith("-generic")))
+    return tuple(
+        sorted(
+            load_table().targets.values(), key=lambda row: row.name.endswith("-generic")
+        )
+    )
 
 
 def lists() -> dict[str, tuple[str, ...]]:
@@ -133,50 +158,71 @@ def lists() -> dict[str, tuple[str, ...]]:
 
 def covers() -> Mapping[str, tuple[str, ...]]:
     """Return generic target -> processors of the table that run its code."""
-    return {name: row.covers for name, row in load_table().targets.items() if row.covers != (name,)}
+    return {
+        name: row.covers
+        for name, row in load_table().targets.items()
+        if row.covers != (name,)
+    }
 
 
 def machs() -> Mapping[str, int]:
-    """Return processor -> EF_AMDGPU_MACH, to compare the e_flags of a code object with its bundle ID."""
+    """Return processor -> EF_AMDGPU_MACH, to compare e_flags with a bundle ID."""
     return {name: row.mach for name, row in load_table().targets.items()}
 
 
 def is_all(spec: str | Sequence[str]) -> bool:
     """Return whether a request is `all`, which keeps every target of the native code.
 
-    A published wheel may lack targets of the table, so `all` does not filter published code. For a build from source,
-    `all` means every concrete target of the table.
+    A published wheel may lack targets of the table, so `all` does not filter published
+    code. For a build from source, `all` means every concrete target of the table.
     """
     return [word.lower() for word in split_words(spec)] == [ALL]
 
 
 def split_words(spec: str | Sequence[str]) -> list[str]:
-    """Return the words of a request, which commas or semicolons separate; GPU_ARCHS has semicolons."""
+    """Return the words of a request, which commas or semicolons separate.
+
+    GPU_ARCHS has semicolons.
+    """
     parts = [spec] if isinstance(spec, str) else spec
-    return [word.strip() for part in parts for word in re.split("[,;]", part) if word.strip()]
+    return [
+        word.strip()
+        for part in parts
+        for word in re.split("[,;]", part)
+        if word.strip()
+    ]
 
 
 def expand(spec: str | Sequence[str]) -> tuple[GfxTarget, ...]:
     """Expand the words of a request into targets.
 
     Args:
-        spec: words between commas or semicolons (or a sequence of them): target IDs, family names, `default`, or `all`
-            on its own, which means every concrete target of the table (see `is_all`). A feature suffix of a family, as
-            in gfx94X-dcgpu:xnack-, applies to each member.
+        spec: words between commas or semicolons (or a sequence of them): target IDs,
+            family names, `default`, or `all` on its own, which means every concrete
+            target of the table (see `is_all`). A feature suffix of a family, as in
+            gfx94X-dcgpu:xnack-, applies to each member.
 
     Returns:
         The targets without duplicates, in natural order.
 
     Raises:
-        UnknownTargetError: a name is not in the table; the hint contains the closest names.
-        RequestError: the request is empty or combines `all` with other words, a target lacks a requested feature, or
-            only one of two IDs of a processor sets a feature (LLVM, AMDGPUUsage, target ID: a bundle cannot have both).
+        UnknownTargetError: a name is not in the table; the hint contains the closest
+            names.
+        RequestError: the request is empty or combines `all` with other words, a target
+            lacks a requested feature, or only one of two IDs of a processor sets a
+            feature (LLVM, AMDGPUUsage, target ID: a bundle cannot have both).
     """
     words = split_words(spec)
     if not words:
-        raise RequestError("No gfx target was named.", hint="Name targets or families, such as gfx942,gfx950.")
+        raise RequestError(
+            "No gfx target was named.",
+            hint="Name targets or families, such as gfx942,gfx950.",
+        )
     if len(words) > 1 and ALL in (word.lower() for word in words):
-        raise RequestError("'all' cannot be combined with other targets.", hint="Use either 'all' or a list.")
+        raise RequestError(
+            "'all' cannot be combined with other targets.",
+            hint="Use either 'all' or a list.",
+        )
     selected: set[GfxTarget] = set()
     for word in words:
         name, *features = word.split(":")
@@ -187,10 +233,13 @@ def expand(spec: str | Sequence[str]) -> tuple[GfxTarget, ...]:
 
 
 def requested(spec: str | Sequence[str]) -> tuple[GfxTarget, ...]:
-    """Expand a user's request like `expand`; the word `native` means the targets of this machine's GPUs.
+    """Expand a user's request like `expand`.
+
+    The word `native` means the targets of this machine's GPUs.
 
     Raises:
-        MachineError: the request contains `native`, and the kernel driver reports no GPU, or a GPU without a target.
+        MachineError: the request contains `native`, and the kernel driver reports no
+            GPU, or a GPU without a target.
     """
     words = split_words(spec)
     others = [word for word in words if word.lower() != NATIVE]
@@ -198,13 +247,23 @@ def requested(spec: str | Sequence[str]) -> tuple[GfxTarget, ...]:
 
 
 def _native() -> tuple[str, ...]:
-    """Return the targets of the GPUs in the topology of amdkfd, without features, which the driver does not report."""
+    """Return the targets of the GPUs in the topology of amdkfd, without features."""
     nodes = [(node, kfd.gfx_name(facts)) for node, facts in kfd.gpu_nodes(kfd.TOPOLOGY)]
     if not nodes:
-        hint = "Name the targets, or run this on a machine with the amdgpu driver; `ci_build doctor` reports details."
-        raise MachineError(f"{NATIVE!r} names the GPUs of this machine, but {kfd.TOPOLOGY} lists none.", hint=hint)
+        hint = (
+            "Name the targets, or run this on a machine with the amdgpu driver;"
+            " `ci_build doctor` reports details."
+        )
+        raise MachineError(
+            f"{NATIVE!r} names the GPUs of this machine, but {kfd.TOPOLOGY} lists"
+            " none.",
+            hint=hint,
+        )
     if unknown := [str(node) for node, name in nodes if not name]:
-        raise MachineError(f"These GPUs have no gfx target: {', '.join(unknown)}.", hint="Name the targets.")
+        raise MachineError(
+            f"These GPUs have no gfx target: {', '.join(unknown)}.",
+            hint="Name the targets.",
+        )
     return tuple(dict.fromkeys(name for _, name in nodes))
 
 
@@ -222,7 +281,10 @@ def warnings_for(targets: Iterable[GfxTarget]) -> tuple[Finding, ...]:
     warning = Finding(
         code="target-outside-xla-list",
         severity=Severity.WARNING,
-        message=f"XLA rejects these targets at run time, so their code is never used: {', '.join(refused)}.",
+        message=(
+            "XLA rejects these targets at run time, so their code is never used:"
+            f" {', '.join(refused)}."
+        ),
         remedy=f"Omit them, or choose from {accepted}.",
     )
     return (warning,)
@@ -230,20 +292,41 @@ def warnings_for(targets: Iterable[GfxTarget]) -> tuple[Finding, ...]:
 
 def processors_of(targets: Iterable[GfxTarget]) -> tuple[str, ...]:
     """Return the processors that run the code of the targets, in natural order."""
-    return tuple(sorted({name for target in targets for name in _row(target).covers}, key=sort_key))
+    return tuple(
+        sorted(
+            {name for target in targets for name in _row(target).covers}, key=sort_key
+        )
+    )
 
 
 def family_of(targets: Iterable[GfxTarget]) -> str:
-    """Return the index for a set of these targets: the per-family index that contains all of them, or multi-arch."""
+    """Return the index for a set of these targets.
+
+    The per-family index that contains all of them, or multi-arch.
+    """
     processors = set(processors_of(targets))
     families = load_table().families
-    return next((name for name in load_table().indexes if processors and processors <= set(families[name])), MULTI_ARCH)
+    return next(
+        (
+            name
+            for name in load_table().indexes
+            if processors and processors <= set(families[name])
+        ),
+        MULTI_ARCH,
+    )
 
 
 def families_equal_to(targets: Iterable[GfxTarget]) -> tuple[str, ...]:
-    """Return the families of exactly these targets, shortest name first; none if a target has a feature suffix."""
+    """Return the families of exactly these targets, shortest name first.
+
+    None if a target has a feature suffix.
+    """
     target_names = {str(target) for target in targets}
-    names = [name for name, members in load_table().families.items() if set(members) == target_names]
+    names = [
+        name
+        for name, members in load_table().families.items()
+        if set(members) == target_names
+    ]
     return tuple(sorted(names, key=lambda name: (len(name), name)))
 
 
@@ -258,18 +341,31 @@ def for_bazel(targets: Iterable[GfxTarget]) -> str:
 
 
 def for_aiter(targets: Iterable[GfxTarget]) -> str:
-    """Return the value of AITER's GPU_ARCHS: the processors that AITER has kernels for, empty for none."""
-    return ";".join(dict.fromkeys(target.processor for target in in_order(targets) if _row(target).aiter))
+    """Return the value of AITER's GPU_ARCHS.
+
+    The processors that AITER has kernels for, empty for none.
+    """
+    return ";".join(
+        dict.fromkeys(
+            target.processor for target in in_order(targets) if _row(target).aiter
+        )
+    )
 
 
 def _concrete() -> tuple[str, ...]:
-    return tuple(name for name, row in load_table().targets.items() if row.covers == (name,))
+    return tuple(
+        name for name, row in load_table().targets.items() if row.covers == (name,)
+    )
 
 
 @functools.cache
 def _vocabulary() -> Mapping[str, tuple[str, ...]]:
     """Return the processors of every word that a request may contain."""
-    return {**load_table().families, DEFAULT: lists()["default-wheels"], ALL: _concrete()}
+    return {
+        **load_table().families,
+        DEFAULT: lists()["default-wheels"],
+        ALL: _concrete(),
+    }
 
 
 def _row(target: GfxTarget) -> TargetInfo:
@@ -279,7 +375,10 @@ def _row(target: GfxTarget) -> TargetInfo:
 
 
 def _processors(name: str) -> tuple[str, ...]:
-    """Return the processors of one word; letter case is ignored if that gives a single match and no match is exact."""
+    """Return the processors of one word.
+
+    Letter case is ignored if that gives a single match and no match is exact.
+    """
     vocabulary = _vocabulary()
     if name in vocabulary:
         return vocabulary[name]
@@ -292,20 +391,40 @@ def _processors(name: str) -> tuple[str, ...]:
 def _unknown(name: str) -> UnknownTargetError:
     lower = {other.lower(): other for other in _vocabulary()}
     longer = [other for other in lower if other.startswith(name.lower())]
-    near = list(dict.fromkeys([*longer, *difflib.get_close_matches(name.lower(), lower, n=4)]))[:4]
-    hint = f"Did you mean {', '.join(lower[other] for other in near)}?" if near else "See `ci_build targets`."
-    return UnknownTargetError(f"{name!r} is neither a gfx target nor a family.", hint=hint)
+    near = list(
+        dict.fromkeys([*longer, *difflib.get_close_matches(name.lower(), lower, n=4)])
+    )[:4]
+    hint = (
+        f"Did you mean {', '.join(lower[other] for other in near)}?"
+        if near
+        else "See `ci_build targets`."
+    )
+    return UnknownTargetError(
+        f"{name!r} is neither a gfx target nor a family.", hint=hint
+    )
 
 
 def _checked(target: GfxTarget) -> GfxTarget:
-    """Return the target; refuse features that its processor lacks, and features that are named twice."""
+    """Return the target.
+
+    Refuse features that its processor lacks, and features that are named twice.
+    """
     names = [feature[:-1] for feature in target.features]
     supported = _row(target).features
     if lacking := sorted(set(names) - set(supported)):
-        hint = f"Its features are {', '.join(supported)}." if supported else "Write it without a suffix."
-        raise RequestError(f"{target.processor} has no feature {', '.join(lacking)}.", hint=hint)
+        hint = (
+            f"Its features are {', '.join(supported)}."
+            if supported
+            else "Write it without a suffix."
+        )
+        raise RequestError(
+            f"{target.processor} has no feature {', '.join(lacking)}.", hint=hint
+        )
     if len(names) != len(set(names)):
-        raise RequestError(f"{target} names one feature twice.", hint="Write each feature once, with + or -.")
+        raise RequestError(
+            f"{target} names one feature twice.",
+            hint="Write each feature once, with + or -.",
+        )
     return target
 
 
@@ -318,5 +437,8 @@ def _refuse_ambiguity(targets: Iterable[GfxTarget]) -> None:
         if names != expected:
             raise RequestError(
                 f"{first} and {target} cannot be in one wheel: the GPU could run both.",
-                hint="Give every variant of a processor the same features, or name it once without a suffix.",
+                hint=(
+                    "Give every variant of a processor the same features, or name it"
+                    " once without a suffix."
+                ),
             )

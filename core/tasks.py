@@ -1,4 +1,4 @@
-"""Tasks that may run on other machines, with inputs by digest, and the protocol of the programs that run tasks."""
+"""Tasks that may run on other machines, and the protocol of the programs that run them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class Task:
     """One piece of work for any machine.
 
     Attributes:
-        kind: name of the function that runs it, in the table of `ci_build.cluster.kinds`.
+        kind: name of the function that runs it, in the table of
+            `ci_build.cluster.kinds`.
         label: name for people; it is no part of the key.
         arguments: JSON values.
         inputs: name -> file or folder; it is sent by digest.
@@ -63,9 +64,18 @@ class Task:
     @property
     def key(self) -> str:
         """The SHA-256 of everything that the result depends on; tasks with equal keys run once."""
-        inputs = {name: [given.sha256, given.tree] for name, given in self.inputs.items()}
-        parts = {"kind": self.kind, "arguments": self.arguments, "inputs": inputs, "resources": dict(self.resources)}
-        return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        inputs = {
+            name: [given.sha256, given.tree] for name, given in self.inputs.items()
+        }
+        parts = {
+            "kind": self.kind,
+            "arguments": self.arguments,
+            "inputs": inputs,
+            "resources": dict(self.resources),
+        }
+        return hashlib.sha256(
+            json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()
+        ).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,8 +87,8 @@ class TaskResult:
         folder: folder on this machine with the files that the function left.
         worker: name of the worker that ran the task.
         error: error of the task; empty after success.
-        kind: class of the error: MachineError if the task was lost with its workers or the store has damaged files,
-            RequestError for wrong options.
+        kind: class of the error: MachineError if the task was lost with its workers or
+            the store has damaged files, RequestError for wrong options.
     """
 
     task: Task
@@ -94,12 +104,16 @@ class Tasks(Protocol):
     """Runner of tasks, on one machine or many."""
 
     def run(self, tasks: Sequence[Task], work: Path) -> Iterator[TaskResult]:
-        """Run tasks and yield each result as it comes; closing the iterator cancels the remaining tasks.
+        """Run tasks and yield each result as it comes.
 
-        Tasks that come first start first. A failed task is a result with an error, and does not stop the others.
+        Closing the iterator cancels the remaining tasks.
+
+        Tasks that come first start first. A failed task is a result with an error, and
+        does not stop the others.
 
         Args:
-            work: folder that receives a subfolder with the files of each result; the caller may move the files.
+            work: folder that receives a subfolder with the files of each result; the
+                caller may move the files.
 
         Raises:
             MachineError: no worker can be reached.
@@ -111,7 +125,8 @@ class TaskContext:
     """The context of a task's function, besides its arguments.
 
     Attributes:
-        folder: empty folder for files; those that the function leaves there are part of the result.
+        folder: empty folder for files; those that the function leaves there are part of
+            the result.
         scratch: empty folder, removed afterwards.
         cache: folder of this worker that stays between tasks.
         inputs: name -> read-only file or folder.
@@ -128,26 +143,39 @@ class TaskContext:
 
 
 class WorkerUnfitError(MachineError):
-    """A worker may not run a task, because it has another toolchain; raised by the function of a task."""
+    """A worker may not run a task, because it has another toolchain.
+
+    Raised by the function of a task.
+    """
 
 
 TaskFunction = Callable[[Mapping[str, Any], TaskContext], Any]
-"""Arguments and context of a task -> JSON value. A CiBuildError is the task's own failure and is not tried again."""
+"""Arguments and context of a task -> JSON value.
+
+A CiBuildError is the task's own failure and is not tried again.
+"""
 
 
 def write_tree(folder: Path, out: IO[bytes]) -> None:
-    """Write a folder as an uncompressed tar archive whose bytes depend on its files: names, contents, executable bits.
+    """Write a folder as an uncompressed tar archive whose bytes depend on its files.
+
+    Names, contents, executable bits.
 
     Empty folders are left out.
     """
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-        for path in sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()):
+        for path in sorted(
+            path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()
+        ):
             entry = archive.gettarinfo(path, path.relative_to(folder).as_posix())
             if entry.islnk():  # a second name of a file is a copy of it
-                entry.type, entry.linkname, entry.size = tarfile.REGTYPE, "", path.stat().st_size
+                entry.type = tarfile.REGTYPE
+                entry.linkname = ""
+                entry.size = path.stat().st_size
             entry.uid = entry.gid = 0
             entry.uname = entry.gname = ""
-            entry.mtime, entry.mode = 0, 0o755 if entry.mode & 0o100 else 0o644
+            entry.mtime = 0
+            entry.mode = 0o755 if entry.mode & 0o100 else 0o644
             if entry.isreg():
                 with path.open("rb") as file:
                     archive.addfile(entry, file)

@@ -25,9 +25,14 @@ def parse_size(text: str, origin: str = "") -> int:
     Raises:
         RequestError: the text is not a size.
     """
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?B)?\s*", text, re.IGNORECASE)
+    match = re.fullmatch(
+        r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?B)?\s*", text, re.IGNORECASE
+    )
     if match is None:
-        raise RequestError(f"{f'{origin}: ' if origin else ''}{text!r} is not a size.", hint="Write it like 60GB.")
+        raise RequestError(
+            f"{f'{origin}: ' if origin else ''}{text!r} is not a size.",
+            hint="Write it like 60GB.",
+        )
     return int(float(match[1]) * 1000 ** _POWERS[(match[2] or "B").lower()])
 
 
@@ -37,8 +42,18 @@ def check_engine_size(text: str, origin: str) -> str:
     Raises:
         RequestError: the text is not a size in their syntax.
     """
-    if re.fullmatch(r"(?!0+(?:\.0+)?[^0-9.]*$)[0-9]+(?:\.[0-9]+)?(?:[kmgt]b?|b)?", text, re.IGNORECASE) is None:
-        raise RequestError(f"{origin}: {text!r} is not a size for container engines.", hint="Write it like 64g.")
+    if (
+        re.fullmatch(
+            r"(?!0+(?:\.0+)?[^0-9.]*$)[0-9]+(?:\.[0-9]+)?(?:[kmgt]b?|b)?",
+            text,
+            re.IGNORECASE,
+        )
+        is None
+    ):
+        raise RequestError(
+            f"{origin}: {text!r} is not a size for container engines.",
+            hint="Write it like 64g.",
+        )
     return text
 
 
@@ -46,7 +61,8 @@ def parse_url(text: str, origin: str = "") -> SplitResult:
     """Split a URL into its parts.
 
     Raises:
-        RequestError: the URL has an incomplete IPv6 address, or a port that is not a number.
+        RequestError: the URL has an incomplete IPv6 address, or a port that is not a
+            number.
     """
     try:
         parts = urlsplit(text)

@@ -7,14 +7,18 @@
 
 Versions are ordered by PEP 440. For one package name (one ROCm major) and one variant:
 
-- development < nightly < release candidate < release of one ROCm x.y.z, and every `devrocm` < every `rocm`;
-- with the same prefix, a newer ROCm minor is newer, release or not; parts of releases are numbers (7.9 < 7.10);
+- development < nightly < release candidate < release of one ROCm x.y.z, and every
+  `devrocm` < every `rocm`;
+- with the same prefix, a newer ROCm minor is newer, release or not; parts of releases
+  are numbers (7.9 < 7.10);
 - a version with `.postN` is newer than every version without it.
 
-Other programs parse `rocm<version>`, so this spelling is fixed. It has three limits, because PEP 440 compares a part
-such as `0rc10` as text and orders text before numbers: `rc10` is older than `rc2`; a pre-release of x.y.1 is older than
-the release x.y.0; majors compare as text (`rocm10` < `rocm7`), which is harmless since the package name contains the
-major. A variant is newer than the default build of the same ROCm, so an index must not contain both.
+Other programs parse `rocm<version>`, so this spelling is fixed. It has three limits,
+because PEP 440 compares a part such as `0rc10` as text and orders text before numbers:
+`rc10` is older than `rc2`; a pre-release of x.y.1 is older than the release x.y.0;
+majors compare as text (`rocm10` < `rocm7`), which is harmless since the package name
+contains the major. A variant is newer than the default build of the same ROCm, so an
+index must not contain both.
 """
 
 from __future__ import annotations
@@ -34,12 +38,16 @@ from core.targets import families_equal_to, in_order, is_default
 Kind = Literal["pjrt", "plugin"]
 
 KERNELS_PROJECT = "jax-aiter"
-"""Project of AITER's kernels: an optional part of a set, which users install only if they name it."""
+"""Project of AITER's kernels.
+
+An optional part of a set, which users install only if they name it.
+"""
 
 SPELLED_OUT = 4
 """Maximum number of targets that a version names; a hash replaces more targets."""
 
-# First words of a variant; a ROCm label with one of these words could be mistaken for a variant.
+# First words of a variant; a ROCm label with one of these words could be mistaken for a
+# variant.
 _VARIANT = re.compile(r"(gfx|dcgpu|dgpu|igpu|targets|unstripped)")
 
 
@@ -50,12 +58,16 @@ def package_name(kind: Kind, major: int) -> str:
 
 def module_name(kind: Kind, major: int) -> str:
     """Return the import package: jax_plugins.xla_rocm7 or jax_rocm7_plugin."""
-    return f"jax_plugins.xla_rocm{major}" if kind == "pjrt" else f"jax_rocm{major}_plugin"
+    return (
+        f"jax_plugins.xla_rocm{major}" if kind == "pjrt" else f"jax_rocm{major}_plugin"
+    )
 
 
 def parse_package_name(name: str) -> tuple[Kind, int] | None:
     """Return kind and ROCm major of a project name in any spelling; None for other projects."""
-    match = re.fullmatch(r"jax-rocm([1-9][0-9]*)-(pjrt|plugin)", canonicalize_name(name))
+    match = re.fullmatch(
+        r"jax-rocm([1-9][0-9]*)-(pjrt|plugin)", canonicalize_name(name)
+    )
     if match is None:
         return None
     return ("pjrt" if match[2] == "pjrt" else "plugin"), int(match[1])
@@ -67,25 +79,40 @@ def set_version(request: BuildRequest, *, every_target: bool = False) -> str:
     Args:
         every_target: whether the targets were requested as `all`.
     """
-    variant = variant_label(None if every_target else request.targets, stripped=request.strip)
-    return wheel_version(request.jax_version, rocm=_named_rocm(request), post=request.post_release, variant=variant)
+    variant = variant_label(
+        None if every_target else request.targets, stripped=request.strip
+    )
+    return wheel_version(
+        request.jax_version,
+        rocm=_named_rocm(request),
+        post=request.post_release,
+        variant=variant,
+    )
 
 
 def jaxlib_version(request: BuildRequest) -> str:
-    """Return the version of a jaxlib built from source; its ROCm label distinguishes it from the published one."""
-    return wheel_version(request.jax_version, rocm=_named_rocm(request), post=request.post_release)
+    """Return the version of a jaxlib built from source.
+
+    Its ROCm label distinguishes it from the published one.
+    """
+    return wheel_version(
+        request.jax_version, rocm=_named_rocm(request), post=request.post_release
+    )
 
 
 def _named_rocm(request: BuildRequest) -> RocmVersion | None:
     return request.rocm_version if request.rocm_version_extra else None
 
 
-def wheel_version(base: str, *, rocm: RocmVersion | None, post: int | None = None, variant: str = "") -> str:
+def wheel_version(
+    base: str, *, rocm: RocmVersion | None, post: int | None = None, variant: str = ""
+) -> str:
     """Return the version of the pjrt and plugin wheels.
 
-    Different arguments produce different versions, except base 0.10.2.post1 and base 0.10.2 with post 1, which are the
-    same. With `rocm=None`, wheels for different ROCm versions share one version; a bucket refuses the second of them,
-    because it never overwrites files.
+    Different arguments produce different versions, except base 0.10.2.post1 and base
+    0.10.2 with post 1, which are the same. With `rocm=None`, wheels for different ROCm
+    versions share one version; a bucket refuses the second of them, because it never
+    overwrites files.
 
     Args:
         base: JAX's public version: 0.10.2, a published 0.10.2.post1, or a pre-release.
@@ -97,28 +124,35 @@ def wheel_version(base: str, *, rocm: RocmVersion | None, post: int | None = Non
         A version in PEP 440's normal form.
 
     Raises:
-        VersionRuleError: `base` is not a public JAX version, `post` cannot be added to `base`, or the local part of
-            the ROCm version would be ambiguous.
+        VersionRuleError: `base` is not a public JAX version, `post` cannot be added to
+            `base`, or the local part of the ROCm version would be ambiguous.
     """
     label = [_rocm_label(rocm)] if rocm else []
     if variant:
         if not _VARIANT.match(variant):
-            raise VersionRuleError(f"{variant!r} is not a variant label.", hint="Create it with variant_label().")
+            raise VersionRuleError(
+                f"{variant!r} is not a variant label.",
+                hint="Create it with variant_label().",
+            )
         label.append(variant)
     text = "+".join(filter(None, (_public(base, post), ".".join(label))))
     if str(Version(text)) != text:
-        raise VersionRuleError(f"{text!r} is not in PEP 440's normal form.", hint=f"Write it as {Version(text)}.")
+        raise VersionRuleError(
+            f"{text!r} is not in PEP 440's normal form.",
+            hint=f"Write it as {Version(text)}.",
+        )
     return text
 
 
 def variant_label(targets: Sequence[GfxTarget] | None, *, stripped: bool = True) -> str:
     """Return the version part for non-default contents; empty for the stripped default set.
 
-    A family name is used if it is shorter than the names of its targets. Otherwise up to four targets are spelled out,
-    and 32 bits of a hash replace more targets.
+    A family name is used if it is shorter than the names of its targets. Otherwise up
+    to four targets are spelled out, and 32 bits of a hash replace more targets.
 
     Args:
-        targets: targets of the wheels; None for all targets of the native code (--targets=all).
+        targets: targets of the wheels; None for all targets of the native code
+            (--targets=all).
         stripped: whether symbol tables were removed (without --no-strip).
     """
     words = []
@@ -132,10 +166,13 @@ def variant_label(targets: Sequence[GfxTarget] | None, *, stripped: bool = True)
 
 
 def pins(kind: Kind, version: str, *, major: int) -> tuple[str, ...]:
-    """Return the Requires-Dist of a wheel: the matching jaxlib, and for the plugin also its pjrt wheel of this version.
+    """Return the Requires-Dist of a wheel.
 
-    `==` without a local label would accept every local label (PEP 440, version matching), so a version without a local
-    label is pinned with `===`, which pip and uv compare exactly.
+    The matching jaxlib, and for the plugin also its pjrt wheel of this version.
+
+    `==` without a local label would accept every local label (PEP 440, version
+    matching), so a version without a local label is pinned with `===`, which pip and uv
+    compare exactly.
     """
     jaxlib = jaxlib_requirement(version)
     if kind == "pjrt":
@@ -145,9 +182,12 @@ def pins(kind: Kind, version: str, *, major: int) -> tuple[str, ...]:
 
 
 def jaxlib_requirement(version: str) -> str:
-    """Return the jaxlib requirement of a wheel: jaxlib of the same JAX x.y.z, because z changes the PJRT API minor.
+    """Return the jaxlib requirement of a wheel.
 
-    Post releases of jaxlib are in the range. A pre-release of JAX accepts only the same pre-release of jaxlib.
+    Jaxlib of the same JAX x.y.z, because z changes the PJRT API minor.
+
+    Post releases of jaxlib are in the range. A pre-release of JAX accepts only the same
+    pre-release of jaxlib.
     """
     parsed = Version(version)
     if parsed.is_prerelease:
@@ -161,36 +201,57 @@ def _public(base: str, post: int | None) -> str:
     try:
         parsed = Version(base)
     except InvalidVersion as error:
-        raise VersionRuleError(f"{base!r} is not a version.", hint="Give JAX's version, such as 0.10.2.") from error
+        raise VersionRuleError(
+            f"{base!r} is not a version.", hint="Give JAX's version, such as 0.10.2."
+        ) from error
     if parsed.local or parsed.epoch or len(parsed.release) != 3:
         raise VersionRuleError(
-            f"{base!r} is not a public JAX version.", hint="Write it with three numbers, such as 0.10.2."
+            f"{base!r} is not a public JAX version.",
+            hint="Write it with three numbers, such as 0.10.2.",
         )
     if post is None:
         return str(parsed)
     if post < 1:
-        raise VersionRuleError(f"Post release {post} is not valid.", hint="Use a number from 1.")
+        raise VersionRuleError(
+            f"Post release {post} is not valid.", hint="Use a number from 1."
+        )
     if parsed.is_prerelease or parsed.is_postrelease:
         raise VersionRuleError(
-            f"{parsed} cannot have a post release {post}: it is a {'pre' if parsed.is_prerelease else 'post'}-release.",
-            hint=f"Use --wheel-post-release with {parsed.base_version}, or omit the option.",
+            f"{parsed} cannot have a post release {post}: it is a"
+            f" {'pre' if parsed.is_prerelease else 'post'}-release.",
+            hint=(
+                f"Use --wheel-post-release with {parsed.base_version}, or omit the"
+                " option."
+            ),
         )
     return f"{parsed}.post{post}"
 
 
 def _rocm_label(rocm: RocmVersion) -> str:
-    """Return the label of a ROCm: `rocm7.2.0`, or `devrocm7.10.0.dev0.abc` for a development build."""
+    """Return the label of a ROCm.
+
+    `rocm7.2.0`, or `devrocm7.10.0.dev0.abc` for a development build.
+    """
     parsed = Version(str(rocm))
     if parsed.epoch:
-        raise VersionRuleError(f"ROCm version {rocm} has an epoch.", hint="Write it like 7.2.0.")
+        raise VersionRuleError(
+            f"ROCm version {rocm} has an epoch.", hint="Write it like 7.2.0."
+        )
     local = parsed.local.split(".") if parsed.local else []
-    # The '+' becomes a '.', so no prefix of the local part may extend the public part (7.2.0+1, 7.2.0+rc1).
+    # The '+' becomes a '.', so no prefix of the local part may extend the public part
+    # (7.2.0+1, 7.2.0+rc1).
     for end in range(1, len(local) + 1):
-        if _is_version(".".join((parsed.public, *local[:end]))) or _VARIANT.match(local[end - 1]):
+        if _is_version(".".join((parsed.public, *local[:end]))) or _VARIANT.match(
+            local[end - 1]
+        ):
             raise VersionRuleError(
-                f"ROCm version {rocm} would be ambiguous in a wheel version: {'.'.join(local[:end])!r} after the '+' "
-                "looks like another part of the version.",
-                hint="Begin the part after the '+' with a letter for its kind, such as g for a commit.",
+                f"ROCm version {rocm} would be ambiguous in a wheel version:"
+                f" {'.'.join(local[:end])!r} after the '+' looks like another part of"
+                " the version.",
+                hint=(
+                    "Begin the part after the '+' with a letter for its kind, such as g"
+                    " for a commit."
+                ),
             )
     prefix = "devrocm" if parsed.is_devrelease else "rocm"
     return prefix + ".".join((parsed.public, *local))
@@ -218,7 +279,10 @@ def _targets_label(targets: Sequence[GfxTarget]) -> str:
 
 def _target_label(target: GfxTarget) -> str:
     """Return the label of a target: gfx90a.srameccon.xnackoff for gfx90a:sramecc+:xnack-."""
-    features = [feature[:-1] + {"+": "on", "-": "off"}[feature[-1]] for feature in target.features]
+    features = [
+        feature[:-1] + {"+": "on", "-": "off"}[feature[-1]]
+        for feature in target.features
+    ]
     return ".".join((_segments(target.processor), *features))
 
 

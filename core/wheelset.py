@@ -12,7 +12,15 @@ from packaging.utils import parse_wheel_filename
 
 from core.digests import file_sha256
 from core.errors import WheelSetError
-from core.model import CONSTRAINTS, PYLOCK, SBOM, SHA256SUMS, WHEELS_JSON, Wheel, WheelSet
+from core.model import (
+    CONSTRAINTS,
+    PYLOCK,
+    SBOM,
+    SHA256SUMS,
+    WHEELS_JSON,
+    Wheel,
+    WheelSet,
+)
 from core.wheels_json import load_wheel_set
 
 SET_FILES = (WHEELS_JSON, SHA256SUMS, CONSTRAINTS, PYLOCK, SBOM)
@@ -20,9 +28,16 @@ SET_FILES = (WHEELS_JSON, SHA256SUMS, CONSTRAINTS, PYLOCK, SBOM)
 
 
 def serves(filename: str, python: str) -> bool:
-    """Return whether a wheel's tags accept a Python version such as 3.12 (PEP 425; only py3 and cp312 tags occur)."""
+    """Return whether a wheel's tags accept a Python version such as 3.12 (PEP 425.
+
+    Only py3 and cp312 tags occur).
+    """
     tags = parse_wheel_filename(filename)[3]
-    python_tags = {"py3", f"py{python.replace('.', '')}", f"cp{python.replace('.', '')}"}
+    python_tags = {
+        "py3",
+        f"py{python.replace('.', '')}",
+        f"cp{python.replace('.', '')}",
+    }
     return any(tag.interpreter in python_tags for tag in tags)
 
 
@@ -30,46 +45,66 @@ def read_set(folder: Path) -> WheelSet:
     """Read a set from its folder without checking the wheels.
 
     Raises:
-        WheelSetError: wheels.json is missing or invalid, or a wheel requires what is not a requirement.
+        WheelSetError: wheels.json is missing or invalid, or a wheel requires what is
+            not a requirement.
     """
     path = folder / WHEELS_JSON
     try:
         wheel_set = load_wheel_set(path.read_bytes(), str(path))
     except OSError as error:
         hint = "Build a set with `ci_build dist_wheels`."
-        raise WheelSetError(f"{path} cannot be read: {error.strerror}.", hint=hint) from error
+        raise WheelSetError(
+            f"{path} cannot be read: {error.strerror}.", hint=hint
+        ) from error
     for wheel in wheel_set.wheels:
         _check_requirements(wheel, path)
     return wheel_set
 
 
 def _check_requirements(wheel: Wheel, where: Path) -> None:
-    """Raise WheelSetError if a wheel requires what is not a requirement (PEP 508), so that no installer takes it."""
+    """Raise WheelSetError if a wheel has an invalid requirement (PEP 508)."""
     for text in wheel.requires_dist:
         try:
             Requirement(text)
         except InvalidRequirement as error:
             raise WheelSetError(
-                f"{where} is not a valid wheels.json: {wheel.filename} requires {text!r}, which is not a requirement.",
+                f"{where} is not a valid wheels.json: {wheel.filename} requires"
+                f" {text!r}, which is not a requirement.",
                 hint="Correct Requires-Dist in its METADATA and build the set again.",
             ) from error
 
 
 def sha256sums(wheel_set: WheelSet) -> bytes:
-    """Return the content of SHA256SUMS: the wheels and other files of a set, as `sha256sum --check` reads it."""
-    sums = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels} | dict(wheel_set.files)
-    return "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(sums.items())).encode()
+    """Return the content of SHA256SUMS.
+
+    The wheels and other files of a set, as `sha256sum --check` reads it.
+    """
+    sums = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels} | dict(
+        wheel_set.files
+    )
+    return "".join(
+        f"{sha256}  {name}\n" for name, sha256 in sorted(sums.items())
+    ).encode()
 
 
 def sizes_of(wheel_set: WheelSet) -> Mapping[str, int]:
-    """Return file name -> size in bytes of the wheels and of the other files, whose sizes old sets do not record."""
-    return {wheel.filename: wheel.size for wheel in wheel_set.wheels} | dict(wheel_set.file_sizes)
+    """Return file name -> size in bytes of the wheels and of the other files."""
+    return {wheel.filename: wheel.size for wheel in wheel_set.wheels} | dict(
+        wheel_set.file_sizes
+    )
 
 
 def foreign_files(folder: Path) -> tuple[str, ...]:
-    """Return the files in a folder that do not belong to its wheel set, sorted; all files if wheels.json is missing."""
+    """Return the files in a folder that do not belong to its wheel set, sorted.
+
+    All files if wheels.json is missing.
+    """
     # Unlike Path.rglob, this tolerates files that are removed meanwhile.
-    present = {str(Path(top, name).relative_to(folder)) for top, _, names in os.walk(folder) for name in names}
+    present = {
+        str(Path(top, name).relative_to(folder))
+        for top, _, names in os.walk(folder)
+        for name in names
+    }
     if WHEELS_JSON not in present:
         return tuple(sorted(present))
     own = {*SET_FILES}
@@ -80,7 +115,7 @@ def foreign_files(folder: Path) -> tuple[str, ...]:
 
 
 def check_files(folder: Path, wheel_set: WheelSet) -> tuple[str, ...]:
-    """Return the names of files that are missing from a set's folder, or differ from SHA256SUMS or the set, sorted.
+    """Return the sorted names of a set's files that are missing or differ from its records.
 
     The size of a file counts too if the set records it.
     """
@@ -88,14 +123,26 @@ def check_files(folder: Path, wheel_set: WheelSet) -> tuple[str, ...]:
         lines = (folder / SHA256SUMS).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         return (SHA256SUMS,)
-    listed = {name: sha256 for sha256, _, name in (line.partition("  ") for line in lines)}
-    expected = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels} | dict(wheel_set.files)
-    actual = {name: file_sha256(folder / name) for name in expected if (folder / name).is_file()}
+    listed = {
+        name: sha256 for sha256, _, name in (line.partition("  ") for line in lines)
+    }
+    expected = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels} | dict(
+        wheel_set.files
+    )
+    actual = {
+        name: file_sha256(folder / name)
+        for name in expected
+        if (folder / name).is_file()
+    }
     wrong = {name for name, sha256 in expected.items() if actual.get(name) != sha256}
     wrong |= {
-        name for name, size in sizes_of(wheel_set).items() if name in actual and size != (folder / name).stat().st_size
+        name
+        for name, size in sizes_of(wheel_set).items()
+        if name in actual and size != (folder / name).stat().st_size
     }
-    return tuple(sorted(wrong | {name for name, _ in listed.items() ^ expected.items()}))
+    return tuple(
+        sorted(wrong | {name for name, _ in listed.items() ^ expected.items()})
+    )
 
 
 def refuse_changes(folder: Path, wheel_set: WheelSet) -> None:

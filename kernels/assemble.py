@@ -51,7 +51,11 @@ THIS_MACHINE = CompilerLocation()
 
 
 def toolchain_for(
-    request: KernelRequest, cache: Path, runner: Runner, progress: Progress, place: CompilerLocation
+    request: KernelRequest,
+    cache: Path,
+    runner: Runner,
+    progress: Progress,
+    place: CompilerLocation,
 ) -> Toolchain:
     """Return the toolchain that a request names.
 
@@ -62,7 +66,15 @@ def toolchain_for(
     if request.toolchain == "pypi":
         return pypi
     rocm = Path(request.rocm or "/opt/rocm").absolute()
-    return with_rocm(pypi, rocm, request.toolchain, cache, launcher=place.launcher, wrap=place.wrap, image=place.image)
+    return with_rocm(
+        pypi,
+        rocm,
+        request.toolchain,
+        cache,
+        launcher=place.launcher,
+        wrap=place.wrap,
+        image=place.image,
+    )
 
 
 def prepare(
@@ -84,11 +96,19 @@ def prepare(
     # Compilers run in another folder, so the path must be absolute.
     own = cache.absolute() / FOLDER
     toolchain = toolchain_for(request.kernels, own, runner, progress, place)
-    return KernelBuild(request.kernels, targets, toolchain, cache=own, strip=request.strip)
+    return KernelBuild(
+        request.kernels, targets, toolchain, cache=own, strip=request.strip
+    )
 
 
 def pack(
-    job: KernelBuild, version: str, folder: Path, *, runner: Runner, progress: Progress, tasks: Tasks | None = None
+    job: KernelBuild,
+    version: str,
+    folder: Path,
+    *,
+    runner: Runner,
+    progress: Progress,
+    tasks: Tasks | None = None,
 ) -> KernelWheel:
     """Build the missing steps and pack the wheel into a folder.
 
@@ -124,9 +144,18 @@ def make_wheel(
     # Imported here, because the import costs 0.1 s of CPU and dry runs do not need it.
     from wheelkit.repair.repair import repair
 
-    job = prepare(request, request.targets or (), cache=cache, runner=runner, progress=progress, place=place)
+    job = prepare(
+        request,
+        request.targets or (),
+        cache=cache,
+        runner=runner,
+        progress=progress,
+        place=place,
+    )
     built = job.run(runner, progress, capacity, tasks)
-    plan = recipe.with_members(recipe.repair_plan(request, version), job.catalog, built.natives)
+    plan = recipe.with_members(
+        recipe.repair_plan(request, version), job.catalog, built.natives
+    )
     # The key covers everything that the bytes of the repaired wheel depend on.
     key = step_key(
         natives=[(native.path, native.sha256) for native in built.natives],

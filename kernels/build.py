@@ -33,7 +33,8 @@ class KernelBuildResult:
         wanted: requested processors.
         natives: all native files of the wheel.
         missing: modules that a complete wheel would also contain.
-        source: record of the upstream archive; None if a checkout or no source was used.
+        source: record of the upstream archive; None if a checkout or no source was
+            used.
         forecast: estimated work of the build before its start.
         skipped: one line for each module without code for some targets.
         instances: pattern that restricted generated kernels; empty for all.
@@ -56,7 +57,8 @@ class KernelBuild:
         src: folder of this project's C++ sources.
 
     Raises:
-        RequestError: the request has no targets or unknown modules, or a required module has no code for a target.
+        RequestError: the request has no targets or unknown modules, or a required
+            module has no code for a target.
     """
 
     def __init__(
@@ -70,41 +72,59 @@ class KernelBuild:
         catalog: Catalog | None = None,
         src: Path = SRC,
     ) -> None:
-        self.request, self.toolchain, self.cache, self.strip, self.src = request, toolchain, cache, strip, src
+        self.request = request
+        self.toolchain = toolchain
+        self.cache = cache
+        self.strip = strip
+        self.src = src
         self.catalog = catalog or load_catalog()
         self.wanted = processors(targets)
-        self.expected = recipe.expected_modules(self.catalog, self.wanted, toolchain.name)
+        self.expected = recipe.expected_modules(
+            self.catalog, self.wanted, toolchain.name
+        )
         self.modules = recipe.chosen_modules(self.catalog, self.wanted, request)
         self.store = KernelStore(cache / "store")
         self._tree: sources.SourceTree | None = None
         self._generated: dict[str, Generated] = {}
 
     def skipped(self) -> tuple[str, ...]:
-        """Return one line for each module without code for some targets, with its portable replacement."""
+        """Return one line for each module that lacks code for some targets."""
         lines = []
-        for module in self.catalog.chosen(self.request.modules or None, self.toolchain.name):
+        for module in self.catalog.chosen(
+            self.request.modules or None, self.toolchain.name
+        ):
             lacking = [name for name in self.wanted if not module.supports(name)]
             if lacking:
                 instead = f"; {module.fallback} serves them" if module.fallback else ""
-                lines.append(f"{module.name} has no code for {', '.join(lacking)}{instead}")
+                lines.append(
+                    f"{module.name} has no code for {', '.join(lacking)}{instead}"
+                )
         return tuple(lines)
 
     def steps(self) -> tuple[CompileStep, ...]:
         """Return all compiler steps; the steps of device-libs are known only after `fetch`."""
         compile_steps: list[CompileStep] = []
         objects: dict[str, LinkInputs] = {}
-        tree, chain, src = self._tree, self.toolchain, self.src
+        tree = self._tree
+        chain = self.toolchain
+        src = self.src
         for module in self.modules:
             if module.name in self._generated:
                 assert tree is not None
                 generated = self._generated[module.name]
-                objects[module.name] = device_objects(module, self.wanted, chain, tree, generated, src=src)
+                objects[module.name] = device_objects(
+                    module, self.wanted, chain, tree, generated, src=src
+                )
                 compile_steps += objects[module.name].steps
-            compile_steps += [step for _, step in unit_steps(module, self.wanted, chain, src=src)]
+            compile_steps += [
+                step for _, step in unit_steps(module, self.wanted, chain, src=src)
+            ]
             if module.kind is ModuleKind.FFI_SHIM:
                 if tree is not None:
                     called = [objects[name] for name in module.needs]
-                    compile_steps += shim_steps(module, called, chain, tree, strip=self.strip, src=src)
+                    compile_steps += shim_steps(
+                        module, called, chain, tree, strip=self.strip, src=src
+                    )
             elif module.host:
                 compile_steps += library_steps(module, chain, strip=self.strip, src=src)
         return tuple({step.label: step for step in compile_steps}.values())
@@ -116,16 +136,28 @@ class KernelBuild:
             return
         (source,) = {module.source for module in users}
         self._tree = sources.obtain(
-            self.request.source, self.catalog.sources[source], users, cache=self.cache, runner=runner, progress=progress
+            self.request.source,
+            self.catalog.sources[source],
+            users,
+            cache=self.cache,
+            runner=runner,
+            progress=progress,
         )
         few = self.request.instances
         for module in (module for module in self.modules if module.generators):
-            self._generated[module.name] = generate(module, self._tree, self.cache, runner, progress, few)
+            self._generated[module.name] = generate(
+                module, self._tree, self.cache, runner, progress, few
+            )
 
     def graph(self) -> Graph:
         """Return the steps with their keys."""
-        folders = {"src": self.src} | ({"source": self._tree.folder} if self._tree else {})
-        folders |= {f"generated {name}": generated.folder for name, generated in self._generated.items()}
+        folders = {"src": self.src} | (
+            {"source": self._tree.folder} if self._tree else {}
+        )
+        folders |= {
+            f"generated {name}": generated.folder
+            for name, generated in self._generated.items()
+        }
         locked = [*self._tree.files] if self._tree else []
         return Graph(self.steps(), self.toolchain, self.store, folders, locked)
 
@@ -133,9 +165,15 @@ class KernelBuild:
         """Return the folder for temporary files of builds."""
         return self.cache / "work" / self.toolchain.digest[:16]
 
-    def forecast(self, capacity: Capacity, shard: tuple[int, int] | None = None, units: str = "") -> Forecast:
+    def forecast(
+        self, capacity: Capacity, shard: tuple[int, int] | None = None, units: str = ""
+    ) -> Forecast:
         """Return the remaining work of the build or of one shard; call `fetch` first."""
-        graph = self.graph().shard(*(shard or (1, 1)), units) if shard or units else self.graph()
+        graph = (
+            self.graph().shard(*(shard or (1, 1)), units)
+            if shard or units
+            else self.graph()
+        )
         return graph.forecast(capacity)
 
     def run_shard(
@@ -150,8 +188,10 @@ class KernelBuild:
         """Compile the missing steps of one part of the device code, without linking or packing.
 
         Args:
-            shard: (i, n), i from 1 to n. The n parts of equal builds are disjoint and complete.
-            units: regular expression; restricts the part to steps whose label contains a match.
+            shard: (i, n), i from 1 to n. The n parts of equal builds are disjoint and
+                complete.
+            units: regular expression; restricts the part to steps whose label contains
+                a match.
             tasks: machines that compile; None for this machine.
 
         Raises:
@@ -165,32 +205,47 @@ class KernelBuild:
         return forecast
 
     def run(
-        self, runner: Runner, progress: Progress, capacity: Capacity, tasks: Tasks | None = None
+        self,
+        runner: Runner,
+        progress: Progress,
+        capacity: Capacity,
+        tasks: Tasks | None = None,
     ) -> KernelBuildResult:
         """Compile the missing steps and check all results.
 
         Args:
-            tasks: machines that compile; None for this machine, which links in either case.
+            tasks: machines that compile; None for this machine, which links in either
+                case.
 
         Raises:
-            KernelError: steps failed, or their results differ from modules.toml; the message lists all of them.
-            RequestError: the build would take hours and no modules were named, or the modules have no handler.
+            KernelError: steps failed, or their results differ from modules.toml; the
+                message lists all of them.
+            RequestError: the build would take hours and no modules were named, or the
+                modules have no handler.
         """
         recipe.refuse_code_alone(self.modules)
         self.fetch(runner, progress)
-        tree, objects = self._tree, list[NativeFile]()
+        tree = self._tree
+        objects = list[NativeFile]()
         for module in self.modules:
             if module.kind is ModuleKind.CO_LAUNCHER:
                 assert tree is not None
                 objects += find_objects(module, self.wanted, tree)
         graph = self.graph()
         forecast = graph.forecast(capacity)
-        if not self.request.modules and forecast.seconds > estimate.HOURS_UNASKED * 3600:
+        if (
+            not self.request.modules
+            and forecast.seconds > estimate.HOURS_UNASKED * 3600
+        ):
             names = ",".join(module.name for module in self.modules)
             raise RequestError(
-                f"All kernel modules would take {forecast.seconds / 3600:.0f} hours of CPU, but no modules were named.",
-                hint=f"Name the modules: --modules={names} builds all of them; a subset also needs --allow-partial."
-                " Use --cluster to compile on several machines.",
+                f"All kernel modules would take {forecast.seconds / 3600:.0f} hours of"
+                " CPU, but no modules were named.",
+                hint=(
+                    f"Name the modules: --modules={names} builds all of them; a subset"
+                    " also needs --allow-partial. Use --cluster to compile on several"
+                    " machines."
+                ),
             )
         if forecast.steps:
             progress.step(said(forecast))
@@ -207,32 +262,54 @@ class KernelBuild:
         )
 
     def _compile(
-        self, graph: Graph, runner: Runner, progress: Progress, capacity: Capacity, tasks: Tasks | None
+        self,
+        graph: Graph,
+        runner: Runner,
+        progress: Progress,
+        capacity: Capacity,
+        tasks: Tasks | None,
     ) -> None:
-        """Run the missing steps: with `tasks` first those that other machines can run, then the rest here."""
+        """Run the missing steps.
+
+        With `tasks` first those that other machines can run, then the rest here.
+        """
         if tasks is not None:
             run_steps(graph, tasks, self.work())
         graph.build(self.work(), runner, progress, capacity)
 
     def _make(
-        self, graph: Graph, runner: Runner, progress: Progress, capacity: Capacity, tasks: Tasks | None
+        self,
+        graph: Graph,
+        runner: Runner,
+        progress: Progress,
+        capacity: Capacity,
+        tasks: Tasks | None,
     ) -> dict[str, tuple[CompileStep, StoredFile]]:
         """Return the results of the steps by label.
 
-        With `allow_partial`, failed steps are skipped if at least one module is complete.
+        With `allow_partial`, failed steps are skipped if at least one module is
+        complete.
         """
         try:
             self._compile(graph, runner, progress, capacity, tasks)
         except KernelError as error:
             broken = {step.module for step in graph.missing()}
-            if not self.request.allow_partial or all(module.name in broken for module in self.modules):
+            if not self.request.allow_partial or all(
+                module.name in broken for module in self.modules
+            ):
                 raise
             progress.step(f"continuing without failed modules: {error.message}")
-        results = ((step, self.store.find(graph.keys[step.label])) for step in graph.steps)
-        return {step.label: (step, result) for step, result in results if result is not None}
+        results = (
+            (step, self.store.find(graph.keys[step.label])) for step in graph.steps
+        )
+        return {
+            step.label: (step, result) for step, result in results if result is not None
+        }
 
     def _natives(
-        self, made: Mapping[str, tuple[CompileStep, StoredFile]], objects: Sequence[NativeFile]
+        self,
+        made: Mapping[str, tuple[CompileStep, StoredFile]],
+        objects: Sequence[NativeFile],
     ) -> tuple[tuple[NativeFile, ...], tuple[str, ...]]:
         """Return the files of all complete modules, and the names of the missing modules."""
         all_steps = self.steps()
@@ -253,11 +330,17 @@ class KernelBuild:
             if step.module not in broken:
                 natives.append(
                     NativeFile(
-                        path=path, file=result.path, sha256=result.sha256, module=module.name, target=step.target
+                        path=path,
+                        file=result.path,
+                        sha256=result.sha256,
+                        module=module.name,
+                        target=step.target,
                     )
                 )
         whole = {native.module for native in natives}
-        missing = tuple(module.name for module in self.expected if module.name not in whole)
+        missing = tuple(
+            module.name for module in self.expected if module.name not in whole
+        )
         return tuple(sorted(natives, key=lambda native: native.path)), missing
 
 
@@ -265,8 +348,9 @@ def said(forecast: Forecast) -> str:
     """Return a forecast as one line of text."""
     limits = forecast.limits
     return (
-        f"{forecast.steps} of {forecast.steps + forecast.found} steps to run: {_time(forecast.seconds)} of CPU, about "
-        f"{_time(forecast.wall_seconds)} with {limits.jobs} jobs"
+        f"{forecast.steps} of {forecast.steps + forecast.found} steps to run:"
+        f" {_time(forecast.seconds)} of CPU, about {_time(forecast.wall_seconds)} with"
+        f" {limits.jobs} jobs"
     )
 
 
@@ -279,4 +363,7 @@ def sizes(built: KernelBuildResult) -> str:
     libraries = [native for native in built.natives if not native.target]
     codes = [native for native in built.natives if native.path.endswith(".co")]
     total = sum(native.file.stat().st_size for native in built.natives)
-    return f"{len(libraries)} libraries, {len(codes)} code objects, {human(total)} unpacked"
+    return (
+        f"{len(libraries)} libraries, {len(codes)} code objects, {human(total)}"
+        " unpacked"
+    )

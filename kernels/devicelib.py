@@ -1,8 +1,11 @@
-"""Compilation of generated device code: device objects per unit and target, a host pass per unit, one handler library.
+"""Compilation of generated device code.
 
-The host pass leaves the fat binary of each unit as an undefined symbol. Adding a target therefore recompiles neither
-host objects nor other targets. The units and the handlers that call them are linked into one library. Each library
-contains its own C++ runtime, so exceptions cannot pass between libraries.
+Device objects per unit and target, a host pass per unit, one handler library.
+
+The host pass leaves the fat binary of each unit as an undefined symbol. Adding a target
+therefore recompiles neither host objects nor other targets. The units and the handlers
+that call them are linked into one library. Each library contains its own C++ runtime,
+so exceptions cannot pass between libraries.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ class LinkInputs:
 
     Attributes:
         steps: steps that compile the inputs.
-        parts: label of each host object, with the labels of its device objects by target.
+        parts: label of each host object, with the labels of its device objects by
+            target.
         max_size: maximum bytes that the inputs may add to a library.
     """
 
@@ -50,15 +54,26 @@ def device_objects(
     src: Path = SRC,
 ) -> LinkInputs:
     """Return the compiled objects of one device-lib as inputs of a link."""
-    headers = {"headers": digest_of(tree.files, module.headers), "generated": key_of(dict(generated.headers))}
+    headers = {
+        "headers": digest_of(tree.files, module.headers),
+        "generated": key_of(dict(generated.headers)),
+    }
     headers |= closure([src / _PRELUDE], src)
     own = f"{{generated {module.name}}}"
-    include = [word for folder in module.include for word in ("-I", f"{{source}}/{folder}")] + ["-I", own]
-    units = [(f"{own}/{name}", name, digest) for name, digest in generated.units.items()]
+    include = [
+        word for folder in module.include for word in ("-I", f"{{source}}/{folder}")
+    ] + ["-I", own]
+    units = [
+        (f"{own}/{name}", name, digest) for name, digest in generated.units.items()
+    ]
     steps: list[CompileStep] = []
     parts = []
     for path, name, digest in units:
-        common = (*_common(module, toolchain, name), *toolchain.device_lib_command("generated"), *include)
+        common = (
+            *_common(module, toolchain, name),
+            *toolchain.device_lib_command("generated"),
+            *include,
+        )
         host = CompileStep(
             label=f"{module.name}/{name} (host)",
             argv=(*common, *toolchain.device_lib_command("host"), path, "-o", "{out}"),
@@ -70,9 +85,16 @@ def device_objects(
             rocm=True,
         )
         devices = {}
-        for target in (target for target in processors if module.compiles(name, target)):
-            words = {"target": target, "code_object_version": toolchain.code_object_version(target)}
-            more = [fill(word, words) for word in toolchain.device_lib_command("device")]
+        for target in (
+            target for target in processors if module.compiles(name, target)
+        ):
+            words = {
+                "target": target,
+                "code_object_version": toolchain.code_object_version(target),
+            }
+            more = [
+                fill(word, words) for word in toolchain.device_lib_command("device")
+            ]
             devices[target] = replace(
                 host,
                 label=f"{module.name}/{name} for {target}",
@@ -83,7 +105,12 @@ def device_objects(
                 checks={"target": target},
             )
         steps += [*devices.values(), host]
-        parts.append((host.label, tuple(sorted((target, step.label) for target, step in devices.items()))))
+        parts.append(
+            (
+                host.label,
+                tuple(sorted((target, step.label) for target, step in devices.items())),
+            )
+        )
     return LinkInputs(steps=tuple(steps), parts=tuple(parts), max_size=module.max_size)
 
 
@@ -104,7 +131,9 @@ def shim_steps(
     strip: bool = True,
     src: Path = SRC,
 ) -> tuple[CompileStep, ...]:
-    """Return the steps of a handler library: its objects, compiled with the device-libs' headers, and the link.
+    """Return the steps of a handler library.
+
+    Its objects, compiled with the device-libs' headers, and the link.
 
     Args:
         libraries: device-libs that the handlers call.
@@ -119,7 +148,11 @@ def shim_steps(
                 *_common(module, toolchain, name),
                 *toolchain.device_lib_command("own", "host"),
                 *(words if name == NAMED else ()),
-                *(word for folder in module.include for word in ("-isystem", f"{{source}}/{folder}")),
+                *(
+                    word
+                    for folder in module.include
+                    for word in ("-isystem", f"{{source}}/{folder}")
+                ),
                 *(f"{{src}}/{name}", "-o", "{out}"),
             ),
             name="unit.o",
@@ -131,7 +164,9 @@ def shim_steps(
         )
         for name in module.host
     )
-    parts = [(step.label, ()) for step in own] + [part for library in libraries for part in library.parts]
+    parts = [(step.label, ()) for step in own] + [
+        part for library in libraries for part in library.parts
+    ]
     exports = (*COMMON_EXPORTS, *_REGISTERING, *(ffi.symbol for ffi in module.ffi))
     most = module.max_size + sum(library.max_size for library in libraries)
     link = CompileStep(
@@ -147,7 +182,11 @@ def shim_steps(
         seconds=2.0,
         memory_mb=500,
         module=module.name,
-        after=tuple(label for host, devices in parts for label in (host, *(label for _, label in devices))),
+        after=tuple(
+            label
+            for host, devices in parts
+            for label in (host, *(label for _, label in devices))
+        ),
         link=tuple(parts),
         checks={"exports": exports, "alone": True, "max_size": most},
     )

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from kernels.modules import KernelModule, ModuleKind
 
 HOURS_UNASKED = 4.0
-"""Maximum CPU hours of a build without named modules: enough for RMSNorm on all its targets, far too few for attention
+"""Maximum CPU hours of a build without named modules.
+
+Enough for RMSNorm on all its targets, far too few for attention
 on one target.
 """
 HOST_SHARE = 0.25
@@ -29,8 +31,9 @@ class Bound:
 
 
 def bound(modules: Sequence[KernelModule], wanted: Sequence[str]) -> Bound:
-    """Return the cost of building modules without stored results, as if each unit had code for each target."""
-    steps, seconds = 0, 0.0
+    """Return the cost of building modules without stored results, for all targets."""
+    steps = 0
+    seconds = 0.0
     for module in modules:
         own = sum(1 for name in wanted if module.supports(name))
         steps += own * len(module.units)

@@ -37,25 +37,46 @@ class Generated:
 
 
 def generate(
-    module: KernelModule, tree: SourceTree, cache: Path, runner: Runner, progress: Progress, instances: str = ""
+    module: KernelModule,
+    tree: SourceTree,
+    cache: Path,
+    runner: Runner,
+    progress: Progress,
+    instances: str = "",
 ) -> Generated:
     """Run a module's generators unless the cache has their output.
 
     Args:
-        instances: regular expression; restricts instances to those whose name contains a match. Empty means all.
+        instances: regular expression; restricts instances to those whose name contains
+            a match. Empty means all.
 
     Raises:
-        KernelError: a generator failed, or the number of written or kept files differs from `modules.toml`.
+        KernelError: a generator failed, or the number of written or kept files differs
+            from `modules.toml`.
     """
-    used = [module.headers, *((g.script.rpartition("/")[0],) for g in module.generators)]
+    used = [
+        module.headers,
+        *((g.script.rpartition("/")[0],) for g in module.generators),
+    ]
     digest = digest_of(tree.files, [folder for group in used for folder in group])
-    own = {g.driver: file_sha256(GENERATORS / g.driver) for g in module.generators if g.driver}
-    parts = {"digest": digest, "generators": repr(module.generators), "own": own, "python": sys.version_info[:2]}
+    own = {
+        g.driver: file_sha256(GENERATORS / g.driver)
+        for g in module.generators
+        if g.driver
+    }
+    parts = {
+        "digest": digest,
+        "generators": repr(module.generators),
+        "own": own,
+        "python": sys.version_info[:2],
+    }
     key = key_of(parts | {"instances": instances})
     folder = cache / "generated" / key
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".generate-", dir=folder.parent) as name:
+        with tempfile.TemporaryDirectory(
+            prefix=".generate-", dir=folder.parent
+        ) as name:
             fresh = Path(name) / "out"
             fresh.mkdir()
             for generator in module.generators:
@@ -64,56 +85,119 @@ def generate(
             if not folder.is_dir():
                 fresh.rename(folder)
     suffixes = tuple(generator.suffix for generator in module.generators)
-    digests = {path.name: file_sha256(path) for path in sorted(folder.iterdir()) if path.is_file()}
-    units = {name: digest for name, digest in digests.items() if name.endswith(suffixes)}
-    return Generated(folder=folder, units=units, headers={n: d for n, d in digests.items() if n not in units})
+    digests = {
+        path.name: file_sha256(path)
+        for path in sorted(folder.iterdir())
+        if path.is_file()
+    }
+    units = {
+        name: digest for name, digest in digests.items() if name.endswith(suffixes)
+    }
+    return Generated(
+        folder=folder,
+        units=units,
+        headers={n: d for n, d in digests.items() if n not in units},
+    )
 
 
 def _run(
-    module: KernelModule, generator: Generator, tree: SourceTree, out: Path, runner: Runner, instances: str
+    module: KernelModule,
+    generator: Generator,
+    tree: SourceTree,
+    out: Path,
+    runner: Runner,
+    instances: str,
 ) -> None:
     before = set(out.iterdir())
-    places = {"out": str(out), "source": str(tree.folder), "keep": next(iter(generator.keep), "")}
+    places = {
+        "out": str(out),
+        "source": str(tree.folder),
+        "keep": next(iter(generator.keep), ""),
+    }
     scripts = [str(tree.folder / generator.script)]
     if generator.driver:
         scripts.insert(0, str(GENERATORS / generator.driver))
         places["instances"] = instances
-    argv = [sys.executable, str(_CHILD), *scripts, *(fill(word, places) for word in generator.arguments)]
+    argv = [
+        sys.executable,
+        str(_CHILD),
+        *scripts,
+        *(fill(word, places) for word in generator.arguments),
+    ]
     try:
-        runner.run(argv, cwd=str(out), env={"PYTHONDONTWRITEBYTECODE": "1"}, on_line=lambda _: None)
+        runner.run(
+            argv,
+            cwd=str(out),
+            env={"PYTHONDONTWRITEBYTECODE": "1"},
+            on_line=lambda _: None,
+        )
     except ProcessError as error:
-        raise KernelError(f"The generator {generator.script} of {module.name} failed: {error.message}") from error
-    wrote = [path for path in out.iterdir() if path not in before and path.name.endswith(generator.suffix)]
-    kept = [path for path in wrote if any(re.fullmatch(pattern, path.name) for pattern in generator.keep or (".*",))]
+        raise KernelError(
+            f"The generator {generator.script} of {module.name} failed: {error.message}"
+        ) from error
+    wrote = [
+        path
+        for path in out.iterdir()
+        if path not in before and path.name.endswith(generator.suffix)
+    ]
+    kept = [
+        path
+        for path in wrote
+        if any(
+            re.fullmatch(pattern, path.name) for pattern in generator.keep or (".*",)
+        )
+    ]
     _check(module, generator, len(wrote), [path.name for path in kept], instances)
     for path in wrote:
         if path not in kept:
             path.unlink()
 
 
-def _check(module: KernelModule, generator: Generator, wrote: int, kept: Sequence[str], instances: str) -> None:
+def _check(
+    module: KernelModule,
+    generator: Generator,
+    wrote: int,
+    kept: Sequence[str],
+    instances: str,
+) -> None:
     """Check the number of written and kept files.
 
-    With restricted instances, a generator writes its dispatcher even if no instance remains.
+    With restricted instances, a generator writes its dispatcher even if no instance
+    remains.
     """
     script = generator.script
-    other_source = "The upstream source changed: check the files, then correct count and kept in modules.toml."
-    if instances and not any(module.compiles(name, target) for name in kept for target in module.targets):
+    other_source = (
+        "The upstream source changed: check the files, then correct count and kept in"
+        " modules.toml."
+    )
+    if instances and not any(
+        module.compiles(name, target) for name in kept for target in module.targets
+    ):
         raise KernelError(
             f"No instance of {module.name} has a name that matches {instances!r}.",
-            hint=f"Compare the pattern with the names of the files that {script} writes.",
+            hint=(
+                f"Compare the pattern with the names of the files that {script} writes."
+            ),
         )
     if instances and len(kept) > generator.kept:
-        text = f"{module.name} keeps {len(kept)} files of {script}, more than {generator.kept}."
+        text = (
+            f"{module.name} keeps {len(kept)} files of {script}, more than"
+            f" {generator.kept}."
+        )
         raise KernelError(text, hint=other_source)
     if not instances and wrote != generator.count:
-        text = f"The generator {script} of {module.name} wrote {wrote} files, not {generator.count}."
+        text = (
+            f"The generator {script} of {module.name} wrote {wrote} files, not"
+            f" {generator.count}."
+        )
         raise KernelError(text, hint=other_source)
     if not instances and len(kept) != generator.kept:
-        text = f"{module.name} keeps {len(kept)} files of {script}, not {generator.kept}."
+        text = (
+            f"{module.name} keeps {len(kept)} files of {script}, not {generator.kept}."
+        )
         raise KernelError(text, hint="Correct keep or kept in modules.toml.")
 
 
 def cuid(module: KernelModule, name: str) -> str:
-    """Return the identifier of a translation unit within its library, independent of machine and folder."""
+    """Return the machine-independent identifier of a translation unit in its library."""
     return hashlib.sha256(f"{module.name}/{name}".encode()).hexdigest()[:16]

@@ -1,7 +1,7 @@
 """Child process that runs an upstream generator, a Python script that may only write files.
 
-Called as `python generator_child.py SCRIPT ARGUMENT…`. Network access and other processes are refused, so that the
-output depends on the locked sources alone.
+Called as `python generator_child.py SCRIPT ARGUMENT…`. Network access and other
+processes are refused, so that the output depends on the locked sources alone.
 """
 
 from __future__ import annotations
@@ -10,12 +10,23 @@ import runpy
 import sys
 from pathlib import Path
 
-_REFUSED = ("socket.", "subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.startfile")
+_REFUSED = (
+    "socket.",
+    "subprocess.",
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.spawn",
+    "os.fork",
+    "os.startfile",
+)
 
 
 def _refuse(event: str, _: tuple[object, ...]) -> None:
     if event.startswith(_REFUSED):
-        raise PermissionError(f"generators must not use the network or start processes: {event}")
+        raise PermissionError(
+            f"generators must not use the network or start processes: {event}"
+        )
 
 
 def main(script: str, *arguments: str) -> None:

@@ -1,4 +1,7 @@
-"""C++ tables of gfx targets: `python -m kernels.gfx_table` rewrites `src/gfx_table.inc` and `src/variants.inc`."""
+"""C++ tables of gfx targets.
+
+`python -m kernels.gfx_table` rewrites `src/gfx_table.inc` and `src/variants.inc`.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,28 @@ VARIANTS_INC = Path(__file__).with_name("src") / "variants.inc"
 
 
 def render() -> str:
-    """Return the text of gfx_table.inc: name, EF_AMDGPU_MACH and covering generic target of each gfx target."""
+    """Return the text of gfx_table.inc.
+
+    Name, EF_AMDGPU_MACH and covering generic target of each gfx target.
+    """
     rows = table.load_table().targets.values()
-    generic_of = {name: row.name for row in rows for name in row.covers if name != row.name}
-    lines = [f'JAX_AITER_GFX("{row.name}", 0x{row.mach:02x}, "{generic_of.get(row.name, "")}")' for row in rows]
-    return "\n".join(["// Written by kernels/gfx_table.py from core/targets.toml.", *lines, ""])
+    generic_of = {
+        name: row.name for row in rows for name in row.covers if name != row.name
+    }
+    lines = [
+        f'JAX_AITER_GFX("{row.name}", 0x{row.mach:02x}, "{generic_of.get(row.name, "")}")'
+        for row in rows
+    ]
+    return "\n".join(
+        ["// Written by kernels/gfx_table.py from core/targets.toml.", *lines, ""]
+    )
 
 
 def render_variants() -> str:
-    """Return the text of variants.inc: processor, compute units and folder of each identified variant."""
+    """Return the text of variants.inc.
+
+    Processor, compute units and folder of each identified variant.
+    """
     rows = {
         (target, units, objects.sku)
         for module in load_catalog().modules.values()
@@ -28,8 +44,13 @@ def render_variants() -> str:
         for target in objects.targets
         for units in objects.compute_units
     }
-    lines = [f'JAX_AITER_VARIANT("{target}", {units}, "{sku}")' for target, units, sku in sorted(rows)]
-    return "\n".join(["// Written by kernels/gfx_table.py from kernels/modules.toml.", *lines, ""])
+    lines = [
+        f'JAX_AITER_VARIANT("{target}", {units}, "{sku}")'
+        for target, units, sku in sorted(rows)
+    ]
+    return "\n".join(
+        ["// Written by kernels/gfx_table.py from kernels/modules.toml.", *lines, ""]
+    )
 
 
 if __name__ == "__main__":

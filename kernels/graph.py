@@ -1,4 +1,7 @@
-"""Execution of steps with ninja: longest first, with as many jobs as memory allows; stored results are skipped."""
+"""Execution of steps with ninja: longest first, with as many jobs as memory allows.
+
+Stored results are skipped.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,19 @@ _STATUS = "[%f/%t] "
 _BEGUN = re.compile(r"\[\d+/\d+\] ")
 _KEEP_FREE = 0.9
 """Share of the available memory that jobs may use."""
-_CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_CGROUPS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 
 
-def available_mb(meminfo: Path = Path("/proc/meminfo"), limits: tuple[Path, ...] = _CGROUPS) -> int:
+def available_mb(
+    meminfo: Path = Path("/proc/meminfo"), limits: tuple[Path, ...] = _CGROUPS
+) -> int:
     """Return the megabytes of memory that all jobs together may use."""
-    match = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(encoding="utf-8"), re.MULTILINE)
+    match = re.search(
+        r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(encoding="utf-8"), re.MULTILINE
+    )
     most = int(match[1]) >> 10 if match else 1024
     for path in limits:
         with suppress(OSError, ValueError):
@@ -40,7 +50,9 @@ def available_mb(meminfo: Path = Path("/proc/meminfo"), limits: tuple[Path, ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capacity:
-    """Resources of a build; by default those of this machine, within the memory limit of its container.
+    """Resources of a build.
+
+    By default those of this machine, within the memory limit of its container.
 
     Attributes:
         jobs: number of concurrent jobs.
@@ -99,7 +111,9 @@ def limits_for(memory_mb: Sequence[int], capacity: Capacity) -> JobLimits:
     if not heavy:
         return JobLimits(jobs=cpus, heavy_jobs=cpus, heavy_mb=share)
     most = max(heavy)
-    heavy_jobs = max(1, min(cpus, (capacity.memory_mb - cpus * light) // (most - light)))
+    heavy_jobs = max(
+        1, min(cpus, (capacity.memory_mb - cpus * light) // (most - light))
+    )
     rest = capacity.memory_mb - heavy_jobs * most
     jobs = min(cpus, heavy_jobs + (max(0, rest) // light if light else 0))
     return JobLimits(jobs=jobs, heavy_jobs=heavy_jobs, heavy_mb=share)
@@ -122,9 +136,14 @@ class Graph:
         places: Mapping[str, Path],
         locked: Sequence[str] = (),
     ) -> None:
-        self.steps, self.toolchain, self.store = tuple(steps), toolchain, store
-        self.folders, self.locked = dict(places), tuple(locked)
-        self.places = {name: str(path) for name, path in places.items()} | dict(toolchain.places)
+        self.steps = tuple(steps)
+        self.toolchain = toolchain
+        self.store = store
+        self.folders = dict(places)
+        self.locked = tuple(locked)
+        self.places = {name: str(path) for name, path in places.items()} | dict(
+            toolchain.places
+        )
         self._by_label = {step.label: step for step in self.steps}
         self.keys: dict[str, str] = {}
         for step in self.steps:
@@ -134,32 +153,56 @@ class Graph:
         """Return one part of the steps that a ROCm compiler runs without input from other steps.
 
         Args:
-            number, count: part `number` of `count`; steps are assigned by key, so that all machines agree.
-            units: regular expression; restricts the part to steps whose label contains a match.
+            number, count: part `number` of `count`; steps are assigned by key, so that
+                all machines agree.
+            units: regular expression; restricts the part to steps whose label contains
+                a match.
 
         Raises:
             KernelError: `units` is not a regular expression, or matches nothing.
         """
         try:
-            free = [s for s in self.steps if not s.after and s.rocm and re.search(units, s.label)]
+            free = [
+                s
+                for s in self.steps
+                if not s.after and s.rocm and re.search(units, s.label)
+            ]
         except re.error as error:
             raise KernelError(
-                f"--units is not a regular expression: {units!r}: {error}.", hint="Correct the pattern."
+                f"--units is not a regular expression: {units!r}: {error}.",
+                hint="Correct the pattern.",
             ) from error
         if units and not free:
-            named = next((s.label for s in self.steps if not s.after and s.rocm), "nothing")
-            raise KernelError(f"No unit matches --units: {units!r}.", hint=f"Unit names look like {named!r}.")
-        own = [step for step in free if int(self.keys[step.label][:15], 16) % count == number - 1]
+            named = next(
+                (s.label for s in self.steps if not s.after and s.rocm), "nothing"
+            )
+            raise KernelError(
+                f"No unit matches --units: {units!r}.",
+                hint=f"Unit names look like {named!r}.",
+            )
+        own = [
+            step
+            for step in free
+            if int(self.keys[step.label][:15], 16) % count == number - 1
+        ]
         return Graph(own, self.toolchain, self.store, self.folders, self.locked)
 
     def cost(self, step: CompileStep) -> Cost:
         """Return the last measured cost of a step, else the estimate of the catalog."""
-        return self.store.measured(step.label) or Cost(seconds=step.seconds, memory_mb=step.memory_mb)
+        return self.store.measured(step.label) or Cost(
+            seconds=step.seconds, memory_mb=step.memory_mb
+        )
 
     def missing(self) -> tuple[CompileStep, ...]:
         """Return the steps whose results are absent or damaged, longest first."""
-        steps = [step for step in self.steps if self.store.find(self.keys[step.label]) is None]
-        return tuple(sorted(steps, key=lambda step: (-self.cost(step).seconds, step.label)))
+        steps = [
+            step
+            for step in self.steps
+            if self.store.find(self.keys[step.label]) is None
+        ]
+        return tuple(
+            sorted(steps, key=lambda step: (-self.cost(step).seconds, step.label))
+        )
 
     def forecast(self, capacity: Capacity) -> Forecast:
         """Return the remaining work."""
@@ -167,61 +210,107 @@ class Graph:
         costs = [self.cost(step) for step in missing]
         limits = limits_for([cost.memory_mb for cost in costs], capacity)
         total = sum(cost.seconds for cost in costs)
-        wall = max(total / limits.jobs, max((cost.seconds for cost in costs), default=0.0))
+        wall = max(
+            total / limits.jobs, max((cost.seconds for cost in costs), default=0.0)
+        )
         return Forecast(
-            steps=len(missing), found=len(self.steps) - len(missing), seconds=total, wall_seconds=wall, limits=limits
+            steps=len(missing),
+            found=len(self.steps) - len(missing),
+            seconds=total,
+            wall_seconds=wall,
+            limits=limits,
         )
 
-    def build(self, work: Path, runner: Runner, progress: Progress, capacity: Capacity) -> dict[str, StoredFile]:
+    def build(
+        self, work: Path, runner: Runner, progress: Progress, capacity: Capacity
+    ) -> dict[str, StoredFile]:
         """Run the missing steps and return the result of every step by label.
 
         Args:
             work: folder for ninja's files, which are removed at the end.
 
         Raises:
-            KernelError: steps failed; the message has the target, command and compiler output of each.
+            KernelError: steps failed; the message has the target, command and compiler
+                output of each.
         """
         missing = self.missing()
         if missing:
             limits = self.forecast(capacity).limits
             work.mkdir(parents=True, exist_ok=True)
-            # Other builds may use the same work folder. Only the store decides which steps run, not ninja's log.
+            # Other builds may use the same work folder. Only the store decides which
+            # steps run, not ninja's log.
             with tempfile.TemporaryDirectory(prefix=".ninja-", dir=work) as name:
                 file = Path(name) / "build.ninja"
-                file.write_text(self.ninja(missing, file.parent, limits), encoding="utf-8")
-                argv = (str(self.toolchain.ninja), "-f", str(file), "-j", str(limits.jobs), "-k", "0")
+                file.write_text(
+                    self.ninja(missing, file.parent, limits), encoding="utf-8"
+                )
+                argv = (
+                    str(self.toolchain.ninja),
+                    "-f",
+                    str(file),
+                    "-j",
+                    str(limits.jobs),
+                    "-k",
+                    "0",
+                )
                 done = runner.run(
                     argv,
                     env={"NINJA_STATUS": _STATUS},
-                    on_line=lambda line: progress.step(line) if _BEGUN.match(line) else None,
+                    on_line=lambda line: (
+                        progress.step(line) if _BEGUN.match(line) else None
+                    ),
                     check=False,
                     cwd=str(Path(__file__).parents[1]),
                 )
             if done.returncode:
                 raise KernelError(
-                    self._failure(done.stdout, missing), hint="\nRun a failed command by itself for details."
+                    self._failure(done.stdout, missing),
+                    hint="\nRun a failed command by itself for details.",
                 )
-        results = {step.label: self.store.find(self.keys[step.label]) for step in self.steps}
+        results = {
+            step.label: self.store.find(self.keys[step.label]) for step in self.steps
+        }
         lost = [label for label, result in results.items() if result is None]
         if lost:
             raise KernelError(
-                f"{', '.join(lost)} disappeared from {self.store.root}.", hint="Run the same command again."
+                f"{', '.join(lost)} disappeared from {self.store.root}.",
+                hint="Run the same command again.",
             )
-        return {label: result for label, result in results.items() if result is not None}
+        return {
+            label: result for label, result in results.items() if result is not None
+        }
 
     def ninja(self, steps: Sequence[CompileStep], work: Path, limits: JobLimits) -> str:
         """Return the text of the ninja file and write the spec of each step beside it."""
-        lines = ["ninja_required_version = 1.10", f"builddir = {_escape(str(work))}", "", "pool heavy"]
-        lines += [f"  depth = {limits.heavy_jobs}", "", "rule step", "  command = $run", "  description = $label", ""]
+        lines = [
+            "ninja_required_version = 1.10",
+            f"builddir = {_escape(str(work))}",
+            "",
+            "pool heavy",
+        ]
+        lines += [
+            f"  depth = {limits.heavy_jobs}",
+            "",
+            "rule step",
+            "  command = $run",
+            "  description = $label",
+            "",
+        ]
         making = {step.label for step in steps}
         for step in steps:
             key = self.keys[step.label]
             spec = work / f"{key}.json"
             spec.write_text(json.dumps(self.spec(step), indent=1), encoding="utf-8")
-            before = [str(self.store.record(self.keys[label])) for label in step.after if label in making]
+            before = [
+                str(self.store.record(self.keys[label]))
+                for label in step.after
+                if label in making
+            ]
             run = shlex.join((sys.executable, "-m", "kernels.step_process", str(spec)))
             inputs = " ".join(_escape_path(path) for path in before)
-            lines.append(f"build {_escape_path(str(self.store.record(key)))}: step {inputs}".rstrip())
+            lines.append(
+                f"build {_escape_path(str(self.store.record(key)))}: step {inputs}".rstrip()
+            )
             lines += [f"  run = {_escape(run)}", f"  label = {_escape(step.label)}"]
             if self.cost(step).memory_mb > limits.heavy_mb:
                 lines.append("  pool = heavy")
@@ -231,7 +320,11 @@ class Graph:
         """Return the command of a step; `{out}` remains a placeholder."""
         inputs = {} if step.link else {label: self._made(label) for label in step.after}
         words = tuple(fill(word, {**self.places, **inputs}) for word in step.argv)
-        return (*self.toolchain.wrap, *self.toolchain.launcher, *words) if step.rocm else words
+        return (
+            (*self.toolchain.wrap, *self.toolchain.launcher, *words)
+            if step.rocm
+            else words
+        )
 
     def spec(self, step: CompileStep) -> dict[str, object]:
         """Return the spec of a step for `kernels.step_process`."""
@@ -246,7 +339,10 @@ class Graph:
             "environment": dict(self.toolchain.environment),
             "checks": dict(step.checks),
             "wrapped_mb": step.memory_mb if step.rocm and self.toolchain.wrap else 0,
-            "link": [[self._made(host), {gfx: self._made(co) for gfx, co in devices}] for host, devices in step.link],
+            "link": [
+                [self._made(host), {gfx: self._made(co) for gfx, co in devices}]
+                for host, devices in step.link
+            ],
         }
 
     def _made(self, label: str) -> str:

@@ -24,7 +24,8 @@ class ModuleKind(enum.StrEnum):
     co-launcher: a host library that launches AITER's prebuilt code objects.
     portable: a host library and HIP kernels of this project, compiled for any target.
     device-lib: device code generated from AITER's sources, compiled by a ROCm.
-    ffi-shim: a library of handlers and of the device-libs that they call through their C++ ABI.
+    ffi-shim: a library of handlers and of the device-libs that they call through their
+    C++ ABI.
     """
 
     CO_LAUNCHER = "co-launcher"
@@ -48,8 +49,9 @@ class UpstreamSource:
     Attributes:
         project, version: project and version on a package index.
         filename, sha256, size: name, digest and size in bytes of the source archive.
-        folder: base of the paths in `modules.toml`, inside archive or checkout; empty for the top. A checkout has
-            AITER's folders at its top, an archive below `aiter_meta`.
+        folder: base of the paths in `modules.toml`, inside archive or checkout; empty
+            for the top. A checkout has AITER's folders at its top, an archive below
+            `aiter_meta`.
     """
 
     name: str
@@ -68,10 +70,12 @@ class FfiHandler:
     Attributes:
         target: name that `jax.ffi.ffi_call` uses.
         symbol: exported symbol of the library.
-        api: XLA FFI API version (major, minor) that the handler's metadata must declare.
-        command_buffer: whether the handler declares that its work may be recorded into a command buffer.
-        args, results, attrs: inputs, outputs and attributes, such as "a bf16[M,K]"; documentation, compared with the
-            Python package by a test.
+        api: XLA FFI API version (major, minor) that the handler's metadata must
+            declare.
+        command_buffer: whether the handler declares that its work may be recorded into
+            a command buffer.
+        args, results, attrs: inputs, outputs and attributes, such as "a bf16[M,K]";
+            documentation, compared with the Python package by a test.
     """
 
     target: str
@@ -90,16 +94,20 @@ class CodeObjectSet:
     Attributes:
         targets: processors; `{target}` in `folder` is replaced by each of them.
         folder: folder of the code objects, relative to the source's folder.
-        csv: table in `folder` with a row for each kernel; empty if `files` lists the code objects.
-        tuned: AITER's table of the fastest kernels, a path from the top of its Python package's parent folder; the
-            wheel carries it, and `jax_aiter` chooses by it. Empty for none.
+        csv: table in `folder` with a row for each kernel; empty if `files` lists the
+            code objects.
+        tuned: AITER's table of the fastest kernels, a path from the top of its Python
+            package's parent folder; the wheel carries it, and `jax_aiter` chooses by
+            it. Empty for none.
         kernel_column, file_column: columns of `csv`.
         files: file name -> kernel symbol, instead of a table.
         count: exact number of code objects for each target.
-        kernarg: bytes of kernel arguments that the host packs; no code object may need more.
-        sku: subfolder for a variant of the target, such as MI308; empty for all variants.
-        compute_units: numbers of compute units that identify the variant. The module has no code for GPUs of the
-            target with another number.
+        kernarg: bytes of kernel arguments that the host packs; no code object may need
+            more.
+        sku: subfolder for a variant of the target, such as MI308; empty for all
+            variants.
+        compute_units: numbers of compute units that identify the variant. The module
+            has no code for GPUs of the target with another number.
     """
 
     targets: tuple[str, ...]
@@ -123,7 +131,8 @@ class Unit:
         name: name of the code object without the suffix `.co`.
         source: path of the source below `kernels/src`.
         kernels: exact set of kernel symbols that the source defines.
-        seconds, memory_mb: cost for one target with the slowest compiler; orders and limits the jobs.
+        seconds, memory_mb: cost for one target with the slowest compiler; orders and
+            limits the jobs.
     """
 
     name: str
@@ -139,12 +148,16 @@ class Generator:
 
     Attributes:
         script: path below the source's folder; run by the current Python interpreter.
-        arguments: words of the command; `{out}` is the output folder, `{source}` the source's folder, `{keep}` the
-            first pattern of `keep`, `{instances}` the pattern of instance names for the driver, empty for all.
-        driver: program in `kernels/generators` that runs instead of the script, with the script as its first argument.
+        arguments: words of the command; `{out}` is the output folder, `{source}` the
+            source's folder, `{keep}` the first pattern of `keep`, `{instances}` the
+            pattern of instance names for the driver, empty for all.
+        driver: program in `kernels/generators` that runs instead of the script, with
+            the script as its first argument.
         suffix: suffix of the files that are compiled.
-        count: exact number of files with that suffix; the maximum if instances are restricted.
-        keep: regular expressions; files whose name matches one of them are compiled. Empty keeps all.
+        count: exact number of files with that suffix; the maximum if instances are
+            restricted.
+        keep: regular expressions; files whose name matches one of them are compiled.
+            Empty keeps all.
         kept: exact number of kept files; the maximum if instances are restricted.
     """
 
@@ -164,20 +177,27 @@ class KernelModule:
     Attributes:
         name: name of the module; the library is `lib<name>.so`.
         source: name of the upstream source; empty for modules of this project.
-        targets: processors that the module has code for; (EVERY,) for all of the gfx table.
+        targets: processors that the module has code for; (EVERY,) for all of the gfx
+            table.
         fallback: portable module that serves other targets; empty for none.
         host: C++ files of the library, below `kernels/src`.
-        needs: modules that must be loaded first; for an ffi-shim, device-libs that are linked into the library.
-        abi: ABI of calls to the needed modules: "c", "c++" (linked into the same library), or empty.
+        needs: modules that must be loaded first; for an ffi-shim, device-libs that are
+            linked into the library.
+        abi: ABI of calls to the needed modules: "c", "c++" (linked into the same
+            library), or empty.
         toolchains: toolchains that can build the module.
         headers: folders or files of the source that the units include.
         include: folders of `headers` on the include path.
-        only: regular expression -> processors. Generated units whose name matches have device code for these processors
-            only; for none if they contain no kernels, such as a dispatcher.
-        flags: toolchain -> compiler flags for a device-lib or an ffi-shim; the flags of rocm also apply to container.
-        seconds, memory_mb: estimated CPU seconds and megabytes: of each generated unit, or of the library with all its
-            files. Libraries that share files cost less together.
-        max_size: maximum bytes of the library, or the bytes that a device-lib may add to a library.
+        only: regular expression -> processors. Generated units whose name matches have
+            device code for these processors only; for none if they contain no kernels,
+            such as a dispatcher.
+        flags: toolchain -> compiler flags for a device-lib or an ffi-shim; the flags of
+            rocm also apply to container.
+        seconds, memory_mb: estimated CPU seconds and megabytes: of each generated unit,
+            or of the library with all its files. Libraries that share files cost less
+            together.
+        max_size: maximum bytes of the library, or the bytes that a device-lib may add
+            to a library.
     """
 
     name: str
@@ -208,8 +228,14 @@ class KernelModule:
 
     def compiles(self, unit: str, processor: str) -> bool:
         """Return whether a generated unit has device code for a processor."""
-        limits = [targets for pattern, targets in self.only.items() if re.fullmatch(pattern, unit)]
-        return self.supports(processor) and all(processor in targets for targets in limits)
+        limits = [
+            targets
+            for pattern, targets in self.only.items()
+            if re.fullmatch(pattern, unit)
+        ]
+        return self.supports(processor) and all(
+            processor in targets for targets in limits
+        )
 
     @property
     def library(self) -> str:
@@ -224,34 +250,47 @@ class Catalog:
     sources: Mapping[str, UpstreamSource]
     modules: Mapping[str, KernelModule]
 
-    def chosen(self, names: Sequence[str] | None, toolchain: str = "") -> tuple[KernelModule, ...]:
-        """Return the named modules and their dependencies, or all modules that the toolchain can build.
+    def chosen(
+        self, names: Sequence[str] | None, toolchain: str = ""
+    ) -> tuple[KernelModule, ...]:
+        """Return the named modules and their dependencies, or all buildable modules.
 
         Raises:
-            RequestError: a named module does not exist, or the toolchain cannot build it.
+            RequestError: a named module does not exist, or the toolchain cannot build
+                it.
         """
         requested = set(self.modules if names is None else names)
         if unknown := sorted(requested - set(self.modules)):
             raise RequestError(
-                f"Unknown kernel module: {', '.join(unknown)}.", hint=f"Choose from {', '.join(self.modules)}."
+                f"Unknown kernel module: {', '.join(unknown)}.",
+                hint=f"Choose from {', '.join(self.modules)}.",
             )
         if toolchain:
-            cannot = [name for name in requested if toolchain not in self.modules[name].toolchains]
+            cannot = [
+                name
+                for name in requested
+                if toolchain not in self.modules[name].toolchains
+            ]
             if cannot and names is not None:
                 raise RequestError(
-                    f"The {toolchain} toolchain cannot build {', '.join(sorted(cannot))}.",
+                    f"The {toolchain} toolchain cannot build"
+                    f" {', '.join(sorted(cannot))}.",
                     hint=f"Use --toolchain={self.modules[cannot[0]].toolchains[0]}.",
                 )
             requested -= set(cannot)
         for module in reversed(list(self.modules.values())):
             if module.name in requested:
                 requested |= set(module.needs)
-        return tuple(module for module in self.modules.values() if module.name in requested)
+        return tuple(
+            module for module in self.modules.values() if module.name in requested
+        )
 
     def support(self, module: KernelModule, processor: str) -> Support:
         """Return how a module supports a processor."""
         if module.supports(processor):
-            return Support.PORTABLE if module.kind is ModuleKind.PORTABLE else Support.YES
+            return (
+                Support.PORTABLE if module.kind is ModuleKind.PORTABLE else Support.YES
+            )
         if module.fallback and self.modules[module.fallback].supports(processor):
             return Support.PORTABLE
         return Support.UNSUPPORTED
@@ -260,6 +299,7 @@ class Catalog:
 def processors(targets: Iterable[GfxTarget]) -> tuple[str, ...]:
     """Return the processors of targets, without duplicates, in natural order.
 
-    Kernels are compiled for any setting of xnack and sramecc, so a target with such a suffix uses its processor's code.
+    Kernels are compiled for any setting of xnack and sramecc, so a target with such a
+    suffix uses its processor's code.
     """
     return tuple(dict.fromkeys(target.processor for target in table.in_order(targets)))

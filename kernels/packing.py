@@ -1,4 +1,7 @@
-"""Packing of the `jax_aiter` wheel: the kernels in a folder, and setuptools, started by `build`, for the rest."""
+"""Packing of the `jax_aiter` wheel.
+
+The kernels in a folder, and setuptools, started by `build`, for the rest.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,22 @@ _EPOCH = "315532800"
 """1980-01-01, the first date of a zip archive."""
 
 
-def write_files(built: KernelBuildResult, version: str, catalog: Catalog, folder: Path) -> None:
+def write_files(
+    built: KernelBuildResult, version: str, catalog: Catalog, folder: Path
+) -> None:
     """Write the native files and the manifest into a folder, laid out as in the wheel."""
     for native in built.natives:
         path = folder / native.path
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(native.file, path)
-    text = recipe.manifest(catalog, built.natives, version, built.wanted, missing=built.missing,
-                           instances=built.instances)  # fmt: skip
+    text = recipe.manifest(
+        catalog,
+        built.natives,
+        version,
+        built.wanted,
+        missing=built.missing,
+        instances=built.instances,
+    )
     (folder / recipe.MANIFEST).write_bytes(text)
 
 
@@ -42,7 +53,7 @@ def compile_files(
     runner: Runner,
     progress: Progress,
 ) -> None:
-    """Compile kernels with the toolchain of the package index, and write them as `write_files` does.
+    """Compile kernels with the package index's toolchain, and write them as `write_files`.
 
     Args:
         cache: cache folder of the program.
@@ -53,7 +64,9 @@ def compile_files(
 
 
 def build_wheel(files: Path, version: str, out: Path, runner: Runner) -> Path:
-    """Build the wheel of the project `kernels` with kernels from a folder; equal files result in equal bytes.
+    """Build the wheel of the project `kernels` with kernels from a folder.
+
+    Equal files result in equal bytes.
 
     Args:
         files: result of `write_files`.
@@ -66,8 +79,22 @@ def build_wheel(files: Path, version: str, out: Path, runner: Runner) -> Path:
     Raises:
         ProcessError: the build failed.
     """
-    argv = (sys.executable, "-I", "-m", "build", "--wheel", "--no-isolation", f"--outdir={out}")
-    settings = (f"--config-setting=files={files}", f"--config-setting=version={version}", str(recipe.PROJECT_FOLDER))
-    runner.run((*argv, *settings), env={"SOURCE_DATE_EPOCH": _EPOCH}, on_line=lambda _: None)
+    argv = (
+        sys.executable,
+        "-I",
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        f"--outdir={out}",
+    )
+    settings = (
+        f"--config-setting=files={files}",
+        f"--config-setting=version={version}",
+        str(recipe.PROJECT_FOLDER),
+    )
+    runner.run(
+        (*argv, *settings), env={"SOURCE_DATE_EPOCH": _EPOCH}, on_line=lambda _: None
+    )
     (path,) = out.glob("*.whl")
     return path

@@ -1,4 +1,7 @@
-"""Steps of a kernel build as tasks for other machines: their inputs, and their execution by a worker."""
+"""Steps of a kernel build as tasks for other machines.
+
+Their inputs, and their execution by a worker.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,16 @@ _SOURCE = "source"
 
 
 def run_steps(graph: Graph, tasks: Tasks, work: Path) -> None:
-    """Run the missing steps that need no result of another step as tasks, and store the results as if made here.
+    """Run the missing steps that need no other step's result as tasks, and store results.
 
     Args:
         work: folder for results on their way into the store.
 
     Raises:
-        KernelError: steps failed; the message has the target, command and compiler output of each.
-        MachineError: all failed steps failed because of their workers or the store; other results are kept.
+        KernelError: steps failed; the message has the target, command and compiler
+            output of each.
+        MachineError: all failed steps failed because of their workers or the store;
+            other results are kept.
     """
     missing = graph.missing()
     steps = [step for step in missing if not step.after]
@@ -39,7 +44,8 @@ def run_steps(graph: Graph, tasks: Tasks, work: Path) -> None:
         return
     work.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".tasks-", dir=work) as name:
-        folder, failed = Path(name), list[TaskResult]()
+        folder = Path(name)
+        failed = list[TaskResult]()
         inputs = _inputs(graph, steps, folder / "inputs")
         by_key = {graph.keys[step.label]: step for step in steps}
         work_items = [_task(graph, step, inputs) for step in steps]
@@ -49,12 +55,23 @@ def run_steps(graph: Graph, tasks: Tasks, work: Path) -> None:
                 failed.append(result)
                 continue
             key = str(result.task.arguments["key"])
-            cost = Cost(seconds=float(result.value["seconds"]), memory_mb=int(result.value["memory_mb"]))
+            cost = Cost(
+                seconds=float(result.value["seconds"]),
+                memory_mb=int(result.value["memory_mb"]),
+            )
             _keep(graph.store, key, by_key[key], result.folder, cost)
     if failed:
-        text = "\n  ".join((f"{len(failed)} of {len(missing)} steps failed:", *(result.error for result in failed)))
+        text = "\n  ".join(
+            (
+                f"{len(failed)} of {len(missing)} steps failed:",
+                *(result.error for result in failed),
+            )
+        )
         if all(result.kind is MachineError for result in failed):
-            raise MachineError(text, hint="\nCorrect the workers or the store, and run the command again.")
+            raise MachineError(
+                text,
+                hint="\nCorrect the workers or the store, and run the command again.",
+            )
         raise KernelError(text, hint="\nRun a failed command by itself for details.")
 
 
@@ -70,12 +87,16 @@ def _task(graph: Graph, step: CompileStep, inputs: Mapping[str, TaskInput]) -> T
             "digest": graph.toolchain.digest,
             **graph.toolchain.origin,
         },
-        inputs={name: given for name, given in inputs.items() if f"{{{name}}}" in words},
+        inputs={
+            name: given for name, given in inputs.items() if f"{{{name}}}" in words
+        },
         memory_mb=graph.cost(step).memory_mb,
     )
 
 
-def _inputs(graph: Graph, steps: Sequence[CompileStep], folder: Path) -> dict[str, TaskInput]:
+def _inputs(
+    graph: Graph, steps: Sequence[CompileStep], folder: Path
+) -> dict[str, TaskInput]:
     """Return the folders that the commands of some steps name, except those that every worker has.
 
     Of the upstream source, only the locked files are sent.
@@ -83,7 +104,10 @@ def _inputs(graph: Graph, steps: Sequence[CompileStep], folder: Path) -> dict[st
     words = {word for step in steps for word in step.argv}
     inputs = {}
     for name, path in graph.folders.items():
-        if not any(f"{{{name}}}" in word for word in words) or path.resolve() == SRC.resolve():
+        if (
+            not any(f"{{{name}}}" in word for word in words)
+            or path.resolve() == SRC.resolve()
+        ):
             continue
         if name == _SOURCE:
             path = _locked_part(path, graph.locked, folder)
@@ -99,7 +123,9 @@ def _locked_part(source: Path, files: Sequence[str], folder: Path) -> Path:
     return folder
 
 
-def _keep(store: KernelStore, key: str, step: CompileStep, made: Path, cost: Cost) -> None:
+def _keep(
+    store: KernelStore, key: str, step: CompileStep, made: Path, cost: Cost
+) -> None:
     """Store the result of a task; the rename needs a folder of the store's file system."""
     with store.scratch() as scratch:
         fresh = scratch / "made"
@@ -110,7 +136,9 @@ def _keep(store: KernelStore, key: str, step: CompileStep, made: Path, cost: Cos
 
 
 def compile_step(
-    arguments: Mapping[str, Any], context: TaskContext, find: Callable[[Mapping[str, Any], TaskContext], Toolchain]
+    arguments: Mapping[str, Any],
+    context: TaskContext,
+    find: Callable[[Mapping[str, Any], TaskContext], Toolchain],
 ) -> dict[str, Any]:
     """Run one step on a worker, or reuse its result, and leave the file as the task's result.
 
@@ -127,24 +155,34 @@ def compile_step(
     toolchain = find(arguments, context)
     if toolchain.digest != arguments["digest"]:
         raise WorkerUnfitError(
-            f"its toolchain {toolchain.name} is {toolchain.digest[:16]}, the client's is {arguments['digest'][:16]}."
+            f"its toolchain {toolchain.name} is {toolchain.digest[:16]}, the client's"
+            f" is {arguments['digest'][:16]}."
         )
     step = step_of(arguments["step"])
     store = KernelStore(context.cache / "kernels" / "store")
     graph = Graph([step], toolchain, store, {"src": SRC, **context.inputs})
     key = graph.keys[step.label]
     if key != arguments["key"]:
-        raise KernelError(f"{step.label} has the key {key} on this worker, not {arguments['key']}.")
+        raise KernelError(
+            f"{step.label} has the key {key} on this worker, not {arguments['key']}."
+        )
     stored = store.find(key)
     if stored is None:
         spec = context.scratch / "spec.json"
         spec.write_text(json.dumps(graph.spec(step)), encoding="utf-8")
         root = str(Path(__file__).parents[1])
-        done = context.runner.run((sys.executable, "-m", "kernels.step_process", str(spec)), cwd=root, check=False)
+        done = context.runner.run(
+            (sys.executable, "-m", "kernels.step_process", str(spec)),
+            cwd=root,
+            check=False,
+        )
         stored = store.find(key)
         if done.returncode or stored is None:
             text = done.stdout.strip() or done.stderr.strip()
-            raise KernelError(text.removeprefix("failed: ") or f"{step.label}: exit code {done.returncode}")
+            raise KernelError(
+                text.removeprefix("failed: ")
+                or f"{step.label}: exit code {done.returncode}"
+            )
     shutil.copyfile(stored.path, context.folder / step.name)
     (context.folder / step.name).chmod(stored.path.stat().st_mode & 0o777)
     return asdict(stored.cost)

@@ -29,7 +29,9 @@ def with_rocm(
     wrap: tuple[str, ...] = (),
     image: str = "",
 ) -> Toolchain:
-    """Return a toolchain that compiles device code with a ROCm; other host code uses the package index's compiler.
+    """Return a toolchain that compiles device code with a ROCm.
+
+    Other host code uses the package index's compiler.
 
     Args:
         pypi: toolchain for ninja and for the host libraries of launchers.
@@ -40,32 +42,53 @@ def with_rocm(
         image: digest of the container's image, whose libraries the compiler uses.
 
     Raises:
-        InputError: the ROCm has no compiler or bitcode, or its compiler is too old for the C++ library.
+        InputError: the ROCm has no compiler or bitcode, or its compiler is too old for
+            the C++ library.
     """
     data = pypi.data["rocm"]
     clang = next((place for place in data["places"] if (rocm / place).exists()), "")
-    bitcode = next((place for place in data["bitcode"] if (rocm / place / "ocml.bc").exists()), "")
+    bitcode = next(
+        (place for place in data["bitcode"] if (rocm / place / "ocml.bc").exists()), ""
+    )
     if not clang or not bitcode:
         lacking = "compiler" if not clang else "device bitcode"
         raise InputError(
             f"The ROCm in {rocm} has no {lacking}.",
-            hint=f"Use the folder of a ROCm that has one of {', '.join(data['places' if not clang else 'bitcode'])}.",
+            hint=(
+                "Use the folder of a ROCm that has one of"
+                f" {', '.join(data['places' if not clang else 'bitcode'])}."
+            ),
         )
-    versions = [path.parent.name.partition(".")[0] for path in (rocm / clang).parents[1].glob("lib/clang/*/include")]
-    newest = max((int(major) for major in versions if major.isdecimal()), default=OLDEST_CLANG)
+    versions = [
+        path.parent.name.partition(".")[0]
+        for path in (rocm / clang).parents[1].glob("lib/clang/*/include")
+    ]
+    newest = max(
+        (int(major) for major in versions if major.isdecimal()), default=OLDEST_CLANG
+    )
     if newest < OLDEST_CLANG:
         raise InputError(
-            f"The compiler of the ROCm in {rocm} is clang {newest}; the kernels need {OLDEST_CLANG} or later.",
+            f"The compiler of the ROCm in {rocm} is clang {newest}; the kernels need"
+            f" {OLDEST_CLANG} or later.",
             hint="Use ROCm 7.0 or later.",
         )
     content = rocm_digest(rocm, clang, bitcode, cache)
     seen = INSIDE if wrap else rocm
-    places = {"rocm": str(seen), "rocm_clang": str(seen / clang), "rocm_bitcode": str(seen / bitcode)}
-    digest = hashlib.sha256(f"{pypi.digest} {content} {image} {Path(launcher).name}".encode()).hexdigest()
+    places = {
+        "rocm": str(seen),
+        "rocm_clang": str(seen / clang),
+        "rocm_bitcode": str(seen / bitcode),
+    }
+    digest = hashlib.sha256(
+        f"{pypi.digest} {content} {image} {Path(launcher).name}".encode()
+    ).hexdigest()
     environment = dict(pypi.environment)
     if launcher:
         # The cache key must also cover the libraries that the compiler loads and links.
-        environment |= {"CCACHE_COMPILERCHECK": f"string:{content}", "SCCACHE_C_CUSTOM_CACHE_BUSTER": content}
+        environment |= {
+            "CCACHE_COMPILERCHECK": f"string:{content}",
+            "SCCACHE_C_CUSTOM_CACHE_BUSTER": content,
+        }
     return replace(
         pypi,
         name=name,
@@ -81,11 +104,18 @@ def with_rocm(
 def rocm_digest(rocm: Path, clang: str, bitcode: str, cache: Path) -> str:
     """Return the SHA-256 of the compiler, its libraries, bitcode and headers of a ROCm.
 
-    About 300 MB are hashed, so the result is cached under the sizes and modification times of the files.
+    About 300 MB are hashed, so the result is cached under the sizes and modification
+    times of the files.
     """
     files = sorted(set(_files(rocm, clang, bitcode)))
-    stats = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    recorded = cache / "rocm-digests" / f"{hashlib.sha256(json.dumps(stats).encode()).hexdigest()}.json"
+    stats = [
+        (str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files
+    ]
+    recorded = (
+        cache
+        / "rocm-digests"
+        / f"{hashlib.sha256(json.dumps(stats).encode()).hexdigest()}.json"
+    )
     if recorded.is_file():
         return str(json.loads(recorded.read_text(encoding="utf-8")))
     total = hashlib.sha256()
@@ -97,11 +127,18 @@ def rocm_digest(rocm: Path, clang: str, bitcode: str, cache: Path) -> str:
 
 
 def _files(rocm: Path, clang: str, bitcode: str) -> Iterator[Path]:
-    """Yield the files that affect the output: the compiler, its libraries and headers, the bitcode, HIP's headers."""
+    """Yield the files that affect the output.
+
+    The compiler, its libraries and headers, the bitcode, HIP's headers.
+    """
     compiler = (rocm / clang).parent
     patterns = {
         compiler: ("clang++", "lld", "clang-offload-bundler"),
-        compiler.parent / "lib": ("libLLVM*.so*", "libclang-cpp.so*", "clang/*/include/**/*"),
+        compiler.parent / "lib": (
+            "libLLVM*.so*",
+            "libclang-cpp.so*",
+            "clang/*/include/**/*",
+        ),
         rocm / bitcode: ("*.bc",),
         rocm: ("include/hip/**/*",),
     }

@@ -1,4 +1,6 @@
-"""AITER's sources: a checkout, a source archive or a version of the package index. setup.py is never run.
+"""AITER's sources.
+
+A checkout, a source archive or a version of the package index. setup.py is never run.
 
 Every file that a module uses must match `sources.lock`.
 """
@@ -53,7 +55,11 @@ class SourceTree:
 
 def read_lock(path: Path = SOURCES_LOCK) -> dict[str, str]:
     """Return the content of `sources.lock`: path below the source's folder -> sha256."""
-    rows = (line.split("  ", 1) for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
+    rows = (
+        line.split("  ", 1)
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if not line.startswith("#")
+    )
     return {name: sha256 for sha256, name in rows}
 
 
@@ -66,16 +72,28 @@ def used_by(modules: Iterable[KernelModule], files: Iterable[str]) -> tuple[str,
         folders |= set(module.headers)
         exact |= {generator.script for generator in module.generators}
         # A generator imports modules from its own folder.
-        folders |= {generator.script.rpartition("/")[0] for generator in module.generators}
+        folders |= {
+            generator.script.rpartition("/")[0] for generator in module.generators
+        }
         for objects in module.objects:
             for target in objects.targets:
                 folder = objects.folder.replace("{target}", target)
                 if objects.csv:
                     tables.add(folder)
                     exact.add(f"{folder}/{objects.csv}")
-                exact |= {f"{folder}/{name}" for name in objects.files} | set(filter(None, [objects.tuned]))
-    objects_there = (name for name in files if name.endswith(".co") and name.rpartition("/")[0] in tables)
-    below = (name for name in files if any(name.startswith(f"{folder}/") for folder in folders))
+                exact |= {f"{folder}/{name}" for name in objects.files} | set(
+                    filter(None, [objects.tuned])
+                )
+    objects_there = (
+        name
+        for name in files
+        if name.endswith(".co") and name.rpartition("/")[0] in tables
+    )
+    below = (
+        name
+        for name in files
+        if any(name.startswith(f"{folder}/") for folder in folders)
+    )
     return tuple(sorted({*objects_there, *below, *exact}))
 
 
@@ -88,67 +106,100 @@ def obtain(
     runner: Runner,
     progress: Progress,
 ) -> SourceTree:
-    """Find or download a source and verify the files that the modules use; see `find` for the arguments.
+    """Find or download a source and verify the files that the modules use.
+
+    See `find` for the arguments.
 
     Raises:
         KernelError: a used file is missing or differs from `sources.lock`.
     """
     tree = find(wish, source, cache=cache, runner=runner, progress=progress)
-    return replace(tree, files=check(tree.folder, used_by(modules, read_lock()), tree.name))
+    return replace(
+        tree, files=check(tree.folder, used_by(modules, read_lock()), tree.name)
+    )
 
 
-def find(wish: str, source: UpstreamSource, *, cache: Path, runner: Runner, progress: Progress) -> SourceTree:
+def find(
+    wish: str,
+    source: UpstreamSource,
+    *,
+    cache: Path,
+    runner: Runner,
+    progress: Progress,
+) -> SourceTree:
     """Find or download a source without verifying its files.
 
     Args:
-        wish: a folder, a source archive, or `project==version`; empty means the pinned version.
+        wish: a folder, a source archive, or `project==version`; empty means the pinned
+            version.
         cache: folder that contains `sources/<sha256>`.
 
     Raises:
         RequestError: `wish` is none of these.
-        InputError: the source is not available, or the pinned archive has another digest.
+        InputError: the source is not available, or the pinned archive has another
+            digest.
     """
     version = check_wish(wish, source)
     origin: InputFile | None = None
     if version:
-        folder, origin = _from_index(source.project, version, source, cache, runner, progress)
+        folder, origin = _from_index(
+            source.project, version, source, cache, runner, progress
+        )
     elif Path(wish).is_dir():
         folder = Path(wish).resolve()
     else:
         path = Path(wish)
         if path.name == source.filename and file_sha256(path) != source.sha256:
-            progress.step(f"{path.name} differs from the pinned archive; each used file is compared with sources.lock")
+            progress.step(
+                f"{path.name} differs from the pinned archive; each used file is"
+                " compared with sources.lock"
+            )
         folder, origin = _unpack(path, cache, progress, "")
     name = origin.filename if origin else str(folder)
-    root = folder / source.folder if (folder / source.folder / "hsa").is_dir() else folder
+    root = (
+        folder / source.folder if (folder / source.folder / "hsa").is_dir() else folder
+    )
     return SourceTree(folder=root, files={}, origin=origin, name=name)
 
 
 def check_wish(wish: str, source: UpstreamSource) -> str:
-    """Return the version to download from the package index; empty for an existing folder or archive.
+    """Return the version to download from the package index.
+
+    Empty for an existing folder or archive.
 
     Raises:
         RequestError: `wish` is neither a version of the source nor an existing path.
     """
-    match = re.fullmatch(r"([A-Za-z0-9][\w.-]*)==([\w.+!-]+)", wish or f"{source.project}=={source.version}")
-    if match is not None and canonicalize_name(match[1]) == canonicalize_name(source.project):
+    match = re.fullmatch(
+        r"([A-Za-z0-9][\w.-]*)==([\w.+!-]+)",
+        wish or f"{source.project}=={source.version}",
+    )
+    if match is not None and canonicalize_name(match[1]) == canonicalize_name(
+        source.project
+    ):
         return match[2]
     if not Path(wish).exists():
         raise RequestError(
-            f"--aiter-source is not a folder, a source archive or {source.project}==VERSION: {wish!r}.",
+            "--aiter-source is not a folder, a source archive or"
+            f" {source.project}==VERSION: {wish!r}.",
             hint="Omit it to use the pinned version of the package index.",
         )
     return ""
 
 
-def check(root: Path, wanted: Iterable[str], name: str, lock: Mapping[str, str] | None = None) -> dict[str, str]:
+def check(
+    root: Path, wanted: Iterable[str], name: str, lock: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """Compare files with the lock and return their digests.
 
     Raises:
         KernelError: files are missing, changed or not locked; the message lists them.
     """
     lock = read_lock() if lock is None else lock
-    missing, changed, unlocked, good = [], [], [], {}
+    missing = []
+    changed = []
+    unlocked = []
+    good = {}
     for path in wanted:
         if path not in lock:
             unlocked.append(path)
@@ -159,30 +210,54 @@ def check(root: Path, wanted: Iterable[str], name: str, lock: Mapping[str, str] 
         else:
             good[path] = digest
     problems = [
-        f"{what} {', '.join(paths[:_SHOWN])}" + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
-        for what, paths in (("lacks", missing), ("has changed", changed), ("needs unlocked", unlocked))
+        f"{what} {', '.join(paths[:_SHOWN])}"
+        + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
+        for what, paths in (
+            ("lacks", missing),
+            ("has changed", changed),
+            ("needs unlocked", unlocked),
+        )
         if paths
     ]
     if problems:
         raise KernelError(
             f"{name} {'; it '.join(problems)}.",
-            hint="Use the pinned version, or review the differences and run `ci_build kernels lock` with this source.",
+            hint=(
+                "Use the pinned version, or review the differences and run `ci_build"
+                " kernels lock` with this source."
+            ),
         )
     return good
 
 
 def render_lock(root: Path, modules: Iterable[KernelModule]) -> str:
     """Return the text of `sources.lock` for a source."""
-    names = [str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
+    names = [
+        str(path.relative_to(root))
+        for path in root.rglob("*")
+        if path.is_file() and not path.is_symlink()
+    ]
     used = used_by(modules, names)
-    head = "# Files of AITER's sources that the kernel modules use: sha256, path. Written by `ci_build kernels lock`.\n"
-    return head + "".join(f"{file_sha256(located(root, name))}  {name}\n" for name in used)
+    head = (
+        "# Files of AITER's sources that the kernel modules use: sha256, path. Written"
+        " by `ci_build kernels lock`.\n"
+    )
+    return head + "".join(
+        f"{file_sha256(located(root, name))}  {name}\n" for name in used
+    )
 
 
 def located(root: Path, name: str) -> Path:
-    """Return the path of a locked file; AITER's Python package lies beside the source's folder in an archive."""
+    """Return the path of a locked file.
+
+    AITER's Python package lies beside the source's folder in an archive.
+    """
     beside = root.parent / name
-    return beside if name.startswith("aiter/") and not (root / name).exists() else root / name
+    return (
+        beside
+        if name.startswith("aiter/") and not (root / name).exists()
+        else root / name
+    )
 
 
 def write_lock(text: str, path: Path = SOURCES_LOCK) -> None:
@@ -191,14 +266,28 @@ def write_lock(text: str, path: Path = SOURCES_LOCK) -> None:
 
 
 def _from_index(
-    project: str, version: str, source: UpstreamSource, cache: Path, runner: Runner, progress: Progress
+    project: str,
+    version: str,
+    source: UpstreamSource,
+    cache: Path,
+    runner: Runner,
+    progress: Progress,
 ) -> tuple[Path, InputFile]:
-    """Return the tree of an archive from the package index; the pinned archive is cached by its digest."""
-    pinned = source.sha256 if (project, version) == (source.project, source.version) else ""
+    """Return the tree of an archive from the package index.
+
+    The pinned archive is cached by its digest.
+    """
+    pinned = (
+        source.sha256 if (project, version) == (source.project, source.version) else ""
+    )
     if pinned and (tree := cache / "sources" / pinned).is_dir():
         url = (tree / "url").read_text(encoding="utf-8")
-        return _top(tree), InputFile(filename=source.filename, size=source.size, sha256=pinned, url=url)
-    progress.step(f"fetch the source archive of {project} {version} from the package index")
+        return _top(tree), InputFile(
+            filename=source.filename, size=source.size, sha256=pinned, url=url
+        )
+    progress.step(
+        f"fetch the source archive of {project} {version} from the package index"
+    )
     (cache / "sources").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache / "sources") as folder:
         argv = (sys.executable, "-I", str(_CHILD), project, version, pinned, folder)
@@ -206,28 +295,40 @@ def _from_index(
             done = runner.run(argv, env=PIP_ENV_OVERRIDES, on_line=lambda _: None)
         except ProcessError as error:
             raise ProcessError(
-                error.message, hint="\nCheck that the package indexes in pip's configuration are reachable."
+                error.message,
+                hint=(
+                    "\nCheck that the package indexes in pip's configuration are"
+                    " reachable."
+                ),
             ) from error
         answer = json.loads(done.stdout.splitlines()[-1])
         if not answer["filename"]:
             versions = ", ".join(answer["versions"][-_SHOWN:]) or "none at all"
             raise InputError(
-                f"The package index has no source archive {project}=={version}.", hint=f"It has {versions}."
+                f"The package index has no source archive {project}=={version}.",
+                hint=f"It has {versions}.",
             )
         if pinned and answer["sha256"] != pinned:
             raise InputError(
                 f"{answer['filename']} has sha256 {answer['sha256']}, not {pinned}.",
-                hint="The file was replaced: do not use it, or pin the new digest in kernels/modules.toml.",
+                hint=(
+                    "The file was replaced: do not use it, or pin the new digest in"
+                    " kernels/modules.toml."
+                ),
             )
         return _unpack(Path(folder, answer["filename"]), cache, progress, answer["url"])
 
 
-def _unpack(path: Path, cache: Path, progress: Progress, url: str) -> tuple[Path, InputFile]:
+def _unpack(
+    path: Path, cache: Path, progress: Progress, url: str
+) -> tuple[Path, InputFile]:
     """Unpack an archive into the cache folder of its sha256, unless that folder exists."""
     sha256 = file_sha256(path)
     tree = cache / "sources" / sha256
     tree.parent.mkdir(parents=True, exist_ok=True)
-    origin = InputFile(filename=path.name, size=path.stat().st_size, sha256=sha256, url=url)
+    origin = InputFile(
+        filename=path.name, size=path.stat().st_size, sha256=sha256, url=url
+    )
     with FileLock(tree.with_suffix(".lock")):
         if not tree.is_dir():
             progress.step(f"unpack {path.name}")
@@ -235,7 +336,12 @@ def _unpack(path: Path, cache: Path, progress: Progress, url: str) -> tuple[Path
             try:
                 (fresh / "tree").mkdir()
                 with path.open("rb", buffering=0) as stream:
-                    extract(chunks_of(stream), format_of(path.name), fresh / "tree", limits=_LIMITS)
+                    extract(
+                        chunks_of(stream),
+                        format_of(path.name),
+                        fresh / "tree",
+                        limits=_LIMITS,
+                    )
                 _top(fresh)
                 (fresh / "url").write_text(url, encoding="utf-8")
                 fresh.rename(tree)
@@ -250,7 +356,9 @@ def _top(tree: Path) -> Path:
     tops = list((tree / "tree").iterdir())
     if len(tops) != 1 or not tops[0].is_dir():
         raise InputError(
-            f"A source archive must contain one top-level folder, not {len(tops)} entries.", hint="Use another archive."
+            f"A source archive must contain one top-level folder, not {len(tops)}"
+            " entries.",
+            hint="Use another archive.",
         )
     return tops[0]
 

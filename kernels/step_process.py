@@ -1,6 +1,9 @@
-"""Process of one step of a kernel build, started by ninja: `python -m kernels.step_process SPEC.json`.
+"""Process of one step of a kernel build, started by ninja.
 
-The process runs one compiler, checks the output and stores it. Failed output is discarded.
+`python -m kernels.step_process SPEC.json`.
+
+The process runs one compiler, checks the output and stores it. Failed output is
+discarded.
 """
 
 from __future__ import annotations
@@ -27,8 +30,13 @@ from wheelkit.gpu import bundle
 from wheelkit.gpu.code_object import HEAD_SIZE, code_object_problem
 
 TIMED = ("/bin/sh", "-c", '"$@"; code=$?; times >&2; exit "$code"', "sh")
-"""Prefix of a command in a container; POSIX `times` prints the times of the shell, then those of its children."""
-_TIMES = re.compile(r"(?:\A|\n)\d+m[\d.]+s \d+m[\d.]+s\n(\d+)m([\d.]+)s (\d+)m([\d.]+)s\s*\Z")
+"""Prefix of a command in a container.
+
+POSIX `times` prints the times of the shell, then those of its children.
+"""
+_TIMES = re.compile(
+    r"(?:\A|\n)\d+m[\d.]+s \d+m[\d.]+s\n(\d+)m([\d.]+)s (\d+)m([\d.]+)s\s*\Z"
+)
 _TAIL = 30
 _DROPPED = re.compile(r"warning: .*(unused|ignor|unknown|unsupported|not supported)")
 _HOST = "host-x86_64-unknown-linux-gnu-"
@@ -43,8 +51,14 @@ def main(path: str) -> int:
     try:
         run(spec)
     except CiBuildError as error:
-        where = f"{spec['module']}, {spec['target']}" if spec["target"] else spec["module"]
-        lines = [f"failed: {spec['label']} ({where})", f"command: {render(spec['argv'])}", *error.message.splitlines()]
+        where = (
+            f"{spec['module']}, {spec['target']}" if spec["target"] else spec["module"]
+        )
+        lines = [
+            f"failed: {spec['label']} ({where})",
+            f"command: {render(spec['argv'])}",
+            *error.message.splitlines(),
+        ]
         print("\n  ".join(lines))  # noqa: T201
         return 1
     return 0
@@ -54,7 +68,8 @@ def run(spec: Mapping[str, Any]) -> None:
     """Compile, check and store the output of a step.
 
     Raises:
-        KernelError: the compiler failed or ignored an option, or the output failed its checks.
+        KernelError: the compiler failed or ignored an option, or the output failed its
+            checks.
     """
     store = KernelStore(Path(spec["store"]))
     with store.scratch() as name:
@@ -66,13 +81,20 @@ def run(spec: Mapping[str, Any]) -> None:
             parts = Path(name) / "parts"
             parts.mkdir()
             argv += prepare_link(spec["link"], parts)
-        done = HostRunner(dict(os.environ)).run(argv, env=spec["environment"], check=False)
-        errors, seconds = split_times(done.stderr) if spec["wrapped_mb"] else (done.stderr, 0.0)
+        done = HostRunner(dict(os.environ)).run(
+            argv, env=spec["environment"], check=False
+        )
+        errors, seconds = (
+            split_times(done.stderr) if spec["wrapped_mb"] else (done.stderr, 0.0)
+        )
         if seconds:
             cost = Cost(seconds=seconds, memory_mb=spec["wrapped_mb"])
         else:
             used = resource.getrusage(resource.RUSAGE_CHILDREN)
-            cost = Cost(seconds=round(used.ru_utime + used.ru_stime, 2), memory_mb=max(1, used.ru_maxrss >> 10))
+            cost = Cost(
+                seconds=round(used.ru_utime + used.ru_stime, 2),
+                memory_mb=max(1, used.ru_maxrss >> 10),
+            )
         output = f"{done.stdout}\n{errors}".replace(str(out), spec["name"])
         if done.returncode or not out.is_file():
             raise KernelError(f"exit code {done.returncode}\n{_tail(output)}")
@@ -85,7 +107,10 @@ def run(spec: Mapping[str, Any]) -> None:
 
 
 def split_times(stderr: str) -> tuple[str, float]:
-    """Return the stderr of a timed command without the times, and its CPU seconds; 0 if stderr contains no times."""
+    """Return the stderr of a timed command without the times, and its CPU seconds.
+
+    0 if stderr contains no times.
+    """
     match = _TIMES.search(stderr)
     if match is None:
         return stderr, 0.0
@@ -100,28 +125,41 @@ def check(out: Path, label: str, checks: Mapping[str, Any]) -> list[str]:
         alone = checks.get("alone", False)
         problems += library_problems(out, label, checks["exports"], alone=alone)
     if "target" in checks and "kernels" not in checks:
-        clause = code_object_problem(out.read_bytes()[:HEAD_SIZE], GfxTarget.parse(checks["target"]), machs())
+        clause = code_object_problem(
+            out.read_bytes()[:HEAD_SIZE], GfxTarget.parse(checks["target"]), machs()
+        )
         problems += [f"{label} {clause}"] if clause else []
     if "kernels" in checks:
-        problems += code_problems(out.read_bytes(), label, checks["target"], checks["kernels"])
-    size, most = out.stat().st_size, checks.get("max_size", 0)
+        problems += code_problems(
+            out.read_bytes(), label, checks["target"], checks["kernels"]
+        )
+    size = out.stat().st_size
+    most = checks.get("max_size", 0)
     if most and size > most:
-        problems.append(f"{label} has {size} bytes, more than its max_size of {most} in modules.toml")
+        problems.append(
+            f"{label} has {size} bytes, more than its max_size of {most} in modules.toml"
+        )
     return problems
 
 
-def prepare_link(parts: Sequence[tuple[str, Mapping[str, str]]], folder: Path) -> list[str]:
-    """Write the inputs of a device-lib's link: for each host object a bundle under the symbol that it refers to.
+def prepare_link(
+    parts: Sequence[tuple[str, Mapping[str, str]]], folder: Path
+) -> list[str]:
+    """Write the inputs of a device-lib's link.
+
+    For each host object a bundle under the symbol that it refers to.
 
     Args:
         parts: host objects, each with its device objects by target.
-        folder: empty folder; receives bundles, an assembler file that includes them, and a list of the objects.
+        folder: empty folder; receives bundles, an assembler file that includes them,
+            and a list of the objects.
 
     Returns:
         Arguments for the linker's command.
 
     Raises:
-        KernelError: a host object refers to several bundles, or two objects refer to the same bundle.
+        KernelError: a host object refers to several bundles, or two objects refer to
+            the same bundle.
     """
     lines = ['.section .hip_fatbin,"a",@progbits']
     seen: dict[str, str] = {}
@@ -137,27 +175,46 @@ def prepare_link(parts: Sequence[tuple[str, Mapping[str, str]]], folder: Path) -
                 hint="Give each unit a unique cuid.",
             )
         seen[symbol] = host
-        data = bundle.build([(_HOST, b""), *((_ENTRY + gfx, Path(co).read_bytes()) for gfx, co in devices.items())])
+        data = bundle.build(
+            [
+                (_HOST, b""),
+                *((_ENTRY + gfx, Path(co).read_bytes()) for gfx, co in devices.items()),
+            ]
+        )
         path = folder / f"{number}.hipfb"
         path.write_bytes(bundle.pack(data))
-        lines += [".p2align 12", f".globl {symbol}", f".hidden {symbol}", f"{symbol}:", f'.incbin "{path.name}"']
+        lines += [
+            ".p2align 12",
+            f".globl {symbol}",
+            f".hidden {symbol}",
+            f"{symbol}:",
+            f'.incbin "{path.name}"',
+        ]
     lines += ['.section .note.GNU-stack,"",@progbits', ""]
     (folder / "bundles.s").write_text("\n".join(lines), encoding="utf-8")
-    (folder / "objects.rsp").write_text("".join(f'"{host}"\n' for host, _ in parts), encoding="utf-8")
+    (folder / "objects.rsp").write_text(
+        "".join(f'"{host}"\n' for host, _ in parts), encoding="utf-8"
+    )
     return [f"-Wa,-I{folder}", str(folder / "bundles.s"), f"@{folder / 'objects.rsp'}"]
 
 
 def fatbin_symbols(data: bytes, label: str) -> list[str]:
     """Return the undefined symbols with which an object refers to its fat binary."""
     image = ElfImage.parse(data, label)
-    table = next((section for section in image.sections if section.type == SHT_SYMTAB), None)
+    table = next(
+        (section for section in image.sections if section.type == SHT_SYMTAB), None
+    )
     if table is None:
         return []
     strings = image.contents(image.sections[table.link])
     names = (
-        string_at(strings, symbol.name, label) for symbol in image.symbols(table) if symbol.name and not symbol.section
+        string_at(strings, symbol.name, label)
+        for symbol in image.symbols(table)
+        if symbol.name and not symbol.section
     )
-    return sorted({name for name in names if name.startswith(_SYMBOL) and name != _WRAPPER})
+    return sorted(
+        {name for name in names if name.startswith(_SYMBOL) and name != _WRAPPER}
+    )
 
 
 def _tail(text: str) -> str:

@@ -30,15 +30,17 @@ class CompileStep:
 
     Attributes:
         label: unit and target, for display; measured costs are stored under the label.
-        argv: command with placeholders instead of folders: `{out}` is the output, `{<label of another step>}` the
-            output of that step.
+        argv: command with placeholders instead of folders: `{out}` is the output,
+            `{<label of another step>}` the output of that step.
         name: file name of the output.
         inputs: input -> digest, by names that do not depend on folders.
         after: labels of the steps whose outputs the command reads.
-        checks: requirements of the output: `target` and `kernels`, or `exports` and `alone` (no other
-            exports); and `max_size`.
-        link: for a device-lib: label of each host object, with the labels of its device objects by target.
-        rocm: whether a ROCm compiler runs the step, behind the toolchain's launcher and wrapper.
+        checks: requirements of the output: `target` and `kernels`, or `exports` and
+            `alone` (no other exports); and `max_size`.
+        link: for a device-lib: label of each host object, with the labels of its device
+            objects by target.
+        rocm: whether a ROCm compiler runs the step, behind the toolchain's launcher and
+            wrapper.
     """
 
     label: str
@@ -82,7 +84,14 @@ def library_steps(
     own = tuple(
         CompileStep(
             label=f"{module.name}/{name} (host)" if name == NAMED else f"{name} (host)",
-            argv=(*toolchain.host_command(), *(words if name == NAMED else ()), "-c", f"{{src}}/{name}", "-o", "{out}"),
+            argv=(
+                *toolchain.host_command(),
+                *(words if name == NAMED else ()),
+                "-c",
+                f"{{src}}/{name}",
+                "-o",
+                "{out}",
+            ),
             name="unit.o",
             inputs=closure([src / name], src),
             seconds=module.seconds / (len(module.host) + 1),
@@ -115,12 +124,22 @@ def library_steps(
 
 
 def named(module: KernelModule, digest: str) -> tuple[str, ...]:
-    """Return the compiler options that define a library's module name and source digest; see `module.cc`."""
-    return (f'-DJAX_AITER_MODULE="{module.name}"', f'-DJAX_AITER_SOURCE_DIGEST="{digest}"')
+    """Return the compiler options that define a library's module name and source digest.
+
+    See `module.cc`.
+    """
+    return (
+        f'-DJAX_AITER_MODULE="{module.name}"',
+        f'-DJAX_AITER_SOURCE_DIGEST="{digest}"',
+    )
 
 
 def unit_steps(
-    module: KernelModule, processors: Sequence[str], toolchain: Toolchain, *, src: Path = SRC
+    module: KernelModule,
+    processors: Sequence[str],
+    toolchain: Toolchain,
+    *,
+    src: Path = SRC,
 ) -> Iterator[tuple[Unit, CompileStep]]:
     """Yield the device code steps of a portable module, for each unit and target."""
     for unit in module.units:
@@ -129,8 +148,13 @@ def unit_steps(
             words = {
                 "target": target,
                 "code_object_version": toolchain.code_object_version(target),
-                # The default CUID depends on the command line, and therefore on folders.
-                "cuid": hashlib.sha256(f"{module.name}/{unit.name}/{target}".encode()).hexdigest()[:16],
+                # The default CUID depends on the command line, and therefore on
+                # folders.
+                "cuid": (
+                    hashlib.sha256(
+                        f"{module.name}/{unit.name}/{target}".encode()
+                    ).hexdigest()[:16]
+                ),
             }
             argv = [fill(word, words) for word in toolchain.device_command()]
             yield (
@@ -151,9 +175,10 @@ def unit_steps(
 
 
 def closure(files: Iterable[Path], src: Path) -> dict[str, str]:
-    """Return the digests of sources and of the files that they include with quotes below `src`, by path below `src`.
+    """Return the digests of sources and their quoted includes below `src`, by path.
 
-    The toolchain's digest covers the toolchain's headers. Conditional includes count too.
+    The toolchain's digest covers the toolchain's headers. Conditional includes count
+    too.
 
     Raises:
         KernelError: a file cannot be read.
@@ -169,19 +194,27 @@ def closure(files: Iterable[Path], src: Path) -> dict[str, str]:
             content = path.read_bytes()
         except OSError as error:
             raise KernelError(
-                f"kernels/src/{name} cannot be read: {error.strerror}.", hint="Restore the file."
+                f"kernels/src/{name} cannot be read: {error.strerror}.",
+                hint="Restore the file.",
             ) from error
         digests[name] = hashlib.sha256(content).hexdigest()
         for included in _INCLUDE.findall(content):
-            # The preprocessor searches the including file's folder first, then the include path.
+            # The preprocessor searches the including file's folder first, then the
+            # include path.
             for folder in (path.parent, src):
                 candidate = folder / included.decode()
-                if candidate.is_file() and candidate.resolve().is_relative_to(src.resolve()):
-                    waiting.append(src / candidate.resolve().relative_to(src.resolve()))  # without `..`
+                if candidate.is_file() and candidate.resolve().is_relative_to(
+                    src.resolve()
+                ):
+                    waiting.append(
+                        src / candidate.resolve().relative_to(src.resolve())
+                    )  # without `..`
                     break
     return dict(sorted(digests.items()))
 
 
 def fill(word: str, values: Mapping[str, str]) -> str:
     """Replace the known placeholders and leave all others."""
-    return re.sub(r"\{([\w ./()-]+)\}", lambda found: values.get(found[1], found[0]), word)
+    return re.sub(
+        r"\{([\w ./()-]+)\}", lambda found: values.get(found[1], found[0]), word
+    )

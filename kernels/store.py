@@ -56,12 +56,18 @@ class KernelStore(ContentStore):
     def find(self, key: str) -> StoredFile | None:
         """Return the result of a key; remove it and return None if it is damaged."""
         folder = self.folder(key)
-        if not (folder / _RECORD).exists():  # another run may publish the result now, so nothing is removed
+        if not (
+            folder / _RECORD
+        ).exists():  # another run may publish the result now, so nothing is removed
             return None
         try:
             body = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
-            cost = Cost(seconds=float(body["seconds"]), memory_mb=int(body["memory_mb"]))
-            stored = StoredFile(path=folder / str(body["name"]), sha256=str(body["sha256"]), cost=cost)
+            cost = Cost(
+                seconds=float(body["seconds"]), memory_mb=int(body["memory_mb"])
+            )
+            stored = StoredFile(
+                path=folder / str(body["name"]), sha256=str(body["sha256"]), cost=cost
+            )
             if file_sha256(stored.path) == stored.sha256:
                 return stored
         except (OSError, ValueError, KeyError, TypeError):
@@ -69,12 +75,21 @@ class KernelStore(ContentStore):
         shutil.rmtree(folder, ignore_errors=True)
         return None
 
-    def keep(self, key: str, folder: Path, name: str, *, label: str, cost: Cost) -> None:
-        """Store a folder with a finished file under its key, unless another run has stored a result there."""
-        body = {"name": name, "sha256": file_sha256(folder / name), "label": label, **asdict(cost)}
+    def keep(
+        self, key: str, folder: Path, name: str, *, label: str, cost: Cost
+    ) -> None:
+        """Store a finished folder under its key, unless another run has done so."""
+        body = {
+            "name": name,
+            "sha256": file_sha256(folder / name),
+            "label": label,
+            **asdict(cost),
+        }
         (folder / _RECORD).write_text(json.dumps(body, indent=1), encoding="utf-8")
         if not self.publish(folder, key) and self.find(key) is None:
-            shutil.rmtree(self.folder(key), ignore_errors=True)  # it has lost its record
+            shutil.rmtree(
+                self.folder(key), ignore_errors=True
+            )  # it has lost its record
             self.publish(folder, key)
         note = self._note(label)
         note.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +97,10 @@ class KernelStore(ContentStore):
             write_whole(note, json.dumps(asdict(cost)).encode())
 
     def merge(self, other: KernelStore) -> tuple[int, int]:
-        """Copy the missing results of another store; return the numbers of copied and of damaged results."""
+        """Copy the missing results of another store.
+
+        Return the numbers of copied and of damaged results.
+        """
         came = damaged = 0
         for record in sorted(other.root.glob(f"[0-9a-f][0-9a-f]/*/{_RECORD}")):
             key = record.parent.name
@@ -95,8 +113,16 @@ class KernelStore(ContentStore):
                 if stored is None:
                     damaged += 1
                     continue
-                label = str(json.loads(fresh.record(key).read_text(encoding="utf-8"))["label"])
-                self.keep(key, fresh.folder(key), stored.path.name, label=label, cost=stored.cost)
+                label = str(
+                    json.loads(fresh.record(key).read_text(encoding="utf-8"))["label"]
+                )
+                self.keep(
+                    key,
+                    fresh.folder(key),
+                    stored.path.name,
+                    label=label,
+                    cost=stored.cost,
+                )
                 came += 1
         return came, damaged
 
@@ -108,9 +134,15 @@ class KernelStore(ContentStore):
             return None
 
     def _note(self, label: str) -> Path:
-        return self.root / "measured" / f"{hashlib.sha256(label.encode()).hexdigest()[:32]}.json"
+        return (
+            self.root
+            / "measured"
+            / f"{hashlib.sha256(label.encode()).hexdigest()[:32]}.json"
+        )
 
 
 def key_of(parts: Mapping[str, object]) -> str:
     """Return the SHA-256 of everything that a result depends on."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()

@@ -1,4 +1,4 @@
-"""Toolchains as data (`toolchains.toml`), and the toolchain of the package index, which is pinned by hash."""
+"""Toolchains as data (`toolchains.toml`), and the package index's pinned toolchain."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ZIG = re.compile(
     r"ziglang/(?!lib/libc/(mingw|wasi|darwin|freebsd|netbsd|openbsd)/)"
     r"(?!lib/libc/include/(?!generic-glibc/|(any|x86|x86_64)-linux-)).+"
 )
-"""Files of zig, except headers and C libraries of other systems and processors, which are two thirds of its files."""
+"""Files of zig, except headers and C libraries of other systems and processors."""
 # clang starts `lld -flavor gnu …` for AMDGPU code.
 _LINKER = '#!/bin/sh\nshift 2\nexec "${0%/bin/lld}/ziglang/zig" ld.lld "$@"\n'
 
@@ -47,13 +47,16 @@ class Toolchain:
 
     Attributes:
         name: pypi, rocm or container.
-        digest: digest of everything that affects the output: compilers, bitcode, headers.
+        digest: digest of everything that affects the output: compilers, bitcode,
+            headers.
         places: placeholder of the commands -> path.
         environment: environment variables of every command.
         ninja: path of ninja.
         launcher: ccache or sccache in front of a ROCm's compiler; empty for none.
-        wrap: prefix of ROCm compiler commands that runs them in a container; empty for none.
-        origin: `rocm`, a folder, and `image`, from which another machine obtains the same toolchain.
+        wrap: prefix of ROCm compiler commands that runs them in a container; empty for
+            none.
+        origin: `rocm`, a folder, and `image`, from which another machine obtains the
+            same toolchain.
     """
 
     name: str
@@ -74,21 +77,28 @@ class Toolchain:
         """Return the start of a device command for this project's kernels, with placeholders."""
         clang = tuple(self.data[self.name]["clang"])
         return tuple(
-            word for part in self.data["device"]["command"] for word in (clang if part == "{clang}" else (part,))
+            word
+            for part in self.data["device"]["command"]
+            for word in (clang if part == "{clang}" else (part,))
         )
 
     def device_lib_command(self, *parts: str) -> tuple[str, ...]:
         """Return command words for generated device code and its callers, with placeholders.
 
         Args:
-            parts: keys of `[device_lib]`, in order; "compile" puts the ROCm's compiler in front.
+            parts: keys of `[device_lib]`, in order; "compile" puts the ROCm's compiler
+                in front.
         """
         words = tuple(word for part in parts for word in self.data["device_lib"][part])
         return (*self.data[self.name]["clang"], *words) if "compile" in parts else words
 
     def code_object_version(self, processor: str) -> str:
         """Return the code object version of a target."""
-        key = "generic_code_object_version" if processor.endswith("-generic") else "code_object_version"
+        key = (
+            "generic_code_object_version"
+            if processor.endswith("-generic")
+            else "code_object_version"
+        )
         return str(self.data["device"][key])
 
 
@@ -97,7 +107,9 @@ def load() -> Mapping[str, Any]:
     return tomllib.loads(TOOLCHAINS_TOML.read_text(encoding="utf-8"))
 
 
-def obtain_pypi(cache: Path, runner: Runner, progress: Progress, *, lock: Path = LOCK) -> Toolchain:
+def obtain_pypi(
+    cache: Path, runner: Runner, progress: Progress, *, lock: Path = LOCK
+) -> Toolchain:
     """Return the toolchain of the package index, downloaded and unpacked if necessary.
 
     Args:
@@ -108,7 +120,10 @@ def obtain_pypi(cache: Path, runner: Runner, progress: Progress, *, lock: Path =
         MachineError: this machine is not x86-64 Linux.
     """
     if os.uname().machine != "x86_64" or os.uname().sysname != "Linux":
-        raise MachineError("Kernels are built on x86-64 Linux only.", hint="Use an x86-64 Linux machine.")
+        raise MachineError(
+            "Kernels are built on x86-64 Linux only.",
+            hint="Use an x86-64 Linux machine.",
+        )
     digest = hashlib.sha256(_LAYOUT.encode() + lock.read_bytes()).hexdigest()
     root = cache / "toolchains" / f"pypi-{digest[:16]}"
     if not (root / _READY).is_file():
@@ -121,18 +136,25 @@ def obtain_pypi(cache: Path, runner: Runner, progress: Progress, *, lock: Path =
     environment = {"ZIG_GLOBAL_CACHE_DIR": str(own), "ZIG_LOCAL_CACHE_DIR": str(own)}
     environment["PATH"] = f"{root}/bin:/usr/bin:/bin"
     # The keys do not cover the user's settings, so these must not affect the compilers.
-    environment |= dict.fromkeys(("CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "CCC_OVERRIDE_OPTIONS"), "")
+    environment |= dict.fromkeys(
+        ("CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "CCC_OVERRIDE_OPTIONS"), ""
+    )
     return Toolchain(
-        name="pypi", digest=digest, places={"pypi": str(root)}, environment=environment, ninja=root / "bin" / "ninja"
+        name="pypi",
+        digest=digest,
+        places={"pypi": str(root)},
+        environment=environment,
+        ninja=root / "bin" / "ninja",
     )
 
 
 def _fetch(root: Path, lock: Path, runner: Runner, progress: Progress) -> None:
-    """Download the wheels by hash with pip, unpack the needed files, and publish the folder by a rename."""
+    """Download the wheels by hash with pip, unpack the needed files, and publish them."""
     shutil.rmtree(root, ignore_errors=True)
     progress.step(f"fetch the kernel toolchain of {lock.name}")
     with tempfile.TemporaryDirectory(prefix=".toolchain-", dir=root.parent) as name:
-        wheels, fresh = Path(name) / "wheels", Path(name) / "root"
+        wheels = Path(name) / "wheels"
+        fresh = Path(name) / "root"
         run_pip(fetch_argv(_PYTHON, lock, wheels), runner)
         fresh.mkdir()
         used = {}
@@ -161,4 +183,7 @@ def _unpack(wheel: Path, into: Path) -> None:
         for path in targets.values():
             path.parent.mkdir(parents=True, exist_ok=True)
         if wrong := verify_record(archive, extract=targets):
-            raise InputError(f"{wheel.name} is damaged: {wrong[0].message}", hint="Clear pip's cache and try again.")
+            raise InputError(
+                f"{wheel.name} is damaged: {wrong[0].message}",
+                hint="Clear pip's cache and try again.",
+            )

@@ -1,7 +1,9 @@
-"""The pjrt wheel, `jax-rocm7-pjrt`: XLA's PJRT plugin for AMD GPUs and its loader for jax; one wheel for every Python.
+"""The pjrt wheel, `jax-rocm7-pjrt`: XLA's PJRT plugin for AMD GPUs and its loader for jax.
 
-The wheel has no extra that installs ROCm: AMD publishes the `rocm` wheels in a separate index for each GPU family, so
-the index of this wheel could not meet such a requirement.
+One wheel for every Python.
+
+The wheel has no extra that installs ROCm: AMD publishes the `rocm` wheels in a separate
+index for each GPU family, so the index of this wheel could not meet such a requirement.
 """
 
 from __future__ import annotations
@@ -18,10 +20,14 @@ from wheelkit.repair.plan import RepairPlan
 
 def members(major: int) -> tuple[str, ...]:
     """Return the paths of every native library of the wheel."""
-    return (f"{versions.module_name('pjrt', major).replace('.', '/')}/xla_rocm_plugin.so",)
+    return (
+        f"{versions.module_name('pjrt', major).replace('.', '/')}/xla_rocm_plugin.so",
+    )
 
 
-def repair_plan(request: BuildRequest, version: str, sources: Mapping[str, str] | None = None) -> RepairPlan:
+def repair_plan(
+    request: BuildRequest, version: str, sources: Mapping[str, str] | None = None
+) -> RepairPlan:
     """Return the repair plan of XLA's library: loader, exact targets, documented RUNPATH, metadata.
 
     Args:
@@ -29,7 +35,8 @@ def repair_plan(request: BuildRequest, version: str, sources: Mapping[str, str] 
         sources: commits and digests of a build from source, by name.
 
     Raises:
-        RequestError: `core/layouts.toml` does not list the libraries of the ROCm release.
+        RequestError: `core/layouts.toml` does not list the libraries of the ROCm
+            release.
     """
     module = versions.module_name("pjrt", request.rocm_version.major)
     libraries = members(request.rocm_version.major)
@@ -44,4 +51,6 @@ def repair_plan(request: BuildRequest, version: str, sources: Mapping[str, str] 
         payload=Path(__file__).with_name("payload"),
         sources=sources,
     )
-    return replace(plan, entry_points={"jax_plugins": {module.rpartition(".")[2]: module}})
+    return replace(
+        plan, entry_points={"jax_plugins": {module.rpartition(".")[2]: module}}
+    )

@@ -1,1 +1,4 @@
-"""The `jax-rocm{N}-plugin` wheel: its recipe, and the Python files that it contains (`payload/`)."""
+"""The `jax-rocm{N}-plugin` wheel.
+
+Its recipe, and the Python files that it contains (`payload/`).
+"""

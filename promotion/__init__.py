@@ -1,1 +1,1 @@
-"""Staging, gating, promotion and indexing of wheel sets, independent of how the wheels are built."""
+"""Staging, gating, promotion and indexing of wheel sets, independent of their build."""

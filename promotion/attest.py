@@ -1,4 +1,4 @@
-"""Create and verify attestations (PEP 740) for the wheels of a staged set, signed with the identity of a CI job.
+"""Create and verify signed attestations (PEP 740) for the wheels of a staged set.
 
 The packages that sign and verify are large, so they are installed separately;
 see `promotion.evidence.attestation_verification`.
@@ -24,7 +24,11 @@ from promotion.evidence.attestation_verification import (
     missing_packages,
     verifier,
 )
-from promotion.evidence.attestations import AttestationReport, attestation_problems, wheels_by_signer
+from promotion.evidence.attestations import (
+    AttestationReport,
+    attestation_problems,
+    wheels_by_signer,
+)
 from promotion.evidence.provenance import provenance_name, provenance_problems
 from promotion.policy.policy import Policy, load_policy
 from promotion.stage import raise_if_any, read_staged, stored_problems
@@ -38,8 +42,10 @@ SignWheel = Callable[[str, str], bytes]
 """File name and sha256 of a wheel -> the text of its provenance file."""
 
 
-def attest(bucket: Bucket, staged: StagedSet, sign: SignWheel, progress: Progress) -> tuple[str, ...]:
-    """Sign the wheels of a staged set that have no attestation, and store the attestations beside the wheels.
+def attest(
+    bucket: Bucket, staged: StagedSet, sign: SignWheel, progress: Progress
+) -> tuple[str, ...]:
+    """Sign a staged set's wheels that have no attestation, and store the attestations.
 
     Published releases of other projects are not signed.
 
@@ -47,7 +53,8 @@ def attest(bucket: Bucket, staged: StagedSet, sign: SignWheel, progress: Progres
         Names of the attested wheels.
 
     Raises:
-        BucketError: a staged wheel differs from the set, or a stored or created provenance file names another wheel.
+        BucketError: a staged wheel differs from the set, or a stored or created
+            provenance file names another wheel.
     """
     attested = []
     for wheel in read_staged(bucket, staged).wheels:
@@ -56,12 +63,21 @@ def attest(bucket: Bucket, staged: StagedSet, sign: SignWheel, progress: Progres
             continue
         if known := bucket.read(name):
             hint = "An administrator of the bucket must remove the file."
-            raise_if_any(provenance_problems(known[0], wheel.filename, wheel.sha256), BucketError, hint)
+            raise_if_any(
+                provenance_problems(known[0], wheel.filename, wheel.sha256),
+                BucketError,
+                hint,
+            )
             continue
-        raise_if_any(stored_problems(bucket, staged.file, {wheel.filename: wheel.sha256}), BucketError)
+        raise_if_any(
+            stored_problems(bucket, staged.file, {wheel.filename: wheel.sha256}),
+            BucketError,
+        )
         progress.step(f"attest {wheel.filename}")
         data = sign(wheel.filename, wheel.sha256)
-        raise_if_any(provenance_problems(data, wheel.filename, wheel.sha256), BucketError)
+        raise_if_any(
+            provenance_problems(data, wheel.filename, wheel.sha256), BucketError
+        )
         bucket.put_if_absent(name, data, sha256=sha256_of(data))
         attested.append(wheel.filename)
     return tuple(attested)
@@ -69,10 +85,11 @@ def attest(bucket: Bucket, staged: StagedSet, sign: SignWheel, progress: Progres
 
 @contextmanager
 def with_identity(trust_config: Path | None = None) -> Iterator[SignWheel]:
-    """Provide a function that signs wheels through Sigstore as the CI job and verifies each signature.
+    """Provide a function that signs wheels as the CI job and verifies each signature.
 
     Args:
-        trust_config: trust configuration of a private Sigstore instance. None means the public instance.
+        trust_config: trust configuration of a private Sigstore instance. None means the
+            public instance.
 
     Raises:
         MachineError: the packages or the identity are missing, or Sigstore fails.
@@ -80,7 +97,12 @@ def with_identity(trust_config: Path | None = None) -> Iterator[SignWheel]:
     """
     try:
         # Imported here because the packages are optional.
-        from pypi_attestations import Attestation, AttestationBundle, Distribution, Provenance
+        from pypi_attestations import (
+            Attestation,
+            AttestationBundle,
+            Distribution,
+            Provenance,
+        )
         from sigstore.oidc import IdentityToken, detect_credential
         from sigstore.sign import SigningContext
     except ImportError as error:
@@ -90,12 +112,18 @@ def with_identity(trust_config: Path | None = None) -> Iterator[SignWheel]:
     if credential is None:
         raise MachineError(
             "No identity for Sigstore was found.",
-            hint="Run it in a CI job with an identity. On GitHub Actions, set `permissions: id-token: write`.",
+            hint=(
+                "Run it in a CI job with an identity. On GitHub Actions, set"
+                " `permissions: id-token: write`."
+            ),
         )
     with _sigstore_errors():
         trust = load_trust(trust_config)
     if trust.config is None:
-        raise RequestError(f"{trust_config} contains no signing service.", hint="Give a client trust configuration.")
+        raise RequestError(
+            f"{trust_config} contains no signing service.",
+            hint="Give a client trust configuration.",
+        )
     with _sigstore_errors():
         context = SigningContext.from_trust_config(trust.config)
         verify = verifier(trust)
@@ -106,9 +134,15 @@ def with_identity(trust_config: Path | None = None) -> Iterator[SignWheel]:
 
         def sign(filename: str, sha256: str) -> bytes:
             with _sigstore_errors():
-                attestation = Attestation.sign(signer, Distribution(name=filename, digest=sha256))
-                bundle = AttestationBundle(publisher=_publisher(attestation), attestations=[attestation])
-                text: str = Provenance(version=1, attestation_bundles=[bundle]).model_dump_json()
+                attestation = Attestation.sign(
+                    signer, Distribution(name=filename, digest=sha256)
+                )
+                bundle = AttestationBundle(
+                    publisher=_publisher(attestation), attestations=[attestation]
+                )
+                text: str = Provenance(
+                    version=1, attestation_bundles=[bundle]
+                ).model_dump_json()
             data = text.encode()
             raise_if_any(verify(data, filename, sha256).problems, MachineError)
             return data
@@ -131,15 +165,26 @@ def _sigstore_errors() -> Iterator[None]:
     try:
         yield
     except (
-        *(AttestationError, SigstoreError, RequestException, FulcioClientError, RekorClientError),
+        *(
+            AttestationError,
+            SigstoreError,
+            RequestException,
+            FulcioClientError,
+            RekorClientError,
+        ),
         *(ExpiredCertificate, ExpiredIdentity),
     ) as error:
         text = str(error).rstrip(".") or type(error).__name__
-        raise MachineError(f"Sigstore failed: {text}.", hint="Check that this machine can reach Sigstore.") from error
+        raise MachineError(
+            f"Sigstore failed: {text}.",
+            hint="Check that this machine can reach Sigstore.",
+        ) from error
 
 
-def _publisher(attestation: Attestation) -> Any:  # noqa: ANN401 - one of the package's classes
-    """Return the publisher that the certificate of an attestation names, in the format of PEP 740."""
+def _publisher(
+    attestation: Attestation,
+) -> Any:  # noqa: ANN401 - one of the package's classes
+    """Return the publisher in an attestation's certificate, in the format of PEP 740."""
     # Imported here because the packages are optional.
     from pypi_attestations import GitHubPublisher, GitLabPublisher
 
@@ -162,14 +207,22 @@ def publisher_of(claims: Mapping[str, str]) -> tuple[str, str, str]:
     try:
         identity = identity_of(claims)
         kind, host, folder = hosts[identity.issuer]
-        if not (identity.repository.startswith(host) and identity.workflow.startswith(folder)):
+        if not (
+            identity.repository.startswith(host)
+            and identity.workflow.startswith(folder)
+        ):
             raise ValueError(identity)
     except (KeyError, ValueError) as error:
         raise MachineError(
-            f"The identity does not belong to a job of GitHub or GitLab: issuer {claims.get(ISSUER) or 'unknown'}.",
+            "The identity does not belong to a job of GitHub or GitLab: issuer"
+            f" {claims.get(ISSUER) or 'unknown'}.",
             hint="Run `ci_build attest` in a job of GitHub Actions or GitLab CI.",
         ) from error
-    return kind, identity.repository.removeprefix(host), identity.workflow.removeprefix(folder)
+    return (
+        kind,
+        identity.repository.removeprefix(host),
+        identity.workflow.removeprefix(folder),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,7 +231,8 @@ class VerificationReport:
 
     Attributes:
         attested: signer -> file names of the wheels.
-        problems: a sentence for each missing or invalid attestation and for each signer that the policy forbids.
+        problems: a sentence for each missing or invalid attestation and for each signer
+            that the policy forbids.
         notes: other information for the user.
     """
 
@@ -187,18 +241,29 @@ class VerificationReport:
     notes: tuple[str, ...]
 
 
-def verify_set(bucket: Bucket, staged: StagedSet, channel: str, trust_config: Path | None) -> VerificationReport:
-    """Verify the attestations of a staged set; every wheel built by this project needs an attestation."""
+def verify_set(
+    bucket: Bucket, staged: StagedSet, channel: str, trust_config: Path | None
+) -> VerificationReport:
+    """Verify the attestations of a staged set.
+
+    Every wheel built by this project needs an attestation.
+    """
     wheel_set = read_staged(bucket, staged)
     names = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels}
     raise_if_any(stored_problems(bucket, staged.file, names), BucketError)
-    reports = verify_attestations(bucket, staged, wheel_set, verifier(load_trust(trust_config)))
+    reports = verify_attestations(
+        bucket, staged, wheel_set, verifier(load_trust(trust_config))
+    )
     own = [wheel.filename for wheel in wheel_set.wheels if not wheel.as_published]
     return _report([*names], own, load_policy(staged.index, channel=channel), reports)
 
 
-def verify_files(place: Path, channel: str, trust_config: Path | None) -> VerificationReport:
-    """Verify the attestations beside the wheels of a folder, or beside one wheel; every wheel needs an attestation.
+def verify_files(
+    place: Path, channel: str, trust_config: Path | None
+) -> VerificationReport:
+    """Verify the attestations beside the wheels of a folder, or beside one wheel.
+
+    Every wheel needs an attestation.
 
     Raises:
         RequestError: `place` is neither a wheel nor a folder with wheels.
@@ -207,22 +272,30 @@ def verify_files(place: Path, channel: str, trust_config: Path | None) -> Verifi
     wheels = sorted(place.glob("*.whl")) if place.is_dir() else [place]
     if not wheels or not all(wheel.name.endswith(".whl") for wheel in wheels):
         raise RequestError(
-            f"{place} is not a wheel or a folder of wheels.", hint="Give wheels with attestations beside them."
+            f"{place} is not a wheel or a folder of wheels.",
+            hint="Give wheels with attestations beside them.",
         )
     verify = verifier(load_trust(trust_config))
     sides = {wheel: wheel.with_name(provenance_name(wheel.name)) for wheel in wheels}
     reports = [
-        verify(side.read_bytes(), wheel.name, sha256_of(wheel)) for wheel, side in sides.items() if side.is_file()
+        verify(side.read_bytes(), wheel.name, sha256_of(wheel))
+        for wheel, side in sides.items()
+        if side.is_file()
     ]
     wheel_names = [wheel.name for wheel in wheels]
     return _report(wheel_names, wheel_names, load_policy("", channel=channel), reports)
 
 
 def _report(
-    wheels: Sequence[str], needed: Sequence[str], policy: Policy, found: Sequence[AttestationReport]
+    wheels: Sequence[str],
+    needed: Sequence[str],
+    policy: Policy,
+    found: Sequence[AttestationReport],
 ) -> VerificationReport:
     return VerificationReport(
         attested=wheels_by_signer(found),
-        problems=tuple(attestation_problems(wheels, needed, policy.attestations, found)),
+        problems=tuple(
+            attestation_problems(wheels, needed, policy.attestations, found)
+        ),
         notes=tuple(dict.fromkeys(note for one in found for note in one.notes)),
     )

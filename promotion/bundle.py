@@ -1,9 +1,12 @@
-"""One archive with a set and its dependencies, for machines without a network; for the gate device, one folder.
+"""One archive with a set and its dependencies, for machines without a network.
+
+For the gate device, one folder.
 
 - `wheels/`: the unchanged wheels of the set, and the wheels that its lock file pins
 - `simple/`: an index of all these wheels (PEP 503)
 - `requirements-<python>.txt`: the wheels for one Python, with hashes
-- `set/`: wheels.json, SHA256SUMS, the lock file, evidence and its signatures, unchanged from the bucket
+- `set/`: wheels.json, SHA256SUMS, the lock file, evidence and its signatures, unchanged
+  from the bucket
 - `README.txt`: the commands that install the set
 """
 
@@ -42,12 +45,13 @@ _SECONDS = 1800.0
 _README = """\
 {name}: {what}
 
-Copy this folder to the machine. In the folder, run the command for the Python of the machine ({pythons}):
+Copy this folder to the machine. In the folder, run the command for the Python of the
+machine ({pythons}):
 
 {lines}
 
-pip verifies every file by its sha256 and uses no network. set/ describes the wheels, their origin and their tests
-(set/evidence).
+pip verifies every file by its sha256 and uses no network. set/ describes the wheels,
+their origin and their tests (set/evidence).
 """
 
 
@@ -62,26 +66,33 @@ def bundle(
     """Write the archive of a staged or released set; equal sets and evidence give equal bytes.
 
     Args:
-        out: path of the archive, a plain tar because wheels are compressed, or of the folder if it is for the gate. It
-            appears when it is complete.
-        runner: runner of pip, which downloads the pinned wheels from the user's package index.
-        gate: what to add for the gate device; None adds nothing. The result is then a folder for one Python, and a set
-            without lock file gets the newest compatible versions.
+        out: path of the archive, a plain tar because wheels are compressed, or of the
+            folder if it is for the gate. It appears when it is complete.
+        runner: runner of pip, which downloads the pinned wheels from the user's package
+            index.
+        gate: what to add for the gate device; None adds nothing. The result is then a
+            folder for one Python, and a set without lock file gets the newest
+            compatible versions.
 
     Raises:
-        BucketError: the bucket does not have the set, or a wheel differs from wheels.json.
+        BucketError: the bucket does not have the set, or a wheel differs from
+            wheels.json.
         WheelSetError: the set has no lock file.
-        RequestError: the set does not support the Python of the gate, or options of the gate contradict each other.
+        RequestError: the set does not support the Python of the gate, or options of the
+            gate contradict each other.
     """
     wheel_set, wheels, files = _find(bucket, staged)
     if gate is not None:
         check_gate_bundle(gate, wheel_set)
     elif PYLOCK not in wheel_set.files:
         raise WheelSetError(
-            f"Set {staged} has no lock file: {PYLOCK}.", hint="Build the set again with `ci_build dist_wheels`."
+            f"Set {staged} has no lock file: {PYLOCK}.",
+            hint="Build the set again with `ci_build dist_wheels`.",
         )
     name = f"{staged.index}-{staged.digest[:12]}"
-    with tempfile.TemporaryDirectory(prefix=".bundle-", dir=out.absolute().parent) as work:
+    with tempfile.TemporaryDirectory(
+        prefix=".bundle-", dir=out.absolute().parent
+    ) as work:
         root = Path(work) / name
         (root / "wheels").mkdir(parents=True)
         progress.step(f"collect {len(wheels)} wheels of {staged}")
@@ -89,7 +100,9 @@ def bundle(
             fetch_to(bucket, key, root / "wheels" / filename)
         for wheel in wheel_set.wheels:
             if (actual := sha256_of(root / "wheels" / wheel.filename)) != wheel.sha256:
-                raise BucketError(f"{wheels[wheel.filename]} has sha256 {actual}, not {wheel.sha256}.")
+                raise BucketError(
+                    f"{wheels[wheel.filename]} has sha256 {actual}, not {wheel.sha256}."
+                )
         for file, key in files.items():
             fetch_to(bucket, key, root / "set" / file)
         _refuse_changes(wheel_set, root / "set", staged)
@@ -125,7 +138,10 @@ def is_bundle(path: Path) -> bool:
             first = archive.next()
     except (OSError, tarfile.TarError):
         return False
-    return first is not None and re.fullmatch(r"[^/]+-[0-9a-f]{12}/README\.txt", first.name) is not None
+    return (
+        first is not None
+        and re.fullmatch(r"[^/]+-[0-9a-f]{12}/README\.txt", first.name) is not None
+    )
 
 
 @contextmanager
@@ -134,7 +150,8 @@ def staged_for_bundle(
 ) -> Iterator[tuple[Bucket, StagedSet]]:
     """Provide the set in a folder as a staged set, for the duration of the block.
 
-    A set that is not staged yet is staged in a temporary bucket, so that the bundle leaves nothing but the archive.
+    A set that is not staged yet is staged in a temporary bucket, so that the bundle
+    leaves nothing but the archive.
 
     Args:
         beside: folder of the archive, in which the temporary bucket is created.
@@ -150,8 +167,10 @@ def staged_for_bundle(
         yield temporary, stage(temporary, folder, progress=progress)
 
 
-def _find(bucket: Bucket, staged: StagedSet) -> tuple[WheelSet, Mapping[str, str], Mapping[str, str]]:
-    """Return a set, name -> key of its wheels, and name -> key of its other files, including evidence."""
+def _find(
+    bucket: Bucket, staged: StagedSet
+) -> tuple[WheelSet, Mapping[str, str], Mapping[str, str]]:
+    """Return a set, the keys of its wheels, and the keys of its other files, by name."""
     released = ReleasedIndex(index=staged.index)
     in_set: Callable[[str], str] = staged.file
     folder = staged.root
@@ -159,18 +178,27 @@ def _find(bucket: Bucket, staged: StagedSet) -> tuple[WheelSet, Mapping[str, str
         folder = released.set_file(staged.digest, "")
         in_set = functools.partial(released.set_file, staged.digest)
     if bucket.head(in_set(WHEELS_JSON)) is None:
-        raise BucketError(f"The bucket has no set {staged}.", hint="Give INDEX/DIGEST as `ci_build stage` prints it.")
+        raise BucketError(
+            f"The bucket has no set {staged}.",
+            hint="Give INDEX/DIGEST as `ci_build stage` prints it.",
+        )
     wheel_set = load_wheel_set(bucket.get(in_set(WHEELS_JSON)))
     names = {wheel.filename for wheel in wheel_set.wheels}
     wheels = {
-        wheel.filename: released.wheel(wheel.name, wheel.filename) if folder != staged.root else in_set(wheel.filename)
+        wheel.filename: (
+            released.wheel(wheel.name, wheel.filename)
+            if folder != staged.root
+            else in_set(wheel.filename)
+        )
         for wheel in wheel_set.wheels
     }
     files = {key.removeprefix(folder): key for key in bucket.list(folder)}
     others = {
         name: key
         for name, key in files.items()
-        if name not in names and name.removesuffix(METADATA_SUFFIX) not in names and not name.startswith("simple/")
+        if name not in names
+        and name.removesuffix(METADATA_SUFFIX) not in names
+        and not name.startswith("simple/")
     }
     return wheel_set, wheels, others
 
@@ -180,23 +208,34 @@ def _refuse_changes(wheel_set: WheelSet, folder: Path, staged: StagedSet) -> Non
     for name, sha256 in wheel_set.files.items():
         if not (folder / name).is_file() or sha256_of(folder / name) != sha256:
             hint = "Stage the set again, or bundle an unchanged copy."
-            raise BucketError(f"{name} of {staged} is missing or differs from {WHEELS_JSON}.", hint=hint)
+            raise BucketError(
+                f"{name} of {staged} is missing or differs from {WHEELS_JSON}.",
+                hint=hint,
+            )
 
 
-def _fetch_pins(wheel_set: WheelSet, lock: str, version: str, root: Path, runner: Runner) -> None:
+def _fetch_pins(
+    wheel_set: WheelSet, lock: str, version: str, root: Path, runner: Runner
+) -> None:
     """Download the wheels that the lock file pins for one Python, and write its requirements file.
 
     Args:
         lock: text of the set's lock file; empty resolves jax and its dependencies.
     """
     own = {wheel.name for wheel in wheel_set.wheels}
-    lines = locked(lock, version, own) if lock else resolved_pins(wheel_set, version, root, runner)
+    lines = (
+        locked(lock, version, own)
+        if lock
+        else resolved_pins(wheel_set, version, root, runner)
+    )
     mine = wheels_for(wheel_set, version)
     requirements = root / f"requirements-{version}.txt"
     requirements.write_text("".join(f"{line}\n" for line in lines))
     command = download(Path(sys.executable), version, requirements, root / "wheels")
     runner.run(command.argv, env=command.env, timeout=_SECONDS)
-    lines += [f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in mine]
+    lines += [
+        f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in mine
+    ]
     requirements.write_text("".join(f"{line}\n" for line in sorted(lines)))
 
 
@@ -225,12 +264,17 @@ def _offers(wheels: Path) -> Iterator[IndexedWheel]:
 
 def _readme(name: str, wheel_set: WheelSet, versions: Sequence[str]) -> str:
     lines = "\n".join(
-        f"    python{version} -m pip install --no-index --find-links wheels --require-hashes"
-        f" --requirement requirements-{version}.txt"
+        f"    python{version} -m pip install --no-index --find-links wheels"
+        f" --require-hashes --requirement requirements-{version}.txt"
         for version in versions
     )
-    what = f"jax {wheel_set.jax_version} for ROCm {wheel_set.rocm_version}, {', '.join(wheel_set.targets)}"
-    return _README.format(name=name, what=what, pythons=", ".join(versions), lines=lines)
+    what = (
+        f"jax {wheel_set.jax_version} for ROCm {wheel_set.rocm_version},"
+        f" {', '.join(wheel_set.targets)}"
+    )
+    return _README.format(
+        name=name, what=what, pythons=", ".join(versions), lines=lines
+    )
 
 
 def _tar(root: Path, path: Path) -> None:
@@ -238,7 +282,8 @@ def _tar(root: Path, path: Path) -> None:
     with tarfile.open(path, "x", format=tarfile.PAX_FORMAT) as archive:
         for file in sorted(item for item in root.rglob("*") if item.is_file()):
             info = tarfile.TarInfo(f"{root.name}/{file.relative_to(root).as_posix()}")
-            info.size, info.mode = file.stat().st_size, 0o644
+            info.size = file.stat().st_size
+            info.mode = 0o644
             with file.open("rb") as data:
                 archive.addfile(info, data)
     with path.open("rb") as written:

@@ -1,4 +1,7 @@
-"""Check whether a staged set may be promoted: the verdict of the policy, and whether the stored bytes match the set."""
+"""Check whether a staged set may be promoted.
+
+The verdict of the policy, and whether the stored bytes match the set.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,18 @@ from promotion.policy.verdict import verdict
 from promotion.stage import read_staged, stored_problems
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.concurrency import map_concurrently
-from promotion.storage.keys import PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, ReleasedIndex, StagedSet, project_pages
+from promotion.storage.keys import (
+    PROVENANCE_SUFFIX,
+    TOMBSTONE_SUFFIX,
+    ReleasedIndex,
+    StagedSet,
+    project_pages,
+)
 
 ALLOW_UNPROTECTED = "Give --allow-unprotected OWNER REASON to promote once from there."
 NEW_NAME = (
-    "file names are never reused: build with --wheel-post-release, or for jax_aiter with another version in"
-    " kernels/payload/jax_aiter/version.py."
+    "file names are never reused: build with --wheel-post-release, or for jax_aiter"
+    " with another version in kernels/payload/jax_aiter/version.py."
 )
 
 
@@ -43,7 +52,9 @@ def check(
     allow_lower: bool = False,
     source: PolicySource | None = None,
 ) -> Verdict:
-    """Return the policy's verdict on a staged set from its evidence and stored bytes; nothing is changed.
+    """Return the policy's verdict on a staged set from its evidence and stored bytes.
+
+    Nothing is changed.
 
     Args:
         verify: verifier of attestations. The default uses Sigstore's public instance.
@@ -69,8 +80,12 @@ def check(
     )
     unprotected = source.problem(policy.protected_refs) if source else ""
     if source and unprotected and source.owner:
-        warnings = (*decision.warnings, f"{unprotected} {source.owner} permits it: {source.reason}")
-        decision, unprotected = dataclasses.replace(decision, warnings=warnings), ""
+        warnings = (
+            *decision.warnings,
+            f"{unprotected} {source.owner} permits it: {source.reason}",
+        )
+        decision = dataclasses.replace(decision, warnings=warnings)
+        unprotected = ""
     reasons = (
         *decision.blocked_by,
         *((f"{unprotected} {ALLOW_UNPROTECTED}",) if unprotected else ()),
@@ -78,22 +93,34 @@ def check(
         *_conflicts(bucket, released, wheel_set),
     )
     digests = {key: sha256 for file in files for key, sha256 in file.digests.items()}
-    return dataclasses.replace(decision, blocked_by=reasons, provenances=provenances, evidence=digests)
+    return dataclasses.replace(
+        decision, blocked_by=reasons, provenances=provenances, evidence=digests
+    )
 
 
 def _visible(
     bucket: Bucket, released: ReleasedIndex, wheel_set: WheelSet, policy: Policy
-) -> tuple[PromotedSet | None, Mapping[str, Collection[str]], Mapping[str, Collection[str]]]:
-    """Return the newest visible set other than `wheel_set`, and the visible and the yanked versions of its projects.
+) -> tuple[
+    PromotedSet | None, Mapping[str, Collection[str]], Mapping[str, Collection[str]]
+]:
+    """Return the newest other visible set, and its projects' visible and yanked versions.
 
-    The versions of `wheel_set`'s projects come from the published pages if these are up to date, else from the ledger.
+    The versions of `wheel_set`'s projects come from the published pages if these are up
+    to date, else from the ledger.
     """
-    entries, snapshot = Entries(bucket, released, policy.authority()), read_snapshot(bucket, released)
-    head = find_head(bucket, released, entries, number=snapshot.number, sha256=snapshot.ledger_sha256)
+    entries = Entries(bucket, released, policy.authority())
+    snapshot = read_snapshot(bucket, released)
+    head = find_head(
+        bucket, released, entries, number=snapshot.number, sha256=snapshot.ledger_sha256
+    )
     visible = sorted(head.state.visible, reverse=True)
     if not visible:
         return None, {}, {}
-    others = (promoted for number in visible if (promoted := entries.set(number)).set_digest != wheel_set.digest)
+    others = (
+        promoted
+        for number in visible
+        if (promoted := entries.set(number)).set_digest != wheel_set.digest
+    )
     versions: dict[str, Collection[str]] = {}
     yanked: dict[str, Collection[str]] = {}
     for project in {wheel.name for wheel in wheel_set.wheels}:
@@ -105,7 +132,10 @@ def _visible(
             data = page[0] if page else b""
         found: set[tuple[str, bool]] = set()
         if recorded is not None and sha256_of(data) == recorded.sha256:
-            found = {(row.wheel.version, bool(row.yanked)) for row in parse_project_page(data)}
+            found = {
+                (row.wheel.version, bool(row.yanked))
+                for row in parse_project_page(data)
+            }
         elif recorded is not None or snapshot.number != head.number:
             found = {
                 (wheel.version, number in head.state.yanked)
@@ -114,12 +144,14 @@ def _visible(
                 if wheel.project == project
             }
         versions[project] = {version for version, _ in found}
-        yanked[project] = {version for version, _ in found if (version, False) not in found}
+        yanked[project] = {
+            version for version, _ in found if (version, False) not in found
+        }
     return next(others, None), versions, yanked
 
 
 def raise_if_blocked(staged: StagedSet, verdict_: Verdict) -> None:
-    """Raise PromotionBlockedError with every reason that blocks a set, and the bypasses that do not count."""
+    """Raise PromotionBlockedError with every blocking reason and ineffective bypass."""
     if not verdict_.allowed:
         first = f"Set {staged.digest[:12]} is not promoted to {staged.index}:"
         raise PromotionBlockedError(
@@ -131,22 +163,33 @@ def raise_if_blocked(staged: StagedSet, verdict_: Verdict) -> None:
 def verify_attestations(
     bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, verify: Verify
 ) -> tuple[AttestationReport, ...]:
-    """Verify the provenance file of each wheel of a set, and the released provenance file of the same wheel.
+    """Verify each wheel's provenance file and the released one of the same wheel.
 
-    Promotion never replaces a released provenance file, so both files count for a wheel that other sets share.
+    Promotion never replaces a released provenance file, so both files count for a wheel
+    that other sets share.
     """
     wheels = {wheel.filename: wheel for wheel in wheel_set.wheels}
-    released, results = ReleasedIndex(index=staged.index), []
+    released = ReleasedIndex(index=staged.index)
+    results = []
     files = (key.removeprefix(staged.root) for key in bucket.list(staged.root))
-    for name in sorted(file.removesuffix(PROVENANCE_SUFFIX) for file in files if file.endswith(PROVENANCE_SUFFIX)):
+    for name in sorted(
+        file.removesuffix(PROVENANCE_SUFFIX)
+        for file in files
+        if file.endswith(PROVENANCE_SUFFIX)
+    ):
         if (wheel := wheels.get(name)) is None:
             results.append(AttestationReport(wheel=name))
             continue
         versions = [bucket.get(staged.file(provenance_name(name)))]
         if there := bucket.read(provenance_name(released.wheel(wheel.name, name))):
             versions.append(there[0])
-        reports = ((data, verify(data, name, wheel.sha256)) for data in dict.fromkeys(versions))
-        results += [dataclasses.replace(report, sha256=sha256_of(data)) for data, report in reports]
+        reports = (
+            (data, verify(data, name, wheel.sha256)) for data in dict.fromkeys(versions)
+        )
+        results += [
+            dataclasses.replace(report, sha256=sha256_of(data))
+            for data, report in reports
+        ]
     return tuple(results)
 
 
@@ -157,31 +200,54 @@ def metadata_of(bucket: Bucket, staged: StagedSet, wheel: Wheel) -> bytes:
 
 
 def _staged_problems(
-    bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, files: Iterable[EvidenceFile]
+    bucket: Bucket,
+    staged: StagedSet,
+    wheel_set: WheelSet,
+    files: Iterable[EvidenceFile],
 ) -> Iterator[str]:
-    """Yield a sentence for each log that differs from its evidence and for each file that differs from the set."""
+    """Yield a sentence for each log or file that differs from its evidence or set."""
     for logs in {tuple(sorted(file.evidence.logs.items())) for file in files}:
-        yield from stored_problems(bucket, lambda name: staged.evidence + name, dict(logs))
+        yield from stored_problems(
+            bucket, lambda name: staged.evidence + name, dict(logs)
+        )
     files_of_set = {**wheel_set.files, SHA256SUMS: sha256_of(sha256sums(wheel_set))}
     yield from stored_problems(bucket, staged.file, files_of_set, wheel_set.file_sizes)
-    for found in map_concurrently(lambda wheel: tuple(_wheel_problems(bucket, staged, wheel)), wheel_set.wheels):
+    for found in map_concurrently(
+        lambda wheel: tuple(_wheel_problems(bucket, staged, wheel)), wheel_set.wheels
+    ):
         yield from found
 
 
 def _wheel_problems(bucket: Bucket, staged: StagedSet, wheel: Wheel) -> Iterator[str]:
-    broken = tuple(stored_problems(bucket, staged.file, {wheel.filename: wheel.sha256}, {wheel.filename: wheel.size}))
+    broken = tuple(
+        stored_problems(
+            bucket,
+            staged.file,
+            {wheel.filename: wheel.sha256},
+            {wheel.filename: wheel.size},
+        )
+    )
     yield from broken
     if not broken:
         metadata = metadata_of(bucket, staged, wheel)
         yield from disagreements(metadata, wheel)
-        yield from stored_problems(bucket, staged.file, {metadata_name(wheel.filename): sha256_of(metadata)})
+        yield from stored_problems(
+            bucket, staged.file, {metadata_name(wheel.filename): sha256_of(metadata)}
+        )
 
 
-def _conflicts(bucket: Bucket, released: ReleasedIndex, wheel_set: WheelSet) -> Iterator[str]:
+def _conflicts(
+    bucket: Bucket, released: ReleasedIndex, wheel_set: WheelSet
+) -> Iterator[str]:
     """Yield a sentence for each wheel whose file name the index uses or used for other bytes."""
     keys = [released.wheel(wheel.name, wheel.filename) for wheel in wheel_set.wheels]
-    for wheel, key, stored in zip(wheel_set.wheels, keys, map_concurrently(bucket.head, keys), strict=True):
+    for wheel, key, stored in zip(
+        wheel_set.wheels, keys, map_concurrently(bucket.head, keys), strict=True
+    ):
         if stored is not None and stored.sha256 != wheel.sha256:
-            yield f"{wheel.filename} was released with other bytes, sha256 {stored.sha256}; {NEW_NAME}"
+            yield (
+                f"{wheel.filename} was released with other bytes, sha256"
+                f" {stored.sha256}; {NEW_NAME}"
+            )
         elif stored is None and bucket.head(key + TOMBSTONE_SUFFIX) is not None:
             yield f"{wheel.filename} was released before and removed; {NEW_NAME}"

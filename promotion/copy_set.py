@@ -26,24 +26,31 @@ def copy_set(
 ) -> None:
     """Copy the files of a set to the released index and verify the copies.
 
-    wheels.json is copied first: it describes the other files if the promotion is interrupted.
+    wheels.json is copied first: it describes the other files if the promotion is
+    interrupted.
 
     Args:
         claim: claim of the index, which is confirmed before each copy.
-        made: name -> content of the files of the set that are not in staging: this promotion made them.
+        made: name -> content of the files of the set that are not in staging: this
+            promotion made them.
 
     Raises:
-        BucketError: a file is missing from staging or has other bytes, or the index has other bytes.
+        BucketError: a file is missing from staging or has other bytes, or the index has
+            other bytes.
         BusyError: another process took the claim.
     """
     copies: dict[str, tuple[str, str]] = {}
     for wheel in promoted.wheels:
-        source, target = staged.file(wheel.filename), released.wheel(wheel.project, wheel.filename)
+        source = staged.file(wheel.filename)
+        target = released.wheel(wheel.project, wheel.filename)
         copies[target] = source, wheel.sha256
         copies[metadata_name(target)] = metadata_name(source), wheel.metadata_sha256
         if wheel.provenance and bucket.head(provenance_name(target)) is None:
             copies[provenance_name(target)] = provenance_name(source), wheel.provenance
-    written = {released.set_file(promoted.set_digest, name): data for name, data in made.items()}
+    written = {
+        released.set_file(promoted.set_digest, name): data
+        for name, data in made.items()
+    }
     for name, sha256 in promoted.files.items():
         copies[released.set_file(promoted.set_digest, name)] = staged.file(name), sha256
 

@@ -55,10 +55,14 @@ class NightResult:
         entry: number of the ledger entry that promoted the set; 0 if there is none.
         visible: whether users see the set.
         checked: whether the released index was checked.
-        tiers: gfx target -> tier at the promotion; of a staged set, the tier that its evidence gives now.
-        sizes: project -> bytes of all its wheels; empty if the set was removed before its promotion.
-        code: gfx target -> bytes of its unpacked device code in all wheels; empty before the gate coverage ran.
-        gates: latest results of gates; empty if the set was removed before its promotion.
+        tiers: gfx target -> tier at the promotion; of a staged set, the tier that its
+            evidence gives now.
+        sizes: project -> bytes of all its wheels; empty if the set was removed before
+            its promotion.
+        code: gfx target -> bytes of its unpacked device code in all wheels; empty
+            before the gate coverage ran.
+        gates: latest results of gates; empty if the set was removed before its
+            promotion.
     """
 
     time: str
@@ -87,7 +91,8 @@ def night_results(bucket: Bucket, index: str, *, limit: int) -> tuple[NightResul
 
 
 def _result(bucket: Bucket, night: Night) -> NightResult:
-    found, record = promotion_of(bucket, night.staged), read_night(bucket, night)
+    found = promotion_of(bucket, night.staged)
+    record = read_night(bucket, night)
     promoted = found[0].promoted if found else None
     wheel_set = description_of(bucket, night.staged, promoted)
     newest = latest(evidence_of(bucket, night.staged, promoted))
@@ -101,20 +106,35 @@ def _result(bucket: Bucket, night: Night) -> NightResult:
         checked=night.checked,
         jax=wheel_set.jax_version if wheel_set else "",
         rocm=wheel_set.rocm_version if wheel_set else "",
-        tiers=promoted.tiers if promoted else _tiers_so_far(bucket, night.staged, wheel_set),
+        tiers=promoted.tiers
+        if promoted
+        else _tiers_so_far(bucket, night.staged, wheel_set),
         sizes=sizes_of(wheel_set),
-        code={about: size for (gate, about), item in newest.items() if gate == CODE_GATE and (size := code_size(item))},
+        code={
+            about: size
+            for (gate, about), item in newest.items()
+            if gate == CODE_GATE and (size := code_size(item))
+        },
         gates=tuple(
             GateResult(
-                gate=gate, target=target, outcome=item.outcome.value, counts=item.counts, seconds=seconds_of(item)
+                gate=gate,
+                target=target,
+                outcome=item.outcome.value,
+                counts=item.counts,
+                seconds=seconds_of(item),
             )
             for (gate, target), item in sorted(newest.items())
         ),
     )
 
 
-def _tiers_so_far(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet | None) -> Mapping[str, str]:
-    """Return the tiers that the evidence of a staged set gives by the policy of the index; empty for a removed set."""
+def _tiers_so_far(
+    bucket: Bucket, staged: StagedSet, wheel_set: WheelSet | None
+) -> Mapping[str, str]:
+    """Return the tiers that the evidence of a staged set gives by the policy of the index.
+
+    Empty for a removed set.
+    """
     if wheel_set is None:
         return {}
     head, entries = read_head(bucket, ReleasedIndex(index=staged.index))
@@ -124,8 +144,13 @@ def _tiers_so_far(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet | None)
     return {target: tier.value if tier else NO_TIER for target, tier in tiers.items()}
 
 
-def description_of(bucket: Bucket, staged: StagedSet, promoted: PromotedSet | None) -> WheelSet | None:
-    """Return the wheels.json of a set from staging or from its released index; None if it is in neither."""
+def description_of(
+    bucket: Bucket, staged: StagedSet, promoted: PromotedSet | None
+) -> WheelSet | None:
+    """Return the wheels.json of a set from staging or from its released index.
+
+    None if it is in neither.
+    """
     if is_staged(bucket, staged):
         return read_staged(bucket, staged)
     if promoted is None:
@@ -134,16 +159,27 @@ def description_of(bucket: Bucket, staged: StagedSet, promoted: PromotedSet | No
     return load_wheel_set(bucket.get(key), key)
 
 
-def evidence_of(bucket: Bucket, staged: StagedSet, promoted: PromotedSet | None) -> Iterable[Evidence]:
-    """Return the evidence of a set: as in its ledger entry if it was promoted, else what lies beside the staged set."""
+def evidence_of(
+    bucket: Bucket, staged: StagedSet, promoted: PromotedSet | None
+) -> Iterable[Evidence]:
+    """Return the evidence of a set.
+
+    As in its ledger entry if it was promoted, else what lies beside the staged set.
+    """
     if promoted is not None:
         return released_evidence(bucket, ReleasedIndex(index=staged.index), promoted)
     return [file.evidence for file in read_all(bucket, staged).values()]
 
 
-def released_evidence(bucket: Bucket, released: ReleasedIndex, promoted: PromotedSet) -> tuple[Evidence, ...]:
+def released_evidence(
+    bucket: Bucket, released: ReleasedIndex, promoted: PromotedSet
+) -> tuple[Evidence, ...]:
     """Return the evidence with which a set was promoted."""
-    names = [name for name in promoted.files if name.startswith(f"{EVIDENCE_FOLDER}/") and name.endswith(".json")]
+    names = [
+        name
+        for name in promoted.files
+        if name.startswith(f"{EVIDENCE_FOLDER}/") and name.endswith(".json")
+    ]
     keys = [released.set_file(promoted.set_digest, name) for name in names]
     return map_concurrently(lambda key: load_evidence(bucket.get(key), key), keys)
 

@@ -1,7 +1,8 @@
 """Nights: the exact inputs for which a set was staged, recorded beside the staged sets.
 
-The name of a record has the time, the digest of the inputs and the digest of the set, so that a listing answers which
-inputs were done. Records are never replaced. The state of a night follows from the ledger and the evidence of its set.
+The name of a record has the time, the digest of the inputs and the digest of the set,
+so that a listing answers which inputs were done. Records are never replaced. The state
+of a night follows from the ledger and the evidence of its set.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Night:
     """A recorded night.
 
     Attributes:
-        time: start in UTC, such as 20261123T020000000000Z; sorting these texts sorts the times.
+        time: start in UTC, such as 20261123T020000000000Z; sorting these texts sorts
+            the times.
         lock: digest of the exact inputs, see `lock_digest`.
         staged: the set of the night.
         checked: whether the released index was checked after the promotion of the set.
@@ -44,12 +46,15 @@ class Night:
     @property
     def key(self) -> str:
         """The key of the record."""
-        return f"{nights_folder(self.staged.index)}{self.time}_{self.lock}_{self.staged.digest}.json"
+        name = f"{self.time}_{self.lock}_{self.staged.digest}.json"
+        return nights_folder(self.staged.index) + name
 
 
 def lock_digest(lock: Mapping[str, Any]) -> str:
     """Return the SHA-256 of exact inputs, given as JSON values."""
-    text = json.dumps(to_json(lock), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(
+        to_json(lock), sort_keys=True, separators=(",", ":"), ensure_ascii=False
+    )
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -60,7 +65,11 @@ def list_nights(bucket: Bucket, index: str) -> tuple[Night, ...]:
     checked: set[str] = set()  # also of nights whose record was removed
     for key in bucket.list(folder):
         if match := _NAME.fullmatch(key.removeprefix(folder)):
-            night = Night(time=match[1], lock=match[2], staged=StagedSet(index=index, digest=match[3]))
+            night = Night(
+                time=match[1],
+                lock=match[2],
+                staged=StagedSet(index=index, digest=match[3]),
+            )
             if match[4]:
                 checked.add(night.key)
             else:
@@ -70,15 +79,30 @@ def list_nights(bucket: Bucket, index: str) -> tuple[Night, ...]:
 
 
 def record_night(
-    bucket: Bucket, staged: StagedSet, lock: Mapping[str, Any], *, version: str, now: Clock = utc_now
+    bucket: Bucket,
+    staged: StagedSet,
+    lock: Mapping[str, Any],
+    *,
+    version: str,
+    now: Clock = utc_now,
 ) -> Night:
     """Record that a set was staged for exact inputs.
 
     Args:
         version: version of the set's pjrt and plugin wheels.
     """
-    night = Night(time=now().astimezone(UTC).strftime(_TIME), lock=lock_digest(lock), staged=staged)
-    body = {"schema": SCHEMA, "time": night.time, "set": str(staged), "version": version, "lock": to_json(lock)}
+    night = Night(
+        time=now().astimezone(UTC).strftime(_TIME),
+        lock=lock_digest(lock),
+        staged=staged,
+    )
+    body = {
+        "schema": SCHEMA,
+        "time": night.time,
+        "set": str(staged),
+        "version": version,
+        "lock": to_json(lock),
+    }
     _put(bucket, night.key, body)
     return night
 
@@ -87,18 +111,27 @@ def read_night(bucket: Bucket, night: Night) -> Mapping[str, Any]:
     """Return the record of a night: its inputs (`lock`), set and version.
 
     Raises:
-        BucketError: the record is damaged, or its inputs have another digest than its name.
+        BucketError: the record is damaged, or its inputs have another digest than its
+            name.
     """
     hint = "Remove the record; the night is then done again."
     try:
         body = json.loads(bucket.get(night.key))
         if body["schema"] != SCHEMA:
-            raise BucketError(f"{night.key} has schema {body['schema']!r}, not {SCHEMA}.", hint=hint)
-        same = lock_digest(body["lock"]) == night.lock and isinstance(body["version"], str)
+            raise BucketError(
+                f"{night.key} has schema {body['schema']!r}, not {SCHEMA}.", hint=hint
+            )
+        same = lock_digest(body["lock"]) == night.lock and isinstance(
+            body["version"], str
+        )
     except (KeyError, TypeError, ValueError) as error:
-        raise BucketError(f"{night.key} is not the record of a night: {error!r}.", hint=hint) from error
+        raise BucketError(
+            f"{night.key} is not the record of a night: {error!r}.", hint=hint
+        ) from error
     if not same:
-        raise BucketError(f"{night.key} has other inputs than its name says.", hint=hint)
+        raise BucketError(
+            f"{night.key} has other inputs than its name says.", hint=hint
+        )
     record: Mapping[str, Any] = body
     return record
 

@@ -1,7 +1,8 @@
 """Promotion: make a staged set that satisfies its policy visible to users, with unchanged bytes.
 
-The order of writes keeps the index consistent at every instant, also after a crash: files first, then the ledger entry,
-then pages, dependencies before dependents. Every step is idempotent.
+The order of writes keeps the index consistent at every instant, also after a crash:
+files first, then the ledger entry, then pages, dependencies before dependents. Every
+step is idempotent.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Promotion:
 
     @property
     def attested(self) -> Mapping[str, Sequence[str]]:
-        """Signer -> file names of the wheels that the signer had attested at the time of the promotion."""
+        """Signer -> file names of the wheels attested by the time of the promotion."""
         signers: Mapping[str, Sequence[str]] = self.promoted.policy.get("attested", {})
         return signers
 
@@ -98,17 +99,20 @@ def promote(
     Args:
         actor: name of the person or job that promotes the set, for the ledger.
         verify: verifier of attestations. The default uses Sigstore's public instance.
-        allow_lower: promote also a version that pip would not select, or one for an older ROCm.
+        allow_lower: promote also a version that pip would not select, or one for an
+            older ROCm.
         signer: signer of the ledger entry.
         source: checkout of the policy. None means unknown.
 
     Raises:
-        BucketError: the ledger is damaged or was cut, or has an entry that no key of the policy signed; or the stored
-            evidence changed after it was judged.
-        RequestError: the policy requires a signed entry, and does not list the key of the signer.
+        BucketError: the ledger is damaged or was cut, or has an entry that no key of
+            the policy signed; or the stored evidence changed after it was judged.
+        RequestError: the policy requires a signed entry, and does not list the key of
+            the signer.
         BusyError: another promotion or a repair of the index is running.
-        PromotionBlockedError: the policy is not satisfied, the staged bytes differ from the set, or the index uses the
-            name of a wheel for other bytes. The message lists every reason. The index is unchanged.
+        PromotionBlockedError: the policy is not satisfied, the staged bytes differ from
+            the set, or the index uses the name of a wheel for other bytes. The message
+            lists every reason. The index is unchanged.
     """
     released = ReleasedIndex(index=staged.index)
     wheel_set = read_staged(bucket, staged)
@@ -122,7 +126,15 @@ def promote(
     if entry is None:
         _refuse_channel(released, policy, head, entries)
         _step(progress, "check evidence and stored bytes")
-        verdict = check(bucket, staged, policy, now=now, verify=verify, allow_lower=allow_lower, source=source)
+        verdict = check(
+            bucket,
+            staged,
+            policy,
+            now=now,
+            verify=verify,
+            allow_lower=allow_lower,
+            source=source,
+        )
         warnings = verdict.warnings
         promoted, made = _promoted(bucket, staged, wheel_set, policy, verdict)
         authority.check_signer(now().astimezone(UTC).strftime(TIME))
@@ -131,15 +143,26 @@ def promote(
             copy_set(bucket, staged, released, promoted, claim, made)
             draft = _draft(staged, policy, head, claim)
             change = change_ledger(
-                bucket, released, draft, actor=actor, now=now, promoted=promoted, authority=authority
-            )  # fmt: skip
+                bucket,
+                released,
+                draft,
+                actor=actor,
+                now=now,
+                promoted=promoted,
+                authority=authority,
+            )
         assert change.entry is not None
         entry = change.entry
         new = change.new
     _step(progress, f"write the pages of {released.simple}")
     written = publish(bucket, released, authority=authority)
     return Promotion(
-        wheel_set=wheel_set, entry=entry, new=new, simple=released.simple, pages=written, warnings=warnings
+        wheel_set=wheel_set,
+        entry=entry,
+        new=new,
+        simple=released.simple,
+        pages=written,
+        warnings=warnings,
     )
 
 
@@ -150,7 +173,13 @@ def install_line(wheel_set: WheelSet, index_url: str) -> str:
         index_url: URL of the set's simple index.
     """
     return shlex.join(
-        ("pip", "install", "--extra-index-url", index_url, *install_requirements(wheel_set.wheels, wheel_set.pins))
+        (
+            "pip",
+            "install",
+            "--extra-index-url",
+            index_url,
+            *install_requirements(wheel_set.wheels, wheel_set.pins),
+        )
     )
 
 
@@ -160,7 +189,11 @@ def _step(progress: Progress | None, text: str) -> None:
 
 
 def _offered(
-    bucket: Bucket, staged: StagedSet, state: IndexState, entries: Entries, numbers: NumberRanges
+    bucket: Bucket,
+    staged: StagedSet,
+    state: IndexState,
+    entries: Entries,
+    numbers: NumberRanges,
 ) -> LedgerEntry | None:
     """Return the newest entry among `numbers` that promoted the set, or None."""
     released = ReleasedIndex(index=staged.index)
@@ -171,14 +204,18 @@ def _offered(
 
 
 def promotion_of(bucket: Bucket, staged: StagedSet) -> tuple[LedgerEntry, bool] | None:
-    """Return the newest entry that promoted a set whose bytes the index holds, and whether users see the set."""
+    """Return the newest promotion of a held set, and whether users see the set."""
     head, entries = read_head(bucket, ReleasedIndex(index=staged.index))
     found = _offered(bucket, staged, head.state, entries, head.state.held)
     return None if found is None else (found, found.number in head.state.visible)
 
 
 def _promoted(
-    bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Policy, verdict: Verdict
+    bucket: Bucket,
+    staged: StagedSet,
+    wheel_set: WheelSet,
+    policy: Policy,
+    verdict: Verdict,
 ) -> tuple[PromotedSet, Mapping[str, bytes]]:
     """Return the ledger's record of the set, and the files that the promotion writes beside it.
 
@@ -187,16 +224,33 @@ def _promoted(
         BucketError: evidence was replaced after the verdict.
     """
     raise_if_blocked(staged, verdict)
-    # The digest of the set covers its other files; the policy checks evidence and its logs. Evidence that arrived after
-    # the verdict did not count, so that the tiers would contradict it.
-    evidence = (key for key in bucket.list(staged.evidence) if not key.endswith(".json") or key in verdict.evidence)
+    # The digest of the set covers its other files; the policy checks evidence and its
+    # logs. Evidence that arrived after the verdict did not count, so that the tiers
+    # would contradict it.
+    evidence = (
+        key
+        for key in bucket.list(staged.evidence)
+        if not key.endswith(".json") or key in verdict.evidence
+    )
     names = (WHEELS_JSON, *(key.removeprefix(staged.root) for key in evidence))
-    infos = zip(names, map_concurrently(lambda name: bucket.head(staged.file(name)), names), strict=True)
+    infos = zip(
+        names,
+        map_concurrently(lambda name: bucket.head(staged.file(name)), names),
+        strict=True,
+    )
     digests = {**wheel_set.files, SHA256SUMS: sha256_of(sha256sums(wheel_set))}
     digests |= {name: info.sha256 for name, info in infos if info}
-    judged = {key.removeprefix(staged.root): sha256 for key, sha256 in verdict.evidence.items()}
-    if changed := [name for name, sha256 in judged.items() if digests.get(name) != sha256]:
-        text = f"Evidence of set {staged.digest[:12]} was changed during the promotion: {', '.join(changed)}."
+    judged = {
+        key.removeprefix(staged.root): sha256
+        for key, sha256 in verdict.evidence.items()
+    }
+    if changed := [
+        name for name, sha256 in judged.items() if digests.get(name) != sha256
+    ]:
+        text = (
+            f"Evidence of set {staged.digest[:12]} was changed during the promotion:"
+            f" {', '.join(changed)}."
+        )
         raise BucketError(text, hint="Run the command again.")
     record = {
         "channel": policy.channel,
@@ -204,9 +258,15 @@ def _promoted(
         **({"stale_days": policy.stale_days} if policy.stale_days is not None else {}),
         **({"bypasses": list(verdict.bypassed)} if verdict.bypassed else {}),
         **({"waivers": list(verdict.waived)} if verdict.waived else {}),
-        **({"attested": {who: list(names) for who, names in verdict.attested.items()}} if verdict.attested else {}),
+        **(
+            {"attested": {who: list(names) for who, names in verdict.attested.items()}}
+            if verdict.attested
+            else {}
+        ),
     }
-    made = report_files(bucket, staged, wheel_set, verdict.tiers, record, verdict.evidence)
+    made = report_files(
+        bucket, staged, wheel_set, verdict.tiers, record, verdict.evidence
+    )
     promoted = PromotedSet(
         set_digest=staged.digest,
         rocm_version=wheel_set.rocm_version,
@@ -228,8 +288,10 @@ def _promoted(
     return promoted, made
 
 
-def _draft(staged: StagedSet, policy: Policy, before: Head, claim: Claim) -> Callable[[Head, Entries], Change]:
-    """Return the function that checks the entries after `before` and drafts the ledger entry of a promotion."""
+def _draft(
+    staged: StagedSet, policy: Policy, before: Head, claim: Claim
+) -> Callable[[Head, Entries], Change]:
+    """Return the function that checks new entries and drafts a promotion's entry."""
     released = ReleasedIndex(index=staged.index)
 
     def draft(head: Head, entries: Entries) -> Change:
@@ -239,7 +301,10 @@ def _draft(staged: StagedSet, policy: Policy, before: Head, claim: Claim) -> Cal
         for later in map(entries.at, range(before.number + 1, head.number + 1)):
             # After the checks, and before this promotion took the claim.
             if later.kind in (EntryKind.PROMOTE, EntryKind.SWEEP, EntryKind.REPAIR):
-                text = f"Another {later.kind} changed {released.index} during the promotion."
+                text = (
+                    f"Another {later.kind} changed {released.index} during the"
+                    " promotion."
+                )
                 raise BusyError(text, hint="Run the command again.")
         number = head.number + 1
         return Change(kind=EntryKind.PROMOTE, number=number, sets=(number,))
@@ -247,18 +312,21 @@ def _draft(staged: StagedSet, policy: Policy, before: Head, claim: Claim) -> Cal
     return draft
 
 
-def _refuse_channel(released: ReleasedIndex, policy: Policy, head: Head, entries: Entries) -> None:
+def _refuse_channel(
+    released: ReleasedIndex, policy: Policy, head: Head, entries: Entries
+) -> None:
     """Raise if the index belongs to another channel."""
     channel = channel_of(head, entries)
     if channel not in ("", policy.channel):
         raise PromotionBlockedError(
-            f"The index {released.index} belongs to channel {channel}, not {policy.channel}.",
+            f"The index {released.index} belongs to channel {channel}, not"
+            f" {policy.channel}.",
             hint=f"Give --channel={channel} or another bucket.",
         )
 
 
 def _refuse_marked(staged: StagedSet, state: IndexState, entries: Entries) -> None:
-    """Raise if the set is quarantined, or yanked and not visible, since a new entry would lose the mark."""
+    """Raise if the set has a mark that a new entry would lose."""
     for marks, problem, undo in (
         (state.quarantined, "is quarantined", "unquarantine"),
         (state.yanked, "was yanked", "unyank"),
@@ -267,6 +335,10 @@ def _refuse_marked(staged: StagedSet, state: IndexState, entries: Entries) -> No
             refused = marks is state.quarantined or number not in state.offered
             if refused and entries.set(number).set_digest == staged.digest:
                 raise PromotionBlockedError(
-                    f"The set of ledger entry {number}, {staged.digest[:12]}, {problem}: {marks[number]}.",
-                    hint=f"Run `ci_build {undo} {staged.index}/{number}` first to promote it anyway.",
+                    f"The set of ledger entry {number}, {staged.digest[:12]},"
+                    f" {problem}: {marks[number]}.",
+                    hint=(
+                        f"Run `ci_build {undo} {staged.index}/{number}` first to"
+                        " promote it anyway."
+                    ),
                 )

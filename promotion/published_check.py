@@ -1,7 +1,8 @@
 """Check a published set: compare its wheels with the ledger, and install it through its public URL.
 
-All files are read over HTTP, as by users, without access to the bucket. The expected digests come from `wheels.json`,
-whose own digest names the set, so the check also detects an index with replaced wheels and matching hashes.
+All files are read over HTTP, as by users, without access to the bucket. The expected
+digests come from `wheels.json`, whose own digest names the set, so the check also
+detects an index with replaced wheels and matching hashes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from core.errors import BucketError, GateError, InputError, MachineError, RequestError, WheelSetError
+from core.errors import (
+    BucketError,
+    GateError,
+    InputError,
+    MachineError,
+    RequestError,
+    WheelSetError,
+)
 from core.model import PYLOCK, WHEELS_JSON, Finding, Progress, WheelSet
 from core.process import Runner
 from core.units import parse_url
@@ -28,7 +36,10 @@ from promotion.storage.bucket import sha256_of
 from promotion.storage.keys import ReleasedIndex
 
 _SECONDS = 60.0
-_REMEDY = "Check the URL. If it is correct, stop using the index, run `ci_build verify` and publish the set again."
+_REMEDY = (
+    "Check the URL. If it is correct, stop using the index, run `ci_build verify` and"
+    " publish the set again."
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,38 +65,62 @@ def read_published(url: str, digest: str | None = None) -> PublishedSet:
         digest: digest of the set, or its first digits. None means the newest set.
 
     Raises:
-        RequestError: the URL is not the URL of a simple index, or the index does not offer the set.
+        RequestError: the URL is not the URL of a simple index, or the index does not
+            offer the set.
         MachineError: the server cannot be reached.
         GateError: the index cannot be read, or its files contradict each other.
     """
     url = url if url.endswith("/") else f"{url}/"
     parts = parse_url(url)
     if parts.scheme not in ("http", "https") or not parts.path.endswith("/simple/"):
-        raise RequestError(f"{url} is not the URL of an index.", hint="Give an http(s) URL that ends in /simple/.")
+        raise RequestError(
+            f"{url} is not the URL of an index.",
+            hint="Give an http(s) URL that ends in /simple/.",
+        )
     if parts.username is not None:
-        raise RequestError("The URL contains credentials.", hint="Give the public URL without credentials.")
+        raise RequestError(
+            "The URL contains credentials.",
+            hint="Give the public URL without credentials.",
+        )
     index = PublishedIndex(url.removesuffix("simple/"), seconds=_SECONDS)
     try:
         status = index.status()
         listed = _listed(status["sets"], digest, url)
         wheel_set = index.wheel_set(listed)
-        entry = next((e for e in _promotions(index, status) if e.set_digest == listed), None)
-        lock = index.read_set_file(listed, PYLOCK) if PYLOCK in wheel_set.files else None
+        entry = next(
+            (e for e in _promotions(index, status) if e.set_digest == listed), None
+        )
+        lock = (
+            index.read_set_file(listed, PYLOCK) if PYLOCK in wheel_set.files else None
+        )
     except InputError as problem:
         cause = problem.__cause__
-        if isinstance(cause, OSError) and not isinstance(cause, urllib.error.HTTPError):  # no answer of the server
+        if isinstance(cause, OSError) and not isinstance(
+            cause, urllib.error.HTTPError
+        ):  # no answer of the server
             hint = "Check the network and the URL, and run the command again."
             raise MachineError(problem.message, hint=hint) from problem
         raise GateError(problem.message, hint=_REMEDY) from problem
     except (WheelSetError, BucketError) as problem:
-        raise GateError(f"The index {url} cannot be trusted: {problem.message}", hint=_REMEDY) from problem
+        raise GateError(
+            f"The index {url} cannot be trusted: {problem.message}", hint=_REMEDY
+        ) from problem
     if entry is None:
         raise GateError(f"The ledger of {url} has no set {listed}.", hint=_REMEDY)
-    if wheel_set.digest != listed or (lock is not None and sha256_of(lock) != wheel_set.files[PYLOCK]):
+    if wheel_set.digest != listed or (
+        lock is not None and sha256_of(lock) != wheel_set.files[PYLOCK]
+    ):
         raise GateError(
-            f"{url} publishes a wheels.json or lock file that does not belong to set {listed}.", hint=_REMEDY
+            f"{url} publishes a wheels.json or lock file that does not belong to set"
+            f" {listed}.",
+            hint=_REMEDY,
         )
-    return PublishedSet(url=url, wheel_set=wheel_set, entry=entry, lock=lock.decode() if lock is not None else None)
+    return PublishedSet(
+        url=url,
+        wheel_set=wheel_set,
+        entry=entry,
+        lock=lock.decode() if lock is not None else None,
+    )
 
 
 def check_published(
@@ -100,33 +135,60 @@ def check_published(
     """Compare the ledger with the set, then install the set into clean environments and import it.
 
     Args:
-        pythons: Python versions to install for. None means all versions of the set that this machine has.
+        pythons: Python versions to install for. None means all versions of the set that
+            this machine has.
         installers: NEWEST or ALL of the table.
-        cache: the user's cache, which keeps the environments of installers; None installs them in every run.
+        cache: the user's cache, which keeps the environments of installers; None
+            installs them in every run.
 
     Raises:
-        RequestError: the set does not support a requested version, or this machine lacks it.
-        MachineError: an installer cannot be installed, or the user's package index cannot be reached.
+        RequestError: the set does not support a requested version, or this machine
+            lacks it.
+        MachineError: an installer cannot be installed, or the user's package index
+            cannot be reached.
     """
     versions = published.wheel_set.python_versions
     if unknown := sorted(set(pythons or ()) - set(versions)):
-        raise RequestError(f"The set is not for Python {', '.join(unknown)}.", hint=f"Use {', '.join(versions)}.")
-    requested = [version for version in versions if pythons is None or version in pythons]
+        raise RequestError(
+            f"The set is not for Python {', '.join(unknown)}.",
+            hint=f"Use {', '.join(versions)}.",
+        )
+    requested = [
+        version for version in versions if pythons is None or version in pythons
+    ]
     interpreters = find_pythons(requested, runner)
     if not interpreters or (pythons is not None and len(interpreters) < len(requested)):
-        missing = ", ".join(version for version in requested if version not in interpreters)
+        missing = ", ".join(
+            version for version in requested if version not in interpreters
+        )
         raise RequestError(
-            f"This machine has no Python {missing}.", hint="Install it, for example with `uv python install`."
+            f"This machine has no Python {missing}.",
+            hint="Install it, for example with `uv python install`.",
         )
     yield Check(name="ledger", findings=tuple(_ledger_findings(published)))
-    source = InstallationSource(index=published.url, wheel_set=published.wheel_set, lock=published.lock)
+    source = InstallationSource(
+        index=published.url, wheel_set=published.wheel_set, lock=published.lock
+    )
     with tempfile.TemporaryDirectory(prefix="published-") as name:
-        for number, installer in enumerate(configured_installers(runner, Path(name) / "cache", installers, cache)):
+        for number, installer in enumerate(
+            configured_installers(runner, Path(name) / "cache", installers, cache)
+        ):
             for version in supported(installer, requested):
-                progress.step(f"install from {published.url} with {installer.name} for Python {version}")
+                progress.step(
+                    f"install from {published.url} with {installer.name} for Python"
+                    f" {version}"
+                )
                 with tempfile.TemporaryDirectory(dir=name) as text:
-                    python, folder = interpreters.get(version), Path(text)
-                    trial = InstallationTest(source, runner, installer, version, folder, check_loader=number == 0)
+                    python = interpreters.get(version)
+                    folder = Path(text)
+                    trial = InstallationTest(
+                        source,
+                        runner,
+                        installer,
+                        version,
+                        folder,
+                        check_loader=number == 0,
+                    )
                     yield from trial.checks(python)
 
 
@@ -134,32 +196,47 @@ def raise_for_checks(url: str, checks: Sequence[Check]) -> None:
     """Raise GateError if a check failed."""
     if failed := sum(item.failed for item in checks):
         raise GateError(
-            f"{failed} of {len(checks)} checks of {url} failed.", hint="Follow the remedies of the findings."
+            f"{failed} of {len(checks)} checks of {url} failed.",
+            hint="Follow the remedies of the findings.",
         )
 
 
 def _ledger_findings(published: PublishedSet) -> Iterator[Finding]:
     """Yield a finding for each wheel whose digest differs between the ledger and the set."""
-    entry, wheel_set = published.entry, published.wheel_set
+    entry = published.entry
+    wheel_set = published.wheel_set
     in_ledger = {wheel.filename: wheel.sha256 for wheel in entry.wheels}
     in_set = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels}
     for name in sorted(in_ledger.keys() | in_set.keys()):
         if in_ledger.get(name) != in_set.get(name):
-            text = f"{name}: the ledger has sha256 {in_ledger.get(name)}, {WHEELS_JSON} has {in_set.get(name)}."
+            text = (
+                f"{name}: the ledger has sha256 {in_ledger.get(name)}, {WHEELS_JSON}"
+                f" has {in_set.get(name)}."
+            )
             yield error("ledger-untrue", text, _REMEDY)
 
 
 def _listed(rows: Sequence[Mapping[str, Any]], digest: str | None, url: str) -> str:
-    """Return the full digest of the newest listed set whose digest starts with `digest`; None matches every set."""
+    """Return the full digest of the newest listed set whose digest starts with `digest`.
+
+    None matches every set.
+    """
     digests = [str(row["digest"]) for row in rows]
-    matching = next((item for item in digests if digest is None or item.startswith(digest)), None)
+    matching = next(
+        (item for item in digests if digest is None or item.startswith(digest)), None
+    )
     if matching is None:
         available = ", ".join(item[:12] for item in digests) or "none"
-        raise RequestError(f"{url} does not offer the set {digest}.", hint=f"Give one of its sets: {available}.")
+        raise RequestError(
+            f"{url} does not offer the set {digest}.",
+            hint=f"Give one of its sets: {available}.",
+        )
     return matching
 
 
-def _promotions(index: PublishedIndex, status: Mapping[str, Any]) -> Iterator[PromotedSet]:
+def _promotions(
+    index: PublishedIndex, status: Mapping[str, Any]
+) -> Iterator[PromotedSet]:
     """Yield the promoted sets in the ledger, newest first."""
     try:
         released = ReleasedIndex(index=str(status.get("index", "")))
@@ -167,5 +244,7 @@ def _promotions(index: PublishedIndex, status: Mapping[str, Any]) -> Iterator[Pr
         raise BucketError(problem.message) from problem
     for number in range(int(status.get("entries", 0)), 0, -1):
         key = released.ledger_entry(number)
-        if promoted := load_entry(index.read(key.removeprefix(released.root)), key).promoted:
+        if promoted := load_entry(
+            index.read(key.removeprefix(released.root)), key
+        ).promoted:
             yield promoted

@@ -1,6 +1,9 @@
-"""The files that a promotion writes beside a set: a report for people, its content, and hash-locked requirements.
+"""The files that a promotion writes beside a set.
 
-They depend on the set and its evidence alone, so the same promotion writes the same bytes.
+A report for people, its content, and hash-locked requirements.
+
+They depend on the set and its evidence alone, so the same promotion writes the same
+bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +14,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from core.errors import CiBuildError
-from core.model import PYLOCK, SHA256SUMS, WHEELS_JSON, Evidence, Outcome, Severity, WheelSet
+from core.model import (
+    PYLOCK,
+    SHA256SUMS,
+    WHEELS_JSON,
+    Evidence,
+    Outcome,
+    Severity,
+    WheelSet,
+)
 from core.versions import KERNELS_PROJECT
 from promotion.compatibility.evidence import GATES, EvidenceChecks, read_checks
 from promotion.compatibility.tables import load_spec, module_support
@@ -20,7 +31,14 @@ from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.requirements import hashed, locked, wheels_for
 from promotion.gates.device.evidence import results_names
 from promotion.index.overview import TIERS, natural_key
-from promotion.index.summary import REPORT, REQUIREMENTS, SUMMARY, ModuleTest, SetContent, named
+from promotion.index.summary import (
+    REPORT,
+    REQUIREMENTS,
+    SUMMARY,
+    ModuleTest,
+    SetContent,
+    named,
+)
 from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import StagedSet
@@ -63,8 +81,18 @@ def report_files(
         GateError: the set's lock file or test results are damaged.
     """
     keys = sorted(key for key in evidence if key.endswith(".json"))
-    pieces = dict(zip(keys, map_concurrently(lambda key: load_evidence(bucket.get(key), key), keys), strict=True))
-    decisive = {id(piece) for group in latest_by_target(pieces.values()).values() for piece in group}
+    pieces = dict(
+        zip(
+            keys,
+            map_concurrently(lambda key: load_evidence(bucket.get(key), key), keys),
+            strict=True,
+        )
+    )
+    decisive = {
+        id(piece)
+        for group in latest_by_target(pieces.values()).values()
+        for piece in group
+    }
     pieces = {key: piece for key, piece in pieces.items() if id(piece) in decisive}
     checks = {key: _read(bucket, staged, piece) for key, piece in pieces.items()}
     summary = _summary(wheel_set, checks)
@@ -76,30 +104,58 @@ def report_files(
 
 
 def _read(bucket: Bucket, staged: StagedSet, evidence: Evidence) -> EvidenceChecks:
-    """Return the checks of evidence; none if they cannot be read, since the policy judged the evidence without them."""
-    with contextlib.suppress(CiBuildError, OSError, EOFError, LookupError, TypeError, ValueError, AttributeError):
+    """Return the checks of evidence.
+
+    None if they cannot be read, since the policy judged the evidence without them.
+    """
+    with contextlib.suppress(
+        CiBuildError,
+        OSError,
+        EOFError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+    ):
         if evidence.gate in GATES or [*results_names(evidence.details)]:
             return read_checks(bucket, staged.evidence, evidence)
     return EvidenceChecks(evidence=evidence, checks=())
 
 
-def _requirements(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> dict[str, bytes]:
-    """Return hash-locked requirements for each Python, without kernels; none for a set without a lock file."""
+def _requirements(
+    bucket: Bucket, staged: StagedSet, wheel_set: WheelSet
+) -> dict[str, bytes]:
+    """Return hash-locked requirements for each Python, without kernels.
+
+    None for a set without a lock file.
+    """
     if PYLOCK not in wheel_set.files:
         return {}
-    lock, own = bucket.get(staged.file(PYLOCK)).decode(), {wheel.name for wheel in wheel_set.wheels}
+    lock = bucket.get(staged.file(PYLOCK)).decode()
+    own = {wheel.name for wheel in wheel_set.wheels}
     files = {}
     for version in wheel_set.python_versions:
-        wheels = (wheel for wheel in wheels_for(wheel_set, version) if wheel.name != KERNELS_PROJECT)
+        wheels = (
+            wheel
+            for wheel in wheels_for(wheel_set, version)
+            if wheel.name != KERNELS_PROJECT
+        )
         lines = [*hashed(wheels), *locked(lock, version, own)]
-        files[f"{REQUIREMENTS}{version}.txt"] = "".join(f"{line}\n" for line in sorted(lines)).encode()
+        files[f"{REQUIREMENTS}{version}.txt"] = "".join(
+            f"{line}\n" for line in sorted(lines)
+        ).encode()
     return files
 
 
 def _summary(wheel_set: WheelSet, checks: Mapping[str, EvidenceChecks]) -> SetContent:
     return SetContent(
         wheels={
-            wheel.filename: tuple(sorted({t for member in wheel.members for t in member.targets}, key=natural_key))
+            wheel.filename: tuple(
+                sorted(
+                    {t for member in wheel.members for t in member.targets},
+                    key=natural_key,
+                )
+            )
             for wheel in wheel_set.wheels
         },
         modules=tuple(_modules(checks)),
@@ -112,12 +168,16 @@ def _modules(checks: Mapping[str, EvidenceChecks]) -> Iterator[ModuleTest]:
             bad: dict[str, list[str]] = {}
             for item in support:
                 for name, reason in item.unsupported:
-                    bad.setdefault(f"{name}: {reason}" if reason else name, []).append(item.target)
+                    bad.setdefault(f"{name}: {reason}" if reason else name, []).append(
+                        item.target
+                    )
             yield ModuleTest(
                 name=module.name,
                 description=module.description,
                 works={item.target: item.tier.value for item in support if item.tier},
-                unsupported=tuple(f"{text} ({', '.join(targets)})" for text, targets in bad.items())[:20],
+                unsupported=tuple(
+                    f"{text} ({', '.join(targets)})" for text, targets in bad.items()
+                )[:20],
             )
 
 
@@ -137,13 +197,35 @@ def report_page(
         written: names of the other files that the promotion writes.
     """
     rows = [
-        GateRow(evidence=checked.evidence, file=key.removeprefix(staged.root), seconds=seconds_of(checked.evidence))
+        GateRow(
+            evidence=checked.evidence,
+            file=key.removeprefix(staged.root),
+            seconds=seconds_of(checked.evidence),
+        )
         for key, checked in checks.items()
     ]
-    rows.sort(key=lambda row: (_ORDER.index(row.evidence.outcome), row.evidence.gate, natural_key(row.evidence.target)))
-    tests = [(checked.evidence.target, result) for checked in checks.values() for result in checked.results]
-    skipped = [(checked.evidence.target, check) for checked in checks.values() for check in checked.checks]
-    failed = [(t, r) for t, r in tests if r.verdict in (TestVerdict.FAILED, TestVerdict.CRASHED)]
+    rows.sort(
+        key=lambda row: (
+            _ORDER.index(row.evidence.outcome),
+            row.evidence.gate,
+            natural_key(row.evidence.target),
+        )
+    )
+    tests = [
+        (checked.evidence.target, result)
+        for checked in checks.values()
+        for result in checked.results
+    ]
+    skipped = [
+        (checked.evidence.target, check)
+        for checked in checks.values()
+        for check in checked.checks
+    ]
+    failed = [
+        (t, r)
+        for t, r in tests
+        if r.verdict in (TestVerdict.FAILED, TestVerdict.CRASHED)
+    ]
     flaky = [(t, r) for t, r in tests if r.verdict is TestVerdict.FLAKY]
     known = [(t, c) for t, c in skipped if c.outcome == "known"]
     findings = [
@@ -156,7 +238,10 @@ def report_page(
     return render(
         "report.html",
         {
-            "title": f"JAX {wheel_set.jax_version} for ROCm {wheel_set.rocm_version}: content and tests",
+            "title": (
+                f"JAX {wheel_set.jax_version} for ROCm {wheel_set.rocm_version}:"
+                " content and tests"
+            ),
             "staged": staged,
             "set": wheel_set,
             "size": sum(wheel.size for wheel in wheel_set.wheels),
@@ -167,18 +252,27 @@ def report_page(
             "failed": [*_shortened(failed)],
             "flaky": [*_shortened(flaky)],
             "known": known[:_MOST],
-            "unread": [key.removeprefix(staged.root) for key, checked in checks.items() if _is_unread(checked)],
+            "unread": [
+                key.removeprefix(staged.root)
+                for key, checked in checks.items()
+                if _is_unread(checked)
+            ],
             "sentences": TIERS,
             "counts": {
                 "failed": len(failed),
                 "flaky": len(flaky),
                 "known": len(known),
                 "findings": len(findings),
-                "unproven": sum(r.verdict in (TestVerdict.ENVIRONMENT, TestVerdict.NOT_RUN) for _, r in tests),
+                "unproven": sum(
+                    r.verdict in (TestVerdict.ENVIRONMENT, TestVerdict.NOT_RUN)
+                    for _, r in tests
+                ),
             },
             "most": _MOST,
             "summary": summary,
-            "tested": any(checked.evidence.gate == _GPU_GATE for checked in checks.values()),
+            "tested": any(
+                checked.evidence.gate == _GPU_GATE for checked in checks.values()
+            ),
             "wheels": [
                 {
                     "filename": wheel.filename,
@@ -189,18 +283,29 @@ def report_page(
                 }
                 for wheel in wheel_set.wheels
             ],
-            "files": sorted((*wheel_set.files, WHEELS_JSON, SHA256SUMS, *written), key=_file_key),
+            "files": sorted(
+                (*wheel_set.files, WHEELS_JSON, SHA256SUMS, *written), key=_file_key
+            ),
         },
     )
 
 
-def _shortened(tests: Sequence[tuple[str, TestResult]]) -> Iterator[tuple[str, TestResult]]:
+def _shortened(
+    tests: Sequence[tuple[str, TestResult]],
+) -> Iterator[tuple[str, TestResult]]:
     """Yield the first tests with as much of their messages as fits into a report."""
     tests = tests[:_MOST]
     longest = min(_LONGEST_MESSAGE, _MOST_MESSAGES // max(len(tests), 1))
     for target, test in tests:
         text = test.message
-        yield target, test if len(text) <= longest else replace(test, message=f"{text[:longest]}…")
+        yield (
+            target,
+            (
+                test
+                if len(text) <= longest
+                else replace(test, message=f"{text[:longest]}…")
+            ),
+        )
 
 
 def _is_unread(checked: EvidenceChecks) -> bool:
@@ -216,11 +321,22 @@ def _file_key(name: str) -> tuple[bool, str]:
 def code_size(evidence: Evidence) -> int:
     """Return the bytes of device code that evidence of the gate coverage counted for its target."""
     checks = evidence.details.get("checks")
-    sizes = [check.get("code_bytes") for check in checks if isinstance(check, dict)] if isinstance(checks, list) else []
-    return sum(number for size in sizes if isinstance(size, dict) for number in size.values() if type(number) is int)
+    sizes = (
+        [check.get("code_bytes") for check in checks if isinstance(check, dict)]
+        if isinstance(checks, list)
+        else []
+    )
+    return sum(
+        number
+        for size in sizes
+        if isinstance(size, dict)
+        for number in size.values()
+        if type(number) is int
+    )
 
 
 def seconds_of(evidence: Evidence) -> float:
     """Return the duration of a gate; 0 for invalid times."""
-    started, ended = time_of(evidence.started), time_of(evidence.ended)
+    started = time_of(evidence.started)
+    ended = time_of(evidence.ended)
     return (ended - started).total_seconds() if started and ended else 0.0

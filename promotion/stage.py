@@ -1,4 +1,7 @@
-"""Staging: copy a set's folder to an immutable folder in the bucket, named after the set's digest."""
+"""Staging.
+
+Copy a set's folder to an immutable folder in the bucket, named after the set's digest.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,14 @@ from promotion.index.core_metadata import core_metadata, disagreements
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.pages import link, metadata_name, pages
 from promotion.index.reader import IndexedWheel
-from promotion.storage.bucket import Bucket, ConflictError, Data, check_key, fetch_to, sha256_of
+from promotion.storage.bucket import (
+    Bucket,
+    ConflictError,
+    Data,
+    check_key,
+    fetch_to,
+    sha256_of,
+)
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import ReleasedIndex, StagedSet, root_pages
 
@@ -42,22 +52,29 @@ class SetFile:
     sha256: str
 
 
-def stage(bucket: Bucket, set_dir: Path, *, progress: Progress | None = None) -> StagedSet:
+def stage(
+    bucket: Bucket, set_dir: Path, *, progress: Progress | None = None
+) -> StagedSet:
     """Stage a set under its digest; staging it again changes nothing.
 
-    Every file is compared with `wheels.json` and SHA256SUMS before the upload, and every stored object afterwards.
-    `wheels.json` is stored after all other files, the set's own index last.
+    Every file is compared with `wheels.json` and SHA256SUMS before the upload, and
+    every stored object afterwards. `wheels.json` is stored after all other files, the
+    set's own index last.
 
     Raises:
-        WheelSetError: the folder differs from its wheels.json. The message lists all reasons.
-        BucketError: a key exists with other bytes, or a stored object differs from the uploaded file.
+        WheelSetError: the folder differs from its wheels.json. The message lists all
+            reasons.
+        BucketError: a key exists with other bytes, or a stored object differs from the
+            uploaded file.
     """
     wheel_set = read_set(set_dir)
     staged = StagedSet(index=wheel_set.index, digest=wheel_set.digest)
     report = progress or NoProgress()
     report.step(f"stage set {wheel_set.digest[:12]} for {wheel_set.index}")
     files, metadata = _files_of(set_dir, wheel_set)
-    total, done, lock = sum(file.size for file in files), 0, threading.Lock()
+    total = sum(file.size for file in files)
+    done = 0
+    lock = threading.Lock()
 
     def put(file: SetFile) -> None:
         nonlocal done
@@ -67,21 +84,33 @@ def stage(bucket: Bucket, set_dir: Path, *, progress: Progress | None = None) ->
             done += file.size
             report.advance(done, total)
 
-    map_concurrently(put, [file for file in files if file.name not in _LAST], most=_MAX_UPLOADS)
+    map_concurrently(
+        put, [file for file in files if file.name not in _LAST], most=_MAX_UPLOADS
+    )
     for file in files:
         if file.name in _LAST:
             put(file)
-    raise_if_any(stored_problems(bucket, staged.file, {file.name: file.sha256 for file in files}), BucketError)
+    raise_if_any(
+        stored_problems(
+            bucket, staged.file, {file.name: file.sha256 for file in files}
+        ),
+        BucketError,
+    )
     for page in pages(staged.simple, staged_wheels(staged, wheel_set, metadata)):
         write_if_changed(bucket, page.key, page.data)
     return staged
 
 
 def find_staged(bucket: Bucket, set_dir: Path) -> StagedSet | None:
-    """Return the staged set of a folder, or None if staging was not completed; bytes are not compared."""
+    """Return the staged set of a folder, or None if staging was not completed.
+
+    Bytes are not compared.
+    """
     wheel_set = read_set(set_dir)
     staged = StagedSet(index=wheel_set.index, digest=wheel_set.digest)
-    return staged if all(bucket.head(page) for page in root_pages(staged.simple)) else None
+    return (
+        staged if all(bucket.head(page) for page in root_pages(staged.simple)) else None
+    )
 
 
 def read_staged(bucket: Bucket, staged: StagedSet) -> WheelSet:
@@ -89,41 +118,56 @@ def read_staged(bucket: Bucket, staged: StagedSet) -> WheelSet:
     wheel_set = load_wheel_set(bucket.get(staged.file(WHEELS_JSON)))
     if (wheel_set.index, wheel_set.digest) != (staged.index, staged.digest):
         raise WheelSetError(
-            f"{staged.file(WHEELS_JSON)} belongs to another set: {wheel_set.index}/{wheel_set.digest}.",
+            f"{staged.file(WHEELS_JSON)} belongs to another set:"
+            f" {wheel_set.index}/{wheel_set.digest}.",
             hint="Stage the set again.",
         )
     return wheel_set
 
 
 def fetch_set(bucket: Bucket, staged: StagedSet, folder: Path) -> WheelSet:
-    """Download a staged set, or a released one that is no longer staged, in the form that `stage` accepts.
+    """Download a staged or released set in the form that `stage` accepts.
 
     Raises:
         BucketError: the bucket does not have the set, or a file differs from it.
     """
-    released, file_key = ReleasedIndex(index=staged.index), staged.file
+    released = ReleasedIndex(index=staged.index)
+    file_key = staged.file
     in_staging = bucket.head(staged.file(WHEELS_JSON)) is not None
     if not in_staging:
         file_key = functools.partial(released.set_file, staged.digest)
     if bucket.head(file_key(WHEELS_JSON)) is None:
-        raise BucketError(f"The bucket has no set {staged}.", hint="Give INDEX/DIGEST as `ci_build stage` prints it.")
+        raise BucketError(
+            f"The bucket has no set {staged}.",
+            hint="Give INDEX/DIGEST as `ci_build stage` prints it.",
+        )
     wheel_set = load_wheel_set(bucket.get(file_key(WHEELS_JSON)), file_key(WHEELS_JSON))
     for name in (WHEELS_JSON, SHA256SUMS, *wheel_set.files):
         fetch_to(bucket, file_key(name), folder / name)
     for wheel in wheel_set.wheels:
         name = wheel.filename
-        fetch_to(bucket, staged.file(name) if in_staging else released.wheel(wheel.name, name), folder / name)
+        fetch_to(
+            bucket,
+            staged.file(name) if in_staging else released.wheel(wheel.name, name),
+            folder / name,
+        )
     wrong = check_files(folder, wheel_set)
     if wrong or (wheel_set.index, wheel_set.digest) != (staged.index, staged.digest):
         raise BucketError(
             f"The set {staged} has other files: {', '.join(wrong) or WHEELS_JSON}.",
-            hint=f"Run `ci_build verify {staged.index}` if it was released, else stage the set again.",
+            hint=(
+                f"Run `ci_build verify {staged.index}` if it was released, else stage"
+                " the set again."
+            ),
         )
     return wheel_set
 
 
 def stored_problems(
-    bucket: Bucket, key_of: Callable[[str], str], files: Mapping[str, str], sizes: Mapping[str, int] | None = None
+    bucket: Bucket,
+    key_of: Callable[[str], str],
+    files: Mapping[str, str],
+    sizes: Mapping[str, int] | None = None,
 ) -> Iterator[str]:
     """Yield a sentence for each file that is missing from the bucket or has another sha256 or size.
 
@@ -132,8 +176,11 @@ def stored_problems(
         files: name -> expected sha256.
         sizes: name -> expected size in bytes; other files may have any size.
     """
-    keys, sizes = [key_of(name) for name in files], sizes or {}
-    for name, key, stored in zip(files, keys, map_concurrently(bucket.head, keys), strict=True):
+    keys = [key_of(name) for name in files]
+    sizes = sizes or {}
+    for name, key, stored in zip(
+        files, keys, map_concurrently(bucket.head, keys), strict=True
+    ):
         if stored is None:
             yield f"{key} is not in the bucket."
         elif stored.sha256 != files[name]:
@@ -142,14 +189,20 @@ def stored_problems(
             yield f"{key} has {stored.size} bytes; {WHEELS_JSON} records {sizes[name]}."
 
 
-def refuse_changed_files(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> None:
+def refuse_changed_files(
+    bucket: Bucket, staged: StagedSet, wheel_set: WheelSet
+) -> None:
     """Raise BucketError if a staged file differs from the set's wheels.json."""
     wheels = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels}
-    problems = stored_problems(bucket, staged.file, {**wheels, **wheel_set.files}, sizes_of(wheel_set))
+    problems = stored_problems(
+        bucket, staged.file, {**wheels, **wheel_set.files}, sizes_of(wheel_set)
+    )
     raise_if_any(problems, BucketError, "Stage the set again.")
 
 
-def staged_wheels(staged: StagedSet, wheel_set: WheelSet, metadata: Mapping[str, str]) -> Iterator[IndexedWheel]:
+def staged_wheels(
+    staged: StagedSet, wheel_set: WheelSet, metadata: Mapping[str, str]
+) -> Iterator[IndexedWheel]:
     """Yield the rows of the set's own index.
 
     Args:
@@ -164,7 +217,9 @@ def staged_wheels(staged: StagedSet, wheel_set: WheelSet, metadata: Mapping[str,
 
 
 def write_if_changed(bucket: Bucket, key: str, data: bytes) -> bool:
-    """Write an object that is generated from other objects, such as a page; return whether this call changed it.
+    """Write an object that is generated from other objects, such as a page.
+
+    Return whether this call changed it.
 
     Raises:
         ConflictError: another process wrote other bytes meanwhile.
@@ -182,40 +237,71 @@ def write_if_changed(bucket: Bucket, key: str, data: bytes) -> bool:
     return True
 
 
-def raise_if_any(problems: Iterable[str], kind: type[CiBuildError], hint: str = "") -> None:
+def raise_if_any(
+    problems: Iterable[str], kind: type[CiBuildError], hint: str = ""
+) -> None:
     """Raise one error with all problems, if there are any."""
     problems_found = list(problems)
     if problems_found:
         raise kind(
             "\n  ".join(
-                problems_found if len(problems_found) == 1 else (f"{len(problems_found)} problems:", *problems_found)
+                problems_found
+                if len(problems_found) == 1
+                else (f"{len(problems_found)} problems:", *problems_found)
             ),
             hint=hint,
         )
 
 
-def _files_of(set_dir: Path, wheel_set: WheelSet) -> tuple[list[SetFile], Mapping[str, str]]:
-    """Return the files to store, wheels.json last, and wheel -> sha256 of its metadata; WheelSetError on problems."""
+def _files_of(
+    set_dir: Path, wheel_set: WheelSet
+) -> tuple[list[SetFile], Mapping[str, str]]:
+    """Return the files to store, wheels.json last, and wheel -> sha256 of its metadata.
+
+    WheelSetError on problems.
+    """
     wheels = {check_key(wheel.filename): wheel for wheel in wheel_set.wheels}
     sums_file = set_dir / SHA256SUMS
     sums = parse_sums(sums_file.read_bytes()) if sums_file.exists() else {}
     digests = {name: wheel.sha256 for name, wheel in wheels.items()}
     digests |= {check_key(name): sha256 for name, sha256 in wheel_set.files.items()}
     differ = sorted({name for name, _ in sums.items() ^ digests.items()})
-    problems = [f"{SHA256SUMS} and {WHEELS_JSON} disagree on {name}." for name in differ]
+    problems = [
+        f"{SHA256SUMS} and {WHEELS_JSON} disagree on {name}." for name in differ
+    ]
     sizes = sizes_of(wheel_set)
     for name, sha256 in digests.items():
         problems += _file_problems(set_dir, name, sha256, sizes.get(name))
-    problems += [f"{path.name} is not part of the set." for path in set_dir.glob("*.whl") if path.name not in wheels]
-    raise_if_any(problems, WheelSetError, "Use the unchanged folder, or build the set again.")
+    problems += [
+        f"{path.name} is not part of the set."
+        for path in set_dir.glob("*.whl")
+        if path.name not in wheels
+    ]
+    raise_if_any(
+        problems, WheelSetError, "Use the unchanged folder, or build the set again."
+    )
     sidecars = [_sidecar(set_dir, wheel) for wheel in wheels.values()]
-    raise_if_any([problem for _, disagree in sidecars for problem in disagree], WheelSetError)
-    metadata = {name: sidecar.sha256 for name, (sidecar, _) in zip(wheels, sidecars, strict=True)}
+    raise_if_any(
+        [problem for _, disagree in sidecars for problem in disagree], WheelSetError
+    )
+    metadata = {
+        name: sidecar.sha256
+        for name, (sidecar, _) in zip(wheels, sidecars, strict=True)
+    }
     files = [
-        SetFile(name=name, data=set_dir / name, size=(set_dir / name).stat().st_size, sha256=sha256)
+        SetFile(
+            name=name,
+            data=set_dir / name,
+            size=(set_dir / name).stat().st_size,
+            sha256=sha256,
+        )
         for name, sha256 in digests.items()
     ]
-    last = [_small(name, (set_dir / name).read_bytes()) for name in _LAST if (set_dir / name).exists()]
+    last = [
+        _small(name, (set_dir / name).read_bytes())
+        for name in _LAST
+        if (set_dir / name).exists()
+    ]
     return [*(sidecar for sidecar, _ in sidecars), *files, *last], metadata
 
 
@@ -223,7 +309,9 @@ def _small(name: str, data: bytes) -> SetFile:
     return SetFile(name=name, data=data, size=len(data), sha256=sha256_of(data))
 
 
-def _file_problems(set_dir: Path, name: str, sha256: str, size: int | None = None) -> Iterator[str]:
+def _file_problems(
+    set_dir: Path, name: str, sha256: str, size: int | None = None
+) -> Iterator[str]:
     path = set_dir / name
     if not path.is_file():
         yield f"{name} is missing."
@@ -245,11 +333,16 @@ def parse_sums(data: bytes) -> Mapping[str, str]:
     try:
         lines = data.decode().splitlines()
     except UnicodeDecodeError as error:
-        raise WheelSetError(f"{SHA256SUMS} is not text: {error}.", hint="Build the set again.") from error
+        raise WheelSetError(
+            f"{SHA256SUMS} is not text: {error}.", hint="Build the set again."
+        ) from error
     sums = {}
     for line in lines:
         sha256, _, name = line.partition("  ")
         if not (name and sha256):
-            raise WheelSetError(f"{SHA256SUMS} has an invalid line: {line!r}.", hint="Build the set again.")
+            raise WheelSetError(
+                f"{SHA256SUMS} has an invalid line: {line!r}.",
+                hint="Build the set again.",
+            )
         sums[check_key(name)] = sha256
     return sums

@@ -37,36 +37,59 @@ class StagedFolder:
 
 
 def find_set(bucket: Bucket, text: str) -> StagedSet:
-    """Return a staged set by INDEX/DIGEST, first digits of its digest, or the number of its ledger entry.
+    """Return a staged set by INDEX/DIGEST, start of its digest, or entry number.
 
     Raises:
-        RequestError: the text is not the name of a set, no set or several sets have this name, or a released set is
-            no longer staged.
+        RequestError: the text is not the name of a set, no set or several sets have
+            this name, or a released set is no longer staged.
     """
     index, _, name = text.rpartition("/")
     name = name.lower()
     is_entry = name.isdecimal() and len(name) < SHORTEST_DIGEST
-    if not index or not (is_entry or re.fullmatch(rf"[0-9a-f]{{{SHORTEST_DIGEST},64}}", name)):
-        hint = f"Give INDEX/ and the digest, at least {SHORTEST_DIGEST} first digits of it, or a ledger entry."
+    if not index or not (
+        is_entry or re.fullmatch(rf"[0-9a-f]{{{SHORTEST_DIGEST},64}}", name)
+    ):
+        hint = (
+            f"Give INDEX/ and the digest, at least {SHORTEST_DIGEST} first digits of"
+            " it, or a ledger entry."
+        )
         raise RequestError(f"{text!r} is not the name of a set.", hint=hint)
     released = ReleasedIndex(index=index)
     top = f"{Channel.STAGING}/{index}/"
     keys = (key.removeprefix(top).split("/") for key in bucket.list(top))
-    staged = {parts[0] for parts in keys if parts[1:] == [WHEELS_JSON] and is_digest(parts[0])}
-    matches = [] if is_entry else [digest for digest in staged if digest.startswith(name)]
+    staged = {
+        parts[0] for parts in keys if parts[1:] == [WHEELS_JSON] and is_digest(parts[0])
+    }
+    matches = (
+        [] if is_entry else [digest for digest in staged if digest.startswith(name)]
+    )
     if len(matches) > 1:
-        raise RequestError(f"The digests of several sets of {index} start with {name}.", hint="Give more digits.")
+        raise RequestError(
+            f"The digests of several sets of {index} start with {name}.",
+            hint="Give more digits.",
+        )
     if not matches:
         head, entries = read_head(bucket, released)
-        matches = [entries.set(set_lookup.find_set(bucket, released, name, head.state, entries)).set_digest]
+        matches = [
+            entries.set(
+                set_lookup.find_set(bucket, released, name, head.state, entries)
+            ).set_digest
+        ]
     if matches[0] not in staged:
         hint = "Stage the set again with `ci_build stage`."
-        raise RequestError(f"{index}/{matches[0]} was released and is no longer staged.", hint=hint)
+        raise RequestError(
+            f"{index}/{matches[0]} was released and is no longer staged.", hint=hint
+        )
     return StagedSet(index=index, digest=matches[0])
 
 
 def staged_folders(
-    bucket: Bucket, index: str, *, days: float, keep: Collection[str] = (), now: Clock = utc_now
+    bucket: Bucket,
+    index: str,
+    *,
+    days: float,
+    keep: Collection[str] = (),
+    now: Clock = utc_now,
 ) -> tuple[StagedFolder, ...]:
     """Return the staged sets of an index, the least recently used first.
 
@@ -84,16 +107,25 @@ def staged_folders(
         if is_digest(digest):  # other objects are not staged sets, and stay
             names.setdefault(digest, []).append(name)
     for word in keep:
-        if len(word) < SHORTEST_DIGEST or not any(digest.startswith(word) for digest in names):
+        if len(word) < SHORTEST_DIGEST or not any(
+            digest.startswith(word) for digest in names
+        ):
             raise RequestError(
                 f"The index {index} has no staged set {word}.",
-                hint=f"Give {SHORTEST_DIGEST} digits of a digest that `ci_build staging list {index}` prints.",
+                hint=(
+                    f"Give {SHORTEST_DIGEST} digits of a digest that `ci_build staging"
+                    f" list {index}` prints."
+                ),
             )
     head, entries = read_head(bucket, ReleasedIndex(index=index))
-    pinned = {entries.set(number).set_digest: reason for number, reason in head.state.pinned.items()}
+    pinned = {
+        entries.set(number).set_digest: reason
+        for number, reason in head.state.pinned.items()
+    }
     folders = []
     for digest, held in names.items():
-        staged, used = StagedSet(index=index, digest=digest), _last_use(bucket, f"{top}{digest}/", held)
+        staged = StagedSet(index=index, digest=digest)
+        used = _last_use(bucket, f"{top}{digest}/", held)
         kept = ""
         if digest in pinned:
             kept = f"pinned: {pinned[digest]}"
@@ -101,22 +133,33 @@ def staged_folders(
             kept = "named by --keep"
         elif now() - used < timedelta(days=days):
             kept = f"used less than {days:g} days ago"
-        folders.append(StagedFolder(staged=staged, used=used, complete=WHEELS_JSON in held, kept=kept))
+        folders.append(
+            StagedFolder(
+                staged=staged, used=used, complete=WHEELS_JSON in held, kept=kept
+            )
+        )
     return tuple(sorted(folders, key=lambda folder: folder.used))
 
 
 def remove(bucket: Bucket, folders: Sequence[StagedFolder]) -> Mapping[StagedSet, int]:
     """Remove staged sets, and return the number of removed objects of each.
 
-    wheels.json goes first, so that no gate and no promotion uses a set that is incomplete. An interrupted removal is
-    completed by the next one. Released indexes have their own copies of all files. A set that was used since it was
-    listed stays.
+    wheels.json goes first, so that no gate and no promotion uses a set that is
+    incomplete. An interrupted removal is completed by the next one. Released indexes
+    have their own copies of all files. A set that was used since it was listed stays.
     """
     removed = {}
     for folder in folders:
         staged = folder.staged
-        keys = sorted(bucket.list(staged.root), key=lambda key: key != staged.file(WHEELS_JSON))
-        if _last_use(bucket, staged.root, [key.removeprefix(staged.root) for key in keys]) > folder.used:
+        keys = sorted(
+            bucket.list(staged.root), key=lambda key: key != staged.file(WHEELS_JSON)
+        )
+        if (
+            _last_use(
+                bucket, staged.root, [key.removeprefix(staged.root) for key in keys]
+            )
+            > folder.used
+        ):
             continue
         stored = map_concurrently(bucket.head, keys)
         for info in stored:
@@ -127,8 +170,19 @@ def remove(bucket: Bucket, folders: Sequence[StagedFolder]) -> Mapping[StagedSet
 
 
 def _last_use(bucket: Bucket, root: str, names: Sequence[str]) -> datetime:
-    """Return when a set was staged or gated last; for an interrupted upload or removal, the time of its newest file."""
-    dated = [name for name in names if name == WHEELS_JSON or name.startswith(f"{EVIDENCE_FOLDER}/")]
+    """Return when a set was staged or gated last.
+
+    For an interrupted upload or removal, the time of its newest file.
+    """
+    dated = [
+        name
+        for name in names
+        if name == WHEELS_JSON or name.startswith(f"{EVIDENCE_FOLDER}/")
+    ]
     keys = [root + name for name in (dated if WHEELS_JSON in names else names)]
-    times = (info.modified for info in map_concurrently(bucket.head, keys) if info is not None)
+    times = (
+        info.modified
+        for info in map_concurrently(bucket.head, keys)
+        if info is not None
+    )
     return max(times, default=_NEVER)  # removed meanwhile

@@ -1,7 +1,8 @@
 """Lint, types, import contracts and tests, by tier; every step runs even if one fails.
 
-The tier `newcomer` needs Python alone. `change` adds end-to-end tests, which run the newcomer tier on a bare machine,
-and one shard of `nightly`. Named files and tests run whatever their tier, without the other checks.
+The tier `newcomer` needs Python alone. `change` adds end-to-end tests, which run the
+newcomer tier on a bare machine, and one shard of `nightly`. Named files and tests run
+whatever their tier, without the other checks.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ CHECKS = {
 }
 SINGLE_PROCESS = {"-s", "--capture=no", "--pdb", "--trace", "--collect-only", "--co"}
 """pytest options that need the tests in one process."""
-USAGE = "python3 build/test [--tier TIER [--shard K/N]] [--list] [--jobs N] [--record] [PATH[::TEST] | pytest options]"
+USAGE = (
+    "python3 build/test [--tier TIER [--shard K/N]] [--list] [--jobs N] [--record]"
+    " [PATH[::TEST] | pytest options]"
+)
 SETTINGS = [f"--rootdir={ROOT}", f"--config-file={ROOT / 'pyproject.toml'}"]
 
 
@@ -49,7 +53,7 @@ class StepResult:
 
 
 class Checks:
-    """Checkers that run in the background, two at a time, mypy first, as soon as this object exists.
+    """Checkers that run in the background, two at a time, from creation on.
 
     Args:
         names: checkers to run.
@@ -60,17 +64,25 @@ class Checks:
         """Results that were printed."""
         self._running: dict[str, Future[StepResult]] = {}
         pool = ThreadPoolExecutor(max_workers=2)
-        environment = dict(os.environ)  # pytest, in this process, changes the variables while exec reads them
+        environment = dict(
+            os.environ
+        )  # pytest, in this process, changes the variables while exec reads them
         for name in sorted(names, key=lambda name: name != TYPES):
             self._running[name] = pool.submit(run_check, name, environment)
         pool.shutdown(wait=False)
 
     def show(self) -> None:
-        """Print the results, those of failed checkers with their output; wait for those that still run."""
+        """Print the results, those of failed checkers with their output.
+
+        Wait for those that still run.
+        """
         while self._running:
             name = next(iter(self._running))
             step = self._running.pop(name).result()
-            print(f"{step.name}: {'passed' if step.ok else 'FAILED'} in {step.seconds:.1f} s")
+            print(
+                f"{step.name}: {'passed' if step.ok else 'FAILED'} in"
+                f" {step.seconds:.1f} s"
+            )
             if not step.ok:
                 print(step.output)
             self.steps.append(step)
@@ -78,7 +90,7 @@ class Checks:
 
 
 class Summary:
-    """A pytest plugin that measures the files, and prints a table of all steps above pytest's closing line."""
+    """A pytest plugin that measures the files and prints a table of all steps."""
 
     def __init__(self, checks: Checks) -> None:
         self.checks = checks
@@ -117,11 +129,17 @@ class Summary:
         failed = {_folder(file) for file in self.failed}
         steps = [*self.checks.steps]
         for name in sorted({*folders, *failed}, reverse=True):
-            steps.append(StepResult(name=name, ok=name not in failed, seconds=folders[name]))
+            steps.append(
+                StepResult(name=name, ok=name not in failed, seconds=folders[name])
+            )
         table = Table("step", "result", "time")
         table.columns[2].justify = "right"
         for step in steps:
-            table.add_row(step.name, "passed" if step.ok else "[bold red]FAILED", f"{step.seconds:.1f} s")
+            table.add_row(
+                step.name,
+                "passed" if step.ok else "[bold red]FAILED",
+                f"{step.seconds:.1f} s",
+            )
         Console().print(table)
         print("Times of tests are sums over all workers.", flush=True)
 
@@ -149,16 +167,32 @@ def run_check(name: str, environment: Mapping[str, str]) -> StepResult:
     program, *arguments = CHECKS[name]
     argv = [str(Path(sys.prefix, "bin", program)), *arguments]
     done = subprocess.run(
-        argv, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        argv,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
     )
-    return StepResult(name=name, ok=done.returncode == 0, seconds=time.monotonic() - started, output=done.stdout)
+    return StepResult(
+        name=name,
+        ok=done.returncode == 0,
+        seconds=time.monotonic() - started,
+        output=done.stdout,
+    )
 
 
 def check_tiers() -> StepResult:
     """Check that each test file has one tier, and that no shard is above its limit."""
     started = time.monotonic()
     found = tiers.problems(TierTable.load(), tiers.test_files(), tiers.load_durations())
-    return StepResult(name="tiers", ok=not found, seconds=time.monotonic() - started, output="\n".join(found))
+    return StepResult(
+        name="tiers",
+        ok=not found,
+        seconds=time.monotonic() - started,
+        output="\n".join(found),
+    )
 
 
 def list_tests() -> int:
@@ -175,9 +209,14 @@ def list_tests() -> int:
         seconds = sum(durations.get(file, 0.0) for file in own)
         print(f"{tier}: {len(own)} files, {tests} tests, {seconds:.0f} s")
         for file in own:
-            print(f"  {file}: {counting.counts[file]} tests, {durations.get(file, 0.0):.1f} s")
+            print(
+                f"  {file}: {counting.counts[file]} tests,"
+                f" {durations.get(file, 0.0):.1f} s"
+            )
     nightly = [file for file in files if table.tier(file) == NIGHTLY]
-    for number, shard in enumerate(tiers.distribute(nightly, durations, table.shards, table.together), 1):
+    for number, shard in enumerate(
+        tiers.distribute(nightly, durations, table.shards, table.together), 1
+    ):
         seconds = sum(durations.get(file, 0.0) for file in shard)
         print(f"shard {number}/{table.shards}: {len(shard)} files, {seconds:.0f} s")
     return 0 if status == pytest.ExitCode.NO_TESTS_COLLECTED else int(status)
@@ -186,13 +225,16 @@ def list_tests() -> int:
 def compile_modules() -> None:
     """Collect all tests once; in a fresh clone, each worker would compile all modules."""
     argv = [sys.executable, "-m", "pytest", "--collect-only", "--quiet", *SETTINGS]
-    subprocess.run(argv, cwd=ROOT, capture_output=True, check=False)  # the workers report errors
+    subprocess.run(
+        argv, cwd=ROOT, capture_output=True, check=False
+    )  # the workers report errors
 
 
 def names_tests(words: Sequence[str]) -> bool:
     """Return whether words of the command line name test files, folders or tests.
 
-    A word without a slash may be the value of `-k`, and a folder elsewhere that of `--basetemp`.
+    A word without a slash may be the value of `-k`, and a folder elsewhere that of
+    `--basetemp`.
     """
     for word in words:
         if "::" in word or word.endswith(".py"):
@@ -203,13 +245,35 @@ def names_tests(words: Sequence[str]) -> bool:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the tier or the named tests; return 0 if all passed and, with CI=true, no test was skipped."""
-    parser = argparse.ArgumentParser(prog="test", usage=USAGE, description=__doc__, allow_abbrev=False)
-    parser.add_argument("--tier", choices=tiers.TIERS, help="tests to run (default: newcomer)")
-    parser.add_argument("--shard", type=Shard.parse, metavar="K/N", help="part of the nightly tier")
-    parser.add_argument("--list", action="store_true", help="print tiers, files and shards without running tests")
-    parser.add_argument("--jobs", type=int, metavar="N", help="number of tests at a time; 0 uses this process")
-    parser.add_argument("--record", action="store_true", help="write the measured seconds to tests/durations.json")
+    """Run the tier or the named tests.
+
+    Return 0 if all passed and, with CI=true, no test was skipped.
+    """
+    parser = argparse.ArgumentParser(
+        prog="test", usage=USAGE, description=__doc__, allow_abbrev=False
+    )
+    parser.add_argument(
+        "--tier", choices=tiers.TIERS, help="tests to run (default: newcomer)"
+    )
+    parser.add_argument(
+        "--shard", type=Shard.parse, metavar="K/N", help="part of the nightly tier"
+    )
+    parser.add_argument(
+        "--list",
+        action="store_true",
+        help="print tiers, files and shards without running tests",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="number of tests at a time; 0 uses this process",
+    )
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="write the measured seconds to tests/durations.json",
+    )
     parser.epilog = "--offline leaves out the tests that need the network."
     options, rest = parser.parse_known_args(argv)
 

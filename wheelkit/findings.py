@@ -1,6 +1,9 @@
-"""Kinds of findings on wheels, from `findings.toml`: code -> severity, title, remedy, whether the repair removes it.
+"""Kinds of findings on wheels, from `findings.toml`.
 
-Rules create findings with `finding(code, …)`, which adds the severity and the remedy of the code.
+Code -> severity, title, remedy, whether the repair removes it.
+
+Rules create findings with `finding(code, …)`, which adds the severity and the remedy of
+the code.
 """
 
 from __future__ import annotations
@@ -15,13 +18,20 @@ from pathlib import Path
 from core.model import Finding, Severity
 from core.versions import parse_package_name
 
-REPORT_PUBLISHED = "Report it to the wheel's project, or adopt another release; the set has the wheel as published."
+REPORT_PUBLISHED = (
+    "Report it to the wheel's project, or adopt another release; the set has the wheel"
+    " as published."
+)
 """Remedy for users of a wheel that this program neither builds nor repairs."""
 REPAIR_PUBLISHED = "Run `ci_build repair` on the wheel and adopt its result."
 _LINKING = (
-    "runpath-build-leftover", "runpath-build-machine", "runpath-outside", "runpath-excessive", "rpath-used",
+    "runpath-build-leftover",
+    "runpath-build-machine",
+    "runpath-outside",
+    "runpath-excessive",
+    "rpath-used",
     "symbols-not-stripped",
-)  # fmt: skip
+)
 """Findings that matter only to those who link the libraries."""
 
 
@@ -32,8 +42,8 @@ class FindingKind:
     Attributes:
         title: short title for tables.
         remedy: one line of advice to the builder of the wheel.
-        integrity: True if the finding means damaged or wrong bytes, which are errors also in wheels published by
-            others.
+        integrity: True if the finding means damaged or wrong bytes, which are errors
+            also in wheels published by others.
         repaired: True if the repair of a pjrt or plugin wheel removes the cause.
     """
 
@@ -47,21 +57,32 @@ class FindingKind:
 @functools.cache
 def finding_kinds() -> Mapping[str, FindingKind]:
     """Return the kinds of findings in `findings.toml` by code."""
-    tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    tables = tomllib.loads(
+        Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    )
     return {
         code: FindingKind(
-            severity=Severity.ERROR if group == "broken" else Severity(group), title=title, remedy=remedy,
-            integrity=group == "broken", repaired="repaired" in more,
+            severity=Severity.ERROR if group == "broken" else Severity(group),
+            title=title,
+            remedy=remedy,
+            integrity=group == "broken",
+            repaired="repaired" in more,
         )
         for group, rows in tables.items()
         for code, (title, remedy, *more) in rows.items()
-    }  # fmt: skip
+    }
 
 
 def finding(code: str, message: str, *, member: str = "") -> Finding:
     """Return a finding of a known kind; an unknown code raises KeyError."""
     rule = finding_kinds()[code]
-    return Finding(code=code, severity=rule.severity, message=message, remedy=rule.remedy, member=member)
+    return Finding(
+        code=code,
+        severity=rule.severity,
+        message=message,
+        remedy=rule.remedy,
+        member=member,
+    )
 
 
 def is_integrity(item: Finding) -> bool:
@@ -71,15 +92,17 @@ def is_integrity(item: Finding) -> bool:
 
 
 def as_published(items: Iterable[Finding], project: str) -> Iterator[Finding]:
-    """Yield the findings on a wheel published by others, with remedies for its users instead of its builder.
+    """Yield the findings on a wheel published by others, with remedies for its users.
 
-    Errors become warnings unless bytes are damaged or wrong. One note replaces the findings on search paths and symbol
-    tables of a wheel that `repair` never changes, such as jaxlib.
+    Errors become warnings unless bytes are damaged or wrong. One note replaces the
+    findings on search paths and symbol tables of a wheel that `repair` never changes,
+    such as jaxlib.
 
     Args:
         project: normalized name of the wheel's project.
     """
-    repairable, unchanged = parse_package_name(project) is not None, Counter[str]()
+    repairable = parse_package_name(project) is not None
+    unchanged = Counter[str]()
     for item in items:
         kind = finding_kinds().get(item.code)
         if item.severity is Severity.NOTE or is_integrity(item):
@@ -87,17 +110,31 @@ def as_published(items: Iterable[Finding], project: str) -> Iterator[Finding]:
         elif not repairable and item.code in _LINKING:
             unchanged[item.code] += 1
         else:
-            remedy = REPAIR_PUBLISHED if repairable and kind is not None and kind.repaired else REPORT_PUBLISHED
+            remedy = (
+                REPAIR_PUBLISHED
+                if repairable and kind is not None and kind.repaired
+                else REPORT_PUBLISHED
+            )
             yield replace(item, severity=Severity.WARNING, remedy=remedy)
     if unchanged:
-        counts = ", ".join(f"{code} ({number})" for code, number in sorted(unchanged.items()))
-        yield finding("published-unchanged", f"{project} is used as its project published it, with {counts}.")
+        counts = ", ".join(
+            f"{code} ({number})" for code, number in sorted(unchanged.items())
+        )
+        yield finding(
+            "published-unchanged",
+            f"{project} is used as its project published it, with {counts}.",
+        )
 
 
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Sort findings by severity, errors first, then by code; remove duplicates."""
     order = list(Severity)
-    return tuple(sorted(dict.fromkeys(findings), key=lambda item: (order.index(item.severity), item.code)))
+    return tuple(
+        sorted(
+            dict.fromkeys(findings),
+            key=lambda item: (order.index(item.severity), item.code),
+        )
+    )
 
 
 def some(names: Sequence[str], limit: int = 4) -> str:

@@ -1,9 +1,12 @@
-"""Wheels of kernel modules: code objects in one folder per target, libraries that launch the code, and a manifest.
+"""Wheels of kernel modules.
 
-Layout: `jax_aiter/_kernels/lib/lib<module>.so`; `jax_aiter/_kernels/hsa/<gfx>[/<variant>]/<module>/*.co` with tables
-(`*.csv`) from which launchers choose a kernel, and AITER's measurements in its folder `tuned`; and
-`jax_aiter/_kernels/manifest.json` with the digest of each file.
-`kernels/recipe.py` writes the manifest.
+Code objects in one folder per target, libraries that launch the code, and a manifest.
+
+Layout: `jax_aiter/_kernels/lib/lib<module>.so`;
+`jax_aiter/_kernels/hsa/<gfx>[/<variant>]/<module>/*.co` with tables (`*.csv`) from
+which launchers choose a kernel, and AITER's measurements in its folder `tuned`; and
+`jax_aiter/_kernels/manifest.json` with the digest of each file. `kernels/recipe.py`
+writes the manifest.
 """
 
 from __future__ import annotations
@@ -20,7 +23,12 @@ from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.record import RecordEntry
 from wheelkit.findings import finding
 from wheelkit.gpu.code_check import check_code
-from wheelkit.gpu.code_object import HEAD_SIZE, code_object_problem, is_code_object, mach_of
+from wheelkit.gpu.code_object import (
+    HEAD_SIZE,
+    code_object_problem,
+    is_code_object,
+    mach_of,
+)
 
 MANIFEST = "jax_aiter/_kernels/manifest.json"
 _ROOT = "jax_aiter/_kernels"
@@ -39,7 +47,8 @@ class PackagedModule:
         sha256: SHA-256 of the library.
         symbols: symbols of the FFI handlers that the library exports.
         objects: target -> path of a code object or table inside the wheel -> SHA-256.
-        instances: regular expression that selected the generated kernels by name; empty if all were built.
+        instances: regular expression that selected the generated kernels by name; empty
+            if all were built.
     """
 
     name: str
@@ -82,7 +91,9 @@ def read_manifest(archive: WheelArchive) -> KernelManifest:
         if body["schema"] != _SCHEMA:
             raise ValueError(f"unsupported schema {body['schema']!r}")
         modules = tuple(_module(name, entry) for name, entry in body["modules"].items())
-        if set(body["load_order"]) != set(body["modules"]) or len(body["load_order"]) != len(modules):
+        if set(body["load_order"]) != set(body["modules"]) or len(
+            body["load_order"]
+        ) != len(modules):
             raise ValueError("load_order does not list every module exactly once")
         return KernelManifest(
             version=str(body["version"]),
@@ -91,7 +102,9 @@ def read_manifest(archive: WheelArchive) -> KernelManifest:
             missing=tuple(map(str, body.get("partial", ()))),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ArchiveError(f"Cannot read {MANIFEST} of {archive.name}: {error!r}.") from error
+        raise ArchiveError(
+            f"Cannot read {MANIFEST} of {archive.name}: {error!r}."
+        ) from error
 
 
 def _module(name: str, entry: Mapping[str, Any]) -> PackagedModule:
@@ -112,7 +125,7 @@ def _module(name: str, entry: Mapping[str, Any]) -> PackagedModule:
 
 
 def code_objects(archive: WheelArchive) -> tuple[str, ...]:
-    """Return the names of the members that are plain AMDGPU code objects, not fat binaries inside a library."""
+    """Return the names of the members that are plain AMDGPU code objects."""
     names = []
     for member in archive.members:
         if member.name.endswith(".co"):
@@ -126,9 +139,15 @@ def code_objects(archive: WheelArchive) -> tuple[str, ...]:
 
 
 def member_infos(
-    archive: WheelArchive, names: Iterable[str], record: Mapping[str, RecordEntry], machs: Mapping[str, int]
+    archive: WheelArchive,
+    names: Iterable[str],
+    record: Mapping[str, RecordEntry],
+    machs: Mapping[str, int],
 ) -> tuple[MemberInfo, ...]:
-    """Return the `wheels.json` entries of code objects; the target of each entry is read from the object's header."""
+    """Return the `wheels.json` entries of code objects.
+
+    The target of each entry is read from the object's header.
+    """
     infos = []
     for name in names:
         head = next(iter(archive.chunks(name)), b"")
@@ -146,20 +165,26 @@ def member_infos(
 
 
 def target_of(head: bytes, machs: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the processor whose number is in a code object's header; empty if the number is unknown."""
+    """Return the processor whose number is in a code object's header.
+
+    Empty if the number is unknown.
+    """
     processors = [name for name, mach in machs.items() if mach == mach_of(head)]
     return tuple(processors[:1])
 
 
 def check_kernel_wheel(
-    archive: WheelArchive, machs: Mapping[str, int], exported: Mapping[str, Iterable[str]]
+    archive: WheelArchive,
+    machs: Mapping[str, int],
+    exported: Mapping[str, Iterable[str]],
 ) -> tuple[Finding, ...]:
     """Check the kernel modules of a wheel.
 
     Args:
         archive: the wheel.
         machs: processor -> EF_AMDGPU_MACH value; empty skips the comparison.
-        exported: path of each readable library inside the wheel -> its exported symbols.
+        exported: path of each readable library inside the wheel -> its exported
+            symbols.
     """
     try:
         manifest = read_manifest(archive)
@@ -169,19 +194,33 @@ def check_kernel_wheel(
 
 
 def _findings(
-    archive: WheelArchive, manifest: KernelManifest, machs: Mapping[str, int], exported: Mapping[str, Iterable[str]]
+    archive: WheelArchive,
+    manifest: KernelManifest,
+    machs: Mapping[str, int],
+    exported: Mapping[str, Iterable[str]],
 ) -> Iterator[Finding]:
     if manifest.version != archive.name.version:
-        text = f"the manifest has version {manifest.version}, but the wheel has version {archive.name.version}."
+        text = (
+            f"the manifest has version {manifest.version}, but the wheel has version"
+            f" {archive.name.version}."
+        )
         yield finding("kernels-manifest-untrue", text, member=MANIFEST)
     if not manifest.modules:
-        yield finding("kernels-missing", "the manifest lists no kernel module.", member=MANIFEST)
+        yield finding(
+            "kernels-missing", "the manifest lists no kernel module.", member=MANIFEST
+        )
     if manifest.missing:
-        text = f"the wheel was built without {', '.join(manifest.missing)} (--allow-partial)."
+        text = (
+            f"the wheel was built without {', '.join(manifest.missing)}"
+            " (--allow-partial)."
+        )
         yield finding("kernels-partial", text, member=MANIFEST)
     for module in manifest.modules:
         if module.instances:
-            text = f"module {module.name} has only the kernels whose names match {module.instances!r}."
+            text = (
+                f"module {module.name} has only the kernels whose names match"
+                f" {module.instances!r}."
+            )
             yield finding("kernels-partial", text, member=MANIFEST)
     listed: dict[str, str] = {}
     for module in manifest.modules:
@@ -192,7 +231,10 @@ def _findings(
         if module.library in exported:
             lost = sorted(set(module.symbols) - set(exported[module.library]))
             if lost:
-                text = f"the library of module {module.name} does not export the handlers {', '.join(lost)}."
+                text = (
+                    f"the library of module {module.name} does not export the handlers"
+                    f" {', '.join(lost)}."
+                )
                 yield finding("handler-missing", text, member=module.library)
     yield from _untrue(archive, listed)
     for name in code_objects(archive):
@@ -202,38 +244,69 @@ def _findings(
 
 
 def check_target(manifest: KernelManifest, gfx: str) -> Iterator[Finding]:
-    """Check that each co-launcher or portable module that lists a target has a code object for this target."""
+    """Check that each co-launcher or portable module has code for its listed targets."""
     for module in manifest.modules:
         coded = any(path.endswith(".co") for path in module.objects.get(gfx, ()))
-        if gfx in module.targets and not coded and module.kind in ("co-launcher", "portable"):
-            yield finding("target-missing", f"{module.name} has no code object for {gfx}.", member=module.library)
+        if (
+            gfx in module.targets
+            and not coded
+            and module.kind in ("co-launcher", "portable")
+        ):
+            yield finding(
+                "target-missing",
+                f"{module.name} has no code object for {gfx}.",
+                member=module.library,
+            )
 
 
-def _misplaced(module: PackagedModule, gfx: str, files: Mapping[str, str]) -> Iterator[Finding]:
+def _misplaced(
+    module: PackagedModule, gfx: str, files: Mapping[str, str]
+) -> Iterator[Finding]:
     for path in files:
         place = _OBJECT.fullmatch(path)
         if place is None or (place["gfx"], place["module"]) != (gfx, module.name):
-            text = f"the manifest lists the file for module {module.name} on {gfx}, but the file is in another folder."
+            text = (
+                f"the manifest lists the file for module {module.name} on {gfx}, but"
+                " the file is in another folder."
+            )
             yield finding("kernels-manifest-untrue", text, member=path)
 
 
 def _untrue(archive: WheelArchive, listed: Mapping[str, str]) -> Iterator[Finding]:
     """Yield findings on differences between the manifest and the files."""
-    present = {m.name for m in archive.members if m.name.startswith(f"{_ROOT}/") and m.name != MANIFEST}
+    present = {
+        m.name
+        for m in archive.members
+        if m.name.startswith(f"{_ROOT}/") and m.name != MANIFEST
+    }
     for name in sorted(listed.keys() - present):
-        yield finding("kernels-missing", "the manifest lists the file, but the wheel lacks it.", member=name)
+        yield finding(
+            "kernels-missing",
+            "the manifest lists the file, but the wheel lacks it.",
+            member=name,
+        )
     for name in sorted(present - listed.keys()):
-        yield finding("kernels-manifest-untrue", "the manifest does not list the file.", member=name)
+        yield finding(
+            "kernels-manifest-untrue",
+            "the manifest does not list the file.",
+            member=name,
+        )
     for name in sorted(present & listed.keys()):
         try:
             digest = archive.digest(name)
         except ArchiveError:
             continue  # the check of RECORD reports the damage
         if digest != listed[name]:
-            yield finding("kernels-manifest-untrue", f"the manifest lists another sha256: {listed[name]}.", member=name)
+            yield finding(
+                "kernels-manifest-untrue",
+                f"the manifest lists another sha256: {listed[name]}.",
+                member=name,
+            )
 
 
-def _wrong_code(archive: WheelArchive, name: str, machs: Mapping[str, int]) -> Iterator[Finding]:
+def _wrong_code(
+    archive: WheelArchive, name: str, machs: Mapping[str, int]
+) -> Iterator[Finding]:
     """Check that a code object is whole, matches the target of its folder and has kernels."""
     place = _OBJECT.fullmatch(name)
     try:
@@ -241,12 +314,28 @@ def _wrong_code(archive: WheelArchive, name: str, machs: Mapping[str, int]) -> I
     except ArchiveError as error:
         yield finding("code-object-wrong", error.message, member=name)
         return
-    target = GfxTarget.parse(place["gfx"]) if place else GfxTarget(processor=next(iter(target_of(data, machs)), ""))
-    if place and machs and (clause := code_object_problem(data[:HEAD_SIZE], target, machs)):
-        yield finding("code-object-wrong", f"the file in the folder of {place['gfx']} {clause}.", member=name)
+    target = (
+        GfxTarget.parse(place["gfx"])
+        if place
+        else GfxTarget(processor=next(iter(target_of(data, machs)), ""))
+    )
+    if (
+        place
+        and machs
+        and (clause := code_object_problem(data[:HEAD_SIZE], target, machs))
+    ):
+        yield finding(
+            "code-object-wrong",
+            f"the file in the folder of {place['gfx']} {clause}.",
+            member=name,
+        )
         return
     check = check_code(data, target)
-    for kind, text in {problem.code: problem.text for problem in reversed(check.problems)}.items():
+    for kind, text in {
+        problem.code: problem.text for problem in reversed(check.problems)
+    }.items():
         yield finding(kind, f"the code object {text}.", member=name)
     if not (check.kernels or check.problems):
-        yield finding("code-object-wrong", "the code object has no kernels.", member=name)
+        yield finding(
+            "code-object-wrong", "the code object has no kernels.", member=name
+        )

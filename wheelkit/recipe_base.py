@@ -1,4 +1,7 @@
-"""Common parts of the pjrt and plugin recipes: build information, supported Pythons, payload files."""
+"""Common parts of the pjrt and plugin recipes.
+
+Build information, supported Pythons, payload files.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ from wheelkit.repair.plan import RepairPlan
 RECIPE = "recipe"
 """Field of `build_info.json` with the `recipe_digest`."""
 _FORMAT = 1
-"""Version of what recipes write for the same payload and tables; a change of texts or fields needs another number."""
+"""Version of what recipes write for the same payload and tables.
+
+A change of texts or fields needs another number.
+"""
 _LICENSE = Path(__file__).parents[1] / "LICENSE"
 _OLDEST_PYTHON = ((Version("0.11"), ">=3.12"), (Version("0"), ">=3.11"))
 """First JAX release of a range -> Requires-Python of the range; newest range first."""
@@ -35,7 +41,9 @@ def repair_plan(
     payload: Path,
     sources: Mapping[str, str] | None = None,
 ) -> RepairPlan:
-    """Return the repair plan of a wheel: exact targets, documented RUNPATH, exact pins, correct metadata.
+    """Return the repair plan of a wheel.
+
+    Exact targets, documented RUNPATH, exact pins, correct metadata.
 
     Args:
         version: version of the wheel, from `versions.wheel_version`.
@@ -52,7 +60,9 @@ def repair_plan(
         version=version,
         targets=request.targets,
         covers=targets.covers(),
-        rocm_version=Version(str(rocm)).base_version,  # drops the pre-release part: 7.10.0a20251120 -> 7.10.0
+        rocm_version=Version(
+            str(rocm)
+        ).base_version,  # drops the pre-release part: 7.10.0a20251120 -> 7.10.0
         strip=request.strip,
         runpath={f"{folder}/*.so": layouts.runpath(kind, request.targets)},
         hip_soname=layouts.hip_soname(rocm),
@@ -63,27 +73,38 @@ def repair_plan(
         requires_dist=versions.pins(kind, version, major=rocm.major),
         license_text=license_text(),
         files=payload_files(payload, folder, version),
-        build_info=build_info(kind, request, version, sources) | {RECIPE: recipe_digest(payload)},
+        build_info=build_info(kind, request, version, sources)
+        | {RECIPE: recipe_digest(payload)},
         build_info_path=f"{folder}/build_info.json",
         allowed_sonames=layouts.allowed_sonames(rocm),
     )
 
 
 def build_info(
-    kind: versions.Kind, request: BuildRequest, version: str, sources: Mapping[str, str] | None = None
+    kind: versions.Kind,
+    request: BuildRequest,
+    version: str,
+    sources: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the fields of `build_info.json` that the request determines.
 
-    `repair_plan` adds `recipe`, the repair adds `compression` and `members`, and the build driver adds `inputs` and
-    `tools`. The loader in `pjrt/payload` reads the file; `build_info.py` in the wheel documents the fields.
+    `repair_plan` adds `recipe`, the repair adds `compression` and `members`, and the
+    build driver adds `inputs` and `tools`. The loader in `pjrt/payload` reads the file;
+    `build_info.py` in the wheel documents the fields.
     """
     return {
         "version": version,
         "jax_version": Version(request.jax_version).base_version,
         "rocm_version": str(request.rocm_version),
         "requires_jaxlib": versions.jaxlib_requirement(version).removeprefix("jaxlib"),
-        "requested_targets": None if request.targets is None else [str(target) for target in request.targets],
-        "covers": {name: list(processors) for name, processors in targets.covers().items()},
+        "requested_targets": (
+            None
+            if request.targets is None
+            else [str(target) for target in request.targets]
+        ),
+        "covers": {
+            name: list(processors) for name, processors in targets.covers().items()
+        },
         "xla_targets": list(targets.lists()["compiler-supported"]),
         "families": list(layouts.family_packages(request.targets)),
         "rocm_sonames": sorted(layouts.allowed_sonames(request.rocm_version)),
@@ -94,13 +115,25 @@ def build_info(
 
 
 def recipe_digest(payload: Path) -> str:
-    """Return the SHA-256 of what determines the texts of a wheel besides its request: payload, licence and tables.
+    """Return the SHA-256 of what determines the texts of a wheel besides its request.
 
-    The gate `inspection` compares wheels with the same digest with what their recipe writes.
+    Payload, licence and tables.
+
+    The gate `inspection` compares wheels with the same digest with what their recipe
+    writes.
     """
-    files = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(payload.glob("*.py"))}
+    files = {
+        file.name: hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(payload.glob("*.py"))
+    }
     licence = hashlib.sha256(license_text()).hexdigest()
-    parts = [_FORMAT, files, licence, to_json(targets.load_table()), to_json(layouts.load_layouts())]
+    parts = [
+        _FORMAT,
+        files,
+        licence,
+        to_json(targets.load_table()),
+        to_json(layouts.load_layouts()),
+    ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -111,8 +144,12 @@ def requires_python(jax_version: str) -> str:
 
 
 def content(request: BuildRequest, *, rocm: bool = True) -> str:
-    """Return the targets as text for METADATA's Summary, after the ROCm version if the wheel depends on it."""
-    held = "all targets of the build" if request.targets is None else ", ".join(map(str, request.targets))
+    """Return the targets as text for the Summary, after the ROCm version if needed."""
+    held = (
+        "all targets of the build"
+        if request.targets is None
+        else ", ".join(map(str, request.targets))
+    )
     return f"ROCm {request.rocm_version}; {held}" if rocm else held
 
 
@@ -120,11 +157,17 @@ def payload_files(folder: Path, package: str, version: str) -> dict[str, bytes]:
     """Return the Python files of a wheel.
 
     Returns:
-        Path inside the wheel -> content. `version.py`, which jaxlib reads, is generated; inspections compare the
-        version in it with METADATA.
+        Path inside the wheel -> content. `version.py`, which jaxlib reads, is
+        generated; inspections compare the version in it with METADATA.
     """
-    stamp = f'"""The version of this wheel."""\n\n_release_version: str = {version!r}\n__version__ = _release_version\n'
-    sources = {f"{package}/{file.name}": file.read_bytes() for file in sorted(folder.glob("*.py"))}
+    stamp = (
+        '"""The version of this wheel."""\n\n_release_version: str ='
+        f" {version!r}\n__version__ = _release_version\n"
+    )
+    sources = {
+        f"{package}/{file.name}": file.read_bytes()
+        for file in sorted(folder.glob("*.py"))
+    }
     return sources | {f"{package}/version.py": stamp.encode()}
 
 

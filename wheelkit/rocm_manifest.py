@@ -1,9 +1,12 @@
-"""Manifest of the symbols that the shared libraries of one ROCm export: soname -> symbol -> versions.
+"""Manifest of the symbols that the shared libraries of one ROCm export.
 
-A wheel set contains the manifest as JSON that is easy to review and compare: symbol names are sorted, one per line, and
-grouped by version. Versions are written as linkers write them: `@@hip_4.2` is the default version of its symbols,
-`@hip_4.0` is a version that only old programs use, and the empty string stands for symbols without a version (LSB,
-"Symbol Versioning").
+Soname -> symbol -> versions.
+
+A wheel set contains the manifest as JSON that is easy to review and compare: symbol
+names are sorted, one per line, and grouped by version. Versions are written as linkers
+write them: `@@hip_4.2` is the default version of its symbols, `@hip_4.0` is a version
+that only old programs use, and the empty string stands for symbols without a version
+(LSB, "Symbol Versioning").
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ ROCM_MANIFEST = "rocm-manifest.json"
 """Name of the manifest's file in a wheel set."""
 
 _PYTHON = re.compile(r"_?Py[A-Z_]\w*")
-"""Names of CPython's C API (Python documentation, "API and ABI Versioning"), provided by the interpreter."""
+"""Names of CPython's C API, provided by the interpreter."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,9 +41,10 @@ class RocmLibrary:
 
     Attributes:
         soname: value of DT_SONAME.
-        path: path below the root of the ROCm tree, ending in the soname, such as lib/libamdhip64.so.7.
-        symbols: exported symbol -> its versions, default version first; "" means no version. Symbols of the C++
-            standard library are omitted.
+        path: path below the root of the ROCm tree, ending in the soname, such as
+            lib/libamdhip64.so.7.
+        symbols: exported symbol -> its versions, default version first; "" means no
+            version. Symbols of the C++ standard library are omitted.
         needed: DT_NEEDED sonames in order.
         runpath: entries of DT_RUNPATH, or of DT_RPATH if there is no RUNPATH.
         size: size of the file in bytes; 0 if no file was read.
@@ -64,7 +68,8 @@ class RocmManifest:
 
     Attributes:
         libraries: libraries by soname.
-        weak: True if the manifest was derived from the needs of wheels; a weak manifest proves nothing about a ROCm.
+        weak: True if the manifest was derived from the needs of wheels; a weak manifest
+            proves nothing about a ROCm.
     """
 
     rocm_version: str
@@ -78,7 +83,10 @@ def dump_manifest(manifest: RocmManifest) -> bytes:
         "schema": SCHEMA_VERSION,
         "rocm_version": manifest.rocm_version,
         "weak": manifest.weak,
-        "libraries": {name: _library_body(library) for name, library in sorted(manifest.libraries.items())},
+        "libraries": {
+            name: _library_body(library)
+            for name, library in sorted(manifest.libraries.items())
+        },
     }
     return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()
 
@@ -93,11 +101,19 @@ def load_manifest(data: bytes) -> RocmManifest:
         body = json.loads(data)
         if body["schema"] != SCHEMA_VERSION:
             raise InputError(
-                f"The ROCm manifest has schema {body['schema']!r}; only {SCHEMA_VERSION} is supported.",
+                f"The ROCm manifest has schema {body['schema']!r}; only"
+                f" {SCHEMA_VERSION} is supported.",
                 hint="Generate the manifest again with `ci_build rocm manifest`.",
             )
-        libraries = {str(soname): _library(str(soname), row) for soname, row in body["libraries"].items()}
-        return RocmManifest(rocm_version=str(body["rocm_version"]), weak=bool(body["weak"]), libraries=libraries)
+        libraries = {
+            str(soname): _library(str(soname), row)
+            for soname, row in body["libraries"].items()
+        }
+        return RocmManifest(
+            rocm_version=str(body["rocm_version"]),
+            weak=bool(body["weak"]),
+            libraries=libraries,
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
             f"Cannot read the ROCm manifest: {error!r}.",
@@ -109,19 +125,23 @@ def load_manifest(data: bytes) -> RocmManifest:
 def shipped_manifest(rocm: RocmVersion) -> RocmManifest | None:
     """Return the reviewed manifest of a ROCm release in `rocm_manifests`; None for other releases.
 
-    It has the symbols that the wheels published for the release need, and no other symbols of the release.
+    It has the symbols that the wheels published for the release need, and no other
+    symbols of the release.
     """
     major, minor = Version(str(rocm)).release[:2]
     path = Path(__file__).with_name("rocm_manifests") / f"{major}.{minor}.json"
     return load_manifest(path.read_bytes()) if path.exists() else None
 
 
-def from_needs(elfs: Iterable[Elf], rocm_version: str, rocm_sonames: Collection[str]) -> RocmManifest:
-    """Return a weak manifest of exactly the ROCm libraries and symbols that the given libraries need.
+def from_needs(
+    elfs: Iterable[Elf], rocm_version: str, rocm_sonames: Collection[str]
+) -> RocmManifest:
+    """Return a weak manifest of exactly the ROCm symbols that the libraries need.
 
-    A symbol reference without a version does not name the library that provides the symbol. The symbol is assigned to
-    the needed library whose name is part of the symbol's name, else to the first needed ROCm library. The loader itself
-    searches all needed libraries.
+    A symbol reference without a version does not name the library that provides the
+    symbol. The symbol is assigned to the needed library whose name is part of the
+    symbol's name, else to the first needed ROCm library. The loader itself searches all
+    needed libraries.
 
     Args:
         rocm_sonames: sonames of ROCm libraries; all other needed libraries are ignored.
@@ -136,17 +156,31 @@ def from_needs(elfs: Iterable[Elf], rocm_version: str, rocm_sonames: Collection[
         for symbol in elf.undefined:
             if symbol.library is not None:
                 if symbol.library in rocm_sonames:
-                    versions = symbols.setdefault(symbol.library, {}).setdefault(symbol.name, set())
+                    versions = symbols.setdefault(symbol.library, {}).setdefault(
+                        symbol.name, set()
+                    )
                     versions.add(symbol.version or "")
-            elif needed and symbol.bind != "WEAK" and symbol.name not in own and not is_foreign(symbol.name):
-                named = [soname for soname in needed if _stem(soname) in symbol.name.lower()]
-                owner = max(named, key=lambda soname: len(_stem(soname)), default=needed[0])
+            elif (
+                needed
+                and symbol.bind != "WEAK"
+                and symbol.name not in own
+                and not is_foreign(symbol.name)
+            ):
+                named = [
+                    soname for soname in needed if _stem(soname) in symbol.name.lower()
+                ]
+                owner = max(
+                    named, key=lambda soname: len(_stem(soname)), default=needed[0]
+                )
                 symbols[owner].setdefault(symbol.name, set()).add("")
     libraries = {
         soname: RocmLibrary(
             soname=soname,
             path=f"lib/{soname}",
-            symbols={name: tuple(sorted(versions)) for name, versions in sorted(versions_of.items())},
+            symbols={
+                name: tuple(sorted(versions))
+                for name, versions in sorted(versions_of.items())
+            },
         )
         for soname, versions_of in sorted(symbols.items())
     }
@@ -154,21 +188,31 @@ def from_needs(elfs: Iterable[Elf], rocm_version: str, rocm_sonames: Collection[
 
 
 def is_foreign(symbol: str) -> bool:
-    """Return whether a symbol belongs to the interpreter or the C++ standard library rather than to ROCm."""
+    """Return whether a symbol belongs to Python or the C++ library rather than to ROCm."""
     return _PYTHON.fullmatch(symbol) is not None or libstdcxx.is_standard(symbol)
 
 
 def _stem(soname: str) -> str:
-    """Return the text that a library's function names usually contain: librocblas.so.5 -> rocblas."""
+    """Return the text that a library's function names usually contain.
+
+    Librocblas.so.5 -> rocblas.
+    """
     stem = soname.removeprefix("lib").partition(".so")[0].lower()
-    return {"rccl": "nccl", "rocm_smi64": "rsmi", "amdhip64": "hip", "hsa-runtime64": "hsa"}.get(stem, stem)
+    return {
+        "rccl": "nccl",
+        "rocm_smi64": "rsmi",
+        "amdhip64": "hip",
+        "hsa-runtime64": "hsa",
+    }.get(stem, stem)
 
 
 def _library_body(library: RocmLibrary) -> dict[str, Any]:
     groups: dict[str, list[str]] = {}
     for name, versions in sorted(library.symbols.items()):
         for position, version in enumerate(versions):
-            groups.setdefault(f"@{'' if position else '@'}{version}" if version else "", []).append(name)
+            groups.setdefault(
+                f"@{'' if position else '@'}{version}" if version else "", []
+            ).append(name)
     return {
         "path": library.path,
         "size": library.size,
@@ -182,7 +226,9 @@ def _library_body(library: RocmLibrary) -> dict[str, Any]:
 
 def _library(soname: str, body: Mapping[str, Any]) -> RocmLibrary:
     symbols: dict[str, list[str]] = {}
-    for key, names in sorted(body["symbols"].items(), key=lambda group: not str(group[0]).startswith("@@")):
+    for key, names in sorted(
+        body["symbols"].items(), key=lambda group: not str(group[0]).startswith("@@")
+    ):
         version = str(key).removeprefix("@").removeprefix("@")
         for name in names:
             symbols.setdefault(str(name), []).append(version)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kernels.assemble import CompilerLocation
 
 _TOGETHER = (Effect.RESOLVE, Effect.FETCH)
-"""Effects whose steps for all Pythons run at the same time, since pip does the work in processes of its own."""
+"""Effects whose steps for all Pythons run at the same time, in processes of pip."""
 _MOST_STEPS = 2
 
 
@@ -67,13 +67,27 @@ def up_to_date(plan: BuildPlan, out: Path) -> BuildResult | None:
     except WheelSetError:
         return None
     same = wheel_set.request == plan.record() and wheel_set.tools == tool_versions()
-    if not same or wheelset.check_files(out, wheel_set) or not all(map(_is_unchanged, wheel_set.inputs)):
+    if (
+        not same
+        or wheelset.check_files(out, wheel_set)
+        or not all(map(_is_unchanged, wheel_set.inputs))
+    ):
         return None
-    return BuildResult(wheel_set=wheel_set, folder=out, up_to_date=True, seconds={}, findings={}, saved={})
+    return BuildResult(
+        wheel_set=wheel_set,
+        folder=out,
+        up_to_date=True,
+        seconds={},
+        findings={},
+        saved={},
+    )
 
 
 def _is_unchanged(item: InputFile) -> bool:
-    """Return whether an input from a folder of `--find-links` is still the same; versions in an index never change."""
+    """Return whether an input from a folder of `--find-links` is still the same.
+
+    Versions in an index never change.
+    """
     if not item.url.startswith("file:"):
         return True
     path = Path(unquote(urlsplit(item.url).path))
@@ -97,7 +111,8 @@ def execute(
 
     Args:
         builder: builder of native wheels from source; None for published wheels.
-        compilers: ROCm compilers for the kernels; None uses compilers from the package index.
+        compilers: ROCm compilers for the kernels; None uses compilers from the package
+            index.
         cluster: machines that compile the kernels; None for this machine.
 
     Raises:
@@ -106,7 +121,12 @@ def execute(
     """
     out = out.absolute()
     with locked(out):
-        return up_to_date(plan, out) or _Run(plan, out, cache, runner, progress, builder, compilers, cluster).run()
+        return (
+            up_to_date(plan, out)
+            or _Run(
+                plan, out, cache, runner, progress, builder, compilers, cluster
+            ).run()
+        )
 
 
 class _Run:
@@ -123,12 +143,27 @@ class _Run:
         compilers: CompilerLocation | None = None,
         cluster: ClusterRequest | None = None,
     ) -> None:
-        self.builder, self.compilers, self.cluster = builder, compilers, cluster
-        self.plan, self.out, self.runner, self.progress = plan, out, runner, progress
-        self.cache, self.inputs = cache, InputStore(cache / "inputs")
-        self.wheels = WheelMaker(plan.request, self.inputs, StepStore(cache / "steps"), tool_versions(), progress)
-        # In the order of the request: files of the set depend on it, and the resolutions end in any order.
-        self.resolved: dict[str, tuple[Resolved, ...]] = dict.fromkeys(plan.request.python_versions, ())
+        self.builder = builder
+        self.compilers = compilers
+        self.cluster = cluster
+        self.plan = plan
+        self.out = out
+        self.runner = runner
+        self.progress = progress
+        self.cache = cache
+        self.inputs = InputStore(cache / "inputs")
+        self.wheels = WheelMaker(
+            plan.request,
+            self.inputs,
+            StepStore(cache / "steps"),
+            tool_versions(),
+            progress,
+        )
+        # In the order of the request: files of the set depend on it, and the
+        # resolutions end in any order.
+        self.resolved: dict[str, tuple[Resolved, ...]] = dict.fromkeys(
+            plan.request.python_versions, ()
+        )
         self.built: dict[tuple[str, str], Resolved] = {}
         self.sources: list[InputFile] = []
         self.recipes: dict[str, RepairPlan] = {}
@@ -140,7 +175,12 @@ class _Run:
         for name in ("inputs", "steps"):
             ContentStore(self.cache / name).sweep()
         steps = [step for stage in self.plan.stages for step in stage.steps]
-        self.progress.plan([_fetching(step) if step.effect is Effect.FETCH else step.what for step in steps])
+        self.progress.plan(
+            [
+                _fetching(step) if step.effect is Effect.FETCH else step.what
+                for step in steps
+            ]
+        )
         with self.used:
             for effect, turn in itertools.groupby(steps, key=lambda step: step.effect):
                 if effect in _TOGETHER:
@@ -163,7 +203,9 @@ class _Run:
         calls = EndableCalls()
         with ThreadPoolExecutor(_MOST_STEPS, thread_name_prefix="build-step") as pool:
             try:
-                for future in as_completed([pool.submit(calls.run, self._do, step) for step in steps]):
+                for future in as_completed(
+                    [pool.submit(calls.run, self._do, step) for step in steps]
+                ):
                     future.result()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -184,27 +226,39 @@ class _Run:
             case Effect.BUILD:
                 assert self.builder is not None
                 assert step.build is not None
-                self.built[step.project, step.python] = built = self.builder.build(step.build, self.inputs)
+                self.built[step.project, step.python] = built = self.builder.build(
+                    step.build, self.inputs
+                )
                 self._use(self.inputs.folder(built.sha256))
             case Effect.KERNELS:
                 self._build_kernels(step)
             case Effect.REPAIR | Effect.TAKE | Effect.RETAG:
                 recipe = self.recipes.get(step.project, step.recipe)
-                self.done.append(done := self.wheels.make(step, recipe, self._input(step)))
+                self.done.append(
+                    done := self.wheels.make(step, recipe, self._input(step))
+                )
                 self._use(done.folder)
             case Effect.WRITE:
                 self.progress.step(step.what)
 
     def _use(self, folder: Path) -> None:
-        """Keep an entry of the cache from `cache gc` until the end of the run; a later step may take hours."""
+        """Keep an entry of the cache from `cache gc` until the end of the run.
+
+        A later step may take hours.
+        """
         self.used.enter_context(lock_in_use(folder))
 
     def _resolve(self, python: str) -> tuple[Resolved, ...]:
-        return resolve(self.plan.request, python, self.runner, self.inputs.log(f"resolve-{python}"))
+        return resolve(
+            self.plan.request, python, self.runner, self.inputs.log(f"resolve-{python}")
+        )
 
     def _build_kernels(self, step: Step) -> None:
         """Build the kernels; the packed wheel is the input of the next step."""
-        from kernels import assemble, recipe  # Start-up time: only sets with kernels need them.
+        from kernels import (
+            assemble,
+            recipe,
+        )  # Start-up time: only sets with kernels need them.
 
         request = self.plan.request
         version = recipe.wheel_version(request)
@@ -213,12 +267,24 @@ class _Run:
         targets = [GfxTarget.parse(target) for target in held]
         place = self.compilers or assemble.THIS_MACHINE
         job = assemble.prepare(
-            request, targets, cache=self.cache, runner=self.runner, progress=self.progress, place=place
+            request,
+            targets,
+            cache=self.cache,
+            runner=self.runner,
+            progress=self.progress,
+            place=place,
         )
-        with tempfile.TemporaryDirectory(prefix=f".{self.out.name}-", dir=self.out.parent) as name:
+        with tempfile.TemporaryDirectory(
+            prefix=f".{self.out.name}-", dir=self.out.parent
+        ) as name:
             with connected(self.cluster, self.progress) as tasks:
                 packed = assemble.pack(
-                    job, version, Path(name), runner=self.runner, progress=self.progress, tasks=tasks
+                    job,
+                    version,
+                    Path(name),
+                    runner=self.runner,
+                    progress=self.progress,
+                    tasks=tasks,
                 )
             item = Resolved(
                 name=step.project,
@@ -242,43 +308,71 @@ class _Run:
     def _fetched(self, python: str) -> list[Resolved]:
         """Return the fetched distributions of one Python that go into the set."""
         steps = [step for stage in self.plan.stages for step in stage.steps]
-        built = {step.project for step in steps if step.effect in (Effect.BUILD, Effect.KERNELS)}
+        built = {
+            step.project
+            for step in steps
+            if step.effect in (Effect.BUILD, Effect.KERNELS)
+        }
         projects = {step.project for step in steps if step.project} - built
         return [item for item in self.resolved[python] if item.name in projects]
 
     def _fetch(self, step: Step) -> None:
-        """Fetch the inputs for one Python, except those that the fetch for an earlier Python brings."""
+        """Fetch the inputs for one Python that no earlier Python's fetch brings."""
         pythons = self.plan.request.python_versions
-        others = {item for python in pythons[: pythons.index(step.python)] for item in self._fetched(python)}
+        others = {
+            item
+            for python in pythons[: pythons.index(step.python)]
+            for item in self._fetched(python)
+        }
         wanted = [item for item in self._fetched(step.python) if item not in others]
         if missing := [item for item in wanted if not self.inputs.has(item)]:
             with self.progress.task(_fetching(step)) as task:
                 task.step(", ".join(item.filename for item in missing))
                 links = self.plan.request.find_links
-                self.inputs.fetch(missing, step.python, self.runner, task.advance, find_links=links)
+                self.inputs.fetch(
+                    missing, step.python, self.runner, task.advance, find_links=links
+                )
         for item in wanted:
             self._use(self.inputs.folder(item.sha256))
 
     def _input(self, step: Step) -> Resolved:
-        """Return the input of a step: its built wheel, or else the fetched wheel for all Pythons of the step."""
+        """Return the input of a step.
+
+        Its built wheel, or else the fetched wheel for all Pythons of the step.
+        """
         if built := self.built.get((step.project, step.python)):
             return built
-        pythons = [step.python] if step.python else list(self.plan.request.python_versions)
-        inputs = {item for python in pythons for item in self._fetched(python) if item.name == step.project}
+        pythons = (
+            [step.python] if step.python else list(self.plan.request.python_versions)
+        )
+        inputs = {
+            item
+            for python in pythons
+            for item in self._fetched(python)
+            if item.name == step.project
+        }
         if len(inputs) != 1:
             names = ", ".join(sorted(item.filename for item in inputs)) or "nothing"
             raise InputError(
-                f"One wheel of {step.project} is needed for Python {', '.join(pythons)}, but pip found {names}."
+                f"One wheel of {step.project} is needed for Python"
+                f" {', '.join(pythons)}, but pip found {names}."
             )
         return inputs.pop()
 
     def _assemble(self) -> WheelSet:
         """Copy the wheels into a new folder, write the set's files, and replace the old folder."""
         request = self.plan.request
-        used = {self._input(step) for stage in self.plan.stages for step in stage.steps if step.project}
+        used = {
+            self._input(step)
+            for stage in self.plan.stages
+            for step in stage.steps
+            if step.project
+        }
         sizes = {item: self.inputs.path(item).stat().st_size for item in used}
         inputs = [
-            InputFile(filename=item.filename, size=size, sha256=item.sha256, url=item.url)
+            InputFile(
+                filename=item.filename, size=size, sha256=item.sha256, url=item.url
+            )
             for item, size in sizes.items()
         ]
         wheel_set = WheelSet(
@@ -288,16 +382,22 @@ class _Run:
             jax_version=request.jax_version,
             python_versions=request.python_versions,
             request=self.plan.record(),
-            inputs=tuple(sorted([*inputs, *self.sources], key=lambda item: item.filename)),
+            inputs=tuple(
+                sorted([*inputs, *self.sources], key=lambda item: item.filename)
+            ),
             tools=self.wheels.tools,
             pins=dict(self.plan.pins),
             wheels=tuple(step.wheel for step in self.done),
         )
         with replacement(self.out) as fresh:
             for step in self.done:
-                shutil.copyfile(step.folder / step.wheel.filename, fresh / step.wheel.filename)
+                shutil.copyfile(
+                    step.folder / step.wheel.filename, fresh / step.wheel.filename
+                )
                 if (step.folder / DEBUG).is_dir():
-                    shutil.copytree(step.folder / DEBUG, fresh / DEBUG, dirs_exist_ok=True)
+                    shutil.copytree(
+                        step.folder / DEBUG, fresh / DEBUG, dirs_exist_ok=True
+                    )
             if self.plan.rocm_manifest:
                 (fresh / ROCM_MANIFEST).write_bytes(self.plan.rocm_manifest)
             if self.plan.rocm_lock:

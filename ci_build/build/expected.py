@@ -1,4 +1,7 @@
-"""Content that this program would write for recorded wheels and sets; the gate `inspection` compares it with theirs."""
+"""Content that this program would write for recorded wheels and sets.
+
+The gate `inspection` compares it with theirs.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +37,19 @@ from wheelkit.repair.plan import RepairPlan
 
 def this_program() -> SetWriter:
     """Return the functions of this program that write wheels and sets again."""
-    return SetWriter(digest=tool_versions()["ci_build"], plan=wheel_plan, files=files_of_set)
+    return SetWriter(
+        digest=tool_versions()["ci_build"], plan=wheel_plan, files=files_of_set
+    )
 
 
 def wheel_plan(project: str, info: Mapping[str, Any]) -> RepairPlan | None:
-    """Return the repair plan of a wheel from its build information; None for a wheel without a recorded recipe.
+    """Return the repair plan of a wheel from its build information.
+
+    None for a wheel without a recorded recipe.
 
     Raises:
-        CiBuildError, KeyError, TypeError, ValueError: no recipe writes such build information.
+        CiBuildError, KeyError, TypeError, ValueError: no recipe writes such build
+        information.
     """
     named = parse_package_name(project)
     if named is None:
@@ -55,28 +63,36 @@ def wheel_plan(project: str, info: Mapping[str, Any]) -> RepairPlan | None:
         targets=None if names is None else tuple(map(GfxTarget.parse, names)),
         strip=info["stripped"],
     )
-    repair_plan = pjrt_recipe.repair_plan if named[0] == "pjrt" else plugin_recipe.repair_plan
+    repair_plan = (
+        pjrt_recipe.repair_plan if named[0] == "pjrt" else plugin_recipe.repair_plan
+    )
     return repair_plan(request, info["version"], info.get("sources"))
 
 
 def files_of_set(wheel_set: WheelSet, read: Callable[[str], bytes]) -> dict[str, str]:
-    """Return name -> text of each file of a set that is derived from wheels.json and from the locked dependencies.
+    """Return name -> text of each file derived from wheels.json and locked dependencies.
 
     Args:
         read: returns the content of a file of the set.
 
     Raises:
-        ValueError, KeyError, TypeError: the lock file violates PEP 751, or has a dependency that is no wheel of a URL;
-            or a set built from source has no rocm.lock.
+        ValueError, KeyError, TypeError: the lock file violates PEP 751, or has a
+            dependency that is no wheel of a URL; or a set built from source has no
+            rocm.lock.
         InputError: rocm.lock is not a lock.
     """
-    # Start-up time: importing the library of bills of materials takes longer than the comparison.
+    # Start-up time: importing the library of bills of materials takes longer than the
+    # comparison.
     from ci_build.build import sbom, set_files
     from ci_build.rocm.lock import parse_lock
     from ci_build.rocm.set_lock import set_lock
 
-    texts = {CONSTRAINTS: set_files.constraints(wheel_set), SHA256SUMS: sha256sums(wheel_set).decode()}
-    lock, source = None, wheel_set.request.get("source")
+    texts = {
+        CONSTRAINTS: set_files.constraints(wheel_set),
+        SHA256SUMS: sha256sums(wheel_set).decode(),
+    }
+    lock = None
+    source = wheel_set.request.get("source")
     if source and source["rocm"]:
         if ROCM_LOCK not in wheel_set.files:
             raise ValueError(f"{ROCM_LOCK} is missing")
@@ -84,7 +100,10 @@ def files_of_set(wheel_set: WheelSet, read: Callable[[str], bytes]) -> dict[str,
         texts[ROCM_LOCK] = set_lock(lock).decode()
     if PYLOCK in wheel_set.files:
         resolved = _resolved(read(PYLOCK).decode(), wheel_set)
-        texts |= {PYLOCK: set_files.pylock(wheel_set, resolved), SBOM: sbom.sbom(wheel_set, resolved, lock)}
+        texts |= {
+            PYLOCK: set_files.pylock(wheel_set, resolved),
+            SBOM: sbom.sbom(wheel_set, resolved, lock),
+        }
     return texts
 
 
@@ -98,7 +117,8 @@ def _resolved(lock: str, wheel_set: WheelSet) -> dict[str, list[Resolved]]:
     foreign = [package for package in packages if package.name not in own]
     rows = [(package, _dependency(package)) for package in foreign]
     return {
-        python: [item for package, item in rows if _serves(package, python)] for python in wheel_set.python_versions
+        python: [item for package, item in rows if _serves(package, python)]
+        for python in wheel_set.python_versions
     }
 
 
@@ -111,7 +131,10 @@ def _dependency(package: Package) -> Resolved:
     name, version, _, _ = parse_wheel_filename(str(wheel.name))
     served = unquote(urlsplit(str(wheel.url)).path).rpartition("/")[2]
     if (name, version, served) != (package.name, package.version, wheel.name):
-        raise ValueError(f"{wheel.name} from {wheel.url} is not a wheel of {package.name} {package.version}")
+        raise ValueError(
+            f"{wheel.name} from {wheel.url} is not a wheel of {package.name}"
+            f" {package.version}"
+        )
     return Resolved(
         name=package.name,
         version=str(package.version),

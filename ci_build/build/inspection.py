@@ -43,9 +43,12 @@ def inspect(
     """Return the reports of all wheels.
 
     Args:
-        arguments: wheel files, folders, or URLs (downloaded with pip and its configuration).
-        expected: targets that device code must support, as in `--targets`; None checks no targets.
-        rocm: ROCm whose libraries the wheels may need; None allows the libraries of any ROCm.
+        arguments: wheel files, folders, or URLs (downloaded with pip and its
+            configuration).
+        expected: targets that device code must support, as in `--targets`; None checks
+            no targets.
+        rocm: ROCm whose libraries the wheels may need; None allows the libraries of any
+            ROCm.
 
     Raises:
         InputError: an argument names no wheel.
@@ -59,18 +62,30 @@ def inspect(
         verify=verify,
     )
     sets = _sets(arguments)
-    taken = {wheel.sha256 for wheel_set in sets.values() for wheel in wheel_set.wheels if wheel.as_published}
+    taken = {
+        wheel.sha256
+        for wheel_set in sets.values()
+        for wheel in wheel_set.wheels
+        if wheel.as_published
+    }
 
     def report(path: Path) -> WheelReport:
         wheel_report = inspect_wheel(path, expectations, progress=progress)
         if wheel_report.sha256 not in taken:
             return wheel_report
-        return replace(wheel_report, findings=sort_findings(as_published(wheel_report.findings, wheel_report.project)))
+        return replace(
+            wheel_report,
+            findings=sort_findings(
+                as_published(wheel_report.findings, wheel_report.project)
+            ),
+        )
 
     with _collected(arguments, runner) as paths:
         set_report = inspect_set(paths, report)
     differences = _set_differences(sets, set_report.wheels)
-    return replace(set_report, findings=sort_findings((*set_report.findings, *differences)))
+    return replace(
+        set_report, findings=sort_findings((*set_report.findings, *differences))
+    )
 
 
 def _sets(arguments: Sequence[str]) -> dict[Path, WheelSet]:
@@ -82,13 +97,19 @@ def _sets(arguments: Sequence[str]) -> dict[Path, WheelSet]:
     return sets
 
 
-def _set_differences(sets: Mapping[Path, WheelSet], wheels: Sequence[WheelReport]) -> Iterator[Finding]:
-    """Yield findings for wheels that are missing from their set's folder, or differ from wheels.json."""
+def _set_differences(
+    sets: Mapping[Path, WheelSet], wheels: Sequence[WheelReport]
+) -> Iterator[Finding]:
+    """Yield findings for wheels that are missing or differ from wheels.json."""
     there = {(wheel.filename, wheel.sha256) for wheel in wheels}
     for folder, wheel_set in sets.items():
         for wheel in wheel_set.wheels:
             if not (folder / wheel.filename).is_file():
-                yield finding("set-wheel-missing", f"{folder}/wheels.json lists this wheel.", member=wheel.filename)
+                yield finding(
+                    "set-wheel-missing",
+                    f"{folder}/wheels.json lists this wheel.",
+                    member=wheel.filename,
+                )
             elif (wheel.filename, wheel.sha256) not in there:
                 text = f"{folder}/wheels.json has sha256 {wheel.sha256}."
                 yield finding("set-wheel-differs", text, member=wheel.filename)
@@ -101,7 +122,13 @@ def _collected(arguments: Sequence[str], runner: Runner) -> Iterator[list[Path]]
         for number, argument in enumerate(arguments):
             folder = str(Path(scratch, str(number)))
             if "://" in argument:
-                argv = pip_argv("download", *_DOWNLOAD, *tag_options(argument), f"--dest={folder}", argument)
+                argv = pip_argv(
+                    "download",
+                    *_DOWNLOAD,
+                    *tag_options(argument),
+                    f"--dest={folder}",
+                    argument,
+                )
                 run_pip(argv, runner)
             local.append(folder if "://" in argument else argument)
         yield wheel_files(local, hint="Give a wheel, a folder with wheels, or a URL.")
@@ -111,7 +138,8 @@ def wheel_files(arguments: Sequence[str], *, hint: str) -> list[Path]:
     """Return the wheels in arguments, which are wheel files or folders with wheels.
 
     Raises:
-        InputError: an argument is neither a file nor a folder, a folder cannot be read, or there is no wheel.
+        InputError: an argument is neither a file nor a folder, a folder cannot be read,
+            or there is no wheel.
     """
     files: list[Path] = []
     for path in map(Path, arguments):
@@ -120,7 +148,8 @@ def wheel_files(arguments: Sequence[str], *, hint: str) -> list[Path]:
                 files += wheels_below(path)
             except OSError as error:
                 raise InputError(
-                    f"{error.filename} cannot be read: {error.strerror}.", hint="Change its permissions."
+                    f"{error.filename} cannot be read: {error.strerror}.",
+                    hint="Change its permissions.",
                 ) from error
         elif path.is_file():
             files.append(path)
@@ -132,14 +161,22 @@ def wheel_files(arguments: Sequence[str], *, hint: str) -> list[Path]:
 
 
 def tag_options(url: str) -> tuple[str, ...]:
-    """Return pip options that accept the tags in a wheel's name (PEP 425), on every Python and platform."""
+    """Return pip options that accept a wheel name's tags (PEP 425) everywhere."""
     name = unquote(parse_url(url).path.rpartition("/")[2])
     try:
         tags = parse_wheel_filename(name)[3]
     except InvalidWheelFilename as error:
-        raise InputError(f"{url} does not name a wheel: {error}.", hint="Give the URL of a .whl file.") from error
-    words = {f"--platform={tag.platform}" for tag in tags} | {f"--abi={tag.abi}" for tag in tags}
-    found = next((match for tag in tags if (match := _INTERPRETER.fullmatch(tag.interpreter))), None)
+        raise InputError(
+            f"{url} does not name a wheel: {error}.",
+            hint="Give the URL of a .whl file.",
+        ) from error
+    words = {f"--platform={tag.platform}" for tag in tags} | {
+        f"--abi={tag.abi}" for tag in tags
+    }
+    found = next(
+        (match for tag in tags if (match := _INTERPRETER.fullmatch(tag.interpreter))),
+        None,
+    )
     if found:
         words |= {f"--implementation={found[1]}", f"--python-version={found[2]}"}
     return tuple(sorted(words))
@@ -169,5 +206,6 @@ def raise_for_errors(report: SetReport) -> None:
     )
     if count:
         raise InspectionError(
-            f"Inspection found {count} error{'s' if count > 1 else ''}.", hint="Apply the remedies in the report."
+            f"Inspection found {count} error{'s' if count > 1 else ''}.",
+            hint="Apply the remedies in the report.",
         )

@@ -1,4 +1,7 @@
-"""Builds of the kernel wheel alone: checks of the request, compilers, and reports as JSON values."""
+"""Builds of the kernel wheel alone.
+
+Checks of the request, compilers, and reports as JSON values.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ def check_request(request: BuildRequest) -> None:
     assert request.kernels is not None
     catalog = load_catalog()
     check_jax(catalog, request.jax_version)
-    catalog.chosen((*request.kernels.modules, *request.kernels.require) or None, request.kernels.toolchain)
+    catalog.chosen(
+        (*request.kernels.modules, *request.kernels.require) or None,
+        request.kernels.toolchain,
+    )
     check_source(request.kernels)
 
 
@@ -45,7 +51,9 @@ def check_source(request: KernelRequest) -> None:
     Raises:
         RequestError: the source is neither a path nor a version.
     """
-    from kernels.sources import check_wish  # Start-up time: this module loads the decompressors.
+    from kernels.sources import (
+        check_wish,
+    )  # Start-up time: this module loads the decompressors.
 
     for source in load_catalog().sources.values():
         check_wish(request.source, source)
@@ -62,7 +70,9 @@ def capacity(jobs: int | None, memory_mb: int | None) -> Capacity:
 def find_compilers(
     request: KernelRequest, cache: Path, runner: HostRunner, inputs: Path | None = None
 ) -> CompilerLocation:
-    """Return the location of the compilers: this machine, with ccache or sccache if present, or a container.
+    """Return the location of the compilers.
+
+    This machine, with ccache or sccache if present, or a container.
 
     Args:
         inputs: further folder that compilers in a container read.
@@ -71,7 +81,10 @@ def find_compilers(
         NoContainerEngineError: the machine has no container engine.
         RequestError: the container engine does not have the image.
     """
-    from kernels.assemble import THIS_MACHINE, CompilerLocation  # Start-up time: only a build needs it.
+    from kernels.assemble import (
+        THIS_MACHINE,
+        CompilerLocation,
+    )  # Start-up time: only a build needs it.
 
     if request.toolchain == "pypi":
         return THIS_MACHINE
@@ -83,21 +96,34 @@ def find_compilers(
     engine = find_engine(None, runner)
     image = runner.run(_image_argv(engine, request.image), check=False)
     if image.returncode:
-        raise RequestError(f"{engine.name} has no image {request.image}.", hint="Pull or build it first.")
+        raise RequestError(
+            f"{engine.name} has no image {request.image}.",
+            hint="Pull or build it first.",
+        )
     (cache / "kernels").mkdir(parents=True, exist_ok=True)
     wrap = _container_argv(request, cache, engine, image.stdout.strip(), inputs)
     return CompilerLocation(wrap=wrap, image=image.stdout.strip())
 
 
 def container_lines(request: KernelRequest, cache: Path) -> Iterator[str]:
-    """Yield the lines of a dry run about the container of the compilers; none without a container."""
+    """Yield the lines of a dry run about the container of the compilers.
+
+    None without a container.
+    """
     if request.toolchain == "container":
-        from ci_build.containers.engine import planned_engine  # Start-up time: only this toolchain needs containers.
+        from ci_build.containers.engine import (
+            planned_engine,
+        )  # Start-up time: only this toolchain needs containers.
 
         engine = planned_engine("")
-        yield f"compile in containers of {request.image}, which must be on this machine; COMMAND stands for a compiler"
+        yield (
+            f"compile in containers of {request.image}, which must be on this machine;"
+            " COMMAND stands for a compiler"
+        )
         yield f"  $ {render(_image_argv(engine, request.image))}"
-        yield f"  $ {render((*_container_argv(request, cache, engine, request.image), 'COMMAND'))}"
+        yield (
+            f"  $ {render((*_container_argv(request, cache, engine, request.image), 'COMMAND'))}"
+        )
 
 
 def _image_argv(engine: Engine, image: str) -> tuple[str, ...]:
@@ -105,9 +131,16 @@ def _image_argv(engine: Engine, image: str) -> tuple[str, ...]:
 
 
 def _container_argv(
-    request: KernelRequest, cache: Path, engine: Engine, image: str, inputs: Path | None = None
+    request: KernelRequest,
+    cache: Path,
+    engine: Engine,
+    image: str,
+    inputs: Path | None = None,
 ) -> tuple[str, ...]:
-    """Return the command that runs a compiler in a container; the compiler's own command follows it."""
+    """Return the command that runs a compiler in a container.
+
+    The compiler's own command follows it.
+    """
     # Start-up time: only this toolchain needs containers.
     from ci_build.containers.container import Mount, container_argv, make_spec
     from kernels.rocmchain import INSIDE
@@ -116,38 +149,54 @@ def _container_argv(
 
     folder = cache / "kernels"
     rocm = Path(request.rocm or "/opt/rocm").resolve()
-    mounts = [Mount(folder, str(folder), writable=True), Mount(rocm, str(INSIDE)), Mount(SRC, str(SRC))]
+    mounts = [
+        Mount(folder, str(folder), writable=True),
+        Mount(rocm, str(INSIDE)),
+        Mount(SRC, str(SRC)),
+    ]
     if request.source and Path(request.source).is_dir():
         source = Path(request.source).resolve()
         mounts.append(Mount(source, str(source)))
     if inputs is not None:
         mounts.append(Mount(inputs, str(inputs)))
-    return container_argv(replace(make_spec(engine, image, mounts=mounts), network="none"), TIMED)
+    return container_argv(
+        replace(make_spec(engine, image, mounts=mounts), network="none"), TIMED
+    )
 
 
-def parse_part(request: KernelRequest, shard: str | None, units: str) -> tuple[int, int] | None:
+def parse_part(
+    request: KernelRequest, shard: str | None, units: str
+) -> tuple[int, int] | None:
     """Return the part (i, n) of the device code from `--shard=i/n`; None without --shard.
 
     Raises:
         RequestError: the toolchain cannot compile parts, or a value is invalid.
     """
     if request.toolchain == "pypi" and (shard or units):
-        raise RequestError("--shard and --units need --toolchain=rocm.", hint="Give --toolchain=rocm.")
+        raise RequestError(
+            "--shard and --units need --toolchain=rocm.", hint="Give --toolchain=rocm."
+        )
     try:
         re.compile(units)
     except re.error as error:
         raise RequestError(
-            f"--units is not a regular expression: {error}.", hint="Write it like '_n(64|128)_'."
+            f"--units is not a regular expression: {error}.",
+            hint="Write it like '_n(64|128)_'.",
         ) from error
     if not shard:
         return None
     match = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", shard)
     if match is None or int(match[1]) > int(match[2]):
-        raise RequestError(f"--shard is invalid: {shard!r}.", hint="Write it like 2/8 for the second of eight parts.")
+        raise RequestError(
+            f"--shard is invalid: {shard!r}.",
+            hint="Write it like 2/8 for the second of eight parts.",
+        )
     return int(match[1]), int(match[2])
 
 
-def table(wanted: Sequence[GfxTarget], names: Sequence[str] | None = None) -> list[dict[str, Any]]:
+def table(
+    wanted: Sequence[GfxTarget], names: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
     """Return the support of each target by each module: yes, portable or unsupported."""
     catalog = load_catalog()
     return [
@@ -156,7 +205,9 @@ def table(wanted: Sequence[GfxTarget], names: Sequence[str] | None = None) -> li
             "kind": module.kind.value,
             "toolchains": list(module.toolchains),
             "about": module.about,
-            "targets": {name: catalog.support(module, name).value for name in processors(wanted)},
+            "targets": {
+                name: catalog.support(module, name).value for name in processors(wanted)
+            },
         }
         for module in (catalog.chosen(names) if names else catalog.modules.values())
     ]
@@ -172,7 +223,9 @@ def planned(request: BuildRequest, version: str) -> dict[str, Any]:
 
     assert request.kernels is not None
     catalog = load_catalog()
-    requested = targets.expand(targets.ALL) if request.targets is None else request.targets
+    requested = (
+        targets.expand(targets.ALL) if request.targets is None else request.targets
+    )
     chosen = chosen_modules(catalog, processors(requested), request.kernels)
     refuse_code_alone(chosen)
     most = estimate.bound(chosen, processors(requested))
@@ -181,14 +234,23 @@ def planned(request: BuildRequest, version: str) -> dict[str, Any]:
         "toolchain": request.kernels.toolchain,
         "modules": table(requested, request.kernels.modules),
         "at_most": {"steps": most.steps, "cpu_seconds": round(most.seconds, 1)},
-        "has_to_be_named": not request.kernels.modules and most.seconds > estimate.HOURS_UNASKED * 3600,
+        "has_to_be_named": (
+            not request.kernels.modules and most.seconds > estimate.HOURS_UNASKED * 3600
+        ),
     }
 
 
 def compile_part(
-    job: KernelBuild, part: tuple[int, int] | None, units: str, runner: HostRunner, reporter: Reporter, room: Capacity,
-    tasks: Tasks | None = None, *, only_say: bool,
-) -> dict[str, Any]:  # fmt: skip
+    job: KernelBuild,
+    part: tuple[int, int] | None,
+    units: str,
+    runner: HostRunner,
+    reporter: Reporter,
+    room: Capacity,
+    tasks: Tasks | None = None,
+    *,
+    only_say: bool,
+) -> dict[str, Any]:
     """Compile a part of the kernels' device code, or forecast its cost; no wheel is packed.
 
     Args:
@@ -205,12 +267,15 @@ def compile_part(
         reporter.line(said(remaining))
     else:
         remaining = job.run_shard(part or (1, 1), runner, reporter, room, units, tasks)
-        reporter.line(f"{remaining.steps} steps run, {remaining.found} reused from {job.store.root}")
+        reporter.line(
+            f"{remaining.steps} steps run, {remaining.found} reused from"
+            f" {job.store.root}"
+        )
     return {"store": str(job.store.root), **forecast(remaining)}
 
 
 def forecast(found: Forecast) -> dict[str, Any]:
-    """Return a forecast, or the cost of a build, as JSON values with CPU and wall time in seconds."""
+    """Return a forecast or a build's cost as JSON values, with times in seconds."""
     return {
         "steps": found.steps,
         "found": found.found,
@@ -220,7 +285,9 @@ def forecast(found: Forecast) -> dict[str, Any]:
     }
 
 
-def receipt(path: Path, sha256: str, size: int, built: KernelBuildResult) -> dict[str, Any]:
+def receipt(
+    path: Path, sha256: str, size: int, built: KernelBuildResult
+) -> dict[str, Any]:
     """Return the result of a kernel build as JSON values."""
     return {
         "wheel": str(path),
@@ -232,5 +299,9 @@ def receipt(path: Path, sha256: str, size: int, built: KernelBuildResult) -> dic
         "skipped": list(built.skipped),
         "steps": {"made": built.forecast.steps, "found": built.forecast.found},
         "forecast": forecast(built.forecast),
-        "source": None if built.source is None else {"filename": built.source.filename, "sha256": built.source.sha256},
+        "source": (
+            None
+            if built.source is None
+            else {"filename": built.source.filename, "sha256": built.source.sha256}
+        ),
     }

@@ -1,4 +1,7 @@
-"""The build matrix: one command for each combination of JAX, ROCm and GPU family, with all Pythons of a set."""
+"""The build matrix.
+
+One command for each combination of JAX, ROCm and GPU family, with all Pythons of a set.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,12 @@ class Axes:
     """Axes of the matrix.
 
     Attributes:
-        pythons, jax_versions, rocm_versions, families: values in the order of the cells. Without a ROCm, published
+        pythons, jax_versions, rocm_versions, families: values in the order of the
+        cells. Without a ROCm, published
             wheels have that of their release.
-        split_pythons: build each Python in a separate cell. Every cell then builds the pjrt wheel, whose name contains
-            no Python version, so an index accepts the set of one of these cells only.
+        split_pythons: build each Python in a separate cell. Every cell then builds the
+            pjrt wheel, whose name contains no Python version, so an index accepts the
+            set of one of these cells only.
     """
 
     pythons: tuple[str, ...]
@@ -81,26 +86,41 @@ def make_matrix(
     """Return every combination, as a cell or as an exclusion.
 
     Raises:
-        RequestError: an axis is empty or has an invalid value, or every combination is excluded.
+        RequestError: an axis is empty or has an invalid value, or every combination is
+            excluded.
     """
     _check(axes)
     if not axes.rocm_versions and payload is Payload.SOURCE:
-        raise RequestError("--rocm-versions is missing; only --payload=published has a default.", hint=_HELP_HINT)
+        raise RequestError(
+            "--rocm-versions is missing; only --payload=published has a default.",
+            hint=_HELP_HINT,
+        )
     cells: list[Cell] = []
     excluded: list[Excluded] = []
-    pairs = [(jax, rocm) for jax in axes.jax_versions for rocm in axes.rocm_versions or (published_rocm(jax),)]
+    pairs = [
+        (jax, rocm)
+        for jax in axes.jax_versions
+        for rocm in axes.rocm_versions or (published_rocm(jax),)
+    ]
     for (jax, rocm), family in itertools.product(pairs, axes.families):
         good = []
         for python in axes.pythons:
             if why := _exclusion(python, jax, payload, more):
-                excluded.append(Excluded(python=python, jax=jax, rocm=rocm, family=family, why=why))
+                excluded.append(
+                    Excluded(python=python, jax=jax, rocm=rocm, family=family, why=why)
+                )
             else:
                 good.append(python)
         groups = [(python,) for python in good] if axes.split_pythons else [tuple(good)]
-        cells += [_cell(pythons, jax, rocm, family, payload, more) for pythons in groups if pythons]
+        cells += [
+            _cell(pythons, jax, rocm, family, payload, more)
+            for pythons in groups
+            if pythons
+        ]
     if not cells:
         raise RequestError(
-            f"Every combination is excluded: {'; '.join(dict.fromkeys(item.why for item in excluded))}.",
+            "Every combination is excluded:"
+            f" {'; '.join(dict.fromkeys(item.why for item in excluded))}.",
             hint="Give other Pythons or JAX versions.",
         )
     return tuple(cells), tuple(excluded)
@@ -110,14 +130,21 @@ def _check(axes: Axes) -> None:
     for name in ("pythons", "jax_versions", "rocm_versions", "families"):
         values = getattr(axes, name)
         if name != "rocm_versions" and not values:
-            raise RequestError(f"The matrix has no {name.replace('_', ' ')}.", hint=_HELP_HINT)
+            raise RequestError(
+                f"The matrix has no {name.replace('_', ' ')}.", hint=_HELP_HINT
+            )
         if twice := sorted({value for value in values if values.count(value) > 1}):
-            raise RequestError(f"The matrix has duplicates: {', '.join(twice)}.", hint="Give each value once.")
+            raise RequestError(
+                f"The matrix has duplicates: {', '.join(twice)}.",
+                hint="Give each value once.",
+            )
     for jax in axes.jax_versions:
         try:
             Version(jax)
         except InvalidVersion as error:
-            raise RequestError(f"{jax!r} is not a version of jax.", hint="Write it like 0.10.2.") from error
+            raise RequestError(
+                f"{jax!r} is not a version of jax.", hint="Write it like 0.10.2."
+            ) from error
     for rocm in axes.rocm_versions:
         RocmVersion(text=rocm)
     for family in axes.families:
@@ -135,11 +162,25 @@ def _exclusion(python: str, jax: str, payload: Payload, more: Sequence[str]) -> 
     return ""
 
 
-def _cell(pythons: tuple[str, ...], jax: str, rocm: str, family: str, payload: Payload, more: Sequence[str]) -> Cell:
+def _cell(
+    pythons: tuple[str, ...],
+    jax: str,
+    rocm: str,
+    family: str,
+    payload: Payload,
+    more: Sequence[str],
+) -> Cell:
     name = f"jax{jax}-rocm{rocm}-{family}-py{'-'.join(pythons)}"
-    # The listing has nightlies; `--rocm-version` alone takes a released ROCm from AMD's package repository.
-    is_listed = not rocm.replace(".", "").isdigit() or any(word.startswith("--therock-listing") for word in more)
-    where = (f"--therock={rocm}", f"--family={family}") if payload is Payload.SOURCE and is_listed else ()
+    # The listing has nightlies; `--rocm-version` alone takes a released ROCm from AMD's
+    # package repository.
+    is_listed = not rocm.replace(".", "").isdigit() or any(
+        word.startswith("--therock-listing") for word in more
+    )
+    where = (
+        (f"--therock={rocm}", f"--family={family}")
+        if payload is Payload.SOURCE and is_listed
+        else ()
+    )
     out = f"dist/{name}"
     command = (
         *("python3", "build/ci_build", "dist_wheels"),

@@ -1,4 +1,7 @@
-"""The output folder of a set; it is replaced as a whole, unless it has files that do not belong to a set."""
+"""The output folder of a set.
+
+It is replaced as a whole, unless it has files that do not belong to a set.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,15 @@ def check_output_dir(out: Path) -> None:
     """Check that a set can be written to a folder; nothing is created.
 
     Raises:
-        RequestError: the folder has files that do not belong to a wheel set, the path is a file, or the folder above
-            it accepts no files.
+        RequestError: the folder has files that do not belong to a wheel set, the path
+            is a file, or the folder above it accepts no files.
     """
     if out.exists() and not out.is_dir():
         raise RequestError(f"{out} is not a folder.", hint="Give another --out.")
     if reason := why_unwritable(out):
-        raise RequestError(f"--out={out} cannot be written: {reason}.", hint="Give another --out.")
+        raise RequestError(
+            f"--out={out} cannot be written: {reason}.", hint="Give another --out."
+        )
     if out.is_dir() and any(out.iterdir()) and (foreign := wheelset.foreign_files(out)):
         raise RequestError(
             f"{out} has files that do not belong to a wheel set, such as {foreign[0]}.",
@@ -37,10 +42,12 @@ def check_output_dir(out: Path) -> None:
 def locked(out: Path) -> Iterator[None]:
     """Lock an output folder, which may not exist, and remove leftovers of killed runs.
 
-    Nothing is left beside the folder; if the block raises, this includes new folders above it.
+    Nothing is left beside the folder; if the block raises, this includes new folders
+    above it.
 
     Raises:
-        RequestError: the folder cannot be written, or has files that do not belong to a wheel set.
+        RequestError: the folder cannot be written, or has files that do not belong to a
+            wheel set.
         BusyError: another run uses the folder.
     """
     check_output_dir(out)
@@ -64,7 +71,8 @@ def locked(out: Path) -> Iterator[None]:
 def remove_leftovers(out: Path) -> None:
     """Remove temporary folders of killed runs beside `out`; the caller holds the lock.
 
-    Only names of `replacement` match, so users' folders, such as `.dist-packages`, and those for `dist-2` stay.
+    Only names of `replacement` match, so users' folders, such as `.dist-packages`, and
+    those for `dist-2` stay.
     """
     own = re.compile(re.escape(_prefix(out)) + "[a-z0-9_]{8}")
     for left in out.parent.iterdir():
@@ -74,9 +82,13 @@ def remove_leftovers(out: Path) -> None:
 
 @contextmanager
 def replacement(out: Path) -> Iterator[Path]:
-    """Provide an empty folder that replaces `out` at the end of the block; if the block raises, `out` is unchanged."""
+    """Provide an empty folder that replaces `out` at the end of the block.
+
+    If the block raises, `out` is unchanged.
+    """
     with tempfile.TemporaryDirectory(prefix=_prefix(out), dir=out.parent) as name:
-        fresh, old = Path(name) / "set", Path(name) / "old"
+        fresh = Path(name) / "set"
+        old = Path(name) / "old"
         fresh.mkdir()
         with writes_to(out):
             yield fresh
@@ -89,7 +101,10 @@ def _prefix(out: Path) -> str:
 
 
 def replace_folder(fresh: Path, out: Path, old: Path) -> None:
-    """Move the folder `out` to `old` and `fresh` to `out`; if this is interrupted, restore `out`."""
+    """Move the folder `out` to `old` and `fresh` to `out`.
+
+    If this is interrupted, restore `out`.
+    """
     try:
         if out.exists():
             out.rename(old)

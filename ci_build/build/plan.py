@@ -9,10 +9,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from ci_build.build import published
-from ci_build.build.source.build_py import IN_CONTAINER, BuildCommand, BuildPaths, build_commands
+from ci_build.build.source.build_py import (
+    IN_CONTAINER,
+    BuildCommand,
+    BuildPaths,
+    build_commands,
+)
 from ci_build.build.source.sources import HEAD, fetch_commands, head_command
 from core import targets, versions
-from core.model import CONSTRAINTS, PYLOCK, ROCM_LOCK, SBOM, SHA256SUMS, BuildRequest, to_json
+from core.model import (
+    CONSTRAINTS,
+    PYLOCK,
+    ROCM_LOCK,
+    SBOM,
+    SHA256SUMS,
+    BuildRequest,
+    to_json,
+)
 from core.rocm_trust import ROCM_TRUST, RocmTrust
 from core.source_request import Checkout, SourceInputs
 from kernels import recipe as kernels_recipe
@@ -67,7 +80,8 @@ class Stage:
     """A group of steps, in order.
 
     Attributes:
-        expected_wheels: name==version of each wheel that the stage produces, with the Python version if there is one.
+        expected_wheels: name==version of each wheel that the stage produces, with the
+            Python version if there is one.
     """
 
     name: str
@@ -83,7 +97,8 @@ class BuildPlan:
         inputs: commits and digests of a build from source.
         version: version of the pjrt and plugin wheels.
         index: name of the index that the set belongs to.
-        pins: exact versions of projects that the set needs but does not contain, such as jax.
+        pins: exact versions of projects that the set needs but does not contain, such
+            as jax.
         rocm_manifest: content of the ROCm manifest in the set; empty for none.
         rocm_lock: content of rocm.lock in the set; empty for none.
         rocm_trust: how the ROCm was verified; None without a ROCm, and in a dry run.
@@ -102,9 +117,13 @@ class BuildPlan:
     def record(self) -> dict[str, Any]:
         """Return the request and its inputs as JSON values, as stored in `wheels.json`."""
         body: dict[str, Any] = to_json(self.request)
-        if not self.request.find_links:  # as in the records of versions without this option
+        if (
+            not self.request.find_links
+        ):  # as in the records of versions without this option
             del body["find_links"]
-        body["rocm_manifest"] = hashlib.sha256(self.rocm_manifest).hexdigest() if self.rocm_manifest else ""
+        body["rocm_manifest"] = (
+            hashlib.sha256(self.rocm_manifest).hexdigest() if self.rocm_manifest else ""
+        )
         if self.rocm_trust is not None:
             body[ROCM_TRUST] = to_json(self.rocm_trust)
         if self.inputs is not None:
@@ -144,12 +163,20 @@ def make_plan(
         RequestError: the sources do not support the request.
     """
     version = versions.set_version(request)
-    native = () if inputs is None else (_checkout(inputs, layout), _build(request, inputs, version, layout))
+    native = (
+        ()
+        if inputs is None
+        else (_checkout(inputs, layout), _build(request, inputs, version, layout))
+    )
     return BuildPlan(
         request=request,
         inputs=inputs,
         version=version,
-        index=targets.MULTI_ARCH if request.targets is None else targets.family_of(request.targets),
+        index=(
+            targets.MULTI_ARCH
+            if request.targets is None
+            else targets.family_of(request.targets)
+        ),
         pins=(("jax", published.jax_release(request.jax_version)),),
         stages=(
             _resolve(request),
@@ -185,8 +212,11 @@ def _checkout(inputs: SourceInputs, layout: SourceLayout) -> Stage:
     return Stage(name="sources", steps=tuple(steps))
 
 
-def _build(request: BuildRequest, inputs: SourceInputs, version: str, layout: SourceLayout) -> Stage:
-    steps, expected = [], []
+def _build(
+    request: BuildRequest, inputs: SourceInputs, version: str, layout: SourceLayout
+) -> Stage:
+    steps = []
+    expected = []
     for command in build_commands(request, inputs, version, layout.paths):
         python = f" for Python {command.python}" if command.python else ""
         steps.append(
@@ -200,7 +230,8 @@ def _build(request: BuildRequest, inputs: SourceInputs, version: str, layout: So
             )
         )
         expected.append(
-            f"{command.project}=={command.versions[0]}" + (f" ({command.python})" if command.python else "")
+            f"{command.project}=={command.versions[0]}"
+            + (f" ({command.python})" if command.python else "")
         )
     return Stage(name="build", steps=tuple(steps), expected_wheels=tuple(expected))
 
@@ -208,7 +239,10 @@ def _build(request: BuildRequest, inputs: SourceInputs, version: str, layout: So
 def _resolve(request: BuildRequest) -> Stage:
     steps = tuple(
         Step(
-            what=f"resolve {', '.join(published.requirements(request))} for Python {python}",
+            what=(
+                f"resolve {', '.join(published.requirements(request))} for Python"
+                f" {python}"
+            ),
             effect=Effect.RESOLVE,
             python=python,
             commands=(published.resolve_argv(request, python),),
@@ -221,7 +255,10 @@ def _resolve(request: BuildRequest) -> Stage:
 def _fetch(request: BuildRequest) -> Stage:
     steps = tuple(
         Step(
-            what=f"fetch the distributions resolved for Python {python}, by sha256, unless they are in the cache",
+            what=(
+                f"fetch the distributions resolved for Python {python}, by sha256,"
+                " unless they are in the cache"
+            ),
             effect=Effect.FETCH,
             python=python,
         )
@@ -230,9 +267,12 @@ def _fetch(request: BuildRequest) -> Stage:
     return Stage(name="fetch", steps=steps)
 
 
-def _repair(request: BuildRequest, version: str, sources: Mapping[str, str] | None) -> Stage:
+def _repair(
+    request: BuildRequest, version: str, sources: Mapping[str, str] | None
+) -> Stage:
     major = request.rocm_version.major
-    pjrt, plugin = versions.package_name("pjrt", major), versions.package_name("plugin", major)
+    pjrt = versions.package_name("pjrt", major)
+    plugin = versions.package_name("plugin", major)
     # The pjrt wheel serves every Python, so it is repaired once for the set.
     steps = [
         Step(
@@ -245,19 +285,40 @@ def _repair(request: BuildRequest, version: str, sources: Mapping[str, str] | No
     recipe = plugin_recipe.repair_plan(request, version, sources)
     for python in request.python_versions:
         what = f"repair {plugin} for Python {python}"
-        steps.append(Step(what=what, effect=Effect.REPAIR, project=plugin, python=python, recipe=recipe))
-    expected = tuple(f"{step.project}=={version}" + (f" ({step.python})" if step.python else "") for step in steps)
+        steps.append(
+            Step(
+                what=what,
+                effect=Effect.REPAIR,
+                project=plugin,
+                python=python,
+                recipe=recipe,
+            )
+        )
+    expected = tuple(
+        f"{step.project}=={version}" + (f" ({step.python})" if step.python else "")
+        for step in steps
+    )
     return Stage(name="repair", steps=tuple(steps), expected_wheels=expected)
 
 
 def _take(request: BuildRequest) -> Stage:
     built = request.source is not None and request.source.jaxlib
-    base = versions.jaxlib_version(request) if built else published.jax_release(request.jax_version)
-    # A published jaxlib is not changed. For a built jaxlib, build.py only guesses the platform tag.
+    base = (
+        versions.jaxlib_version(request)
+        if built
+        else published.jax_release(request.jax_version)
+    )
+    # A published jaxlib is not changed. For a built jaxlib, build.py only guesses the
+    # platform tag.
     effect, how = (Effect.RETAG, "retag") if built else (Effect.TAKE, "take")
     end = "to the platform that its libraries allow" if built else "unchanged"
     steps = tuple(
-        Step(what=f"{how} jaxlib {base} for Python {python} {end}", effect=effect, project="jaxlib", python=python)
+        Step(
+            what=f"{how} jaxlib {base} for Python {python} {end}",
+            effect=effect,
+            project="jaxlib",
+            python=python,
+        )
         for python in request.python_versions
     )
     expected = tuple(f"jaxlib=={base} ({python})" for python in request.python_versions)
@@ -266,15 +327,26 @@ def _take(request: BuildRequest) -> Stage:
 
 def _kernels(request: BuildRequest) -> Stage:
     assert request.kernels is not None
-    shown = "the set's targets" if request.targets is None else ", ".join(map(str, request.targets))
+    shown = (
+        "the set's targets"
+        if request.targets is None
+        else ", ".join(map(str, request.targets))
+    )
     # Refuse invalid requests before any step that takes time.
-    requested = targets.expand(targets.ALL) if request.targets is None else request.targets
+    requested = (
+        targets.expand(targets.ALL) if request.targets is None else request.targets
+    )
     kernels_recipe.check_jax(load_catalog(), request.jax_version)
-    chosen = kernels_recipe.chosen_modules(load_catalog(), processors(requested), request.kernels)
+    chosen = kernels_recipe.chosen_modules(
+        load_catalog(), processors(requested), request.kernels
+    )
     kernels_recipe.refuse_code_alone(chosen)
     names = ", ".join(module.name for module in chosen)
-    what = f"kernels ({names}) for {shown} with the {request.kernels.toolchain} toolchain"
-    project, version = versions.KERNELS_PROJECT, kernels_recipe.wheel_version(request)
+    what = (
+        f"kernels ({names}) for {shown} with the {request.kernels.toolchain} toolchain"
+    )
+    project = versions.KERNELS_PROJECT
+    version = kernels_recipe.wheel_version(request)
     steps = (
         Step(what=f"build {what}", effect=Effect.KERNELS, project=project),
         Step(
@@ -284,13 +356,31 @@ def _kernels(request: BuildRequest) -> Stage:
             recipe=kernels_recipe.repair_plan(request, version),
         ),
     )
-    return Stage(name="kernels", steps=steps, expected_wheels=(f"{project}=={version}",))
+    return Stage(
+        name="kernels", steps=steps, expected_wheels=(f"{project}=={version}",)
+    )
 
 
 def _write(rocm_manifest: bytes, *, from_source: bool) -> Stage:
     digest = hashlib.sha256(rocm_manifest).hexdigest()
-    # The manifest and the lock of the ROCm of a build from source are not known in a dry run.
-    manifest = f"{ROCM_MANIFEST} (sha256 {digest[:12]})" if rocm_manifest else ROCM_MANIFEST if from_source else ""
-    names = (manifest, ROCM_LOCK if from_source else "", CONSTRAINTS, PYLOCK, SBOM, SHA256SUMS)
+    # The manifest and the lock of the ROCm of a build from source are not known in a
+    # dry run.
+    manifest = (
+        f"{ROCM_MANIFEST} (sha256 {digest[:12]})"
+        if rocm_manifest
+        else ROCM_MANIFEST
+        if from_source
+        else ""
+    )
+    names = (
+        manifest,
+        ROCM_LOCK if from_source else "",
+        CONSTRAINTS,
+        PYLOCK,
+        SBOM,
+        SHA256SUMS,
+    )
     files = f"{', '.join(filter(None, names))}, and wheels.json last"
-    return Stage(name="write", steps=(Step(what=f"write {files}", effect=Effect.WRITE),))
+    return Stage(
+        name="write", steps=(Step(what=f"write {files}", effect=Effect.WRITE),)
+    )

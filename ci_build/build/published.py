@@ -20,7 +20,10 @@ def jax_release(version: str) -> str:
 
 
 def requirements(request: BuildRequest) -> tuple[str, ...]:
-    """Return the exact requirements of a set: jax, jaxlib, and for published wheels also plugin and pjrt."""
+    """Return the exact requirements of a set.
+
+    Jax, jaxlib, and for published wheels also plugin and pjrt.
+    """
     major = request.rocm_version.major
     base = jax_release(request.jax_version)
     jax = (f"jax=={base}", f"jaxlib=={base}")
@@ -34,7 +37,7 @@ def requirements(request: BuildRequest) -> tuple[str, ...]:
 
 
 def resolve_argv(request: BuildRequest, python: str) -> tuple[str, ...]:
-    """Return the pip command that resolves the set for one Python and prints an installation report (JSON)."""
+    """Return the pip command that resolves the set for one Python and reports it."""
     return pip_argv(
         "install",
         "--dry-run",
@@ -49,20 +52,25 @@ def resolve_argv(request: BuildRequest, python: str) -> tuple[str, ...]:
     )
 
 
-def resolve(request: BuildRequest, python: str, runner: Runner, log: Path) -> tuple[Resolved, ...]:
-    """Return the distributions that pip would install for one Python: the set and all its dependencies.
+def resolve(
+    request: BuildRequest, python: str, runner: Runner, log: Path
+) -> tuple[Resolved, ...]:
+    """Return the distributions that pip would install for one Python.
+
+    The set and all its dependencies.
 
     Args:
         log: file for the output of pip if it fails.
 
     Raises:
-        InputError: the indexes and `--find-links` lack a distribution, or do not answer.
+        InputError: the indexes and `--find-links` lack a distribution, or do not
+            answer.
     """
     return parse_report(run_pip(resolve_argv(request, python), runner, log=log))
 
 
 def newest_release(major: int, find_links: Sequence[str], runner: Runner) -> str:
-    """Return the newest published version of the plugin for a ROCm major, which is the version of its jax.
+    """Return the newest published version of the plugin for a ROCm major.
 
     Raises:
         InputError: the indexes and `find_links` have no plugin, or do not answer.
@@ -70,10 +78,18 @@ def newest_release(major: int, find_links: Sequence[str], runner: Runner) -> str
     project = package_name("plugin", major)
     report = run_pip(
         pip_argv(
-            "install", "--dry-run", "--ignore-installed", "--quiet", "--only-binary=:all:", "--no-deps",
-            f"--python-version={defaults()['pythons']['main']}", "--target=unused", "--report=-",
-            *links_options(find_links), project,
+            "install",
+            "--dry-run",
+            "--ignore-installed",
+            "--quiet",
+            "--only-binary=:all:",
+            "--no-deps",
+            f"--python-version={defaults()['pythons']['main']}",
+            "--target=unused",
+            "--report=-",
+            *links_options(find_links),
+            project,
         ),
         runner,
-    )  # fmt: skip
+    )
     return parse_report(report)[0].version

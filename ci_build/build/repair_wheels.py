@@ -1,7 +1,10 @@
-"""Repair of existing wheels: the steps of `dist_wheels` on local files, whose results are wheels instead of a set.
+"""Repair of existing wheels.
 
-A repaired wheel has the bytes that `dist_wheels` makes of the same input: same recipe, same version rule
-(core/versions.py). jaxlib has no device code; a jaxlib is copied, and retagged unless it has a manylinux tag.
+The steps of `dist_wheels` on local files, whose results are wheels instead of a set.
+
+A repaired wheel has the bytes that `dist_wheels` makes of the same input: same recipe,
+same version rule (core/versions.py). jaxlib has no device code; a jaxlib is copied, and
+retagged unless it has a manylinux tag.
 """
 
 from __future__ import annotations
@@ -26,7 +29,15 @@ from ci_build.build.plan import Effect, Step
 from core import versions
 from core.digests import file_sha256
 from core.errors import ArchiveError, CiBuildError, InputError, RequestError
-from core.model import BuildRequest, Finding, GfxTarget, Payload, Progress, RocmVersion, to_json
+from core.model import (
+    BuildRequest,
+    Finding,
+    GfxTarget,
+    Payload,
+    Progress,
+    RocmVersion,
+    to_json,
+)
 from core.pip import InputStore, Resolved
 from core.rocm_releases import load_releases
 from core.steps import FinishedStep, StepStore, tool_versions
@@ -103,26 +114,42 @@ class FinishedRepair:
     findings: tuple[Finding, ...]
 
 
-def plan_repairs(request: RepairRequest, progress: Progress) -> tuple[PlannedRepair, ...]:
+def plan_repairs(
+    request: RepairRequest, progress: Progress
+) -> tuple[PlannedRepair, ...]:
     """Return the repairs of a request; wheels are read, nothing is written.
 
     Raises:
-        InputError: arguments are not wheels of jaxlib or of the ROCm plugins; the message lists every problem.
+        InputError: arguments are not wheels of jaxlib or of the ROCm plugins; the
+            message lists every problem.
         RequestError: a wheel's ROCm is unknown, or a repaired wheel exists already.
         ArchiveError: a wheel is damaged.
     """
     paths = wheel_files(request.wheels, hint=_HINT)
     unique = {path.resolve(): path for path in paths}.values()
     if foreign := [problem for path in unique if (problem := _problem(path))]:
-        text = foreign[0] if len(foreign) == 1 else "\n  ".join(("Some wheels cannot be repaired:", *foreign))
+        text = (
+            foreign[0]
+            if len(foreign) == 1
+            else "\n  ".join(("Some wheels cannot be repaired:", *foreign))
+        )
         raise InputError(
-            text, hint="Give wheels of jax-rocm<N>-pjrt, jax-rocm<N>-plugin or jaxlib for Linux on x86_64."
+            text,
+            hint=(
+                "Give wheels of jax-rocm<N>-pjrt, jax-rocm<N>-plugin or jaxlib for"
+                " Linux on x86_64."
+            ),
         )
     planned = tuple(_plan(path, request, progress) for path in unique)
     for name, count in Counter(item.filename for item in planned).items():
         if count > 1:
-            sources = ", ".join(str(item.source) for item in planned if item.filename == name)
-            raise RequestError(f"{name} would be made of {count} wheels: {sources}.", hint="Give one of them.")
+            sources = ", ".join(
+                str(item.source) for item in planned if item.filename == name
+            )
+            raise RequestError(
+                f"{name} would be made of {count} wheels: {sources}.",
+                hint="Give one of them.",
+            )
     _refuse_existing(request.out, [item.filename for item in planned])
     return planned
 
@@ -133,10 +160,15 @@ def _problem(path: Path) -> str:
         name = WheelName.parse(path.name)
     except ArchiveError as error:
         return error.message
-    if name.canonical != _JAXLIB and versions.parse_package_name(name.canonical) is None:
+    if (
+        name.canonical != _JAXLIB
+        and versions.parse_package_name(name.canonical) is None
+    ):
         return f"{path} is a wheel of {name.canonical}, which has no recipe."
     platforms = name.platform.split(".")
-    if not all(platform == "linux_x86_64" or _is_manylinux(platform) for platform in platforms):
+    if not all(
+        platform == "linux_x86_64" or _is_manylinux(platform) for platform in platforms
+    ):
         return f"{path} is for the platform {name.platform}."
     return ""
 
@@ -159,8 +191,15 @@ def _plan(path: Path, request: RepairRequest, progress: Progress) -> PlannedRepa
         raise RequestError(text, hint="Repair the wheels of each ROCm separately.")
     build = _build_request(request, jax, rocm)
     version = versions.set_version(build)
-    recipe = {"pjrt": pjrt_recipe, "plugin": plugin_recipe}[kind].repair_plan(build, version, info.get("sources"))
-    step = Step(what=f"repair {path.name}", effect=Effect.REPAIR, project=name.canonical, recipe=recipe)
+    recipe = {"pjrt": pjrt_recipe, "plugin": plugin_recipe}[kind].repair_plan(
+        build, version, info.get("sources")
+    )
+    step = Step(
+        what=f"repair {path.name}",
+        effect=Effect.REPAIR,
+        project=name.canonical,
+        recipe=recipe,
+    )
     filename = str(name._replace(version=version, build="", platform=PLATFORM))
     return PlannedRepair(source=path, filename=filename, step=step, build=build)
 
@@ -170,7 +209,8 @@ def _plan_jaxlib(path: Path, name: WheelName, request: RepairRequest) -> Planned
     effect, what = (Effect.TAKE, "copy") if tagged else (Effect.RETAG, "retag")
     step = Step(what=f"{what} {path.name}", effect=effect, project=_JAXLIB)
     filename = path.name if tagged else str(name._replace(platform=PLATFORM))
-    # The request only describes other wheels: jaxlib has no device code, so its ROCm has no effect.
+    # The request only describes other wheels: jaxlib has no device code, so its ROCm
+    # has no effect.
     rocm = request.rocm or RocmVersion(text=f"{load_releases().published_major}.0")
     build = _build_request(request, Version(name.version).public, rocm)
     return PlannedRepair(source=path, filename=filename, step=step, build=build)
@@ -198,15 +238,21 @@ def _build_info(path: Path, folder: str) -> dict[str, Any]:
         try:
             info = json.loads(archive.read(member))
         except ValueError as error:
-            raise ArchiveError(f"{path}: {member} is not JSON.", hint="Build or download the wheel again.") from error
+            raise ArchiveError(
+                f"{path}: {member} is not JSON.",
+                hint="Build or download the wheel again.",
+            ) from error
         return info if isinstance(info, dict) else {}
 
 
 def _rocm_inside(path: Path, info: dict[str, Any], progress: Progress) -> RocmVersion:
-    """Return the ROCm version that a wheel of this project records, or else the version that the wheel proves."""
+    """Return the ROCm version that a wheel records, or else the one that it proves."""
     recorded = str(info.get("rocm_version", ""))
     return RocmVersion(
-        text=recorded or proven_rocm([inspect_wheel(path, Expectations(verify=False), progress=progress)])
+        text=recorded
+        or proven_rocm(
+            [inspect_wheel(path, Expectations(verify=False), progress=progress)]
+        )
     )
 
 
@@ -214,7 +260,10 @@ def _refuse_existing(out: Path, names: Sequence[str]) -> None:
     if out.exists() and not out.is_dir():
         raise RequestError(f"{out} is not a folder.", hint="Give another --out.")
     if existing := [name for name in names if os.path.lexists(out / name)]:
-        raise RequestError(f"{out} has {', '.join(existing)} already.", hint="Give another --out, or move these files.")
+        raise RequestError(
+            f"{out} has {', '.join(existing)} already.",
+            hint="Give another --out, or move these files.",
+        )
 
 
 def repair_wheels(
@@ -223,10 +272,12 @@ def repair_wheels(
     """Repair wheels into a folder; all appear at the end, or none.
 
     Raises:
-        CiBuildError: an input is damaged, lacks code for a target, or does not match its recipe.
+        CiBuildError: an input is damaged, lacks code for a target, or does not match
+            its recipe.
         RequestError: another run wrote one of the wheels.
     """
-    inputs, steps = InputStore(request.cache / "inputs"), StepStore(request.cache / "steps")
+    inputs = InputStore(request.cache / "inputs")
+    steps = StepStore(request.cache / "steps")
     for store in ("inputs", "steps"):
         ContentStore(request.cache / store).sweep()
     repairs = []
@@ -247,12 +298,16 @@ def repair_wheels(
         except CiBuildError as error:
             # The user's file is named, not the copy in the cache.
             raise type(error)(
-                error.message.replace(str(inputs.path(given)), str(item.source)), hint=error.hint
+                error.message.replace(str(inputs.path(given)), str(item.source)),
+                hint=error.hint,
             ) from error
         assert done.wheel.filename == item.filename
         repairs.append(FinishedRepair(planned=item, done=done, findings=done.findings))
     with _new_folder(request.out):
-        _publish(request.out, [repair.done.folder / repair.done.wheel.filename for repair in repairs])
+        _publish(
+            request.out,
+            [repair.done.folder / repair.done.wheel.filename for repair in repairs],
+        )
     return tuple(repairs)
 
 
@@ -274,7 +329,9 @@ def _publish(out: Path, wheels: Sequence[Path]) -> None:
     """Copy wheels to a folder without overwriting; after a failure, none of them is there."""
     published: list[Path] = []
     with tempfile.TemporaryDirectory(prefix=".repair-", dir=out) as scratch:
-        copies = [Path(shutil.copyfile(wheel, Path(scratch, wheel.name))) for wheel in wheels]
+        copies = [
+            Path(shutil.copyfile(wheel, Path(scratch, wheel.name))) for wheel in wheels
+        ]
         try:
             for copy in copies:
                 _link(copy, out / copy.name)
@@ -298,28 +355,44 @@ def _link(source: Path, target: Path) -> None:
             source.replace(target)
 
 
-def plan_lines(request: RepairRequest, planned: Sequence[PlannedRepair]) -> Iterator[str]:
+def plan_lines(
+    request: RepairRequest, planned: Sequence[PlannedRepair]
+) -> Iterator[str]:
     """Yield the lines of a dry run."""
     for item in planned:
         yield f"{item.step.what} to {request.out / item.filename}"
         if (recipe := item.step.recipe) is not None:
-            targets = "all" if recipe.targets is None else ", ".join(map(str, recipe.targets))
-            yield f"  version {recipe.version}, ROCm {item.build.rocm_version}, targets {targets}"
+            targets = (
+                "all" if recipe.targets is None else ", ".join(map(str, recipe.targets))
+            )
+            yield (
+                f"  version {recipe.version}, ROCm {item.build.rocm_version}, targets"
+                f" {targets}"
+            )
             yield f"  platform {PLATFORM}, strip {recipe.strip}"
-            yield from (f"  RUNPATH of {glob}: {path}" for glob, path in recipe.runpath.items())
-            yield from (f"  requires {requirement}" for requirement in recipe.requires_dist)
+            yield from (
+                f"  RUNPATH of {glob}: {path}" for glob, path in recipe.runpath.items()
+            )
+            yield from (
+                f"  requires {requirement}" for requirement in recipe.requires_dist
+            )
 
 
 def unmet_pins(planned: Sequence[PlannedRepair]) -> Iterator[str]:
-    """Yield a sentence for each plugin without the pjrt wheel that it requires among the repaired wheels."""
+    """Yield a sentence for each plugin whose required pjrt wheel is not repaired."""
     made = {(item.step.project, item.version) for item in planned}
     for item in planned:
         pjrt = item.step.project.replace("-plugin", "-pjrt")
         if pjrt != item.step.project and (pjrt, item.version) not in made:
-            yield f"{item.filename} requires {pjrt} {item.version}: repair that wheel with the same options."
+            yield (
+                f"{item.filename} requires {pjrt} {item.version}: repair that wheel"
+                " with the same options."
+            )
 
 
-def receipt(request: RepairRequest, repairs: Sequence[FinishedRepair]) -> list[dict[str, Any]]:
+def receipt(
+    request: RepairRequest, repairs: Sequence[FinishedRepair]
+) -> list[dict[str, Any]]:
     """Return the result of a repair as JSON values."""
     return [
         {
@@ -331,7 +404,13 @@ def receipt(request: RepairRequest, repairs: Sequence[FinishedRepair]) -> list[d
             "size": repair.done.wheel.size,
             "source_sha256": repair.done.wheel.source_sha256,
             "sha256": repair.done.wheel.sha256,
-            "targets": sorted({target for member in repair.done.wheel.members for target in member.targets}),
+            "targets": sorted(
+                {
+                    target
+                    for member in repair.done.wheel.members
+                    for target in member.targets
+                }
+            ),
             "saved": repair.done.saved,
             "findings": to_json(repair.findings),
         }

@@ -1,4 +1,7 @@
-"""Reproduction of a set: a second build from source, as recorded in wheels.json, and its comparison with the set."""
+"""Reproduction of a set.
+
+A second build from source, as recorded in wheels.json, and its comparison with the set.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,13 @@ from core.wheels_json import load_wheel_set
 from wheelkit.inspect.compare import Difference, compare_wheels
 
 _WITHOUT_EFFECT = (
-    *("source.cache", "source.xla", "source.container", "source.remote", "source.credentials"),
+    *(
+        "source.cache",
+        "source.xla",
+        "source.container",
+        "source.remote",
+        "source.credentials",
+    ),
     ROCM_TRUST,
 )
 """Parts of a recorded request that do not change the wheels."""
@@ -58,12 +67,16 @@ def read_recorded_set(place: Path) -> WheelSet:
         wheelset.refuse_changes(place, wheel_set)
     if wheel_set.request.get("payload") not in [*Payload]:
         raise RequestError(
-            "The set was not built: its wheels were adopted.", hint="Give a set that `ci_build dist_wheels` built."
+            "The set was not built: its wheels were adopted.",
+            hint="Give a set that `ci_build dist_wheels` built.",
         )
     if wheel_set.request.get("kernels"):
         raise RequestError(
             "The set contains kernels, which `reproduce` does not build.",
-            hint="Give a set without kernels; rebuild kernels with `ci_build kernels build` and an empty --cache-dir.",
+            hint=(
+                "Give a set without kernels; rebuild kernels with `ci_build kernels"
+                " build` and an empty --cache-dir."
+            ),
         )
     return wheel_set
 
@@ -72,7 +85,9 @@ def read_recorded_set(place: Path) -> WheelSet:
 def rebuild_folder(cache: Path) -> Iterator[Path]:
     """Provide an empty folder in the cache for everything that is built again."""
     cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="reproduce-", dir=cache, ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(
+        prefix="reproduce-", dir=cache, ignore_cleanup_errors=True
+    ) as name:
         yield Path(name)
 
 
@@ -87,16 +102,21 @@ def reproduce(
     """Build a set again without cached results, and compare it with the original.
 
     Args:
-        place: folder of the original, or its wheels.json, with which only digests can be compared.
+        place: folder of the original, or its wheels.json, with which only digests can
+            be compared.
 
     Raises:
-        RequestError: the ROCm, the builder image or the sources differ from the recorded ones.
+        RequestError: the ROCm, the builder image or the sources differ from the
+            recorded ones.
     """
     prepared = dist_wheels.prepare(request, reporter, runner, connect)
     if differences := _other_inputs(before.request, prepared.plan.record()):
         raise RequestError(
             f"The set cannot be built again here: {'; '.join(differences)}.",
-            hint="Restore the ROCm, the builder image and the sources that the set's wheels.json names.",
+            hint=(
+                "Restore the ROCm, the builder image and the sources that the set's"
+                " wheels.json names."
+            ),
         )
     with reporter.group(f"build {place} again, without cached results"):
         after = execute(
@@ -110,15 +130,19 @@ def reproduce(
     return _compare(place, before, request.out, after.wheel_set, request.built)
 
 
-def _other_inputs(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> list[str]:
+def _other_inputs(
+    before: Mapping[str, Any], now: Mapping[str, Any], path: str = ""
+) -> list[str]:
     """Return the differences of two recorded requests that can change the wheels.
 
-    Caches, executors, the option for XLA's commit and the way in which the ROCm was verified cannot.
+    Caches, executors, the option for XLA's commit and the way in which the ROCm was
+    verified cannot.
     """
     differences = []
     for key in sorted({*before, *now}):
         name = f"{path}{key}"
-        old, new = before.get(key), now.get(key)
+        old = before.get(key)
+        new = now.get(key)
         if name in _WITHOUT_EFFECT or old == new:
             continue
         if isinstance(old, Mapping) and isinstance(new, Mapping):
@@ -128,9 +152,13 @@ def _other_inputs(before: Mapping[str, Any], now: Mapping[str, Any], path: str =
     return differences
 
 
-def _compare(place: Path, before: WheelSet, fresh: Path, now: WheelSet, scratch: Path) -> Reproduction:
-    old, new = {wheel.filename: wheel for wheel in before.wheels}, {wheel.filename: wheel for wheel in now.wheels}
-    same, differences = [], dict[str, tuple[Difference, ...]]()
+def _compare(
+    place: Path, before: WheelSet, fresh: Path, now: WheelSet, scratch: Path
+) -> Reproduction:
+    old = {wheel.filename: wheel for wheel in before.wheels}
+    new = {wheel.filename: wheel for wheel in now.wheels}
+    same = []
+    differences = dict[str, tuple[Difference, ...]]()
     for name in sorted({*old, *new}):
         if name not in old or name not in new:
             what = "is missing" if name not in new else "is new"
@@ -138,8 +166,12 @@ def _compare(place: Path, before: WheelSet, fresh: Path, now: WheelSet, scratch:
         elif old[name].sha256 == new[name].sha256:
             same.append(name)
         elif not place.is_dir():
-            differences[name] = (Difference(member="", section="", what="has another sha256"),)
+            differences[name] = (
+                Difference(member="", section="", what="has another sha256"),
+            )
         else:
             comparison = compare_wheels(place / name, fresh / name, scratch)
-            differences[name] = comparison or (Difference(member="", section="", what="is packed differently"),)
+            differences[name] = comparison or (
+                Difference(member="", section="", what="is packed differently"),
+            )
     return Reproduction(same=tuple(same), differences=differences, digest=now.digest)

@@ -18,13 +18,15 @@ class WheelSetRequest:
     Attributes:
         build: content of the set.
         rocm: ROCm to obtain and lock; None if no ROCm was given.
-        rocm_manifest: file or ROCm folder from which the manifest in the set is read; None if not given.
+        rocm_manifest: file or ROCm folder from which the manifest in the set is read;
+            None if not given.
         storage: settings of the cache of ROCms.
         mirrors: registry or repository of images -> mirror.
         registry: registry of built images; empty if none is given.
         out: folder of the set.
         cache: folder for downloads and finished steps.
-        rebuild: folder for build results if cached results must not be used; None uses `cache`.
+        rebuild: folder for build results if cached results must not be used; None uses
+            `cache`.
         own_commit: commit of this repository that the wheels record; empty detects it.
         dry_run: print the plan; download and write nothing.
         cluster: machines that compile kernels; None for this machine.

@@ -17,7 +17,16 @@ from packaging.version import Version
 from ci_build.build.sbom import sbom
 from ci_build.rocm.lock import load_lock
 from core.digests import file_sha256
-from core.model import CONSTRAINTS, PYLOCK, ROCM_LOCK, SBOM, SHA256SUMS, WHEELS_JSON, Wheel, WheelSet
+from core.model import (
+    CONSTRAINTS,
+    PYLOCK,
+    ROCM_LOCK,
+    SBOM,
+    SHA256SUMS,
+    WHEELS_JSON,
+    Wheel,
+    WheelSet,
+)
 from core.pip import Resolved
 from core.versions import KERNELS_PROJECT
 from core.wheels_json import dump_wheel_set
@@ -31,18 +40,24 @@ _KERNELS_EXTRA = "kernels"
 
 def constraints(wheel_set: WheelSet) -> str:
     """Return the exact versions of the set and of its pins, for `pip install -c`."""
-    versions = {wheel.name: wheel.version for wheel in wheel_set.wheels} | dict(wheel_set.pins)
+    versions = {wheel.name: wheel.version for wheel in wheel_set.wheels} | dict(
+        wheel_set.pins
+    )
     return "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
 
 
 def pylock(wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]]) -> str:
-    """Return the lock file of the set (PEP 751): its wheels by path, their dependencies by URL, all with hashes.
+    """Return the lock file of the set (PEP 751).
+
+    Its wheels by path, their dependencies by URL, all with hashes.
 
     Args:
-        resolved: Python version -> pip's resolution; entries that the set replaces are omitted.
+        resolved: Python version -> pip's resolution; entries that the set replaces are
+            omitted.
     """
     own = {wheel.name for wheel in wheel_set.wheels}
-    pythons, packages = wheel_set.python_versions, []
+    pythons = wheel_set.python_versions
+    packages = []
     for wheel in wheel_set.wheels:
         served = [python for python in pythons if serves(wheel.filename, python)]
         location = {"path": f"./{wheel.filename}", "size": wheel.size}
@@ -53,7 +68,10 @@ def pylock(wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]]) -> s
             if item.name not in own:
                 key = (item.name, item.version, item.filename)
                 foreign.setdefault(key, (item, []))[1].append(python)
-    packages += [_package(item, {"url": item.url}, served, pythons) for _, (item, served) in sorted(foreign.items())]
+    packages += [
+        _package(item, {"url": item.url}, served, pythons)
+        for _, (item, served) in sorted(foreign.items())
+    ]
     lock = Pylock(
         lock_version=Version("1.0"),
         requires_python=SpecifierSet(f">={pythons[0]}"),
@@ -67,19 +85,31 @@ def pylock(wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]]) -> s
 
 
 def _package(
-    item: Wheel | Resolved, location: Mapping[str, Any], served: Sequence[str], pythons: Sequence[str]
+    item: Wheel | Resolved,
+    location: Mapping[str, Any],
+    served: Sequence[str],
+    pythons: Sequence[str],
 ) -> Package:
     return Package(
         name=canonicalize_name(item.name),
         version=Version(item.version),
         marker=_marker(item.name, served, pythons),
-        requires_python=SpecifierSet(item.requires_python) if item.requires_python else None,
-        wheels=[PackageWheel(name=item.filename, hashes={"sha256": item.sha256}, **location)],
+        requires_python=SpecifierSet(item.requires_python)
+        if item.requires_python
+        else None,
+        wheels=[
+            PackageWheel(name=item.filename, hashes={"sha256": item.sha256}, **location)
+        ],
     )
 
 
-def _marker(project: str, served: Sequence[str], pythons: Sequence[str]) -> Marker | None:
-    """Return a marker for the extra that selects a package, or for the Pythons that it serves; None if always."""
+def _marker(
+    project: str, served: Sequence[str], pythons: Sequence[str]
+) -> Marker | None:
+    """Return a marker for the extra that selects a package, or for the Pythons that it serves.
+
+    None if always.
+    """
     if project == KERNELS_PROJECT:  # its one wheel serves every Python
         return Marker(f"'{_KERNELS_EXTRA}' in extras")
     if list(served) == list(pythons):
@@ -87,21 +117,32 @@ def _marker(project: str, served: Sequence[str], pythons: Sequence[str]) -> Mark
     return Marker(" or ".join(f"python_version == '{python}'" for python in served))
 
 
-def write_set(folder: Path, wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]] | None) -> WheelSet:
-    """Write the set's files beside its wheels, debug files, manifest and rocm.lock; wheels.json is written last.
+def write_set(
+    folder: Path, wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]] | None
+) -> WheelSet:
+    """Write the set's files beside its wheels, debug files, manifest and rocm.lock.
+
+    Wheels.json is written last.
 
     Args:
         resolved: as in `pylock`; None omits lock file and SBOM.
 
     Returns:
-        The set with `files` and `file_sizes`. Its digest covers every file except SHA256SUMS, which is derived from it.
+        The set with `files` and `file_sizes`. Its digest covers every file except
+        SHA256SUMS, which is derived from it.
     """
     (folder / CONSTRAINTS).write_text(constraints(wheel_set), encoding="utf-8")
     beside = [folder / CONSTRAINTS, *folder.glob("debug/**/*.debug")]
-    beside += [folder / name for name in (ROCM_MANIFEST, ROCM_LOCK) if (folder / name).is_file()]
+    beside += [
+        folder / name
+        for name in (ROCM_MANIFEST, ROCM_LOCK)
+        if (folder / name).is_file()
+    ]
     if resolved is not None:
         (folder / PYLOCK).write_text(pylock(wheel_set, resolved), encoding="utf-8")
-        (folder / SBOM).write_text(sbom(wheel_set, resolved, load_lock(folder / ROCM_LOCK)), encoding="utf-8")
+        (folder / SBOM).write_text(
+            sbom(wheel_set, resolved, load_lock(folder / ROCM_LOCK)), encoding="utf-8"
+        )
         beside += [folder / PYLOCK, folder / SBOM]
     files = {str(path.relative_to(folder)): path for path in beside}
     wheel_set = replace(

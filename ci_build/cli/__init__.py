@@ -1,6 +1,7 @@
 """The command line: the table of commands, and the errors and exit codes of a run.
 
-A new command needs a module in `commands` with a `click.Command`, and a line in SECTIONS.
+A new command needs a module in `commands` with a `click.Command`, and a line in
+SECTIONS.
 """
 
 from __future__ import annotations
@@ -55,8 +56,14 @@ SECTIONS = {
     },
     "Operate": {
         "rollback": ("index_operations", "Return an index to an earlier state."),
-        "yank, unyank": ("index_operations", "Hide sets from users who do not pin them (PEP 592)."),
-        "quarantine, unquarantine": ("index_operations", "Withdraw sets; rollbacks do not restore them."),
+        "yank, unyank": (
+            "index_operations",
+            "Hide sets from users who do not pin them (PEP 592).",
+        ),
+        "quarantine, unquarantine": (
+            "index_operations",
+            "Withdraw sets; rollbacks do not restore them.",
+        ),
         "pin, unpin": ("index_operations", "Protect sets from retention."),
         "retention": ("index_operations", "Remove old sets from an index."),
         "verify": ("verify", "Recompute an index and report differences."),
@@ -77,7 +84,8 @@ SECTIONS = {
 }
 """Title of a help section -> commands. Summaries fit a terminal of 80 columns."""
 
-_INTERRUPTED, _BROKEN_PIPE = 130, 141
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
 _WITH_BUILD_OPTIONS = ("dist_wheels", "nightly", "release")
 
 
@@ -99,7 +107,10 @@ def main(context: click.Context, /, **before: object) -> None:
         misplaced = sorted(given - {"verbose", "quiet"})
         if misplaced:
             names = ", ".join("--" + name.replace("_", "-") for name in misplaced)
-            raise RequestError(f"`{command}` does not accept {names}.", hint=f"See `ci_build {command} --help`.")
+            raise RequestError(
+                f"`{command}` does not accept {names}.",
+                hint=f"See `ci_build {command} --help`.",
+            )
     if not context.meta[ASKS_FOR_HELP]:
         refuse_unknown(None, option_names())
     project = find_project_file(Path.cwd())
@@ -114,7 +125,8 @@ def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code; an error is reported in one line."""
     # A CI service that cancels a job sends SIGTERM: clean up as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # Replace characters that the terminal cannot show instead of raising UnicodeEncodeError.
+    # Replace characters that the terminal cannot show instead of raising
+    # UnicodeEncodeError.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     try:
@@ -133,7 +145,8 @@ def run(arguments: list[str] | None = None) -> int:
         click.echo("\nInterrupted; run the same command again to go on.", err=True)
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader of the output is gone. Without this, Python would raise again when it flushes the output at exit.
+        # The reader of the output is gone. Without this, Python would raise again when
+        # it flushes the output at exit.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.dup2(nowhere, sys.stderr.fileno())

@@ -16,30 +16,52 @@ _EVERYWHERE = ("cache_dir", "container_engine")
 """Options that every command with such an option reads as the options of the table."""
 
 
-def read_commands(group: click.Group, sections: Mapping[str, Mapping[str, object]]) -> tuple[CommandHelp, ...]:
+def read_commands(
+    group: click.Group, sections: Mapping[str, Mapping[str, object]]
+) -> tuple[CommandHelp, ...]:
     """Return every command below a group, nested ones after their group.
 
     Args:
-        sections: title of a help section -> names of its commands, as in `ci_build.cli.SECTIONS`.
+        sections: title of a help section -> names of its commands, as in
+            `ci_build.cli.SECTIONS`.
     """
-    titles = {name: title for title, entries in sections.items() for names in entries for name in names.split(", ")}
+    titles = {
+        name: title
+        for title, entries in sections.items()
+        for names in entries
+        for name in names.split(", ")
+    }
     # click keeps the help option of a command that it makes for the first context.
     root = click.Context(group, info_name="ci_build", **group.context_settings)
-    commands = [help_ for name in group.list_commands(root) for help_ in _below(root, name, titles[name])]
+    commands = [
+        help_
+        for name in group.list_commands(root)
+        for help_ in _below(root, name, titles[name])
+    ]
     order = [*sections]
     return tuple(sorted(commands, key=lambda command: order.index(command.section)))
 
 
 def project_keys() -> dict[str, str]:
-    """Return the keys of `ci_build.toml` with the help of their options; empty for options of single commands."""
+    """Return the keys of `ci_build.toml` with the help of their options.
+
+    Empty for options of single commands.
+    """
 
     @build_options()
     def holder() -> None:
         """Hold the options."""
 
     parameters = getattr(holder, "__click_params__", ())
-    texts = {item.name: item.help or "" for item in parameters if isinstance(item, click.Option)}
-    return {name: texts.get(name, "") for name in sorted({*option_names(), *OTHER_VARIABLES} - SECRETS)}
+    texts = {
+        item.name: item.help or ""
+        for item in parameters
+        if isinstance(item, click.Option)
+    }
+    return {
+        name: texts.get(name, "")
+        for name in sorted({*option_names(), *OTHER_VARIABLES} - SECRETS)
+    }
 
 
 def _below(parent: click.Context, name: str, section: str) -> Iterator[CommandHelp]:
@@ -65,16 +87,29 @@ def _options(command: click.Command, context: click.Context) -> Iterator[OptionH
     for parameter in command.params:
         if isinstance(parameter, click.Argument):
             text = getattr(parameter, "help", None) or ""
-            yield OptionHelp(names=parameter.make_metavar(context), text=text, group="Arguments")
-        elif isinstance(parameter, click.Option) and (record := parameter.get_help_record(context)):
+            yield OptionHelp(
+                names=parameter.make_metavar(context), text=text, group="Arguments"
+            )
+        elif isinstance(parameter, click.Option) and (
+            record := parameter.get_help_record(context)
+        ):
             group = getattr(parameter, "group", None)
             title = getattr(group, "title", "") if group is not None else ""
-            yield OptionHelp(names=record[0], text=record[1], group=title, variable=_variable(parameter))
+            yield OptionHelp(
+                names=record[0],
+                text=record[1],
+                group=title,
+                variable=_variable(parameter),
+            )
 
 
 def _variable(option: click.Option) -> str:
     """Return the environment variable that sets an option; empty if there is none."""
     if isinstance(option.envvar, str):
         return option.envvar
-    name = option.name if option.name in _EVERYWHERE else variable_of(option.opts, option.help or "")
+    name = (
+        option.name
+        if option.name in _EVERYWHERE
+        else variable_of(option.opts, option.help or "")
+    )
     return f"{ENV_PREFIX}{name.upper()}" if name else ""

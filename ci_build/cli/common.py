@@ -1,7 +1,9 @@
-"""Parts of the command line that commands share: lazy groups, the reporter, processes, buckets, JSON output.
+"""Parts of the command line that commands share.
 
-A command's module is imported when the command is used. An import that would slow `--help` down noticeably stands in
-the function that needs it.
+Lazy groups, the reporter, processes, buckets, JSON output.
+
+A command's module is imported when the command is used. An import that would slow
+`--help` down noticeably stands in the function that needs it.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ ASKS_FOR_HELP = "ci_build.asks_for_help"
 Entries = Mapping[str, tuple[str, str]]
 """Name of a command, or names of a pair such as "pin, unpin" -> location below `commands`, summary.
 
-A location is a module, or "module:attribute" if the attribute differs from the command's name.
+A location is a module, or "module:attribute" if the attribute differs from the
+command's name.
 """
 
 
@@ -58,8 +61,14 @@ class LazyGroup(cloup.Group):
     ) -> None:
         super().__init__(**more)
         self._sections = sections
-        rows = [(names, location) for entries in sections.values() for names, (location, _) in entries.items()]
-        self._locations = {name: location for names, location in rows for name in names.split(", ")}
+        rows = [
+            (names, location)
+            for entries in sections.values()
+            for names, (location, _) in entries.items()
+        ]
+        self._locations = {
+            name: location for names, location in rows for name in names.split(", ")
+        }
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         """Return the help option, which the help of a group omits."""
@@ -84,7 +93,13 @@ class LazyGroup(cloup.Group):
     ) -> list[cloup.Section]:
         """Return the sections of the help, with placeholders for the commands."""
         return [
-            cloup.Section(title, [click.Command(names, short_help=text) for names, (_, text) in entries.items()])
+            cloup.Section(
+                title,
+                [
+                    click.Command(names, short_help=text)
+                    for names, (_, text) in entries.items()
+                ],
+            )
             for title, entries in self._sections.items()
         ]
 
@@ -95,14 +110,19 @@ class LazyGroup(cloup.Group):
         error: click.UsageError,
     ) -> click.UsageError:
         """Suggest similar names of commands."""
-        return click.NoSuchCommand(bad_name, possibilities=[*self._locations], ctx=error.ctx)
+        return click.NoSuchCommand(
+            bad_name, possibilities=[*self._locations], ctx=error.ctx
+        )
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return the command with this name; None if there is none."""
         if cmd_name not in self._locations:
             return super().get_command(ctx, cmd_name)
         module, _, attribute = self._locations[cmd_name].partition(":")
-        command = getattr(importlib.import_module(f"ci_build.cli.commands.{module}"), attribute or cmd_name)
+        command = getattr(
+            importlib.import_module(f"ci_build.cli.commands.{module}"),
+            attribute or cmd_name,
+        )
         assert isinstance(command, click.Command)
         return command
 
@@ -110,25 +130,38 @@ class LazyGroup(cloup.Group):
 class State:
     """Options that were given before the command, and the project file."""
 
-    def __init__(self, before: Mapping[str, Any], project: ProjectFile = NO_PROJECT_FILE) -> None:
-        self.before, self.project = before, project
+    def __init__(
+        self, before: Mapping[str, Any], project: ProjectFile = NO_PROJECT_FILE
+    ) -> None:
+        self.before = before
+        self.project = project
 
-    def settings(self, after: Mapping[str, Any], tables: Sequence[str] = ("build",)) -> Settings:
-        """Return the options before and after the command, with defaults from these tables of defaults.toml."""
+    def settings(
+        self, after: Mapping[str, Any], tables: Sequence[str] = ("build",)
+    ) -> Settings:
+        """Return the options around the command, with defaults of defaults.toml."""
         return Settings(after, self.before, tables=tables, project=self.project)
 
     def reporter(self, after: Mapping[str, Any] | None = None) -> Reporter:
         """Return a reporter of progress on standard error."""
         settings = self.settings(after or {})
         if settings.flag("verbose") and settings.flag("quiet"):
-            origins = " and ".join(settings.get(name).origin for name in ("verbose", "quiet"))
-            raise RequestError(f"{origins} exclude each other.", hint="Omit one of them.")
-        reporter = new_reporter(verbose=settings.flag("verbose"), quiet=settings.flag("quiet"))
+            origins = " and ".join(
+                settings.get(name).origin for name in ("verbose", "quiet")
+            )
+            raise RequestError(
+                f"{origins} exclude each other.", hint="Omit one of them."
+            )
+        reporter = new_reporter(
+            verbose=settings.flag("verbose"), quiet=settings.flag("quiet")
+        )
         if (context := click.get_current_context(silent=True)) is not None:
             reporter.collect_warnings()
             context.call_on_close(reporter.close)
         if after and "cache_dir" in after and (note := settings.cache_note):
-            reporter.warning(f"{note} Choose another place with --cache-dir or XDG_CACHE_HOME.")
+            reporter.warning(
+                f"{note} Choose another place with --cache-dir or XDG_CACHE_HOME."
+            )
         return reporter
 
 
@@ -138,7 +171,10 @@ def host_runner(reporter: Reporter) -> HostRunner:
 
 
 def connector(reporter: Reporter) -> Connect:
-    """Return a function that opens HTTP clients with the proxies of the environment; retries are reported."""
+    """Return a function that opens HTTP clients with the proxies of the environment.
+
+    Retries are reported.
+    """
 
     def connect() -> Client:
         from core.http.client import Client  # Start-up time: it loads requests.
@@ -159,16 +195,26 @@ def print_json(value: object) -> None:
 
 
 def show_plan(lines: Sequence[str], *, as_json: bool) -> None:
-    """Print the lines of a dry run on standard output; long commands are wrapped unless the output is JSON."""
+    """Print the lines of a dry run on standard output.
+
+    Long commands are wrapped unless the output is JSON.
+    """
     width = width_of(sys.stdout)
-    shown = json.dumps({"plan": lines}, indent=2) if as_json else "\n".join(wrap_command(line, width) for line in lines)
+    shown = (
+        json.dumps({"plan": lines}, indent=2)
+        if as_json
+        else "\n".join(wrap_command(line, width) for line in lines)
+    )
     click.echo(shown)
 
 
 def wrap_command(line: str, terminal: int | None = None) -> str:
-    """Return a line of a dry run; a long command, which follows `$ `, is continued on further lines.
+    """Return a line of a dry run.
 
-    A shell reads the result as the same command. A value stays on the line of its option.
+    A long command, which follows `$ `, is continued on further lines.
+
+    A shell reads the result as the same command. A value stays on the line of its
+    option.
 
     Args:
         terminal: width of the terminal; None if there is none.
@@ -179,7 +225,8 @@ def wrap_command(line: str, terminal: int | None = None) -> str:
         return fold(line, terminal)
     if len(line) <= width:
         return line
-    units, option = list[str](), False
+    units = list[str]()
+    option = False
     for word in _SHELL_WORD.findall(command):
         is_value = option and not word.startswith("-")
         units[-1:] = [f"{units[-1]} {word}"] if is_value else [*units[-1:], word]
@@ -193,11 +240,14 @@ def wrap_command(line: str, terminal: int | None = None) -> str:
     return " \\\n".join(indent + row for row in rows)
 
 
-def open_bucket(text: str, reporter: Reporter, *, dry_run: bool = False, existing: bool = True) -> Bucket:
+def open_bucket(
+    text: str, reporter: Reporter, *, dry_run: bool = False, existing: bool = True
+) -> Bucket:
     """Open a bucket; a dry run prints writes instead of performing them.
 
     Raises:
-        RequestError: the directory of the bucket does not exist, although `existing` requires it.
+        RequestError: the directory of the bucket does not exist, although `existing`
+            requires it.
     """
     # Start-up time: few commands open a bucket.
     from promotion.storage.bucket_url import open_bucket as opened
@@ -206,8 +256,13 @@ def open_bucket(text: str, reporter: Reporter, *, dry_run: bool = False, existin
 
     bucket = opened(text)
     if existing and isinstance(bucket, DirBucket) and not bucket.root.is_dir():
-        raise RequestError(f"Bucket {text} does not exist.", hint="Stage a set first, or give another --bucket.")
+        raise RequestError(
+            f"Bucket {text} does not exist.",
+            hint="Stage a set first, or give another --bucket.",
+        )
     if not dry_run:
         return bucket
-    click.get_current_context().call_on_close(lambda: reporter.line("dry run: nothing was changed"))
+    click.get_current_context().call_on_close(
+        lambda: reporter.line("dry run: nothing was changed")
+    )
     return DryRunBucket(bucket, lambda line: reporter.line(f"  would {line}"))

@@ -1,1 +1,4 @@
-"""Tasks on the machines of a Dask cluster: client, scheduler, workers and the functions that they run."""
+"""Tasks on the machines of a Dask cluster.
+
+Client, scheduler, workers and the functions that they run.
+"""

@@ -1,4 +1,7 @@
-"""A connection to a cluster: tasks go out, results come back, and lost connections are made again."""
+"""A connection to a cluster.
+
+Tasks go out, results come back, and lost connections are made again.
+"""
 
 from __future__ import annotations
 
@@ -30,27 +33,37 @@ class Cluster:
     """Tasks on the workers of a Dask scheduler; implements `core.tasks.Tasks`.
 
     Args:
-        patience: seconds without a scheduler, or without a worker that may run the tasks, after which a run ends.
+        patience: seconds without a scheduler, or without a worker that may run the
+            tasks, after which a run ends.
     """
 
-    def __init__(self, request: ClusterRequest, progress: Progress, *, patience: float = 300.0) -> None:
-        self._request, self._progress, self._patience = request, progress, patience
+    def __init__(
+        self, request: ClusterRequest, progress: Progress, *, patience: float = 300.0
+    ) -> None:
+        self._request = request
+        self._progress = progress
+        self._patience = patience
         self._stack = ExitStack()
         self._client: Any = None
         self._launched = Launched(address=request.address)
 
     @classmethod
-    def connect(cls, request: ClusterRequest, progress: Progress, *, patience: float = 300.0) -> Self:
+    def connect(
+        cls, request: ClusterRequest, progress: Progress, *, patience: float = 300.0
+    ) -> Self:
         """Return a connected cluster, which is a context manager.
 
         Raises:
-            MachineError: no scheduler answers, or the packages for clusters are not installed.
+            MachineError: no scheduler answers, or the packages for clusters are not
+                installed.
         """
         cluster = cls(request, progress, patience=patience)
         quiet()
         try:
             if request.address in LAUNCHERS:
-                cluster._launched = cluster._stack.enter_context(LAUNCHERS[request.address](request, progress))
+                cluster._launched = cluster._stack.enter_context(
+                    LAUNCHERS[request.address](request, progress)
+                )
             cluster._client = cluster._open(_CONNECT_SECONDS)
         except BaseException:
             cluster._stack.close()
@@ -61,7 +74,10 @@ class Cluster:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         with ignore_interrupts():
             self._close()
@@ -71,7 +87,9 @@ class Cluster:
         """Run tasks; see `core.tasks.Tasks`."""
         with tempfile.TemporaryDirectory(prefix=".cluster-", dir=work) as cache:
             store = ClusterStore(open_bucket(self._request.store), Path(cache))
-            for given in {given.sha256: given for task in tasks for given in task.inputs.values()}.values():
+            for given in {
+                given.sha256: given for task in tasks for given in task.inputs.values()
+            }.values():
                 store.send(given)
             run = TaskRun(
                 tasks,
@@ -89,7 +107,9 @@ class Cluster:
                     try:
                         yield from run.results(self._client)
                     except ConnectionLostError:
-                        self._progress.step("the connection to the scheduler is lost; connecting again")
+                        self._progress.step(
+                            "the connection to the scheduler is lost; connecting again"
+                        )
                         self._close()
                         self._client = self._open(self._patience)
             finally:
@@ -113,8 +133,12 @@ class Cluster:
                     time.sleep(1)
                     continue
                 raise MachineError(
-                    f"The scheduler {self._request.address} cannot be reached: {error}.",
-                    hint="Check --cluster and its certificates, and start `ci_build cluster scheduler`.",
+                    f"The scheduler {self._request.address} cannot be reached:"
+                    f" {error}.",
+                    hint=(
+                        "Check --cluster and its certificates, and start `ci_build"
+                        " cluster scheduler`."
+                    ),
                 ) from error
 
     def _close(self) -> None:

@@ -9,7 +9,10 @@ from typing import Any
 from ci_build.cluster.request import ClusterRequest
 from core.errors import MachineError
 
-HOW_TO_INSTALL = "Run `.venv/bin/python -m pip install --require-hashes -r build/requirements-cluster.lock`."
+HOW_TO_INSTALL = (
+    "Run `.venv/bin/python -m pip install --require-hashes -r"
+    " build/requirements-cluster.lock`."
+)
 
 
 def dask_module(name: str) -> Any:  # noqa: ANN401 - Dask's functions are typed in part
@@ -22,7 +25,8 @@ def dask_module(name: str) -> Any:  # noqa: ANN401 - Dask's functions are typed 
         return importlib.import_module(name)
     except ImportError as error:
         raise MachineError(
-            f"A cluster needs packages that are not installed: {error.name}.", hint=HOW_TO_INSTALL
+            f"A cluster needs packages that are not installed: {error.name}.",
+            hint=HOW_TO_INSTALL,
         ) from error
 
 
@@ -30,9 +34,17 @@ def security_of(request: ClusterRequest) -> Any:  # noqa: ANN401 - a class of Da
     """Return Dask's settings for certificates; None without TLS."""
     if not request.ca:
         return None
-    own = {f"tls_{role}_{part}": value for role in ("client", "scheduler", "worker")
-           for part, value in (("cert", request.cert), ("key", request.key or request.cert))}  # fmt: skip
-    return dask_module("distributed").Security(require_encryption=True, tls_ca_file=request.ca, **own)
+    own = {
+        f"tls_{role}_{part}": value
+        for role in ("client", "scheduler", "worker")
+        for part, value in (
+            ("cert", request.cert),
+            ("key", request.key or request.cert),
+        )
+    }
+    return dask_module("distributed").Security(
+        require_encryption=True, tls_ca_file=request.ca, **own
+    )
 
 
 def quiet() -> None:

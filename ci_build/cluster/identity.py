@@ -1,4 +1,7 @@
-"""Identity of a program: a worker runs tasks only for clients with the same files and the same Python."""
+"""Identity of a program.
+
+A worker runs tasks only for clients with the same files and the same Python.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,17 @@ from core.own_files import ROOT, own_files
 
 @functools.cache
 def own_identity(root: Path = ROOT) -> str:
-    """Return the identity of the program in a checkout, such as `program:0123456789abcdef-3.11.7-x86_64`.
+    """Return the identity of the program in a checkout, with Python and architecture.
 
-    It covers the files of the packages, except tests, the lock files, the version of Python, and the machine's
-    architecture.
+    It covers the files of the packages, except tests, the lock files, the version of
+    Python, and the machine's architecture.
     """
     digest = hashlib.sha256()
     for path in sorted((*own_files(root), *(root / "build").glob("*.lock"))):
         data = path.read_bytes()
-        digest.update(f"{path.relative_to(root).as_posix()} {len(data)}\n".encode() + data)
+        digest.update(
+            f"{path.relative_to(root).as_posix()} {len(data)}\n".encode() + data
+        )
     return f"program:{digest.hexdigest()[:16]}-{platform.python_version()}-{platform.machine()}"
 
 

@@ -37,16 +37,24 @@ def _toolchain(arguments: Mapping[str, Any], context: TaskContext) -> Toolchain:
         WorkerUnfitError: this worker does not have it.
     """
     request = KernelRequest(
-        toolchain=arguments["toolchain"], rocm=arguments.get("rocm", ""), image=arguments.get("image", "")
+        toolchain=arguments["toolchain"],
+        rocm=arguments.get("rocm", ""),
+        image=arguments.get("image", ""),
     )
     with _lock:  # once per process: the digest of a ROCm takes seconds
         if request not in _toolchains:
             try:
-                place = find_compilers(request, context.cache, context.runner, inputs=context.cache)
+                place = find_compilers(
+                    request, context.cache, context.runner, inputs=context.cache
+                )
                 cache = context.cache / "kernels"
-                _toolchains[request] = toolchain_for(request, cache, context.runner, NoProgress(), place)
+                _toolchains[request] = toolchain_for(
+                    request, cache, context.runner, NoProgress(), place
+                )
             except CiBuildError as error:
-                raise WorkerUnfitError(f"it has no toolchain {request.toolchain}: {error}") from error
+                raise WorkerUnfitError(
+                    f"it has no toolchain {request.toolchain}: {error}"
+                ) from error
         return _toolchains[request]
 
 
@@ -54,7 +62,9 @@ def _kernel_step(arguments: Mapping[str, Any], context: TaskContext) -> object:
     return compile_step(arguments, context, _toolchain)
 
 
-def _site(arguments: Mapping[str, Any], context: TaskContext) -> tuple[Site, RocmLibraries]:
+def _site(
+    arguments: Mapping[str, Any], context: TaskContext
+) -> tuple[Site, RocmLibraries]:
     """Return this worker's environment with the wheels of a task, and its ROCm.
 
     Raises:
@@ -66,10 +76,18 @@ def _site(arguments: Mapping[str, Any], context: TaskContext) -> tuple[Site, Roc
     with _lock:
         if rocm["folder"] not in _trees:
             try:
-                manifest, _ = read_tree(Path(rocm["folder"]), unknown="of unknown version", progress=NoProgress())
+                manifest, _ = read_tree(
+                    Path(rocm["folder"]),
+                    unknown="of unknown version",
+                    progress=NoProgress(),
+                )
             except (CiBuildError, OSError) as error:
-                raise WorkerUnfitError(f"it has no ROCm in {rocm['folder']}: {error}") from error
-            _trees[rocm["folder"]] = RocmTree(folder=Path(rocm["folder"]), manifest=manifest)
+                raise WorkerUnfitError(
+                    f"it has no ROCm in {rocm['folder']}: {error}"
+                ) from error
+            _trees[rocm["folder"]] = RocmTree(
+                folder=Path(rocm["folder"]), manifest=manifest
+            )
         tree = _trees[rocm["folder"]]
     if tree.sha256 != rocm["sha256"]:
         raise WorkerUnfitError(f"its ROCm in {tree.folder} differs from the client's.")
@@ -86,4 +104,7 @@ KINDS: dict[str, TaskFunction] = {
     matrix_run.KIND: matrix_run.build_cell,
     device_gate.KIND: device_cluster.run_shard,
 }
-"""Kind of a task -> its function; imports are visible, so that import contracts cover what workers run."""
+"""Kind of a task -> its function.
+
+Imports are visible, so that import contracts cover what workers run.
+"""

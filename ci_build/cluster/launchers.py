@@ -17,8 +17,8 @@ class Launched:
 
     Attributes:
         address: what `distributed.Client` takes as address.
-        expects_workers: called from time to time; returns whether workers are still to come, and raises MachineError
-            if none is left.
+        expects_workers: called from time to time; returns whether workers are still to
+            come, and raises MachineError if none is left.
     """
 
     address: Any
@@ -29,8 +29,12 @@ Launcher = Callable[[ClusterRequest, Progress], AbstractContextManager[Launched]
 """Starts a cluster for the time of its context."""
 
 
-def _slurm(request: ClusterRequest, progress: Progress) -> AbstractContextManager[Launched]:
-    from ci_build.cluster.slurm import slurm_cluster  # Start-up time: only `--cluster slurm` needs it.
+def _slurm(
+    request: ClusterRequest, progress: Progress
+) -> AbstractContextManager[Launched]:
+    from ci_build.cluster.slurm import (
+        slurm_cluster,
+    )  # Start-up time: only `--cluster slurm` needs it.
 
     return slurm_cluster(request, progress)
 

@@ -35,7 +35,9 @@ class Order:
         return json.dumps(asdict(self), separators=(",", ":"))
 
 
-def new_order(task: Task, *, identity: str, store: str, name: str, earlier: list[str]) -> Order:
+def new_order(
+    task: Task, *, identity: str, store: str, name: str, earlier: list[str]
+) -> Order:
     """Return the order for a task."""
     return Order(
         identity=identity,
@@ -43,7 +45,9 @@ def new_order(task: Task, *, identity: str, store: str, name: str, earlier: list
         name=name,
         kind=task.kind,
         arguments=dict(task.arguments),
-        inputs={name: [given.sha256, given.tree] for name, given in task.inputs.items()},
+        inputs={
+            name: [given.sha256, given.tree] for name, given in task.inputs.items()
+        },
         earlier=earlier,
     )
 

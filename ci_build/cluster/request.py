@@ -21,10 +21,13 @@ class SlurmRequest:
         memory_mb: memory of a job.
         directives: options of sbatch by long name; empty for switches.
         resources: resources that each worker offers, such as {"gfx942": 8}.
-        prologue: shell lines before the start of the worker, such as `module load rocm`.
-        listen: HOST or HOST:PORT of this machine that the nodes reach; empty for its own address and any port.
+        prologue: shell lines before the start of the worker, such as `module load
+            rocm`.
+        listen: HOST or HOST:PORT of this machine that the nodes reach; empty for its
+            own address and any port.
         shared: folder that all nodes see, for certificates and logs.
-        cache: cache folder of each node, with variables of the shell; empty for the user's.
+        cache: cache folder of each node, with variables of the shell; empty for the
+            user's.
         environment: environment of the programs of Slurm.
         hidden: variables that the jobs do not inherit.
     """
@@ -48,7 +51,8 @@ class ClusterRequest:
 
     Attributes:
         address: tcp://HOST:PORT or tls://HOST:PORT of a scheduler, or `slurm`.
-        store: folder that all machines share, or URL of a bucket; files of tasks go through it.
+        store: folder that all machines share, or URL of a bucket; files of tasks go
+            through it.
         ca: CA bundle that verifies scheduler and workers; empty for tcp.
         cert: own certificate; empty for tcp.
         key: private key of the certificate; empty if it is in `cert`.
@@ -64,7 +68,9 @@ class ClusterRequest:
 
 
 @contextmanager
-def connected(request: ClusterRequest | None, progress: Progress) -> Iterator[Tasks | None]:
+def connected(
+    request: ClusterRequest | None, progress: Progress
+) -> Iterator[Tasks | None]:
     """Provide the cluster of a command; None for this machine.
 
     Raises:
@@ -73,7 +79,9 @@ def connected(request: ClusterRequest | None, progress: Progress) -> Iterator[Ta
     if request is None:
         yield None
         return
-    from ci_build.cluster.client import Cluster  # Import cycle: tasks are builds and gates. Dask is no requirement.
+    from ci_build.cluster.client import (
+        Cluster,
+    )  # Import cycle: tasks are builds and gates. Dask is no requirement.
 
     with Cluster.connect(request, progress) as cluster:
         yield cluster

@@ -57,18 +57,37 @@ class TaskRun:
 
     Args:
         name: name of the run, unique in the store.
-        patience: seconds without any worker for the remaining tasks after which the run ends.
-        expects_workers: returns whether workers are still to come, for which the run waits longer.
+        patience: seconds without any worker for the remaining tasks after which the run
+            ends.
+        expects_workers: returns whether workers are still to come, for which the run
+            waits longer.
     """
 
     def __init__(
-        self, tasks: Sequence[Task], *, store: ClusterStore, store_name: str, identity: str, name: str, work: Path,
-        progress: Progress, patience: float, expects_workers: Callable[[], bool] = lambda: False,
-    ) -> None:  # fmt: skip
-        self.pending = {task.key: _Pending(task=task, number=number) for number, task in enumerate(tasks)}
+        self,
+        tasks: Sequence[Task],
+        *,
+        store: ClusterStore,
+        store_name: str,
+        identity: str,
+        name: str,
+        work: Path,
+        progress: Progress,
+        patience: float,
+        expects_workers: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.pending = {
+            task.key: _Pending(task=task, number=number)
+            for number, task in enumerate(tasks)
+        }
         self._total = len(self.pending)
-        self._store, self._store_name, self._identity, self._name = store, store_name, identity, name
-        self._work, self._progress, self._patience = work, progress, patience
+        self._store = store
+        self._store_name = store_name
+        self._identity = identity
+        self._name = name
+        self._work = work
+        self._progress = progress
+        self._patience = patience
         self._expects_workers = expects_workers
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._futures: dict[str, tuple[str, Any]] = {}
@@ -113,11 +132,15 @@ class TaskRun:
         futures = [future for _, future in self._futures.values()]
         if futures:
             self._progress.step(f"cancelling {len(futures)} tasks of the cluster")
-            with suppress(Exception):  # the scheduler cancels the tasks of a client that is gone
+            with suppress(
+                Exception
+            ):  # the scheduler cancels the tasks of a client that is gone
                 client.cancel(futures, force=True)
 
     def _submit(self, client: Any, keys: Sequence[str]) -> None:  # noqa: ANN401 - a class of Dask
-        groups: defaultdict[tuple[tuple[str, float], ...], list[_Pending]] = defaultdict(list)
+        groups: defaultdict[tuple[tuple[str, float], ...], list[_Pending]] = (
+            defaultdict(list)
+        )
         for key in keys:
             pending = self.pending[key]
             pending.submissions += 1
@@ -140,11 +163,12 @@ class TaskRun:
 
     def _requirements(self, task: Task) -> dict[str, float]:
         memory = {MEMORY: float(task.memory_mb)} if task.memory_mb else {}
-        # A worker of another program does not offer this resource, so that it gets no task.
+        # A worker of another program does not offer this resource, so that it gets no
+        # task.
         return {self._identity: 1e-9, **memory, **task.resources}
 
     def _name_of(self, pending: _Pending) -> str:
-        """Return the name under which the store counts tries, the same in all submissions of the task."""
+        """Return the name under which the store counts tries of the task."""
         return f"{self._name}/{pending.task.key}"
 
     def _dask_key(self, pending: _Pending) -> str:
@@ -160,21 +184,38 @@ class TaskRun:
             earlier=pending.earlier,
         ).dump()
 
-    def _answers(self, client: Any) -> Iterator[tuple[str, WorkerAnswer | BaseException]]:  # noqa: ANN401 - a class of Dask
-        """Yield answers, and errors of Dask, that have come since the last call; wait for a short time for the first.
+    def _answers(
+        self,
+        client: Any,  # noqa: ANN401
+    ) -> Iterator[tuple[str, WorkerAnswer | BaseException]]:
+        """Yield answers, and errors of Dask, that have come since the last call.
+
+        Wait for a short time for the first.
 
         Raises:
             ConnectionLostError: the scheduler is gone.
         """
-        futures, self._unread = self._unread, []
+        futures = self._unread
+        self._unread = []
         with suppress(queue.Empty):
-            futures.append(self._done.get(timeout=_AGAIN_SECONDS if futures else _LOOK_SECONDS))
+            futures.append(
+                self._done.get(timeout=_AGAIN_SECONDS if futures else _LOOK_SECONDS)
+            )
             while len(futures) < _BATCH:
                 futures.append(self._done.get_nowait())
-        futures = [future for future in futures if self._futures.get(future.key, (0, None))[1] is future]
-        if any(future.status == "cancelled" for future in futures) or client.status == "closed":
+        futures = [
+            future
+            for future in futures
+            if self._futures.get(future.key, (0, None))[1] is future
+        ]
+        if (
+            any(future.status == "cancelled" for future in futures)
+            or client.status == "closed"
+        ):
             raise ConnectionLostError
-        texts = _gather(client, [future.key for future in futures if future.status == "finished"])
+        texts = _gather(
+            client, [future.key for future in futures if future.status == "finished"]
+        )
         for future in futures:
             if future.key in texts:
                 key = self._futures.pop(future.key)[0]
@@ -185,14 +226,22 @@ class TaskRun:
             else:  # its worker was lost with the answer, and the scheduler runs the task again
                 self._unread.append(future)
 
-    def _result(self, client: Any, key: str, answer: WorkerAnswer | BaseException) -> TaskResult | None:  # noqa: ANN401
+    def _result(
+        self,
+        client: Any,  # noqa: ANN401
+        key: str,
+        answer: WorkerAnswer | BaseException,
+    ) -> TaskResult | None:
         """Return the result of a task; None if it has to run again."""
         pending = self.pending[key]
         if isinstance(answer, BaseException):
             if not isinstance(answer, dask_module("distributed").KilledWorker):
                 error = f"Dask could not run it: {answer}"
-                return self._failed(pending, WorkerAnswer(worker="", address="", error=error))
-            # The scheduler counts workers that were lost while the task only waited on them; the store knows the rest.
+                return self._failed(
+                    pending, WorkerAnswer(worker="", address="", error=error)
+                )
+            # The scheduler counts workers that were lost while the task only waited on
+            # them; the store knows the rest.
             lost = (*pending.earlier, *self._store.tries(self._name_of(pending)))
             return self._lost(pending, lost) if len(lost) >= MOST_TRIES else None
         if answer.lost:
@@ -201,19 +250,30 @@ class TaskRun:
             if answer.machine:
                 pending.earlier.append(f"{answer.worker} ({answer.machine})")
             self._retire(client, answer)
-            return self._lost(pending, pending.earlier) if len(pending.earlier) >= MOST_TRIES else None
+            return (
+                self._lost(pending, pending.earlier)
+                if len(pending.earlier) >= MOST_TRIES
+                else None
+            )
         self._finished[answer.worker] += 1
         if answer.error:
             return self._failed(pending, answer)
         number = self._total - len(self.pending) + 1
-        text = f"[{number}/{self._total}] {pending.task.label} ({answer.worker}, {answer.seconds:.1f} s)"
+        text = (
+            f"[{number}/{self._total}] {pending.task.label} ({answer.worker},"
+            f" {answer.seconds:.1f} s)"
+        )
         self._progress.step(text)
         folder = self._folder(key)
         for name, (sha256, executable) in (answer.files or {}).items():
             self._store.copy_to(sha256, folder / name)
             (folder / name).chmod(0o755 if executable else 0o644)
         return TaskResult(
-            task=pending.task, value=answer.value, folder=folder, worker=answer.worker, seconds=answer.seconds
+            task=pending.task,
+            value=answer.value,
+            folder=folder,
+            worker=answer.worker,
+            seconds=answer.seconds,
         )
 
     def _folder(self, key: str) -> Path:
@@ -222,25 +282,46 @@ class TaskRun:
         return folder
 
     def _failed(self, pending: _Pending, answer: WorkerAnswer) -> TaskResult:
-        self._progress.step(f"{pending.task.label} failed{' on ' + answer.worker if answer.worker else ''}")
+        self._progress.step(
+            f"{pending.task.label}"
+            f" failed{' on ' + answer.worker if answer.worker else ''}"
+        )
         return TaskResult(
-            task=pending.task, folder=self._folder(pending.task.key), error=answer.error, kind=_KINDS[answer.kind],
-            worker=answer.worker, seconds=answer.seconds,
-        )  # fmt: skip
+            task=pending.task,
+            folder=self._folder(pending.task.key),
+            error=answer.error,
+            kind=_KINDS[answer.kind],
+            worker=answer.worker,
+            seconds=answer.seconds,
+        )
 
     def _lost(self, pending: _Pending, workers: Sequence[str]) -> TaskResult:
-        error = f"{pending.task.label} was lost with {len(workers)} workers and was given up: {', '.join(workers)}."
+        error = (
+            f"{pending.task.label} was lost with {len(workers)} workers and was given"
+            f" up: {', '.join(workers)}."
+        )
         self._progress.step(error)
-        return TaskResult(task=pending.task, folder=self._folder(pending.task.key), error=error, kind=MachineError)
+        return TaskResult(
+            task=pending.task,
+            folder=self._folder(pending.task.key),
+            error=error,
+            kind=MachineError,
+        )
 
     def _retire(self, client: Any, answer: WorkerAnswer) -> None:  # noqa: ANN401 - a class of Dask
         """Remove a worker from the cluster, so that it does not get the same task again."""
-        self._tell(f"worker {answer.worker} gets no more tasks: {answer.refused or answer.machine}")
+        self._tell(
+            f"worker {answer.worker} gets no more tasks:"
+            f" {answer.refused or answer.machine}"
+        )
         with suppress(OSError):
             client.sync(
-                client.scheduler.retire_workers, workers=[answer.address], close_workers=True, remove=True,
+                client.scheduler.retire_workers,
+                workers=[answer.address],
+                close_workers=True,
+                remove=True,
                 callback_timeout=_RETIRE_SECONDS,
-            )  # fmt: skip
+            )
 
     def _tell(self, text: str) -> None:
         """Report something once."""
@@ -270,42 +351,72 @@ class TaskRun:
             if identity_of(worker["resources"]) == self._identity
         }
         for address in self._workers.keys() - fit.keys():
-            self._progress.step(f"worker {self._workers[address]} is gone; tasks that it had run again")
+            self._progress.step(
+                f"worker {self._workers[address]} is gone; tasks that it had run again"
+            )
         self._workers = fit
-        refused = [f"{worker['name']} ({identity_of(worker['resources']) or 'no ci_build worker'})"
-                   for address, worker in workers.items() if address not in fit]  # fmt: skip
+        refused = [
+            f"{worker['name']}"
+            f" ({identity_of(worker['resources']) or 'no ci_build worker'})"
+            for address, worker in workers.items()
+            if address not in fit
+        ]
         for text in refused:
             self._tell(f"worker {text} is refused: this program is {self._identity}")
-        self._check_service(now, [workers[address]["resources"] for address in fit], refused)
-        counts = {address: (self._finished[name], len(running.get(address, ()))) for address, name in fit.items()}
-        rows = {address: (f"worker {fit[address]}", done, done + left) for address, (done, left) in counts.items()}
+        self._check_service(
+            now, [workers[address]["resources"] for address in fit], refused
+        )
+        counts = {
+            address: (self._finished[name], len(running.get(address, ())))
+            for address, name in fit.items()
+        }
+        rows = {
+            address: (f"worker {fit[address]}", done, done + left)
+            for address, (done, left) in counts.items()
+        }
         self._lines.show(rows, "tasks")
         if fit and now - self._reported > _REPORT_SECONDS:
             self._reported = now
-            parts = [f"{name}: {counts[address][0]} done, {counts[address][1]} assigned"
-                     for address, name in sorted(fit.items(), key=lambda item: item[1])]  # fmt: skip
+            parts = [
+                f"{name}: {counts[address][0]} done, {counts[address][1]} assigned"
+                for address, name in sorted(fit.items(), key=lambda item: item[1])
+            ]
             self._progress.step("; ".join(parts))
 
-    def _check_service(self, now: float, offers: Sequence[dict[str, float]], refused: Sequence[str]) -> None:
+    def _check_service(
+        self, now: float, offers: Sequence[dict[str, float]], refused: Sequence[str]
+    ) -> None:
         """Raise MachineError if no worker can run any of the remaining tasks for a long time."""
-        needs = {tuple(sorted(self._requirements(pending.task).items())) for pending in self.pending.values()}
-        unmet = [need for need in needs if not any(_meets(offer, need) for offer in offers)]
+        needs = {
+            tuple(sorted(self._requirements(pending.task).items()))
+            for pending in self.pending.values()
+        }
+        unmet = [
+            need for need in needs if not any(_meets(offer, need) for offer in offers)
+        ]
         for need in unmet:
-            wants = ", ".join(f"{name}={amount:g}" for name, amount in need if name != self._identity)
+            wants = ", ".join(
+                f"{name}={amount:g}" for name, amount in need if name != self._identity
+            )
             self._tell(f"waiting for a worker{' with ' + wants if wants else ''}")
         if self._expects_workers() or len(unmet) < len(needs):
             self._served = now
         elif now - self._served > self._patience:
             others = f" Refused: {', '.join(refused)}." if refused else ""
             raise MachineError(
-                f"No worker of the cluster could run the remaining {len(self.pending)} tasks for {self._patience:g} s."
-                + others,
-                hint="Start workers with `ci_build cluster worker` from the same checkout.",
+                f"No worker of the cluster could run the remaining {len(self.pending)}"
+                f" tasks for {self._patience:g} s." + others,
+                hint=(
+                    "Start workers with `ci_build cluster worker` from the same"
+                    " checkout."
+                ),
             )
 
 
 def _gather(client: Any, keys: list[str]) -> dict[str, str]:  # noqa: ANN401 - a class of Dask
-    """Return the answers that can be read now; `Client.gather` would wait until lost ones were computed again.
+    """Return the answers that can be read now.
+
+    `Client.gather` would wait until lost ones were computed again.
 
     Raises:
         ConnectionLostError: the scheduler is gone.

@@ -32,7 +32,8 @@ class WorkerOffer:
         memory_mb: megabytes of memory for all tasks together.
         resources: further resources, such as {"gfx942": 8}.
         patience: seconds without a scheduler after which the worker ends.
-        host: address on which others reach this worker; empty for the one that leads to the scheduler.
+        host: address on which others reach this worker; empty for the one that leads to
+            the scheduler.
     """
 
     jobs: int
@@ -42,7 +43,9 @@ class WorkerOffer:
     host: str = ""
 
 
-def run_scheduler(request: ClusterRequest, *, worker_timeout: float, report: LineSink) -> None:
+def run_scheduler(
+    request: ClusterRequest, *, worker_timeout: float, report: LineSink
+) -> None:
     """Run a scheduler until it is interrupted.
 
     Args:
@@ -50,14 +53,17 @@ def run_scheduler(request: ClusterRequest, *, worker_timeout: float, report: Lin
         worker_timeout: seconds without a sign of life after which a worker is lost.
 
     Raises:
-        MachineError: the address cannot be used, or the packages for clusters are not installed.
+        MachineError: the address cannot be used, or the packages for clusters are not
+            installed.
     """
-    distributed, config = dask_module("distributed"), dask_module("dask.config")
+    distributed = dask_module("distributed")
+    config = dask_module("dask.config")
     config.set({"distributed.scheduler.worker-ttl": f"{worker_timeout}s"})
     quiet()
 
     async def serve() -> None:
-        # Clients count tries themselves, so that a task which waited on lost workers is not taken for their murderer.
+        # Clients count tries themselves, so that a task which waited on lost workers is
+        # not taken for their murderer.
         scheduler = distributed.Scheduler(
             host=request.address,
             security=security_of(request),
@@ -73,7 +79,8 @@ def run_scheduler(request: ClusterRequest, *, worker_timeout: float, report: Lin
         asyncio.run(serve())
     except OSError as error:
         raise MachineError(
-            f"A scheduler cannot listen on {request.address}: {error}.", hint="Choose another address or port."
+            f"A scheduler cannot listen on {request.address}: {error}.",
+            hint="Choose another address or port.",
         ) from error
 
 
@@ -81,7 +88,8 @@ def run_worker(request: ClusterRequest, setup: WorkerSetup, offer: WorkerOffer) 
     """Run a worker until it is interrupted; it waits for a scheduler that was restarted.
 
     Raises:
-        MachineError: there is no scheduler for a long time, or this machine can run no more tasks.
+        MachineError: there is no scheduler for a long time, or this machine can run no
+            more tasks.
     """
     distributed = dask_module("distributed")
     dask_module("dask.config").set({"distributed.comm.timeouts.connect": "10s"})
@@ -93,18 +101,23 @@ def run_worker(request: ClusterRequest, setup: WorkerSetup, offer: WorkerOffer) 
         last = time.monotonic()
         while not state.unfit:
             try:
-                async with _worker(distributed, request, setup, offer, resources) as worker:
+                async with _worker(
+                    distributed, request, setup, offer, resources
+                ) as worker:
                     setup.report(f"worker {setup.name} at {worker.address}")
                     await _until_end(worker, state)
                 last = time.monotonic()
             except (OSError, TimeoutError, RuntimeError, ValueError) as error:
                 if time.monotonic() - last > offer.patience:
                     raise MachineError(
-                        f"The scheduler {request.address} cannot be reached: {error.__cause__ or error}.",
+                        f"The scheduler {request.address} cannot be reached:"
+                        f" {error.__cause__ or error}.",
                         hint="Check the address and the certificates.",
                     ) from error
             if not state.unfit:
-                setup.report(f"worker {setup.name} waits for the scheduler {request.address}")
+                setup.report(
+                    f"worker {setup.name} waits for the scheduler {request.address}"
+                )
                 await asyncio.sleep(min(2.0, offer.patience / 4))
 
     asyncio.run(serve())
@@ -114,8 +127,9 @@ def run_worker(request: ClusterRequest, setup: WorkerSetup, offer: WorkerOffer) 
 async def _until_end(worker: Any, state: WorkerState) -> None:  # noqa: ANN401 - a class of Dask
     """Wait until the scheduler ends a worker, or for a short time after its machine became unfit.
 
-    The client asks the scheduler to end an unfit worker (`TaskRun`). Dask refuses that while the worker holds an answer
-    and no other worker can take it: https://distributed.dask.org/en/stable/active_memory_manager.html
+    The client asks the scheduler to end an unfit worker (`TaskRun`). Dask refuses that
+    while the worker holds an answer and no other worker can take it:
+    https://distributed.dask.org/en/stable/active_memory_manager.html
     """
     finished = asyncio.ensure_future(worker.finished())
     while not state.unfit and not finished.done():
@@ -130,7 +144,10 @@ def _worker(
     offer: WorkerOffer,
     resources: Mapping[str, float],
 ) -> Any:  # noqa: ANN401 - a class of Dask
-    """Return an unstarted worker in this process; tasks run processes of their own, so that it needs no nanny."""
+    """Return an unstarted worker in this process.
+
+    Tasks run processes of their own, so that it needs no nanny.
+    """
     return distributed.Worker(
         request.address,
         name=setup.name,
@@ -148,4 +165,7 @@ def _worker(
 
 def _refuse(state: WorkerState) -> None:
     """Raise MachineError with the reason why the machine runs no more tasks."""
-    raise MachineError(f"Worker {state.setup.name} ends: {state.unfit}", hint="Fix this and start it again.")
+    raise MachineError(
+        f"Worker {state.setup.name} ends: {state.unfit}",
+        hint="Fix this and start it again.",
+    )

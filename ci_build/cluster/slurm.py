@@ -1,4 +1,7 @@
-"""Workers in jobs of Slurm: dask-jobqueue submits and cancels them; jobs that ended are replaced."""
+"""Workers in jobs of Slurm: dask-jobqueue submits and cancels them.
+
+Jobs that ended are replaced.
+"""
 
 from __future__ import annotations
 
@@ -28,26 +31,33 @@ _NAME = "jax-rocm"
 _TLS = {"ca": "ca_file", "cert": "cert", "key": "key"}
 _LOOK_SECONDS = 15.0
 _EARLY_SECONDS = 60.0
-"""Seconds with a scheduler below which the end of a worker is a failure of its job, which is not replaced."""
+"""Seconds with a scheduler below which a worker's end is a failure of its job."""
 _PATIENCE = 120
 """Seconds without the scheduler after which a worker ends, and so its job."""
 
 
 @contextlib.contextmanager
 def slurm_cluster(request: ClusterRequest, progress: Progress) -> Iterator[Launched]:
-    """Run a scheduler in this process and submit jobs with workers; cancel the jobs at the end of the block.
+    """Run a scheduler in this process and submit jobs with workers.
 
-    Scheduler and workers speak TLS with the certificates of the request, else with a key that is made for this run.
+    Cancel the jobs at the end of the block.
+
+    Scheduler and workers speak TLS with the certificates of the request, else with a
+    key that is made for this run.
 
     Raises:
-        MachineError: the programs of Slurm or the packages for clusters are not installed.
+        MachineError: the programs of Slurm or the packages for clusters are not
+            installed.
         RequestError: Slurm refuses the jobs.
     """
     slurm = request.slurm
     assert slurm is not None
-    if missing := [name for name in ("sbatch", "squeue", "scancel") if shutil.which(name) is None]:
+    if missing := [
+        name for name in ("sbatch", "squeue", "scancel") if shutil.which(name) is None
+    ]:
         raise MachineError(
-            f"--cluster slurm needs {', '.join(missing)}.", hint="Run the command on a login node of the cluster."
+            f"--cluster slurm needs {', '.join(missing)}.",
+            hint="Run the command on a login node of the cluster.",
         )
     name = f"{_NAME}-{secrets.token_hex(4)}"
     logs = slurm.shared / "slurm-logs"
@@ -58,7 +68,14 @@ def slurm_cluster(request: ClusterRequest, progress: Progress) -> Iterator[Launc
         try:
             runner = HostRunner(slurm.environment)
             _check_script(cluster.job_script(), runner)
-            jobs = SlurmJobs(cluster=cluster, name=name, wanted=slurm.jobs, logs=logs, runner=runner, progress=progress)
+            jobs = SlurmJobs(
+                cluster=cluster,
+                name=name,
+                wanted=slurm.jobs,
+                logs=logs,
+                runner=runner,
+                progress=progress,
+            )
             jobs.start()
             yield Launched(address=cluster, expects_workers=jobs.expected)
         finally:
@@ -68,13 +85,16 @@ def slurm_cluster(request: ClusterRequest, progress: Progress) -> Iterator[Launc
 @contextlib.contextmanager
 def _own_settings() -> Iterator[None]:
     """Override settings of the user's Dask: without them, jobs would end after 30 minutes."""
-    values = {"jobqueue.slurm.walltime": None, "distributed.scheduler.worker-ttl": f"{_PATIENCE}s"}
+    values = {
+        "jobqueue.slurm.walltime": None,
+        "distributed.scheduler.worker-ttl": f"{_PATIENCE}s",
+    }
     with dask_module("dask.config").set(values):
         yield
 
 
 def _load() -> ModuleType:
-    """Import dask-jobqueue and keep this program's handler of Ctrl-C, which the import replaces by an exit with 0."""
+    """Import dask-jobqueue and keep this program's handler of Ctrl-C."""
     before = signal.getsignal(signal.SIGINT)
     try:
         module: ModuleType = dask_module("dask_jobqueue")
@@ -83,11 +103,17 @@ def _load() -> ModuleType:
     return module
 
 
-def _arguments(request: ClusterRequest, slurm: SlurmRequest, name: str, logs: Path) -> dict[str, Any]:
+def _arguments(
+    request: ClusterRequest, slurm: SlurmRequest, name: str, logs: Path
+) -> dict[str, Any]:
     """Return the arguments of dask-jobqueue's SLURMCluster."""
     given = dict(slurm.directives)
     host, _, port = slurm.listen.partition(":")
-    options = {"dashboard": False, "dashboard_address": "127.0.0.1:0", "allowed_failures": 10 * MOST_TRIES}
+    options = {
+        "dashboard": False,
+        "dashboard_address": "127.0.0.1:0",
+        "allowed_failures": 10 * MOST_TRIES,
+    }
     security = security_of(request) or dask_module("distributed").Security.temporary()
     return {
         "name": name,
@@ -101,13 +127,19 @@ def _arguments(request: ClusterRequest, slurm: SlurmRequest, name: str, logs: Pa
         "queue": given.pop("partition", None),
         "account": given.pop("account", None),
         "walltime": given.pop("time", None),
-        "job_extra_directives": [f"--{key}={value}" if value else f"--{key}" for key, value in given.items()],
+        "job_extra_directives": [
+            f"--{key}={value}" if value else f"--{key}" for key, value in given.items()
+        ],
         "job_script_prologue": [*slurm.prologue, f"cd {shlex.quote(str(ROOT))}"],
         "log_directory": str(logs),
         "shared_temp_directory": str(slurm.shared),
         "security": security,
         "protocol": "tls://",
-        "scheduler_options": {**options, **({"host": host} if host else {}), "port": int(port or 0)},
+        "scheduler_options": {
+            **options,
+            **({"host": host} if host else {}),
+            "port": int(port or 0),
+        },
         "python": shlex.quote(sys.executable),
         "silence_logs": "critical",
     }
@@ -129,10 +161,12 @@ class _Security(Protocol):
 
 
 def _job_class(slurm: SlurmRequest) -> type:
-    """Return dask-jobqueue's job with the worker of this program, and with the reason why Slurm did not take it."""
+    """Return dask-jobqueue's job with this worker, and the reason for a rejection."""
     base: Any = dask_module("dask_jobqueue.slurm").SLURMJob
 
-    def init(self: _Job, scheduler: str, name: str, *, security: _Security, **more: object) -> None:
+    def init(
+        self: _Job, scheduler: str, name: str, *, security: _Security, **more: object
+    ) -> None:
         base.__init__(self, scheduler, name, security=security, **more)
         tls = security.get_tls_config_for_role("worker")
         words = [sys.executable, *worker_words(slurm, scheduler, str(name), tls)]
@@ -147,16 +181,35 @@ def _job_class(slurm: SlurmRequest) -> type:
             raise
 
     # Slurm's jobs inherit the environment of sbatch.
-    submit = shlex.join(["env", *(f"--unset={name}" for name in slurm.hidden), "sbatch"])
-    return type("Job", (base,), {"__init__": init, "start": start, "submit_command": submit, "refusal": ""})
+    submit = shlex.join(
+        ["env", *(f"--unset={name}" for name in slurm.hidden), "sbatch"]
+    )
+    return type(
+        "Job",
+        (base,),
+        {"__init__": init, "start": start, "submit_command": submit, "refusal": ""},
+    )
 
 
-def worker_words(slurm: SlurmRequest, scheduler: str, name: str, tls: dict[str, str]) -> list[str]:
+def worker_words(
+    slurm: SlurmRequest, scheduler: str, name: str, tls: dict[str, str]
+) -> list[str]:
     """Return the arguments of Python that start a worker of a job."""
-    words = ["-m", "ci_build.cli", "cluster", "worker", scheduler, f"--name={name}", f"--jobs={slurm.cpus}"]
+    words = [
+        "-m",
+        "ci_build.cli",
+        "cluster",
+        "worker",
+        scheduler,
+        f"--name={name}",
+        f"--jobs={slurm.cpus}",
+    ]
     words += [f"--memory={slurm.memory_mb}", f"--patience={_PATIENCE}"]
     if slurm.resources:
-        words.append("--resources=" + ",".join(f"{name}={count:g}" for name, count in slurm.resources.items()))
+        words.append(
+            "--resources="
+            + ",".join(f"{name}={count:g}" for name, count in slurm.resources.items())
+        )
     return [*words, *(f"--cluster-{name}={tls[key]}" for name, key in _TLS.items())]
 
 
@@ -171,9 +224,14 @@ def _check_script(script: str, runner: HostRunner) -> None:
         file.flush()
         done = runner.run(["sbatch", "--test-only", file.name], check=False)
     if done.returncode:
-        why = " ".join(line.removeprefix("sbatch: error: ") for line in done.stderr.split("\n") if line).strip()
+        why = " ".join(
+            line.removeprefix("sbatch: error: ")
+            for line in done.stderr.split("\n")
+            if line
+        ).strip()
         raise RequestError(
-            f"Slurm refuses the jobs of --cluster slurm: {why}.", hint="Correct --slurm or --slurm-file."
+            f"Slurm refuses the jobs of --cluster slurm: {why}.",
+            hint="Correct --slurm or --slurm-file.",
         )
 
 
@@ -187,7 +245,11 @@ class _Queue(Protocol):
     def scale(self, *, jobs: int) -> object:
         """Submit or cancel jobs until `jobs` of them exist."""
 
-    def sync(self, function: Callable[[Sequence[str]], Coroutine[None, None, None]], names: Sequence[str]) -> None:
+    def sync(
+        self,
+        function: Callable[[Sequence[str]], Coroutine[None, None, None]],
+        names: Sequence[str],
+    ) -> None:
         """Run a function in the event loop."""
 
 
@@ -198,22 +260,40 @@ class SlurmJobs:
         cluster: the cluster of dask-jobqueue.
     """
 
-    def __init__(self, *, cluster: Any, name: str, wanted: int, logs: Path, runner: Runner, progress: Progress) -> None:  # noqa: ANN401 - a class of dask-jobqueue
+    def __init__(
+        self,
+        *,
+        cluster: Any,  # noqa: ANN401
+        name: str,
+        wanted: int,
+        logs: Path,
+        runner: Runner,
+        progress: Progress,
+    ) -> None:
         self.cluster = cluster
-        self._name, self._wanted, self._logs, self._runner, self._progress = name, wanted, logs, runner, progress
+        self._name = name
+        self._wanted = wanted
+        self._logs = logs
+        self._runner = runner
+        self._progress = progress
         self._ids: dict[str, str] = {}
         self._connected: dict[str, float] = {}
-        self._looked, self._missing = 0.0, True
+        self._looked = 0.0
+        self._missing = True
 
     def start(self) -> None:
         """Submit the jobs."""
         self.cluster.scale(jobs=self._wanted)
-        self._progress.step(f"submitting {self._wanted} jobs to Slurm; the logs of their workers are in {self._logs}")
+        self._progress.step(
+            f"submitting {self._wanted} jobs to Slurm; the logs of their workers are in"
+            f" {self._logs}"
+        )
 
     def expected(self) -> bool:
         """Return whether workers of jobs are still to come, and replace jobs that ended.
 
-        Jobs at their time limit are replaced, and jobs whose worker failed at once are not.
+        Jobs at their time limit are replaced, and jobs whose worker failed at once are
+        not.
 
         Raises:
             MachineError: no job is left.
@@ -222,17 +302,29 @@ class SlurmJobs:
         if now - self._looked < _LOOK_SECONDS:
             return self._missing
         self._looked = now
-        jobs = dict(self.cluster.workers)  # before the queue is read: a job that is submitted now has not ended
-        queue = self._runner.run(["squeue", "--noheader", "--format=%A", f"--name={self._name}"], check=False)
+        jobs = dict(
+            self.cluster.workers
+        )  # before the queue is read: a job that is submitted now has not ended
+        queue = self._runner.run(
+            ["squeue", "--noheader", "--format=%A", f"--name={self._name}"], check=False
+        )
         if queue.returncode:  # the controller may restart
-            self._progress.step(f"Slurm does not answer: {' '.join(queue.stderr.split())}")
+            self._progress.step(
+                f"Slurm does not answer: {' '.join(queue.stderr.split())}"
+            )
             return self._missing
-        here = {str(worker.name) for worker in [*self.cluster.scheduler.workers.values()]}
+        here = {
+            str(worker.name) for worker in [*self.cluster.scheduler.workers.values()]
+        }
         for name in here:
             self._connected.setdefault(name, now)
         self._ids |= {name: job.job_id for name, job in jobs.items() if job.job_id}
         refused = {name: job.refusal for name, job in jobs.items() if job.refusal}
-        ended = self._ids.keys() - here - {name for name, id_ in self._ids.items() if id_ in queue.stdout.split()}
+        ended = (
+            self._ids.keys()
+            - here
+            - {name for name, id_ in self._ids.items() if id_ in queue.stdout.split()}
+        )
         if ended or refused:
             self._replace(now, ended, refused)
         self._missing = len(here) < self._wanted
@@ -240,9 +332,16 @@ class SlurmJobs:
 
     def _replace(self, now: float, ended: Set[str], refused: Mapping[str, str]) -> None:
         """Forget jobs that ended or were refused, and submit others for those that ran."""
-        early = {name for name in ended if now - self._connected.get(name, now) < _EARLY_SECONDS}
+        early = {
+            name
+            for name in ended
+            if now - self._connected.get(name, now) < _EARLY_SECONDS
+        }
         for name in early:
-            self._progress.step(f"job {self._ids[name]} of Slurm ended early; see its log in {self._logs}")
+            self._progress.step(
+                f"job {self._ids[name]} of Slurm ended early; see its log in"
+                f" {self._logs}"
+            )
         for why in set(refused.values()):
             self._progress.step(f"Slurm refused a job: {why}")
         self._wanted -= len(early) + len(refused)
@@ -251,7 +350,10 @@ class SlurmJobs:
             del self._ids[name]
         self.cluster.sync(self._forget, gone)
         if self._wanted <= 0:
-            raise MachineError("All jobs of Slurm ended or were refused.", hint=f"See the logs in {self._logs}.")
+            raise MachineError(
+                "All jobs of Slurm ended or were refused.",
+                hint=f"See the logs in {self._logs}.",
+            )
         self.cluster.scale(jobs=self._wanted)
 
     async def _forget(self, names: Sequence[str]) -> None:

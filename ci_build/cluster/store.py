@@ -1,4 +1,7 @@
-"""Files of tasks in a folder or bucket that all machines share: by digest, created once, verified when read."""
+"""Files of tasks in a folder or bucket that all machines share.
+
+By digest, created once, verified when read.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +49,10 @@ class ClusterStore:
     """
 
     def __init__(self, bucket: Bucket, cache: Path) -> None:
-        self._bucket, self._cache = bucket, cache
-        self._files, self._trees = ContentStore(cache / "files"), ContentStore(cache / "trees")
+        self._bucket = bucket
+        self._cache = cache
+        self._files = ContentStore(cache / "files")
+        self._trees = ContentStore(cache / "trees")
         self._verified: dict[str, tuple[Path, os.stat_result]] = {}
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
@@ -71,7 +76,10 @@ class ClusterStore:
 
     def _put(self, data: Path, given: TaskInput) -> None:
         if file_sha256(data) != given.sha256:
-            raise InputError(f"{given.path} changed while the tasks were prepared.", hint="Run the command again.")
+            raise InputError(
+                f"{given.path} changed while the tasks were prepared.",
+                hint="Run the command again.",
+            )
         self._bucket.put_if_absent(_blob(given.sha256), data, sha256=given.sha256)
 
     def keep(self, path: Path) -> str:
@@ -100,10 +108,16 @@ class ClusterStore:
     def _file(self, sha256: str) -> Path:
         known = self._verified.get(sha256)
         # A file that changed since it was verified is verified again.
-        if known is not None and known[0].exists() and _unchanged(known[1], known[0].stat()):
+        if (
+            known is not None
+            and known[0].exists()
+            and _unchanged(known[1], known[0].stat())
+        ):
             return known[0]
         path = self._files.folder(sha256)
-        if not path.exists() or file_sha256(path) != sha256:  # this machine may have damaged its copy
+        if (
+            not path.exists() or file_sha256(path) != sha256
+        ):  # this machine may have damaged its copy
             with self._files.scratch() as scratch:
                 _check(fetched := self._bucket.fetch(_blob(sha256), scratch), sha256)
                 if fetched.is_relative_to(scratch):
@@ -116,31 +130,44 @@ class ClusterStore:
     def _tree(self, sha256: str) -> Path:
         final = self._trees.folder(sha256)
         if not final.is_dir():
-            with self._trees.scratch() as scratch, self._file(sha256).open("rb") as file:
+            with (
+                self._trees.scratch() as scratch,
+                self._file(sha256).open("rb") as file,
+            ):
                 (scratch / "tree").mkdir()
                 extract(chunks_of(file), "tar", scratch / "tree")
                 self._trees.publish(scratch / "tree", sha256)
         return final
 
-    def begin_try(self, name: str, earlier: Sequence[str], worker: str) -> Try | tuple[str, ...]:
-        """Record that a worker runs a task; return the workers that were lost with the task if they were too many.
+    def begin_try(
+        self, name: str, earlier: Sequence[str], worker: str
+    ) -> Try | tuple[str, ...]:
+        """Record that a worker runs a task.
 
-        The record outlives the worker, the scheduler and the client, so that a task which kills its workers ends.
+        Return the workers that were lost with the task if they were too many.
+
+        The record outlives the worker, the scheduler and the client, so that a task
+        which kills its workers ends.
 
         Args:
             name: name of the task in its run.
-            earlier: workers whose machines failed with the task before, as far as the client knows.
+            earlier: workers whose machines failed with the task before, as far as the
+                client knows.
         """
         body = json.dumps({"worker": worker, "try": os.urandom(8).hex()}).encode()
         for number in range(1, MOST_TRIES - len(earlier) + 1):
             with suppress(ConflictError):
-                self._bucket.put_if_absent(_try(name, number), body, sha256=sha256_of(body))
+                self._bucket.put_if_absent(
+                    _try(name, number), body, sha256=sha256_of(body)
+                )
                 return Try(key=_try(name, number), sha256=sha256_of(body))
         return (*earlier, *self.tries(name))
 
     def end_try(self, ended: Try) -> None:
         """Remove the record of a try that came to an end, so that only lost workers keep theirs."""
-        with suppress(BucketError):  # a record too many only counts if the task runs again
+        with suppress(
+            BucketError
+        ):  # a record too many only counts if the task runs again
             self._bucket.delete(ended.key, sha256=ended.sha256)
 
     def tries(self, name: str) -> tuple[str, ...]:
@@ -148,7 +175,9 @@ class ClusterStore:
         workers = []
         for number in range(1, MOST_TRIES + 1):
             with suppress(AbsentError):
-                workers.append(str(json.loads(self._bucket.get(_try(name, number)))["worker"]))
+                workers.append(
+                    str(json.loads(self._bucket.get(_try(name, number)))["worker"])
+                )
         return tuple(workers)
 
 
@@ -161,7 +190,11 @@ def _try(name: str, number: int) -> str:
 
 
 def _unchanged(old: os.stat_result, new: os.stat_result) -> bool:
-    return (old.st_ino, old.st_size, old.st_mtime_ns) == (new.st_ino, new.st_size, new.st_mtime_ns)
+    return (old.st_ino, old.st_size, old.st_mtime_ns) == (
+        new.st_ino,
+        new.st_size,
+        new.st_mtime_ns,
+    )
 
 
 def _check(path: Path, sha256: str) -> None:

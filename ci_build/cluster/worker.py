@@ -1,4 +1,8 @@
-"""A worker: runs one task after another, each in its own folder, and takes none from another program."""
+"""A worker.
+
+Runs one task after another, each in its own folder, and takes none from another
+program.
+"""
 
 from __future__ import annotations
 
@@ -97,31 +101,46 @@ def execute(text: str) -> str:
     worker = get_worker()
     if not _STATE:
         why = "it was not started with `ci_build cluster worker`"
-        return WorkerAnswer(worker=str(worker.name), address=worker.address, refused=why).dump()
-    state, key = _STATE[0], worker.get_current_task()
+        return WorkerAnswer(
+            worker=str(worker.name), address=worker.address, refused=why
+        ).dump()
+    state = _STATE[0]
+    key = worker.get_current_task()
 
     def wanted() -> bool:
         task = worker.state.tasks.get(key)
         running = worker.status.name in ("running", "paused", "closing_gracefully")
-        return running and task is not None and task.state in ("executing", "long-running")
+        return (
+            running and task is not None and task.state in ("executing", "long-running")
+        )
 
     answer = answer_order(load_order(text), state, worker.address, wanted)
     return answer.dump()
 
 
-def answer_order(order: Order, state: WorkerState, address: str, wanted: Callable[[], bool]) -> WorkerAnswer:
+def answer_order(
+    order: Order, state: WorkerState, address: str, wanted: Callable[[], bool]
+) -> WorkerAnswer:
     """Run a task and return the answer.
 
     Args:
         wanted: returns whether the scheduler still wants the result.
     """
-    name, started = state.setup.name, time.monotonic()
+    name = state.setup.name
+    started = time.monotonic()
 
     def answer(**values: Any) -> WorkerAnswer:  # noqa: ANN401 - fields of WorkerAnswer
-        return WorkerAnswer(worker=name, address=address, seconds=round(time.monotonic() - started, 3), **values)
+        return WorkerAnswer(
+            worker=name,
+            address=address,
+            seconds=round(time.monotonic() - started, 3),
+            **values,
+        )
 
     if order.identity != state.setup.identity:
-        return answer(refused=f"it runs {state.setup.identity}, the client runs {order.identity}")
+        return answer(
+            refused=f"it runs {state.setup.identity}, the client runs {order.identity}"
+        )
     if state.unfit:
         return answer(refused=state.unfit)
     try:
@@ -136,7 +155,9 @@ def answer_order(order: Order, state: WorkerState, address: str, wanted: Callabl
                 except Exception as error:
                     if not stop.is_set():
                         raise
-                    return answer(error=f"It was cancelled: {error}")  # says nothing about this machine
+                    return answer(
+                        error=f"It was cancelled: {error}"
+                    )  # says nothing about this machine
         finally:
             store.end_try(begun)
         return answer(value=value, files=files)
@@ -150,35 +171,52 @@ def answer_order(order: Order, state: WorkerState, address: str, wanted: Callabl
         return answer(error=str(error), kind=MachineError.__name__)
     except Exception as error:
         reason = _machine_failure(error, state.setup.cache)
-        if not reason and isinstance(error, BucketError):  # other machines may see the store, or have credentials
+        if not reason and isinstance(
+            error, BucketError
+        ):  # other machines may see the store, or have credentials
             reason = f"It cannot use the store {order.store}: {error.message}"
         if reason:
             state.unfit = reason
             return answer(machine=reason)
         known = isinstance(error, CiBuildError)
-        text = str(error) if known else f"Internal error in {order.kind}: {traceback.format_exc()}"
+        text = (
+            str(error)
+            if known
+            else f"Internal error in {order.kind}: {traceback.format_exc()}"
+        )
         kind = RequestError if isinstance(error, RequestError) else CiBuildError
         return answer(error=text, kind=kind.__name__)
 
 
 def _run(
-    order: Order, state: WorkerState, store: ClusterStore, folder: Path, stop: threading.Event
+    order: Order,
+    state: WorkerState,
+    store: ClusterStore,
+    folder: Path,
+    stop: threading.Event,
 ) -> tuple[Any, dict[str, list[Any]]]:
     """Return the value of a task's function, and its files after they were stored."""
-    made, scratch = folder / "made", folder / "scratch"
+    made = folder / "made"
+    scratch = folder / "scratch"
     made.mkdir()
     scratch.mkdir()
     context = TaskContext(
         folder=made,
         scratch=scratch,
         cache=state.setup.cache,
-        inputs={name: store.obtain(sha256, tree=tree) for name, (sha256, tree) in order.inputs.items()},
+        inputs={
+            name: store.obtain(sha256, tree=tree)
+            for name, (sha256, tree) in order.inputs.items()
+        },
         runner=CancellableRunner(state.setup.environment, stop, state.guard),
         stop=stop,
     )
     value = KINDS[order.kind](order.arguments, context)
     files = {
-        path.relative_to(made).as_posix(): [store.keep(path), bool(path.stat().st_mode & 0o100)]
+        path.relative_to(made).as_posix(): [
+            store.keep(path),
+            bool(path.stat().st_mode & 0o100),
+        ]
         for path in sorted(made.rglob("*"))
         if path.is_file() and not path.is_symlink()
     }
@@ -188,7 +226,8 @@ def _run(
 @contextmanager
 def cancellation(wanted: Callable[[], bool]) -> Iterator[threading.Event]:
     """Provide an event that is set when a task is no longer wanted."""
-    stop, done = threading.Event(), threading.Event()
+    stop = threading.Event()
+    done = threading.Event()
 
     def watch() -> None:
         while not done.wait(_LOOK_SECONDS):
@@ -205,11 +244,14 @@ def cancellation(wanted: Callable[[], bool]) -> Iterator[threading.Event]:
 
 
 class CancellableRunner(HostRunner):
-    """Runner whose commands end with their process groups when their task is cancelled or this process is killed."""
+    """Runner whose commands end with their groups on cancellation or kill."""
 
-    def __init__(self, environment: Mapping[str, str], stop: threading.Event, guard: GroupGuard) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], stop: threading.Event, guard: GroupGuard
+    ) -> None:
         super().__init__(environment)
-        self._stop, self._guard = stop, guard
+        self._stop = stop
+        self._guard = guard
 
     def run(
         self,
@@ -231,20 +273,36 @@ class CancellableRunner(HostRunner):
             if pid not in started:
                 started.add(pid)
                 self._guard.add(pid)
-            return "was cancelled" if self._stop.is_set() else watch(pid) if watch is not None else ""
+            return (
+                "was cancelled"
+                if self._stop.is_set()
+                else watch(pid)
+                if watch is not None
+                else ""
+            )
 
         try:
             return super().run(
-                argv, env=env, cwd=cwd, check=check, timeout=timeout, on_line=on_line, on_error_line=on_error_line,
-                watch=look, keep=keep,
-            )  # fmt: skip
+                argv,
+                env=env,
+                cwd=cwd,
+                check=check,
+                timeout=timeout,
+                on_line=on_line,
+                on_error_line=on_error_line,
+                watch=look,
+                keep=keep,
+            )
         finally:
             for pid in started:
                 self._guard.remove(pid)
 
 
 def _machine_failure(error: BaseException, folder: Path) -> str:
-    """Return the failure of this machine that caused an error, such as a full disk; empty if there is none."""
+    """Return the failure of this machine that caused an error, such as a full disk.
+
+    Empty if there is none.
+    """
     if failure := machine_failure(error):
         return describe(failure)
     free = shutil.disk_usage(folder).free

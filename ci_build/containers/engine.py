@@ -1,4 +1,4 @@
-"""Detection of the container engine, docker or podman, and of its ability to run containers and build images."""
+"""Detection of docker or podman, and of its ability to run and build."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from core.process import HostRunner
 ENGINES = ("docker", "podman")
 """Supported engines in search order."""
 _USUAL_PLACES = ("/usr/bin", "/usr/local/bin", "/bin")
-"""Folders that are searched after PATH, since the first `docker` on PATH may be an incomplete client."""
+"""Folders searched after PATH, whose first `docker` may be an incomplete client."""
 _PROBE_SECONDS = 30.0
 _BUILDS_BY_ITSELF = 23
-"""First major version of docker whose client needs a plugin to build images (Docker Engine 23.0 release notes)."""
+"""First major version of docker whose client needs a plugin to build images."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +32,8 @@ class Engine:
         podman: whether the engine is podman, even if the client is named docker.
         version: version of the server, or of podman.
         client: version of the client.
-        rootless: whether the engine runs without root, so that uid 0 in a container is the caller.
+        rootless: whether the engine runs without root, so that uid 0 in a container is
+            the caller.
         selinux: whether the engine isolates containers by SELinux labels.
         builds: whether the client can build images.
     """
@@ -53,24 +54,29 @@ class Engine:
     def user(self, uid: int, gid: int) -> str:
         """Return the value of `--user` that makes new files in a mount belong to this uid and gid.
 
-        In rootless docker, root in a container is the caller, and other uids are not. Rootless podman maps the
-        caller's uid to itself with `userns`.
+        In rootless docker, root in a container is the caller, and other uids are not.
+        Rootless podman maps the caller's uid to itself with `userns`.
         """
         return "0:0" if self.rootless and not self.podman else f"{uid}:{gid}"
 
     @property
     def userns(self) -> str:
-        """The value of `--userns` that keeps the caller's uid in rootless podman; empty for other engines."""
+        """The value of `--userns` that keeps the caller's uid in rootless podman.
+
+        Empty for other engines.
+        """
         return "keep-id" if self.rootless and self.podman else ""
 
     @property
     def security(self) -> tuple[str, ...]:
-        """The security options that allow access to the caller's directories without changing their SELinux labels."""
+        """The security options for access to directories without SELinux relabeling."""
         return ("label=disable",) if self.selinux else ()
 
 
 def check_engine(name: str, origin: str) -> str:
-    """Return the value of an option that names an engine; a path must be a program, a name need not be installed.
+    """Return the value of an option that names an engine.
+
+    A path must be a program, a name need not be installed.
 
     Raises:
         RequestError: the value is neither docker, podman nor the path of a program.
@@ -84,26 +90,31 @@ def check_engine(name: str, origin: str) -> str:
 
 
 def check_network(name: str, origin: str) -> str:
-    """Return the value of an option that names a network, or a mode with options, such as `slirp4netns:mtu=9000`.
+    """Return the value of an option that names a network, or a mode with options.
 
     Raises:
         RequestError: no engine accepts the value.
     """
-    # Source: name rules of Docker's networks (a letter or digit, then also _.-), and `--network` of podman-run(1).
+    # Source: name rules of Docker's networks (a letter or digit, then also _.-), and
+    # `--network` of podman-run(1).
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.:,=/@+-]*", name) is None:
-        raise RequestError(f"{origin} is invalid: {name!r}.", hint="Give host, none or the name of a network.")
+        raise RequestError(
+            f"{origin} is invalid: {name!r}.",
+            hint="Give host, none or the name of a network.",
+        )
     return name
 
 
 def find_engine(name: str | None, host: HostRunner) -> Engine:
-    """Return the first engine that can run containers and build images, else the first that can run containers.
+    """Return the first engine that can run and build, else the first that can run.
 
     Args:
         name: docker, podman, or the path of a client; None for any.
         host: runner that starts the clients.
 
     Raises:
-        NoContainerEngineError: no engine answers; the message gives the reason for each client.
+        NoContainerEngineError: no engine answers; the message gives the reason for each
+            client.
     """
     engines: list[Engine] = []
     problems: list[str] = []
@@ -117,10 +128,19 @@ def find_engine(name: str | None, host: HostRunner) -> Engine:
             engines.append(answer)
     if engines:
         return engines[0]
-    reason = f": {'; '.join(problems)}" if problems else ": neither was found" if not name else ": it was not found"
+    reason = (
+        f": {'; '.join(problems)}"
+        if problems
+        else ": neither was found"
+        if not name
+        else ": it was not found"
+    )
     raise NoContainerEngineError(
         f"No container engine answers (tried {name or ' and '.join(ENGINES)}){reason}.",
-        hint="Install Docker or Podman and start its daemon, or give --payload=published, which compiles nothing.",
+        hint=(
+            "Install Docker or Podman and start its daemon, or give"
+            " --payload=published, which compiles nothing."
+        ),
     )
 
 
@@ -128,7 +148,8 @@ def planned_engine(name: str) -> Engine:
     """Return the engine whose commands a dry run prints, without asking it.
 
     Args:
-        name: docker, podman, or the path of a client; empty for docker. Its daemon is assumed to run as root.
+        name: docker, podman, or the path of a client; empty for docker. Its daemon is
+            assumed to run as root.
     """
     program = name or ENGINES[0]
     return Engine(program=program, podman=Path(program).name.startswith("podman"))
@@ -138,9 +159,17 @@ def _programs(names: Iterable[str]) -> Iterator[str]:
     """Yield the paths of the clients with these names, first from PATH, each file once."""
     seen: set[Path] = set()
     for name in names:
-        places = (name,) if "/" in name else (which(name), *(f"{folder}/{name}" for folder in _USUAL_PLACES))
+        places = (
+            (name,)
+            if "/" in name
+            else (which(name), *(f"{folder}/{name}" for folder in _USUAL_PLACES))
+        )
         for place in places:
-            if place is None or not Path(place).is_file() or (real := Path(place).resolve()) in seen:
+            if (
+                place is None
+                or not Path(place).is_file()
+                or (real := Path(place).resolve()) in seen
+            ):
                 continue
             seen.add(real)
             yield place
@@ -163,19 +192,27 @@ def _ask(program: str, host: HostRunner) -> Engine | str:
         return _last_line(info.stderr or info.stdout)
     engine = read_info(program, facts)
     if not engine.version:
-        return _last_line(info.stderr or "\n".join(facts.get("ServerErrors") or ["its server does not answer"]))
+        return _last_line(
+            info.stderr
+            or "\n".join(facts.get("ServerErrors") or ["its server does not answer"])
+        )
     # The client of Docker 20.10 does not report its version here, and needs no plugin.
     major = engine.client.split(".")[0]
     if engine.podman or not major.isdecimal() or int(major) < _BUILDS_BY_ITSELF:
         return engine
-    plugin = host.run([program, "buildx", "version"], check=False, timeout=_PROBE_SECONDS)
+    plugin = host.run(
+        [program, "buildx", "version"], check=False, timeout=_PROBE_SECONDS
+    )
     return replace(engine, builds=plugin.returncode == 0)
 
 
 def read_info(program: str, facts: Mapping[str, Any]) -> Engine:
-    """Return the engine that `docker info` or `podman info` describes; its version is empty if no server answers.
+    """Return the engine that `docker info` or `podman info` describes.
 
-    Source: the reference of `docker info` (SecurityOptions, ClientInfo) and of `podman info` (host.security).
+    Its version is empty if no server answers.
+
+    Source: the reference of `docker info` (SecurityOptions, ClientInfo) and of `podman
+    info` (host.security).
     """
     if "host" in facts:
         security = facts["host"].get("security", {})
@@ -189,7 +226,10 @@ def read_info(program: str, facts: Mapping[str, Any]) -> Engine:
             selinux=bool(security.get("selinuxEnabled")),
         )
     # ["name=seccomp,profile=default", "name=rootless", …]
-    options = {word.split(",")[0].removeprefix("name=") for word in facts.get("SecurityOptions") or ()}
+    options = {
+        word.split(",")[0].removeprefix("name=")
+        for word in facts.get("SecurityOptions") or ()
+    }
     return Engine(
         program=program,
         version=str(facts.get("ServerVersion") or ""),

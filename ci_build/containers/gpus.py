@@ -7,7 +7,8 @@ from pathlib import Path
 
 from core.errors import MachineError
 
-_KFD, _DRI = "dev/kfd", "dev/dri"
+_KFD = "dev/kfd"
+_DRI = "dev/dri"
 
 
 def find_gpus(root: Path = Path("/")) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -22,6 +23,10 @@ def find_gpus(root: Path = Path("/")) -> tuple[tuple[str, ...], tuple[str, ...]]
             hint="Run `python3 build/ci_build doctor` for the reason, or give --no-gpu.",
         )
     files = [root / _KFD, *sorted((root / _DRI).glob("renderD*"))]
-    groups = {path.stat().st_gid for path in files if stat.S_IMODE(path.stat().st_mode) & 0o006 != 0o006}
+    groups = {
+        path.stat().st_gid
+        for path in files
+        if stat.S_IMODE(path.stat().st_mode) & 0o006 != 0o006
+    }
     devices = [f"/{_KFD}"] + ([f"/{_DRI}"] if (root / _DRI).is_dir() else [])
     return tuple(devices), tuple(str(group) for group in sorted(groups - {0}))

@@ -1,1 +1,4 @@
-"""The documentation site: pages of the repository, a reference generated from the program, and its publication."""
+"""The documentation site.
+
+Pages of the repository, a reference generated from the program, and its publication.
+"""

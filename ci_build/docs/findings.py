@@ -32,7 +32,12 @@ class FindingEntry:
 def finding_entries() -> Mapping[str, Sequence[FindingEntry]]:
     """Return title of a section -> its findings, sorted by code."""
     wheels = [
-        FindingEntry(code=code, severity=kind.severity, cause=_sentence(kind.title), remedy=kind.remedy)
+        FindingEntry(
+            code=code,
+            severity=kind.severity,
+            cause=_sentence(kind.title),
+            remedy=kind.remedy,
+        )
         for code, kind in sorted(finding_kinds().items())
     ]
     tables = tomllib.loads(FINDINGS_FILE.read_text(encoding="utf-8"))

@@ -12,11 +12,18 @@ _SPECIAL = re.compile(r"([\\*_\[\]#])")
 def plain(text: str) -> str:
     """Return text as Markdown that shows it unchanged; parts in backticks stay code."""
     parts = _CODE.split(text)
-    return "".join(part if number % 2 else _escaped(part) for number, part in enumerate(parts))
+    return "".join(
+        part if number % 2 else _escaped(part) for number, part in enumerate(parts)
+    )
 
 
 def _escaped(text: str) -> str:
-    return _SPECIAL.sub(r"\\\1", text).replace("&", "&amp;").replace("<", "&lt;").replace("|", "&#124;")
+    return (
+        _SPECIAL.sub(r"\\\1", text)
+        .replace("&", "&amp;")
+        .replace("<", "&lt;")
+        .replace("|", "&#124;")
+    )
 
 
 def code(text: str) -> str:
@@ -32,9 +39,15 @@ def block(text: str, language: str = "text") -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of Markdown cells; `|` inside code must be escaped by the caller, as `plain` does for text."""
+    """Return a table of Markdown cells.
+
+    `|` inside code must be escaped by the caller, as `plain` does for text.
+    """
     lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("\n", " ") for cell in line) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(cell.replace("\n", " ") for cell in line) + " |"
+        for line in lines
+    )
 
 
 def page(title: str, *parts: str) -> str:

@@ -1,4 +1,7 @@
-"""The pages of the site in a folder: those of the repository, with their paths, and the generated reference."""
+"""The pages of the site in a folder.
+
+Those of the repository, with their paths, and the generated reference.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,17 @@ ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = "docs/reference"
 COMPATIBILITY = "docs/compatibility.md"
 PICTURES = "docs/pictures"
-_WORKER, _STYLE = "assets/iframe-worker.js", "assets/site.css"
+_WORKER = "assets/iframe-worker.js"
+_STYLE = "assets/site.css"
 _RELATIVE_LINK = re.compile(r"\[([^\]]*)\]\((?!https?://)[^)]*\)")
-_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "docker/README.md", "promotion/gates/README.md")
+_PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "LICENSE",
+    "docker/README.md",
+    "promotion/gates/README.md",
+)
 """Pages outside of `docs/`, and files that they link."""
 _NAV: Mapping[str, Mapping[str, str]] = {
     "Start": {
@@ -72,7 +83,10 @@ def write_pages(request: DocsRequest, folder: Path) -> None:
     Raises:
         RequestError: the page of compatibility tables cannot be read.
     """
-    for page in (*_PAGES, *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))):
+    for page in (
+        *_PAGES,
+        *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
+    ):
         (folder / page).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / page, folder / page)
     shutil.copytree(ROOT / PICTURES, folder / PICTURES)
@@ -81,12 +95,16 @@ def write_pages(request: DocsRequest, folder: Path) -> None:
     for name, text in reference_pages(request).items():
         (reference / name).write_text(text, encoding="utf-8")
     for name, schema in SCHEMAS.items():
-        (reference / "schemas" / name).write_text(json.dumps(schema(), indent=1) + "\n", encoding="utf-8")
+        (reference / "schemas" / name).write_text(
+            json.dumps(schema(), indent=1) + "\n", encoding="utf-8"
+        )
     (folder / _WORKER).parent.mkdir()
     for asset in (_WORKER, _STYLE):
         shutil.copyfile(Path(__file__).parent / asset, folder / asset)
     if request.compatibility is not None:
-        (folder / COMPATIBILITY).write_text(_tables(request.compatibility), encoding="utf-8")
+        (folder / COMPATIBILITY).write_text(
+            _tables(request.compatibility), encoding="utf-8"
+        )
 
 
 def _tables(file: Path) -> str:
@@ -94,15 +112,21 @@ def _tables(file: Path) -> str:
     try:
         return _RELATIVE_LINK.sub(r"\1", file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-        raise RequestError(f"{file} cannot be read: {reason}.", hint="Write it with `ci_build compat`.") from error
+        reason = (
+            error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        )
+        raise RequestError(
+            f"{file} cannot be read: {reason}.", hint="Write it with `ci_build compat`."
+        ) from error
 
 
 def configuration(request: DocsRequest, pages: Path, site: Path) -> Mapping[str, Any]:
-    """Return the configuration of mkdocs: no external resources, and a search that works without a server.
+    """Return the configuration of mkdocs.
 
-    Sources: Material for MkDocs, "Building for offline usage" and "Changing the fonts"; MkDocs, "Configuration",
-    `validation`. With `strict`, every warning ends the build.
+    No external resources, and a search that works without a server.
+
+    Sources: Material for MkDocs, "Building for offline usage" and "Changing the fonts";
+    MkDocs, "Configuration", `validation`. With `strict`, every warning ends the build.
     """
     return {
         "site_name": "JAX on AMD ROCm: release pipeline",
@@ -113,37 +137,67 @@ def configuration(request: DocsRequest, pages: Path, site: Path) -> Mapping[str,
         "theme": {
             "name": "material",
             "font": False,
-            "features": ["navigation.sections", "content.code.copy", "search.highlight"],
+            "features": [
+                "navigation.sections",
+                "content.code.copy",
+                "search.highlight",
+            ],
             "palette": [
-                {"media": f"(prefers-color-scheme: {mode})", "scheme": scheme, "primary": "indigo",
-                 "toggle": {"icon": f"material/{icon}", "name": f"Switch to {other} mode"}}
+                {
+                    "media": f"(prefers-color-scheme: {mode})",
+                    "scheme": scheme,
+                    "primary": "indigo",
+                    "toggle": {
+                        "icon": f"material/{icon}",
+                        "name": f"Switch to {other} mode",
+                    },
+                }
                 for mode, scheme, icon, other in (
-                    ("light", "default", "weather-night", "dark"), ("dark", "slate", "weather-sunny", "light"),
+                    ("light", "default", "weather-night", "dark"),
+                    ("dark", "slate", "weather-sunny", "light"),
                 )
             ],
         },
         "plugins": ["search", "offline"],
-        "markdown_extensions": ["tables", "admonition", "pymdownx.superfences", {"toc": {"permalink": True}}],
+        "markdown_extensions": [
+            "tables",
+            "admonition",
+            "pymdownx.superfences",
+            {"toc": {"permalink": True}},
+        ],
         "extra_css": [_STYLE],
         # The plugin `offline` would load this script from another server.
         "extra": {"generator": False, "polyfills": [_WORKER]},
         "validation": {
-            "nav": {"omitted_files": "warn", "not_found": "warn", "absolute_links": "warn"},
+            "nav": {
+                "omitted_files": "warn",
+                "not_found": "warn",
+                "absolute_links": "warn",
+            },
             "links": {
-                "not_found": "warn", "absolute_links": "warn", "unrecognized_links": "warn", "anchors": "warn",
+                "not_found": "warn",
+                "absolute_links": "warn",
+                "unrecognized_links": "warn",
+                "anchors": "warn",
             },
         },
         "nav": navigation(request),
-    }  # fmt: skip
+    }
 
 
 def navigation(request: DocsRequest) -> list[Mapping[str, Any]]:
     """Return the navigation of the site in the form of mkdocs."""
     sections = dict.fromkeys(command.section for command in request.commands)
     commands = {f"Commands: {title}": f"{slug(title)}.md" for title in sections}
-    reference = {title: f"{REFERENCE}/{name}" for title, name in {**commands, **_REFERENCE_NAV}.items()}
+    reference = {
+        title: f"{REFERENCE}/{name}"
+        for title, name in {**commands, **_REFERENCE_NAV}.items()
+    }
     if request.compatibility is not None:
         reference = {"Compatibility": COMPATIBILITY, **reference}
     sorted_in = [*_NAV.items()]
     sorted_in.insert(2, ("Reference", reference))
-    return [{title: [{name: page} for name, page in entries.items()]} for title, entries in sorted_in]
+    return [
+        {title: [{name: page} for name, page in entries.items()]}
+        for title, entries in sorted_in
+    ]

@@ -1,4 +1,7 @@
-"""Publication of the site below `docs/` of a bucket: only changed files are uploaded, and only there files go."""
+"""Publication of the site below `docs/` of a bucket.
+
+Only changed files are uploaded, and only there files go.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +35,20 @@ class Publication:
 def publish_site(bucket: Bucket, site: Path) -> Publication:
     """Bring `docs/` of a bucket up to date with a site.
 
-    A reader never follows a link to a file that is not there yet or no longer: new files come first, then changed ones,
-    the first page last, and stale files are removed at the end. An interrupted publication is completed by the next.
+    A reader never follows a link to a file that is not there yet or no longer: new
+    files come first, then changed ones, the first page last, and stale files are
+    removed at the end. An interrupted publication is completed by the next.
 
     Raises:
         RequestError: `docs/` of the bucket has files that no site brought.
-        BucketError: the bucket refused a write, or another publication changed a file at the same time.
+        BucketError: the bucket refused a write, or another publication changed a file
+            at the same time.
     """
-    files = {DOCS + path.relative_to(site).as_posix(): path for path in sorted(site.rglob("*")) if path.is_file()}
+    files = {
+        DOCS + path.relative_to(site).as_posix(): path
+        for path in sorted(site.rglob("*"))
+        if path.is_file()
+    }
     stored = {*bucket.list(DOCS)}
     stale = sorted(stored - files.keys())
     if stale and stored.isdisjoint({DOCS + LIST, DOCS + MARK}):
@@ -65,4 +74,6 @@ def publish_site(bucket: Bucket, site: Path) -> Publication:
     for key in stale:
         if info := bucket.head(key):
             bucket.delete(key, sha256=info.sha256)
-    return Publication(written=tuple(written), removed=tuple(stale), same=len(files) - len(written))
+    return Publication(
+        written=tuple(written), removed=tuple(stale), same=len(files) - len(written)
+    )

@@ -17,15 +17,31 @@ from promotion.storage import keys
 
 EXIT_CODES = {
     0: ("", "The command succeeded."),
-    1: ("", "The result is negative, such as a problem that `verify` found, or the error is of no kind below."),
-    130: ("", "The command was interrupted (Ctrl-C, SIGTERM). The same command resumes."),
+    1: (
+        "",
+        (
+            "The result is negative, such as a problem that `verify` found, or the"
+            " error is of no kind below."
+        ),
+    ),
+    130: (
+        "",
+        "The command was interrupted (Ctrl-C, SIGTERM). The same command resumes.",
+    ),
     141: ("", "The reader of standard output ended, as in `ci_build … | head`."),
 }
 """Exit codes that belong to no class of errors -> class (empty), meaning."""
 _SAMPLE = {
-    "index": "INDEX", "digest": "0" * 64, "name": "NAME", "gate": "GATE", "target": "TARGET", "identity": "ID",
-    "number": 1, "project": "PROJECT", "filename": "WHEEL",
-}  # fmt: skip
+    "index": "INDEX",
+    "digest": "0" * 64,
+    "name": "NAME",
+    "gate": "GATE",
+    "target": "TARGET",
+    "identity": "ID",
+    "number": 1,
+    "project": "PROJECT",
+    "filename": "WHEEL",
+}
 """Name of a parameter of the functions in `promotion.storage.keys` -> value that the page shows."""
 
 
@@ -33,7 +49,10 @@ def reference_pages(request: DocsRequest) -> Mapping[str, str]:
     """Return path below `docs/reference/` -> Markdown of every reference page."""
     sections = dict.fromkeys(command.section for command in request.commands)
     return {
-        **{f"{slug(title)}.md": commands_page(title, request.commands) for title in sections},
+        **{
+            f"{slug(title)}.md": commands_page(title, request.commands)
+            for title in sections
+        },
         "project-file.md": project_page(request.project_keys),
         "toml.md": toml_page(),
         "exit-codes.md": exit_codes_page(),
@@ -50,19 +69,30 @@ def slug(title: str) -> str:
 
 def commands_page(title: str, commands: Iterable[CommandHelp]) -> str:
     """Return the page of the commands in one section of the help."""
-    parts = [part for command in commands if command.section == title for part in _command(command)]
+    parts = [
+        part
+        for command in commands
+        if command.section == title
+        for part in _command(command)
+    ]
     return page(f"Commands: {title}", *parts)
 
 
 def _command(command: CommandHelp) -> Iterator[str]:
     yield f"## {plain(command.name)}"
     yield block(command.usage)
-    yield from (plain(" ".join(text.split())) for text in command.text.split("\n\n") if text != "\b")
+    yield from (
+        plain(" ".join(text.split()))
+        for text in command.text.split("\n\n")
+        if text != "\b"
+    )
     groups = dict.fromkeys(option.group for option in command.options)
     for group in groups:
         if group:
             yield f"**{plain(group)}**"
-        yield "\n".join(_option(option) for option in command.options if option.group == group)
+        yield "\n".join(
+            _option(option) for option in command.options if option.group == group
+        )
 
 
 def _option(option: OptionHelp) -> str:
@@ -74,21 +104,38 @@ def _option(option: OptionHelp) -> str:
 def project_page(project_keys: Mapping[str, str]) -> str:
     """Return the page of the keys of `ci_build.toml`."""
     text = (
-        "Keys of `ci_build.toml`, and of `[tool.ci_build]` in `pyproject.toml`. The nearest file in the current folder "
-        "or above it counts. The command line and the environment override it, an unknown key is refused, and a "
-        "relative path is relative to the file. Dashes and underscores are equal."
+        "Keys of `ci_build.toml`, and of `[tool.ci_build]` in `pyproject.toml`. The"
+        " nearest file in the current folder or above it counts. The command line and"
+        " the environment override it, an unknown key is refused, and a relative path"
+        " is relative to the file. Dashes and underscores are equal."
     )
-    rows = ((code(name), code(f"CI_BUILD_{name.upper()}"), plain(text)) for name, text in project_keys.items())
+    rows = (
+        (code(name), code(f"CI_BUILD_{name.upper()}"), plain(text))
+        for name, text in project_keys.items()
+    )
     return page("Project file", text, table(("key", "variable", "meaning"), rows))
 
 
 def toml_page() -> str:
-    """Return the page of the TOML files in the repository: their own description, and every key that they contain."""
+    """Return the page of the TOML files in the repository.
+
+    Their own description, and every key that they contain.
+    """
     parts = []
     for file in TOML_FILES:
-        rows = ((code(name), kind, code(example)) for name, kind, example in keys_of(file))
-        parts += [f"## {file.path}", block(comment_of(file)), table(("key", "type", "example"), rows)]
-    return page("TOML files", "Files that configure the program. Names in angle brackets stand for any name.", *parts)
+        rows = (
+            (code(name), kind, code(example)) for name, kind, example in keys_of(file)
+        )
+        parts += [
+            f"## {file.path}",
+            block(comment_of(file)),
+            table(("key", "type", "example"), rows),
+        ]
+    return page(
+        "TOML files",
+        "Files that configure the program. Names in angle brackets stand for any name.",
+        *parts,
+    )
 
 
 def exit_codes_page() -> str:
@@ -99,8 +146,14 @@ def exit_codes_page() -> str:
         # A class without an exit code has that of its parent.
         if "exit_code" in vars(kind) and kind is not CiBuildError:
             found[kind.exit_code] = (kind.__name__, text)
-    rows = ((f"{number}", code(name) if name else "", plain(text)) for number, (name, text) in sorted(found.items()))
-    intro = "An error is one sentence with a hint on standard error; its kind determines the exit code."
+    rows = (
+        (f"{number}", code(name) if name else "", plain(text))
+        for number, (name, text) in sorted(found.items())
+    )
+    intro = (
+        "An error is one sentence with a hint on standard error; its kind determines"
+        " the exit code."
+    )
     return page("Exit codes", intro, table(("code", "error", "meaning"), rows))
 
 
@@ -115,13 +168,23 @@ def error_kinds() -> Iterator[type[CiBuildError]]:
 
 
 def findings_page() -> str:
-    """Return the page of all findings, with cause and remedy; each has a heading, so that the search finds it."""
+    """Return the page of all findings, with cause and remedy.
+
+    Each has a heading, so that the search finds it.
+    """
     parts = []
     for title, entries in finding_entries().items():
         parts.append(f"## {title}")
         for entry in entries:
-            parts += [f"### {plain(entry.code)}", f"{plain(entry.cause)} ({entry.severity})", _remedy(entry.remedy)]
-    intro = "Inspections, gates and the doctor report findings by code. An error fails its gate."
+            parts += [
+                f"### {plain(entry.code)}",
+                f"{plain(entry.cause)} ({entry.severity})",
+                _remedy(entry.remedy),
+            ]
+    intro = (
+        "Inspections, gates and the doctor report findings by code. An error fails its"
+        " gate."
+    )
     return page("Findings", intro, *parts)
 
 
@@ -132,10 +195,15 @@ def _remedy(text: str) -> str:
 def schemas_page() -> str:
     """Return the page with the fields of each file, and the links of the JSON Schemas."""
     intro = (
-        "JSON Schemas (draft 2020-12) of the files in a bucket, as this version writes them. Types with a capital "
-        "letter are objects, whose fields the schema defines."
+        "JSON Schemas (draft 2020-12) of the files in a bucket, as this version writes"
+        " them. Types with a capital letter are objects, whose fields the schema"
+        " defines."
     )
-    return page("Schemas", intro, *(part for name, make in SCHEMAS.items() for part in _schema(name, make())))
+    return page(
+        "Schemas",
+        intro,
+        *(part for name, make in SCHEMAS.items() for part in _schema(name, make())),
+    )
 
 
 def _schema(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
@@ -184,7 +252,10 @@ def bucket_keys() -> Iterator[tuple[str, str]]:
                 yield _shown(getattr(owner, name)), _content(member)
             elif inspect.isfunction(member):
                 words = [*inspect.signature(member).parameters][1:]
-                yield _shown(member(owner, *(_SAMPLE[word] for word in words))), _content(member)
+                yield (
+                    _shown(member(owner, *(_SAMPLE[word] for word in words))),
+                    _content(member),
+                )
     yield _shown(keys.nights_folder("INDEX")), _content(keys.nights_folder)
     yield keys.DOCS, "The documentation site, which `ci_build docs` publishes."
 

@@ -1,4 +1,7 @@
-"""Content of the site that the command line supplies: commands, options and keys of the project file."""
+"""Content of the site that the command line supplies.
+
+Commands, options and keys of the project file.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,11 @@ class OptionHelp:
     """An option or an argument of a command.
 
     Attributes:
-        names: as the help prints them, such as `-o, --out DIR`; the metavar of an argument.
+        names: as the help prints them, such as `-o, --out DIR`; the metavar of an
+            argument.
         text: help text.
-        group: title of its group in the help; empty for ungrouped options and arguments.
+        group: title of its group in the help; empty for ungrouped options and
+            arguments.
         variable: environment variable that sets it; empty if there is none.
     """
 

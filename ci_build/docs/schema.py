@@ -1,6 +1,7 @@
-"""JSON Schemas (draft 2020-12) of the files in a bucket, from the types that their readers construct.
+"""JSON Schemas (draft 2020-12) of a bucket's files, from the types of their readers.
 
-Each schema describes the current version of a file: all fields are written, and unknown fields are refused.
+Each schema describes the current version of a file: all fields are written, and unknown
+fields are refused.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ from promotion.index.json_types import PolicyRecord, StatusFile
 from promotion.index.reader import STATUS_SCHEMA
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_SIMPLE: Mapping[object, str] = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
+_SIMPLE: Mapping[object, str] = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    NoneType: "null",
+}
 _ATTRIBUTE = re.compile(r"^ {4}([\w, ]+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 _TIME = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$"
 _SHA256 = "^[0-9a-f]{64}$"
@@ -32,7 +39,9 @@ _BASE64 = {"type": "string", "contentEncoding": "base64"}
 
 def evidence_schema() -> Mapping[str, Any]:
     """Return the schema of an evidence file."""
-    schema = _file("Evidence of one gate for one set", Evidence, evidence.SCHEMA_VERSION)
+    schema = _file(
+        "Evidence of one gate for one set", Evidence, evidence.SCHEMA_VERSION
+    )
     properties = schema["properties"]
     properties["set_digest"] |= {"pattern": _SHA256}
     properties["started"] |= {"pattern": _TIME}
@@ -41,23 +50,39 @@ def evidence_schema() -> Mapping[str, Any]:
 
 
 def ledger_schema() -> Mapping[str, Any]:
-    """Return the schema of an entry of a ledger; its signature is the only field that may be absent."""
-    schema = _file("An entry of the ledger of an index", ledger.LedgerEntry, ledger.SCHEMA_VERSION)
+    """Return the schema of an entry of a ledger.
+
+    Its signature is the only field that may be absent.
+    """
+    schema = _file(
+        "An entry of the ledger of an index", ledger.LedgerEntry, ledger.SCHEMA_VERSION
+    )
     schema["properties"]["number"] |= {"minimum": 1}
     schema["properties"]["signature"] = {
-        **_BASE64, "description": "signature of all other fields with `key`; absent in unsigned entries.",
-    }  # fmt: skip
-    # `PromotedSet.policy` is untyped because it is stored as read; the reader checks it against this type.
-    schema["$defs"]["PromotedSet"]["properties"]["policy"] |= _schema_of(PolicyRecord, schema["$defs"])
+        **_BASE64,
+        "description": (
+            "signature of all other fields with `key`; absent in unsigned entries."
+        ),
+    }
+    # `PromotedSet.policy` is untyped because it is stored as read; the reader checks it
+    # against this type.
+    schema["$defs"]["PromotedSet"]["properties"]["policy"] |= _schema_of(
+        PolicyRecord, schema["$defs"]
+    )
     return schema
 
 
 def wheels_schema() -> Mapping[str, Any]:
     """Return the schema of `wheels.json`."""
     schema = _file("A wheel set", WheelSet, wheels_json.SCHEMA_VERSION)
-    # Sets without sizes of files have the same digest as those of older versions, which lack the field.
+    # Sets without sizes of files have the same digest as those of older versions, which
+    # lack the field.
     schema["required"].remove("file_sizes")
-    schema["properties"]["digest"] = {"type": "string", "pattern": _SHA256, "description": "digest of the set."}
+    schema["properties"]["digest"] = {
+        "type": "string",
+        "pattern": _SHA256,
+        "description": "digest of the set.",
+    }
     schema["required"].append("digest")
     return schema
 
@@ -75,18 +100,31 @@ def signature_schema() -> Mapping[str, Any]:
     """Return the schema of the signature beside a file of evidence."""
     fields = {
         "schema": {"const": SIGNATURE_VERSION},
-        "key": {"type": "string", "pattern": "^ssh-ed25519 [A-Za-z0-9+/=]+$", "description": "public key."},
-        "signature": {**_BASE64, "description": "signature of the file and its media type (DSSE)."},
+        "key": {
+            "type": "string",
+            "pattern": "^ssh-ed25519 [A-Za-z0-9+/=]+$",
+            "description": "public key.",
+        },
+        "signature": {
+            **_BASE64,
+            "description": "signature of the file and its media type (DSSE).",
+        },
     }
     return {
-        "$schema": _DIALECT, "title": "Signature of evidence", "type": "object", "properties": fields,
-        "required": [*fields], "additionalProperties": False,
-    }  # fmt: skip
+        "$schema": _DIALECT,
+        "title": "Signature of evidence",
+        "type": "object",
+        "properties": fields,
+        "required": [*fields],
+        "additionalProperties": False,
+    }
 
 
 def summary_schema() -> Mapping[str, Any]:
     """Return the schema of the content that a promotion writes beside a set."""
-    return _file("Content of a promoted set", summary.SetContent, summary.SCHEMA_VERSION)
+    return _file(
+        "Content of a promoted set", summary.SetContent, summary.SCHEMA_VERSION
+    )
 
 
 SCHEMAS: Mapping[str, Callable[[], Mapping[str, Any]]] = {
@@ -104,7 +142,9 @@ def descriptions(kind: type) -> Mapping[str, str]:
     """Return field -> description from the section `Attributes` of a class's docstring."""
     section = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2]
     return {
-        name.strip(): " ".join(text.split()) for names, text in _ATTRIBUTE.findall(section) for name in names.split(",")
+        name.strip(): " ".join(text.split())
+        for names, text in _ATTRIBUTE.findall(section)
+        for name in names.split(",")
     }
 
 
@@ -113,25 +153,43 @@ def _file(title: str, kind: type, version: int) -> dict[str, Any]:
     body = _object(kind, definitions)
     properties = {"schema": {"const": version}, **body["properties"]}
     return {
-        "$schema": _DIALECT, "title": title, **body, "properties": properties,
-        "required": ["schema", *body["required"]], "$defs": definitions,
-    }  # fmt: skip
+        "$schema": _DIALECT,
+        "title": title,
+        **body,
+        "properties": properties,
+        "required": ["schema", *body["required"]],
+        "$defs": definitions,
+    }
 
 
 def _object(kind: type[Any], definitions: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a dataclass or a TypedDict; nested classes become definitions."""
-    texts, hints = descriptions(kind), get_type_hints(kind)
+    texts = descriptions(kind)
+    hints = get_type_hints(kind)
     properties = {
-        name: {**_schema_of(annotation, definitions), **({"description": texts[name]} if name in texts else {})}
+        name: {
+            **_schema_of(annotation, definitions),
+            **({"description": texts[name]} if name in texts else {}),
+        }
         for name, annotation in hints.items()
     }
     if is_typeddict(kind):  # readers accept further keys
-        return {"type": "object", "properties": properties, "required": sorted(kind.__required_keys__)}
-    return {"type": "object", "properties": properties, "required": [*hints], "additionalProperties": False}
+        return {
+            "type": "object",
+            "properties": properties,
+            "required": sorted(kind.__required_keys__),
+        }
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [*hints],
+        "additionalProperties": False,
+    }
 
 
 def _schema_of(kind: object, definitions: dict[str, Any]) -> dict[str, Any]:
-    origin, inner = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    inner = get_args(kind)
     if kind is Any:
         return {}
     if origin in (Union, UnionType):
@@ -147,9 +205,13 @@ def _schema_of(kind: object, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"type": "string", "pattern": PATTERN}
     if isinstance(kind, type) and issubclass(kind, enum.StrEnum):
         return {"enum": [item.value for item in kind]}
-    if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or is_typeddict(kind)):
+    if isinstance(kind, type) and (
+        dataclasses.is_dataclass(kind) or is_typeddict(kind)
+    ):
         if kind.__name__ not in definitions:
-            definitions[kind.__name__] = {}  # reserved, for a class that contains itself
+            definitions[
+                kind.__name__
+            ] = {}  # reserved, for a class that contains itself
             definitions[kind.__name__] = _object(kind, definitions)
         return {"$ref": f"#/$defs/{kind.__name__}"}
     return {"type": _SIMPLE[kind]}

@@ -1,7 +1,8 @@
 """Build of the site by mkdocs with Material, from a lock that only this command installs.
 
-Material for MkDocs is stable and complete without a network; Zensical, its successor, reads the same configuration but
-is at version 0.1 and ignores what it does not know, so that a strict build proves less.
+Material for MkDocs is stable and complete without a network; Zensical, its successor,
+reads the same configuration but is at version 0.1 and ignores what it does not know, so
+that a strict build proves less.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ def check_out(out: Path) -> None:
         )
 
 
-def build_site(request: DocsRequest, out: Path, *, cache: Path, runner: Runner, progress: Progress) -> None:
+def build_site(
+    request: DocsRequest, out: Path, *, cache: Path, runner: Runner, progress: Progress
+) -> None:
     """Build the site and replace `out` by it; if the build fails, `out` is unchanged.
 
     Args:
@@ -71,20 +74,44 @@ def build_site(request: DocsRequest, out: Path, *, cache: Path, runner: Runner, 
     uv = configured_uv(runner)
     environment = locked_environment(cache / STORE, "mkdocs", LOCK, uv, runner)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with writes_to(out), tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as name:
+    with (
+        writes_to(out),
+        tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as name,
+    ):
         work = Path(name)
-        pages, site, config = work / "pages", work / "site", work / "mkdocs.yml"
+        pages = work / "pages"
+        site = work / "site"
+        config = work / "mkdocs.yml"
         pages.mkdir()
         progress.step("write the pages of the site")
         write_pages(request, pages)
         # YAML contains JSON.
-        config.write_text(json.dumps(configuration(request, pages, site)), encoding="utf-8")
+        config.write_text(
+            json.dumps(configuration(request, pages, site)), encoding="utf-8"
+        )
         progress.step("build the site")
-        # With --quiet, mkdocs drops its warnings before it counts them, and `strict` has no effect.
-        argv = (str(environment / "bin" / "python"), "-I", "-m", "mkdocs", "build", "--config-file")
-        done = runner.run((*argv, str(config)), env=_ENVIRONMENT, cwd=name, check=False, timeout=_SECONDS)
+        # With --quiet, mkdocs drops its warnings before it counts them, and `strict`
+        # has no effect.
+        argv = (
+            str(environment / "bin" / "python"),
+            "-I",
+            "-m",
+            "mkdocs",
+            "build",
+            "--config-file",
+        )
+        done = runner.run(
+            (*argv, str(config)),
+            env=_ENVIRONMENT,
+            cwd=name,
+            check=False,
+            timeout=_SECONDS,
+        )
         if done.returncode:
-            raise ProcessError(f"mkdocs refused the pages: {_problems(done.stderr)}", hint="Correct them.")
+            raise ProcessError(
+                f"mkdocs refused the pages: {_problems(done.stderr)}",
+                hint="Correct them.",
+            )
         for file in _NEEDS_URL:
             (site / file).unlink(missing_ok=True)
         (site / LIST).write_text(json.dumps(_files(site), indent=1), encoding="utf-8")
@@ -92,13 +119,20 @@ def build_site(request: DocsRequest, out: Path, *, cache: Path, runner: Runner, 
 
 
 def _foreign_files(out: Path) -> list[str]:
-    """Return the files of a folder that do not belong to a site; without LIST, all or only the hidden ones."""
+    """Return the files of a folder that do not belong to a site.
+
+    Without LIST, all or only the hidden ones.
+    """
     files = _files(out)
     try:
         own = {LIST, *json.loads((out / LIST).read_bytes())}
     except FileNotFoundError:
         is_site = (out / MARK).is_file()
-        return [name for name in files if not is_site or any(part.startswith(".") for part in Path(name).parts)]
+        return [
+            name
+            for name in files
+            if not is_site or any(part.startswith(".") for part in Path(name).parts)
+        ]
     except (ValueError, TypeError):
         own = set()
     return [name for name in files if name not in own]
@@ -107,11 +141,16 @@ def _foreign_files(out: Path) -> list[str]:
 def _files(folder: Path) -> list[str]:
     """Return the sorted paths of all files and links, relative to the folder."""
     return sorted(
-        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_symlink() or not path.is_dir()
     )
 
 
 def _problems(text: str) -> str:
     """Return the warnings of mkdocs as one line."""
     lines = [line.strip() for line in text.splitlines()]
-    return " ".join(line for line in lines if line.startswith(("WARNING", "ERROR"))) or " ".join(lines)[-500:]
+    return (
+        " ".join(line for line in lines if line.startswith(("WARNING", "ERROR")))
+        or " ".join(lines)[-500:]
+    )

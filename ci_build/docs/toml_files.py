@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "table"}
+_TYPES = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "table",
+}
 _LONGEST = 48
 
 
@@ -20,8 +27,9 @@ class TomlFile:
 
     Attributes:
         path: relative to the repository.
-        names: tables whose keys are names that the file chooses -> word for such a name. `*` stands for such a name in
-            the path of a table; the table of the whole file is empty.
+        names: tables whose keys are names that the file chooses -> word for such a
+            name. `*` stands for such a name in the path of a table; the table of the
+            whole file is empty.
     """
 
     path: str
@@ -32,24 +40,43 @@ TOML_FILES = (
     TomlFile(
         path="promotion/policy.toml",
         names={
-            "": "channel", "*.tiers": "target", "*.device_members": "project", "*.sizes": "project", "*.gates": "gate",
-            "*.keys": "key", "*.ledger_keys": "key", "*.attestations.identities": "identity", "*.index": "index",
-            "*.gates.*.targets": "target", "*.gates.*.settings": "setting",
+            "": "channel",
+            "*.tiers": "target",
+            "*.device_members": "project",
+            "*.sizes": "project",
+            "*.gates": "gate",
+            "*.keys": "key",
+            "*.ledger_keys": "key",
+            "*.attestations.identities": "identity",
+            "*.index": "index",
+            "*.gates.*.targets": "target",
+            "*.gates.*.settings": "setting",
         },
     ),
-    TomlFile(path="promotion/policy/families.toml", names={
-        "when": "trigger", "family": "family", "family.*.single": "label", "family.*.multi": "label",
-    }),
+    TomlFile(
+        path="promotion/policy/families.toml",
+        names={
+            "when": "trigger",
+            "family": "family",
+            "family.*.single": "label",
+            "family.*.multi": "label",
+        },
+    ),
     TomlFile(path="ci_build/release/continuous.toml", names={"": "night"}),
     TomlFile(path="core/defaults.toml", names={}),
-    TomlFile(path="core/targets.toml", names={"targets": "target", "families": "family", "generics": "target"}),
+    TomlFile(
+        path="core/targets.toml",
+        names={"targets": "target", "families": "family", "generics": "target"},
+    ),
     TomlFile(path="core/layouts.toml", names={}),
     TomlFile(path="core/rocm_releases.toml", names={"": "name"}),
     TomlFile(path="ci_build/rocm/parts.toml", names={}),
     TomlFile(path="ci_build/build/source/sources.toml", names={}),
     TomlFile(path="ci_build/build/source/pins.toml", names={}),
     TomlFile(path="docker/images.toml", names={}),
-    TomlFile(path="kernels/modules.toml", names={"modules": "module", "sources": "source"}),
+    TomlFile(
+        path="kernels/modules.toml", names={"modules": "module", "sources": "source"}
+    ),
     TomlFile(path="kernels/toolchains.toml", names={}),
     TomlFile(path="promotion/compatibility/compatibility.toml", names={}),
     TomlFile(path="promotion/corpus/expectations.toml", names={}),
@@ -59,7 +86,7 @@ TOML_FILES = (
     TomlFile(path="promotion/gates/device/sizes.toml", names={}),
     TomlFile(path="promotion/gates/install/installers.toml", names={}),
     TomlFile(path="wheelkit/findings.toml", names={"*": "code", "": "severity"}),
-)  # fmt: skip
+)
 
 
 def comment_of(file: TomlFile) -> str:
@@ -73,15 +100,19 @@ def comment_of(file: TomlFile) -> str:
 
 
 def keys_of(file: TomlFile) -> Iterator[tuple[str, str, str]]:
-    """Yield path, type and an example value of each key, once for all tables whose names the file chooses."""
+    """Yield path, type and example of each key, once for tables with free names."""
     found: dict[str, tuple[str, str]] = {}
     data = tomllib.loads((ROOT / file.path).read_text(encoding="utf-8"))
     for path, value in _walk(data, "", "", file.names):
-        found.setdefault(path, (_TYPES.get(type(value), type(value).__name__), _example(value)))
+        found.setdefault(
+            path, (_TYPES.get(type(value), type(value).__name__), _example(value))
+        )
     yield from ((path, kind, example) for path, (kind, example) in found.items())
 
 
-def _walk(table: Mapping[str, Any], path: str, shape: str, names: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+def _walk(
+    table: Mapping[str, Any], path: str, shape: str, names: Mapping[str, str]
+) -> Iterator[tuple[str, Any]]:
     """Yield path and value of the keys below a table.
 
     Args:
@@ -91,11 +122,22 @@ def _walk(table: Mapping[str, Any], path: str, shape: str, names: Mapping[str, s
     for key, value in table.items():
         # At the top of a file, plain values such as `schema` are no chosen names.
         chosen = shape in names and not (shape == "" and not isinstance(value, dict))
-        word = f"<{names[shape]}>" if chosen else key if re.fullmatch(r"[\w-]+", key) else f'"{key}"'
-        below, below_shape = _joined(path, word), _joined(shape, "*" if chosen else key)
+        word = (
+            f"<{names[shape]}>"
+            if chosen
+            else key
+            if re.fullmatch(r"[\w-]+", key)
+            else f'"{key}"'
+        )
+        below = _joined(path, word)
+        below_shape = _joined(shape, "*" if chosen else key)
         if isinstance(value, dict) and value:
             yield from _walk(value, below, below_shape, names)
-        elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+        elif (
+            isinstance(value, list)
+            and value
+            and all(isinstance(item, dict) for item in value)
+        ):
             for item in value:
                 yield from _walk(item, f"{below}[]", below_shape, names)
         else:
@@ -107,5 +149,9 @@ def _joined(path: str, key: str) -> str:
 
 
 def _example(value: object) -> str:
-    text = " ".join(str(value).lower().split()) if isinstance(value, bool) else " ".join(str(value).split())
+    text = (
+        " ".join(str(value).lower().split())
+        if isinstance(value, bool)
+        else " ".join(str(value).split())
+    )
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

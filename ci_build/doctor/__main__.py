@@ -1,4 +1,7 @@
-"""`ci_build doctor`: examine a machine and a Python, and print one screen; see the package's docstring."""
+"""`ci_build doctor`: examine a machine and a Python, and print one screen.
+
+See the package's docstring.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ def examine(here: ExaminedSystem, index: str = "") -> Facts:
     """Collect all facts.
 
     Args:
-        index: URL or folder of an index whose sets are considered; empty for published wheels.
+        index: URL or folder of an index whose sets are considered; empty for published
+            wheels.
     """
     looked = machine.look(here)
     installed, shadowed, leftovers = packages.look(here)
@@ -36,7 +40,9 @@ def examine(here: ExaminedSystem, index: str = "") -> Facts:
         offers = choice.read_sets(index) if index else ()
     except InputError as error:
         index_error = str(error)
-    major = choice.wanted_major(installed.values(), (major for tree in trees.found for major in tree.majors))
+    major = choice.wanted_major(
+        installed.values(), (major for tree in trees.found for major in tree.majors)
+    )
     fitting = choice.fitting(offers, here.python.minor, looked.names, major)
     return Facts(
         environ=here.environ,
@@ -59,8 +65,15 @@ def examine(here: ExaminedSystem, index: str = "") -> Facts:
 
 def diagnose(facts: Facts) -> tuple[Problem, ...]:
     """Return all problems, in the order in which to fix them."""
-    problems = [*of_machine(facts), *of_python(facts), *of_rocm(facts), *of_packages(facts)]
-    return tuple(sorted(problems, key=lambda problem: problem.severity is not Severity.ERROR))
+    problems = [
+        *of_machine(facts),
+        *of_python(facts),
+        *of_rocm(facts),
+        *of_packages(facts),
+    ]
+    return tuple(
+        sorted(problems, key=lambda problem: problem.severity is not Severity.ERROR)
+    )
 
 
 def as_json(facts: Facts, problems: Sequence[Problem]) -> Mapping[str, object]:
@@ -79,15 +92,30 @@ def as_json(facts: Facts, problems: Sequence[Problem]) -> Mapping[str, object]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ci_build doctor",
-        description="Report GPU, driver, ROCm, Python and jax packages, and problems with commands that fix them.",
-        epilog=f"Exit code: {SickMachineError.exit_code} if an error was found, otherwise 0.",
+        description=(
+            "Report GPU, driver, ROCm, Python and jax packages, and problems with"
+            " commands that fix them."
+        ),
+        epilog=(
+            f"Exit code: {SickMachineError.exit_code} if an error was found,"
+            " otherwise 0."
+        ),
         allow_abbrev=False,
     )
-    parser.add_argument("--python", metavar="PATH", help="examine this Python instead of the one that runs ci_build")
     parser.add_argument(
-        "--index", metavar="URL", default="", help="index, or folder of a bucket, whose sets are considered"
+        "--python",
+        metavar="PATH",
+        help="examine this Python instead of the one that runs ci_build",
     )
-    parser.add_argument("--json", action="store_true", help="print facts and problems as JSON")
+    parser.add_argument(
+        "--index",
+        metavar="URL",
+        default="",
+        help="index, or folder of a bucket, whose sets are considered",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print facts and problems as JSON"
+    )
     return parser
 
 
@@ -96,11 +124,16 @@ def run(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     environ = dict(os.environ)
     try:
-        python = examined.other_python(options.python, environ) if options.python else examined.own_python()
+        python = (
+            examined.other_python(options.python, environ)
+            if options.python
+            else examined.own_python()
+        )
     except CiBuildError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return error.exit_code
-    system, libc = os.uname(), ""
+    system = os.uname()
+    libc = ""
     with suppress(OSError, ValueError):
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
     here = ExaminedSystem(
@@ -113,7 +146,11 @@ def run(arguments: Sequence[str]) -> int:
     facts = examine(here, options.index)
     problems = diagnose(facts)
     width = width_of(sys.stdout)
-    text = json.dumps(as_json(facts, problems), indent=2) if options.json else screen.show(facts, problems, width)
+    text = (
+        json.dumps(as_json(facts, problems), indent=2)
+        if options.json
+        else screen.show(facts, problems, width)
+    )
     print(text)  # noqa: T201
     wrong = any(problem.severity is Severity.ERROR for problem in problems)
     return SickMachineError.exit_code if wrong else 0

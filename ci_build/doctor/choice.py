@@ -1,4 +1,7 @@
-"""Choice of the packages for this machine: a wheel set of the given index, or compatible published wheels."""
+"""Choice of the packages for this machine.
+
+A wheel set of the given index, or compatible published wheels.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ JAX: str = _DEFAULTS["build"]["jax_version"]
 ROCM_MAJOR = load_releases().published_major
 """ROCm major of the published wheels."""
 BEST_PYTHON: str = _DEFAULTS["pythons"]["main"]
-"""Python to propose instead of an unsupported one: neither the oldest nor one that many wheels do not support yet."""
+"""Python to propose instead of an unsupported one.
+
+Neither the oldest nor one that many wheels do not support yet.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +38,8 @@ class PackageChoice:
     Attributes:
         packages: name -> specifier; ==0.10.2.* is the newest post-release of 0.10.2.
         index: URL of the index with the set; empty for other packages.
-        own: whether they fit an installed wheel of this project, whose loader gives the same advice.
+        own: whether they fit an installed wheel of this project, whose loader gives the
+            same advice.
         about: description for users, one line.
         major: ROCm major that the packages need.
     """
@@ -90,23 +97,36 @@ def read_sets(place: str) -> tuple[OfferedSet, ...]:
                         rocm=row["rocm"],
                         pythons=tuple(row["pythons"]),
                         tiers=dict(row["tiers"]),
-                        packages={wheel.name: wheel.version for wheel in wheel_set.wheels} | dict(wheel_set.pins),
+                        packages={
+                            wheel.name: wheel.version for wheel in wheel_set.wheels
+                        }
+                        | dict(wheel_set.pins),
                     )
                 )
     except InputError as error:
-        raise InputError(f"The index {place} cannot be read: {error.message}", hint="Check --index.") from error
+        raise InputError(
+            f"The index {place} cannot be read: {error.message}", hint="Check --index."
+        ) from error
     except (OSError, ValueError, KeyError, TypeError, CiBuildError) as error:
-        raise InputError(f"{place} is not an index of this project: {error}.", hint="Check --index.") from error
+        raise InputError(
+            f"{place} is not an index of this project: {error}.", hint="Check --index."
+        ) from error
     return tuple(offered)
 
 
 def accepted() -> tuple[str, ...]:
     """Return the gfx processors that XLA accepts."""
-    return tuple(row.name for row in targets.table() if row.xla and row.covers == (row.name,))
+    return tuple(
+        row.name for row in targets.table() if row.xla and row.covers == (row.name,)
+    )
 
 
-def fitting(offers: Iterable[OfferedSet], python: str, names: Sequence[str], major: int) -> tuple[OfferedSet, ...]:
-    """Return the sets that support a Python and all given GPUs; sets for the installed ROCm come first.
+def fitting(
+    offers: Iterable[OfferedSet], python: str, names: Sequence[str], major: int
+) -> tuple[OfferedSet, ...]:
+    """Return the sets that support a Python and all given GPUs.
+
+    Sets for the installed ROCm come first.
 
     Args:
         offers: sets, newest first.
@@ -118,7 +138,8 @@ def fitting(offers: Iterable[OfferedSet], python: str, names: Sequence[str], maj
     fits = [
         offer
         for offer in offers
-        if python in offer.pythons and all(gpus.has_code(name, offer.tiers, covers) for name in names)
+        if python in offer.pythons
+        and all(gpus.has_code(name, offer.tiers, covers) for name in names)
     ]
     return tuple(sorted(fits, key=lambda offer: bool(major) and offer.major != major))
 
@@ -131,37 +152,73 @@ def rocm_index(major: int) -> str:
 
 
 def wanted_major(installed: Iterable[Package], found: Iterable[int]) -> int:
-    """Return the ROCm major to keep: that of the installed packages, else that of the installed ROCm, else 0.
+    """Return the ROCm major to keep.
 
-    Majors older than the published wheels' major are ignored, since they get no new wheels.
+    That of the installed packages, else that of the installed ROCm, else 0.
+
+    Majors older than the published wheels' major are ignored, since they get no new
+    wheels.
     """
     majors = {package.major for package in installed if package.major >= ROCM_MAJOR}
-    return next(iter(majors)) if len(majors) == 1 else next((m for m in found if m >= ROCM_MAJOR), 0)
+    return (
+        next(iter(majors))
+        if len(majors) == 1
+        else next((m for m in found if m >= ROCM_MAJOR), 0)
+    )
 
 
 def choose(
-    offers: Sequence[OfferedSet], installed: Mapping[str, Package], names: Sequence[str], major: int
+    offers: Sequence[OfferedSet],
+    installed: Mapping[str, Package],
+    names: Sequence[str],
+    major: int,
 ) -> PackageChoice:
-    """Choose the first fitting set of an index, else the packages that fit an installed wheel of this project.
+    """Choose an index's first fitting set, else packages that fit an installed wheel.
 
-    Without both, choose the published wheels of the installed jax, else those of the default jax.
+    Without both, choose the published wheels of the installed jax, else those of the
+    default jax.
     """
     if offers:
         offer = offers[0]
-        tiers = ", ".join(f"{name} {offer.tiers[name]}" for name in names if name in offer.tiers)
-        about = f"set {offer.digest[:12]}: jax {offer.jax}, ROCm {offer.rocm}" + (f"; {tiers}" if tiers else "")
+        tiers = ", ".join(
+            f"{name} {offer.tiers[name]}" for name in names if name in offer.tiers
+        )
+        about = f"set {offer.digest[:12]}: jax {offer.jax}, ROCm {offer.rocm}" + (
+            f"; {tiers}" if tiers else ""
+        )
         packages = {name: f"=={version}" for name, version in offer.packages.items()}
-        return PackageChoice(packages=packages, index=offer.simple, about=about, major=offer.major)
+        return PackageChoice(
+            packages=packages, index=offer.simple, about=about, major=offer.major
+        )
     for part in ("pjrt", "plugin"):
-        for own in (package for package in installed.values() if package.part == part and package.fitting):
+        for own in (
+            package
+            for package in installed.values()
+            if package.part == part and package.fitting
+        ):
             if major in (0, own.major):
-                about = f"jax {own.fitting['jax'].removeprefix('==')} with {own.name} {own.version}, which is installed"
-                return PackageChoice(packages=own.fitting, index="", about=about, major=own.major, own=True)
+                about = (
+                    f"jax {own.fitting['jax'].removeprefix('==')} with {own.name}"
+                    f" {own.version}, which is installed"
+                )
+                return PackageChoice(
+                    packages=own.fitting,
+                    index="",
+                    about=about,
+                    major=own.major,
+                    own=True,
+                )
     jax = installed.get("jax")
     match = re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", jax.version) if jax else None
-    version, major = match[0] if match else JAX, major or ROCM_MAJOR
+    version = match[0] if match else JAX
+    major = major or ROCM_MAJOR
     packages = {"jax": f"=={version}", "jaxlib": f"=={version}"}
-    packages |= {f"jax-rocm{major}-{part}": f"=={version}.*" for part in ("pjrt", "plugin")}
+    packages |= {
+        f"jax-rocm{major}-{part}": f"=={version}.*" for part in ("pjrt", "plugin")
+    }
     return PackageChoice(
-        packages=packages, index="", about=f"published wheels: jax {version} for ROCm {major}", major=major
+        packages=packages,
+        index="",
+        about=f"published wheels: jax {version} for ROCm {major}",
+        major=major,
     )

@@ -1,7 +1,8 @@
-"""Commands that give a container or a job of Slurm its GPUs, in the form of the tool that started it.
+"""Commands that give a container or a Slurm job its GPUs, in its tool's form.
 
-Sources: ROCm documentation, "Running ROCm Docker containers"; podman-run(1), --group-add keep-groups; Apptainer user
-guide, "GPU Support"; AMD GPU device plugin for Kubernetes; README of librocdxg (WSL); gres.conf(5) and srun(1).
+Sources: ROCm documentation, "Running ROCm Docker containers"; podman-run(1),
+--group-add keep-groups; Apptainer user guide, "GPU Support"; AMD GPU device plugin for
+Kubernetes; README of librocdxg (WSL); gres.conf(5) and srun(1).
 """
 
 from __future__ import annotations
@@ -33,8 +34,12 @@ def start(kind: str) -> str:
         case "kubernetes":
             return "resources: {limits: {amd.com/gpu: 1}}"
         case _:
-            # The number: few images have the group of the host, and Docker refuses names that an image lacks.
-            return f'docker run {_DEVICES} --group-add "$(stat -c %g /dev/kfd)" {_SHM} IMAGE'
+            # The number: few images have the group of the host, and Docker refuses
+            # names that an image lacks.
+            return (
+                f'docker run {_DEVICES} --group-add "$(stat -c %g /dev/kfd)" {_SHM}'
+                " IMAGE"
+            )
 
 
 def start_on_wsl(kind: str) -> str:
@@ -43,7 +48,7 @@ def start_on_wsl(kind: str) -> str:
 
 
 def join_groups(kind: str, groups: Collection[str]) -> str:
-    """Return the command, or the part of a pod, that adds a container's user to groups of device files."""
+    """Return the command or pod part that adds a container's user to device groups."""
     names = sorted(groups)
     match kind:
         case "podman":
@@ -51,10 +56,14 @@ def join_groups(kind: str, groups: Collection[str]) -> str:
         case "apptainer":  # users of Apptainer have their groups of the host
             return f'sudo usermod -aG {",".join(names)} "$USER"'
         case "kubernetes":
-            numbers = ", ".join(name if name.isdecimal() else f"GID of {name}" for name in names)
+            numbers = ", ".join(
+                name if name.isdecimal() else f"GID of {name}" for name in names
+            )
             return f"securityContext: {{supplementalGroups: [{numbers}]}}"
         case _:
-            return f"docker run {' '.join(f'--group-add {name}' for name in names)} IMAGE"
+            return (
+                f"docker run {' '.join(f'--group-add {name}' for name in names)} IMAGE"
+            )
 
 
 def enlarge_shm(kind: str) -> tuple[str, ...]:
@@ -63,7 +72,9 @@ def enlarge_shm(kind: str) -> tuple[str, ...]:
         case "" | "apptainer":  # Apptainer shares /dev/shm with the host
             return ("sudo mount -o remount,size=64g /dev/shm",)
         case "kubernetes":
-            volume = "volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 64Gi}}]"
+            volume = (
+                "volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 64Gi}}]"
+            )
             return volume, "volumeMounts: [{name: shm, mountPath: /dev/shm}]"
         case _:
             return (f"{'podman' if kind == 'podman' else 'docker'} run {_SHM} IMAGE",)

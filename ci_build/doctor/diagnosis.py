@@ -68,12 +68,16 @@ class Facts:
 
 def error(code: str, message: str, *commands: str) -> Problem:
     """Return a problem that stops jax from using the GPU."""
-    return Problem(code=code, severity=Severity.ERROR, message=message, commands=commands)
+    return Problem(
+        code=code, severity=Severity.ERROR, message=message, commands=commands
+    )
 
 
 def warning(code: str, message: str, *commands: str) -> Problem:
     """Return a problem that does not yet stop jax from using the GPU."""
-    return Problem(code=code, severity=Severity.WARNING, message=message, commands=commands)
+    return Problem(
+        code=code, severity=Severity.WARNING, message=message, commands=commands
+    )
 
 
 def of_machine(facts: Facts) -> Iterator[Problem]:
@@ -86,31 +90,55 @@ def of_machine(facts: Facts) -> Iterator[Problem]:
 def _system(machine: MachineFacts) -> Iterator[Problem]:
     name, architecture, _ = machine.kernel
     if (name, architecture) != ("Linux", "x86_64"):
-        yield error("platform", f"This is {name} on {architecture}, but jax for ROCm supports only Linux on x86_64.")
+        yield error(
+            "platform",
+            f"This is {name} on {architecture}, but jax for ROCm supports only Linux on"
+            " x86_64.",
+        )
     words = machine.libc.split()
     number = words[1].split(".") if len(words) == 2 else []
-    if not all(part.isdecimal() for part in number) or tuple(map(int, number[:2])) < _GLIBC:
+    if (
+        not all(part.isdecimal() for part in number)
+        or tuple(map(int, number[:2])) < _GLIBC
+    ):
         have = machine.libc or "another C library"
-        yield error("glibc", f"The wheels need glibc 2.28 or newer, but this system has {have}; use a newer system.")
+        yield error(
+            "glibc",
+            f"The wheels need glibc 2.28 or newer, but this system has {have}; use a"
+            " newer system.",
+        )
 
 
 def _gpu(facts: Facts) -> Iterator[Problem]:
-    machine, flags = facts.machine, containers.start(facts.machine.container)
+    machine = facts.machine
+    flags = containers.start(facts.machine.container)
     if not machine.gpus:
         yield _no_gpu(facts, flags)
         return
     there = ", ".join(sorted({gpu.name or "an AMD GPU" for gpu in machine.gpus}))
-    devices = [device for device in (machine.kfd, *machine.render) if device is not None]
+    devices = [
+        device for device in (machine.kfd, *machine.render) if device is not None
+    ]
     denied = [device for device in devices if not device.usable]
     if machine.kfd is None or not machine.render:
         what = "/dev/kfd" if machine.kfd is None else "render node in /dev/dri"
         message = f"{there} was found, but there is no {what}"
         if machine.container:
-            yield error("device-missing", f"{message}: the container was started without it.", flags)
+            yield error(
+                "device-missing",
+                f"{message}: the container was started without it.",
+                flags,
+            )
         else:
-            yield error("device-missing", f"{message}; load the driver.", "sudo modprobe amdgpu")
+            yield error(
+                "device-missing", f"{message}; load the driver.", "sudo modprobe amdgpu"
+            )
     elif denied:
-        yield _denied([device.path for device in denied], {device.group for device in denied}, machine)
+        yield _denied(
+            [device.path for device in denied],
+            {device.group for device in denied},
+            machine,
+        )
     if machine.mask and not machine.names:
         yield _hidden(there, facts)
 
@@ -120,26 +148,48 @@ def _hidden(there: str, facts: Facts) -> Problem:
     name = mask.partition("=")[0]
     if name == "ROCR_VISIBLE_DEVICES" and containers.is_slurm_job(facts.environ):
         # Without the variable, the job would use GPUs of others.
-        text = f"{there} was found, but {mask}, which Slurm sets, hides it; the job needs its own GPU."
+        text = (
+            f"{there} was found, but {mask}, which Slurm sets, hides it; the job needs"
+            " its own GPU."
+        )
         return error("gpu-hidden", text, containers.SLURM_GPUS)
-    return error("gpu-hidden", f"{there} was found, but {mask} hides it.", f"unset {name}")
+    return error(
+        "gpu-hidden", f"{there} was found, but {mask} hides it.", f"unset {name}"
+    )
 
 
 def _wsl(facts: Facts) -> Iterator[Problem]:
-    """Yield the problems of WSL (README of librocdxg, "WSL Compatibility Matrix" and "Known Issues")."""
-    machine, trees = facts.machine, facts.trees
+    """Yield the problems of WSL, according to the README of librocdxg."""
+    machine = facts.machine
+    trees = facts.trees
     if not machine.dxcore:
-        command = containers.start_on_wsl(machine.container) if machine.container else "wsl.exe --update"
-        yield error("wsl-dxcore", "WSL's library for GPUs, libdxcore.so, is missing.", command)
+        command = (
+            containers.start_on_wsl(machine.container)
+            if machine.container
+            else "wsl.exe --update"
+        )
+        yield error(
+            "wsl-dxcore", "WSL's library for GPUs, libdxcore.so, is missing.", command
+        )
     if trees.found and all((0, 0) < rocm.number < _WSL_ROCM for rocm in trees.found):
-        text = f"ROCm {trees.found[0].version} does not support WSL, which needs ROCm {_dotted(_WSL_ROCM)} or newer."
+        text = (
+            f"ROCm {trees.found[0].version} does not support WSL, which needs ROCm"
+            f" {_dotted(_WSL_ROCM)} or newer."
+        )
         yield error("wsl-rocm", text)
     elif trees.found and not trees.wsl_library:
-        yield error("wsl-library", f"ROCm has no librocdxg.so, which connects it to WSL's GPU; build it: {_ROCDXG}.")
+        yield error(
+            "wsl-library",
+            "ROCm has no librocdxg.so, which connects it to WSL's GPU; build it:"
+            f" {_ROCDXG}.",
+        )
     if facts.environ.get("HSA_ENABLE_DXG_DETECTION") != "1":
         text = "ROCm looks for WSL's GPU only if HSA_ENABLE_DXG_DETECTION is 1."
         yield error("wsl-detection", text, "export HSA_ENABLE_DXG_DETECTION=1")
-    yield warning("wsl-untested", f"AMD does not test jax on WSL; {_ROCDXG} lists the supported GPUs.")
+    yield warning(
+        "wsl-untested",
+        f"AMD does not test jax on WSL; {_ROCDXG} lists the supported GPUs.",
+    )
 
 
 def _dotted(number: tuple[int, int]) -> str:
@@ -149,14 +199,32 @@ def _dotted(number: tuple[int, int]) -> str:
 def _no_gpu(facts: Facts, flags: str) -> Problem:
     machine = facts.machine
     if containers.is_slurm_job(facts.environ) and machine.driver:
-        return error("gpu-missing", "This job of Slurm has no GPU; request one.", containers.SLURM_GPUS)
+        return error(
+            "gpu-missing",
+            "This job of Slurm has no GPU; request one.",
+            containers.SLURM_GPUS,
+        )
     if machine.container:
-        return error("gpu-missing", "No AMD GPU is visible in this container; start it with the GPUs' devices.", flags)
+        return error(
+            "gpu-missing",
+            "No AMD GPU is visible in this container; start it with the GPUs' devices.",
+            flags,
+        )
     if machine.cards:
-        message = f"{machine.cards} AMD GPU{'s are' if machine.cards > 1 else ' is'} on the PCI bus, "
+        message = (
+            f"{machine.cards} AMD GPU{'s are' if machine.cards > 1 else ' is'} on the"
+            " PCI bus, "
+        )
         if machine.driver:
-            return error("gpu-not-in-kfd", message + "but amdgpu provides no compute device; see `sudo dmesg`.")
-        return error("driver-missing", message + "but the driver amdgpu is not loaded.", "sudo modprobe amdgpu")
+            return error(
+                "gpu-not-in-kfd",
+                message + "but amdgpu provides no compute device; see `sudo dmesg`.",
+            )
+        return error(
+            "driver-missing",
+            message + "but the driver amdgpu is not loaded.",
+            "sudo modprobe amdgpu",
+        )
     return error("gpu-missing", "This machine has no AMD GPU.")
 
 
@@ -172,7 +240,11 @@ def _denied(paths: list[str], groups: set[str], machine: MachineFacts) -> Proble
         )
     if machine.container:
         command = containers.join_groups(machine.container, groups)
-        return error("device-denied", f"{message}; the container needs the groups {names}.", command)
+        return error(
+            "device-denied",
+            f"{message}; the container needs the groups {names}.",
+            command,
+        )
     return error(
         "device-denied",
         f"{message}; add the user to the group {names}, then log in again.",
@@ -181,8 +253,13 @@ def _denied(paths: list[str], groups: set[str], machine: MachineFacts) -> Proble
 
 
 def _settings(facts: Facts) -> Iterator[Problem]:
-    environ, machine = facts.environ, facts.machine
-    platforms = {word.strip().lower() for word in environ.get("JAX_PLATFORMS", "").split(",") if word.strip()}
+    environ = facts.environ
+    machine = facts.machine
+    platforms = {
+        word.strip().lower()
+        for word in environ.get("JAX_PLATFORMS", "").split(",")
+        if word.strip()
+    }
     if platforms and not platforms & _GPU_PLATFORMS:
         yield error(
             "platforms",
@@ -192,12 +269,17 @@ def _settings(facts: Facts) -> Iterator[Problem]:
     if environ.get("HSA_OVERRIDE_GFX_VERSION"):
         yield warning(
             "gfx-override",
-            f"HSA_OVERRIDE_GFX_VERSION={environ['HSA_OVERRIDE_GFX_VERSION']} makes ROCm see another GPU target.",
+            f"HSA_OVERRIDE_GFX_VERSION={environ['HSA_OVERRIDE_GFX_VERSION']} makes ROCm"
+            " see another GPU target.",
             "unset HSA_OVERRIDE_GFX_VERSION",
         )
-    if sum(gpu.visible for gpu in machine.gpus) > 1 and machine.shm_mib <= _SMALL_SHM_MIB:
+    if (
+        sum(gpu.visible for gpu in machine.gpus) > 1
+        and machine.shm_mib <= _SMALL_SHM_MIB
+    ):
         yield warning(
             "small-shm",
-            f"Shared memory (/dev/shm) has only {machine.shm_mib:.0f} MiB, too little for RCCL on several GPUs.",
+            f"Shared memory (/dev/shm) has only {machine.shm_mib:.0f} MiB, too little"
+            " for RCCL on several GPUs.",
             *containers.enlarge_shm(machine.container),
         )

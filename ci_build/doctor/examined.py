@@ -1,4 +1,7 @@
-"""The examined system: environment, root folder and Python; and the modules of the loader that examine the system."""
+"""The examined system: environment, root folder and Python.
+
+And the modules of the loader that examine the system.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ _LOADER = types.ModuleType("ci_build_doctor_payload")
 _LOADER.__path__ = [str(_HOUSE / "pjrt" / "payload")]
 sys.modules[_LOADER.__name__] = _LOADER
 gpus, rocm, versions = (
-    importlib.import_module(f"{_LOADER.__name__}.{name}") for name in ("_gpus", "_rocm", "_versions")
+    importlib.import_module(f"{_LOADER.__name__}.{name}")
+    for name in ("_gpus", "_rocm", "_versions")
 )
 """Modules of the wheels' loader that find GPUs and ROCm and compare versions."""
 
@@ -33,7 +37,8 @@ class Python:
     Attributes:
         version: full version, such as 3.12.1.
         implementation: name of the implementation; wheels exist only for CPython.
-        free_threaded: whether it is built without the GIL, which would need separate wheels.
+        free_threaded: whether it is built without the GIL, which would need separate
+            wheels.
         virtual: whether it belongs to a virtual environment.
         managed: whether pip refuses to install into it (PEP 668).
         pip: whether pip is installed.
@@ -62,8 +67,10 @@ class ExaminedSystem:
     Attributes:
         environ: the user's environment variables.
         root: root folder; another folder stands for another machine.
-        system: name, machine and release of the running kernel, as `os.uname` returns them.
-        libc: name and version of the C library, such as "glibc 2.36"; empty if it is not glibc.
+        system: name, machine and release of the running kernel, as `os.uname` returns
+            them.
+        libc: name and version of the C library, such as "glibc 2.36"; empty if it is
+            not glibc.
     """
 
     environ: Mapping[str, str]
@@ -86,13 +93,16 @@ def other_python(executable: str, environ: Mapping[str, str]) -> Python:
         MachineError: the program is not a working Python 3.
     """
     text = Path(probe.__file__).read_text(encoding="utf-8")
-    done = HostRunner(environ).run([executable, "-c", text], check=False, timeout=_PROBE_SECONDS)
+    done = HostRunner(environ).run(
+        [executable, "-c", text], check=False, timeout=_PROBE_SECONDS
+    )
     try:
         return _python(json.loads(done.stdout))
     except (ValueError, TypeError):
         output = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise MachineError(
-            f"{executable} is not a working Python 3: {output}.", hint="Give another interpreter with --python."
+            f"{executable} is not a working Python 3: {output}.",
+            hint="Give another interpreter with --python.",
         ) from None
 
 

@@ -1,4 +1,7 @@
-"""The jax packages of a Python: versions, requirements, build information, libraries; nothing is imported."""
+"""The jax packages of a Python: versions, requirements, build information, libraries.
+
+Nothing is imported.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ from ci_build.doctor.examined import rocm as finder
 from core.errors import ElfError
 from wheelkit.elf import constants, reader
 
-_OURS = re.compile(r"jax|jaxlib|jax-(?:rocm|cuda)[0-9]+-(?:pjrt|plugin)|rocm|rocm-sdk(?:-[a-z0-9-]+)?|libtpu")
+_OURS = re.compile(
+    r"jax|jaxlib|jax-(?:rocm|cuda)[0-9]+-(?:pjrt|plugin)|rocm|rocm-sdk(?:-[a-z0-9-]+)?|libtpu"
+)
 _VERSIONS = frozenset({"version", "jax_version", "requires_jaxlib"})
 """Keys of build_info.json that name the packages which fit a wheel."""
 _NATIVE = re.compile(r"jax-rocm([0-9]+)-(pjrt|plugin)")
@@ -35,7 +40,8 @@ class Package:
         covers: generic target -> processors that run its code.
         xla_targets: processors that its XLA accepts; empty if not recorded.
         rocm: ROCm version that it was built for; empty if not recorded.
-        fitting: project -> specifier of the packages that fit it; empty if not recorded.
+        fitting: project -> specifier of the packages that fit it; empty if not
+            recorded.
         damaged: files in RECORD that are missing or have another size.
         needs: library file -> names of the shared libraries that it needs.
     """
@@ -54,7 +60,10 @@ class Package:
 
     @property
     def major(self) -> int:
-        """The ROCm major of a pjrt or plugin package (6 is named rocm60); 0 for any other package."""
+        """The ROCm major of a pjrt or plugin package (6 is named rocm60).
+
+        0 for any other package.
+        """
         match = _NATIVE.fullmatch(self.name)
         return (6 if match[1] == "60" else int(match[1])) if match else 0
 
@@ -83,10 +92,14 @@ class InstalledPackages:
 
     def native(self, part: str) -> tuple[Package, ...]:
         """Return the packages of one part of jax for ROCm, `pjrt` or `plugin`."""
-        return tuple(package for package in self.installed.values() if package.part == part)
+        return tuple(
+            package for package in self.installed.values() if package.part == part
+        )
 
 
-def look(here: ExaminedSystem) -> tuple[dict[str, Package], tuple[Package, ...], tuple[str, ...]]:
+def look(
+    here: ExaminedSystem,
+) -> tuple[dict[str, Package], tuple[Package, ...], tuple[str, ...]]:
     """Return the installed packages by name, the shadowed packages, and the leftover folders."""
     first: dict[str, Package] = {}
     shadowed: list[Package] = []
@@ -104,12 +117,16 @@ def look(here: ExaminedSystem) -> tuple[dict[str, Package], tuple[Package, ...],
     return dict(sorted(first.items())), tuple(shadowed), tuple(leftovers)
 
 
-def lacking(packages: Mapping[str, Package], layouts: Sequence[object]) -> dict[str, tuple[str, ...]]:
+def lacking(
+    packages: Mapping[str, Package], layouts: Sequence[object]
+) -> dict[str, tuple[str, ...]]:
     """Return the needed libraries that the loader does not find in `layouts`, by library file."""
     missing_of = {}
     for package in packages.values():
         for file, needed in package.needs.items():
-            others = [name for name in needed if not Path(file).with_name(name).exists()]
+            others = [
+                name for name in needed if not Path(file).with_name(name).exists()
+            ]
             if missing := finder.missing(others, layouts):
                 missing_of[file] = tuple(missing)
     return missing_of
@@ -119,7 +136,11 @@ def _package(distribution: Distribution, entry: str) -> Package | None:
     try:
         metadata = distribution.metadata
         name = re.sub(r"[-_.]+", "-", str(metadata["Name"] or "")).lower()
-    except (UnicodeDecodeError, KeyError, TypeError):  # missing or damaged metadata: pip ignores the package too
+    except (
+        UnicodeDecodeError,
+        KeyError,
+        TypeError,
+    ):  # missing or damaged metadata: pip ignores the package too
         return None
     if not _OURS.fullmatch(name):
         return None
@@ -134,7 +155,7 @@ def _package(distribution: Distribution, entry: str) -> Package | None:
 
 
 def _wheel_facts(distribution: Distribution, entry: str, major: int) -> dict[str, Any]:
-    """Return further attributes of a pjrt or plugin package, from its RECORD, build_info.json and libraries."""
+    """Return further attributes of a pjrt or plugin package, from its files."""
     rows = csv.reader((distribution.read_text("RECORD") or "").splitlines())
     files = [(Path(entry, row[0]), row[2]) for row in rows if len(row) == 3]
     info: dict[str, Any] = {}
@@ -150,13 +171,27 @@ def _wheel_facts(distribution: Distribution, entry: str, major: int) -> dict[str
         if not path.is_file() or (size.isdecimal() and path.stat().st_size != int(size))
     )
     return {
-        "targets": tuple(sorted({target for member in info.get("members", ()) for target in member["targets"]})),
-        "covers": {generic: tuple(names) for generic, names in info.get("covers", {}).items()},
+        "targets": tuple(
+            sorted(
+                {
+                    target
+                    for member in info.get("members", ())
+                    for target in member["targets"]
+                }
+            )
+        ),
+        "covers": {
+            generic: tuple(names) for generic, names in info.get("covers", {}).items()
+        },
         "xla_targets": tuple(info.get("xla_targets", ())),
         "rocm": str(info.get("rocm_version", "")),
         "fitting": versions.fitting(info, major) if info.keys() >= _VERSIONS else {},
         "damaged": tuple(damaged),
-        "needs": {str(path): _needed(path) for path, _ in files if path.suffix == ".so" and path.is_file()},
+        "needs": {
+            str(path): _needed(path)
+            for path, _ in files
+            if path.suffix == ".so" and path.is_file()
+        },
     }
 
 
@@ -164,16 +199,25 @@ def _needed(path: Path) -> tuple[str, ...]:
     try:
         with reader.open_image(path) as image:
             table = image.dynamic()
-            strings = next((entry.value for entry in table if entry.tag == constants.DT_STRTAB), 0)
-            size = next((entry.value for entry in table if entry.tag == constants.DT_STRSZ), 0)
+            strings = next(
+                (entry.value for entry in table if entry.tag == constants.DT_STRTAB), 0
+            )
+            size = next(
+                (entry.value for entry in table if entry.tag == constants.DT_STRSZ), 0
+            )
             names = image.read(image.offset_of(strings), size) if size else b""
-            return tuple(reader.string_at(names, e.value, path.name) for e in table if e.tag == constants.DT_NEEDED)
+            return tuple(
+                reader.string_at(names, e.value, path.name)
+                for e in table
+                if e.tag == constants.DT_NEEDED
+            )
     except (OSError, ElfError):
         return ()
 
 
 def _leftovers(site: Path) -> list[str]:
-    # When pip uninstalls a package that was used, it does not remove folders that contain caches.
+    # When pip uninstalls a package that was used, it does not remove folders that
+    # contain caches.
     leftovers = []
     for folder in (*site.glob("jax_plugins/xla_rocm*"), *site.glob("jax_rocm*_plugin")):
         parts = re.fullmatch(r"xla_rocm([0-9]+)|jax_rocm([0-9]+)_plugin", folder.name)

@@ -1,6 +1,7 @@
 """Description of the Python that runs this module.
 
-Other interpreters run the text of this module, so it must work in any Python 3 and must not import from this project.
+Other interpreters run the text of this module, so it must work in any Python 3 and must
+not import from this project.
 """
 
 import importlib.util

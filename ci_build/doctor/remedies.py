@@ -24,7 +24,11 @@ def pip(python: Python, *words: str) -> str:
 
 def _typed(python: Python) -> str:
     # A shell does not expand a quoted tilde.
-    return python.executable if python.executable.startswith("~/") else shlex.quote(python.executable)
+    return (
+        python.executable
+        if python.executable.startswith("~/")
+        else shlex.quote(python.executable)
+    )
 
 
 def join(words: Sequence[str]) -> str:
@@ -33,21 +37,36 @@ def join(words: Sequence[str]) -> str:
 
 
 def another_python(python: Python) -> tuple[str, Python]:
-    """Return the uv command that creates a virtual environment with a supported Python, and this Python."""
+    """Return the uv command for an environment with a supported Python, and the Python."""
     executable = f"{FRESH}/bin/python"
     environment = replace(
-        python, version=BEST_PYTHON, implementation="CPython", free_threaded=False, executable=executable
+        python,
+        version=BEST_PYTHON,
+        implementation="CPython",
+        free_threaded=False,
+        executable=executable,
     )
-    return f"uv venv --seed --python {BEST_PYTHON} {FRESH}", replace(environment, virtual=True, managed=False, pip=True)
+    return f"uv venv --seed --python {BEST_PYTHON} {FRESH}", replace(
+        environment, virtual=True, managed=False, pip=True
+    )
 
 
-def install(python: Python, choice: PackageChoice, have: Mapping[str, Package] = MappingProxyType({})) -> str:
+def install(
+    python: Python,
+    choice: PackageChoice,
+    have: Mapping[str, Package] = MappingProxyType({}),
+) -> str:
     """Return the command that installs the chosen packages.
 
     Args:
-        have: installed packages that stay; as in the advice of an installed loader, those that fit are not named.
+        have: installed packages that stay; as in the advice of an installed loader,
+            those that fit are not named.
     """
-    stay = {} if _is_closed(python) else {name: package.version for name, package in have.items()}
+    stay = (
+        {}
+        if _is_closed(python)
+        else {name: package.version for name, package in have.items()}
+    )
     if choice.own:
         return _into(python, "install", *versions.install_words(choice.packages, stay))
     words = [f"{name}{specifier}" for name, specifier in choice.packages.items()]
@@ -72,7 +91,7 @@ def uninstall(python: Python, *names: str) -> str:
 
 
 def install_rocm(python: Python, major: int, targets: Sequence[str], index: str) -> str:
-    """Return the command that installs ROCm's wheels, with an extra for the device code of each target."""
+    """Return the command that installs ROCm's wheels, with an extra per target."""
     extras = ",".join(["libraries", *(f"device-{target}" for target in targets)])
     return _into(python, "install", "--index-url", index, f"rocm[{extras}]=={major}.*")
 
@@ -85,4 +104,6 @@ def _into(python: Python, *words: str) -> str:
     if not _is_closed(python):
         return pip(python, *words)
     # pip refuses to modify the Python of the operating system (PEP 668).
-    return f"{_typed(python)} -m venv {FRESH} && {FRESH}/bin/python -m pip {join(words)}"
+    return (
+        f"{_typed(python)} -m venv {FRESH} && {FRESH}/bin/python -m pip {join(words)}"
+    )

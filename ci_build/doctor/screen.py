@@ -23,7 +23,9 @@ def show(facts: Facts, problems: Sequence[Problem], width: int | None = None) ->
     width = min(_WIDTH, width or _WIDTH)
     lines = [_wrapped(text, f"{name:9} ", width) for name, text in _rows(facts)]
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]
-    warnings = [problem for problem in problems if problem.severity is not Severity.ERROR]
+    warnings = [
+        problem for problem in problems if problem.severity is not Severity.ERROR
+    ]
     lines += ["", f"{len(errors) or 'Nothing'} wrong{':' if errors else '.'}"]
     for number, problem in enumerate(errors, 1):
         lines += _problem(f"{number}. ", problem, width)
@@ -38,7 +40,12 @@ def _wrapped(text: str, mark: str, width: int) -> str:
     # Do not break paths, URLs and names of packages.
     indent = " " * len(mark)
     return textwrap.fill(
-        text, width, initial_indent=mark, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
+        text,
+        width,
+        initial_indent=mark,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+        break_long_words=False,
     )
 
 
@@ -49,23 +56,62 @@ def _problem(mark: str, problem: Problem, width: int) -> Iterator[str]:
 
 
 def _rows(facts: Facts) -> Iterator[tuple[str, str]]:
-    machine, python = facts.machine, facts.python
-    where = f"{machine.distribution}, {' '.join((machine.kernel[0], machine.kernel[2], machine.kernel[1]))}"
+    machine = facts.machine
+    python = facts.python
+    where = (
+        f"{machine.distribution},"
+        f" {' '.join((machine.kernel[0], machine.kernel[2], machine.kernel[1]))}"
+    )
     inside = f", in a container ({machine.container})" if machine.container else ""
-    yield "Machine", f"{where}, {machine.libc or 'no glibc'}{inside}{', WSL' if machine.wsl else ''}"
-    yield "Driver", f"amdgpu {machine.driver}" if machine.driver else "amdgpu is not loaded"
+    yield (
+        "Machine",
+        (
+            f"{where},"
+            f" {machine.libc or 'no glibc'}{inside}{', WSL' if machine.wsl else ''}"
+        ),
+    )
+    yield (
+        "Driver",
+        f"amdgpu {machine.driver}" if machine.driver else "amdgpu is not loaded",
+    )
     yield "GPU", _gpus(facts)
     if machine.kfd or machine.render:
         yield "Access", _access(facts)
     yield "ROCm", "; ".join(map(_rocm, facts.trees.found)) or "not found"
-    kind = " (virtual environment)" if python.virtual else " (of the operating system)" if python.managed else ""
-    yield "Python", f"{python.version} {python.executable}{kind}{'' if python.pip else ', without pip'}"
-    yield "Packages", ", ".join(f"{p.name} {p.version}" for p in facts.packages.installed.values()) or "no jax"
+    kind = (
+        " (virtual environment)"
+        if python.virtual
+        else " (of the operating system)"
+        if python.managed
+        else ""
+    )
+    yield (
+        "Python",
+        (
+            f"{python.version}"
+            f" {python.executable}{kind}{'' if python.pip else ', without pip'}"
+        ),
+    )
+    yield (
+        "Packages",
+        ", ".join(f"{p.name} {p.version}" for p in facts.packages.installed.values())
+        or "no jax",
+    )
     for pjrt in facts.packages.native("pjrt"):
-        yield "", f"{pjrt.name} has code for {', '.join(pjrt.targets) or 'unknown targets'}"
+        yield (
+            "",
+            f"{pjrt.name} has code for {', '.join(pjrt.targets) or 'unknown targets'}",
+        )
     choice = facts.choice
     fits = f"{choice.about}{f' from {choice.index}' if choice.index else ''}"
-    yield "Fits", fits if not facts.asked_index or facts.fitting else f"no set of {facts.asked_index}"
+    yield (
+        "Fits",
+        (
+            fits
+            if not facts.asked_index or facts.fitting
+            else f"no set of {facts.asked_index}"
+        ),
+    )
 
 
 def _rocm(rocm: InstalledRocm) -> str:
@@ -90,13 +136,19 @@ def _gpus(facts: Facts) -> str:
     if texts:
         return ", ".join(texts)
     cards = facts.machine.cards
-    return f"none reported by the driver; {cards} from AMD on the PCI bus" if cards else "no AMD GPU"
+    return (
+        f"none reported by the driver; {cards} from AMD on the PCI bus"
+        if cards
+        else "no AMD GPU"
+    )
 
 
 def _access(facts: Facts) -> str:
     alike: dict[tuple[bool, str, int], list[str]] = {}
     for device in filter(None, (facts.machine.kfd, *facts.machine.render)):
-        alike.setdefault((device.usable, device.group, device.mode), []).append(device.path)
+        alike.setdefault((device.usable, device.group, device.mode), []).append(
+            device.path
+        )
     return "; ".join(
         f"{paths[0]}{f' and {len(paths) - 1} more' if len(paths) > 1 else ''} "
         f"{'usable' if usable else 'NOT usable'} (group {group}, mode {mode:04o})"

@@ -1,1 +1,4 @@
-"""Container images: their pins (docker/images.toml), their recipes, and the image that a build runs in."""
+"""Container images.
+
+Their pins (docker/images.toml), their recipes, and the image that a build runs in.
+"""

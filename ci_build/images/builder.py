@@ -21,7 +21,15 @@ from ci_build.images.dockerfile import check_arguments
 from ci_build.images.local import ContainerImage
 from ci_build.images.mirrors import full_name, mirrored
 from ci_build.images.pins import ImagePins, Pin
-from ci_build.images.recipe import CONTENT_LABEL, BaseImage, ContextFile, Recipe, base_tag, build_argv, stand_in
+from ci_build.images.recipe import (
+    CONTENT_LABEL,
+    BaseImage,
+    ContextFile,
+    Recipe,
+    base_tag,
+    build_argv,
+    stand_in,
+)
 from core.atomic import write_whole
 from core.errors import InputError, NoContainerEngineError, ProcessError
 from core.model import Progress
@@ -36,17 +44,20 @@ if TYPE_CHECKING:
 class ImageBuilder:
     """Builder of images and of the images below them.
 
-    The container engine is detected at its first use. A dry run uses no engine; it only prints commands.
+    The container engine is detected at its first use. A dry run uses no engine; it only
+    prints commands.
 
     Attributes:
         cache: cache folder of ci_build.
         connect: function that returns the HTTP client for downloads.
         engine_name: docker, podman or the path of a client; empty to detect the engine.
-        builder_image: name of the image to compile in, or `search`; empty to build the image.
+        builder_image: name of the image to compile in, or `search`; empty to build the
+            image.
         base: name of a base image that replaces the pinned one, or empty.
         registry: registry of built images, for pushes and searches, or empty.
         mirrors: registry or repository -> mirror from which images are pulled.
-        rocm: build arguments of dnf.Dockerfile, which adds a ROCm to the builder image; empty for no ROCm.
+        rocm: build arguments of dnf.Dockerfile, which adds a ROCm to the builder image;
+            empty for no ROCm.
         no_cache: whether to rebuild every layer, once per image.
         dry_run: whether only commands are printed.
     """
@@ -72,7 +83,10 @@ class ImageBuilder:
 
     @cached_property
     def engine(self) -> Engine:
-        """The container engine; raises NoContainerEngineError if none answers. In a dry run, no engine is asked."""
+        """The container engine; raises NoContainerEngineError if none answers.
+
+        In a dry run, no engine is asked.
+        """
         if self.dry_run:
             return planned_engine(self.engine_name)
         return find_engine(self.engine_name or None, self.host)
@@ -87,7 +101,7 @@ class ImageBuilder:
         return local.find(self.engine, self.host, name)
 
     def pull(self, name: str) -> ContainerImage:
-        """Pull an image, named with its registry, from its registry or from the mirror in its place.
+        """Pull an image from its registry, or from the mirror in its place.
 
         Raises:
             InputError: the registry refuses the pull or lacks the image.
@@ -97,7 +111,10 @@ class ImageBuilder:
         return local.pull(self.engine, self.host, reference)
 
     def pull_built(self, name: str) -> ContainerImage:
-        """Pull a built image from --image-registry; raise InputError if the registry refuses or lacks the image."""
+        """Pull a built image from --image-registry.
+
+        Raise InputError if the registry refuses or lacks the image.
+        """
         self.progress.step(f"pulling {self.registry}/{name}")
         return local.pull(self.engine, self.host, f"{self.registry}/{name}")
 
@@ -108,22 +125,40 @@ class ImageBuilder:
             registry: registry of a name without one; empty for Docker Hub.
 
         Raises:
-            InputError: the image is missing, and its registry refuses the pull or lacks the image.
+            InputError: the image is missing, and its registry refuses the pull or lacks
+                the image.
         """
         reference = full_name(name, registry)
-        return self.find(name) or self.find(mirrored(reference, self.mirrors)) or self.pull(reference)
+        return (
+            self.find(name)
+            or self.find(mirrored(reference, self.mirrors))
+            or self.pull(reference)
+        )
 
     def push(self, image: ContainerImage, names: Sequence[str]) -> str:
-        """Push an image with its content tag and under further names; return the first name as name@sha256:…."""
+        """Push an image with its content tag and under further names.
+
+        Return the first name as name@sha256:….
+        """
         given = [image.name.removeprefix(f"{self.registry}/")]
-        given += [name if ":" in name.rpartition("/")[2] else f"{name}:latest" for name in names]
-        pushed, *_ = [local.push(self.engine, self.host, image.id, f"{self.registry}/{name}") for name in given]
+        given += [
+            name if ":" in name.rpartition("/")[2] else f"{name}:latest"
+            for name in names
+        ]
+        pushed, *_ = [
+            local.push(self.engine, self.host, image.id, f"{self.registry}/{name}")
+            for name in given
+        ]
         return pushed
 
     def find_built(self, recipe: Recipe) -> ContainerImage | None:
         """Return the local image of a recipe if its content matches the recipe, else None."""
         image = self.find(recipe.tag)
-        return image if image is not None and image.labels.get(CONTENT_LABEL) == recipe.content else None
+        return (
+            image
+            if image is not None and image.labels.get(CONTENT_LABEL) == recipe.content
+            else None
+        )
 
     def build(self, recipe: Recipe) -> ContainerImage:
         """Return the image of a recipe, built if it is missing.
@@ -134,7 +169,11 @@ class ImageBuilder:
         """
         if recipe.content in self._built:
             return self._built[recipe.content]
-        check_arguments(recipe.dockerfile, ("BASE", *recipe.arguments), f"The Dockerfile of {recipe.name}")
+        check_arguments(
+            recipe.dockerfile,
+            ("BASE", *recipe.arguments),
+            f"The Dockerfile of {recipe.name}",
+        )
         contexts = self.folder / "contexts"
         contexts.mkdir(parents=True, exist_ok=True)
         # Without the lock, parallel runs of one user would build the same image twice.
@@ -145,29 +184,41 @@ class ImageBuilder:
                     self._build(recipe, Path(folder))
                 if (image := self.find_built(recipe)) is None:
                     raise ProcessError(
-                        f"{recipe.tag} was built, but the engine does not list it.", hint="Check the engine's storage."
+                        f"{recipe.tag} was built, but the engine does not list it.",
+                        hint="Check the engine's storage.",
                     )
                 image = replace(image, built=True)
         self._built[recipe.content] = image
         return image
 
     def _build(self, recipe: Recipe, folder: Path) -> None:
-        """Fill a build context, with hard links instead of copies if possible, and build the image."""
+        """Fill a build context, with hard links if possible, and build the image."""
         if not self.engine.builds:
             raise NoContainerEngineError(
-                f"{self.engine.program} cannot build images: its buildx plugin is missing.",
-                hint="Install docker-buildx, or name another client with --container-engine.",
+                f"{self.engine.program} cannot build images: its buildx plugin is"
+                " missing.",
+                hint=(
+                    "Install docker-buildx, or name another client with"
+                    " --container-engine."
+                ),
             )
         (folder / "Dockerfile").write_text(recipe.dockerfile, encoding="utf-8")
         (folder / "context").mkdir()
         for path, file in recipe.files.items():
-            source, target = file.source(), folder / "context" / path
+            source = file.source()
+            target = folder / "context" / path
             target.parent.mkdir(parents=True, exist_ok=True)
             if source.is_dir():
                 shutil.copytree(source, target, symlinks=True, copy_function=_link)
             else:
                 _link(source, target)
-        argv = build_argv(recipe, self.engine.program, folder, recipe.base.image(), no_cache=self.no_cache)
+        argv = build_argv(
+            recipe,
+            self.engine.program,
+            folder,
+            recipe.base.image(),
+            no_cache=self.no_cache,
+        )
         self.progress.step(f"building {recipe.tag}")
         # Attestations would change the digest of an unchanged image.
         self.host.run(argv, env={"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"})
@@ -182,7 +233,7 @@ class ImageBuilder:
         )
 
     def base_image(self, name: str) -> BaseImage:
-        """Return a pinned base image, or the image of --base-docker in its place, which is pulled if it is missing.
+        """Return a base image, pinned or of --base-docker, and pull it if missing.
 
         Raises:
             RequestError: the base image is not pinned.
@@ -192,7 +243,9 @@ class ImageBuilder:
             return stand_in(self.base, mirrored(full_name(self.base), self.mirrors))
         if self.base:
             image = self.obtain(self.base)
-            return BaseImage(identity=image.id, image=lambda: self.tag_base(image, image.id))
+            return BaseImage(
+                identity=image.id, image=lambda: self.tag_base(image, image.id)
+            )
         pin = self.pins.get("base", name, self.arch)
         return BaseImage(
             identity=pin.reference,
@@ -203,7 +256,9 @@ class ImageBuilder:
 
     def _pinned_base(self, pin: Pin) -> str:
         """Return a local name of a pinned base image, pulled by its digest if it is missing."""
-        image = local.find_digest(self.engine, self.host, pin.digest) or self.pull(pin.reference)
+        image = local.find_digest(self.engine, self.host, pin.digest) or self.pull(
+            pin.reference
+        )
         return self.tag_base(image, pin.digest)
 
     def tag_base(self, image: ContainerImage, digest: str) -> str:
@@ -213,14 +268,16 @@ class ImageBuilder:
         return name
 
     def downloads(self, pins: Mapping[str, Pin]) -> dict[str, ContextFile]:
-        """Return pinned downloads as files of a build context, in downloads/ with a file SHA256SUMS."""
+        """Return pinned downloads and SHA256SUMS as files of a build context."""
 
         def source(pin: Pin) -> Callable[[], Path]:
             return lambda: self._fetch(pin)
 
         sums = "".join(f"{pin.digest}  {name}\n" for name, pin in sorted(pins.items()))
         files = {
-            f"downloads/{name}": ContextFile(digest=pin.digest, source=source(pin), url=pin.origin)
+            f"downloads/{name}": ContextFile(
+                digest=pin.digest, source=source(pin), url=pin.origin
+            )
             for name, pin in pins.items()
         }
         return {**files, "downloads/SHA256SUMS": self.generated(sums)}
@@ -244,7 +301,8 @@ class ImageBuilder:
             InputError: the download fails, or the file has another digest than its pin.
         """
         folder = self.folder / "files" / pin.digest
-        path, part = folder / "file", folder / "part"
+        path = folder / "file"
+        part = folder / "part"
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
             if path.exists():
@@ -254,14 +312,17 @@ class ImageBuilder:
             self.progress.step(f"fetching {pin.name} {pin.version} for {pin.arch}")
             resumed = part.exists()
             found = self._download(pin.origin, part)
-            if found != pin.digest and resumed:  # the stored part may have lost bytes in a crash
+            if (
+                found != pin.digest and resumed
+            ):  # the stored part may have lost bytes in a crash
                 part.unlink()
                 found = self._download(pin.origin, part)
             if found != pin.digest:
                 part.unlink()
                 origin = without_credentials(pin.origin)
                 raise InputError(
-                    f"{origin} has sha256 {found}, but {pin.label} is pinned to {pin.digest}.",
+                    f"{origin} has sha256 {found}, but {pin.label} is pinned to"
+                    f" {pin.digest}.",
                     hint="Do not use the file: find out why it changed.",
                 )
             part.rename(path)

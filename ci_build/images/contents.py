@@ -1,4 +1,7 @@
-"""Contents of runtime images: ROCm's pip packages, and the wheels of a set with their dependencies."""
+"""Contents of runtime images.
+
+ROCm's pip packages, and the wheels of a set with their dependencies.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,12 @@ from urllib.parse import urlsplit
 from packaging.markers import Marker
 from packaging.utils import parse_wheel_filename
 
-from ci_build.containers.container import ContainerRunner, ContainerSpec, Mount, make_spec
+from ci_build.containers.container import (
+    ContainerRunner,
+    ContainerSpec,
+    Mount,
+    make_spec,
+)
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.pins import DOCKER
 from ci_build.images.recipe import ContextFile, existing_file, text_file
@@ -36,9 +44,16 @@ SET_LABEL = "jax-rocm-release.set"
 """Label with the digest of the set in an image."""
 PYTHONS_LABEL = "com.amdgpu.python_versions"
 """Label with the Pythons of an image, comma-separated."""
-_EXTRAS = ("libraries", "devel", *(f"device-{target}" for target in lists()["default-wheels"]))
+_EXTRAS = (
+    "libraries",
+    "devel",
+    *(f"device-{target}" for target in lists()["default-wheels"]),
+)
 _REQUIREMENT = f"rocm[{','.join(_EXTRAS)}]"
-"""ROCm with device code for the default targets; pip warns of extras that packages of one family do not have."""
+"""ROCm with device code for the default targets.
+
+Pip warns of extras that packages of one family do not have.
+"""
 _DONE = "wheels.json"
 _CERTIFICATES = "/etc/ssl/jax-rocm-release.pem"
 
@@ -48,7 +63,16 @@ Connection = tuple[Mapping[str, str], str]
 
 def download_command(python: str, index: str, version: str) -> tuple[str, ...]:
     """Return the command that downloads ROCm's packages from an index in a container."""
-    words = (python, "-m", "pip", "wheel", "--no-input", "--pre", f"--index-url={index}", "--wheel-dir=/out")
+    words = (
+        python,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-input",
+        "--pre",
+        f"--index-url={index}",
+        "--wheel-dir=/out",
+    )
     return (*words, _requirement(version))
 
 
@@ -57,25 +81,36 @@ def _requirement(version: str) -> str:
 
 
 def rocm_packages(
-    builder: ImageBuilder, image: str, python: str, index: str, version: str, connection: Connection
+    builder: ImageBuilder,
+    image: str,
+    python: str,
+    index: str,
+    version: str,
+    connection: Connection,
 ) -> tuple[str, Mapping[str, ContextFile]]:
-    """Download ROCm's packages from an index, in a container of the image that they will be installed in.
+    """Download ROCm's packages from an index, in a container of the target image.
 
     Args:
         python: interpreter with pip in that image.
-        version: exact version, downloaded once; empty for the newest version, looked up each time.
+        version: exact version, downloaded once; empty for the newest version, looked up
+            each time.
         connection: proxies and CA bundle of this machine.
 
     Returns:
         The version of ROCm; the wheels and requirements.txt, by file name.
 
     Raises:
-        InputError: the index does not have the packages in this version, or its newest version is an old nightly.
+        InputError: the index does not have the packages in this version, or its newest
+            version is an old nightly.
     """
     store = ContentStore(builder.folder / "rocm-packages")
 
     def folder_of(*packages: str) -> Path:
-        return store.folder(hashlib.sha256("\0".join((index, *packages, python, image)).encode()).hexdigest())
+        return store.folder(
+            hashlib.sha256(
+                "\0".join((index, *packages, python, image)).encode()
+            ).hexdigest()
+        )
 
     folder = folder_of(version)
     if not version or not _complete(folder):
@@ -83,48 +118,84 @@ def rocm_packages(
         builder.progress.step(f"downloading from {urlsplit(index).hostname}: {wanted}")
         with store.scratch() as work:
             try:
-                out = _run_pip(builder, image, download_command(python, index, version), work, connection)
+                out = _run_pip(
+                    builder,
+                    image,
+                    download_command(python, index, version),
+                    work,
+                    connection,
+                )
             except ProcessError as error:
                 last = error.message.splitlines()[-1].strip()
                 problem = f"{index} does not provide {_requirement(version)}: {last}."
-                raise InputError(problem, hint="Check the URL and the version.") from error
-            digests = {path.name: file_sha256(path) for path in sorted(out.glob("*.whl"))}
+                raise InputError(
+                    problem, hint="Check the URL and the version."
+                ) from error
+            digests = {
+                path.name: file_sha256(path) for path in sorted(out.glob("*.whl"))
+            }
             (out / _DONE).write_text(json.dumps(digests))
             folder = folder_of(version) if version else folder_of(*digests)
-            # Other builds may be reading an existing folder, so that only a damaged one is replaced.
+            # Other builds may be reading an existing folder, so that only a damaged one
+            # is replaced.
             if not store.publish(out, folder.name) and not _complete(folder):
                 remove(folder)
                 store.publish(out, folder.name)
     os.utime(folder)
     recorded: dict[str, str] = json.loads((folder / _DONE).read_text())
-    rows = [(*parse_wheel_filename(name)[:2], sha256) for name, sha256 in recorded.items()]
+    rows = [
+        (*parse_wheel_filename(name)[:2], sha256) for name, sha256 in recorded.items()
+    ]
     release = next(str(release) for name, release, _ in rows if name == "rocm")
     if not version:
-        hint = f"Give --therock-version={release} to use it, or another --therock-index-url."
+        hint = (
+            f"Give --therock-version={release} to use it, or another"
+            " --therock-index-url."
+        )
         check_age(release, datetime.now(UTC).date(), hint)
-    files = {name: existing_file(folder / name, sha256) for name, sha256 in sorted(recorded.items())}
-    return release, {**files, "requirements.txt": builder.generated(_requirements(rows))}
+    files = {
+        name: existing_file(folder / name, sha256)
+        for name, sha256 in sorted(recorded.items())
+    }
+    return release, {
+        **files,
+        "requirements.txt": builder.generated(_requirements(rows)),
+    }
 
 
 def _requirements(rows: Iterable[tuple[str, object, str]]) -> str:
     """Return pip requirements with hashes for rows of (name, version, sha256)."""
-    return "".join(f"{name}=={version} --hash=sha256:{sha256}\n" for name, version, sha256 in sorted(rows))
+    return "".join(
+        f"{name}=={version} --hash=sha256:{sha256}\n"
+        for name, version, sha256 in sorted(rows)
+    )
 
 
 def _complete(folder: Path) -> bool:
     try:
         recorded = json.loads((folder / _DONE).read_text())
-        return bool(recorded) and all(file_sha256(folder / name) == sha256 for name, sha256 in recorded.items())
+        return bool(recorded) and all(
+            file_sha256(folder / name) == sha256 for name, sha256 in recorded.items()
+        )
     except (OSError, ValueError):
         return False
 
 
-def packages_container(builder: ImageBuilder, image: str, work: Path, connection: Connection) -> ContainerSpec:
-    """Return the container in which pip downloads ROCm's packages to `out` below a working directory."""
+def packages_container(
+    builder: ImageBuilder, image: str, work: Path, connection: Connection
+) -> ContainerSpec:
+    """Return the container in which pip downloads ROCm's packages to `out`."""
     _, certificates = connection
-    mounts = [Mount(work / "out", "/out", writable=True), Mount(work / "scratch", "/scratch", writable=True)]
+    mounts = [
+        Mount(work / "out", "/out", writable=True),
+        Mount(work / "scratch", "/scratch", writable=True),
+    ]
     # Gigabytes of packages must not be unpacked in memory.
-    env = {"TMPDIR": "/scratch", "PIP_CACHE_DIR": "/scratch/cache", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    env = {
+        "TMPDIR": "/scratch",
+        "PIP_CACHE_DIR": "/scratch/cache",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    }
     if certificates:
         mounts.append(Mount(Path(certificates), _CERTIFICATES))
         env |= {"PIP_CERT": _CERTIFICATES, "SSL_CERT_FILE": _CERTIFICATES}
@@ -133,13 +204,23 @@ def packages_container(builder: ImageBuilder, image: str, work: Path, connection
     return replace(spec, env_files=(work / "proxies",), network="host", shm_size="64m")
 
 
-def _run_pip(builder: ImageBuilder, image: str, argv: Sequence[str], work: Path, connection: Connection) -> Path:
-    """Run pip in a container of an image, and return the directory in `work` that is mounted at /out."""
+def _run_pip(
+    builder: ImageBuilder,
+    image: str,
+    argv: Sequence[str],
+    work: Path,
+    connection: Connection,
+) -> Path:
+    """Run pip in a container of an image, and return its output directory."""
     for name in ("out", "scratch"):
         (work / name).mkdir()
     proxies, _ = connection
-    (work / "proxies").write_text("".join(f"{name}={url}\n" for name, url in proxies.items()), encoding="utf-8")
-    ContainerRunner(builder.host, packages_container(builder, image, work, connection)).run(argv)
+    (work / "proxies").write_text(
+        "".join(f"{name}={url}\n" for name, url in proxies.items()), encoding="utf-8"
+    )
+    ContainerRunner(
+        builder.host, packages_container(builder, image, work, connection)
+    ).run(argv)
     return work / "out"
 
 
@@ -147,12 +228,14 @@ def read_checked_set(folder: Path) -> WheelSet:
     """Read a set and verify its files.
 
     Raises:
-        WheelSetError: the directory has no set, or a file differs from the set's record.
+        WheelSetError: the directory has no set, or a file differs from the set's
+            record.
     """
     wheel_set = wheelset.read_set(folder)
     if different := wheelset.check_files(folder, wheel_set):
         raise WheelSetError(
-            f"{folder} has files that differ from its set: {', '.join(different)}.", hint="Build the set again."
+            f"{folder} has files that differ from its set: {', '.join(different)}.",
+            hint="Build the set again.",
         )
     return wheel_set
 
@@ -163,15 +246,25 @@ def check_pythons(folder: Path, wheel_set: WheelSet, pythons: Sequence[str]) -> 
     Raises:
         RequestError: the set has no wheels for one of the Pythons.
     """
-    if missing := [python for python in pythons if python not in wheel_set.python_versions]:
+    if missing := [
+        python for python in pythons if python not in wheel_set.python_versions
+    ]:
         raise RequestError(
             f"{folder} has no wheels for Python {', '.join(missing)}.",
-            hint=f"Give --python-versions={','.join(wheel_set.python_versions)}, or a part of this list.",
+            hint=(
+                f"Give --python-versions={','.join(wheel_set.python_versions)}, or a"
+                " part of this list."
+            ),
         )
 
 
 def set_contents(
-    builder: ImageBuilder, folder: Path, wheel_set: WheelSet, pythons: Sequence[str], *, look_only: bool = False
+    builder: ImageBuilder,
+    folder: Path,
+    wheel_set: WheelSet,
+    pythons: Sequence[str],
+    *,
+    look_only: bool = False,
 ) -> tuple[Mapping[str, ContextFile], Mapping[str, str]]:
     """Return the files and labels of an image with a wheel set and its locked dependencies.
 
@@ -180,7 +273,8 @@ def set_contents(
         look_only: whether to download nothing.
 
     Returns:
-        Files of the build context; labels with versions, the set's digest and source commits.
+        Files of the build context; labels with versions, the set's digest and source
+        commits.
 
     Raises:
         RequestError: the set has no pylock.toml.
@@ -189,18 +283,38 @@ def set_contents(
     files = {"selftest.py": text_file(DOCKER / "selftest.py")}
     store = InputStore(builder.cache / "inputs")
     for python in pythons:
-        own = [wheel for wheel in wheel_set.wheels if wheelset.serves(wheel.filename, python)]
+        own = [
+            wheel
+            for wheel in wheel_set.wheels
+            if wheelset.serves(wheel.filename, python)
+        ]
         dependencies = tuple(_dependencies(folder, python))
-        absent = [] if look_only else [item for item in dependencies if not store.has(item)]
+        absent = (
+            [] if look_only else [item for item in dependencies if not store.has(item)]
+        )
         if absent:
-            builder.progress.step(f"downloading {len(absent)} wheels for Python {python}")
+            builder.progress.step(
+                f"downloading {len(absent)} wheels for Python {python}"
+            )
             links = wheel_set.request.get("find_links", ())
-            store.fetch(absent, python, builder.host, builder.progress.advance, find_links=links)
-        files |= {f"wheels/{wheel.filename}": existing_file(folder / wheel.filename, wheel.sha256) for wheel in own}
-        files |= {f"wheels/{item.filename}": existing_file(store.path(item), item.sha256) for item in dependencies}
+            store.fetch(
+                absent, python, builder.host, builder.progress.advance, find_links=links
+            )
+        files |= {
+            f"wheels/{wheel.filename}": existing_file(
+                folder / wheel.filename, wheel.sha256
+            )
+            for wheel in own
+        }
+        files |= {
+            f"wheels/{item.filename}": existing_file(store.path(item), item.sha256)
+            for item in dependencies
+        }
         rows = [(wheel.name, wheel.version, wheel.sha256) for wheel in own]
         rows += [(item.name, item.version, item.sha256) for item in dependencies]
-        files[f"wheels/requirements-{python}.txt"] = builder.generated(_requirements(rows))
+        files[f"wheels/requirements-{python}.txt"] = builder.generated(
+            _requirements(rows)
+        )
     return files, _labels(folder, wheel_set, pythons)
 
 
@@ -209,10 +323,15 @@ def _dependencies(folder: Path, python: str) -> Iterator[Resolved]:
     try:
         lock = tomllib.loads((folder / PYLOCK).read_text(encoding="utf-8"))
     except OSError as error:
-        raise RequestError(f"{folder} has no {PYLOCK}.", hint="Build the set with `ci_build dist_wheels`.") from error
+        raise RequestError(
+            f"{folder} has no {PYLOCK}.",
+            hint="Build the set with `ci_build dist_wheels`.",
+        ) from error
     for package in lock["packages"]:
         marker = package.get("marker", "")
-        if marker and not Marker(marker).evaluate({"python_version": python}, context="lock_file"):
+        if marker and not Marker(marker).evaluate(
+            {"python_version": python}, context="lock_file"
+        ):
             continue
         for wheel in package["wheels"]:
             if "url" in wheel:
@@ -226,18 +345,25 @@ def _dependencies(folder: Path, python: str) -> Iterator[Resolved]:
                 )
 
 
-def _labels(folder: Path, wheel_set: WheelSet, pythons: Sequence[str]) -> dict[str, str]:
+def _labels(
+    folder: Path, wheel_set: WheelSet, pythons: Sequence[str]
+) -> dict[str, str]:
     commits: dict[str, str] = {}
     for wheel in wheel_set.wheels:
         commits |= read_commits(folder / wheel.filename)
     labels = {
         "com.amdgpu.jax_commit": commits.get("jax", ""),
         "com.amdgpu.xla_commit": commits.get("xla", commits.get("ROCm/xla", "")),
-        "com.amdgpu.rocm_jax_commit": commits.get("rocm-jax", commits.get("ROCm/rocm-jax", "")),
+        "com.amdgpu.rocm_jax_commit": commits.get(
+            "rocm-jax", commits.get("ROCm/rocm-jax", "")
+        ),
     }
     return {
         **{name: commit for name, commit in labels.items() if commit},
-        **{f"jax-rocm-release.commit.{name.replace('/', '.').lower()}": text for name, text in commits.items()},
+        **{
+            f"jax-rocm-release.commit.{name.replace('/', '.').lower()}": text
+            for name, text in commits.items()
+        },
         "com.amdgpu.jax_version": wheel_set.jax_version,
         "com.amdgpu.rocm_version": wheel_set.rocm_version,
         PYTHONS_LABEL: ",".join(pythons),
@@ -247,18 +373,26 @@ def _labels(folder: Path, wheel_set: WheelSet, pythons: Sequence[str]) -> dict[s
 
 
 def read_commits(wheel: Path) -> dict[str, str]:
-    """Return the source commits in a wheel's build_info.json and commit_info.py; commit_info.py is not run."""
+    """Return the source commits in a wheel's build_info.json and commit_info.py.
+
+    Commit_info.py is not run.
+    """
     commits: dict[str, str] = {}
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
-            base, items = name.rpartition("/")[2], dict[Any, Any]()
+            base = name.rpartition("/")[2]
+            items = dict[Any, Any]()
             if base == "build_info.json":
                 items = json.loads(archive.read(name)).get("sources", {})
             elif base == "commit_info.py":
                 with suppress(SyntaxError):
-                    items = _constants(ast.parse(archive.read(name).decode("utf-8", "replace")))
+                    items = _constants(
+                        ast.parse(archive.read(name).decode("utf-8", "replace"))
+                    )
             commits |= {
-                key: text for key, text in items.items() if isinstance(key, str) and isinstance(text, str) and text
+                key: text
+                for key, text in items.items()
+                if isinstance(key, str) and isinstance(text, str) and text
             }
     return commits
 

@@ -1,8 +1,8 @@
 """Check of the build arguments that a Dockerfile uses.
 
-Engines only warn about undeclared build arguments and ignore declared but unused ones; either way, the image would
-differ from the request. Source of the syntax: the Dockerfile reference, "Understand how ARG and FROM interact" and
-"Scope".
+Engines only warn about undeclared build arguments and ignore declared but unused ones;
+either way, the image would differ from the request. Source of the syntax: the
+Dockerfile reference, "Understand how ARG and FROM interact" and "Scope".
 """
 
 from __future__ import annotations
@@ -21,24 +21,37 @@ def parse(text: str) -> Iterator[tuple[str, str]]:
     """Yield the keyword in capitals and the arguments of each instruction of a Dockerfile.
 
     Raises:
-        RequestError: the Dockerfile has a here-document, which older engines do not support, or an escape directive.
+        RequestError: the Dockerfile has a here-document, which older engines do not
+            support, or an escape directive.
     """
     if re.search(r"(?im)^#\s*escape\s*=", text):
-        raise RequestError("The Dockerfile sets an escape character.", hint="Remove the `escape` directive.")
-    lines = "\n".join(line for line in map(str.strip, text.splitlines()) if not line.startswith("#"))
+        raise RequestError(
+            "The Dockerfile sets an escape character.",
+            hint="Remove the `escape` directive.",
+        )
+    lines = "\n".join(
+        line for line in map(str.strip, text.splitlines()) if not line.startswith("#")
+    )
     for line in filter(None, re.sub(r"\s*\\\n", " ", lines).splitlines()):
         word, _, rest = line.strip().partition(" ")
-        if re.search(r"(?:^|\s)<<-?['\"]?\w", rest) and word.upper() in ("RUN", "COPY", "ADD"):
+        if re.search(r"(?:^|\s)<<-?['\"]?\w", rest) and word.upper() in (
+            "RUN",
+            "COPY",
+            "ADD",
+        ):
             raise RequestError(
-                "The Dockerfile has a here-document.", hint="Move the text to a separate file and COPY it."
+                "The Dockerfile has a here-document.",
+                hint="Move the text to a separate file and COPY it.",
             )
         yield word.upper(), rest.strip()
 
 
 def read_arguments(text: str) -> tuple[set[str], set[str]]:
-    """Return the build arguments that a Dockerfile declares, and those used in the scope of their declaration."""
+    """Return a Dockerfile's declared build arguments, and those used in their scope."""
     before_from: set[str] | None = None
-    scope, declared, used = set[str](), set[str](), set[str]()
+    scope = set[str]()
+    declared = set[str]()
+    used = set[str]()
     for word, rest in parse(text):
         name, _, default = rest.partition("=")
         if word == "FROM":
@@ -55,7 +68,11 @@ def read_arguments(text: str) -> tuple[set[str], set[str]]:
 
 
 def _uses(text: str, name: str) -> bool:
-    return bool(re.search(r"\$(?:" + re.escape(name) + r"\b|\{" + re.escape(name) + r"[}:#%/])", text))
+    return bool(
+        re.search(
+            r"\$(?:" + re.escape(name) + r"\b|\{" + re.escape(name) + r"[}:#%/])", text
+        )
+    )
 
 
 def check_arguments(text: str, arguments: Iterable[str], name: str) -> None:
@@ -70,6 +87,7 @@ def check_arguments(text: str, arguments: Iterable[str], name: str) -> None:
     unused = sorted(set(arguments) - read_arguments(text)[1] - _PREDEFINED)
     if unused:
         raise RequestError(
-            f"{name} does not use the build argument{'s' if len(unused) > 1 else ''} {', '.join(unused)}.",
+            f"{name} does not use the build argument{'s' if len(unused) > 1 else ''}"
+            f" {', '.join(unused)}.",
             hint="Declare each argument with ARG and use it below, or do not pass it.",
         )

@@ -15,7 +15,8 @@ from ci_build.containers.engine import Engine
 from core.errors import InputError, ProcessError, RequestError
 from core.process import HostRunner
 
-# Source: the grammar of references in the distribution project: path components and tags.
+# Source: the grammar of references in the distribution project: path components and
+# tags.
 _REFERENCE = re.compile(
     r"(?P<name>(?:[A-Za-z0-9.-]+(?::\d+)?/)?[a-z0-9]+(?:(?:[._]|__|-+|/)[a-z0-9]+)*)"
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
@@ -61,8 +62,14 @@ def check_name(name: str, origin: str) -> str:
     if match is None or match["digest"]:
         path, _, last = name.partition("@")[0].rpartition("/")
         last, colon, tag = last.partition(":")
-        good = f"{path}{'/' if path else ''}{sanitize(last).lower()}{colon}{sanitize(tag)}"
-        hint = f"Use {good}." if _REFERENCE.fullmatch(good) else "Write the name like name:tag."
+        good = (
+            f"{path}{'/' if path else ''}{sanitize(last).lower()}{colon}{sanitize(tag)}"
+        )
+        hint = (
+            f"Use {good}."
+            if _REFERENCE.fullmatch(good)
+            else "Write the name like name:tag."
+        )
         raise RequestError(f"{origin} {name!r} is not a valid image name.", hint=hint)
     return name
 
@@ -74,7 +81,15 @@ def find_argv(engine: Engine, name: str) -> tuple[str, ...]:
 
 def list_argv(engine: Engine) -> tuple[str, ...]:
     """Return the command that lists the local images with their digests."""
-    return (engine.program, "image", "ls", "--no-trunc", "--digests", "--format", "{{.ID}} {{.Digest}}")
+    return (
+        engine.program,
+        "image",
+        "ls",
+        "--no-trunc",
+        "--digests",
+        "--format",
+        "{{.ID}} {{.Digest}}",
+    )
 
 
 def tag_argv(engine: Engine, image: str, name: str) -> tuple[str, ...]:
@@ -98,8 +113,14 @@ def check_reference(text: str, origin: str) -> str:
     Raises:
         RequestError: no image can have this reference.
     """
-    if re.fullmatch(r"(?:sha256:)?[0-9a-f]+", text) is None and _REFERENCE.fullmatch(text) is None:
-        raise RequestError(f"{origin} is not the name of an image: {text!r}.", hint="Write it like host/name:tag.")
+    if (
+        re.fullmatch(r"(?:sha256:)?[0-9a-f]+", text) is None
+        and _REFERENCE.fullmatch(text) is None
+    ):
+        raise RequestError(
+            f"{origin} is not the name of an image: {text!r}.",
+            hint="Write it like host/name:tag.",
+        )
     return text
 
 
@@ -115,7 +136,13 @@ def find(engine: Engine, host: HostRunner, name: str) -> ContainerImage | None:
         name=name,
         id="sha256:" + str(facts["Id"]).removeprefix("sha256:"),
         # podman invents a digest for images that were never in a registry.
-        digests=tuple(sorted(name for name in facts.get("RepoDigests") or () if not name.startswith("localhost/"))),
+        digests=tuple(
+            sorted(
+                name
+                for name in facts.get("RepoDigests") or ()
+                if not name.startswith("localhost/")
+            )
+        ),
         labels=labels,
     )
 
@@ -144,8 +171,10 @@ def pull(engine: Engine, host: HostRunner, reference: str) -> ContainerImage:
     except ProcessError as error:
         raise InputError(
             f"Cannot pull {reference}: {error.message.splitlines()[-1].strip()}.",
-            hint=f"Check the name, log in with `{engine.name} login` if the registry needs that, or name a mirror with "
-            "--image-mirror.",
+            hint=(
+                f"Check the name, log in with `{engine.name} login` if the registry"
+                " needs that, or name a mirror with --image-mirror."
+            ),
         ) from error
     image = find(engine, host, reference)
     assert image is not None
@@ -172,7 +201,10 @@ def push(engine: Engine, host: HostRunner, image: str, reference: str) -> str:
     for known in pushed.digests if pushed else ():
         if known.startswith(f"{name}@"):
             return known
-    raise ProcessError(f"{reference} was pushed, but the engine does not report its digest.", hint="Pull it to check.")
+    raise ProcessError(
+        f"{reference} was pushed, but the engine does not report its digest.",
+        hint="Pull it to check.",
+    )
 
 
 def is_loopback(registry: str) -> bool:
@@ -187,4 +219,8 @@ def is_loopback(registry: str) -> bool:
 
 def _insecure(engine: Engine, reference: str) -> tuple[str, ...]:
     # docker detects loopback addresses itself.
-    return ("--tls-verify=false",) if engine.podman and is_loopback(reference.partition("/")[0]) else ()
+    return (
+        ("--tls-verify=false",)
+        if engine.podman and is_loopback(reference.partition("/")[0])
+        else ()
+    )

@@ -35,7 +35,8 @@ class Pin:
         arch: architecture as printed by `uname -m`.
         origin: repository with its registry, or URL.
         version: tag of the image, or version of the software in the file.
-        digest: `sha256:…` of the image's manifest, or hexadecimal sha256 of the file; empty if not yet known.
+        digest: `sha256:…` of the image's manifest, or hexadecimal sha256 of the file;
+            empty if not yet known.
     """
 
     kind: str
@@ -75,10 +76,15 @@ class ImagePins:
         """
         result = self.find(kind, name, arch)
         if result is None:
-            available = sorted({pin.name for pin in self.pins if (pin.kind, pin.arch) == (kind, arch)})
+            available = sorted(
+                {pin.name for pin in self.pins if (pin.kind, pin.arch) == (kind, arch)}
+            )
             raise RequestError(
                 f"{self.path} has no {kind} {name} for {arch}.",
-                hint=f"Add its table to the file. Pinned for this architecture: {', '.join(available) or 'nothing'}.",
+                hint=(
+                    "Add its table to the file. Pinned for this architecture:"
+                    f" {', '.join(available) or 'nothing'}."
+                ),
             )
         if not result.digest:
             raise RequestError(
@@ -89,7 +95,14 @@ class ImagePins:
 
     def find(self, kind: str, name: str, arch: str) -> Pin | None:
         """Return a pin, or None."""
-        return next((pin for pin in self.pins if (pin.kind, pin.name, pin.arch) == (kind, name, arch)), None)
+        return next(
+            (
+                pin
+                for pin in self.pins
+                if (pin.kind, pin.name, pin.arch) == (kind, name, arch)
+            ),
+            None,
+        )
 
 
 def load_pins(path: Path = PINS) -> ImagePins:
@@ -97,7 +110,10 @@ def load_pins(path: Path = PINS) -> ImagePins:
     try:
         return _parse_pins(path.read_text(encoding="utf-8"), path)
     except (OSError, ValueError) as error:
-        raise RequestError(f"Cannot read {path}: {error}.", hint="Restore the file from the repository.") from error
+        raise RequestError(
+            f"Cannot read {path}: {error}.",
+            hint="Restore the file from the repository.",
+        ) from error
 
 
 def _parse_pins(text: str, path: Path) -> ImagePins:
@@ -105,7 +121,12 @@ def _parse_pins(text: str, path: Path) -> ImagePins:
     if problems := list(_problems(table)):
         raise RequestError(f"{path}: {'; '.join(problems)}.", hint="Fix the file.")
     pins = tuple(
-        Pin(kind=kind, name=name, arch=arch, **{_KEYS[kind][key]: value for key, value in row.items()})
+        Pin(
+            kind=kind,
+            name=name,
+            arch=arch,
+            **{_KEYS[kind][key]: value for key, value in row.items()},
+        )
         for kind, name, arch, row in _rows(table)
     )
     return ImagePins(path=path, pins=pins)
@@ -140,13 +161,21 @@ def _problems(table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def with_digests(text: str, changes: Mapping[str, str]) -> str:
-    """Return the text of a file of pins with new digests, given by label; all other text is kept, with comments."""
-    lines, table = [], ""
+    """Return the text of a file of pins with new digests, given by label.
+
+    All other text is kept, with comments.
+    """
+    lines = []
+    table = ""
     for line in text.splitlines(keepends=True):
         if header := re.fullmatch(r"\[([^\]]+)\]\s*(?:#.*)?", line.strip()):
             table = header[1].replace('"', "")
         key = re.match(r"(digest|sha256)(\s*=\s*)", line)
-        lines.append(f'{key[1]}{key[2]}"{changes[table]}"\n' if key and table in changes else line)
+        lines.append(
+            f'{key[1]}{key[2]}"{changes[table]}"\n'
+            if key and table in changes
+            else line
+        )
     return "".join(lines)
 
 

@@ -1,4 +1,7 @@
-"""Recipes of images: the inputs that determine an image, and the command that builds the image. Nothing is run."""
+"""Recipes of images: the inputs that determine an image, and the command that builds the image.
+
+Nothing is run.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ _FORMAT = "1"
 """Version of the content digest; a change rebuilds all images."""
 UNKNOWN = "DIGEST"
 """Stand-in for a digest that a dry run cannot know, such as that of a ROCm tree."""
-UNKNOWN_NOTE = f"{UNKNOWN} stands for the digest of content that is not known before its download"
+UNKNOWN_NOTE = (
+    f"{UNKNOWN} stands for the digest of content that is not known before its download"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,11 +53,15 @@ class BaseImage:
 
     Attributes:
         identity: digest of its recipe's content, its repository with digest, or its id.
-        image: function that returns its name in the engine, after building or pulling the image if necessary.
-        name: its name, which is the prefix of the names of images built on it; empty for a pinned image.
+        image: function that returns its name in the engine, after building or pulling
+            the image if necessary.
+        name: its name, which is the prefix of the names of images built on it; empty
+            for a pinned image.
         labels: labels that images built on it inherit.
-        tag: local name under which builds use an image that is not built; empty for an image that is built.
-        reference: name in the registry from which a missing image is pulled; empty if it is not pulled.
+        tag: local name under which builds use an image that is not built; empty for an
+            image that is built.
+        reference: name in the registry from which a missing image is pulled; empty if
+            it is not pulled.
     """
 
     identity: str
@@ -86,14 +95,22 @@ class Recipe:
 
     @property
     def content(self) -> str:
-        """The digest of all parts but name and network, as 64 hexadecimal digits; UNKNOWN if a part is unknown."""
-        if self.base.identity.endswith(UNKNOWN) or any(file.digest == UNKNOWN for file in self.files.values()):
+        """The digest of all parts but name and network, as 64 hexadecimal digits.
+
+        UNKNOWN if a part is unknown.
+        """
+        if self.base.identity.endswith(UNKNOWN) or any(
+            file.digest == UNKNOWN for file in self.files.values()
+        ):
             return UNKNOWN
         parts = {
             "format": _FORMAT,
             "dockerfile": self.dockerfile,
             "base": self.base.identity,
-            "files": {path: [file.digest, file.executable] for path, file in self.files.items()},
+            "files": {
+                path: [file.digest, file.executable]
+                for path, file in self.files.items()
+            },
             "arguments": dict(self.arguments),
             "labels": dict(self.labels),
         }
@@ -120,7 +137,7 @@ def layer(
     arguments: Mapping[str, str] | None = None,
     network: str = "none",
 ) -> Recipe:
-    """Return the recipe of an image on a base image, with the labels of the base and a Dockerfile of docker/."""
+    """Return the recipe of an image on a base image, with the base's labels."""
     return Recipe(
         name=name,
         dockerfile=(DOCKER / dockerfile).read_text(encoding="utf-8"),
@@ -136,13 +153,20 @@ def stand_in(name: str, reference: str) -> BaseImage:
     """Return a stand-in for a base image that a dry run does not look for.
 
     Args:
-        reference: name in the registry from which a missing image is pulled; empty if it is not pulled.
+        reference: name in the registry from which a missing image is pulled; empty if
+            it is not pulled.
     """
-    return BaseImage(identity=f"{name}@{UNKNOWN}", image=str, name=name, tag=base_tag(UNKNOWN), reference=reference)
+    return BaseImage(
+        identity=f"{name}@{UNKNOWN}",
+        image=str,
+        name=name,
+        tag=base_tag(UNKNOWN),
+        reference=reference,
+    )
 
 
 def base_tag(digest: str) -> str:
-    """Return the local name of a base image, since engines reject ids and digests without a registry as a base."""
+    """Return the local name of a base image, since engines reject bare ids."""
     return f"jax-rocm-release-base:{digest.removeprefix('sha256:')}"
 
 
@@ -153,10 +177,16 @@ def existing_file(path: Path, digest: str) -> ContextFile:
 
 def text_file(path: Path) -> ContextFile:
     """Return a file of the repository as part of a build context."""
-    return ContextFile(digest=file_sha256(path), source=lambda: path, executable=os.access(path, os.X_OK))
+    return ContextFile(
+        digest=file_sha256(path),
+        source=lambda: path,
+        executable=os.access(path, os.X_OK),
+    )
 
 
-def build_argv(recipe: Recipe, engine: str, folder: Path, base: str, *, no_cache: bool = False) -> tuple[str, ...]:
+def build_argv(
+    recipe: Recipe, engine: str, folder: Path, base: str, *, no_cache: bool = False
+) -> tuple[str, ...]:
     """Return the command that builds an image.
 
     Args:
@@ -164,30 +194,55 @@ def build_argv(recipe: Recipe, engine: str, folder: Path, base: str, *, no_cache
         folder: directory with the Dockerfile and the build context `context`.
         base: name of the base image in the engine.
     """
-    labels = {**recipe.labels, CONTENT_LABEL: recipe.content, BASE_LABEL: recipe.base.identity}
+    labels = {
+        **recipe.labels,
+        CONTENT_LABEL: recipe.content,
+        BASE_LABEL: recipe.base.identity,
+    }
     argv = [engine, "build", "--file", str(folder / "Dockerfile"), "--tag", recipe.tag]
     argv += ["--network", recipe.network, *(["--no-cache"] if no_cache else [])]
     # Without --force-rm, a failed step would leave its container behind.
     argv += ["--force-rm"]
-    argv += [word for key, value in sorted(labels.items()) for word in ("--label", f"{key}={value}")]
+    argv += [
+        word
+        for key, value in sorted(labels.items())
+        for word in ("--label", f"{key}={value}")
+    ]
     arguments = {**recipe.arguments, "BASE": base}
-    argv += [word for key, value in sorted(arguments.items()) for word in ("--build-arg", f"{key}={value}")]
+    argv += [
+        word
+        for key, value in sorted(arguments.items())
+        for word in ("--build-arg", f"{key}={value}")
+    ]
     return (*argv, str(folder / "context"))
 
 
 def look_up_lines(base: BaseImage, engine: Engine) -> Iterator[str]:
-    """Yield the lines of a dry run about an image that is not built: the look-up, and the pull of a missing image."""
+    """Yield the lines of a dry run about an image that is not built.
+
+    The look-up, and the pull of a missing image.
+    """
     digest = base.reference.partition("@")[2]
-    yield f"look on this machine for {f'an image with digest {digest}' if digest else f'the image {base.name}'}"
-    yield f"  $ {render(local.list_argv(engine) if digest else local.find_argv(engine, base.name))}"
+    yield (
+        "look on this machine for"
+        f" {f'an image with digest {digest}' if digest else f'the image {base.name}'}"
+    )
+    yield (
+        f"  $ {render(local.list_argv(engine) if digest else local.find_argv(engine, base.name))}"
+    )
     if base.reference:
         yield f"pull {base.reference} if it is missing"
         yield f"  $ {render(local.pull_argv(engine, base.reference))}"
     else:
-        yield "stop if it is missing: no registry of built images is given (--image-registry)"
+        yield (
+            "stop if it is missing: no registry of built images is given"
+            " (--image-registry)"
+        )
 
 
-def describe(recipes: Sequence[Recipe], engine: Engine, *, no_cache: bool = False) -> Iterator[str]:
+def describe(
+    recipes: Sequence[Recipe], engine: Engine, *, no_cache: bool = False
+) -> Iterator[str]:
     """Yield the lines of a dry run about images, bases first."""
     if any(recipe.content == UNKNOWN for recipe in recipes):
         yield UNKNOWN_NOTE
@@ -197,20 +252,43 @@ def describe(recipes: Sequence[Recipe], engine: Engine, *, no_cache: bool = Fals
 
 def describe_bases(recipes: Sequence[Recipe], engine: Engine) -> Iterator[str]:
     """Yield the lines about the base images that are not built: look-ups, pulls and tags."""
-    for base in {recipe.base.identity: recipe.base for recipe in recipes if recipe.base.tag}.values():
+    for base in {
+        recipe.base.identity: recipe.base for recipe in recipes if recipe.base.tag
+    }.values():
         yield from look_up_lines(base, engine)
-        yield f"  $ {render(local.tag_argv(engine, base.reference or base.name, base.tag))}"
+        yield (
+            f"  $ {render(local.tag_argv(engine, base.reference or base.name, base.tag))}"
+        )
 
 
-def describe_builds(recipes: Sequence[Recipe], engine: Engine, *, no_cache: bool = False) -> Iterator[str]:
+def describe_builds(
+    recipes: Sequence[Recipe], engine: Engine, *, no_cache: bool = False
+) -> Iterator[str]:
     """Yield the lines about the builds of images: downloads, contents and commands."""
-    downloads = {file.url: file.digest for recipe in recipes for file in recipe.files.values() if file.url}
-    yield from (f"download {url}, sha256 {digest}, unless it is in the cache" for url, digest in downloads.items())
+    downloads = {
+        file.url: file.digest
+        for recipe in recipes
+        for file in recipe.files.values()
+        if file.url
+    }
+    yield from (
+        f"download {url}, sha256 {digest}, unless it is in the cache"
+        for url, digest in downloads.items()
+    )
     tags = {recipe.identity: recipe.tag for recipe in recipes}
     for recipe in recipes:
         below = recipe.base
         tag = tags.get(below.identity) or below.tag or below.identity
-        yield f"build {recipe.tag} on {tags.get(below.identity) or below.reference or below.name}, unless it exists"
-        yield from (f"  contains {path} ({file.digest[:16]})" for path, file in sorted(recipe.files.items()))
+        yield (
+            f"build {recipe.tag} on"
+            f" {tags.get(below.identity) or below.reference or below.name}, unless it"
+            " exists"
+        )
+        yield from (
+            f"  contains {path} ({file.digest[:16]})"
+            for path, file in sorted(recipe.files.items())
+        )
         yield f"  $ {render(local.find_argv(engine, recipe.tag))}"
-        yield f"  $ {render(build_argv(recipe, engine.program, Path(), tag, no_cache=no_cache))}"
+        yield (
+            f"  $ {render(build_argv(recipe, engine.program, Path(), tag, no_cache=no_cache))}"
+        )

@@ -1,6 +1,7 @@
 """Recipes of runtime images in three layers: Ubuntu with Pythons, ROCm, and the wheels of a set.
 
-Images have the customary names, such as jax-base-ubu24.rocm720; a layer is reused if its content is unchanged.
+Images have the customary names, such as jax-base-ubu24.rocm720; a layer is reused if
+its content is unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from ci_build.images.builder import ImageBuilder
 from ci_build.images.local import sanitize
 from ci_build.images.manylinux import BUILDER, tool_pins
 from ci_build.images.pins import DOCKER
-from ci_build.images.recipe import BaseImage, ContextFile, Recipe, existing_file, layer, stand_in, text_file
+from ci_build.images.recipe import (
+    BaseImage,
+    ContextFile,
+    Recipe,
+    existing_file,
+    layer,
+    stand_in,
+    text_file,
+)
 from core.defaults import defaults
 from core.digests import file_sha256
 from core.errors import InputError, RequestError
@@ -34,7 +43,8 @@ def ubuntu_releases(builder: ImageBuilder, kind: str, filters: str) -> tuple[str
 
     Args:
         kind: base, base-therock or jax.
-        filters: comma-separated parts of `Dockerfile.<kind>-<release>`; empty selects all.
+        filters: comma-separated parts of `Dockerfile.<kind>-<release>`; empty selects
+            all.
 
     Raises:
         RequestError: no name matches.
@@ -42,35 +52,54 @@ def ubuntu_releases(builder: ImageBuilder, kind: str, filters: str) -> tuple[str
     releases = sorted(
         pin.name
         for pin in builder.pins.pins
-        if (pin.kind, pin.arch) == ("base", builder.arch) and re.fullmatch(rf"{UBUNTU}[0-9]+", pin.name)
+        if (pin.kind, pin.arch) == ("base", builder.arch)
+        and re.fullmatch(rf"{UBUNTU}[0-9]+", pin.name)
     )
     words = [word.strip() for word in filters.split(",") if word.strip()]
     names = {release: f"Dockerfile.{kind}-{release}" for release in releases}
-    selected = tuple(release for release in releases if not words or any(word in names[release] for word in words))
+    selected = tuple(
+        release
+        for release in releases
+        if not words or any(word in names[release] for word in words)
+    )
     if not selected:
         raise RequestError(
-            f"--filter {filters} matches none of {', '.join(names.values()) or 'nothing'}.",
+            f"--filter {filters} matches none of"
+            f" {', '.join(names.values()) or 'nothing'}.",
             hint="Give a part of such a name, for example ubu24.",
         )
     return selected
 
 
-def ubuntu_recipe(builder: ImageBuilder, release: str, pythons: Sequence[str], llvm: str) -> Recipe:
-    """Return the recipe of an Ubuntu image with Pythons, and with clang if `llvm`, its major version, is not empty.
+def ubuntu_recipe(
+    builder: ImageBuilder, release: str, pythons: Sequence[str], llvm: str
+) -> Recipe:
+    """Return the recipe of an Ubuntu image with Pythons, and with clang if requested.
 
     Raises:
-        RequestError: images.toml does not pin the Ubuntu, a Python or the LLVM for this architecture.
+        RequestError: images.toml does not pin the Ubuntu, a Python or the LLVM for this
+            architecture.
     """
-    pins = {f"python-{python}": builder.pins.get("download", f"python-{python}", builder.arch) for python in pythons}
+    pins = {
+        f"python-{python}": builder.pins.get(
+            "download", f"python-{python}", builder.arch
+        )
+        for python in pythons
+    }
     pins |= tool_pins(builder, llvm)
     return layer(
         builder.base_image(release),
         f"jax-{'dev' if llvm else 'base'}-{release}",
         "base.Dockerfile",
-        files={**builder.downloads(pins), "llvm-members.txt": text_file(DOCKER / "llvm-members.txt")},
+        files={
+            **builder.downloads(pins),
+            "llvm-members.txt": text_file(DOCKER / "llvm-members.txt"),
+        },
         arguments={
             "LLVM_MAJOR": llvm,
-            "DEFAULT_PYTHON": DEFAULT_PYTHON if DEFAULT_PYTHON in pythons else pythons[-1],
+            "DEFAULT_PYTHON": (
+                DEFAULT_PYTHON if DEFAULT_PYTHON in pythons else pythons[-1]
+            ),
         },
         labels={
             "com.amdgpu.python_versions": ",".join(pythons),
@@ -82,9 +111,14 @@ def ubuntu_recipe(builder: ImageBuilder, release: str, pythons: Sequence[str], l
 
 
 def rocm_recipe(
-    base: BaseImage, tree: ContextFile, version: str, labels: Mapping[str, str], *, name: str = ""
+    base: BaseImage,
+    tree: ContextFile,
+    version: str,
+    labels: Mapping[str, str],
+    *,
+    name: str = "",
 ) -> Recipe:
-    """Return the recipe of an image with a ROCm tree on a base image, by default named after base and version."""
+    """Return the recipe of an image with a ROCm tree on a base image."""
     return layer(
         base,
         name or f"{base.name}.{rocm_tag(version)}",
@@ -95,7 +129,11 @@ def rocm_recipe(
 
 
 def packages_recipe(
-    base: BaseImage, python: str, wheels: Mapping[str, ContextFile], version: str, labels: Mapping[str, str]
+    base: BaseImage,
+    python: str,
+    wheels: Mapping[str, ContextFile],
+    version: str,
+    labels: Mapping[str, str],
 ) -> Recipe:
     """Return the recipe of an image with ROCm's pip packages on a base image.
 
@@ -115,8 +153,15 @@ def packages_recipe(
 
 
 def image_contents(name: str, labels: Mapping[str, str]) -> Mapping[str, str]:
-    """Return jax, rocm, python and system of an image, for the compatibility tables; unknown values are empty."""
-    own = {key.removeprefix(OURS[0]): text for key, text in labels.items() if key.startswith(OURS[0])}
+    """Return jax, rocm, python and system of an image, for the compatibility tables.
+
+    Unknown values are empty.
+    """
+    own = {
+        key.removeprefix(OURS[0]): text
+        for key, text in labels.items()
+        if key.startswith(OURS[0])
+    }
     system = _SYSTEM.search(name)
     return {
         "jax": own.get("jax_version", ""),
@@ -132,7 +177,8 @@ def find_base(builder: ImageBuilder, name: str) -> BaseImage:
     Raises:
         InputError: neither the engine nor the registry has the image.
     """
-    image, answer = builder.find(name), ""
+    image = builder.find(name)
+    answer = ""
     if image is None and builder.registry:
         try:
             image = builder.pull_built(name)
@@ -141,10 +187,18 @@ def find_base(builder: ImageBuilder, name: str) -> BaseImage:
     if image is None:
         raise InputError(
             f"There is no image {name} on this machine.{answer}",
-            hint="Build it with `ci_build images build base`, or give its ROCm with --therock-path.",
+            hint=(
+                "Build it with `ci_build images build base`, or give its ROCm with"
+                " --therock-path."
+            ),
         )
     labels = {key: text for key, text in image.labels.items() if key.startswith(OURS)}
-    return BaseImage(name=name, identity=image.id, image=lambda: builder.tag_base(image, image.id), labels=labels)
+    return BaseImage(
+        name=name,
+        identity=image.id,
+        image=lambda: builder.tag_base(image, image.id),
+        labels=labels,
+    )
 
 
 def planned_base(builder: ImageBuilder, name: str) -> BaseImage:
@@ -159,20 +213,29 @@ def check_base(base: BaseImage, rocm_version: str, pythons: Sequence[str]) -> No
         RequestError: the base image has another ROCm, or lacks a Python.
     """
     held = base.labels.get("com.amdgpu.rocm_version", "")
-    lacking = [name for name in pythons if name not in base.labels.get("com.amdgpu.python_versions", "").split(",")]
+    lacking = [
+        name
+        for name in pythons
+        if name not in base.labels.get("com.amdgpu.python_versions", "").split(",")
+    ]
     if held != rocm_version:
         raise RequestError(
-            f"{base.name} has ROCm {held or 'of an unknown version'}, but the set is for {rocm_version}.",
+            f"{base.name} has ROCm {held or 'of an unknown version'}, but the set is"
+            f" for {rocm_version}.",
             hint="Give the ROCm of the set with --therock-path.",
         )
     if lacking:
         raise RequestError(
-            f"{base.name} has no Python {', '.join(lacking)}.", hint="Rebuild the image with these --python-versions."
+            f"{base.name} has no Python {', '.join(lacking)}.",
+            hint="Rebuild the image with these --python-versions.",
         )
 
 
 def rocm_tag(version: str) -> str:
-    """Return a ROCm version as a part of image names: 7.2.0 -> rocm720, 7.10.0.dev0+abc -> rocm7100dev0.abc."""
+    """Return a ROCm version as a part of image names.
+
+    7.2.0 -> rocm720, 7.10.0.dev0+abc -> rocm7100dev0.abc.
+    """
     public, _, local_label = version.partition("+")
     suffix = f".{sanitize(local_label)}" if local_label else ""
     return f"rocm{sanitize(public).replace('.', '')}{suffix}".lower()
@@ -185,9 +248,13 @@ def tree_file(root: Path, digest: str) -> ContextFile:
     sha256 = hashlib.sha256()
     for folder, names, files in os.walk(root):
         names.sort()
-        for name in sorted(files + [name for name in names if Path(folder, name).is_symlink()]):
+        for name in sorted(
+            files + [name for name in names if Path(folder, name).is_symlink()]
+        ):
             path = Path(folder, name)
-            sha256.update(f"{path.relative_to(root)}\0{path.lstat().st_mode:o}\0".encode())
+            sha256.update(
+                f"{path.relative_to(root)}\0{path.lstat().st_mode:o}\0".encode()
+            )
             if path.is_symlink():
                 sha256.update(os.fsencode(path.readlink()))
             elif path.is_file():

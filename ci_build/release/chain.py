@@ -1,7 +1,10 @@
-"""The way of a staged set to users: gates, evidence of other machines, promotion, and a check of the released index.
+"""The way of a staged set to users.
 
-Each step is skipped if it was done before, so that a run after an interruption continues. A set that was promoted and
-then withdrawn by a person is never promoted again.
+Gates, evidence of other machines, promotion, and a check of the released index.
+
+Each step is skipped if it was done before, so that a run after an interruption
+continues. A set that was promoted and then withdrawn by a person is never promoted
+again.
 """
 
 from __future__ import annotations
@@ -16,7 +19,13 @@ from pathlib import Path
 from ci_build.cluster.request import connected
 from ci_build.release import device_step, gating, steps
 from ci_build.release.authority import policy_source, read_authority
-from ci_build.release.request import GATES, NO_URL, STRUCTURE, ReleaseOptions, ReleaseStep
+from ci_build.release.request import (
+    GATES,
+    NO_URL,
+    STRUCTURE,
+    ReleaseOptions,
+    ReleaseStep,
+)
 from core.errors import CiBuildError, PromotionBlockedError
 from core.model import Outcome, Requirement, Verdict, WheelSet
 from core.process import HostRunner
@@ -58,7 +67,7 @@ class SetState(enum.StrEnum):
     """Evidence is missing that other machines produce."""
     BLOCKED = "blocked"
     FAILED = "failed"
-    """The build, a gate of this machine, the promotion or the check of the released index failed."""
+    """Failure of the build, a local gate, the promotion or the index check."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,18 +118,30 @@ def finish(
         state = SetState.UNCHANGED if visible else SetState.WITHDRAWN
         wheel_set = description_of(bucket, staged, entry.promoted)
         assert wheel_set is not None  # the index holds the set
-        outcome = SetOutcome(staged=staged, wheel_set=wheel_set, state=state, entry=entry)
+        outcome = SetOutcome(
+            staged=staged, wheel_set=wheel_set, state=state, entry=entry
+        )
         if visible and ReleaseStep.PROMOTE in options.steps:
             released = ReleasedIndex(index=staged.index)
             # Complete an interrupted promotion.
-            publish(bucket, released, authority=read_authority(bucket, released, options.channel))
-    wanted = ReleaseStep.CHECK in options.steps and options.public_url != NO_URL and not was_checked
+            publish(
+                bucket,
+                released,
+                authority=read_authority(bucket, released, options.channel),
+            )
+    wanted = (
+        ReleaseStep.CHECK in options.steps
+        and options.public_url != NO_URL
+        and not was_checked
+    )
     if not wanted or outcome.state not in (SetState.PROMOTED, SetState.UNCHANGED):
         return outcome
     outcome = replace(outcome, state=SetState.PROMOTED)
     try:
         with reporter.group("check"):
-            checks = _released_checks(staged, bucket, options.public_url, reporter, runner)
+            checks = _released_checks(
+                staged, bucket, options.public_url, reporter, runner
+            )
         outcome = replace(outcome, checks=checks)
         raise_for_checks(f"the released index of {staged}", checks)
     except CiBuildError as error:
@@ -131,24 +152,52 @@ def finish(
 
 def planned_groups(options: ReleaseOptions) -> tuple[str, ...]:
     """Return the titles of the groups of `finish` in their order."""
-    titles = {ReleaseStep.GATES: ("gates",), ReleaseStep.PROMOTE: ("promote",), ReleaseStep.CHECK: ("check",)}
-    chosen = {step: names if step in options.steps else () for step, names in titles.items()}
+    titles = {
+        ReleaseStep.GATES: ("gates",),
+        ReleaseStep.PROMOTE: ("promote",),
+        ReleaseStep.CHECK: ("check",),
+    }
+    chosen = {
+        step: names if step in options.steps else () for step, names in titles.items()
+    }
     checked = () if options.public_url == NO_URL else chosen[ReleaseStep.CHECK]
-    return (*chosen[ReleaseStep.GATES], "policy", *chosen[ReleaseStep.PROMOTE], *checked)
+    return (
+        *chosen[ReleaseStep.GATES],
+        "policy",
+        *chosen[ReleaseStep.PROMOTE],
+        *checked,
+    )
 
 
 def _promoted(
-    staged: StagedSet, bucket: Bucket, options: ReleaseOptions, reporter: Reporter, runner: HostRunner
+    staged: StagedSet,
+    bucket: Bucket,
+    options: ReleaseOptions,
+    reporter: Reporter,
+    runner: HostRunner,
 ) -> SetOutcome:
-    """Run the gates of this machine, await other evidence, and promote the set if the policy allows it."""
+    """Run this machine's gates, await other evidence, and promote the set if allowed."""
     policy = load_policy(staged.index, channel=options.channel)
-    failure = _gated(staged, bucket, options, policy, reporter, runner) if ReleaseStep.GATES in options.steps else None
+    failure = (
+        _gated(staged, bucket, options, policy, reporter, runner)
+        if ReleaseStep.GATES in options.steps
+        else None
+    )
     with reporter.group("policy"):
         source = policy_source(options.ledger, runner)
         verdict = _awaited(staged, bucket, options, policy, source, reporter)
         wheel_set = read_staged(bucket, staged)
-        steps.show_verdict(staged, wheel_set, verdict, reporter, channel=options.channel, bucket_name=options.bucket)
-    outcome = SetOutcome(staged=staged, wheel_set=wheel_set, state=SetState.STAGED, verdict=verdict)
+        steps.show_verdict(
+            staged,
+            wheel_set,
+            verdict,
+            reporter,
+            channel=options.channel,
+            bucket_name=options.bucket,
+        )
+    outcome = SetOutcome(
+        staged=staged, wheel_set=wheel_set, state=SetState.STAGED, verdict=verdict
+    )
     if not verdict.allowed and failure is not None:
         return replace(outcome, state=SetState.FAILED, error=failure)
     if ReleaseStep.PROMOTE not in options.steps:
@@ -170,19 +219,31 @@ def _promoted(
         except CiBuildError as error:
             # Another run may have changed the index meanwhile.
             blocked = isinstance(error, PromotionBlockedError)
-            return replace(outcome, state=SetState.BLOCKED if blocked else SetState.FAILED, error=error)
+            return replace(
+                outcome,
+                state=SetState.BLOCKED if blocked else SetState.FAILED,
+                error=error,
+            )
     return replace(outcome, state=SetState.PROMOTED, entry=promotion.entry)
 
 
 def _unfinished(verdict: Verdict) -> SetState:
-    """Return the state of a set that this run does not promote; existing evidence that is refused blocks it."""
+    """Return the state of a set that this run does not promote.
+
+    Existing evidence that is refused blocks it.
+    """
     if any(item.problems and not _is_open(item) for item in verdict.requirements):
         return SetState.BLOCKED
     return SetState.PENDING if open_requirements(verdict) else SetState.STAGED
 
 
-def _refused(outcome: SetOutcome, verdict: Verdict, options: ReleaseOptions) -> SetOutcome:
-    """Return the outcome of a set that the policy blocks; missing evidence fails a run that builds nothing."""
+def _refused(
+    outcome: SetOutcome, verdict: Verdict, options: ReleaseOptions
+) -> SetOutcome:
+    """Return the outcome of a set that the policy blocks.
+
+    Missing evidence fails a run that builds nothing.
+    """
     try:
         raise_if_blocked(outcome.staged, verdict)
     except CiBuildError as error:
@@ -194,15 +255,29 @@ def _refused(outcome: SetOutcome, verdict: Verdict, options: ReleaseOptions) -> 
 
 
 def _gated(
-    staged: StagedSet, bucket: Bucket, options: ReleaseOptions, policy: Policy, reporter: Reporter, runner: HostRunner
+    staged: StagedSet,
+    bucket: Bucket,
+    options: ReleaseOptions,
+    policy: Policy,
+    reporter: Reporter,
+    runner: HostRunner,
 ) -> CiBuildError | None:
-    """Run the gates of this machine, print the evidence, and return the error with all failures, if there are any."""
+    """Run this machine's gates, print the evidence, and return any failures."""
     with reporter.group("gates"):
         signer = gating.find_signer(options.key, reporter)
         with connected(options.cluster, reporter) as tasks:
-            gate_options = gating.GateOptions(corpus=options.corpus, cache=options.cache, tasks=tasks)
+            gate_options = gating.GateOptions(
+                corpus=options.corpus, cache=options.cache, tasks=tasks
+            )
             evidences = gating.run_gates(
-                STRUCTURE, staged, bucket, gate_options, reporter, runner, signer, options.channel
+                STRUCTURE,
+                staged,
+                bucket,
+                gate_options,
+                reporter,
+                runner,
+                signer,
+                options.channel,
             )
         failure: CiBuildError | None = None
         if options.device:
@@ -210,7 +285,9 @@ def _gated(
             required = check(bucket, staged, policy, verify=verify).requirements
             missing = [item for item in required if item.gate == GATE and item.problems]
             try:
-                evidences += device_step.run_device_gate(staged, bucket, missing, options, reporter, runner, signer)
+                evidences += device_step.run_device_gate(
+                    staged, bucket, missing, options, reporter, runner, signer
+                )
             except CiBuildError as error:
                 failure = error
     gating.show_evidence(evidences, reporter)
@@ -229,11 +306,19 @@ def _awaited(
     source: PolicySource,
     reporter: Reporter,
 ) -> Verdict:
-    """Return the verdict of the policy, after waiting for evidence of other machines if this was requested."""
-    until, first = time.monotonic() + options.wait * 60, True
+    """Return the policy's verdict, after waiting for other machines if requested."""
+    until = time.monotonic() + options.wait * 60
+    first = True
     while True:
         verify = lazy_verifier(options.trust_config)
-        verdict = check(bucket, staged, policy, verify=verify, allow_lower=options.allow_lower, source=source)
+        verdict = check(
+            bucket,
+            staged,
+            policy,
+            verify=verify,
+            allow_lower=options.allow_lower,
+            source=source,
+        )
         missing = open_requirements(verdict)
         if not missing or time.monotonic() >= until:
             return verdict
@@ -245,21 +330,38 @@ def _awaited(
 
 
 def open_requirements(verdict: Verdict) -> tuple[Requirement, ...]:
-    """Return the missing evidence of gates that other machines run, if nothing else blocks a set."""
-    missing = [item for item in verdict.requirements if item.gate not in GATES and _is_open(item)]
-    texts = {f"The gate {item.gate} for {item.target} {problem}" for item in missing for problem in item.problems}
+    """Return missing evidence of other machines, if nothing else blocks a set."""
+    missing = [
+        item
+        for item in verdict.requirements
+        if item.gate not in GATES and _is_open(item)
+    ]
+    texts = {
+        f"The gate {item.gate} for {item.target} {problem}"
+        for item in missing
+        for problem in item.problems
+    }
     tiers = tuple(f"{item.target} was tested at tier " for item in missing)
-    others = [text for text in verdict.blocked_by if text not in texts and not text.startswith(tiers)]
+    others = [
+        text
+        for text in verdict.blocked_by
+        if text not in texts and not text.startswith(tiers)
+    ]
     return () if others else tuple(missing)
 
 
 def _is_open(item: Requirement) -> bool:
-    """Return whether a gate never ran for a target, or passed only with other settings, such as on one GPU."""
+    """Return whether a gate never ran for a target, or only with other settings."""
     if not item.evidence:
         return item.problems == (f"{NEVER_RAN}.",)
-    required = {name: value for name, value in item.settings.items() if name in DISTINCT_SETTINGS}
+    required = {
+        name: value
+        for name, value in item.settings.items()
+        if name in DISTINCT_SETTINGS
+    }
     return all(
-        part["outcome"] == Outcome.PASSED and any(part.get(name, "") != value for name, value in required.items())
+        part["outcome"] == Outcome.PASSED
+        and any(part.get(name, "") != value for name, value in required.items())
         for part in item.evidence
     )
 
@@ -267,10 +369,12 @@ def _is_open(item: Requirement) -> bool:
 def _released_checks(
     staged: StagedSet, bucket: Bucket, url: str, reporter: Reporter, runner: HostRunner
 ) -> tuple[Check, ...]:
-    """Install the released set through the URL of its index with pip and uv, and print every problem."""
+    """Install the released set from its index with pip and uv, and print problems."""
     with _served(bucket, url) as base:
         simple = f"{base.rstrip('/')}/{ReleasedIndex(index=staged.index).simple}"
-        checks = tuple(check_published(read_published(simple, staged.digest), runner, reporter))
+        checks = tuple(
+            check_published(read_published(simple, staged.digest), runner, reporter)
+        )
     for item in checks:
         for finding in item.findings:
             reporter.finding(finding, item.name)
@@ -283,6 +387,8 @@ def _served(bucket: Bucket, url: str) -> Iterator[str]:
     if url:
         yield url
         return
-    assert isinstance(bucket, DirBucket)  # the options refuse another bucket without a URL
+    assert isinstance(
+        bucket, DirBucket
+    )  # the options refuse another bucket without a URL
     with IndexServer(Path(bucket.root)) as server:
         yield server.url

@@ -20,7 +20,12 @@ from core.report import Reporter
 from core.tasks import TaskContext
 from promotion.evidence.evidence import ANY, is_machine_failure
 from promotion.gates.common.runs import run_gates
-from promotion.gates.device.cluster import NOT_SENT, ClusterRun, make_cluster_gate, with_offered_devices
+from promotion.gates.device.cluster import (
+    NOT_SENT,
+    ClusterRun,
+    make_cluster_gate,
+    with_offered_devices,
+)
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.lease import GpuDevice, JaxPlatform, visible_devices
 from promotion.gates.device.machine import MachineInfo, detect_allotment, detect_machine
@@ -40,17 +45,26 @@ _TAKEN: set[str] = set()
 def check_cluster_options(request: DeviceRequest) -> None:
     """Raise RequestError for options that a run on a cluster does not have."""
     defaults = DeviceRequest(platform=request.platform)
-    given = [name for name in NOT_SENT if getattr(request, name) != getattr(defaults, name)]
+    given = [
+        name for name in NOT_SENT if getattr(request, name) != getattr(defaults, name)
+    ]
     if given:
-        names = ", ".join("--" + {"tests": "test"}.get(name, name).replace("_", "-") for name in given)
+        names = ", ".join(
+            "--" + {"tests": "test"}.get(name, name).replace("_", "-") for name in given
+        )
         raise RequestError(
-            f"{names} cannot be used with --cluster.", hint="Omit it, or run the gate without --cluster."
+            f"{names} cannot be used with --cluster.",
+            hint="Omit it, or run the gate without --cluster.",
         )
     if request.platform == JaxPlatform.CUDA:
-        raise RequestError("--platform=cuda cannot be used with --cluster.", hint="Run the gate without --cluster.")
+        raise RequestError(
+            "--platform=cuda cannot be used with --cluster.",
+            hint="Run the gate without --cluster.",
+        )
     if request.jax_tests and "://" not in request.jax_tests:
         raise RequestError(
-            f"--jax-tests is a folder of this machine: {request.jax_tests}.", hint="With --cluster, give URL@COMMIT."
+            f"--jax-tests is a folder of this machine: {request.jax_tests}.",
+            hint="With --cluster, give URL@COMMIT.",
         )
 
 
@@ -65,16 +79,27 @@ def run_on_cluster(
     redo: bool,
     channel: str,
 ) -> tuple[Evidence, ...]:
-    """Run the gate for each target of the family that has machines, and store its evidence; see `device_gate.run`."""
-    wheel_set, days = read_staged(bucket, staged), gating.policy_of(bucket, staged.index, channel).max_age_days
+    """Run the gate for each target of the family that has machines, and store its evidence.
+
+    See `device_gate.run`.
+    """
+    wheel_set = read_staged(bucket, staged)
+    days = gating.policy_of(bucket, staged.index, channel).max_age_days
     python = config.python or wheel_set.python_versions[0]
     device_gate.check_python(python, wheel_set.python_versions)
-    config = replace(device_gate.with_known_tests(config, staged, wheel_set.jax_version), python=python)
-    targets = device_gate.covered_targets(replace(config, machine=MachineInfo(devices=())), wheel_set)
+    config = replace(
+        device_gate.with_known_tests(config, staged, wheel_set.jax_version),
+        python=python,
+    )
+    targets = device_gate.covered_targets(
+        replace(config, machine=MachineInfo(devices=())), wheel_set
+    )
     families = load_families().families
     if targets and config.request.family in families:
         machines = families[config.request.family].targets
-        targets = tuple(t for t in targets if t.partition(":")[0] in machines) or targets
+        targets = (
+            tuple(t for t in targets if t.partition(":")[0] in machines) or targets
+        )
     evidences: list[Evidence] = []
     for target in targets or (ANY,):
         own = with_offered_devices(config, target)
@@ -95,7 +120,9 @@ def run_on_cluster(
 
 
 def run_shard(arguments: Mapping[str, Any], context: TaskContext) -> str:
-    """Run one shard on this worker's GPUs; the shard and its attachments are the files of the result.
+    """Run one shard on this worker's GPUs.
+
+    The shard and its attachments are the files of the result.
 
     Returns:
         The target of the shard.
@@ -109,15 +136,25 @@ def run_shard(arguments: Mapping[str, Any], context: TaskContext) -> str:
     staged = stage(bucket, context.inputs["set"])
     seconds = json.loads(context.inputs["seconds"].read_text())
     reporter = Reporter(terminal=False)
-    with leased(arguments["gfx"], request.devices or 1, context.runner) as (environ, cpus):
-        config = device_gate.parse_config(replace(request, cpus=cpus), environ, context.runner, None, "")
+    with leased(arguments["gfx"], request.devices or 1, context.runner) as (
+        environ,
+        cpus,
+    ):
+        config = device_gate.parse_config(
+            replace(request, cpus=cpus), environ, context.runner, None, ""
+        )
         config = replace(config, seconds=seconds, bucket=arguments["bucket"])
-        (evidence, *_) = device_gate.run(config, staged, bucket, reporter, context.runner, redo=True, channel="local")
+        (evidence, *_) = device_gate.run(
+            config, staged, bucket, reporter, context.runner, redo=True, channel="local"
+        )
     for key in bucket.list(staged.evidence):
         path = context.folder / key.removeprefix(staged.evidence)
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(Path(bucket.root) / key, path)
-    errors = "; ".join(finding.message for finding in evidence.findings) or "no reason was given"
+    errors = (
+        "; ".join(finding.message for finding in evidence.findings)
+        or "no reason was given"
+    )
     if is_machine_failure(evidence):
         raise MachineError(errors, hint="Fix the machine, and start its worker again.")
     if not [*context.folder.rglob(f"*.{SHARD_FILE}")]:
@@ -126,8 +163,12 @@ def run_shard(arguments: Mapping[str, Any], context: TaskContext) -> str:
 
 
 @contextmanager
-def leased(gfx: str, count: int, runner: HostRunner) -> Iterator[tuple[Mapping[str, str], int | None]]:
-    """Take GPUs that no other task of this worker uses; provide an environment with only these, and a share of cores.
+def leased(
+    gfx: str, count: int, runner: HostRunner
+) -> Iterator[tuple[Mapping[str, str], int | None]]:
+    """Take GPUs that no other task of this worker uses.
+
+    Provide an environment with only these, and a share of cores.
 
     Args:
         gfx: kind of GPU; empty for a run on a CPU, which gets all cores.
@@ -139,11 +180,15 @@ def leased(gfx: str, count: int, runner: HostRunner) -> Iterator[tuple[Mapping[s
     if not gfx:
         yield environ, None
         return
-    present = visible_devices(detect_machine(JaxPlatform.ROCM, runner).devices, JaxPlatform.ROCM, environ)
+    present = visible_devices(
+        detect_machine(JaxPlatform.ROCM, runner).devices, JaxPlatform.ROCM, environ
+    )
     own = [device for device in present if device.gfx == gfx]
     taken = _take(own, gfx, count)
     lowest, *upper = JaxPlatform.ROCM.masks
-    masked = {name: value for name, value in environ.items() if name not in upper} | {lowest: ",".join(taken)}
+    masked = {name: value for name, value in environ.items() if name not in upper} | {
+        lowest: ",".join(taken)
+    }
     cores = detect_allotment(environ).cores
     try:
         yield masked, max(1, cores * count // len(present))
@@ -154,7 +199,9 @@ def leased(gfx: str, count: int, runner: HostRunner) -> Iterator[tuple[Mapping[s
 
 def _take(devices: Sequence[GpuDevice], gfx: str, count: int) -> list[str]:
     with _LOCK:
-        free = [device.token for device in devices if device.token not in _TAKEN][:count]
+        free = [device.token for device in devices if device.token not in _TAKEN][
+            :count
+        ]
         if len(free) == count:
             _TAKEN.update(free)
             return free

@@ -1,4 +1,7 @@
-"""The device gate on the command line: its configuration from options, and the output of its evidence."""
+"""The device gate on the command line.
+
+Its configuration from options, and the output of its evidence.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,11 @@ _MOST_NAMED = 20
 
 
 def parse_config(
-    request: DeviceRequest, environ: Mapping[str, str], runner: Runner, signer: Signer | None, bucket: str
+    request: DeviceRequest,
+    environ: Mapping[str, str],
+    runner: Runner,
+    signer: Signer | None,
+    bucket: str,
 ) -> DeviceGateConfig:
     """Return the configuration for a request; `environ` is the environment of the tests.
 
@@ -74,7 +81,10 @@ def parse_config(
         source=source,
         suite=suite_id(source, runner),
         devices=device_counts(request, platform),
-        listed=(*request.tests, *(read_list(request.test_list) if request.test_list else ())),
+        listed=(
+            *request.tests,
+            *(read_list(request.test_list) if request.test_list else ()),
+        ),
         shard=parse_shard(request.shard) if request.shard else None,
         python=request.python,
         bucket=bucket,
@@ -83,7 +93,7 @@ def parse_config(
 
 
 def device_counts(request: DeviceRequest, platform: JaxPlatform) -> tuple[int, ...]:
-    """Return the numbers of devices that this machine may have, from `--devices` or from the family's runners."""
+    """Return this machine's possible device counts, from `--devices` or the family."""
     if request.devices is not None:
         return (request.devices,)
     families = load_families().families if platform is JaxPlatform.ROCM else {}
@@ -92,10 +102,12 @@ def device_counts(request: DeviceRequest, platform: JaxPlatform) -> tuple[int, .
 
 def check_options(request: DeviceRequest, platform: JaxPlatform) -> None:
     """Raise RequestError if options are invalid, contradict each other or have no effect."""
-    rocm, chosen = platform is JaxPlatform.ROCM, request.tests or request.test_list
+    rocm = platform is JaxPlatform.ROCM
+    chosen = request.tests or request.test_list
     if rocm and not request.family:
         raise RequestError(
-            "Platform rocm needs --family.", hint="Name the runner's GPU family, for example gfx94X-dcgpu."
+            "Platform rocm needs --family.",
+            hint="Name the runner's GPU family, for example gfx94X-dcgpu.",
         )
     without_effect = {
         "--family": bool(request.family) and not rocm,
@@ -103,23 +115,48 @@ def check_options(request: DeviceRequest, platform: JaxPlatform) -> None:
         "--rocm-of-set": request.rocm_of_set and not rocm,
         "--also": request.also is not None and platform is not JaxPlatform.CUDA,
         "--devices": request.devices is not None and platform is JaxPlatform.CPU,
-        "--workers-per-device": bool(request.workers_per_device) and platform is JaxPlatform.CPU,
+        "--workers-per-device": (
+            bool(request.workers_per_device) and platform is JaxPlatform.CPU
+        ),
         "--workers": bool(request.workers) and platform is not JaxPlatform.CPU,
     }
     if unused := [name for name, is_unused in without_effect.items() if is_unused]:
-        raise RequestError(f"Platform {platform} does not use {', '.join(unused)}.", hint="Omit these options.")
+        raise RequestError(
+            f"Platform {platform} does not use {', '.join(unused)}.",
+            hint="Omit these options.",
+        )
     share = request.workers_per_device
     checks = (
-        (request.size and not request.jax_tests, "--size requires --jax-tests.", "Give --jax-tests too."),
+        (
+            request.size and not request.jax_tests,
+            "--size requires --jax-tests.",
+            "Give --jax-tests too.",
+        ),
         (
             request.offline != (request.wheelhouse is not None),
             "--offline and --wheelhouse need each other.",
             "Give both, or neither.",
         ),
-        (request.suite_env and not request.jax_tests, "--suite-env requires --jax-tests.", "Give --jax-tests too."),
-        (request.rocm and request.rocm_of_set, "--rocm contradicts --rocm-of-set.", "Give one of them."),
-        (request.size and chosen, "--size contradicts --test and --test-list.", "Give one of them."),
-        (request.shard and chosen, "--shard contradicts --test and --test-list.", "Give one of them."),
+        (
+            request.suite_env and not request.jax_tests,
+            "--suite-env requires --jax-tests.",
+            "Give --jax-tests too.",
+        ),
+        (
+            request.rocm and request.rocm_of_set,
+            "--rocm contradicts --rocm-of-set.",
+            "Give one of them.",
+        ),
+        (
+            request.size and chosen,
+            "--size contradicts --test and --test-list.",
+            "Give one of them.",
+        ),
+        (
+            request.shard and chosen,
+            "--shard contradicts --test and --test-list.",
+            "Give one of them.",
+        ),
         (
             share and not re.fullmatch(r"auto|[1-9][0-9]?", share),
             f"--workers-per-device is invalid: {share!r}.",
@@ -139,7 +176,9 @@ def check_options(request: DeviceRequest, platform: JaxPlatform) -> None:
         check_image(request.image)
 
 
-def covered_targets(config: DeviceGateConfig, wheel_set: WheelSet) -> tuple[str, ...] | None:
+def covered_targets(
+    config: DeviceGateConfig, wheel_set: WheelSet
+) -> tuple[str, ...] | None:
     """Return the set's targets that this machine can test; None if the platform has no targets.
 
     Raises:
@@ -148,12 +187,24 @@ def covered_targets(config: DeviceGateConfig, wheel_set: WheelSet) -> tuple[str,
     if config.platform is not JaxPlatform.ROCM:
         return None
     family = {str(target) for target in expand(config.request.family)}
-    shared = tuple(target for target in wheel_set.targets if target.partition(":")[0] in family)
+    shared = tuple(
+        target for target in wheel_set.targets if target.partition(":")[0] in family
+    )
     if not shared:
         hint = f"Give a family with one of {', '.join(wheel_set.targets)}."
-        raise RequestError(f"The set has no target of {config.request.family}.", hint=hint)
-    present = {device.gfx for device in visible_devices(config.machine.devices, config.platform, config.environ)}
-    return tuple(target for target in shared if target.partition(":")[0] in present) or shared
+        raise RequestError(
+            f"The set has no target of {config.request.family}.", hint=hint
+        )
+    present = {
+        device.gfx
+        for device in visible_devices(
+            config.machine.devices, config.platform, config.environ
+        )
+    }
+    return (
+        tuple(target for target in shared if target.partition(":")[0] in present)
+        or shared
+    )
 
 
 def run(
@@ -169,35 +220,63 @@ def run(
     """Run the gate, and store its result as evidence or, with --shard, as a shard.
 
     Args:
-        channel: channel whose policy limits the age of reused evidence; that of an existing index counts first.
+        channel: channel whose policy limits the age of reused evidence; that of an
+            existing index counts first.
     """
-    wheel_set, days = read_staged(bucket, staged), gating.policy_of(bucket, staged.index, channel).max_age_days
+    wheel_set = read_staged(bucket, staged)
+    days = gating.policy_of(bucket, staged.index, channel).max_age_days
     targets = covered_targets(config, wheel_set)
     config = replace(
         with_known_tests(config, staged, wheel_set.jax_version),
         python=_python(config.python, wheel_set.python_versions, runner),
-        seconds=durations(config, staged, bucket, (targets or ("any",))[0])
-        if config.seconds is None
-        else config.seconds,
+        seconds=(
+            durations(config, staged, bucket, (targets or ("any",))[0])
+            if config.seconds is None
+            else config.seconds
+        ),
     )
     gates = [make_gate(config)]
     max_age = None if days is None else timedelta(days=days)
     return run_gates(
-        bucket, staged, gates, runner, reporter, targets=targets, redo=redo, max_age=max_age, signer=config.signer
+        bucket,
+        staged,
+        gates,
+        runner,
+        reporter,
+        targets=targets,
+        redo=redo,
+        max_age=max_age,
+        signer=config.signer,
     )
 
 
 def join(
-    config: DeviceGateConfig, staged: StagedSet, bucket: Bucket, reporter: Reporter, runner: Runner
+    config: DeviceGateConfig,
+    staged: StagedSet,
+    bucket: Bucket,
+    reporter: Reporter,
+    runner: Runner,
 ) -> tuple[Evidence, ...]:
     """Create evidence from the results of all shards."""
     wheel_set = read_staged(bucket, staged)
     refuse_changed_files(bucket, staged, wheel_set)
     targets = covered_targets(config, wheel_set)
     config = with_known_tests(config, staged, wheel_set.jax_version)
-    shards = collect_shards(bucket, staged, config.gate_name, config.settings, targets, config.signer)
-    gates, targets = [make_merge_gate(config, shards)], targets and (shards[0].target,)
-    return run_gates(bucket, staged, gates, runner, reporter, targets=targets, redo=True, signer=config.signer)
+    shards = collect_shards(
+        bucket, staged, config.gate_name, config.settings, targets, config.signer
+    )
+    gates = [make_merge_gate(config, shards)]
+    targets = targets and (shards[0].target,)
+    return run_gates(
+        bucket,
+        staged,
+        gates,
+        runner,
+        reporter,
+        targets=targets,
+        redo=True,
+        signer=config.signer,
+    )
 
 
 def check_python(python: str, supported: Sequence[str]) -> None:
@@ -217,28 +296,55 @@ def _python(requested: str, supported: Sequence[str], runner: Runner) -> str:
         check_python(requested, supported)
         return requested
     installed = find_pythons(supported, runner)
-    return next((version for version in supported if version in installed), supported[0])
-
-
-def with_known_tests(config: DeviceGateConfig, staged: StagedSet, jax: str) -> DeviceGateConfig:
-    """Add the ledger of skips, and the waivers of flaky tests for the set's index."""
-    platform, now = config.platform.value, datetime.now(UTC)
-    known_tests = known_tests_for(
-        load_entries(), jax=jax, family=config.request.family, platform=platform, today=now.date()
+    return next(
+        (version for version in supported if version in installed), supported[0]
     )
-    waivers = (waiver for waiver in load_waivers() if waiver.index == staged.index and not waiver.state(now))
+
+
+def with_known_tests(
+    config: DeviceGateConfig, staged: StagedSet, jax: str
+) -> DeviceGateConfig:
+    """Add the ledger of skips, and the waivers of flaky tests for the set's index."""
+    platform = config.platform.value
+    now = datetime.now(UTC)
+    known_tests = known_tests_for(
+        load_entries(),
+        jax=jax,
+        family=config.request.family,
+        platform=platform,
+        today=now.date(),
+    )
+    waivers = (
+        waiver
+        for waiver in load_waivers()
+        if waiver.index == staged.index and not waiver.state(now)
+    )
     return replace(config, known=known_tests, waivers=tuple(waivers))
 
 
-def durations(config: DeviceGateConfig, staged: StagedSet, bucket: Bucket, target: str) -> dict[str, float]:
-    """Return the duration of each test on the last promoted set; all shards split the suite by these durations."""
+def durations(
+    config: DeviceGateConfig, staged: StagedSet, bucket: Bucket, target: str
+) -> dict[str, float]:
+    """Return the duration of each test on the last promoted set.
+
+    All shards split the suite by these durations.
+    """
     if config.shard is None:
         return {}
-    before = baseline(bucket, staged.index, config.gate_name, target, config.settings, alike=("platform",))
+    before = baseline(
+        bucket,
+        staged.index,
+        config.gate_name,
+        target,
+        config.settings,
+        alike=("platform",),
+    )
     if not before.results:
         return {}
     try:
-        results = load_results(gzip.decompress(bucket.get(before.results)), before.results)
+        results = load_results(
+            gzip.decompress(bucket.get(before.results)), before.results
+        )
     except (OSError, EOFError, GateError):
         return {}
     return {result.id: result.seconds for result in results if result.seconds}
@@ -252,20 +358,35 @@ def show(
     channel: str,
     reporter: Reporter,
 ) -> None:
-    """Print the verdicts, the first failures, and whether the policy allows the set on a channel."""
+    """Print the verdicts, the first failures, and whether the policy allows the set."""
     gating.show_evidence(evidences, reporter)
     if rows := [*_verdict_rows(evidences)]:
-        columns = ("gate", "target", "result", *(verdict.value for verdict in TestVerdict))
+        columns = (
+            "gate",
+            "target",
+            "result",
+            *(verdict.value for verdict in TestVerdict),
+        )
         reporter.table(columns, rows, numeric=range(3, 10))
     for line in failure_lines(evidences):
         reporter.line(line)
     if config.shard:
-        reporter.line(f"  shard {config.shard} is stored beside the set; `gate merge` creates evidence from all shards")
+        reporter.line(
+            f"  shard {config.shard} is stored beside the set; `gate merge` creates"
+            " evidence from all shards"
+        )
     elif config.listed:
         reporter.line("  only part of the suite ran; no evidence was stored")
-    verdict = steps.check_policy(staged, bucket, channel, reporter, bucket_name=config.bucket).verdict
-    reporter.line(f"  channel {channel}: " + ("may be promoted" if verdict.allowed else "blocked"))
-    for text in ([text for text in verdict.blocked_by if "device" in text] or list(verdict.blocked_by))[:5]:
+    verdict = steps.check_policy(
+        staged, bucket, channel, reporter, bucket_name=config.bucket
+    ).verdict
+    reporter.line(
+        f"  channel {channel}: " + ("may be promoted" if verdict.allowed else "blocked")
+    )
+    for text in (
+        [text for text in verdict.blocked_by if "device" in text]
+        or list(verdict.blocked_by)
+    )[:5]:
         reporter.line(f"    {text}")
 
 
@@ -273,18 +394,35 @@ def _verdict_rows(evidences: Sequence[Evidence]) -> Iterator[tuple[str, ...]]:
     """Yield a row for each run with the number of tests per verdict."""
     for evidence, check in _checks(evidences):
         if check.get("name") == RUN:
-            verdicts, shard = check.get("verdicts", {}), check.get("shard", "")
+            verdicts = check.get("verdicts", {})
+            shard = check.get("shard", "")
             numbers = (str(verdicts.get(verdict.value, 0)) for verdict in TestVerdict)
-            yield (f"{evidence.gate} {shard}".strip(), evidence.target, evidence.outcome.value, *numbers)
+            yield (
+                f"{evidence.gate} {shard}".strip(),
+                evidence.target,
+                evidence.outcome.value,
+                *numbers,
+            )
 
 
 def failure_lines(evidences: Sequence[Evidence]) -> Iterator[str]:
-    """Yield the first failures with tracebacks and commands that reproduce them, then machine failures."""
-    attempted = [(evidence, check) for evidence, check in _checks(evidences) if "attempts" in check]
-    failed = [(evidence, check) for evidence, check in attempted if check.get("outcome") == "failed"]
+    """Yield the first failures with tracebacks and commands, then machine failures."""
+    attempted = [
+        (evidence, check)
+        for evidence, check in _checks(evidences)
+        if "attempts" in check
+    ]
+    failed = [
+        (evidence, check)
+        for evidence, check in attempted
+        if check.get("outcome") == "failed"
+    ]
     for evidence, check in failed[:SHOWN_FAILURES]:
         yield f"--- {check['name']}"
-        yield from (f"    {line}" for line in first_lines(str(check.get("error", "")), _TRACEBACK_LINES))
+        yield from (
+            f"    {line}"
+            for line in first_lines(str(check.get("error", "")), _TRACEBACK_LINES)
+        )
         for finding in evidence.findings:
             if f"{finding.code}: {finding.message}" in check.get("findings", ()):
                 yield f"  {finding.message}"
@@ -293,13 +431,17 @@ def failure_lines(evidences: Sequence[Evidence]) -> Iterator[str]:
     yield from others[:_MOST_NAMED]
     if len(others) > _MOST_NAMED:
         yield f"... and {len(others) - _MOST_NAMED} more in the evidence."
-    machine_failures = (check for _, check in attempted if check.get("outcome") == "skipped")
+    machine_failures = (
+        check for _, check in attempted if check.get("outcome") == "skipped"
+    )
     for check in islice(machine_failures, SHOWN_FAILURES):
         yield f"--- {check['name']}"
         yield f"  {check.get('why', '')}"
 
 
-def _checks(evidences: Sequence[Evidence]) -> Iterator[tuple[Evidence, Mapping[str, Any]]]:
+def _checks(
+    evidences: Sequence[Evidence],
+) -> Iterator[tuple[Evidence, Mapping[str, Any]]]:
     for evidence in evidences:
         for check in evidence.details.get("checks", ()):
             if isinstance(check, dict):

@@ -1,8 +1,9 @@
 """The device gate in a container: the image by its digest, the mounts, and the command.
 
-The container has the GPUs, and a read-only root, checkout and staged set. It can write to the bucket, to `--work`, and
-to a folder of the cache with the packages for the image's Python. The secrets of the gate are files or variables of the
-container, never words of a command.
+The container has the GPUs, and a read-only root, checkout and staged set. It can write
+to the bucket, to `--work`, and to a folder of the cache with the packages for the
+image's Python. The secrets of the gate are files or variables of the container, never
+words of a command.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from ci_build.containers.container import ContainerRunner, ContainerSpec, Mount, make_spec
+from ci_build.containers.container import (
+    ContainerRunner,
+    ContainerSpec,
+    Mount,
+    make_spec,
+)
 from ci_build.containers.engine import Engine, find_engine
 from ci_build.containers.gpus import find_gpus
 from ci_build.images import local
@@ -38,9 +44,12 @@ from promotion.storage.keys import StagedSet
 REPOSITORY = "/ci_build"
 """This checkout in the container."""
 _ROOT = Path(__file__).parents[2]
-_CACHE, _KEY = "/cache", "/signing-key"
+_CACHE = "/cache"
+_KEY = "/signing-key"
 _NOT_STARTED = (1, 125, 126, 127)
-"""Exit codes of `docker run` and `podman run`: the container was not started, or its program cannot be started.
+"""Exit codes of `docker run` and `podman run`.
+
+The container was not started, or its program cannot be started.
 
 Podman's init program ends with 1 if it cannot start the program.
 """
@@ -73,7 +82,9 @@ class ImageGateRun:
 def run_in_image(
     run: ImageGateRun, reporter: Reporter, host: HostRunner, on_error_line: LineSink
 ) -> tuple[int, tuple[Evidence, ...]]:
-    """Run the gate in a container, and return its exit code and its evidence; an early failure has no evidence.
+    """Run the gate in a container, and return its exit code and its evidence.
+
+    An early failure has no evidence.
 
     Args:
         on_error_line: callback for each line that the gate prints on standard error.
@@ -84,19 +95,35 @@ def run_in_image(
         NoContainerEngineError: no container engine answers.
         MachineError: the machine has no AMD GPU, or the image cannot run the gate.
     """
-    settings, image_name = run.settings, run.request.image
+    settings = run.settings
+    image_name = run.request.image
     if settings.network == "none" and not isinstance(run.bucket[1], DirBucket):
         raise RequestError(
-            f"--container-network=none contradicts the bucket {run.bucket[0]}.", hint="Give a folder as --bucket."
+            f"--container-network=none contradicts the bucket {run.bucket[0]}.",
+            hint="Give a folder as --bucket.",
         )
-    devices, groups = find_gpus() if run.request.platform == JaxPlatform.ROCM else ((), ())
+    devices, groups = (
+        find_gpus() if run.request.platform == JaxPlatform.ROCM else ((), ())
+    )
     engine = find_engine(settings.engine or None, host)
     image = find_image(engine, host, image_name, settings.mirrors, reporter)
-    folder = settings.cache / "images" / "gates" / image_name.partition("@sha256:")[2][:16]
-    with _cache_folder(folder) as scratch, tempfile.TemporaryDirectory(prefix="gate-secrets-") as secrets:
+    folder = (
+        settings.cache / "images" / "gates" / image_name.partition("@sha256:")[2][:16]
+    )
+    with (
+        _cache_folder(folder) as scratch,
+        tempfile.TemporaryDirectory(prefix="gate-secrets-") as secrets,
+    ):
         pip = pip_config(host)
-        variables = {**settings.variables, **{_pip_variable(name): value for name, value in pip.items()}}
-        spec = make_spec(engine, image.id, mounts=[*mounts(run, folder, pip), _key_mount(run.key, Path(secrets))])
+        variables = {
+            **settings.variables,
+            **{_pip_variable(name): value for name, value in pip.items()},
+        }
+        spec = make_spec(
+            engine,
+            image.id,
+            mounts=[*mounts(run, folder, pip), _key_mount(run.key, Path(secrets))],
+        )
         spec = replace(
             spec,
             env={
@@ -127,41 +154,61 @@ def _run(
 ) -> tuple[int, tuple[Evidence, ...]]:
     runner = ContainerRunner(host, spec, say=reporter.line)
     argv = gate_argv(run, f"{engine.name} {engine.version}")
-    done = runner.run(argv, check=False, on_line=lambda _: None, on_error_line=on_error_line)
+    done = runner.run(
+        argv, check=False, on_line=lambda _: None, on_error_line=on_error_line
+    )
     if done.returncode in _NOT_STARTED:
-        reason = (done.stderr.strip().splitlines() or ["no reason was given"])[-1].rstrip(".")
+        reason = (done.stderr.strip().splitlines() or ["no reason was given"])[
+            -1
+        ].rstrip(".")
         raise MachineError(
             f"The gate cannot start in {run.request.image}: {reason}.",
             hint="The image needs Python 3.11 or newer as `python3`.",
         )
     items = json.loads(done.stdout) if done.stdout.strip() else []
     bodies = (json.dumps({"schema": SCHEMA_VERSION, **item}).encode() for item in items)
-    return done.returncode, tuple(load_evidence(body, "The output of the gate") for body in bodies)
+    return done.returncode, tuple(
+        load_evidence(body, "The output of the gate") for body in bodies
+    )
 
 
 def require_container(request: DeviceRequest, checkout: Path = _ROOT) -> None:
-    """Check that a gate that was told to run in a container does so: its checkout is the mount of the container.
+    """Check that a gate that was told to run in a container does so.
 
-    Docker and Podman have no common mark of containers: Podman creates none in containers with a read-only root.
+    Its checkout is the mount of the container.
+
+    Docker and Podman have no common mark of containers: Podman creates none in
+    containers with a read-only root.
 
     Raises:
-        RequestError: the gate runs in no container of this module, or its image was not given.
+        RequestError: the gate runs in no container of this module, or its image was not
+            given.
     """
-    if request.inside and not (request.image and checkout == Path(REPOSITORY) and checkout.is_mount()):
-        raise RequestError("--inside needs --image and a container.", hint="Give --image alone; it starts a container.")
+    if request.inside and not (
+        request.image and checkout == Path(REPOSITORY) and checkout.is_mount()
+    ):
+        raise RequestError(
+            "--inside needs --image and a container.",
+            hint="Give --image alone; it starts a container.",
+        )
 
 
 def find_image(
-    engine: Engine, host: HostRunner, name: str, mirrors: Mapping[str, str], reporter: Reporter
+    engine: Engine,
+    host: HostRunner,
+    name: str,
+    mirrors: Mapping[str, str],
+    reporter: Reporter,
 ) -> local.ContainerImage:
-    """Return the image NAME@sha256:…, pulled from its registry or a mirror if this machine lacks it.
+    """Return the image NAME@sha256:…, pulled if this machine lacks it.
 
     Containers are started by the id of the image.
 
     Raises:
         InputError: the image cannot be pulled, or the engine reports another digest.
     """
-    reference, digest = mirrored(full_name(name), mirrors), name.partition("@")[2]
+    reference = mirrored(full_name(name), mirrors)
+    digest = name.partition("@")[2]
     image = local.find(engine, host, name) or local.find(engine, host, reference)
     # Podman also finds an image that only has this digest under a name of this machine.
     if image is None or digest not in _digests(image):
@@ -169,7 +216,8 @@ def find_image(
         image = local.pull(engine, host, reference)
     if digest not in _digests(image):
         raise InputError(
-            f"The image {name} has another digest: {', '.join(sorted(_digests(image))) or 'none of a registry'}.",
+            f"The image {name} has another digest:"
+            f" {', '.join(sorted(_digests(image))) or 'none of a registry'}.",
             hint="Remove the image, and run the gate again.",
         )
     return image
@@ -186,22 +234,44 @@ def gate_argv(run: ImageGateRun, inside: str) -> tuple[str, ...]:
     Args:
         inside: engine and its version.
     """
-    words = ["python3", f"{REPOSITORY}/build/ci_build", "gate", "device", str(run.staged)]
-    words += [f"--bucket={run.bucket_name}", f"--channel={run.channel}", f"--signing-key={_KEY}", "--json"]
-    request = replace(run.request, inside=inside, rocm_of_set=False)  # its folder is a mount
+    words = [
+        "python3",
+        f"{REPOSITORY}/build/ci_build",
+        "gate",
+        "device",
+        str(run.staged),
+    ]
+    words += [
+        f"--bucket={run.bucket_name}",
+        f"--channel={run.channel}",
+        f"--signing-key={_KEY}",
+        "--json",
+    ]
+    request = replace(
+        run.request, inside=inside, rocm_of_set=False
+    )  # its folder is a mount
     for option in fields(DeviceRequest):
-        value, name = getattr(request, option.name), f"--{option.name.replace('_', '-')}"
+        value = getattr(request, option.name)
+        name = f"--{option.name.replace('_', '-')}"
         if value == option.default:
             continue
         if option.name == "jax_tests":
             source = parse_source(value)
-            value = value if source.remote else str(Path(source.location).absolute()) + f"@{source.commit}".rstrip("@")
+            value = (
+                value
+                if source.remote
+                else str(Path(source.location).absolute())
+                + f"@{source.commit}".rstrip("@")
+            )
         if value is True:
             words.append(name)
             continue
         values = value if isinstance(value, tuple) else (value,)
         name = "--test" if option.name == "tests" else name
-        words += [f"{name}={word.absolute() if isinstance(word, Path) else word}" for word in values]
+        words += [
+            f"{name}={word.absolute() if isinstance(word, Path) else word}"
+            for word in values
+        ]
     return (*words, *(["--redo"] if run.redo else []))
 
 
@@ -217,24 +287,38 @@ def mounts(run: ImageGateRun, folder: Path, pip: Mapping[str, str]) -> Iterator[
     yield Mount(folder, _CACHE, writable=True)
     if isinstance(run.bucket[1], DirBucket):
         root = Path(run.bucket_name)
-        staged, evidence = root / run.staged.root, root / run.staged.evidence
+        staged = root / run.staged.root
+        evidence = root / run.staged.evidence
         evidence.mkdir(exist_ok=True)
-        yield from (Mount(path, str(path), writable=path != staged) for path in (root, staged, evidence))
+        yield from (
+            Mount(path, str(path), writable=path != staged)
+            for path in (root, staged, evidence)
+        )
     if request.work is not None:
         request.work.mkdir(parents=True, exist_ok=True)
-        yield Mount(request.work.absolute(), str(request.work.absolute()), writable=True)
+        yield Mount(
+            request.work.absolute(), str(request.work.absolute()), writable=True
+        )
     given = [
         path.absolute()
         for path in (request.rocm, request.also, request.test_list, request.wheelhouse)
         if path is not None
     ]
     source = parse_source(request.jax_tests) if request.jax_tests else None
-    if source is not None and (not source.remote or source.location.startswith("file://")):
+    if source is not None and (
+        not source.remote or source.location.startswith("file://")
+    ):
         given.append(Path(source.location.removeprefix("file://")).absolute())
     words = [word for value in pip.values() for word in value.split()]
     # The pages of an index may refer to files beside its folder.
-    local_files = [Path(word.removeprefix("file://")).parent for word in words if word.startswith("file:///")]
-    local_files += [Path(word) for word in words if word.startswith("/") and word != os.devnull]
+    local_files = [
+        Path(word.removeprefix("file://")).parent
+        for word in words
+        if word.startswith("file:///")
+    ]
+    local_files += [
+        Path(word) for word in words if word.startswith("/") and word != os.devnull
+    ]
     given += [path for path in local_files if path.exists()]
     yield from (Mount(path, str(path)) for path in dict.fromkeys(given))
 
@@ -252,7 +336,10 @@ def _cache_folder(folder: Path) -> Iterator[Path]:
 
 
 def _key_mount(key: SigningKey, secrets: Path) -> Mount:
-    """Return the mount of the signing key; a key from the environment is written to a file for the time of the run."""
+    """Return the mount of the signing key.
+
+    A key from the environment is written to a file for the time of the run.
+    """
     if key.file is not None:
         return Mount(key.file.absolute(), _KEY)
     file = secrets / "key"
@@ -268,10 +355,16 @@ def _env_file(variables: Mapping[str, str], secrets: Path) -> Path:
         RequestError: a value has several lines, which the engine cannot read.
     """
     if several := sorted(name for name, value in variables.items() if "\n" in value):
-        raise RequestError(f"{', '.join(several)} has several lines.", hint="Unset it, or write it in one line.")
+        raise RequestError(
+            f"{', '.join(several)} has several lines.",
+            hint="Unset it, or write it in one line.",
+        )
     file = secrets / "variables"
     file.touch(mode=0o600)
-    file.write_text("".join(f"{name}={value}\n" for name, value in variables.items()), encoding="utf-8")
+    file.write_text(
+        "".join(f"{name}={value}\n" for name, value in variables.items()),
+        encoding="utf-8",
+    )
     return file
 
 

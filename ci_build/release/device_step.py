@@ -27,8 +27,10 @@ from promotion.storage.bucket import Bucket
 from promotion.storage.keys import StagedSet
 
 
-def check_machines(options: ReleaseOptions, reporter: Reporter, runner: HostRunner) -> None:
-    """Check before a build that the gates have the cluster, or the GPUs of this machine, that they need.
+def check_machines(
+    options: ReleaseOptions, reporter: Reporter, runner: HostRunner
+) -> None:
+    """Check before a build that the gates have the cluster or GPUs that they need.
 
     Raises:
         MachineError: this machine has no GPU, or the cluster cannot be reached.
@@ -49,7 +51,8 @@ def find_devices(step: DeviceStep, runner: HostRunner) -> tuple[GpuDevice, ...]:
     if devices := visible_devices(machine.devices, JaxPlatform.ROCM, step.environ):
         return devices
     raise MachineError(
-        "This machine has no AMD GPU for --device-gate=here.", hint="Omit the option; the summary lists the jobs."
+        "This machine has no AMD GPU for --device-gate=here.",
+        hint="Omit the option; the summary lists the jobs.",
     )
 
 
@@ -68,7 +71,8 @@ def run_device_gate(
         missing: requirements of the gate that are not met.
 
     Raises:
-        MachineError: the machine has no AMD GPU, no worker can run the tests, or an image cannot run the gate.
+        MachineError: the machine has no AMD GPU, no worker can run the tests, or an
+            image cannot run the gate.
         InputError: JAX's suite or an image cannot be obtained.
         RequestError: the policy requires an image, which a cluster cannot start.
         BucketError, BusyError: the gate in an image ended with its exit code.
@@ -76,17 +80,26 @@ def run_device_gate(
     step = options.device
     if step is None or not missing:
         return ()
-    wheel_set, found = read_staged(bucket, staged), list[Evidence]()
+    wheel_set = read_staged(bucket, staged)
+    found = list[Evidence]()
     with connected(step.cluster, reporter) as tasks:
         if tasks is not None:
             for request in requests(missing, wheel_set, None, options):
                 reporter.step(f"gate device on the cluster for {request.family}")
                 check_cluster_options(request)
-                config = device_gate.parse_config(request, step.environ, runner, signer, options.bucket)
+                config = device_gate.parse_config(
+                    request, step.environ, runner, signer, options.bucket
+                )
                 found += run_on_cluster(
-                    config, ClusterRun(tasks=tasks, shards=SHARDS), staged, bucket, reporter, runner,
-                    redo=False, channel=options.channel,
-                )  # fmt: skip
+                    config,
+                    ClusterRun(tasks=tasks, shards=SHARDS),
+                    staged,
+                    bucket,
+                    reporter,
+                    runner,
+                    redo=False,
+                    channel=options.channel,
+                )
             return tuple(found)
     devices = find_devices(step, runner)
     for request in requests(missing, wheel_set, devices, options):
@@ -95,26 +108,37 @@ def run_device_gate(
     tested = {evidence.target for evidence in found}
     if others := [item.target for item in missing if item.target not in tested]:
         kinds = ", ".join(sorted({device.gfx for device in devices}))
-        reporter.warning(f"The GPUs of this machine ({kinds}) cannot test {', '.join(others)}.")
+        reporter.warning(
+            f"The GPUs of this machine ({kinds}) cannot test {', '.join(others)}."
+        )
     return tuple(found)
 
 
 def requests(
-    missing: Sequence[Requirement], wheel_set: WheelSet, devices: Sequence[GpuDevice] | None, options: ReleaseOptions
+    missing: Sequence[Requirement],
+    wheel_set: WheelSet,
+    devices: Sequence[GpuDevice] | None,
+    options: ReleaseOptions,
 ) -> Iterator[DeviceRequest]:
     """Yield the distinct runs of the gate for missing evidence.
 
     Args:
-        devices: GPUs of this machine; each run uses all GPUs of its kind, and other targets get no run. None means a
-            cluster, whose tasks have as many GPUs as the runners of the family.
+        devices: GPUs of this machine; each run uses all GPUs of its kind, and other
+            targets get no run. None means a cluster, whose tasks have as many GPUs as
+            the runners of the family.
     """
-    families, known = load_families(), set()
+    families = load_families()
+    known = set()
     for item in missing:
-        request, _ = device_request(item, wheel_set, families, jax_tests=options.jax_tests, image=options.image)
+        request, _ = device_request(
+            item, wheel_set, families, jax_tests=options.jax_tests, image=options.image
+        )
         if devices is not None:
             gfx = item.target.partition(":")[0]
             count = sum(device.gfx == gfx for device in devices)
-            request = replace(request, devices=count, rocm_of_set=ROCM_LOCK in wheel_set.files)
+            request = replace(
+                request, devices=count, rocm_of_set=ROCM_LOCK in wheel_set.files
+            )
         if request.devices != 0 and request not in known:
             known.add(request)
             yield request
@@ -132,13 +156,28 @@ def _run(
 ) -> tuple[Evidence, ...]:
     """Run the gate on this machine, in a container if the request has an image."""
     own_rocm = partial(
-        with_rocm_of_set, staged=staged, bucket=bucket, storage=step.rocm, reporter=reporter, runner=runner,
+        with_rocm_of_set,
+        staged=staged,
+        bucket=bucket,
+        storage=step.rocm,
+        reporter=reporter,
+        runner=runner,
         connect=step.connect,
-    )  # fmt: skip
+    )
     if not request.image:
-        config = device_gate.parse_config(request, step.environ, runner, signer, options.bucket)
+        config = device_gate.parse_config(
+            request, step.environ, runner, signer, options.bucket
+        )
         config = replace(config, request=own_rocm(config.request))
-        evidences = device_gate.run(config, staged, bucket, reporter, runner, redo=False, channel=options.channel)
+        evidences = device_gate.run(
+            config,
+            staged,
+            bucket,
+            reporter,
+            runner,
+            redo=False,
+            channel=options.channel,
+        )
         for line in device_gate.failure_lines(evidences):
             reporter.line(line)
         return evidences
@@ -152,8 +191,16 @@ def _run(
         redo=False,
     )
     code, evidences = device_image.run_in_image(run, reporter, runner, reporter.line)
-    if code and not any(evidence.outcome in (Outcome.FAILED, Outcome.ERROR) for evidence in evidences):
-        text = f"The gate device in {request.image} ended with exit code {code} and no evidence."
-        kinds = {kind.exit_code: kind for kind in (RequestError, InputError, BucketError, BusyError)}
+    if code and not any(
+        evidence.outcome in (Outcome.FAILED, Outcome.ERROR) for evidence in evidences
+    ):
+        text = (
+            f"The gate device in {request.image} ended with exit code {code} and no"
+            " evidence."
+        )
+        kinds = {
+            kind.exit_code: kind
+            for kind in (RequestError, InputError, BucketError, BusyError)
+        }
         raise kinds.get(code, MachineError)(text, hint="See its output above.")
     return evidences

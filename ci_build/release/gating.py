@@ -59,16 +59,19 @@ class GateOptions:
     """Options of gates.
 
     Attributes:
-        targets: gfx targets or families, separated by commas. None means the set's targets.
+        targets: gfx targets or families, separated by commas. None means the set's
+            targets.
         rocm: root of a real ROCm tree. None means stub libraries.
         corpus: corpus of the compile gate: "small" or "full". Empty means small.
-        program: programs or groups to compile instead of the corpus. Their evidence is not stored.
+        program: programs or groups to compile instead of the corpus. Their evidence is
+            not stored.
         jobs: concurrent compilers. None means as many as cores and memory allow.
         installers: installers of the install gate: newest or all; empty means newest.
         update_golden: write the registrations of the wheels to the golden lists.
         redo: repeat gates that passed before.
         tasks: machines that compile programs. None means this machine.
-        cache: the user's cache, which keeps the environments of installers; None installs them in every run.
+        cache: the user's cache, which keeps the environments of installers; None
+            installs them in every run.
     """
 
     targets: str | None = None
@@ -91,10 +94,15 @@ def check_gate_options(name: str, gate_options: GateOptions) -> None:
         if getattr(gate_options, option) and name not in (*users, STRUCTURE)
     ]
     if unused:
-        raise RequestError(f"The gate {name} does not use {', '.join(unused)}.", hint="Run `ci_build gate --help`.")
+        raise RequestError(
+            f"The gate {name} does not use {', '.join(unused)}.",
+            hint="Run `ci_build gate --help`.",
+        )
 
 
-def make_gate(name: str, gate_options: GateOptions, tree: RocmTree | None = None) -> Gate:
+def make_gate(
+    name: str, gate_options: GateOptions, tree: RocmTree | None = None
+) -> Gate:
     """Return a gate by name.
 
     Args:
@@ -106,7 +114,9 @@ def make_gate(name: str, gate_options: GateOptions, tree: RocmTree | None = None
         case "abi":
             return abi_gate.make_gate(tree.manifest if tree else None)
         case "load":
-            return load_gate.make_gate(rocm=tree, update_golden=gate_options.update_golden)
+            return load_gate.make_gate(
+                rocm=tree, update_golden=gate_options.update_golden
+            )
         case "compile":
             how = compile_gate.CompileOptions(
                 corpus=gate_options.corpus or CORPORA[0],
@@ -119,7 +129,9 @@ def make_gate(name: str, gate_options: GateOptions, tree: RocmTree | None = None
         case "coverage":
             return coverage_gate.GATE
         case "install":
-            return install_gate.make_gate(installers=gate_options.installers or NEWEST, cache=gate_options.cache)
+            return install_gate.make_gate(
+                installers=gate_options.installers or NEWEST, cache=gate_options.cache
+            )
         case other:
             raise AssertionError(f"GATES has an unknown gate: {other!r}")
 
@@ -136,24 +148,34 @@ def parse_staged(text: str) -> StagedSet:
     """Parse `<index>/<digest>`, as `ci_build stage` prints it."""
     index, slash, digest = text.rpartition("/")
     if not slash:
-        raise RequestError(f"{text!r} is not a staged set.", hint="Give INDEX/DIGEST as `ci_build stage` prints it.")
+        raise RequestError(
+            f"{text!r} is not a staged set.",
+            hint="Give INDEX/DIGEST as `ci_build stage` prints it.",
+        )
     return StagedSet(index=index, digest=digest)
 
 
 def find_staged(text: str, bucket: Bucket) -> StagedSet:
-    """Return a staged set by INDEX/DIGEST, by INDEX/ and first digits of its digest, or by INDEX/ and its ledger entry.
+    """Return a staged set by INDEX and its digest, first digits or ledger entry.
 
     Only a digest that is not whole is looked up.
 
     Raises:
-        RequestError: the text is not the name of a set, or no set or several sets have this name.
+        RequestError: the text is not the name of a set, or no set or several sets have
+            this name.
     """
     _, slash, digest = text.rpartition("/")
-    return parse_staged(text) if not slash or is_digest(digest) else staged_sets.find_set(bucket, text)
+    return (
+        parse_staged(text)
+        if not slash or is_digest(digest)
+        else staged_sets.find_set(bucket, text)
+    )
 
 
 def find_set(text: str, bucket: Bucket, reporter: Reporter) -> StagedSet:
-    """Return a staged set by its name, see `find_staged`, or by its folder; a folder is staged when necessary.
+    """Return a staged set by its name, see `find_staged`, or by its folder.
+
+    A folder is staged when necessary.
 
     Raises:
         RequestError: the text names neither a staged set nor the folder of a set.
@@ -162,14 +184,17 @@ def find_set(text: str, bucket: Bucket, reporter: Reporter) -> StagedSet:
     if not folder.is_dir():
         return find_staged(text, bucket)
     check_set_folder(folder)
-    return promotion_stage.find_staged(bucket, folder) or promotion_stage.stage(bucket, folder, progress=reporter)
+    return promotion_stage.find_staged(bucket, folder) or promotion_stage.stage(
+        bucket, folder, progress=reporter
+    )
 
 
 def check_set_folder(folder: Path) -> None:
     """Raise RequestError if a folder has no wheels.json."""
     if not (folder / WHEELS_JSON).is_file():
         raise RequestError(
-            f"{folder} has no {WHEELS_JSON}.", hint="Build a set with `ci_build dist_wheels` or `ci_build adopt`."
+            f"{folder} has no {WHEELS_JSON}.",
+            hint="Build a set with `ci_build dist_wheels` or `ci_build adopt`.",
         )
 
 
@@ -187,7 +212,10 @@ def find_signer(key: SigningKey, reporter: Reporter) -> Signer:
 
 
 def policy_of(bucket: Bucket, index: str, channel: str) -> Policy:
-    """Return the policy of the channel to which an index belongs; of `channel` if the index does not exist yet."""
+    """Return the policy of the channel to which an index belongs.
+
+    Of `channel` if the index does not exist yet.
+    """
     head, entries = read_head(bucket, ReleasedIndex(index=index))
     return load_policy(index, channel=channel_of(head, entries) or channel)
 
@@ -205,19 +233,28 @@ def run_gates(
     """Run a gate, or all gates for STRUCTURE; failures do not raise, see `raise_for_failures`.
 
     Args:
-        channel: channel whose policy limits the age of reused evidence, and names the corpus and the installers if the
-            options do not; the channel of an existing index counts first.
+        channel: channel whose policy limits the age of reused evidence, and names the
+            corpus and the installers if the options do not; the channel of an existing
+            index counts first.
     """
     policy = policy_of(bucket, staged.index, channel)
-    gate_options, days = with_policy(gate_options, policy), policy.max_age_days
+    gate_options = with_policy(gate_options, policy)
+    days = policy.max_age_days
     tree = read_rocm(gate_options.rocm, reporter) if gate_options.rocm else None
     return runs.run_gates(
         bucket,
         staged,
-        [make_gate(gate, gate_options, tree) for gate in (GATES if name == STRUCTURE else (name,))],
+        [
+            make_gate(gate, gate_options, tree)
+            for gate in (GATES if name == STRUCTURE else (name,))
+        ],
         runner,
         reporter,
-        targets=None if gate_options.targets is None else [str(target) for target in requested(gate_options.targets)],
+        targets=(
+            None
+            if gate_options.targets is None
+            else [str(target) for target in requested(gate_options.targets)]
+        ),
         redo=gate_options.redo,
         max_age=None if days is None else timedelta(days=days),
         signer=signer,
@@ -238,18 +275,40 @@ def with_policy(gate_options: GateOptions, policy: Policy) -> GateOptions:
 
 
 def show_evidence(evidences: Sequence[Evidence], reporter: Reporter) -> None:
-    """Print a table of evidence and some warnings of each kind; errors are part of the final message."""
+    """Print a table of evidence and some warnings of each kind.
+
+    Errors are part of the final message.
+    """
     rows: list[tuple[str, ...]] = []
     kinds: dict[tuple[str, str], list[Finding]] = {}
     for evidence in evidences:
-        warnings = [finding for finding in evidence.findings if finding.severity is Severity.WARNING]
+        warnings = [
+            finding
+            for finding in evidence.findings
+            if finding.severity is Severity.WARNING
+        ]
         for finding in warnings:
             kinds.setdefault((evidence.gate, finding.code), []).append(finding)
-        counts = (str(evidence.counts[word]) for word in ("passed", "known", "failed", "skipped"))
-        took = datetime.fromisoformat(evidence.ended) - datetime.fromisoformat(evidence.started)
+        counts = (
+            str(evidence.counts[word])
+            for word in ("passed", "known", "failed", "skipped")
+        )
+        took = datetime.fromisoformat(evidence.ended) - datetime.fromisoformat(
+            evidence.started
+        )
         about = (evidence.gate, evidence.target, evidence.outcome.value)
         rows.append((*about, *counts, str(len(warnings)), f"{took.seconds} s"))
-    columns = ("gate", "target", "result", "passed", "known", "failed", "skipped", "warnings", "took")
+    columns = (
+        "gate",
+        "target",
+        "result",
+        "passed",
+        "known",
+        "failed",
+        "skipped",
+        "warnings",
+        "took",
+    )
     reporter.table(columns, rows, numeric=(3, 4, 5, 6, 7, 8))
     compiled = [evidence for evidence in evidences if evidence.gate == "compile"]
     if compiled:

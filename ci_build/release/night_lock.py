@@ -27,16 +27,26 @@ from promotion.storage.bucket import Bucket
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import TOMBSTONE_SUFFIX, ReleasedIndex
 
-_OF_THE_SET = ("payload", "jax_version", "rocm_version", "python_versions", "targets", "rocm_version_extra", "strip")
+_OF_THE_SET = (
+    "payload",
+    "jax_version",
+    "rocm_version",
+    "python_versions",
+    "targets",
+    "rocm_version_extra",
+    "strip",
+)
 _RECENT = 50
 """Number of nights whose versions are not used again."""
 
 
 def lock_of(request: WheelSetRequest, runner: Runner) -> Mapping[str, Any]:
-    """Return the exact inputs of a set as JSON values: options, commits, the ROCm, and published wheels by sha256.
+    """Return the exact inputs of a set as JSON values.
 
-    Equal inputs give equal values on every machine. The version of this program and the number of the post release are
-    no inputs.
+    Options, commits, the ROCm, and published wheels by sha256.
+
+    Equal inputs give equal values on every machine. The version of this program and the
+    number of the post release are no inputs.
 
     Raises:
         RequestError: the ROCm is a folder, whose content has no digest.
@@ -44,7 +54,9 @@ def lock_of(request: WheelSetRequest, runner: Runner) -> Mapping[str, Any]:
     """
     build = request.build
     return {
-        "build": {name: to_json(getattr(build, name)) for name in (*_OF_THE_SET, "kernels")},
+        "build": {
+            name: to_json(getattr(build, name)) for name in (*_OF_THE_SET, "kernels")
+        },
         "source": _source(build.source, runner) if build.source else None,
         "rocm": _rocm(request.rocm) if request.rocm else None,
         "wheels": dict(sorted(_wheels(request, runner))),
@@ -52,18 +64,30 @@ def lock_of(request: WheelSetRequest, runner: Runner) -> Mapping[str, Any]:
 
 
 def _source(source: SourceRequest, runner: Runner) -> Mapping[str, Any]:
-    """Return compiler and commits; a checkout in a folder is named by its commit and its changes."""
+    """Return compiler and commits.
+
+    A checkout in a folder is named by its commit and its changes.
+    """
     trees = {
-        tree.name: folder_commit(Path(tree.folder), runner)[0] if tree.folder else tree.commit
+        tree.name: (
+            folder_commit(Path(tree.folder), runner)[0] if tree.folder else tree.commit
+        )
         for tree in source.sources
     }
-    options = {name: to_json(getattr(source, name)) for name in ("compiler", "xla", "jaxlib", "clang", "one_target")}
+    options = {
+        name: to_json(getattr(source, name))
+        for name in ("compiler", "xla", "jaxlib", "clang", "one_target")
+    }
     return {**options, "trees": trees}
 
 
 def _rocm(rocm: RocmSource) -> Mapping[str, Any]:
     """Return the origin of a ROCm, and the digest of its lock or of the local tarball."""
-    lock = file_sha256(rocm.lock) if rocm.locked and rocm.lock is not None and rocm.lock.is_file() else ""
+    lock = (
+        file_sha256(rocm.lock)
+        if rocm.locked and rocm.lock is not None and rocm.lock.is_file()
+        else ""
+    )
     local = Path(rocm.source)
     if local.is_dir() and not lock:
         raise RequestError(
@@ -80,16 +104,25 @@ def _rocm(rocm: RocmSource) -> Mapping[str, Any]:
 
 def _wheels(request: WheelSetRequest, runner: Runner) -> Iterator[tuple[str, str]]:
     """Yield name and sha256 of the published wheels of the set, as pip finds them now."""
-    names = {canonicalize_name(text.partition("==")[0]) for text in requirements(request.build)}
+    names = {
+        canonicalize_name(text.partition("==")[0])
+        for text in requirements(request.build)
+    }
     store = InputStore(request.cache / "inputs")
     for python in request.build.python_versions:
-        for item in resolve(request.build, python, runner, store.log(f"resolve-{python}")):
+        for item in resolve(
+            request.build, python, runner, store.log(f"resolve-{python}")
+        ):
             if item.name in names:
                 yield item.filename, item.sha256
 
 
-def with_free_version(request: WheelSetRequest, index: str, bucket: Bucket) -> WheelSetRequest:
-    """Return a request whose version no set of the index has; its post release never decreases for a release of jax.
+def with_free_version(
+    request: WheelSetRequest, index: str, bucket: Bucket
+) -> WheelSetRequest:
+    """Return a request whose version no set of the index has.
+
+    Its post release never decreases for a release of jax.
 
     A request with a post release is not changed.
     """
@@ -97,15 +130,25 @@ def with_free_version(request: WheelSetRequest, index: str, bucket: Bucket) -> W
     if build.post_release is not None:
         return request
     return replace(
-        request, build=replace(build, post_release=free_post_release(build, used_versions(bucket, index, build)))
+        request,
+        build=replace(
+            build,
+            post_release=free_post_release(build, used_versions(bucket, index, build)),
+        ),
     )
 
 
 def free_post_release(build: BuildRequest, used: Collection[str]) -> int | None:
-    """Return the lowest post release that is free and not below the highest used one; None is no post release."""
+    """Return the lowest post release that is free and not below the highest used one.
+
+    None is no post release.
+    """
     taken = {*map(Version, used)}
     release = Version(build.jax_version).release
-    least = max((version.post or 0 for version in taken if version.release == release), default=0)
+    least = max(
+        (version.post or 0 for version in taken if version.release == release),
+        default=0,
+    )
     for number in itertools.count(least):
         post = number or None
         if Version(set_version(replace(build, post_release=post))) not in taken:
@@ -114,11 +157,19 @@ def free_post_release(build: BuildRequest, used: Collection[str]) -> int | None:
 
 
 def used_versions(bucket: Bucket, index: str, build: BuildRequest) -> frozenset[str]:
-    """Return the versions of the plugin in a released index, also of removed wheels, and of its recent nights."""
+    """Return the plugin versions in an index and its recent nights, also removed ones."""
     project = package_name("plugin", build.rocm_version.major)
     released = ReleasedIndex(index=index)
-    names = (key.rpartition("/")[2].removesuffix(TOMBSTONE_SUFFIX) for key in bucket.list(released.wheel(project, "")))
-    released_versions = {str(parse_wheel_filename(name)[1]) for name in names if name.endswith(".whl")}
+    names = (
+        key.rpartition("/")[2].removesuffix(TOMBSTONE_SUFFIX)
+        for key in bucket.list(released.wheel(project, ""))
+    )
+    released_versions = {
+        str(parse_wheel_filename(name)[1]) for name in names if name.endswith(".whl")
+    }
     nights = list_nights(bucket, index)[-_RECENT:]
-    recorded = (record["version"] for record in map_concurrently(lambda night: read_night(bucket, night), nights))
+    recorded = (
+        record["version"]
+        for record in map_concurrently(lambda night: read_night(bucket, night), nights)
+    )
     return frozenset({*released_versions, *recorded})

@@ -1,4 +1,7 @@
-"""Reports of a policy's verdict: the evidence of each target, and the commands that produce missing evidence."""
+"""Reports of a policy's verdict.
+
+The evidence of each target, and the commands that produce missing evidence.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,8 @@ class UnmetRequirement:
 
     Attributes:
         command: words of the command that produces the evidence.
-        runs_on: labels of the runners that the command needs; empty for any machine, or if no runner is known.
+        runs_on: labels of the runners that the command needs; empty for any machine, or
+            if no runner is known.
     """
 
     requirement: Requirement
@@ -42,18 +46,29 @@ class PolicyReport:
     missing: tuple[UnmetRequirement, ...]
 
     def as_json(self) -> Mapping[str, Any]:
-        """Return the verdict as JSON values, with a command and runners for each requirement that is not met."""
-        missing = {(item.requirement.gate, item.requirement.target): item for item in self.missing}
+        """Return the verdict as JSON values, with commands for unmet requirements."""
+        missing = {
+            (item.requirement.gate, item.requirement.target): item
+            for item in self.missing
+        }
         rows = []
         for item in self.verdict.requirements:
             found = missing.get((item.gate, item.target))
-            how = {"command": render(found.command) if found else "", "runs_on": found.runs_on if found else ()}
+            how = {
+                "command": render(found.command) if found else "",
+                "runs_on": found.runs_on if found else (),
+            }
             rows.append({**to_json(item), **to_json(how)})
         return {**to_json(self.verdict), "requirements": rows}
 
 
 def missing_evidence(
-    staged: StagedSet, wheel_set: WheelSet, requirements: Iterable[Requirement], *, channel: str, bucket: str
+    staged: StagedSet,
+    wheel_set: WheelSet,
+    requirements: Iterable[Requirement],
+    *,
+    channel: str,
+    bucket: str,
 ) -> tuple[UnmetRequirement, ...]:
     """Return the requirements that are not met, with the commands that produce the evidence.
 
@@ -61,46 +76,85 @@ def missing_evidence(
         bucket: value of `--bucket`; empty for the default one.
     """
     where = ["--channel", channel, *(["--bucket", bucket] if bucket else [])]
-    families, missing = load_families(), []
+    families = load_families()
+    missing = []
     for item in requirements:
         if not item.problems:
             continue
-        words, runs_on = _device_words(item, wheel_set, families) if item.gate == GATE else (_words(item), ())
+        words, runs_on = (
+            _device_words(item, wheel_set, families)
+            if item.gate == GATE
+            else (_words(item), ())
+        )
         redo = ["--redo"] if item.ended else []
-        command = ("python3", "build/ci_build", "gate", item.gate, str(staged), *words, *where, *redo)
-        missing.append(UnmetRequirement(requirement=item, command=command, runs_on=runs_on))
+        command = (
+            "python3",
+            "build/ci_build",
+            "gate",
+            item.gate,
+            str(staged),
+            *words,
+            *where,
+            *redo,
+        )
+        missing.append(
+            UnmetRequirement(requirement=item, command=command, runs_on=runs_on)
+        )
     return tuple(missing)
 
 
 def _words(requirement: Requirement) -> list[str]:
     """Return the options of a gate that needs no GPU."""
     targets = [] if requirement.target == ANY else ["--targets", requirement.target]
-    chosen = {name: requirement.settings[name] for name in ("corpus", "installers") if name in requirement.settings}
-    return [*targets, *(word for name, value in chosen.items() for word in (f"--{name}", value))]
+    chosen = {
+        name: requirement.settings[name]
+        for name in ("corpus", "installers")
+        if name in requirement.settings
+    }
+    return [
+        *targets,
+        *(word for name, value in chosen.items() for word in (f"--{name}", value)),
+    ]
 
 
 def device_request(
-    requirement: Requirement, wheel_set: WheelSet, families: Families, *, jax_tests: str = "", image: str = ""
+    requirement: Requirement,
+    wheel_set: WheelSet,
+    families: Families,
+    *,
+    jax_tests: str = "",
+    image: str = "",
 ) -> tuple[DeviceRequest, tuple[str, ...]]:
-    """Return the run of the gate device that produces the evidence of a target, and the labels of its runners.
+    """Return the gate run that produces a target's evidence, and its runners' labels.
 
     Args:
         jax_tests: JAX's suite; empty selects the suite of the set's commit.
         image: container image if the policy requires none; empty for no container.
     """
-    settings, target = requirement.settings, GfxTarget.parse(requirement.target)
+    settings = requirement.settings
+    target = GfxTarget.parse(requirement.target)
     index = family_of([target])
     family = families.of_target(target) or families.families.get(index)
     name = family.name if family else index
-    request = DeviceRequest(platform=JaxPlatform.ROCM, family=name, image=settings.get("image", "") or image)
+    request = DeviceRequest(
+        platform=JaxPlatform.ROCM, family=name, image=settings.get("image", "") or image
+    )
     size = settings.get("size", families.occasions[Trigger.NIGHTLY].size)
     if size and not (family and family.sanity_only):
-        request = replace(request, jax_tests=jax_tests or jax_suite(wheel_set), size=size)
+        request = replace(
+            request, jax_tests=jax_tests or jax_suite(wheel_set), size=size
+        )
     if family is None or target.processor not in family.targets:
         return request, ()
-    runners = family.multi if MULTI in settings.get("passes", "").split() else family.single or family.multi
+    runners = (
+        family.multi
+        if MULTI in settings.get("passes", "").split()
+        else family.single or family.multi
+    )
     if runners:
-        request = replace(request, devices=max(machines.devices for machines in runners.values()))
+        request = replace(
+            request, devices=max(machines.devices for machines in runners.values())
+        )
     return request, tuple(runners)
 
 
@@ -111,7 +165,11 @@ def _device_words(
     request, runs_on = device_request(requirement, wheel_set, families)
     names = ("platform", "family", "jax_tests", "size", "image", "devices")
     given = {name: getattr(request, name) for name in names}
-    words = [(f"--{name.replace('_', '-')}", str(value)) for name, value in given.items() if value]
+    words = [
+        (f"--{name.replace('_', '-')}", str(value))
+        for name, value in given.items()
+        if value
+    ]
     own_rocm = ["--rocm-of-set"] if ROCM_LOCK in wheel_set.files else []
     return [*(word for pair in words for word in pair), *own_rocm], runs_on
 
@@ -124,24 +182,32 @@ def jax_suite(wheel_set: WheelSet) -> str:
     source = wheel_set.request.get("source")
     own = str(source.get("jax_commit", "")) if isinstance(source, Mapping) else ""
     commit = own or load_pins().tags.get(wheel_set.jax_version, "")
-    known = commit if COMMIT.fullmatch(commit) else f"<commit of jax {wheel_set.jax_version}>"
+    known = (
+        commit
+        if COMMIT.fullmatch(commit)
+        else f"<commit of jax {wheel_set.jax_version}>"
+    )
     return f"{repository_url('jax')}@{known}"
 
 
 def show_report(report: PolicyReport, reporter: Reporter) -> None:
-    """Print the evidence of each target, the commands for missing evidence, and the waivers for flaky tests."""
+    """Print each target's evidence, commands for missing evidence, and waivers."""
     rows = [
         (item.target, item.gate, _present(item), "; ".join(item.problems) or "accepted")
         for item in sorted(report.verdict.requirements, key=_by_target)
     ]
     reporter.table(("target", "gate", "evidence", "state"), rows)
     for item in sorted(report.missing, key=lambda item: _by_target(item.requirement)):
-        target, runners = item.requirement.target, " or ".join(item.runs_on)
+        target = item.requirement.target
+        runners = " or ".join(item.runs_on)
         where = f"{target} on {runners}" if runners else target
         reporter.line(f"  to produce the missing evidence for {where}:")
         reporter.command(f"    {render(item.command)}")
     if waivers := report.verdict.missing_waivers:
-        reporter.line("  to accept flaky tests, add this to promotion/policy.toml with an owner and a reason:")
+        reporter.line(
+            "  to accept flaky tests, add this to promotion/policy.toml with an owner"
+            " and a reason:"
+        )
         for line in "\n\n".join(waivers).splitlines():
             reporter.command(f"    {line}")
 
@@ -151,9 +217,13 @@ def _by_target(requirement: Requirement) -> tuple[str, str]:
 
 
 def _present(requirement: Requirement) -> str:
-    """Return the times of the present evidence, and the settings that distinguish each from other evidence."""
+    """Return the times of the present evidence, and its distinguishing settings."""
     texts = []
     for evidence in requirement.evidence:
-        settings = [f"{name} {evidence[name]}" for name in DISTINCT_SETTINGS if name in evidence]
-        texts.append(evidence["ended"] + (f" ({', '.join(settings)})" if settings else ""))
+        settings = [
+            f"{name} {evidence[name]}" for name in DISTINCT_SETTINGS if name in evidence
+        ]
+        texts.append(
+            evidence["ended"] + (f" ({', '.join(settings)})" if settings else "")
+        )
     return "; ".join(texts) or "-"

@@ -143,20 +143,28 @@ class ReleaseOptions:
     Attributes:
         bucket: folder or URL of the bucket.
         channel: channel of the policy.
-        corpus: corpus of the compile gate; empty selects the one that the policy requires.
+        corpus: corpus of the compile gate; empty selects the one that the policy
+            requires.
         key: key that signs evidence.
         actor: user or CI run, for the ledger.
-        ledger: key that signs ledger entries, and the permission to promote from an unprotected ref.
+        ledger: key that signs ledger entries, and the permission to promote from an
+            unprotected ref.
         steps: steps to perform.
-        public_url: URL at which users see the bucket; NO_URL omits the check, and empty serves a folder for it.
+        public_url: URL at which users see the bucket; NO_URL omits the check, and empty
+            serves a folder for it.
         wait: minutes to wait for evidence of gates that run on other machines.
-        trust_config: trust configuration of a private Sigstore; None uses the public one.
+        trust_config: trust configuration of a private Sigstore; None uses the public
+            one.
         allow_lower: whether to accept a version that pip would not select.
-        jax_tests: JAX's test suite for the device gate; empty selects the suite of the set's commit.
+        jax_tests: JAX's test suite for the device gate; empty selects the suite of the
+            set's commit.
         image: container image of the device gate, as NAME@sha256:…; empty for none.
-        cache: the user's cache, which keeps the environments of installers; None installs them in every run.
-        cluster: cluster that compiles programs for the gate compile; None means this machine.
-        device: the gate device on this machine or a cluster; None leaves it to the jobs that the summary lists.
+        cache: the user's cache, which keeps the environments of installers; None
+            installs them in every run.
+        cluster: cluster that compiles programs for the gate compile; None means this
+            machine.
+        device: the gate device on this machine or a cluster; None leaves it to the jobs
+            that the summary lists.
     """
 
     bucket: str

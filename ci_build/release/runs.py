@@ -1,4 +1,7 @@
-"""A release of one set from its build to its users, and the end of a run: its summary, its output and its error."""
+"""A release of one set from its build to its users, and the end of a run.
+
+Its summary, its output and its error.
+"""
 
 from __future__ import annotations
 
@@ -63,25 +66,39 @@ def release(
         return finish(staged, bucket, options, reporter, runner)
 
     done = run_set(build, bucket, options)
-    return ReleaseReport(command="release", index=prepared.plan.index, options=options, sets=(done,))
+    return ReleaseReport(
+        command="release", index=prepared.plan.index, options=options, sets=(done,)
+    )
 
 
 def run_set(
-    work: Callable[[], SetOutcome], bucket: Bucket, options: ReleaseOptions, *, name: str = "", lock: str = ""
+    work: Callable[[], SetOutcome],
+    bucket: Bucket,
+    options: ReleaseOptions,
+    *,
+    name: str = "",
+    lock: str = "",
 ) -> SetRun:
     """Do the work on one set, and return its summary and its error instead of raising it."""
     error: CiBuildError | None = None
     try:
         outcome = work()
         error = outcome.error
-        return SetRun(summary=summarize(outcome, bucket, options, name=name, lock=lock), error=error)
-    except CiBuildError as problem:  # the summary reads the bucket, which may have caused the error of the outcome
+        return SetRun(
+            summary=summarize(outcome, bucket, options, name=name, lock=lock),
+            error=error,
+        )
+    except CiBuildError as problem:
+        # The summary reads the bucket, which may have caused the error of the outcome.
         error = error or problem
         return SetRun(summary=failed(error, name=name, lock=lock), error=error)
 
 
 def conclude(
-    report: ReleaseReport, files: Sequence[Path], reporter: Reporter, print_json: Callable[[object], None] | None
+    report: ReleaseReport,
+    files: Sequence[Path],
+    reporter: Reporter,
+    print_json: Callable[[object], None] | None,
 ) -> None:
     """Write and print the summary of a run, then raise its most severe error.
 
@@ -106,7 +123,9 @@ def conclude(
         print_json(summary)
     for one in summary.sets:
         tiers = tiers_text({target.target: target.now for target in one.targets})
-        set_of = f" {one.set} (jax {one.jax}, ROCm {one.rocm}; {tiers})" if one.set else ""
+        set_of = (
+            f" {one.set} (jax {one.jax}, ROCm {one.rocm}; {tiers})" if one.set else ""
+        )
         reporter.line(f"{f'{one.name}: ' if one.name else ''}{one.state}{set_of}")
     bad = [one for one in report.sets if one.error is not None]
     bad.sort(key=lambda one: _EXIT_ORDER.index(SetState(one.summary.state)))

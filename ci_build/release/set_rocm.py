@@ -32,10 +32,11 @@ def with_rocm_of_set(
     runner: Runner,
     connect: Connect,
 ) -> DeviceRequest:
-    """Return a request of `--rocm-of-set` with the root of the set's ROCm, which is downloaded if it is missing.
+    """Return a request of `--rocm-of-set` with the root of the set's ROCm.
 
-    The request stays unchanged if the set has no lock, or a lock of a ROCm that only its builder has. The gate then
-    loads the ROCm that the loader finds; in both cases it compares the loaded libraries with the set's manifest.
+    The request stays unchanged if the set has no lock, or a lock of a ROCm that only
+    its builder has. The gate then loads the ROCm that the loader finds; in both cases
+    it compares the loaded libraries with the set's manifest.
 
     Raises:
         BucketError: the lock is missing, or has other bytes than were staged.
@@ -45,21 +46,28 @@ def with_rocm_of_set(
         return request
     lock = _lock_of(staged, bucket)
     if lock is None or not is_url(lock.source) or is_dnf(lock.source):
-        why = "has no lock of its ROCm" if lock is None else "was built with a ROCm that only its builder has"
+        why = (
+            "has no lock of its ROCm"
+            if lock is None
+            else "was built with a ROCm that only its builder has"
+        )
         reporter.line(f"{staged} {why}: the tests use the ROCm that the loader finds.")
         return request
     with tempfile.TemporaryDirectory(prefix="rocm-lock-") as folder:
         file = Path(folder, ROCM_LOCK)
         write_lock(file, lock)
         # A build needs only some of the files; tests also load rocBLAS's kernels.
-        source = RocmSource(source=lock.source, version=lock.version, lock=file, locked=True, full=True)
+        source = RocmSource(
+            source=lock.source, version=lock.version, lock=file, locked=True, full=True
+        )
         try:
             check_source(source)
             rocm = obtain_rocm(source, storage, reporter, runner, connect)
         except (InputError, RequestError) as error:
             problem = error.message.replace(str(file), ROCM_LOCK)
             raise type(error)(
-                f"The ROCm of {staged} cannot be used: {problem}", hint="Restore it, or give another one with --rocm."
+                f"The ROCm of {staged} cannot be used: {problem}",
+                hint="Restore it, or give another one with --rocm.",
             ) from error
     return replace(request, rocm=rocm.root)
 
@@ -70,5 +78,8 @@ def _lock_of(staged: StagedSet, bucket: Bucket) -> RocmLock | None:
         return None
     data = bucket.get(staged.file(ROCM_LOCK))
     if sha256_of(data) != sha256:
-        raise BucketError(f"{ROCM_LOCK} of {staged} has other bytes than were staged.", hint="Stage the set again.")
+        raise BucketError(
+            f"{ROCM_LOCK} of {staged} has other bytes than were staged.",
+            hint="Stage the set again.",
+        )
     return parse_lock(data, f"{ROCM_LOCK} of {staged}")

@@ -1,4 +1,7 @@
-"""The state of a machine and a bucket: running work, cached inputs, staged sets and what blocks them."""
+"""The state of a machine and a bucket.
+
+Running work, cached inputs, staged sets and what blocks them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ from promotion.storage.bucket import Bucket
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CachedKind:
-    """Entries of one kind in the cache; `size` is in bytes, `used` the time of the last use in seconds since 1970."""
+    """Entries of one kind in the cache.
+
+    `size` is in bytes, `used` the time of the last use in seconds since 1970.
+    """
 
     kind: str
     entries: int
@@ -55,7 +61,9 @@ def cached(cache: Path) -> tuple[CachedKind, ...]:
     """Return the kinds of entries in the cache, largest first."""
     kinds: dict[str, CachedKind] = {}
     for entry in entries(cache):
-        before = kinds.get(entry.kind, CachedKind(kind=entry.kind, entries=0, size=0, used=0.0))
+        before = kinds.get(
+            entry.kind, CachedKind(kind=entry.kind, entries=0, size=0, used=0.0)
+        )
         kinds[entry.kind] = CachedKind(
             kind=entry.kind,
             entries=before.entries + 1,
@@ -65,7 +73,9 @@ def cached(cache: Path) -> tuple[CachedKind, ...]:
     return tuple(sorted(kinds.values(), key=lambda kind: -kind.size))
 
 
-def staged_states(bucket: Bucket, channel: str, trust_config: Path | None = None) -> Iterator[StagedState]:
+def staged_states(
+    bucket: Bucket, channel: str, trust_config: Path | None = None
+) -> Iterator[StagedState]:
     """Yield the staged sets of all indexes, by index and last use.
 
     Args:
@@ -73,16 +83,31 @@ def staged_states(bucket: Bucket, channel: str, trust_config: Path | None = None
     """
     top = f"{Channel.STAGING}/"
     names = {key.removeprefix(top).partition("/")[0] for key in bucket.list(top)}
-    for index in sorted(name for name in names if not name.startswith("_")):  # results of tests and nights
+    for index in sorted(
+        name for name in names if not name.startswith("_")
+    ):  # results of tests and nights
         policy = load_policy(index, channel=channel)
         for folder in staged_folders(bucket, index, days=0):
-            state, tiers, reasons = "incomplete", dict[str, str](), tuple[str, ...]()
-            if folder.complete and (found := promotion_of(bucket, folder.staged)) is not None:
+            state = "incomplete"
+            tiers = dict[str, str]()
+            reasons = tuple[str, ...]()
+            if (
+                folder.complete
+                and (found := promotion_of(bucket, folder.staged)) is not None
+            ):
                 state = "promoted" if found[1] else "withdrawn"
             elif folder.complete:
-                verdict = check(bucket, folder.staged, policy, verify=lazy_verifier(trust_config))
-                state, tiers = "ready" if verdict.allowed else "blocked", dict(verdict.tiers)
+                verdict = check(
+                    bucket, folder.staged, policy, verify=lazy_verifier(trust_config)
+                )
+                state = "ready" if verdict.allowed else "blocked"
+                tiers = dict(verdict.tiers)
                 reasons = tuple(verdict.blocked_by)
             yield StagedState(
-                index=index, digest=folder.staged.digest, used=folder.used, state=state, tiers=tiers, blocked_by=reasons
+                index=index,
+                digest=folder.staged.digest,
+                used=folder.used,
+                state=state,
+                tiers=tiers,
+                blocked_by=reasons,
             )

@@ -1,4 +1,7 @@
-"""Releases on the command line: staging, gates and promotion of a set, and the command that installs the set."""
+"""Releases on the command line.
+
+Staging, gates and promotion of a set, and the command that installs the set.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,14 @@ from ci_build.build.source.source_build import PreparedBuild
 from ci_build.release import gating
 from ci_build.release.authority import policy_source, signer_of
 from ci_build.release.policy_report import PolicyReport, missing_evidence, show_report
-from ci_build.release.request import GATES, SERVE_PORT, STRUCTURE, DeviceStep, LedgerRequest, LocalRelease
+from ci_build.release.request import (
+    GATES,
+    SERVE_PORT,
+    STRUCTURE,
+    DeviceStep,
+    LedgerRequest,
+    LocalRelease,
+)
 from core.errors import RequestError
 from core.model import Verdict, WheelSet
 from core.process import HostRunner, Runner, render
@@ -44,7 +54,11 @@ def _show_decision(
     waivers: Iterable[str],
     attested: Mapping[str, Sized],
 ) -> None:
-    for text in (*warnings, *(f"Bypass {text}" for text in bypasses), *(f"Waiver {text}" for text in waivers)):
+    for text in (
+        *warnings,
+        *(f"Bypass {text}" for text in bypasses),
+        *(f"Waiver {text}" for text in waivers),
+    ):
         reporter.warning(text)
     for who, names in attested.items():
         reporter.line(f"  attested by {who}: {len(names)} wheels")
@@ -64,13 +78,16 @@ def promote(
     """Promote a staged set to the channel of a request, and print warnings, bypasses and waivers.
 
     Raises:
-        RequestError: the policy of the channel refuses the key, or `--allow-unprotected` has no effect on the channel.
+        RequestError: the policy of the channel refuses the key, or
+            `--allow-unprotected` has no effect on the channel.
         PromotionBlockedError: the policy blocks the set.
     """
     policy = load_policy(staged.index, channel=request.channel)
     if request.owner and policy.protected_refs is None:
         raise RequestError(
-            f"--allow-unprotected has no effect: channel {policy.channel} accepts every checkout.", hint="Omit it."
+            f"--allow-unprotected has no effect: channel {policy.channel} accepts every"
+            " checkout.",
+            hint="Omit it.",
         )
     promotion = promotion_promote.promote(
         bucket,
@@ -83,9 +100,18 @@ def promote(
         signer=signer_of(request.key) if request.key else None,
         source=policy_source(request, runner),
     )
-    _show_decision(reporter, promotion.warnings, promotion.bypasses, promotion.waivers, promotion.attested)
+    _show_decision(
+        reporter,
+        promotion.warnings,
+        promotion.bypasses,
+        promotion.waivers,
+        promotion.attested,
+    )
     state = "promoted" if promotion.new else "was promoted before, nothing changed"
-    reporter.line(f"  {staged.index}/{staged.digest[:12]} {state}: ledger entry {promotion.entry.number}")
+    reporter.line(
+        f"  {staged.index}/{staged.digest[:12]} {state}: ledger entry"
+        f" {promotion.entry.number}"
+    )
     return promotion
 
 
@@ -115,13 +141,23 @@ def check_policy(
     """Return and print the verdict of the policy on a staged set.
 
     Args:
-        bucket_name: value of `--bucket` for the printed commands; empty for the default one.
+        bucket_name: value of `--bucket` for the printed commands; empty for the default
+            one.
         source: checkout of the policy. None leaves it unchecked.
     """
     policy = load_policy(staged.index, channel=channel)
-    verdict = check(bucket, staged, policy, verify=lazy_verifier(trust_config), allow_lower=allow_lower, source=source)
+    verdict = check(
+        bucket,
+        staged,
+        policy,
+        verify=lazy_verifier(trust_config),
+        allow_lower=allow_lower,
+        source=source,
+    )
     wheel_set = read_staged(bucket, staged)
-    return show_verdict(staged, wheel_set, verdict, reporter, channel=channel, bucket_name=bucket_name)
+    return show_verdict(
+        staged, wheel_set, verdict, reporter, channel=channel, bucket_name=bucket_name
+    )
 
 
 def show_verdict(
@@ -133,20 +169,31 @@ def show_verdict(
     channel: str,
     bucket_name: str = "",
 ) -> PolicyReport:
-    """Print the required evidence, warnings, bypasses, waivers and tiers of a verdict; see `check_policy`."""
-    missing = missing_evidence(staged, wheel_set, verdict.requirements, channel=channel, bucket=bucket_name)
+    """Print the required evidence, warnings, bypasses, waivers and tiers of a verdict.
+
+    See `check_policy`.
+    """
+    missing = missing_evidence(
+        staged, wheel_set, verdict.requirements, channel=channel, bucket=bucket_name
+    )
     report = PolicyReport(verdict=verdict, missing=missing)
     show_report(report, reporter)
-    _show_decision(reporter, verdict.warnings, verdict.bypassed, verdict.waived, verdict.attested)
+    _show_decision(
+        reporter, verdict.warnings, verdict.bypassed, verdict.waived, verdict.attested
+    )
     by_tier: dict[str, list[str]] = {}
     for target, tier in sorted(verdict.tiers.items()):
         by_tier.setdefault(tier, []).append(target)
-    tested = "; ".join(f"{tier}: {', '.join(targets)}" for tier, targets in by_tier.items())
+    tested = "; ".join(
+        f"{tier}: {', '.join(targets)}" for tier, targets in by_tier.items()
+    )
     reporter.line(f"  {staged.index}/{staged.digest[:12]}, tested at tier {tested}")
     return report
 
 
-def plan_lines(location: str, corpus: str, *, device: DeviceStep | None = None) -> Iterator[str]:
+def plan_lines(
+    location: str, corpus: str, *, device: DeviceStep | None = None
+) -> Iterator[str]:
     """Yield the lines of a dry run for the steps from staging to promotion.
 
     Args:
@@ -157,17 +204,29 @@ def plan_lines(location: str, corpus: str, *, device: DeviceStep | None = None) 
     bucket = location.partition("?")[0].rstrip("/")
     which = f"{corpus} corpus" if corpus else "the corpus of the policy"
     yield f"stage: the set goes to {bucket}/v2-staging/<index>/<set digest>/"
-    yield f"gates: {', '.join(GATES)} ({which}), on the staged bytes; evidence goes beside them"
+    yield (
+        f"gates: {', '.join(GATES)} ({which}), on the staged bytes; evidence goes"
+        " beside them"
+    )
     if device:
         place = (
-            f"the cluster {device.cluster.address}" if device.cluster else "this machine, for the targets that it has"
+            f"the cluster {device.cluster.address}"
+            if device.cluster
+            else "this machine, for the targets that it has"
         )
         yield f"gates: device, on the GPUs of {place}"
-    yield f"promote: the set is copied to {bucket}/v2/<index>/ if promotion/policy.toml allows it; ledger, then pages"
+    yield (
+        f"promote: the set is copied to {bucket}/v2/<index>/ if promotion/policy.toml"
+        " allows it; ledger, then pages"
+    )
 
 
 def build_and_stage(
-    request: WheelSetRequest, bucket: Bucket, prepared: PreparedBuild, reporter: Reporter, runner: HostRunner
+    request: WheelSetRequest,
+    bucket: Bucket,
+    prepared: PreparedBuild,
+    reporter: Reporter,
+    runner: HostRunner,
 ) -> tuple[BuildResult, StagedSet]:
     """Build a set, or find that it is up to date, and stage it."""
     built = dist_wheels.dist_wheels(request, prepared, reporter, runner)
@@ -192,35 +251,69 @@ def release_local(
     Returns:
         The receipt as JSON values.
     """
-    gate_options = gating.GateOptions(corpus=release.corpus, cache=release.wheel_set.cache)
+    gate_options = gating.GateOptions(
+        corpus=release.corpus, cache=release.wheel_set.cache
+    )
     reporter.plan(("dist_wheels", "stage", "gates", "promote"))
-    built, staged = build_and_stage(release.wheel_set, bucket, prepared, reporter, runner)
+    built, staged = build_and_stage(
+        release.wheel_set, bucket, prepared, reporter, runner
+    )
     with reporter.group("gates"):
         signer = gating.find_signer(release.key, reporter)
-        evidences = gating.run_gates(STRUCTURE, staged, bucket, gate_options, reporter, runner, signer)
+        evidences = gating.run_gates(
+            STRUCTURE, staged, bucket, gate_options, reporter, runner, signer
+        )
     gating.show_evidence(evidences, reporter)
     raise_for_failures(evidences)
     with reporter.group("promote"):
-        # The printed command installs exact versions, so that higher versions in the index do not matter.
+        # The printed command installs exact versions, so that higher versions in the
+        # index do not matter.
         promotion = promote(
-            staged, bucket, replace(release.ledger, channel=LOCAL), reporter, runner, release.actor, allow_lower=True
+            staged,
+            bucket,
+            replace(release.ledger, channel=LOCAL),
+            reporter,
+            runner,
+            release.actor,
+            allow_lower=True,
         )
     lines = _install_lines(release.bucket, promotion)
     receipt = {**dist_wheels.receipt(built), **receipt_of(promotion), "install": lines}
     if show:
         dist_wheels.show_receipt(built, reporter)
-        reporter.line(f"tested at tier: {tiers_text(promotion.promoted.tiers)}; serve the index and install from it:")
+        reporter.line(
+            f"tested at tier: {tiers_text(promotion.promoted.tiers)}; serve the index"
+            " and install from it:"
+        )
         for line in lines:
             reporter.command(f"  {line}")
     return receipt
 
 
 def _install_lines(bucket: str, promotion: Promotion) -> tuple[str, ...]:
-    """Return the commands that serve an index, if its bucket is a folder, and install its newest set."""
+    """Return the commands that serve a local index and install its newest set."""
     if is_url(bucket):
         # Only the owner of the bucket knows its public URL.
-        return (install_line(promotion.wheel_set, f"https://<public URL of the bucket>/{promotion.simple}"),)
+        return (
+            install_line(
+                promotion.wheel_set,
+                f"https://<public URL of the bucket>/{promotion.simple}",
+            ),
+        )
     here = Path.cwd()
-    launcher = str(_LAUNCHER.relative_to(here) if _LAUNCHER.is_relative_to(here) else _LAUNCHER)
-    serve = ("python3", launcher, "index", "serve", "--bucket", bucket, "--port", str(SERVE_PORT))
-    return render(serve), install_line(promotion.wheel_set, f"http://127.0.0.1:{SERVE_PORT}/{promotion.simple}")
+    launcher = str(
+        _LAUNCHER.relative_to(here) if _LAUNCHER.is_relative_to(here) else _LAUNCHER
+    )
+    serve = (
+        "python3",
+        launcher,
+        "index",
+        "serve",
+        "--bucket",
+        bucket,
+        "--port",
+        str(SERVE_PORT),
+    )
+    return render(serve), install_line(
+        promotion.wheel_set, f"http://127.0.0.1:{SERVE_PORT}/{promotion.simple}"
+    )

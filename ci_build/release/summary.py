@@ -1,4 +1,7 @@
-"""The summary of a run: tiers of each target, what blocks, and what changed since the last promoted set."""
+"""The summary of a run.
+
+Tiers of each target, what blocks, and what changed since the last promoted set.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ NO_TIER = "none"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetSummary:
-    """A gfx target of a set: its tier in the last promoted set and now, and the reasons that block the set."""
+    """A gfx target of a set.
+
+    Its tier in the last promoted set and now, and the reasons that block the set.
+    """
 
     target: str
     before: str
@@ -51,7 +57,10 @@ class MissingEvidence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateCounts:
-    """Numbers of checks or tests of a gate for a target; `before` is empty without earlier evidence."""
+    """Numbers of checks or tests of a gate for a target.
+
+    `before` is empty without earlier evidence.
+    """
 
     gate: str
     target: str
@@ -71,7 +80,8 @@ class SetSummary:
         lock: digest of the exact inputs of a night.
         error: reason why the run fails, or empty.
         entry: number of the ledger entry that promoted the set; 0 if there is none.
-        baseline: digest of the last promoted set, which the set is compared with; empty if there is none.
+        baseline: digest of the last promoted set, which the set is compared with; empty
+            if there is none.
         missing: evidence to produce; `jobs` are the jobs for machines with GPUs.
         changed: field of wheels.json -> values before and now.
         sizes: project -> bytes of all its wheels before and now.
@@ -112,10 +122,17 @@ class RunSummary:
 
 
 def summarize(
-    outcome: SetOutcome, bucket: Bucket, options: ReleaseOptions, *, name: str = "", lock: str = ""
+    outcome: SetOutcome,
+    bucket: Bucket,
+    options: ReleaseOptions,
+    *,
+    name: str = "",
+    lock: str = "",
 ) -> SetSummary:
-    """Return the summary of a set, compared with the newest visible set that was promoted before it."""
-    staged, wheel_set, verdict = outcome.staged, outcome.wheel_set, outcome.verdict
+    """Return the summary of a set, compared with the visible set promoted before."""
+    staged = outcome.staged
+    wheel_set = outcome.wheel_set
+    verdict = outcome.verdict
     released = ReleasedIndex(index=staged.index)
     promoted = outcome.entry.promoted if outcome.entry else None
     old = _baseline(bucket, released, outcome)
@@ -164,7 +181,9 @@ def failed(error: CiBuildError, *, name: str = "", lock: str = "") -> SetSummary
     return SetSummary(name=name, state="failed", error=str(error), lock=lock)
 
 
-def _baseline(bucket: Bucket, released: ReleasedIndex, outcome: SetOutcome) -> PromotedSet | None:
+def _baseline(
+    bucket: Bucket, released: ReleasedIndex, outcome: SetOutcome
+) -> PromotedSet | None:
     """Return the newest visible set that was promoted before the set of an outcome."""
     head, entries = read_head(bucket, released)
     for number in sorted(head.state.visible, reverse=True):
@@ -181,7 +200,10 @@ def _released_set(bucket: Bucket, released: ReleasedIndex, digest: str) -> Wheel
 
 
 def differences(old: WheelSet, new: WheelSet) -> Mapping[str, tuple[Any, Any]]:
-    """Return field -> values in two sets, without the files, which always differ; None stands for a missing field."""
+    """Return field -> values in two sets, without the files, which always differ.
+
+    None stands for a missing field.
+    """
     before = _fields(to_json(old))
     now = _fields(to_json(new))
     changed: dict[str, tuple[Any, Any]] = {}
@@ -206,9 +228,15 @@ def _fields(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _targets(
-    wheel_set: WheelSet, old: PromotedSet | None, tiers: Mapping[str, str], verdict: Verdict | None
+    wheel_set: WheelSet,
+    old: PromotedSet | None,
+    tiers: Mapping[str, str],
+    verdict: Verdict | None,
 ) -> Iterator[TargetSummary]:
-    """Yield the targets of both sets; a target that only the last promoted set has is reported as gone."""
+    """Yield the targets of both sets.
+
+    A target that only the last promoted set has is reported as gone.
+    """
     before = old.tiers if old else {}
     for target in sorted({*wheel_set.targets, *before}):
         reasons = [
@@ -217,21 +245,45 @@ def _targets(
             if item.target == target
             for problem in item.problems
         ]
-        reasons += [text for text in (verdict.blocked_by if verdict else ()) if text.startswith(f"{target} ")]
-        now = tiers.get(target, NO_TIER) if target in wheel_set.targets else "not in this set"
-        yield TargetSummary(target=target, before=before.get(target, NO_TIER), now=now, blocked_by=tuple(reasons))
+        reasons += [
+            text
+            for text in (verdict.blocked_by if verdict else ())
+            if text.startswith(f"{target} ")
+        ]
+        now = (
+            tiers.get(target, NO_TIER)
+            if target in wheel_set.targets
+            else "not in this set"
+        )
+        yield TargetSummary(
+            target=target,
+            before=before.get(target, NO_TIER),
+            now=now,
+            blocked_by=tuple(reasons),
+        )
 
 
 def _sizes(old: WheelSet | None, new: WheelSet) -> Mapping[str, tuple[int, int]]:
-    before, now = sizes_of(old), sizes_of(new)
-    return {name: (before.get(name, 0), now.get(name, 0)) for name in sorted({*before, *now})}
+    before = sizes_of(old)
+    now = sizes_of(new)
+    return {
+        name: (before.get(name, 0), now.get(name, 0))
+        for name in sorted({*before, *now})
+    }
 
 
 def _counts(
-    bucket: Bucket, staged: StagedSet, promoted: PromotedSet | None, old: PromotedSet | None
+    bucket: Bucket,
+    staged: StagedSet,
+    promoted: PromotedSet | None,
+    old: PromotedSet | None,
 ) -> Iterator[GateCounts]:
-    """Yield the counts of the latest evidence of each gate and target, beside those of the last promoted set."""
-    before = latest(released_evidence(bucket, ReleasedIndex(index=staged.index), old)) if old else {}
+    """Yield the counts of each gate's latest evidence, beside the last promoted set's."""
+    before = (
+        latest(released_evidence(bucket, ReleasedIndex(index=staged.index), old))
+        if old
+        else {}
+    )
     now = latest(evidence_of(bucket, staged, promoted))
     for (gate, target), evidence in sorted(now.items()):
         earlier = before.get((gate, target))
@@ -245,16 +297,26 @@ def _counts(
         )
 
 
-def _jobs(wheel_set: WheelSet, missing: Sequence[Requirement], options: ReleaseOptions) -> JobMatrix:
+def _jobs(
+    wheel_set: WheelSet, missing: Sequence[Requirement], options: ReleaseOptions
+) -> JobMatrix:
     """Return the jobs that test a set on GPUs, for the families of the targets without evidence."""
     processors = {item.target.partition(":")[0] for item in missing}
     families = load_families()
     several = any(MULTI in item.settings.get("passes", "").split() for item in missing)
-    image = next((item.settings["image"] for item in missing if "image" in item.settings), "")
-    names = [family.name for family in families.families.values() if processors & {*family.targets}]
+    image = next(
+        (item.settings["image"] for item in missing if "image" in item.settings), ""
+    )
+    names = [
+        family.name
+        for family in families.families.values()
+        if processors & {*family.targets}
+    ]
     return job_matrix(
         families,
-        when=Trigger.WEEKLY if several else Trigger.NIGHTLY,  # weekly jobs run the tests for several GPUs too
+        when=(
+            Trigger.WEEKLY if several else Trigger.NIGHTLY
+        ),  # weekly jobs run the tests for several GPUs too
         wheel_set=wheel_set,
         pythons=wheel_set.python_versions[:1],
         names=names,

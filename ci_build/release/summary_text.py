@@ -17,9 +17,10 @@ from core.units import human
 _LONGEST = 100
 """Characters of a value that are shown."""
 _STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}"
-    "table{border-collapse:collapse}td,th{border-bottom:1px solid #ccc;padding:.3rem .6rem;text-align:left;"
-    "vertical-align:top;overflow-wrap:anywhere}"
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0"
+    " 1rem}table{border-collapse:collapse}td,th{border-bottom:1px solid"
+    " #ccc;padding:.3rem"
+    " .6rem;text-align:left;vertical-align:top;overflow-wrap:anywhere}"
 )
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~])")
 
@@ -40,10 +41,18 @@ _Block = _Heading | _Table | str
 
 
 def write_summary(summary: RunSummary, file: Path) -> None:
-    """Write a summary as JSON or HTML if the file's name ends so; otherwise append it as Markdown."""
+    """Write a summary as JSON or HTML if the file's name ends so.
+
+    Otherwise append it as Markdown.
+    """
     match file.suffix.lower():
         case ".json":
-            write_whole(file, (json.dumps(to_json(summary), indent=1, ensure_ascii=False) + "\n").encode())
+            write_whole(
+                file,
+                (
+                    json.dumps(to_json(summary), indent=1, ensure_ascii=False) + "\n"
+                ).encode(),
+            )
         case ".html":
             write_whole(file, as_html(summary).encode())
         case _:
@@ -61,13 +70,16 @@ def as_html(summary: RunSummary) -> str:
     body = "\n".join(map(_html, _blocks(summary)))
     title = html.escape(_title(summary))
     return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta'
+        f' charset="utf-8">\n<title>{title}</title>\n'
         f"<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
 
 
 def _title(summary: RunSummary) -> str:
-    return f"{summary.command} {summary.index}, channel {summary.channel}, {summary.time}"
+    return (
+        f"{summary.command} {summary.index}, channel {summary.channel}, {summary.time}"
+    )
 
 
 def _blocks(summary: RunSummary) -> Iterator[_Block]:
@@ -86,9 +98,16 @@ def _set_blocks(one: SetSummary) -> Iterator[_Block]:
     if not one.set:
         return
     entry = f", ledger entry {one.entry}" if one.entry else ""
-    compared = f" Compared with set {one.baseline[:12]}." if one.baseline else " No set was promoted before."
+    compared = (
+        f" Compared with set {one.baseline[:12]}."
+        if one.baseline
+        else " No set was promoted before."
+    )
     yield f"Set {one.set}{entry}.{compared}"
-    rows = [(row.target, row.before, row.now, "; ".join(row.blocked_by) or "-") for row in one.targets]
+    rows = [
+        (row.target, row.before, row.now, "; ".join(row.blocked_by) or "-")
+        for row in one.targets
+    ]
     yield _Table(("target", "tier before", "tier now", "blocked by"), rows)
     if general := [text for text in one.blocked_by if text not in one.error]:
         yield from general
@@ -96,13 +115,18 @@ def _set_blocks(one: SetSummary) -> Iterator[_Block]:
         yield _Heading("Evidence to produce", 4)
         yield _Table(
             ("gate", "target", "state", "command"),
-            [(item.gate, item.target, " ".join(item.problems), item.command) for item in one.missing],
+            [
+                (item.gate, item.target, " ".join(item.problems), item.command)
+                for item in one.missing
+            ],
         )
     if one.jobs and one.jobs.without_runner:
         yield f"No runner: {', '.join(one.jobs.without_runner)}."
     if one.changed:
         yield _Heading("Changed inputs", 4)
-        inputs = [(name, _short(old), _short(new)) for name, (old, new) in one.changed.items()]
+        inputs = [
+            (name, _short(old), _short(new)) for name, (old, new) in one.changed.items()
+        ]
         yield _Table(("field", "before", "now"), inputs)
     yield from _numbers(one)
 
@@ -112,7 +136,8 @@ def _numbers(one: SetSummary) -> Iterator[_Block]:
     if one.sizes:
         yield _Heading("Sizes", 4)
         sizes = [
-            (name, human(old) if old else "-", human(new), _growth(old, new)) for name, (old, new) in one.sizes.items()
+            (name, human(old) if old else "-", human(new), _growth(old, new))
+            for name, (old, new) in one.sizes.items()
         ]
         yield _Table(("project", "before", "now", "growth"), sizes)
     if one.counts:
@@ -121,11 +146,16 @@ def _numbers(one: SetSummary) -> Iterator[_Block]:
         yield _Table(
             ("gate", "target", "result", *words, "seconds"),
             [
-                (item.gate, item.target, item.outcome, *(_number(item.before, item.now, word) for word in words),
-                 f"{item.seconds:.0f}")
+                (
+                    item.gate,
+                    item.target,
+                    item.outcome,
+                    *(_number(item.before, item.now, word) for word in words),
+                    f"{item.seconds:.0f}",
+                )
                 for item in one.counts
             ],
-        )  # fmt: skip
+        )
     if one.checks:
         yield _Heading("Released index, installed with pip and uv", 4)
         yield _Table(("check", "result"), [*one.checks.items()])
@@ -133,7 +163,8 @@ def _numbers(one: SetSummary) -> Iterator[_Block]:
 
 def _number(before: Mapping[str, int], now: Mapping[str, int], word: str) -> str:
     """Return a count, with the earlier one if it differs."""
-    new, old = now.get(word, 0), before.get(word)
+    new = now.get(word, 0)
+    old = before.get(word)
     return f"{new}" if old in (None, new) else f"{new} (before {old})"
 
 
@@ -144,7 +175,15 @@ def _growth(old: int, new: int) -> str:
 
 
 def _short(value: object) -> str:
-    text = "-" if value is None else value if isinstance(value, str) else json.dumps(to_json(value), sort_keys=True)
+    text = (
+        "-"
+        if value is None
+        else (
+            value
+            if isinstance(value, str)
+            else json.dumps(to_json(value), sort_keys=True)
+        )
+    )
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
@@ -154,7 +193,10 @@ def _markdown(block: _Block) -> str:
     if isinstance(block, _Heading):
         return f"{'#' * block.level} {_escaped(block.text)}"
     lines = [block.columns, ["---"] * len(block.columns), *block.rows]
-    cells = [[word if number == 1 else _escaped(word) for word in row] for number, row in enumerate(lines)]
+    cells = [
+        [word if number == 1 else _escaped(word) for word in row]
+        for number, row in enumerate(lines)
+    ]
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
@@ -169,5 +211,8 @@ def _html(block: _Block) -> str:
     if isinstance(block, _Heading):
         return f"<h{block.level - 1}>{html.escape(block.text)}</h{block.level - 1}>"
     head = "".join(f"<th>{html.escape(name)}</th>" for name in block.columns)
-    rows = "".join("<tr>" + "".join(f"<td>{html.escape(word)}</td>" for word in row) + "</tr>\n" for row in block.rows)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(word)}</td>" for word in row) + "</tr>\n"
+        for row in block.rows
+    )
     return f"<table>\n<tr>{head}</tr>\n{rows}</table>"

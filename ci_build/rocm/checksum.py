@@ -1,4 +1,7 @@
-"""The checksum that a ROCm must have: from the command line, rocm.lock or the server; or its absence."""
+"""The checksum that a ROCm must have: from the command line, rocm.lock or the server.
+
+Or its absence.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +16,33 @@ from core.process import without_credentials
 from core.rocm_trust import ChecksumOrigin, RocmTrust
 
 _LONGEST_SIDECAR = 1 << 16
-_HINT = "Give --therock-sha256, or a rocm.lock that pins this ROCm, or omit --require-checksum."
+_HINT = (
+    "Give --therock-sha256, or a rocm.lock that pins this ROCm, or omit"
+    " --require-checksum."
+)
 
 
 def expected_sha256(
     rocm_source: RocmSource, pinned: RocmLock | None, client: Client, url: str
 ) -> tuple[str, ChecksumOrigin, str]:
-    """Return the required sha256 of a tarball, or empty; its origin; and the reason why the server has none.
+    """Return the required sha256 of a tarball, or empty; its origin.
 
-    A `.sha256` file that cannot be read counts as missing: the server that sends it also sends the tarball, so that it
-    protects from damage but not from a dishonest server.
+    And the reason why the server has none.
+
+    A `.sha256` file that cannot be read counts as missing: the server that sends it
+    also sends the tarball, so that it protects from damage but not from a dishonest
+    server.
 
     Raises:
         InputError: --require-checksum was given, and there is no checksum.
     """
     if given := rocm_source.sha256.lower():
         return given, ChecksumOrigin.OPTION, ""
-    if pinned is not None and pinned.sha256 and (rocm_source.locked or rocm_source.require_checksum or url):
+    if (
+        pinned is not None
+        and pinned.sha256
+        and (rocm_source.locked or rocm_source.require_checksum or url)
+    ):
         return pinned.sha256, ChecksumOrigin.LOCK, ""
     if not url:
         require_checksum(rocm_source, "none was given or locked")
@@ -44,15 +57,24 @@ def expected_sha256(
 def require_checksum(rocm_source: RocmSource, why: str) -> None:
     """Raise InputError if --require-checksum was given; the ROCm has no checksum."""
     if rocm_source.require_checksum:
-        raise InputError(f"{without_credentials(rocm_source.source)} has no checksum: {why}.", hint=_HINT)
+        raise InputError(
+            f"{without_credentials(rocm_source.source)} has no checksum: {why}.",
+            hint=_HINT,
+        )
 
 
 def transport(source: str) -> str:
     """Return the scheme of a source's URL, or `local`."""
-    return urlsplit(source).scheme.lower().rpartition("+")[2] if is_url(source) else "local"
+    return (
+        urlsplit(source).scheme.lower().rpartition("+")[2]
+        if is_url(source)
+        else "local"
+    )
 
 
-def trust_text(rocm_source: RocmSource, origin: ChecksumOrigin, *, packages: bool) -> str:
+def trust_text(
+    rocm_source: RocmSource, origin: ChecksumOrigin, *, packages: bool
+) -> str:
     """Return the reason to trust a ROCm, for the log."""
     what = "its packages match" if packages else "its sha256 matches"
     match origin:
@@ -67,7 +89,10 @@ def trust_text(rocm_source: RocmSource, origin: ChecksumOrigin, *, packages: boo
         case ChecksumOrigin.SIGNATURE:
             return "dnf verified the signatures of its packages"
         case ChecksumOrigin.FIRST_USE:
-            return "its sha256 is unverified, since none was given or published; the lock pins it"
+            return (
+                "its sha256 is unverified, since none was given or published; the lock"
+                " pins it"
+            )
         case ChecksumOrigin.LOCAL:
             return "it is a local file"
 
@@ -78,15 +103,24 @@ def trust_notes(rocm_source: RocmSource, trust: RocmTrust, problem: str) -> list
     Args:
         problem: reason why the server has no checksum.
     """
-    notes, source = [], without_credentials(rocm_source.source)
+    notes = []
+    source = without_credentials(rocm_source.source)
     if trust.checksum is ChecksumOrigin.FIRST_USE:
-        kept = f"{rocm_source.lock} pins it for later builds" if rocm_source.lock else "nothing pins it"
+        kept = (
+            f"{rocm_source.lock} pins it for later builds"
+            if rocm_source.lock
+            else "nothing pins it"
+        )
         notes.append(
-            f"{source} is trusted on first use: no sha256 was given or locked, and {problem}; {kept}. "
-            "Compare it with the publisher's; --require-checksum refuses such a ROCm."
+            f"{source} is trusted on first use: no sha256 was given or locked, and"
+            f" {problem}; {kept}. Compare it with the publisher's; --require-checksum"
+            " refuses such a ROCm."
         )
     if not trust.encrypted:
-        notes.append(f"{source} is not encrypted: the network can replace its files. Give an https URL.")
+        notes.append(
+            f"{source} is not encrypted: the network can replace its files. Give an"
+            " https URL."
+        )
     return notes
 
 
@@ -104,13 +138,24 @@ def _published(client: Client, url: str, name: str) -> tuple[str, str]:
 
 
 def sidecar_digest(text: str, name: str) -> str:
-    """Return the sha256 for a file name in the output of `sha256sum` or `sha256sum --tag`; empty if there is none.
+    """Return the sha256 for a file name in the output of `sha256sum` or `sha256sum --tag`.
 
-    If the output has only one digest, the file name does not matter. A web page in its place is ignored.
+    Empty if there is none.
+
+    If the output has only one digest, the file name does not matter. A web page in its
+    place is ignored.
     """
     if text.lstrip().startswith("<"):
         return ""
     digests = re.compile(r"(?<![0-9a-fA-F])[0-9a-fA-F]{64}(?![0-9a-fA-F])")
-    lines = [(line, match[0].lower()) for line in text.splitlines() if (match := digests.search(line))]
-    ours = lines if len(lines) == 1 else [row for row in lines if name in re.split(r"[\s*()]+", row[0])]
+    lines = [
+        (line, match[0].lower())
+        for line in text.splitlines()
+        if (match := digests.search(line))
+    ]
+    ours = (
+        lines
+        if len(lines) == 1
+        else [row for row in lines if name in re.split(r"[\s*()]+", row[0])]
+    )
     return ours[0][1] if ours else ""

@@ -1,4 +1,6 @@
-"""Facts of a ROCm tree, from its files: version, compiler, device libraries, and targets with kernels.
+"""Facts of a ROCm tree, from its files.
+
+Version, compiler, device libraries, and targets with kernels.
 
 `parts.toml` has the paths. No program of the tree is run.
 """
@@ -30,10 +32,12 @@ class RocmFacts:
     """Facts of a ROCm tree.
 
     Attributes:
-        version: full version from the file name or the request, such as 7.10.0a20251120.
+        version: full version from the file name or the request, such as
+            7.10.0a20251120.
         compiler: name and version, such as `clang 20.0.0git`.
         device_libraries: path of a device library -> sha256.
-        kernels: library, such as rocBLAS -> processors for which the library has kernels.
+        kernels: library, such as rocBLAS -> processors for which the library has
+            kernels.
         manifest: manifest of the shared libraries.
     """
 
@@ -47,7 +51,9 @@ class RocmFacts:
 @functools.cache
 def parts() -> Mapping[str, Any]:
     """Return the table `parts.toml`."""
-    return tomllib.loads(Path(__file__).with_name("parts.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(
+        Path(__file__).with_name("parts.toml").read_text(encoding="utf-8")
+    )
 
 
 def selection(*, full: bool) -> Selection:
@@ -58,18 +64,26 @@ def selection(*, full: bool) -> Selection:
     left_out = re.compile("|".join(fnmatch.translate(pattern) for pattern in patterns))
     # The digest is part of the tree's name, so other patterns give another tree.
     digest = hashlib.sha256("\n".join(patterns).encode()).hexdigest()[:8]
-    return Selection(name=f"build.{digest}", wanted=lambda path: left_out.match(path) is None)
+    return Selection(
+        name=f"build.{digest}", wanted=lambda path: left_out.match(path) is None
+    )
 
 
 def read_facts(
-    root: Path, contents: Contents | None, version: str, *, shown: str = "", progress: Progress
+    root: Path,
+    contents: Contents | None,
+    version: str,
+    *,
+    shown: str = "",
+    progress: Progress,
 ) -> tuple[RocmFacts, tuple[str, ...]]:
     """Read the facts of a tree.
 
     Args:
         contents: all paths of the tarball; None to search the folder `root`.
         version: full version if known; the tree itself may have only a part of it.
-        shown: name of the tree in messages, such as the tarball that it was unpacked from; empty for `root`.
+        shown: name of the tree in messages, such as the tarball that it was unpacked
+            from; empty for `root`.
 
     Returns:
         The facts, and remarks about the tree for the user.
@@ -84,32 +98,54 @@ def read_facts(
         names = list(contents)
     else:
         rows = parts()["kernels"].values()
-        folders = {root / folder for row in rows for folder in (*row["folders"], row["packs"].partition("/")[0])}
-        names = [path.relative_to(root).as_posix() for folder in folders for path in folder.rglob("*")]
+        folders = {
+            root / folder
+            for row in rows
+            for folder in (*row["folders"], row["packs"].partition("/")[0])
+        }
+        names = [
+            path.relative_to(root).as_posix()
+            for folder in folders
+            for path in folder.rglob("*")
+        ]
     facts = RocmFacts(
         version=manifest.rocm_version,
         compiler=_compiler(root, shown),
         device_libraries=_device_libraries(root),
-        kernels={library: _processors(row, names) for library, row in parts()["kernels"].items()},
+        kernels={
+            library: _processors(row, names)
+            for library, row in parts()["kernels"].items()
+        },
         manifest=manifest,
     )
     return facts, notes
 
 
-def problems(facts: RocmFacts, wanted: Iterable[GfxTarget]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the problems that prevent a build with a tree, and its lesser defects, as two tuples of sentences."""
+def problems(
+    facts: RocmFacts, wanted: Iterable[GfxTarget]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the problems that prevent a build with a tree, and its lesser defects."""
     files = {Path(path).name for path in facts.device_libraries}
     common = parts()["device_libraries"]["common"]
-    lacking, worse = [f"The ROCm has no device library {name}." for name in common if name not in files], list[str]()
+    lacking = [
+        f"The ROCm has no device library {name}."
+        for name in common
+        if name not in files
+    ]
+    worse = list[str]()
     for processor in dict.fromkeys(target.processor for target in wanted):
-        if (name := f"oclc_isa_version_{processor.removeprefix('gfx')}.bc") not in files:
+        if (
+            name := f"oclc_isa_version_{processor.removeprefix('gfx')}.bc"
+        ) not in files:
             lacking.append(f"The ROCm has no device library for {processor} ({name}).")
         served = targets.covers().get(processor, (processor,))
         for library, row in parts()["kernels"].items():
             if set(served) & set(facts.kernels[library]):
                 continue
             needed = row.get("always") or set(served) & set(row["targets"])
-            (lacking if needed else worse).append(f"{library} of the ROCm has no kernels for {processor}.")
+            (lacking if needed else worse).append(
+                f"{library} of the ROCm has no kernels for {processor}."
+            )
     return tuple(lacking), tuple(worse)
 
 
@@ -123,18 +159,32 @@ def _compiler(root: Path, shown: str) -> str:
     for header in table["headers"]:
         if (root / header).is_file():
             text = (root / header).read_text(encoding="utf-8", errors="replace")
-            if match := re.search(r'^#define LLVM_VERSION_STRING "([^"]+)"', text, re.MULTILINE):
+            if match := re.search(
+                r'^#define LLVM_VERSION_STRING "([^"]+)"', text, re.MULTILINE
+            ):
                 return f"clang {match[1]}"
-    numbers = [path.name for glob in table["resources"] for path in root.glob(glob) if path.name[:1].isdecimal()]
+    numbers = [
+        path.name
+        for glob in table["resources"]
+        for path in root.glob(glob)
+        if path.name[:1].isdecimal()
+    ]
     if not numbers:
         raise InputError(
-            f"{shown} has a compiler of unknown version.", hint="Give a whole ROCm, with its developer files."
+            f"{shown} has a compiler of unknown version.",
+            hint="Give a whole ROCm, with its developer files.",
         )
-    return f"clang {max(numbers, key=lambda name: [int(part) for part in re.findall(r'[0-9]+', name)])}"
+    return (
+        "clang"
+        f" {max(numbers, key=lambda name: [int(part) for part in re.findall(r'[0-9]+', name)])}"
+    )
 
 
 def device_library_folder(root: Path) -> str:
-    """Return the first folder below a prefix that has device libraries; the other folders are links. Empty for none."""
+    """Return the first folder below a prefix that has device libraries.
+
+    The other folders are links. Empty for none.
+    """
     for glob in parts()["device_libraries"]["folders"]:
         for folder in sorted(root.glob(glob)):
             if next(folder.glob("*.bc"), None) is not None:
@@ -143,12 +193,15 @@ def device_library_folder(root: Path) -> str:
 
 
 def hidden_device_libraries(root: Path, folder: str) -> str:
-    """Return the folder of the device libraries if clang needs HIP_DEVICE_LIB_PATH to find them; otherwise empty.
+    """Return the device libraries' folder if clang needs HIP_DEVICE_LIB_PATH, else empty.
 
-    With `--rocm-path` clang searches `amdgcn/bitcode` below that prefix, and `lib/amdgcn/bitcode` in its resource
-    folder (RocmInstallationDetector in clang/lib/Driver/ToolChains/AMDGPU.cpp, LLVM 18 to 21).
+    With `--rocm-path` clang searches `amdgcn/bitcode` below that prefix, and
+    `lib/amdgcn/bitcode` in its resource folder (RocmInstallationDetector in
+    clang/lib/Driver/ToolChains/AMDGPU.cpp, LLVM 18 to 21).
     """
-    found = (root / "amdgcn" / "bitcode").is_dir() or re.search(r"/lib/clang/[^/]+/lib/amdgcn/bitcode$", folder)
+    found = (root / "amdgcn" / "bitcode").is_dir() or re.search(
+        r"/lib/clang/[^/]+/lib/amdgcn/bitcode$", folder
+    )
     return "" if found else folder
 
 
@@ -156,11 +209,14 @@ def _device_libraries(root: Path) -> dict[str, str]:
     """Return the sha256 of the device libraries."""
     if not (folder := device_library_folder(root)):
         return {}
-    return {path.relative_to(root).as_posix(): file_sha256(path) for path in sorted((root / folder).glob("*.bc"))}
+    return {
+        path.relative_to(root).as_posix(): file_sha256(path)
+        for path in sorted((root / folder).glob("*.bc"))
+    }
 
 
 def _processors(row: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:
-    """Return the processors for which a library has kernels, from the library's row in `parts.toml`."""
+    """Return the processors for which a library has kernels, from `parts.toml`."""
     pack = re.compile(re.escape(row["packs"]).replace(r"\{target\}", "(gfx[0-9a-f]+)"))
     folders = tuple(folder + "/" for folder in row["folders"])
     words: set[str] = set()
@@ -169,7 +225,10 @@ def _processors(row: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]
             words.add(match[1])
         elif name.startswith(folders):
             words.update(re.findall(r"gfx[0-9a-f]+", name))
-    # A number of compute units may follow: gfx942130 is gfx942. No processor's name is the prefix of another name.
+    # A number of compute units may follow: gfx942130 is gfx942. No processor's name is
+    # the prefix of another name.
     rows = targets.load_table().targets.items()
     concrete = (name for name, target in rows if target.covers == (name,))
-    return tuple(name for name in concrete if any(word.startswith(name) for word in words))
+    return tuple(
+        name for name in concrete if any(word.startswith(name) for word in words)
+    )

@@ -1,8 +1,10 @@
 """Names of TheRock's tarballs, and pages that list them.
 
-Names, and tarballs with tests beside the others: TheRock, build_tools/build_tarballs.py. A listing is the HTML page of
-build_tools/index_generation_s3_tar.py, whose script contains every name, or the bucket's own XML (Amazon S3 API
-Reference, ListObjectsV2 and ListObjects), which has at most 1000 keys a page.
+Names, and tarballs with tests beside the others: TheRock,
+build_tools/build_tarballs.py. A listing is the HTML page of
+build_tools/index_generation_s3_tar.py, whose script contains every name, or the
+bucket's own XML (Amazon S3 API Reference, ListObjectsV2 and ListObjects), which has at
+most 1000 keys a page.
 """
 
 from __future__ import annotations
@@ -13,7 +15,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urljoin, urlsplit, urlunsplit
+from urllib.parse import (
+    parse_qsl,
+    quote,
+    unquote,
+    urlencode,
+    urljoin,
+    urlsplit,
+    urlunsplit,
+)
 
 from packaging.version import InvalidVersion, Version
 
@@ -68,9 +78,12 @@ def parse_name(name: str) -> tuple[str, str] | None:
 
 
 def nightly_date(version: str) -> date | None:
-    """Return the date in a nightly's version, such as 2025-11-20 for 7.10.0a20251120; None for other versions.
+    """Return the date in a nightly's version, such as 2025-11-20 for 7.10.0a20251120.
 
-    Source: TheRock, build_tools/compute_rocm_package_version.py; older nightlies are numbered rcYYYYMMDD.
+    None for other versions.
+
+    Source: TheRock, build_tools/compute_rocm_package_version.py; older nightlies are
+    numbered rcYYYYMMDD.
     """
     match = _NIGHTLY.fullmatch(version)
     try:
@@ -88,7 +101,9 @@ def check_age(version: str, today: date, hint: str) -> None:
     day = nightly_date(version)
     if day is not None and (age := (today - day).days) > NIGHTLY_DAYS:
         raise InputError(
-            f"The newest nightly is {version} of {day}, {age} days old; the limit is {NIGHTLY_DAYS} days.", hint=hint
+            f"The newest nightly is {version} of {day}, {age} days old; the limit is"
+            f" {NIGHTLY_DAYS} days.",
+            hint=hint,
         )
 
 
@@ -100,11 +115,20 @@ def read_listing(text: str, url: str) -> tuple[Build, ...]:
         name = unquote(urlsplit(link).path).rpartition("/")[2]
         if (parts := parse_name(name)) and not parts[0].endswith(_TESTS):
             builds[link] = Build(name=name, family=parts[0], version=parts[1], url=link)
-    return tuple(sorted(builds.values(), key=lambda b: (Version(b.version), b.family, b.name), reverse=True))
+    return tuple(
+        sorted(
+            builds.values(),
+            key=lambda b: (Version(b.version), b.family, b.name),
+            reverse=True,
+        )
+    )
 
 
 def _links(text: str, url: str) -> Iterator[str]:
-    """Yield the URLs of tarballs in HTML or JSON; the text of a link repeats the name without its folder."""
+    """Yield the URLs of tarballs in HTML or JSON.
+
+    The text of a link repeats the name without its folder.
+    """
     found: dict[str, set[str]] = {}
     for match in _LISTED.finditer(html.unescape(text).replace("\\/", "/")):
         found.setdefault(unquote(match["name"]), set()).add(match["folder"])
@@ -114,21 +138,34 @@ def _links(text: str, url: str) -> Iterator[str]:
 
 
 def _keys(text: str, url: str) -> Iterator[str]:
-    """Yield the URLs of a bucket's keys; the URL of the listing has the bucket in its path or in its host name."""
-    parts, encoded = urlsplit(url), "url" in _elements(text, "EncodingType")
-    path = parts.path if parts.path.endswith("/") else parts.path.rpartition("/")[0] + "/"
+    """Yield the URLs of a bucket's keys.
+
+    The URL of the listing has the bucket in its path or in its host name.
+    """
+    parts = urlsplit(url)
+    encoded = "url" in _elements(text, "EncodingType")
+    path = (
+        parts.path if parts.path.endswith("/") else parts.path.rpartition("/")[0] + "/"
+    )
     if parts.path.strip("/") in _elements(text, "Name"):
         path = f"/{parts.path.strip('/')}/"
     for key in _elements(text, "Key"):
         key = unquote(key) if encoded else key
         # A site may answer with the bucket's listing below the key's own prefix.
-        root = path if path.strip("/") in _elements(text, "Name") or not key.startswith(path[1:]) else "/"
+        root = (
+            path
+            if path.strip("/") in _elements(text, "Name")
+            or not key.startswith(path[1:])
+            else "/"
+        )
         yield urlunsplit((parts.scheme, parts.netloc, quote(root + key), "", ""))
 
 
 def _elements(text: str, tag: str) -> list[str]:
     """Return the texts of all elements with a tag."""
-    return [html.unescape(value) for value in re.findall(rf"<{tag}>([^<]*)</{tag}>", text)]
+    return [
+        html.unescape(value) for value in re.findall(rf"<{tag}>([^<]*)</{tag}>", text)
+    ]
 
 
 def _next_page(text: str, url: str) -> str:
@@ -137,9 +174,12 @@ def _next_page(text: str, url: str) -> str:
     Raises:
         InputError: the listing is truncated and does not name its next page.
     """
-    if "true" not in (value.strip().lower() for value in _elements(text, "IsTruncated")):
+    if "true" not in (
+        value.strip().lower() for value in _elements(text, "IsTruncated")
+    ):
         return ""
-    tokens, markers = _elements(text, "NextContinuationToken"), _elements(text, "NextMarker")
+    tokens = _elements(text, "NextContinuationToken")
+    markers = _elements(text, "NextMarker")
     if tokens:
         more = {"list-type": "2", "continuation-token": tokens[-1]}
     elif last := markers or _elements(text, "Key"):
@@ -150,7 +190,11 @@ def _next_page(text: str, url: str) -> str:
             hint="Give another --therock-listing.",
         )
     parts = urlsplit(url)
-    query = {name: value for name, value in parse_qsl(parts.query, keep_blank_values=True) if name not in _CONTINUATION}
+    query = {
+        name: value
+        for name, value in parse_qsl(parts.query, keep_blank_values=True)
+        if name not in _CONTINUATION
+    }
     return urlunsplit(parts._replace(query=urlencode({**query, **more})))
 
 
@@ -167,7 +211,9 @@ def list_builds(client: Client, url: str) -> tuple[Build, ...]:
     while page:
         text = client.text(page)
         if text is None or page in pages:
-            problem = "does not exist" if text is None else "names itself as its next page"
+            problem = (
+                "does not exist" if text is None else "names itself as its next page"
+            )
             raise InputError(
                 f"{without_credentials(page)} {problem}.",
                 hint="Give the page that lists the tarballs with --therock-listing.",
@@ -180,10 +226,18 @@ def list_builds(client: Client, url: str) -> tuple[Build, ...]:
             f"{without_credentials(first)} lists no tarball of TheRock.",
             hint="Give the page that lists the tarballs with --therock-listing.",
         )
-    return tuple(sorted(builds, key=lambda b: (Version(b.version), b.family, b.name, b.url), reverse=True))
+    return tuple(
+        sorted(
+            builds,
+            key=lambda b: (Version(b.version), b.family, b.name, b.url),
+            reverse=True,
+        )
+    )
 
 
-def choose(builds: Sequence[Build], wish: str, families: Sequence[str], today: date) -> Build:
+def choose(
+    builds: Sequence[Build], wish: str, families: Sequence[str], today: date
+) -> Build:
     """Return the newest build that has all families.
 
     Args:
@@ -191,8 +245,8 @@ def choose(builds: Sequence[Build], wish: str, families: Sequence[str], today: d
         today: the day from which the age of a nightly is counted.
 
     Returns:
-        The tarball with the fewest targets besides those of the families; the tarball of all families is the last
-        choice.
+        The tarball with the fewest targets besides those of the families; the tarball
+        of all families is the last choice.
 
     Raises:
         RequestError: no build has all families, or several have the same name.
@@ -201,23 +255,43 @@ def choose(builds: Sequence[Build], wish: str, families: Sequence[str], today: d
     versions = sorted({build.version for build in builds}, key=Version, reverse=True)
     match wish:
         case "nightly":
-            dated = {version: day for version in versions if (day := nightly_date(version))}
+            dated = {
+                version: day for version in versions if (day := nightly_date(version))
+            }
             candidates = sorted(dated, key=lambda version: dated[version], reverse=True)
         case "latest":
-            candidates = [version for version in versions if not Version(version).is_prerelease]
+            candidates = [
+                version for version in versions if not Version(version).is_prerelease
+            ]
         case _:
             candidates = [version for version in versions if version == wish]
     for version in candidates:
-        fitting = _fitting([build for build in builds if build.version == version], families)
+        fitting = _fitting(
+            [build for build in builds if build.version == version], families
+        )
         if not fitting:
             continue
         if wish == "nightly":
-            hint = f"Give --therock={version} to use it, or --therock-listing with another page."
+            hint = (
+                f"Give --therock={version} to use it, or --therock-listing with another"
+                " page."
+            )
             check_age(version, today, hint)
-        if len(same := [build.url for build in fitting if build.name == fitting[0].name]) > 1:
+        if (
+            len(
+                same := [
+                    build.url for build in fitting if build.name == fitting[0].name
+                ]
+            )
+            > 1
+        ):
             raise RequestError(
-                f"The listing has several {fitting[0].name}: {', '.join(map(without_credentials, same))}.",
-                hint="Give one of them with --therock-path, or the listing of one folder.",
+                f"The listing has several {fitting[0].name}:"
+                f" {', '.join(map(without_credentials, same))}.",
+                hint=(
+                    "Give one of them with --therock-path, or the listing of one"
+                    " folder."
+                ),
             )
         return fitting[0]
     newest = ", ".join(f"{build.family} {build.version}" for build in builds[:4])
@@ -230,10 +304,21 @@ def choose(builds: Sequence[Build], wish: str, families: Sequence[str], today: d
 def _fitting(builds: Sequence[Build], families: Sequence[str]) -> list[Build]:
     """Return the builds with every target of the families, best first."""
     known = targets.load_table().families
-    wanted = {target for family in families for target in known.get(family, (MULTIARCH,))}
+    wanted = {
+        target for family in families for target in known.get(family, (MULTIARCH,))
+    }
 
     def excess(build: Build) -> tuple[bool, bool, int, str]:
-        return build.family == MULTIARCH, build.family not in families, len(known.get(build.family, ())), build.family
+        return (
+            build.family == MULTIARCH,
+            build.family not in families,
+            len(known.get(build.family, ())),
+            build.family,
+        )
 
-    fits = [build for build in builds if build.family == MULTIARCH or wanted <= set(known.get(build.family, ()))]
+    fits = [
+        build
+        for build in builds
+        if build.family == MULTIARCH or wanted <= set(known.get(build.family, ()))
+    ]
     return sorted(fits, key=excess)

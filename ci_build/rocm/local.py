@@ -1,4 +1,7 @@
-"""Checks of a ROCm on this machine before any work: a folder's libraries, and the first files of a tarball."""
+"""Checks of a ROCm on this machine before any work.
+
+A folder's libraries, and the first files of a tarball.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ _MAGIC = {"gz": b"\x1f\x8b", "xz": b"\xfd7zXZ\0", "zst": b"\x28\xb5\x2f\xfd"}
 """First bytes of each compression (RFC 1952, The .xz File Format, RFC 8878)."""
 _LOOK = 64 << 20
 """Bytes of a tarball's content that are read at most; a whole ROCm has more than 10 GB."""
-_HINT = "Give a tarball of TheRock for Linux, or the folder of a ROCm, such as /opt/rocm."
+_HINT = (
+    "Give a tarball of TheRock for Linux, or the folder of a ROCm, such as /opt/rocm."
+)
 _PERMISSIONS = "Change its permissions."
 
 
@@ -30,28 +35,42 @@ def check_folder(folder: Path) -> None:
     try:
         next(folder.iterdir(), None)  # glob takes an unreadable folder for an empty one
     except OSError as error:
-        raise RequestError(f"{folder} cannot be read: {error.strerror}.", hint=_PERMISSIONS) from error
+        raise RequestError(
+            f"{folder} cannot be read: {error.strerror}.", hint=_PERMISSIONS
+        ) from error
     prefixes = (folder, *folder.glob(PACKAGES))
-    if not any(next(prefix.glob(f"{place}/{_HIP}"), None) for prefix in prefixes for place in LIBRARY_FOLDERS):
+    if not any(
+        next(prefix.glob(f"{place}/{_HIP}"), None)
+        for prefix in prefixes
+        for place in LIBRARY_FOLDERS
+    ):
         places = ", ".join(LIBRARY_FOLDERS)
-        raise RequestError(f"{folder} is not a ROCm: {_HIP} is in none of its folders {places}.", hint=_HINT)
+        raise RequestError(
+            f"{folder} is not a ROCm: {_HIP} is in none of its folders {places}.",
+            hint=_HINT,
+        )
 
 
 def check_tarball(path: Path) -> None:
     """Check the first files of a tarball; only a small tarball is read whole.
 
     Raises:
-        RequestError: the file has another format than its name says, or is a tarball of something else.
+        RequestError: the file has another format than its name says, or is a tarball of
+            something else.
         ArchiveError: the tarball is damaged.
     """
     compression = format_of(path.name)
     try:
         with path.open("rb") as file:
             if not file.read(len(_MAGIC[compression])).startswith(_MAGIC[compression]):
-                ending = next(ending for ending in FORMATS if path.name.endswith(ending))
+                ending = next(
+                    ending for ending in FORMATS if path.name.endswith(ending)
+                )
                 raise RequestError(f"{path} is not a {ending} file.", hint=_HINT)
     except OSError as error:
-        raise RequestError(f"{path} cannot be read: {error.strerror}.", hint=_PERMISSIONS) from error
+        raise RequestError(
+            f"{path} cannot be read: {error.strerror}.", hint=_PERMISSIONS
+        ) from error
     try:
         reason = _why_no_rocm(path, compression)
     except ArchiveError as error:
@@ -61,12 +80,18 @@ def check_tarball(path: Path) -> None:
 
 
 def _why_no_rocm(path: Path, compression: str) -> str:
-    """Return the reason why a tarball is no ROCm; empty if it is one, or if the part that is read does not tell."""
-    count, elsewhere = 0, ""
+    """Return the reason why a tarball is no ROCm.
+
+    Empty if it is one, or if the part that is read does not tell.
+    """
+    count = 0
+    elsewhere = ""
     with path.open("rb") as file, decompressed(chunks_of(file), compression) as pieces:
         blocks = Blocks(pieces)
         for entry in entries(blocks):
-            name = "/".join(part for part in entry.name.split("/") if part not in ("", "."))
+            name = "/".join(
+                part for part in entry.name.split("/") if part not in ("", ".")
+            )
             folder, _, last = name.rpartition("/")
             if fnmatch.fnmatch(last, _HIP):
                 if any(fnmatch.fnmatch(folder, place) for place in LIBRARY_FOLDERS):
@@ -78,4 +103,8 @@ def _why_no_rocm(path: Path, compression: str) -> str:
                 return ""
             count += entry.kind is not Kind.FOLDER
             blocks.skip(entry.size + padding(entry.size))
-    return f"it has {elsewhere} instead of lib/{_HIP}" if elsewhere else f"none of its {count} files is {_HIP}"
+    return (
+        f"it has {elsewhere} instead of lib/{_HIP}"
+        if elsewhere
+        else f"none of its {count} files is {_HIP}"
+    )

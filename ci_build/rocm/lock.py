@@ -29,15 +29,19 @@ class RocmLock:
     """A pinned ROCm.
 
     Attributes:
-        source: URL without credentials, `pip+` and the URL of an index, `dnf+` and the URL of a repository, or absolute
-            path of a tarball or folder. In a set, it has no query, and of a path only the name of the tarball.
+        source: URL without credentials, `pip+` and the URL of an index, `dnf+` and the
+            URL of a repository, or absolute path of a tarball or folder. In a set, it
+            has no query, and of a path only the name of the tarball.
         sha256: digest of the tarball or of the list of packages; empty for a folder.
-        size: bytes of the tarball or of all wheels; 0 for a folder and for packages that dnf installed.
-        files: sha256 of the names and sizes of a folder's files; empty for other sources.
+        size: bytes of the tarball or of all wheels; 0 for a folder and for packages
+            that dnf installed.
+        files: sha256 of the names and sizes of a folder's files; empty for other
+            sources.
         families: families in the file name; empty if there are none.
         targets: processors for which rocBLAS has kernels.
         compiler: name and version, such as `clang 20.0.0git`.
-        libraries: soname -> version in the file name, such as 7.2.53211; empty if there is none.
+        libraries: soname -> version in the file name, such as 7.2.53211; empty if there
+            is none.
         device_libraries: path of a device library -> sha256.
         packages: sha256 of each package, see `Packages`; empty for a tarball or folder.
     """
@@ -66,17 +70,34 @@ _FOREIGN = "Give the rocm.lock of a build, or restore this file."
 
 
 def make_lock(
-    facts: RocmFacts, root: Path, *, source: str, sha256: str, size: int, family: str, packages: Packages | None
+    facts: RocmFacts,
+    root: Path,
+    *,
+    source: str,
+    sha256: str,
+    size: int,
+    family: str,
+    packages: Packages | None,
 ) -> RocmLock:
     """Return the lock of a ROCm from its facts."""
-    # The version is in the link target: libamdhip64.so.7 links to libamdhip64.so.7.2.53211.
-    files = {soname: (root / library.path).resolve().name for soname, library in facts.manifest.libraries.items()}
+    # The version is in the link target: libamdhip64.so.7 links to
+    # libamdhip64.so.7.2.53211.
+    files = {
+        soname: (root / library.path).resolve().name
+        for soname, library in facts.manifest.libraries.items()
+    }
     return RocmLock(
         source=source,
         sha256=sha256,
         size=size,
         # A folder can change in place; hashing all of its files would take minutes.
-        files="" if sha256 else hashlib.sha256("".join(_listing(root)).encode(errors="surrogateescape")).hexdigest(),
+        files=(
+            ""
+            if sha256
+            else hashlib.sha256(
+                "".join(_listing(root)).encode(errors="surrogateescape")
+            ).hexdigest()
+        ),
         version=facts.version,
         families=(family,) if family else (),
         targets=facts.kernels["rocBLAS"],
@@ -88,12 +109,18 @@ def make_lock(
 
 
 def _listing(root: Path) -> Iterator[str]:
-    """Yield a line for each file of a tree except Python's bytecode, with its size or link target; sorted."""
+    """Yield a sorted line for each file of a tree, with its size or link target."""
     for top, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
-        for name in sorted({*names, *(name for name in folders if Path(top, name).is_symlink())}):
+        for name in sorted(
+            {*names, *(name for name in folders if Path(top, name).is_symlink())}
+        ):
             path = Path(top, name)
-            content = f"-> {path.readlink()}" if path.is_symlink() else str(path.stat().st_size)
+            content = (
+                f"-> {path.readlink()}"
+                if path.is_symlink()
+                else str(path.stat().st_size)
+            )
             yield f"{path.relative_to(root)} {content}\n"
 
 
@@ -101,15 +128,19 @@ def differences(locked: RocmLock, found: RocmLock) -> tuple[str, ...]:
     """Return a line for each difference from the lock."""
     lines = []
     for field in dataclasses.fields(RocmLock):
-        before, now = getattr(locked, field.name), getattr(found, field.name)
+        before = getattr(locked, field.name)
+        now = getattr(found, field.name)
         if isinstance(before, Mapping):
             lines += [
-                f"{key}: {now.get(key, 'missing')}, but the lock has {before.get(key, 'nothing')}"
+                f"{key}: {now.get(key, 'missing')}, but the lock has"
+                f" {before.get(key, 'nothing')}"
                 for key in sorted({*before, *now})
                 if before.get(key) != now.get(key)
             ]
         elif before != now:
-            lines.append(f"{field.name}: {_words(now)}, but the lock has {_words(before)}")
+            lines.append(
+                f"{field.name}: {_words(now)}, but the lock has {_words(before)}"
+            )
     return tuple(lines)
 
 
@@ -119,12 +150,16 @@ def _words(value: object) -> str:
 
 def dump_lock(lock: RocmLock) -> str:
     """Return a lock as TOML."""
-    body = {key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(lock).items()}
+    body = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in dataclasses.asdict(lock).items()
+    }
     for name in _OPTIONAL:
         if not body[name]:
             del body[name]
-    return "# Written by ci_build; commit it to build against this ROCm and no other (--locked).\n" + tomli_w.dumps(
-        {"schema": SCHEMA, **body}
+    return (
+        "# Written by ci_build; commit it to build against this ROCm and no other"
+        " (--locked).\n" + tomli_w.dumps({"schema": SCHEMA, **body})
     )
 
 
@@ -139,7 +174,9 @@ def load_lock(path: Path) -> RocmLock | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}.", hint=_FOREIGN) from error
+        raise InputError(
+            f"{path} cannot be read: {error.strerror}.", hint=_FOREIGN
+        ) from error
 
 
 def parse_lock(data: bytes, path: str) -> RocmLock:
@@ -155,18 +192,30 @@ def parse_lock(data: bytes, path: str) -> RocmLock:
     try:
         body = tomllib.loads(data.decode())
     except ValueError as error:
-        raise InputError(f"{path} cannot be read: it is not TOML: {error}.", hint=_FOREIGN) from error
+        raise InputError(
+            f"{path} cannot be read: it is not TOML: {error}.", hint=_FOREIGN
+        ) from error
     if "schema" not in body:
         raise InputError(f"{path} is not a lock: it has no schema.", hint=_FOREIGN)
     if body.pop("schema", None) != SCHEMA:
-        raise InputError(f"{path} was written by another version of ci_build.", hint=hint)
+        raise InputError(
+            f"{path} was written by another version of ci_build.", hint=hint
+        )
     try:
-        lock = RocmLock(**{**body, "families": tuple(body["families"]), "targets": tuple(body["targets"])})
+        lock = RocmLock(
+            **{
+                **body,
+                "families": tuple(body["families"]),
+                "targets": tuple(body["targets"]),
+            }
+        )
     except (KeyError, TypeError) as error:
         raise InputError(f"{path} is not a lock: {error!r}.", hint=hint) from error
     names = [field.name for field in dataclasses.fields(lock)]
     if wrong := [name for name in names if not _is_valid(name, getattr(lock, name))]:
-        raise InputError(f"{path} is not a lock: invalid {', '.join(wrong)}.", hint=hint)
+        raise InputError(
+            f"{path} is not a lock: invalid {', '.join(wrong)}.", hint=hint
+        )
     return lock
 
 
@@ -175,9 +224,13 @@ def _is_valid(name: str, value: object) -> bool:
         case "size":
             return isinstance(value, int)
         case "families" | "targets":
-            return isinstance(value, tuple) and all(isinstance(word, str) for word in value)
+            return isinstance(value, tuple) and all(
+                isinstance(word, str) for word in value
+            )
         case "libraries":
-            return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+            return isinstance(value, dict) and all(
+                isinstance(text, str) for text in value.values()
+            )
         case "device_libraries" | "packages":
             return isinstance(value, dict) and all(map(_is_sha256, value.values()))
         case "sha256" | "files":

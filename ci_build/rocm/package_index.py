@@ -1,7 +1,8 @@
 """ROCm from an index of pip packages, found and downloaded by pip with its own configuration.
 
-The project `rocm` is omitted: it is a source distribution whose setup script would only name the other packages.
-The packages of `rocm[libraries,devel]` and the device packages are therefore requested by name.
+The project `rocm` is omitted: it is a source distribution whose setup script would only
+name the other packages. The packages of `rocm[libraries,devel]` and the device packages
+are therefore requested by name.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from ci_build.rocm.request import SCHEME, RocmSource
 from core.errors import InputError
 from core.layouts import family_packages
 from core.model import Progress
-from core.pip import InputStore, NothingFitsError, Resolved, parse_report, pip_argv, run_pip
+from core.pip import (
+    InputStore,
+    NothingFitsError,
+    Resolved,
+    parse_report,
+    pip_argv,
+    run_pip,
+)
 from core.process import Runner
 
 
@@ -30,7 +38,12 @@ def newest_version(url: str, runner: Runner) -> str:
 
 
 def fetch_packages(
-    rocm_source: RocmSource, locked: Mapping[str, str], *, runner: Runner, store: InputStore, progress: Progress
+    rocm_source: RocmSource,
+    locked: Mapping[str, str],
+    *,
+    runner: Runner,
+    store: InputStore,
+    progress: Progress,
 ) -> Packages:
     """Find the packages, and download the missing ones.
 
@@ -38,28 +51,47 @@ def fetch_packages(
         locked: file name -> sha256 of locked packages; empty searches the index.
 
     Raises:
-        InputError: the index does not answer, lacks the version or its libraries, or serves files that differ from its
-            digests or the lock.
+        InputError: the index does not answer, lacks the version or its libraries, or
+            serves files that differ from its digests or the lock.
     """
     url = rocm_source.source.removeprefix(SCHEME)
-    version = rocm_source.index_version or rocm_source.version or newest_version(url, runner)
+    version = (
+        rocm_source.index_version or rocm_source.version or newest_version(url, runner)
+    )
     if locked:
         packages = [_of_lock(name, sha256) for name, sha256 in sorted(locked.items())]
     else:
         progress.step(f"find the packages of ROCm {version}")
         packages = [*_resolve(runner, url, f"{CORE}=={version}", f"{DEVEL}=={version}")]
         # An index may have only some of these packages.
-        families = (family.replace("_", "-").lower() for family in family_packages(rocm_source.targets or None))
+        families = (
+            family.replace("_", "-").lower()
+            for family in family_packages(rocm_source.targets or None)
+        )
         libraries = (LIBRARIES, *(f"{LIBRARIES}-{family}" for family in families))
-        devices = dict.fromkeys(f"{DEVICE}-{target.processor}" for target in rocm_source.targets)
-        offered = [item for name in libraries for item in _if_offered(runner, url, f"{name}=={version}")]
+        devices = dict.fromkeys(
+            f"{DEVICE}-{target.processor}" for target in rocm_source.targets
+        )
+        offered = [
+            item
+            for name in libraries
+            for item in _if_offered(runner, url, f"{name}=={version}")
+        ]
         if not offered:
             raise InputError(
-                f"The index has no libraries of ROCm {version}: neither {' nor '.join(libraries)}.",
-                hint="Give the index of a family that serves the targets, or another --therock-version.",
+                f"The index has no libraries of ROCm {version}: neither"
+                f" {' nor '.join(libraries)}.",
+                hint=(
+                    "Give the index of a family that serves the targets, or another"
+                    " --therock-version."
+                ),
             )
         packages += offered
-        packages += [item for name in devices for item in _if_offered(runner, url, f"{name}=={version}")]
+        packages += [
+            item
+            for name in devices
+            for item in _if_offered(runner, url, f"{name}=={version}")
+        ]
     missing = [item for item in packages if not store.has(item)]
     if missing:
         progress.step(f"fetch {', '.join(item.filename for item in missing)}")
@@ -73,9 +105,17 @@ def fetch_packages(
 
 
 def _only_index(url: str) -> dict[str, str]:
-    """Return variables that restrict pip to one index; unlike options, they hide a password in the URL."""
+    """Return variables that restrict pip to one index.
+
+    Unlike options, they hide a password in the URL.
+    """
     # A blank is an empty list; an empty string would not override pip's configuration.
-    return {"PIP_INDEX_URL": url, "PIP_EXTRA_INDEX_URL": " ", "PIP_FIND_LINKS": " ", "PIP_NO_INDEX": "false"}
+    return {
+        "PIP_INDEX_URL": url,
+        "PIP_EXTRA_INDEX_URL": " ",
+        "PIP_FIND_LINKS": " ",
+        "PIP_NO_INDEX": "false",
+    }
 
 
 def _of_lock(filename: str, sha256: str) -> Resolved:
@@ -86,11 +126,26 @@ def _of_lock(filename: str, sha256: str) -> Resolved:
             f"The lock of the ROCm lists files that are not wheels: {error}.",
             hint="Remove the lock; the next build writes a new one.",
         ) from error
-    return Resolved(name=name, version=str(version), filename=filename, url="", sha256=sha256, requires_python="")
+    return Resolved(
+        name=name,
+        version=str(version),
+        filename=filename,
+        url="",
+        sha256=sha256,
+        requires_python="",
+    )
 
 
 def _resolve(runner: Runner, url: str, *requirements: str) -> tuple[Resolved, ...]:
-    words = ("install", "--dry-run", "--ignore-installed", "--quiet", "--no-deps", "--pre", "--only-binary=:all:")
+    words = (
+        "install",
+        "--dry-run",
+        "--ignore-installed",
+        "--quiet",
+        "--no-deps",
+        "--pre",
+        "--only-binary=:all:",
+    )
     argv = pip_argv(*words, "--report=-", *requirements)
     return parse_report(run_pip(argv, runner, env=_only_index(url)))
 

@@ -1,10 +1,14 @@
-"""ROCm as pip packages: their wheels become one tar stream of the prefix that `rocm-sdk init` creates.
+"""ROCm as pip packages.
 
-A wheel cannot contain links, so `rocm-sdk-devel` contains a tar of the whole prefix, in which files of other packages
-are links. This module replaces the links with the files; `rocm-sdk init` replaces them with hard links. A list in
-`rocm-sdk-device-*` maps files of the package to paths of the prefix. No code of a package is run.
+Their wheels become one tar stream of the prefix that `rocm-sdk init` creates.
 
-Source: TheRock, docs/packaging/python_packaging.md and build_tools/packaging/python/templates/rocm (2026-08).
+A wheel cannot contain links, so `rocm-sdk-devel` contains a tar of the whole prefix, in
+which files of other packages are links. This module replaces the links with the files;
+`rocm-sdk init` replaces them with hard links. A list in `rocm-sdk-device-*` maps files
+of the package to paths of the prefix. No code of a package is run.
+
+Source: TheRock, docs/packaging/python_packaging.md and
+build_tools/packaging/python/templates/rocm (2026-08).
 """
 
 from __future__ import annotations
@@ -24,7 +28,12 @@ from core.errors import ArchiveError, InputError
 from core.unpack.decompress import chunks_of, decompressed
 from core.unpack.tar import Blocks, Entry, Kind, entries, padding
 
-CORE, DEVEL, LIBRARIES, DEVICE = "rocm-sdk-core", "rocm-sdk-devel", "rocm-sdk-libraries", "rocm-sdk-device"
+CORE, DEVEL, LIBRARIES, DEVICE = (
+    "rocm-sdk-core",
+    "rocm-sdk-devel",
+    "rocm-sdk-libraries",
+    "rocm-sdk-device",
+)
 """Names of ROCm's pip packages."""
 _PREFIX = "_rocm_sdk_devel"
 _PARTS = "_rocm_sdk_"
@@ -41,7 +50,8 @@ class Packages:
     Attributes:
         version: full version of all wheels; empty for packages that dnf installed.
         files: file name -> path of a wheel; empty for packages that dnf installed.
-        sha256: file name -> sha256 of a wheel, or name and version -> sha256 of the header of an installed package.
+        sha256: file name -> sha256 of a wheel, or name and version -> sha256 of the
+            header of an installed package.
     """
 
     version: str
@@ -50,8 +60,13 @@ class Packages:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the names and digests of all packages; part of the tree's name in the store."""
-        lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(self.sha256.items()))
+        """SHA-256 of the names and digests of all packages.
+
+        Part of the tree's name in the store.
+        """
+        lines = "".join(
+            f"{digest}  {name}\n" for name, digest in sorted(self.sha256.items())
+        )
         return hashlib.sha256(lines.encode()).hexdigest()
 
     @property
@@ -64,7 +79,9 @@ class Packages:
 class _Site:
     """Members of all wheels by their path in site-packages."""
 
-    members: dict[str, tuple[zipfile.ZipFile, zipfile.ZipInfo]] = field(default_factory=dict)
+    members: dict[str, tuple[zipfile.ZipFile, zipfile.ZipInfo]] = field(
+        default_factory=dict
+    )
     tars: list[tuple[zipfile.ZipFile, str]] = field(default_factory=list)
 
     def add(self, wheel: zipfile.ZipFile) -> None:
@@ -77,7 +94,9 @@ class _Site:
     def file(self, name: str, path: str) -> Generator[bytes]:
         """Yield a tar entry `name` with the content of the member at `path`."""
         wheel, info = self.members[path]
-        yield _tar_header(name, size=info.file_size, mode=(info.external_attr >> 16) & 0o777 or 0o644)
+        yield _tar_header(
+            name, size=info.file_size, mode=(info.external_attr >> 16) & 0o777 or 0o644
+        )
         with wheel.open(info) as content:
             yield from chunks_of(content)
         yield bytes(padding(info.file_size))
@@ -96,7 +115,10 @@ def prefix_of(wheels: Sequence[Path]) -> Generator[bytes]:
             try:
                 site.add(stack.enter_context(zipfile.ZipFile(path)))
             except zipfile.BadZipFile as error:
-                raise ArchiveError(f"{path.name} is not a wheel: {error}.", hint="Download the wheel again.") from error
+                raise ArchiveError(
+                    f"{path.name} is not a wheel: {error}.",
+                    hint="Download the wheel again.",
+                ) from error
         if len(site.tars) != 1:
             raise InputError(
                 f"{DEVEL} must contain one of {' and '.join(_TARS)}, but has {len(site.tars)}.",
@@ -105,24 +127,35 @@ def prefix_of(wheels: Sequence[Path]) -> Generator[bytes]:
         try:
             yield from _prefix(site)
         except (zipfile.BadZipFile, zlib.error) as error:
-            raise ArchiveError(f"A wheel of ROCm is damaged: {error}.", hint="Download the wheels again.") from error
+            raise ArchiveError(
+                f"A wheel of ROCm is damaged: {error}.",
+                hint="Download the wheels again.",
+            ) from error
     yield _END
 
 
 def _prefix(site: _Site) -> Generator[bytes]:
     below = f"{_PREFIX}/"
-    own = {path for path in site.members if path.startswith(below if _LINKS in path else _PREFIX)}
+    own = {
+        path
+        for path in site.members
+        if path.startswith(below if _LINKS in path else _PREFIX)
+    }
     written: set[str] = set()
     root = ""
     wheel, name = site.tars[0]
-    with wheel.open(name) as packed, decompressed(chunks_of(packed), _TARS[name]) as pieces:
+    with (
+        wheel.open(name) as packed,
+        decompressed(chunks_of(packed), _TARS[name]) as pieces,
+    ):
         blocks = Blocks(pieces)
         for entry in entries(blocks):
             path = posixpath.normpath(entry.name)
             root = root or path.partition("/")[0]
             if path.partition("/")[0] != root or not root.startswith(_PREFIX):
                 raise ArchiveError(
-                    f"{name} has an entry outside its prefix: {entry.name!r}.", hint="Give another version."
+                    f"{name} has an entry outside its prefix: {entry.name!r}.",
+                    hint="Give another version.",
                 )
             written.add(path)
             yield from _entry(site, entry, path, root, blocks)
@@ -135,7 +168,9 @@ def _prefix(site: _Site) -> Generator[bytes]:
             yield from site.file(path.partition("/")[2], target)
 
 
-def _entry(site: _Site, entry: Entry, path: str, root: str, blocks: Blocks) -> Generator[bytes]:
+def _entry(
+    site: _Site, entry: Entry, path: str, root: str, blocks: Blocks
+) -> Generator[bytes]:
     """Yield an entry of the tar with its path in the prefix."""
     name = path.partition("/")[2]
     if entry.kind is Kind.FILE:
@@ -146,43 +181,72 @@ def _entry(site: _Site, entry: Entry, path: str, root: str, blocks: Blocks) -> G
             left -= len(piece)
             yield piece
     elif entry.kind is Kind.SYMLINK:
-        leads = posixpath.normpath(posixpath.join(posixpath.dirname(path), entry.linkname))
+        leads = posixpath.normpath(
+            posixpath.join(posixpath.dirname(path), entry.linkname)
+        )
         if leads.partition("/")[0] == root:
             yield _tar_header(name, kind=tarfile.SYMTYPE, link=entry.linkname)
         elif leads in site.members:
             yield from site.file(name, leads)
-        elif inside := sorted(member for member in site.members if member.startswith(f"{leads}/")):
+        elif inside := sorted(
+            member for member in site.members if member.startswith(f"{leads}/")
+        ):
             for member in inside:
                 yield from site.file(f"{name}{member.removeprefix(leads)}", member)
         else:
             raise InputError(
-                f"{DEVEL} links to {leads}, which no package contains.", hint="Give packages of one version."
+                f"{DEVEL} links to {leads}, which no package contains.",
+                hint="Give packages of one version.",
             )
     elif entry.kind is Kind.HARDLINK:
-        yield _tar_header(name, kind=tarfile.LNKTYPE, link=posixpath.normpath(entry.linkname).partition("/")[2])
+        yield _tar_header(
+            name,
+            kind=tarfile.LNKTYPE,
+            link=posixpath.normpath(entry.linkname).partition("/")[2],
+        )
 
 
 def _device_links(site: _Site, root: str) -> Iterator[tuple[str, str]]:
-    """Yield each file of the device packages: its path in the prefix, and the member with its content."""
+    """Yield each file of the device packages.
+
+    Its path in the prefix, and the member with its content.
+    """
     for path, (wheel, info) in sorted(site.members.items()):
         if _LINKS not in path or not path.endswith(".json"):
             continue
         try:
-            rows = [(row["relpath"], row["target"]) for row in json.loads(wheel.read(info))["links"]]
+            rows = [
+                (row["relpath"], row["target"])
+                for row in json.loads(wheel.read(info))["links"]
+            ]
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path} is not a list of links: {error!r}.", hint="Give another version.") from error
+            raise InputError(
+                f"{path} is not a list of links: {error!r}.",
+                hint="Give another version.",
+            ) from error
         for relative, target in rows:
             there = posixpath.join(root, relative)
             leads = posixpath.normpath(posixpath.join(posixpath.dirname(there), target))
             if leads not in site.members:
                 raise InputError(
-                    f"{path} links to {leads}, which no package contains.", hint="Download the packages again."
+                    f"{path} links to {leads}, which no package contains.",
+                    hint="Download the packages again.",
                 )
             yield there, leads
 
 
-def _tar_header(name: str, *, size: int = 0, mode: int = 0o644, kind: bytes = tarfile.REGTYPE, link: str = "") -> bytes:
+def _tar_header(
+    name: str,
+    *,
+    size: int = 0,
+    mode: int = 0o644,
+    kind: bytes = tarfile.REGTYPE,
+    link: str = "",
+) -> bytes:
     """Return the header of a tar entry."""
     info = tarfile.TarInfo(name)
-    info.size, info.mode, info.type, info.linkname = size, mode, kind, link
+    info.size = size
+    info.mode = mode
+    info.type = kind
+    info.linkname = link
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")

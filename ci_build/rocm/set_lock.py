@@ -1,4 +1,7 @@
-"""`rocm.lock` in a set, which is published: it has neither paths of the builder nor secrets of URLs."""
+"""`rocm.lock` in a set, which is published.
+
+It has neither paths of the builder nor secrets of URLs.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from core.errors import RequestError
 
 
 def set_lock(lock: RocmLock) -> bytes:
-    """Return the content of `rocm.lock` in a set; the same ROCm gives the same bytes on every machine."""
+    """Return the content of `rocm.lock` in a set.
+
+    The same ROCm gives the same bytes on every machine.
+    """
     source = _public(lock.source) if is_url(lock.source) else _name_of(lock)
     return dump_lock(replace(lock, source=source)).encode()
 
@@ -24,23 +30,33 @@ def locked_source(lock: RocmLock, path: Path) -> str:
         path: file of the lock.
 
     Raises:
-        RequestError: the lock is that of a set, and the ROCm was a file or folder of the builder.
+        RequestError: the lock is that of a set, and the ROCm was a file or folder of
+            the builder.
     """
     if is_url(lock.source) or Path(lock.source).is_absolute():
         return lock.source
     was = lock.source or "a folder"
     raise RequestError(
-        f"{path.name} is that of a set and has no path of its ROCm, which was {was} of the builder.",
-        hint="Write the absolute path of this ROCm as `source` into a copy of the lock, and give it with --rocm-lock.",
+        f"{path.name} is that of a set and has no path of its ROCm, which was {was} of"
+        " the builder.",
+        hint=(
+            "Write the absolute path of this ROCm as `source` into a copy of the lock,"
+            " and give it with --rocm-lock."
+        ),
     )
 
 
 def _name_of(lock: RocmLock) -> str:
-    """Return the file name of a tarball; empty for a folder, which has another name on another machine."""
+    """Return the file name of a tarball.
+
+    Empty for a folder, which has another name on another machine.
+    """
     return "" if lock.files else Path(lock.source).name
 
 
 def _public(source: str) -> str:
     """Return a URL without user, password, query and fragment, which may be secret."""
     parts = urlsplit(source)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
+    return urlunsplit(
+        parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")
+    )

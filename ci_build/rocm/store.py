@@ -2,10 +2,12 @@
 
     parts/<sha256 of the URL>/     the received bytes of an unfinished download
     tarballs/<sha256>/<name>       complete tarballs
-    trees/<sha256>-<selection>/    tree.json, contents.json, and the tree itself in rocm/
-    origins/<sha256 of the URL>    the server's version of a complete file, and its sha256
+    trees/<sha256>-<selection>/    tree.json, contents.json, and the tree itself in
+    rocm/ origins/<sha256 of the URL>    the server's version of a complete file, and
+    its sha256
 
-Trees are read-only, get their names when they are complete, and are locked while a process uses them.
+Trees are read-only, get their names when they are complete, and are locked while a
+process uses them.
 """
 
 from __future__ import annotations
@@ -74,21 +76,29 @@ class RocmStore:
     """Trees and tarballs below one folder; leftovers of killed runs are removed.
 
     Args:
-        keep_tarballs: keep downloaded tarballs, which also allows interrupted downloads to resume; otherwise only trees
-            are stored.
+        keep_tarballs: keep downloaded tarballs, which also allows interrupted downloads
+            to resume; otherwise only trees are stored.
     """
 
-    def __init__(self, root: Path, *, progress: Progress, keep_tarballs: bool = True) -> None:
+    def __init__(
+        self, root: Path, *, progress: Progress, keep_tarballs: bool = True
+    ) -> None:
         self.root = root
         self._trees = ContentStore(root / "trees")
         self._trees.sweep()
         self._progress = progress
         self._keep = keep_tarballs
 
-    def from_file(self, path: Path, selection: Selection, *, sha256: str = "") -> StoredTree:
+    def from_file(
+        self, path: Path, selection: Selection, *, sha256: str = ""
+    ) -> StoredTree:
         """Return the tree of a local tarball, unpacking it if the store does not have it."""
-        hashed, size = hashlib.sha256(), path.stat().st_size
-        if any(_read_marker(entry).get("size") == size for entry in self.root.glob("trees/[!.]*")):
+        hashed = hashlib.sha256()
+        size = path.stat().st_size
+        if any(
+            _read_marker(entry).get("size") == size
+            for entry in self.root.glob("trees/[!.]*")
+        ):
             actual = file_sha256(path)
             if sha256 in ("", actual) and (tree := self._find(actual, selection)):
                 return tree
@@ -104,8 +114,16 @@ class RocmStore:
             total=lambda: size,
         )
 
-    def from_url(self, client: Client, url: str, name: str, selection: Selection, *, sha256: str = "") -> StoredTree:
-        """Return the tree of the tarball at a URL, unpacking it during the download if the store does not have it.
+    def from_url(
+        self,
+        client: Client,
+        url: str,
+        name: str,
+        selection: Selection,
+        *,
+        sha256: str = "",
+    ) -> StoredTree:
+        """Return the tree of the tarball at a URL, downloaded if it is not stored.
 
         Args:
             name: file name of the tarball.
@@ -119,24 +137,35 @@ class RocmStore:
         if tree := self._find_download(client, url, name, selection, sha256):
             return tree
         folder = self.root / "parts" / hashlib.sha256(url.encode()).hexdigest()
-        with lock_alone(folder, lambda: self._progress.step(f"wait for another run that downloads {name}")) as waited:
-            if waited and (tree := self._find_download(client, url, name, selection, sha256)):
+        with lock_alone(
+            folder,
+            lambda: self._progress.step(f"wait for another run that downloads {name}"),
+        ) as waited:
+            if waited and (
+                tree := self._find_download(client, url, name, selection, sha256)
+            ):
                 return tree
             part = PartFile(folder)
             begun = part.begun
             try:
                 return self._fetch(client, url, name, selection, part, sha256)
             except (ChangedError, ArchiveError, WrongDigestError) as error:
-                if not (begun or (isinstance(error, ChangedError) and part.data.exists())):
+                if not (
+                    begun or (isinstance(error, ChangedError) and part.data.exists())
+                ):
                     part.clear()
                     raise
-                # The stored part is of an older version of the file, or lost bytes in a crash.
+                # The stored part is of an older version of the file, or lost bytes in a
+                # crash.
                 self._progress.step(f"download again from the start: {error.message}")
                 part.clear()
                 return self._fetch(client, url, name, selection, part, sha256)
 
     def from_packages(
-        self, packages: Packages, selection: Selection, prefix: Callable[[], Generator[bytes]]
+        self,
+        packages: Packages,
+        selection: Selection,
+        prefix: Callable[[], Generator[bytes]],
     ) -> StoredTree:
         """Return the prefix of ROCm's packages, unpacking it if the store does not have it.
 
@@ -148,7 +177,12 @@ class RocmStore:
         self._progress.step(f"unpack {len(packages.sha256)} packages")
         where = " ".join(filter(None, ("ROCm", packages.version, "of packages")))
         return self._unpack(
-            prefix(), "tar", selection, name=f"{where}.tar", where=where, digest=lambda: packages.digest
+            prefix(),
+            "tar",
+            selection,
+            name=f"{where}.tar",
+            where=where,
+            digest=lambda: packages.digest,
         )
 
     def discard(self, tree: StoredTree) -> None:
@@ -166,9 +200,14 @@ class RocmStore:
         except OSError:
             return None
         try:
-            marker, contents = _read_marker(entry), load_contents((entry / "contents.json").read_bytes())
+            marker = _read_marker(entry)
+            contents = load_contents((entry / "contents.json").read_bytes())
             tree = StoredTree(
-                root=entry / "rocm", sha256=marker["sha256"], size=marker["size"], contents=contents, lock=fd
+                root=entry / "rocm",
+                sha256=marker["sha256"],
+                size=marker["size"],
+                contents=contents,
+                lock=fd,
             )
             good = marker["format"] == _FORMAT and self._survived(entry, tree)
         except (OSError, ValueError, KeyError, TypeError):
@@ -207,11 +246,21 @@ class RocmStore:
             return None
 
     def _fetch(
-        self, client: Client, url: str, name: str, selection: Selection, part: PartFile, expected: str
+        self,
+        client: Client,
+        url: str,
+        name: str,
+        selection: Selection,
+        part: PartFile,
+        expected: str,
     ) -> StoredTree:
-        remote, hashed = RemoteFile(client, url), hashlib.sha256()
+        remote = RemoteFile(client, url)
+        hashed = hashlib.sha256()
         remote.version = part.version or remote.version
-        self._progress.step(f"fetch and unpack {name}{f', from byte {part.prefix} on' if part.prefix else ''}")
+        self._progress.step(
+            "fetch and unpack"
+            f" {name}{f', from byte {part.prefix} on' if part.prefix else ''}"
+        )
         try:
             tree = self._unpack(
                 self._arriving(remote, hashed, part),
@@ -236,7 +285,7 @@ class RocmStore:
         return tree
 
     def _arriving(self, remote: RemoteFile, hashed: Hash, part: PartFile) -> Chunks:
-        """Yield the stored part, then the rest of the download, which is also stored if tarballs are kept."""
+        """Yield the stored part, then the rest of the download, stored on request."""
         for data in part.first_bytes():
             hashed.update(data)
             yield data
@@ -260,9 +309,11 @@ class RocmStore:
 
         Args:
             where: URL or path of the tarball, for errors.
-            digest: function that returns the sha256 of the tarball after the last chunk.
+            digest: function that returns the sha256 of the tarball after the last
+                chunk.
             expected: the required sha256, or empty.
-            total: function that returns the bytes of all chunks; None reports no progress.
+            total: function that returns the bytes of all chunks; None reports no
+                progress.
             cancel: function that ends a wait for the next chunk.
         """
         size = 0
@@ -280,41 +331,69 @@ class RocmStore:
             with self._trees.scratch() as work:
                 (work / "rocm").mkdir()
                 try:
-                    contents = extract(counted(), compression, work / "rocm", wanted=selection.wanted, cancel=cancel)
+                    contents = extract(
+                        counted(),
+                        compression,
+                        work / "rocm",
+                        wanted=selection.wanted,
+                        cancel=cancel,
+                    )
                 except ArchiveError as error:
-                    if compression == "tar":  # made from packages; the error names the damaged one
+                    if (
+                        compression == "tar"
+                    ):  # made from packages; the error names the damaged one
                         raise
-                    raise ArchiveError(f"{where}: {error.message}", hint=error.hint) from error
+                    raise ArchiveError(
+                        f"{where}: {error.message}", hint=error.hint
+                    ) from error
                 sha256 = digest()
                 if expected and sha256 != expected:
                     raise WrongDigestError(
                         f"{where} has sha256 {sha256}, not {expected}.",
-                        hint="If the file was replaced on purpose, give the new sha256 or remove it from rocm.lock.",
+                        hint=(
+                            "If the file was replaced on purpose, give the new sha256"
+                            " or remove it from rocm.lock."
+                        ),
                     )
                 entry = self._entry(sha256, selection)
                 link_device_libraries(work / "rocm", contents)
                 (work / "contents.json").write_bytes(dump_contents(contents))
                 (work / "boot").write_text(_text(_BOOT))
-                marker = {"format": _FORMAT, "name": name, "sha256": sha256, "size": size}
+                marker = {
+                    "format": _FORMAT,
+                    "name": name,
+                    "sha256": sha256,
+                    "size": size,
+                }
                 (work / "tree.json").write_text(json.dumps(marker, indent=1))
                 work.chmod(0o755)
                 self._trees.publish(work, entry.name)
         except OSError as error:
-            error.filename = error.filename or str(self.root)  # shows, for example, which disk is full
+            error.filename = error.filename or str(
+                self.root
+            )  # shows, for example, which disk is full
             raise
         tree = self._find(sha256, selection)
         if tree is None:
-            raise InputError(f"{entry} was removed while it was being written.", hint="Run the same command again.")
+            raise InputError(
+                f"{entry} was removed while it was being written.",
+                hint="Run the same command again.",
+            )
         return replace(tree, unpacked=True)
 
     def _entry(self, sha256: str, selection: Selection) -> Path:
         return self._trees.folder(f"{sha256}-{selection.name}")
 
     def _survived(self, entry: Path, tree: StoredTree) -> bool:
-        """Return whether a tree is intact; it is checked after each restart, since a crash may lose bytes."""
+        """Return whether a tree is intact.
+
+        It is checked after each restart, since a crash may lose bytes.
+        """
         if _text(entry / "boot") == _text(_BOOT) != "":
             return True
-        self._progress.step(f"check {entry.name}: the machine restarted after it was written")
+        self._progress.step(
+            f"check {entry.name}: the machine restarted after it was written"
+        )
         if differences(tree.root, tree.contents):
             return False
         (entry / "boot").write_text(_text(_BOOT))

@@ -1,7 +1,10 @@
-"""The manifest of a ROCm tree: dynamic tables and sha256 of its shared libraries, read in little memory.
+"""The manifest of a ROCm tree.
 
-Trees are unpacked tarballs of TheRock, system packages below /opt/rocm, packages of distributions below /usr, and
-site-packages with the `_rocm_sdk_*` packages of the rocm-sdk wheels.
+Dynamic tables and sha256 of its shared libraries, read in little memory.
+
+Trees are unpacked tarballs of TheRock, system packages below /opt/rocm, packages of
+distributions below /usr, and site-packages with the `_rocm_sdk_*` packages of the
+rocm-sdk wheels.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from wheelkit.rocm_manifest import RocmLibrary, RocmManifest
 LIBRARY_FOLDERS = ("lib", "lib64", "lib/*-linux-gnu", "lib/rocm_sysdeps/lib")
 """Patterns of the folders in a prefix with the libraries that programs are linked with."""
 COMPILER_FOLDERS = ("lib/llvm/lib", "llvm/lib")
-"""Folders in a prefix with the compiler's libraries, which count only if another library needs them."""
+"""Folders with the compiler's libraries, which count only if another one needs them."""
 PACKAGES = "_rocm_sdk_*"
 """Pattern of the prefixes in a site-packages folder."""
 VERSION_FILE = ".info/version"
@@ -34,11 +37,12 @@ _READABLE = b"\x7fELF\x02\x01"
 
 
 def link_device_libraries(root: Path, contents: Contents) -> None:
-    """Add the link from amdgcn to lib/llvm/amdgcn to an unpacked tree without it, and record it in its contents.
+    """Add and record the link from amdgcn to lib/llvm/amdgcn in an unpacked tree.
 
-    TheRock's trees have this link since 2026-02-03 (commit 4058a195d). Compilers with `--rocm-path` find the device
-    libraries only there, and the Bazel rules of XLA (toolchain_data in third_party/gpus/rocm/BUILD.tpl, since jax
-    0.10.2) and of rules_ml_toolchain give actions only `amdgcn/**`, also on remote executors.
+    TheRock's trees have this link since 2026-02-03 (commit 4058a195d). Compilers with
+    `--rocm-path` find the device libraries only there, and the Bazel rules of XLA
+    (toolchain_data in third_party/gpus/rocm/BUILD.tpl, since jax 0.10.2) and of
+    rules_ml_toolchain give actions only `amdgcn/**`, also on remote executors.
     """
     link = root / "amdgcn"
     if (root / "lib/llvm/amdgcn/bitcode").is_dir() and not os.path.lexists(link):
@@ -61,7 +65,10 @@ class _Reading:
     problems: list[str] = field(default_factory=list)
 
     def folder(self, folder: Path, *, only: frozenset[str] | None = None) -> None:
-        """Read the libraries of one folder; of several libraries with one soname, the first counts."""
+        """Read the libraries of one folder.
+
+        Of several libraries with one soname, the first counts.
+        """
         for path in sorted(folder.glob("lib*.so*")):
             if only is not None and path.name not in only:
                 continue
@@ -77,10 +84,15 @@ class _Reading:
             if elf.machine == "amdgpu" or soname in self.libraries:
                 continue
             if not (folder / soname).is_file():
-                self.unlinked.append(f"{path.relative_to(self.root)} cannot be loaded: the link {soname} is missing.")
+                self.unlinked.append(
+                    f"{path.relative_to(self.root)} cannot be loaded: the link {soname}"
+                    " is missing."
+                )
                 continue
             where = (folder / soname).relative_to(self.root)
-            self.libraries[soname] = library(elf, soname, where.as_posix(), sha256=file_sha256(real))
+            self.libraries[soname] = library(
+                elf, soname, where.as_posix(), sha256=file_sha256(real)
+            )
 
     def missing(self) -> frozenset[str]:
         """Return the sonames that libraries of the tree need and that were not read yet."""
@@ -89,15 +101,22 @@ class _Reading:
 
 
 def read_tree(
-    root: Path, rocm_version: str = "", *, unknown: str = "", shown: str = "", progress: Progress
+    root: Path,
+    rocm_version: str = "",
+    *,
+    unknown: str = "",
+    shown: str = "",
+    progress: Progress,
 ) -> tuple[RocmManifest, tuple[str, ...]]:
     """Return the manifest of a ROCm.
 
     Args:
         root: a prefix such as /opt/rocm, or a folder with `_rocm_sdk_*` packages.
         rocm_version: version of the ROCm; required if the tree has no version.
-        unknown: text in place of an unknown version; empty refuses a tree without a version.
-        shown: name of the tree in messages, such as the tarball that it was unpacked from; empty for `root`.
+        unknown: text in place of an unknown version; empty refuses a tree without a
+            version.
+        shown: name of the tree in messages, such as the tarball that it was unpacked
+            from; empty for `root`.
 
     Returns:
         The manifest, and remarks about the tree for the user.
@@ -109,7 +128,10 @@ def read_tree(
     root = root.absolute()
     shown = shown or str(root)
     if not root.is_dir():
-        raise InputError(f"{shown} is not a folder.", hint="Give the folder in which ROCm is installed.")
+        raise InputError(
+            f"{shown} is not a folder.",
+            hint="Give the folder in which ROCm is installed.",
+        )
     prefixes = (root, *sorted(path for path in root.glob(PACKAGES) if path.is_dir()))
     version = _version(prefixes, rocm_version, shown, required=not unknown)
     reading = _Reading(root=root)
@@ -124,22 +146,34 @@ def read_tree(
         if len(reading.libraries) == before:
             break
     if reading.problems:
-        raise InputError(f"{shown} has damaged libraries: {'; '.join(reading.problems)}.", hint="Install ROCm again.")
+        raise InputError(
+            f"{shown} has damaged libraries: {'; '.join(reading.problems)}.",
+            hint="Install ROCm again.",
+        )
     if not reading.libraries:
         raise InputError(
             f"{shown} has no shared libraries in {', '.join(LIBRARY_FOLDERS)}.",
-            hint="Give a whole ROCm: a tarball of TheRock, or the folder in which ROCm is installed.",
+            hint=(
+                "Give a whole ROCm: a tarball of TheRock, or the folder in which ROCm"
+                " is installed."
+            ),
         )
     libraries = dict(sorted(reading.libraries.items()))
-    nameless = [] if version else [f"{shown} has no version: {VERSION_FILE} is missing."]
-    return RocmManifest(rocm_version=version or unknown, libraries=libraries), (*nameless, *reading.unlinked)
+    nameless = (
+        [] if version else [f"{shown} has no version: {VERSION_FILE} is missing."]
+    )
+    return RocmManifest(rocm_version=version or unknown, libraries=libraries), (
+        *nameless,
+        *reading.unlinked,
+    )
 
 
 def library(elf: Elf, soname: str, path: str, *, sha256: str = "") -> RocmLibrary:
     """Return a library's row of the manifest.
 
-    Template code of the C++ standard library, which most C++ libraries export, is omitted, because other libraries must
-    not rely on it. Symbols that some linkers define as marks of symbol versions are omitted too.
+    Template code of the C++ standard library, which most C++ libraries export, is
+    omitted, because other libraries must not rely on it. Symbols that some linkers
+    define as marks of symbol versions are omitted too.
     """
     search = elf.rpath if elf.runpath is None else elf.runpath
     return RocmLibrary(
@@ -172,16 +206,26 @@ def _folders(prefixes: tuple[Path, ...], patterns: tuple[str, ...]) -> Iterator[
     seen: set[Path] = set()
     for prefix in prefixes:
         for pattern in patterns:
-            for folder in sorted(path for path in prefix.glob(pattern) if path.is_dir()):
+            for folder in sorted(
+                path for path in prefix.glob(pattern) if path.is_dir()
+            ):
                 if (real := folder.resolve()) not in seen:
                     seen.add(real)
                     yield folder
 
 
-def _version(prefixes: tuple[Path, ...], given: str, shown: str, *, required: bool) -> str:
-    """Return the version of the tree without the package revision: 7.2.0 for 7.2.0-43; empty if unknown."""
+def _version(
+    prefixes: tuple[Path, ...], given: str, shown: str, *, required: bool
+) -> str:
+    """Return the version of the tree without the package revision: 7.2.0 for 7.2.0-43.
+
+    Empty if unknown.
+    """
     files = [path for prefix in prefixes if (path := prefix / VERSION_FILE).is_file()]
-    versions = {path.read_text(encoding="utf-8", errors="replace").strip().partition("-")[0] for path in files} - {""}
+    versions = {
+        path.read_text(encoding="utf-8", errors="replace").strip().partition("-")[0]
+        for path in files
+    } - {""}
     if required and not (versions or given):
         raise RequestError(
             f"{shown} has no version: {VERSION_FILE} is missing.",
@@ -191,7 +235,11 @@ def _version(prefixes: tuple[Path, ...], given: str, shown: str, *, required: bo
     numbers = re.split(r"[^0-9.]", given, maxsplit=1)[0].rstrip(".")
     if len(versions) > 1 or (given and versions and not versions <= {given, numbers}):
         raise RequestError(
-            f"{VERSION_FILE} of {shown} is for ROCm {', '.join(sorted(versions))}{f', not {given}' if given else ''}.",
-            hint="Give a tree with one version of ROCm; omit --rocm-version, or give that version.",
+            f"{VERSION_FILE} of {shown} is for ROCm"
+            f" {', '.join(sorted(versions))}{f', not {given}' if given else ''}.",
+            hint=(
+                "Give a tree with one version of ROCm; omit --rocm-version, or give"
+                " that version."
+            ),
         )
     return given or next(iter(versions), "")

@@ -13,7 +13,13 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 import requests
 import urllib3
 from requests.adapters import HTTPAdapter
-from urllib3.exceptions import HTTPError, InvalidHeader, MaxRetryError, ProtocolError, SSLError
+from urllib3.exceptions import (
+    HTTPError,
+    InvalidHeader,
+    MaxRetryError,
+    ProtocolError,
+    SSLError,
+)
 
 from core.errors import InputError, RequestError
 from core.process import without_credentials
@@ -22,7 +28,10 @@ from core.units import parse_url
 _MAX_REDIRECTS = 5
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 ABSENT = frozenset({403, 404, 410})
-"""Statuses of a missing file; an object store without permission to list answers 403 for missing objects."""
+"""Statuses of a missing file.
+
+An object store without permission to list answers 403 for missing objects.
+"""
 TRANSIENT = (HTTPError, OSError)
 """Errors of reading a body that may not occur in another try."""
 
@@ -34,7 +43,7 @@ Connect = Callable[[], "Client"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
-    """Timeouts and waits in seconds, and the number of consecutive tries that may fail without a new byte."""
+    """Timeouts and waits in seconds, and the limit of tries without a new byte."""
 
     connect: float = 10
     read: float = 30
@@ -50,12 +59,14 @@ class StoppedError(Exception):
 class RetryState(urllib3.Retry):
     """Failed tries of one request.
 
-    Each failure is logged. A cancelled download immediately ends the wait for the next try.
+    Each failure is logged. A cancelled download immediately ends the wait for the next
+    try.
     """
 
     def __init__(self, *, session: Session, reason: str = "", **options: Any) -> None:  # noqa: ANN401 - urllib3's own
         super().__init__(**options)
-        self._session, self._reason = session, reason
+        self._session = session
+        self._reason = reason
 
     def new(self, **changes: Any) -> Self:  # noqa: ANN401 - urllib3's own
         """Return a copy with changes; urllib3 calls this for each try."""
@@ -67,7 +78,9 @@ class RetryState(urllib3.Retry):
         Raises:
             InputError: TLS failed, or no try is left.
         """
-        name, response, error = self._session.name, failure.get("response"), failure.get("error")
+        name = self._session.name
+        response = failure.get("response")
+        error = failure.get("error")
         if isinstance(error, SSLError):
             raise InputError(
                 f"{name}: TLS failed: {without_credentials(str(error))}.",
@@ -84,26 +97,36 @@ class RetryState(urllib3.Retry):
             if response is not None:
                 response.close()  # urllib3 leaves the response open when it raises MaxRetryError
             raise InputError(
-                f"Cannot download {name}: {self._session.policy.tries} tries failed; the last error was: {reason}.",
+                f"Cannot download {name}: {self._session.policy.tries} tries failed;"
+                f" the last error was: {reason}.",
                 hint="Run the same command again to resume.",
             ) from last
         following._reason = reason
         return following
 
     def failed(self, error: Exception) -> Self:
-        """Return the state after a body could not be read, and wait for the next try; raises as `increment` does."""
+        """Return the state after a body could not be read, and wait for the next try.
+
+        Raises as `increment` does.
+        """
         following = self.increment("GET", error=ProtocolError(str(error)))
         following.sleep()
         return following
 
     def sleep(self, response: urllib3.BaseHTTPResponse | None = None) -> None:
-        """Log the failure and wait: twice as long as before or, if longer, as Retry-After requests."""
+        """Log the failure and wait.
+
+        Twice as long as before or, if longer, as Retry-After requests.
+        """
         policy = self._session.policy
         try:
             after = (response is not None and self.get_retry_after(response)) or 0.0
         except InvalidHeader:
             after = 0.0
-        wait = min(max(policy.first_wait * 2 ** (len(self.history) - 1), after), policy.longest_wait)
+        wait = min(
+            max(policy.first_wait * 2 ** (len(self.history) - 1), after),
+            policy.longest_wait,
+        )
         attempt = f"try {len(self.history) + 1} of {policy.tries} in {wait:g} s"
         self._session.notice(f"{self._session.name}: {self._reason}; {attempt}")
         if self._session.stop.wait(wait):
@@ -119,22 +142,37 @@ class Session(requests.Session):
         retries: state of a request that has not failed yet.
     """
 
-    def __init__(self, url: str, client: Client, stop: threading.Event | None = None) -> None:
+    def __init__(
+        self, url: str, client: Client, stop: threading.Event | None = None
+    ) -> None:
         super().__init__()
-        self.name, self.policy, self.notice = without_credentials(url), client.policy, client.notice
+        self.name = without_credentials(url)
+        self.policy = client.policy
+        self.notice = client.notice
         self.stop = stop or threading.Event()
-        self.retries = RetryState(session=self, total=client.policy.tries - 1, status_forcelist=_RETRIED)
+        self.retries = RetryState(
+            session=self, total=client.policy.tries - 1, status_forcelist=_RETRIED
+        )
         self._find_proxy = client.find_proxy
         # The environment is read by the command line only; a .netrc is never used.
         self.trust_env = False
         self.max_redirects = _MAX_REDIRECTS
         trusted = ssl.get_default_verify_paths()
         self.verify = trusted.cafile or trusted.capath or True
-        self.headers.update({"Accept-Encoding": "identity", "User-Agent": "jax-rocm-release"})
+        self.headers.update(
+            {"Accept-Encoding": "identity", "User-Agent": "jax-rocm-release"}
+        )
         for scheme in ("http://", "https://"):
-            self.mount(scheme, HTTPAdapter(max_retries=self.retries, pool_maxsize=client.connections + 1))
+            self.mount(
+                scheme,
+                HTTPAdapter(
+                    max_retries=self.retries, pool_maxsize=client.connections + 1
+                ),
+            )
 
-    def open(self, url: str, headers: Mapping[str, str], accept: Collection[int] = ()) -> requests.Response:
+    def open(
+        self, url: str, headers: Mapping[str, str], accept: Collection[int] = ()
+    ) -> requests.Response:
         """Send a GET request and follow redirects; the caller reads the body.
 
         Raises:
@@ -142,16 +180,29 @@ class Session(requests.Session):
         """
         limits = (self.policy.connect, self.policy.read)
         try:
-            response = self.get(url, headers=headers, stream=True, timeout=limits, proxies=self._proxies(url))
+            response = self.get(
+                url,
+                headers=headers,
+                stream=True,
+                timeout=limits,
+                proxies=self._proxies(url),
+            )
         except requests.TooManyRedirects as error:
-            raise InputError(f"{self.name} redirects too often.", hint="Check the URL.") from error
+            raise InputError(
+                f"{self.name} redirects too often.", hint="Check the URL."
+            ) from error
         except requests.RequestException as error:
             reason = without_credentials(str(error))
-            raise InputError(f"Cannot download {self.name}: {reason}.", hint="Check the URL.") from error
+            raise InputError(
+                f"Cannot download {self.name}: {reason}.", hint="Check the URL."
+            ) from error
         if response.status_code not in (200, 206, *accept):
             status = status_text(response.status_code, response.reason)
             response.close()
-            raise InputError(f"Cannot download {self.name}: the server returned {status}.", hint="Check the URL.")
+            raise InputError(
+                f"Cannot download {self.name}: the server returned {status}.",
+                hint="Check the URL.",
+            )
         return response
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:
@@ -166,10 +217,17 @@ class Session(requests.Session):
         url = canonical(urljoin(resp.url, location))
         if resp.url.startswith("https:") and not url.startswith("https:"):
             target = without_credentials(url)
-            raise InputError(f"{self.name} redirects to {target}, which is not encrypted.", hint="Use an https URL.")
+            raise InputError(
+                f"{self.name} redirects to {target}, which is not encrypted.",
+                hint="Use an https URL.",
+            )
         return url
 
-    def rebuild_proxies(self, prepared_request: requests.PreparedRequest, proxies: Any) -> Any:  # noqa: ANN401, ARG002
+    def rebuild_proxies(
+        self,
+        prepared_request: requests.PreparedRequest,
+        proxies: Any,  # noqa: ANN401, ARG002
+    ) -> Any:  # noqa: ANN401
         """Return the proxies for the URL of a redirect."""
         return self._proxies(str(prepared_request.url))
 
@@ -193,7 +251,8 @@ class Client:
     Args:
         find_proxy: URL -> proxy for this URL, or None.
         connections: number of ranges that are downloaded concurrently.
-        notice: callback for a line about each failed try except the last, called from any thread.
+        notice: callback for a line about each failed try except the last, called from
+            any thread.
     """
 
     def __init__(
@@ -204,11 +263,18 @@ class Client:
         connections: int = 4,
         notice: Notice = lambda _: None,
     ) -> None:
-        self.find_proxy, self.policy = find_proxy, policy or RetryPolicy()
-        self.connections, self.notice = connections, notice
+        self.find_proxy = find_proxy
+        self.policy = policy or RetryPolicy()
+        self.connections = connections
+        self.notice = notice
 
     def fetch(
-        self, url: str, *, headers: Mapping[str, str] | None = None, accept: Collection[int] = (), limit: int
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        accept: Collection[int] = (),
+        limit: int,
     ) -> Answer:
         """Download a small file into memory.
 
@@ -217,7 +283,8 @@ class Client:
             limit: maximum size in bytes.
 
         Raises:
-            InputError: all tries failed, the status is not accepted, or the file is larger than `limit`.
+            InputError: all tries failed, the status is not accepted, or the file is
+                larger than `limit`.
         """
         url = canonical(url)
         with Session(url, self) as session:
@@ -230,14 +297,24 @@ class Client:
                         retries = retries.failed(error)
                         continue
                 if len(body) > limit:
-                    raise InputError(f"{session.name} is larger than {limit} bytes.", hint="Check the URL.")
-                fields = {name.lower(): value for name, value in response.headers.items()}
+                    raise InputError(
+                        f"{session.name} is larger than {limit} bytes.",
+                        hint="Check the URL.",
+                    )
+                fields = {
+                    name.lower(): value for name, value in response.headers.items()
+                }
                 return Answer(status=response.status_code, headers=fields, body=body)
 
     def text(self, url: str, *, limit: int = 32 << 20) -> str | None:
-        """Return a small text file, such as a listing or a checksum; None if it is missing. Raises as `fetch` does."""
+        """Return a small text file, such as a listing or a checksum; None if it is missing.
+
+        Raises as `fetch` does.
+        """
         answer = self.fetch(url, accept=ABSENT, limit=limit)
-        return None if answer.status in ABSENT else answer.body.decode("utf-8", "replace")
+        return (
+            None if answer.status in ABSENT else answer.body.decode("utf-8", "replace")
+        )
 
 
 def status_text(status: int, reason: str | None) -> str:
@@ -246,7 +323,9 @@ def status_text(status: int, reason: str | None) -> str:
 
 
 def canonical(url: str) -> str:
-    """Return the URL to request and record: without fragment, and with %2B for `+` in the path for object stores.
+    """Return the URL to request and record.
+
+    Without fragment, and with %2B for `+` in the path for object stores.
 
     Raises:
         RequestError: the text is not an http or https URL.
@@ -255,18 +334,24 @@ def canonical(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         shown = without_credentials(url)
         raise RequestError(
-            f"{shown!r} is not an http or https URL.", hint="Write it like https://host/path/file.tar.gz."
+            f"{shown!r} is not an http or https URL.",
+            hint="Write it like https://host/path/file.tar.gz.",
         )
-    return urlunsplit(parts._replace(path=parts.path.replace("+", "%2B") or "/", fragment=""))
+    return urlunsplit(
+        parts._replace(path=parts.path.replace("+", "%2B") or "/", fragment="")
+    )
 
 
 def sidecar(url: str) -> str:
-    """Return the URL of the `.sha256` file beside the file of a canonical URL, with the same query."""
+    """Return the URL of the `.sha256` file of a canonical URL, with the same query."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(path=parts.path + ".sha256"))
 
 
 def without_user(url: str) -> str:
-    """Return the URL without user and password, to record it; `without_credentials` is for messages."""
+    """Return the URL without user and password, to record it.
+
+    `without_credentials` is for messages.
+    """
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

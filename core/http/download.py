@@ -1,7 +1,8 @@
 """Downloads in parallel ranges if the server supports ranges, resumed after every failure.
 
-The bytes arrive in order, so that a caller can resume a file on disk after a crash, or unpack an archive during its
-download. Ranges and validators follow RFC 9110 (sections 14 and 8.8).
+The bytes arrive in order, so that a caller can resume a file on disk after a crash, or
+unpack an archive during its download. Ranges and validators follow RFC 9110 (sections
+14 and 8.8).
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class FileVersion:
 
     Attributes:
         size: size in bytes; None if the server does not send the size.
-        etag, modified: validators of the file (ETag, Last-Modified); empty if the server does not send them.
+        etag, modified: validators of the file (ETag, Last-Modified); empty if the
+            server does not send them.
     """
 
     size: int | None
@@ -62,7 +64,11 @@ class FileVersion:
 
     def differs(self, other: FileVersion) -> bool:
         """Return whether a property that is known of both versions differs."""
-        pairs = ((self.size, other.size), (self.etag, other.etag), (self.modified, other.modified))
+        pairs = (
+            (self.size, other.size),
+            (self.etag, other.etag),
+            (self.modified, other.modified),
+        )
         return any(mine and theirs and mine != theirs for mine, theirs in pairs)
 
     def to_json(self, **more: str) -> str:
@@ -74,7 +80,8 @@ def load_version(path: Path) -> tuple[FileVersion | None, str]:
     """Read a file with the text of `FileVersion.to_json`.
 
     Returns:
-        The version, or None if the file is missing or invalid; and the recorded sha256, or empty.
+        The version, or None if the file is missing or invalid; and the recorded sha256,
+        or empty.
     """
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
@@ -92,7 +99,8 @@ class RemoteFile:
     """A file on a server that is read once.
 
     Attributes:
-        version: version in the server's first answer, or the version that a resuming caller has set.
+        version: version in the server's first answer, or the version that a resuming
+            caller has set.
     """
 
     def __init__(self, client: Client, url: str) -> None:
@@ -104,14 +112,17 @@ class RemoteFile:
         self._open: set[urllib3.BaseHTTPResponse] = set()
         self._lock = threading.Lock()
 
-    def chunks(self, start: int, sha256: Hash, part: PartFile | None = None) -> Iterator[memoryview]:
+    def chunks(
+        self, start: int, sha256: Hash, part: PartFile | None = None
+    ) -> Iterator[memoryview]:
         """Return the bytes from `start` on, in order; closing the iterator cancels the download.
 
         Each chunk is valid until the next one is requested.
 
         Args:
             sha256: hash of the bytes before `start`; it is updated with these bytes.
-            part: storage of the received bytes; bytes that it has are not requested again.
+            part: storage of the received bytes; bytes that it has are not requested
+                again.
 
         Raises:
             InputError: the file does not exist, or all tries failed.
@@ -120,13 +131,19 @@ class RemoteFile:
         """
         if start and start == self.version.size:
             return
-        retries, status = self._session.retries, 0
+        retries = self._session.retries
+        status = 0
         with self._session:
             while not status:
                 try:
-                    # A request for one byte shows whether the server supports ranges; if not, it sends the whole file.
+                    # A request for one byte shows whether the server supports ranges;
+                    # if not, it sends the whole file.
                     with self._get(start, start + 1) as response:
-                        for chunk in self._whole(response, start, sha256, part) if response.status == 200 else ():
+                        for chunk in (
+                            self._whole(response, start, sha256, part)
+                            if response.status == 200
+                            else ()
+                        ):
                             start += len(chunk)
                             retries = self._session.retries
                             yield chunk
@@ -134,7 +151,9 @@ class RemoteFile:
                 except TRANSIENT as error:
                     retries = retries.failed(error)
             if status == 416 and self.version.size != start:
-                raise self._changed(f"it has {self.version.size} bytes, but {start} were downloaded")
+                raise self._changed(
+                    f"it has {self.version.size} bytes, but {start} were downloaded"
+                )
             if status == 206:
                 yield from self._ranges(start, sha256, part)
 
@@ -157,7 +176,9 @@ class RemoteFile:
                 with suppress(Exception):  # the response has just ended
                     response.shutdown()
 
-    def _ranges(self, start: int, sha256: Hash, part: PartFile | None) -> Iterator[memoryview]:
+    def _ranges(
+        self, start: int, sha256: Hash, part: PartFile | None
+    ) -> Iterator[memoryview]:
         """Download pieces in parallel, and return them in order.
 
         Buffers are reused, because allocating memory costs as much time as hashing it.
@@ -169,13 +190,22 @@ class RemoteFile:
             longest = part.piece
         free: list[memoryview] = []
         waiting: deque[tuple[Future[None], memoryview, int]] = deque()
-        with ThreadPoolExecutor(self._connections, "fetch") as pool, ThreadPoolExecutor(1, "hash") as hasher:
+        with (
+            ThreadPoolExecutor(self._connections, "fetch") as pool,
+            ThreadPoolExecutor(1, "hash") as hasher,
+        ):
             try:
                 while waiting or start < self.version.size:
                     while len(waiting) < AHEAD and start < self.version.size:
                         size = min(longest - start % longest, self.version.size - start)
                         buffer = free.pop() if free else memoryview(bytearray(longest))
-                        waiting.append((pool.submit(self._piece, start, buffer[:size], part), buffer, size))
+                        waiting.append(
+                            (
+                                pool.submit(self._piece, start, buffer[:size], part),
+                                buffer,
+                                size,
+                            )
+                        )
                         start += size
                     piece, buffer, size = waiting.popleft()
                     piece.result()
@@ -189,8 +219,12 @@ class RemoteFile:
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def _piece(self, start: int, into: memoryview, part: PartFile | None) -> None:
-        """Fill a buffer with the bytes from `start` on; each try resumes where the last one ended."""
-        retries, size = self._session.retries, len(into)
+        """Fill a buffer with the bytes from `start` on.
+
+        Each try resumes where the last one ended.
+        """
+        retries = self._session.retries
+        size = len(into)
         done = part.read(start, into) if part is not None else 0
         while done < size:
             try:
@@ -209,12 +243,20 @@ class RemoteFile:
                 retries = retries.failed(error)
 
     def _whole(
-        self, response: urllib3.BaseHTTPResponse, start: int, sha256: Hash, part: PartFile | None
+        self,
+        response: urllib3.BaseHTTPResponse,
+        start: int,
+        sha256: Hash,
+        part: PartFile | None,
     ) -> Iterator[memoryview]:
-        """Read a response that begins at byte 0; compare the bytes before `start` and return the rest."""
+        """Read a response that begins at byte 0.
+
+        Compare the bytes before `start` and return the rest.
+        """
         if part is not None:
             part.begin(self.version)
-        again, at = hashlib.sha256(), 0
+        again = hashlib.sha256()
+        at = 0
         while data := _read(response, start - at if at < start else _READ, part):
             at += len(data)
             if at > start:
@@ -234,9 +276,12 @@ class RemoteFile:
         """Request the bytes from `start` up to but excluding `end`.
 
         Returns:
-            A response with status 200 and the whole file, 206 and exactly these bytes, or 416 if the file is shorter.
+            A response with status 200 and the whole file, 206 and exactly these bytes,
+            or 416 if the file is shorter.
         """
-        answer = self._session.open(self.url, {"Range": f"bytes={start}-{end - 1}"}, accept=(416,))
+        answer = self._session.open(
+            self.url, {"Range": f"bytes={start}-{end - 1}"}, accept=(416,)
+        )
         response: urllib3.BaseHTTPResponse = answer.raw
         with self._lock:
             self._open.add(response)
@@ -250,7 +295,9 @@ class RemoteFile:
             elif response.status == 206:
                 match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", content_range)
                 if match is None or int(match[1]) != start:
-                    raise ProtocolError(f"the server returned the range {content_range!r}")
+                    raise ProtocolError(
+                        f"the server returned the range {content_range!r}"
+                    )
                 self._note_version(response, int(match[3]))
             else:
                 size = response.headers.get("Content-Length", "")
@@ -267,19 +314,33 @@ class RemoteFile:
             else:
                 response.close()
 
-    def _note_version(self, response: urllib3.BaseHTTPResponse, size: int | None) -> None:
+    def _note_version(
+        self, response: urllib3.BaseHTTPResponse, size: int | None
+    ) -> None:
         headers = response.headers
-        now = FileVersion(size=size, etag=headers.get("ETag", ""), modified=headers.get("Last-Modified", ""))
+        now = FileVersion(
+            size=size,
+            etag=headers.get("ETag", ""),
+            modified=headers.get("Last-Modified", ""),
+        )
         if self.version.differs(now):
             raise self._changed("the server has another version now")
         if self.version.size is None:
             self.version = now
 
     def _changed(self, what: str) -> ChangedError:
-        return ChangedError(f"{self._session.name} changed during the download: {what}.", hint="Fetch it again.")
+        return ChangedError(
+            f"{self._session.name} changed during the download: {what}.",
+            hint="Fetch it again.",
+        )
 
 
-def _read(response: urllib3.BaseHTTPResponse, most: int, part: PartFile | None) -> bytes:
-    """Return bytes of a body; if they are stored, without waiting for more bytes than the connection has."""
+def _read(
+    response: urllib3.BaseHTTPResponse, most: int, part: PartFile | None
+) -> bytes:
+    """Return bytes of a body.
+
+    If they are stored, without waiting for more bytes than the connection has.
+    """
     read = response.read if part is None else response.read1
     return read(min(_READ, most), decode_content=False)

@@ -23,10 +23,12 @@ _LARGEST_PIECE = 64 << 20
 class PartFile:
     """The received bytes of an unfinished download, in a folder that the caller has locked.
 
-    Each received byte is written before the next one is read, so that a killed process loses none. Files:
+    Each received byte is written before the next one is read, so that a killed process
+    loses none. Files:
 
         data          the bytes at their places, with holes
-        received      the size of a piece, then the number of bytes that arrived at the beginning of each piece; all are
+        received      the size of a piece, then the number of bytes that arrived at the
+        beginning of each piece; all are
                       64-bit numbers in the machine's byte order
         version.json  the version of the file on the server
 
@@ -37,12 +39,14 @@ class PartFile:
         begun: whether any byte was received.
         prefix: number of bytes that were received without a hole before them.
 
-    The attributes are of the time when the object was created, or its `with` block ended.
+    The attributes are of the time when the object was created, or its `with` block
+    ended.
     """
 
     def __init__(self, folder: Path) -> None:
         self.data = folder / "data"
-        self._received, self._version = folder / "received", folder / "version.json"
+        self._received = folder / "received"
+        self._version = folder / "version.json"
         self._files: tuple[int, int] | None = None
         self._load()
 
@@ -50,7 +54,10 @@ class PartFile:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._files is not None:
             for fd in self._files:
@@ -71,11 +78,18 @@ class PartFile:
         try:
             self.data.parent.mkdir(parents=True, exist_ok=True)
             write_whole(self._version, version.to_json().encode())
-            if not self._counts:  # nothing was received, or by a version of this program that left no holes
+            # Nothing was received, or by a version of this program that left no holes.
+            if not self._counts:
                 full, rest = divmod(self.prefix, self.piece)
-                write_whole(self._received, array("Q", [self.piece, *[self.piece] * full, rest]).tobytes())
+                write_whole(
+                    self._received,
+                    array("Q", [self.piece, *[self.piece] * full, rest]).tobytes(),
+                )
             flags = os.O_RDWR | os.O_CREAT
-            self._files = os.open(self.data, flags, 0o644), os.open(self._received, flags, 0o644)
+            self._files = (
+                os.open(self.data, flags, 0o644),
+                os.open(self._received, flags, 0o644),
+            )
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -83,7 +97,8 @@ class PartFile:
         """Store received bytes; threads may write to different pieces concurrently.
 
         Args:
-            start: offset of the bytes; all earlier bytes of the same piece were received.
+            start: offset of the bytes; all earlier bytes of the same piece were
+                received.
 
         Raises:
             MachineError: the disk is full, or does not work.
@@ -94,9 +109,13 @@ class PartFile:
             while view:
                 number, offset = divmod(start, self.piece)
                 size = os.pwrite(file, view[: self.piece - offset], start)
-                # After the data, so that a killed process never counts bytes that it did not write.
-                os.pwrite(received, _NUMBER.pack(offset + size), _NUMBER.size * (number + 1))
-                start, view = start + size, view[size:]
+                # After the data, so that a killed process never counts bytes that it
+                # did not write.
+                os.pwrite(
+                    received, _NUMBER.pack(offset + size), _NUMBER.size * (number + 1)
+                )
+                start = start + size
+                view = view[size:]
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -104,7 +123,8 @@ class PartFile:
         """Copy stored bytes of one piece into a buffer.
 
         Args:
-            start: offset of the bytes; it and the end of the buffer are in the same piece.
+            start: offset of the bytes; it and the end of the buffer are in the same
+                piece.
 
         Returns:
             Number of bytes that were received earlier and are in the buffer now.
@@ -138,21 +158,33 @@ class PartFile:
         self.clear()
 
     def _load(self) -> None:
-        self.piece, self._counts, self.prefix = download.PIECE, array("Q"), 0
-        self.version, self.begun = load_version(self._version)[0], False
+        self.piece = download.PIECE
+        self._counts = array("Q")
+        self.prefix = 0
+        self.version = load_version(self._version)[0]
+        self.begun = False
         size = self.data.stat().st_size if self.data.exists() else 0
         if not self._received.exists():
-            self.prefix, self.begun = size, size > 0
+            self.prefix = size
+            self.begun = size > 0
             return
         numbers = self._received.read_bytes()
         counts = array("Q", numbers[: len(numbers) // _NUMBER.size * _NUMBER.size])
         if counts and 0 < counts[0] <= _LARGEST_PIECE:
-            self.piece, self._counts = counts[0], counts[1:]
-            full = next((at for at, count in enumerate(self._counts) if count != self.piece), len(self._counts))
+            self.piece = counts[0]
+            self._counts = counts[1:]
+            full = next(
+                (at for at, count in enumerate(self._counts) if count != self.piece),
+                len(self._counts),
+            )
             rest = self._counts[full] if full < len(self._counts) else 0
-            self.prefix, self.begun = min(size, full * self.piece + rest), any(self._counts)
+            self.prefix, self.begun = (
+                min(size, full * self.piece + rest),
+                any(self._counts),
+            )
 
     def _unwritable(self, error: OSError) -> MachineError:
         return MachineError(
-            f"Cannot write {self.data}: {error.strerror}.", hint="Free space on that disk, or give another --cache-dir."
+            f"Cannot write {self.data}: {error.strerror}.",
+            hint="Free space on that disk, or give another --cache-dir.",
         )

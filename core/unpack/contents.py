@@ -20,7 +20,8 @@ class Item:
     Attributes:
         mode: permission bits.
         crc: CRC-32 of a file's content.
-        link: target of a symbolic link; for a hard link, the first path of the same file.
+        link: target of a symbolic link; for a hard link, the first path of the same
+            file.
         taken: whether the path was unpacked.
     """
 
@@ -38,20 +39,28 @@ Contents = dict[str, Item]
 
 def dump_contents(contents: Contents) -> bytes:
     """Return JSON with a row for each path, sorted, so that equal trees give equal text."""
-    rows = [[p, i.kind, i.mode, i.size, i.crc, i.link, i.taken] for p, i in sorted(contents.items())]
+    rows = [
+        [p, i.kind, i.mode, i.size, i.crc, i.link, i.taken]
+        for p, i in sorted(contents.items())
+    ]
     return json.dumps(rows, separators=(",", ":")).encode()
 
 
 def load_contents(data: bytes) -> Contents:
     """Parse the output of `dump_contents`."""
     return {
-        path: Item(kind=Kind(kind), mode=mode, size=size, crc=crc, link=link, taken=taken)
+        path: Item(
+            kind=Kind(kind), mode=mode, size=size, crc=crc, link=link, taken=taken
+        )
         for path, kind, mode, size, crc, link, taken in json.loads(data)
     }
 
 
 def differences(root: Path, contents: Contents) -> tuple[str, ...]:
-    """Return a line for each path of a tree that differs from the unpacked content; every file is read."""
+    """Return a line for each path of a tree that differs from the unpacked content.
+
+    Every file is read.
+    """
     lines = []
     expected = {path: item for path, item in contents.items() if item.taken}
     for folder, folders, files in os.walk(root):
@@ -72,8 +81,12 @@ def differences(root: Path, contents: Contents) -> tuple[str, ...]:
         elif kind != (stat.S_IFDIR if item.kind is Kind.FOLDER else stat.S_IFREG):
             lines.append(f"{path}: not a {item.kind}")
         elif stat.S_IMODE(status.st_mode) != item.mode:
-            lines.append(f"{path}: mode {stat.S_IMODE(status.st_mode):o}, not {item.mode:o}")
-        elif kind == stat.S_IFREG and (status.st_size != item.size or _crc(root / path) != item.crc):
+            lines.append(
+                f"{path}: mode {stat.S_IMODE(status.st_mode):o}, not {item.mode:o}"
+            )
+        elif kind == stat.S_IFREG and (
+            status.st_size != item.size or _crc(root / path) != item.crc
+        ):
             lines.append(f"{path}: content differs")
     return tuple(sorted(lines))
 

@@ -20,13 +20,26 @@ _PIECES = 8
 _XZ_MEMORY = 256 << 20
 """Memory limit of xz in bytes, four times the need of `xz -9`; a header may request 4 GB."""
 _ZST_WINDOW = 128 << 20
-"""Largest window of a .zst frame in bytes, that of `zstd --ultra -22`; a header may request 2 TB."""
+"""Largest window of a .zst frame in bytes, that of `zstd --ultra -22`.
+
+A header may request 2 TB.
+"""
 _ZST_BLOCK = 128 << 10
 """Largest block of a .zst frame in bytes, packed or plain (RFC 8878, section 3.1.1.2.4)."""
-_ZST_MAGIC, _ZST_SKIPPABLE, _ZST_RLE = 0xFD2FB528, 0x184D2A50, 1
-_BAD_PADDING, _TRUNCATED = "the padding after a stream is damaged", "the last stream is truncated"
+_ZST_MAGIC = 0xFD2FB528
+_ZST_SKIPPABLE = 0x184D2A50
+_ZST_RLE = 1
+_BAD_PADDING = "the padding after a stream is damaged"
+_TRUNCATED = "the last stream is truncated"
 
-FORMATS = {".tar.gz": "gz", ".tgz": "gz", ".tar.xz": "xz", ".txz": "xz", ".tar.zst": "zst", ".tzst": "zst"}
+FORMATS = {
+    ".tar.gz": "gz",
+    ".tgz": "gz",
+    ".tar.xz": "xz",
+    ".txz": "xz",
+    ".tar.zst": "zst",
+    ".tzst": "zst",
+}
 """Supported endings of file names -> compression."""
 
 Chunks = Generator[bytes | memoryview]
@@ -42,7 +55,10 @@ def format_of(name: str) -> str:
     for ending, compression in FORMATS.items():
         if name.endswith(ending):
             return compression
-    raise RequestError(f"{name!r} is not a supported tarball.", hint=f"Use one of {', '.join(FORMATS)}.")
+    raise RequestError(
+        f"{name!r} is not a supported tarball.",
+        hint=f"Use one of {', '.join(FORMATS)}.",
+    )
 
 
 def chunks_of(file: IO[bytes]) -> Generator[bytes]:
@@ -62,7 +78,8 @@ def decompressed(
         cancel: callback that ends a wait of the second thread for the next chunk.
     """
     full: queue.SimpleQueue[bytes | BaseException | None] = queue.SimpleQueue()
-    room, stopped = threading.Semaphore(_PIECES), threading.Event()
+    room = threading.Semaphore(_PIECES)
+    stopped = threading.Event()
 
     def work() -> None:
         try:
@@ -111,7 +128,8 @@ class _ChunkFile(io.RawIOBase):
     """File object over chunks of bytes that is read once."""
 
     def __init__(self, chunks: Chunks) -> None:
-        self._chunks, self._left = chunks, memoryview(b"")
+        self._chunks = chunks
+        self._left = memoryview(b"")
 
     def readable(self) -> bool:
         """Return True."""
@@ -126,23 +144,29 @@ class _ChunkFile(io.RawIOBase):
 
 
 def _xz_streams(chunks: Iterable[bytes | memoryview]) -> Iterator[bytes]:
-    """Decompress concatenated .xz streams; zeros may follow each, in multiples of four (The .xz File Format, 2.2).
+    """Decompress concatenated .xz streams.
+
+    Zeros may follow each, in multiples of four (The .xz File Format, 2.2).
 
     The file object of lzma does not limit the memory.
     """
-    stream: lzma.LZMADecompressor | None = lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY)
+    stream: lzma.LZMADecompressor | None = lzma.LZMADecompressor(
+        lzma.FORMAT_XZ, _XZ_MEMORY
+    )
     zeros = 0
     for chunk in chunks:
         data = bytes(chunk)
         while data:
             if stream is None:
-                before, data = len(data), data.lstrip(b"\0")
+                before = len(data)
+                data = data.lstrip(b"\0")
                 zeros += before - len(data)
                 if not data:
                     break
                 if zeros % 4:
                     raise lzma.LZMAError(_BAD_PADDING)
-                stream, zeros = lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY), 0
+                stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY)
+                zeros = 0
             yield stream.decompress(data, _PIECE)
             while not (stream.eof or stream.needs_input):
                 yield stream.decompress(b"", _PIECE)
@@ -175,16 +199,20 @@ def _zst_frames(file: io.BufferedReader) -> Iterator[bytes]:
 def _zst_frame(start: bytes, file: io.BufferedReader) -> Iterator[bytes]:
     """Decompress one frame, whose first five bytes were read, block by block.
 
-    zstandard does not limit its output, and four bytes may expand to a block; its file object, which does, does not
-    detect a truncated last frame.
+    zstandard does not limit its output, and four bytes may expand to a block; its file
+    object, which does, does not detect a truncated last frame.
     """
     stream = zstandard.ZstdDecompressor(max_window_size=_ZST_WINDOW).decompressobj()
-    stream.decompress(start + _read(file, zstandard.frame_header_size(start) - len(start)))
+    stream.decompress(
+        start + _read(file, zstandard.frame_header_size(start) - len(start))
+    )
     last = 0
     while not last:
         block = _read(file, 3)
         header = int.from_bytes(block, "little")
-        last, kind, size = header & 1, header >> 1 & 3, header >> 3
+        last = header & 1
+        kind = header >> 1 & 3
+        size = header >> 3
         if size > _ZST_BLOCK:
             raise zstandard.ZstdError(f"a block has {size} bytes")
         yield stream.decompress(block + _read(file, 1 if kind == _ZST_RLE else size))
@@ -199,7 +227,13 @@ def _read(file: io.BufferedReader, count: int) -> bytes:
 
 
 def _as_archive_error(error: BaseException, compression: str) -> BaseException:
-    damage: tuple[Any, ...] = (EOFError, lzma.LZMAError, zstandard.ZstdError, isal_zlib.error, igzip.BadGzipFile)
+    damage: tuple[Any, ...] = (
+        EOFError,
+        lzma.LZMAError,
+        zstandard.ZstdError,
+        isal_zlib.error,
+        igzip.BadGzipFile,
+    )
     if not isinstance(error, damage):
         return error
     if "memory" in str(error).lower():
@@ -207,4 +241,6 @@ def _as_archive_error(error: BaseException, compression: str) -> BaseException:
             f"Decompressing the archive ({compression}) needs too much memory: {error}.",
             hint="Pack it with a smaller dictionary.",
         )
-    return ArchiveError(f"The archive is damaged ({compression}): {error}.", hint="Fetch it again.")
+    return ArchiveError(
+        f"The archive is damaged ({compression}): {error}.", hint="Fetch it again."
+    )

@@ -1,7 +1,7 @@
 """Safe extraction of a compressed tar stream to a read-only tree, while the stream arrives.
 
-No file is written through a link, outside of the tree, twice, or beyond the limits. Decompression and writing run in
-parallel.
+No file is written through a link, outside of the tree, twice, or beyond the limits.
+Decompression and writing run in parallel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from core.unpack.decompress import Chunks, decompressed
 from core.unpack.tar import Blocks, Entry, Kind, entries, padding
 
 _LONGEST_END = 1 << 20
-"""Maximum number of bytes after the end mark: tar pads to records of 10 kB, other programs to larger ones."""
+"""Maximum number of bytes after the end mark.
+
+Tar pads to records of 10 kB, other programs to larger ones.
+"""
 _READ_ONLY = 0o555
 _LONGEST_PATH = 4096
 _LONGEST_NAME = 255
@@ -49,21 +52,28 @@ def extract(
     """Unpack a tarball into an empty folder.
 
     Args:
-        chunks: bytes of the tarball; a second thread reads them to the end, and ends before this function returns.
+        chunks: bytes of the tarball; a second thread reads them to the end, and ends
+            before this function returns.
         compression, cancel: as in `decompressed`.
         wanted: returns whether to unpack a path; folders are created as needed.
 
     Raises:
-        ArchiveError: the archive is damaged, unsafe, ambiguous or too large; the folder must be discarded.
+        ArchiveError: the archive is damaged, unsafe, ambiguous or too large; the folder
+            must be discarded.
     """
-    with decompressed(chunks, compression, cancel) as pieces, _Tree(into, limits or Limits()) as tree:
+    with (
+        decompressed(chunks, compression, cancel) as pieces,
+        _Tree(into, limits or Limits()) as tree,
+    ):
         blocks = Blocks(pieces)
         for entry in entries(blocks):
             tree.add(entry, blocks, wanted)
         end = blocks.position
         for piece in blocks.rest():
             if bytes(piece).strip(b"\0") or blocks.position - end > _LONGEST_END:
-                raise ArchiveError("The archive has data after its end.", hint="Do not use it.")
+                raise ArchiveError(
+                    "The archive has data after its end.", hint="Do not use it."
+                )
         tree.finish()
         return tree.contents
 
@@ -73,7 +83,8 @@ class _Tree:
 
     def __init__(self, root: Path, limits: Limits) -> None:
         self.contents: Contents = {}
-        self._root, self._limits = root, limits
+        self._root = root
+        self._limits = limits
         self._fd = -1
         self._made = {""}
         self._size = self._count = 0
@@ -92,7 +103,8 @@ class _Tree:
         self._size += entry.size
         if self._count > self._limits.entries or self._size > self._limits.size:
             raise ArchiveError(
-                f"The archive has more than {self._limits.entries} entries or {self._limits.size} bytes.",
+                f"The archive has more than {self._limits.entries} entries or"
+                f" {self._limits.size} bytes.",
                 hint="Do not use it; it may be designed to fill the disk.",
             )
         if entry.kind is Kind.FOLDER:
@@ -105,7 +117,9 @@ class _Tree:
             raise _twice(path)
         if not wanted(path):
             blocks.skip(entry.size + padding(entry.size))
-            self.contents[path] = Item(kind=entry.kind, size=entry.size, taken=False, link=entry.linkname)
+            self.contents[path] = Item(
+                kind=entry.kind, size=entry.size, taken=False, link=entry.linkname
+            )
             return
         self._folder(path.rpartition("/")[0])
         match entry.kind:
@@ -136,14 +150,23 @@ class _Tree:
             return
         self._folder(path.rpartition("/")[0])
         if path in self.contents and self.contents[path].kind is not Kind.FOLDER:
-            raise ArchiveError(f"The archive has an entry below {path!r}, which is no folder.", hint="Do not use it.")
+            raise ArchiveError(
+                f"The archive has an entry below {path!r}, which is no folder.",
+                hint="Do not use it.",
+            )
         os.mkdir(path, 0o755, dir_fd=self._fd)
         self._made.add(path)
 
     def _file(self, path: str, entry: Entry, blocks: Blocks) -> Item:
         mode = entry.mode & 0o555 | 0o400
-        crc, left = 0, entry.size
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=self._fd)
+        crc = 0
+        left = entry.size
+        fd = os.open(
+            path,
+            os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+            mode,
+            dir_fd=self._fd,
+        )
         try:
             while left:
                 piece = blocks.some(left)
@@ -151,7 +174,9 @@ class _Tree:
                 left -= len(piece)
                 while piece:
                     piece = piece[os.write(fd, piece) :]
-            if stat.S_IMODE(os.fstat(fd).st_mode) != mode:  # the umask removed bits; fstat is faster than fchmod
+            if (
+                stat.S_IMODE(os.fstat(fd).st_mode) != mode
+            ):  # the umask removed bits; fstat is faster than fchmod
                 os.fchmod(fd, mode)
         finally:
             os.close(fd)
@@ -160,7 +185,13 @@ class _Tree:
 
     def _symlink(self, path: str, link: str) -> Item:
         inside = os.path.normpath(f"{path.rpartition('/')[0]}/{link}".lstrip("/"))
-        if not link or link.startswith("/") or "\0" in link or inside == ".." or inside.startswith("../"):
+        if (
+            not link
+            or link.startswith("/")
+            or "\0" in link
+            or inside == ".."
+            or inside.startswith("../")
+        ):
             raise _leaves(path, link)
         os.symlink(link, path, dir_fd=self._fd)
         return Item(kind=Kind.SYMLINK, link=link)
@@ -170,26 +201,54 @@ class _Tree:
         item = self.contents.get(first)
         if item is None or item.kind not in (Kind.FILE, Kind.HARDLINK):
             raise ArchiveError(
-                f"The archive links {path!r} to {link!r}, which is not a file in it.", hint="Do not use it."
+                f"The archive links {path!r} to {link!r}, which is not a file in it.",
+                hint="Do not use it.",
             )
         if not item.taken:
-            raise ArchiveError(f"{path} is a hard link to {first}, which is not unpacked.", hint="Add --rocm-full.")
-        os.link(first, path, src_dir_fd=self._fd, dst_dir_fd=self._fd, follow_symlinks=False)
-        return Item(kind=Kind.HARDLINK, mode=item.mode, size=item.size, crc=item.crc, link=item.link or first)
+            raise ArchiveError(
+                f"{path} is a hard link to {first}, which is not unpacked.",
+                hint="Add --rocm-full.",
+            )
+        os.link(
+            first, path, src_dir_fd=self._fd, dst_dir_fd=self._fd, follow_symlinks=False
+        )
+        return Item(
+            kind=Kind.HARDLINK,
+            mode=item.mode,
+            size=item.size,
+            crc=item.crc,
+            link=item.link or first,
+        )
 
 
 def _safe(name: str) -> str:
     """Return the path below the root, with single `/` and without `.`; empty for the root."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
-    bad = name.startswith("/") or ".." in parts or "\0" in name or len(name) > _LONGEST_PATH or len(parts) > _DEEPEST
-    if bad or (len(os.fsencode(name)) > _LONGEST_NAME and any(len(os.fsencode(p)) > _LONGEST_NAME for p in parts)):
-        raise ArchiveError(f"The archive has an unsafe path: {name[:200]!r}.", hint="Do not use it.")
+    bad = (
+        name.startswith("/")
+        or ".." in parts
+        or "\0" in name
+        or len(name) > _LONGEST_PATH
+        or len(parts) > _DEEPEST
+    )
+    if bad or (
+        len(os.fsencode(name)) > _LONGEST_NAME
+        and any(len(os.fsencode(p)) > _LONGEST_NAME for p in parts)
+    ):
+        raise ArchiveError(
+            f"The archive has an unsafe path: {name[:200]!r}.", hint="Do not use it."
+        )
     return "/".join(parts)
 
 
 def _twice(path: str) -> ArchiveError:
-    return ArchiveError(f"The archive has two entries for {path or '.'!r}.", hint="Do not use it.")
+    return ArchiveError(
+        f"The archive has two entries for {path or '.'!r}.", hint="Do not use it."
+    )
 
 
 def _leaves(path: str, link: str) -> ArchiveError:
-    return ArchiveError(f"The archive links {path!r} to {link!r}, outside the target folder.", hint="Do not use it.")
+    return ArchiveError(
+        f"The archive links {path!r} to {link!r}, outside the target folder.",
+        hint="Do not use it.",
+    )

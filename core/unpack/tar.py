@@ -1,6 +1,7 @@
 """Entries of a tar stream, parsed by `tarfile` in a single pass.
 
-Ambiguous archives, and archives with entries other than files, folders and links, are refused.
+Ambiguous archives, and archives with entries other than files, folders and links, are
+refused.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class Kind(enum.StrEnum):
     HARDLINK = "hardlink"
 
 
-_KINDS = dict.fromkeys((tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE), Kind.FILE) | {
+_KINDS = dict.fromkeys(
+    (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE), Kind.FILE
+) | {
     tarfile.LNKTYPE: Kind.HARDLINK,
     tarfile.SYMTYPE: Kind.SYMLINK,
     tarfile.DIRTYPE: Kind.FOLDER,
@@ -43,7 +46,10 @@ _REFUSED = {
 
 
 class Blocks:
-    """Uncompressed bytes of a tar as pieces that are not copied; `tarfile` uses this class as a forward-only file."""
+    """Uncompressed bytes of a tar as pieces that are not copied.
+
+    `tarfile` uses this class as a forward-only file.
+    """
 
     def __init__(self, source: Iterator[bytes]) -> None:
         self._source = source
@@ -52,15 +58,20 @@ class Blocks:
         self.position = 0
 
     def some(self, most: int) -> memoryview:
-        """Return at least one byte and at most `most` bytes; the view is valid until the next call."""
+        """Return at least one byte and at most `most` bytes.
+
+        The view is valid until the next call.
+        """
         while not self._piece:
             try:
                 self._piece = memoryview(next(self._source))
             except StopIteration:
                 raise ArchiveError(
-                    f"The archive is truncated at byte {self.position}.", hint="Fetch it again."
+                    f"The archive is truncated at byte {self.position}.",
+                    hint="Fetch it again.",
                 ) from None
-        taken, self._piece = self._piece[:most], self._piece[most:]
+        taken = self._piece[:most]
+        self._piece = self._piece[most:]
         self.position += len(taken)
         return taken
 
@@ -86,7 +97,10 @@ class Blocks:
         """Return exactly `count` bytes of a header."""
         self._header += count
         if self._header > _LARGEST_HEADER:
-            raise ArchiveError(f"The archive has a header of {count} bytes, which is too long.", hint="Do not use it.")
+            raise ArchiveError(
+                f"The archive has a header of {count} bytes, which is too long.",
+                hint="Do not use it.",
+            )
         data = bytearray()
         while len(data) < count:
             data += self.some(count - len(data))
@@ -98,7 +112,9 @@ class Blocks:
 
     def seek(self, position: int, _whence: int = io.SEEK_SET) -> int:
         """Skip bytes up to a position."""
-        assert position >= self.position, "`tarfile` seeks forward only, since sizes are not negative"
+        assert position >= self.position, (
+            "`tarfile` seeks forward only, since sizes are not negative"
+        )
         self.skip(position - self.position)
         return position
 
@@ -127,7 +143,10 @@ class Entry(tarfile.TarInfo):
         except _END:
             raise
         except (_HEADER_ERROR, ValueError) as error:
-            raise ArchiveError(f"The archive is damaged: no header at byte {at}.", hint="Fetch it again.") from error
+            raise ArchiveError(
+                f"The archive is damaged: no header at byte {at}.",
+                hint="Fetch it again.",
+            ) from error
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
@@ -137,7 +156,7 @@ class Entry(tarfile.TarInfo):
 
     @classmethod
     def _frombuf(cls, buf: bytes, encoding: str, errors: str, **options: bool) -> Self:
-        """Parse a header like `frombuf`, which `tarfile` no longer calls since its security updates of 2025."""
+        """Parse a header like `frombuf`, which `tarfile` has not called since 2025."""
         _check_numbers(buf)
         entry: Self = super()._frombuf(buf, encoding, errors, **options)  # type: ignore[misc] # newer than typeshed
         return entry
@@ -156,25 +175,36 @@ _END: type[Exception] = tarfile.EOFHeaderError  # type: ignore[attr-defined]
 
 
 def entries(blocks: Blocks) -> Iterator[Entry]:
-    """Return every entry up to the end mark; the caller may read an entry's content before it requests the next.
+    """Return every entry up to the end mark.
+
+    The caller may read an entry's content before it requests the next.
 
     Raises:
-        ArchiveError: the archive is damaged, has no end mark, or contains more than files, folders and links.
+        ArchiveError: the archive is damaged, has no end mark, or contains more than
+            files, folders and links.
     """
     blocks.begin_header()
     archive = tarfile.TarFile(
-        fileobj=cast("IO[bytes]", blocks), tarinfo=Entry, encoding="utf-8", errors="surrogateescape"
+        fileobj=cast("IO[bytes]", blocks),
+        tarinfo=Entry,
+        encoding="utf-8",
+        errors="surrogateescape",
     )
     while (entry := cast("Entry | None", archive.next())) is not None:
         archive.members.clear()  # type: ignore[attr-defined] # `tarfile` would keep all
         if given := archive.pax_headers.keys() & {"path", "linkpath", "size"}:
             words = " and ".join(sorted(given))
             raise ArchiveError(
-                f"The archive has a global header that sets one {words} for all entries.", hint="Do not use it."
+                f"The archive has a global header that sets one {words} for all"
+                " entries.",
+                hint="Do not use it.",
             )
         extra = entry.pax_headers
         # Names as in the header: `tarfile` removes trailing slashes.
-        entry.name, entry.linkname = extra.get("path", entry.name), extra.get("linkpath", entry.linkname)
+        entry.name, entry.linkname = (
+            extra.get("path", entry.name),
+            extra.get("linkpath", entry.linkname),
+        )
         _check(entry, extra.get("size", "0"))
         if entry.kind is not Kind.FILE:
             entry.size = 0
@@ -183,15 +213,27 @@ def entries(blocks: Blocks) -> Iterator[Entry]:
 
 
 def _check(entry: Entry, pax_size: str) -> None:
-    if entry.issparse() or any(key.startswith("GNU.sparse.") for key in entry.pax_headers):
-        raise ArchiveError(f"The archive has a sparse file: {entry.name!r}.", hint="Pack it without --sparse.")
+    if entry.issparse() or any(
+        key.startswith("GNU.sparse.") for key in entry.pax_headers
+    ):
+        raise ArchiveError(
+            f"The archive has a sparse file: {entry.name!r}.",
+            hint="Pack it without --sparse.",
+        )
     if entry.type not in _KINDS:
         what = _REFUSED.get(entry.type, f"an entry of the unknown type {entry.type!r}")
-        raise ArchiveError(f"The archive has {what}: {entry.name!r}.", hint="Do not use it.")
-    if entry.size < 0 or not (pax_size.isascii() and pax_size.isdecimal() and len(pax_size) <= 20):
+        raise ArchiveError(
+            f"The archive has {what}: {entry.name!r}.", hint="Do not use it."
+        )
+    if entry.size < 0 or not (
+        pax_size.isascii() and pax_size.isdecimal() and len(pax_size) <= 20
+    ):
         raise _no_number(pax_size)
     if entry.kind is Kind.FILE and entry.name.endswith("/"):
-        raise ArchiveError(f"The archive has a file with the name of a folder: {entry.name!r}.", hint="Do not use it.")
+        raise ArchiveError(
+            f"The archive has a file with the name of a folder: {entry.name!r}.",
+            hint="Do not use it.",
+        )
 
 
 def padding(size: int) -> int:
@@ -200,4 +242,6 @@ def padding(size: int) -> int:
 
 
 def _no_number(field: object) -> ArchiveError:
-    return ArchiveError(f"The archive is damaged: {field!r} is not a number.", hint="Fetch it again.")
+    return ArchiveError(
+        f"The archive is damaged: {field!r} is not a number.", hint="Fetch it again."
+    )

@@ -1,8 +1,8 @@
 """Driver of AITER's generator of CK attention that restricts the instances to a regular expression.
 
-Called as `ck_mha.py GENERATOR INSTANCES ARGUMENT...`. The generator filters instance names with fnmatch, which cannot
-combine conditions, so every fnmatch also requires a match of INSTANCES. The generated dispatcher then contains only the
-matching instances.
+Called as `ck_mha.py GENERATOR INSTANCES ARGUMENT...`. The generator filters instance
+names with fnmatch, which cannot combine conditions, so every fnmatch also requires a
+match of INSTANCES. The generated dispatcher then contains only the matching instances.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pathlib import Path
 
 def main(generator: str, instances: str, *arguments: str) -> None:
     """Run the generator with these arguments as a main program."""
-    matches, regex = fnmatch.fnmatch, re.compile(instances)
+    matches = fnmatch.fnmatch
+    regex = re.compile(instances)
 
     def both(name: str, pattern: str) -> bool:
         return bool(regex.search(name)) and matches(name, pattern)

@@ -1,7 +1,8 @@
-"""Driver of AITER's generator of CK RMSNorm that restricts the instances and rewrites the dispatcher.
+"""Driver of AITER's generator of CK RMSNorm that restricts the instances.
 
-Called as `ck_rms_norm.py GENERATOR FOLDER KEEP INSTANCES`. The original dispatcher refers to all 1,360 instances, so
-all of them would have to be compiled; the new dispatcher refers to the kept instances only.
+Called as `ck_rms_norm.py GENERATOR FOLDER KEEP INSTANCES`. The original dispatcher
+refers to all 1,360 instances, so all of them would have to be compiled; the new
+dispatcher refers to the kept instances only.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ def main(generator: str, folder: str, keep: str, instances: str) -> None:
 
     Args:
         keep: regular expression that matches whole file names.
-        instances: regular expression; the files of instances whose name contains no match are removed.
+        instances: regular expression; the files of instances whose name contains no
+            match are removed.
     """
     spec = importlib.util.spec_from_file_location("rmsnorm_generator", generator)
     assert spec is not None
@@ -28,7 +30,9 @@ def main(generator: str, folder: str, keep: str, instances: str) -> None:
 
     class Kept(module.rmsnorm_fwd_codegen):  # type: ignore[misc]
         def get_blobs(self) -> list[Any]:
-            blobs = [blob for blob in super().get_blobs() if re.search(instances, blob.name)]
+            blobs = [
+                blob for blob in super().get_blobs() if re.search(instances, blob.name)
+            ]
             return [blob for blob in blobs if re.fullmatch(keep, f"{blob.name}.cpp")]
 
     whole = module.rmsnorm_fwd_codegen(folder, None)

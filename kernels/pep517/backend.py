@@ -1,12 +1,15 @@
-"""PEP 517 backend of jax_aiter: setuptools, and the compilation of the kernels while a wheel is built.
+"""PEP 517 backend of jax_aiter.
 
-Settings, such as `pip wheel ./kernels -C targets=gfx942` or `python -m build kernels -C targets=gfx942`:
+Setuptools, and the compilation of the kernels while a wheel is built.
 
-    targets        gfx targets or families, separated by commas; the default targets if missing
-    modules        kernel modules, separated by commas; all modules if missing
-    allow-partial  true accepts a wheel without all modules
-    cache-dir      cache of downloads and compiled kernels; the user's cache if missing
-    files          folder with the kernels of `ci_build kernels build`, which is packed without compilation
+Settings, such as `pip wheel ./kernels -C targets=gfx942` or `python -m build kernels -C
+targets=gfx942`:
+
+    targets        gfx targets or families, separated by commas; the default targets if
+    missing modules        kernel modules, separated by commas; all modules if missing
+    allow-partial  true accepts a wheel without all modules cache-dir      cache of
+    downloads and compiled kernels; the user's cache if missing files          folder
+    with the kernels of `ci_build kernels build`, which is packed without compilation
     version        version of the wheel with these kernels
 
 Everything is built in a temporary folder, so the project's folder does not change.
@@ -37,44 +40,67 @@ sys.path.append(str(PROGRAM))
 from core.errors import RequestError  # noqa: E402 - the packages are found only now
 
 SETTINGS = ("targets", "modules", "allow-partial", "cache-dir", "files", "version")
-_PACKAGED = ("core", "kernels", "wheelkit", "build/requirements-kernels.lock", "LICENSE")
+_PACKAGED = (
+    "core",
+    "kernels",
+    "wheelkit",
+    "build/requirements-kernels.lock",
+    "LICENSE",
+)
 _PACKAGE = "jax_aiter"
 _NOT_RUN = shutil.ignore_patterns("__pycache__", "tests")
 
 
 @dataclass(frozen=True)
 class _Build:
-    # Settings of the hook that runs, its temporary folder, and whether it writes a source archive.
+    # Settings of the hook that runs, its temporary folder, and whether it writes a
+    # source archive.
     settings: Mapping[str, str]
     folder: Path
     archive: bool
 
     def version(self) -> str:
         """Return the version of the wheel; that of a source archive does not depend on targets."""
-        from core.targets import requested  # Imported here: `files` and `version` need neither.
+        from core.targets import (
+            requested,
+        )  # Imported here: `files` and `version` need neither.
         from kernels.recipe import own_version, version_for
 
         if self.archive:
             return own_version()
-        return self.settings.get("version") or version_for(requested(self.settings.get("targets", "default")))
+        return self.settings.get("version") or version_for(
+            requested(self.settings.get("targets", "default"))
+        )
 
     def kernels(self) -> Path:
         """Return a folder with the kernels and their manifest, compiled if necessary."""
         if "files" in self.settings:
             return Path(self.settings["files"])
-        from core.model import KernelRequest  # Imported here: only wheels need the kernels.
+        from core.model import (
+            KernelRequest,
+        )  # Imported here: only wheels need the kernels.
         from core.process import HostRunner
         from core.report import Reporter
         from core.targets import requested
         from kernels.packing import compile_files
 
-        cache = Path(self.settings.get("cache-dir") or platformdirs.user_cache_path("jax-rocm-release")).absolute()
+        cache = Path(
+            self.settings.get("cache-dir")
+            or platformdirs.user_cache_path("jax-rocm-release")
+        ).absolute()
         modules = tuple(filter(None, self.settings.get("modules", "").split(",")))
-        request = KernelRequest(modules=modules, allow_partial=self.settings.get("allow-partial") == "true")
+        request = KernelRequest(
+            modules=modules, allow_partial=self.settings.get("allow-partial") == "true"
+        )
         compile_files(
-            request, requested(self.settings.get("targets", "default")), self.version(), self.folder / "kernels",
-            cache=cache, runner=HostRunner(os.environ), progress=Reporter(terminal=False),
-        )  # fmt: skip
+            request,
+            requested(self.settings.get("targets", "default")),
+            self.version(),
+            self.folder / "kernels",
+            cache=cache,
+            runner=HostRunner(os.environ),
+            progress=Reporter(terminal=False),
+        )
         return self.folder / "kernels"
 
 
@@ -96,7 +122,10 @@ class _BuildPy(build_py):
         super().run()
         package = Path(self.build_lib, _PACKAGE)
         shutil.copytree(_running[-1].kernels() / _PACKAGE, package, dirs_exist_ok=True)
-        stamp = f'"""The version of this wheel."""\n\n__version__ = "{self.distribution.get_version()}"\n'
+        stamp = (
+            '"""The version of this wheel."""\n\n__version__ ='
+            f' "{self.distribution.get_version()}"\n'
+        )
         (package / "version.py").write_text(stamp, encoding="utf-8")
         for path in (path for path in package.rglob("*") if path.is_file()):
             # Equal for every umask of the checkout.
@@ -104,7 +133,7 @@ class _BuildPy(build_py):
 
 
 class _BdistWheel(bdist_wheel):
-    """Names the platform of the kernels, which is that of the compiler's target, not of this machine."""
+    """Names the platform of the kernels, which is that of the compiler's target."""
 
     def get_tag(self) -> tuple[str, str, str]:
         return "py3", "none", "manylinux_2_28_x86_64"
@@ -115,7 +144,12 @@ class _Sdist(sdist):
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
         super().make_release_tree(base_dir, files)
-        shutil.copytree(PROJECT / "pep517", Path(base_dir, "pep517"), ignore=_NOT_RUN, dirs_exist_ok=True)
+        shutil.copytree(
+            PROJECT / "pep517",
+            Path(base_dir, "pep517"),
+            ignore=_NOT_RUN,
+            dirs_exist_ok=True,
+        )
         for name in _PACKAGED:
             place = Path(base_dir, "program", name)
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -141,19 +175,29 @@ def arguments() -> dict[str, Any]:
 
 
 @contextmanager
-def _hook(settings: Mapping[str, Any] | None, *, archive: bool = False) -> Iterator[None]:
+def _hook(
+    settings: Mapping[str, Any] | None, *, archive: bool = False
+) -> Iterator[None]:
     # pip passes a setting that is given several times as a list.
-    texts = {name: [value] if isinstance(value, str) else value for name, value in (settings or {}).items()}
+    texts = {
+        name: [value] if isinstance(value, str) else value
+        for name, value in (settings or {}).items()
+    }
     given = {name: ",".join(values) for name, values in texts.items()}
     if unknown := sorted(set(given) - set(SETTINGS)):
         raise RequestError(
-            f"jax_aiter has no setting {', '.join(unknown)}.", hint=f"Valid settings: {', '.join(SETTINGS)}."
+            f"jax_aiter has no setting {', '.join(unknown)}.",
+            hint=f"Valid settings: {', '.join(SETTINGS)}.",
         )
     if ("files" in given) != ("version" in given):
-        raise RequestError("The settings files and version need each other.", hint="Give both, or neither.")
+        raise RequestError(
+            "The settings files and version need each other.",
+            hint="Give both, or neither.",
+        )
     if given.get("allow-partial", "true") not in ("true", "false"):
         raise RequestError(
-            f"The setting allow-partial is invalid: {given['allow-partial']!r}.", hint="Write true or false."
+            f"The setting allow-partial is invalid: {given['allow-partial']!r}.",
+            hint="Write true or false.",
         )
     umask = os.umask(0o022)
     try:
@@ -165,20 +209,26 @@ def _hook(settings: Mapping[str, Any] | None, *, archive: bool = False) -> Itera
         del _running[:]
 
 
-def get_requires_for_build_wheel(config_settings: Mapping[str, Any] | None = None) -> list[str]:
+def get_requires_for_build_wheel(
+    config_settings: Mapping[str, Any] | None = None,
+) -> list[str]:
     """Return no further requirements, after a check of the settings."""
     with _hook(config_settings):
         return []
 
 
-def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: Mapping[str, Any] | None = None) -> str:
+def prepare_metadata_for_build_wheel(
+    metadata_directory: str, config_settings: Mapping[str, Any] | None = None
+) -> str:
     """Write the metadata of the wheel, without compilation."""
     with _hook(config_settings):
         return build_meta.prepare_metadata_for_build_wheel(metadata_directory)
 
 
 def build_wheel(
-    wheel_directory: str, config_settings: Mapping[str, Any] | None = None, metadata_directory: str | None = None
+    wheel_directory: str,
+    config_settings: Mapping[str, Any] | None = None,
+    metadata_directory: str | None = None,
 ) -> str:
     """Compile the kernels and write the wheel.
 
@@ -186,19 +236,27 @@ def build_wheel(
         CiBuildError: settings are invalid, or the kernels cannot be built.
     """
     with _hook(config_settings):
-        return build_meta.build_wheel(wheel_directory, metadata_directory=metadata_directory)
+        return build_meta.build_wheel(
+            wheel_directory, metadata_directory=metadata_directory
+        )
 
 
-def get_requires_for_build_sdist(config_settings: Mapping[str, Any] | None = None) -> list[str]:
+def get_requires_for_build_sdist(
+    config_settings: Mapping[str, Any] | None = None,
+) -> list[str]:
     """Return no further requirements, after a check of the settings."""
     with _hook(config_settings):
         return []
 
 
-def build_sdist(sdist_directory: str, config_settings: Mapping[str, Any] | None = None) -> str:
+def build_sdist(
+    sdist_directory: str, config_settings: Mapping[str, Any] | None = None
+) -> str:
     """Write a source archive that builds without the checkout."""
     with _hook(config_settings, archive=True):
         # setuptools writes into the project's folder.
-        copy = shutil.copytree(PROJECT, _running[-1].folder / "project", ignore=_NOT_RUN)
+        copy = shutil.copytree(
+            PROJECT, _running[-1].folder / "project", ignore=_NOT_RUN
+        )
         with chdir(copy):
             return build_meta.build_sdist(sdist_directory)

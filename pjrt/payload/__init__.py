@@ -1,7 +1,8 @@
 """AMD GPUs for JAX: jax finds this package in the `jax_plugins` namespace and calls `initialize()`.
 
-The package is named after the ROCm major that it was built for (`xla_rocm7`) and works only with the plugin for the
-same major (`jax_rocm7_plugin`). Importing the package needs neither jax nor ROCm.
+The package is named after the ROCm major that it was built for (`xla_rocm7`) and works
+only with the plugin for the same major (`jax_rocm7_plugin`). Importing the package
+needs neither jax nor ROCm.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ def reasons(*, need_gpu: bool = True) -> tuple[str, ...]:
     """Return the reasons why ROCm cannot be used, each with its remedy; empty if none is known.
 
     Args:
-        need_gpu: whether a missing GPU is a reason; ahead-of-time compilation needs none.
+        need_gpu: whether a missing GPU is a reason; ahead-of-time compilation needs
+            none.
     """
     return _diagnose.reasons(need_gpu=need_gpu)
 
@@ -28,10 +30,11 @@ def reasons(*, need_gpu: bool = True) -> tuple[str, ...]:
 def initialize() -> None:
     """Register the ROCm backend with jax, or report once why it cannot be used.
 
-    If ROCm cannot be used, one warning is logged and jax continues with its other platforms. If the user asked for rocm
-    or gpu (JAX_PLATFORMS), a request for devices raises an error with the same text. If the user asked only for other
-    platforms, such as cpu, nothing is logged. This function does not raise, because jax would log the traceback and
-    hide the reason.
+    If ROCm cannot be used, one warning is logged and jax continues with its other
+    platforms. If the user asked for rocm or gpu (JAX_PLATFORMS), a request for devices
+    raises an error with the same text. If the user asked only for other platforms, such
+    as cpu, nothing is logged. This function does not raise, because jax would log the
+    traceback and hide the reason.
     """
     from . import _register
 
@@ -39,7 +42,10 @@ def initialize() -> None:
     needs_gpu = not platforms or bool(platforms & {"rocm", "gpu"})
     own = _majors.own_major(__name__)
     if _majors.acting_major(own, need_gpu=needs_gpu) != own or _register.is_taken():
-        logger.info("%s does not register the rocm platform; another package handles it.", __name__)
+        logger.info(
+            "%s does not register the rocm platform; another package handles it.",
+            __name__,
+        )
         return
     problems = _diagnose.reasons(need_gpu=needs_gpu) or _register.start(own)
     if not problems:
@@ -49,4 +55,6 @@ def initialize() -> None:
     text = _diagnose.sentence(problems)
     _register.refuse(text)
     if not platforms:
-        logger.warning("%s JAX goes on without it; JAX_PLATFORMS=cpu silences this message.", text)
+        logger.warning(
+            "%s JAX goes on without it; JAX_PLATFORMS=cpu silences this message.", text
+        )

@@ -1,4 +1,7 @@
-"""Reasons why ROCm cannot be used, each with its remedy; this module neither imports jax nor starts HIP."""
+"""Reasons why ROCm cannot be used, each with its remedy.
+
+This module neither imports jax nor starts HIP.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ SMALL_SHM_MIB = 64
 def reasons(*, need_gpu: bool = True) -> tuple[str, ...]:
     """Return the reasons why ROCm cannot be used, each with its remedy.
 
-    Besides a missing GPU, only packages that do not fit are reported: they matter wherever the environment is copied.
+    Besides a missing GPU, only packages that do not fit are reported: they matter
+    wherever the environment is copied.
     """
     gpus, nothing = _find_gpus() if need_gpu else ((), "")
     packages = (_own_file(), _jaxlib(), _plugin())
@@ -32,7 +36,10 @@ def reasons(*, need_gpu: bool = True) -> tuple[str, ...]:
 
 def sentence(found: Iterable[str]) -> str:
     """Return the common text of the warning and of the error."""
-    return f"{_distribution('pjrt')} {build_info.VERSION} cannot use ROCm: {' Also: '.join(found)}"
+    return (
+        f"{_distribution('pjrt')} {build_info.VERSION} cannot use ROCm:"
+        f" {' Also: '.join(found)}"
+    )
 
 
 def advice() -> tuple[str, ...]:
@@ -41,23 +48,30 @@ def advice() -> tuple[str, ...]:
     remarks = []
     if len(gpus) > 1 and (size := _gpus.shm_mib()) <= SMALL_SHM_MIB:
         remarks.append(
-            f"There are {len(gpus)} GPUs, but {_gpus.SHM} has only {size:.0f} MiB, which may be too small for RCCL; "
-            "a container needs --shm-size=64g."
+            f"There are {len(gpus)} GPUs, but {_gpus.SHM} has only {size:.0f} MiB,"
+            " which may be too small for RCCL; a container needs --shm-size=64g."
         )
     poor = sorted({gpu.name for gpu in gpus if not _can_use(gpu)})
     if poor:
-        remarks.append(f"GPU {', '.join(poor)} cannot run this wheel; hide such GPUs with HIP_VISIBLE_DEVICES.")
+        remarks.append(
+            f"GPU {', '.join(poor)} cannot run this wheel; hide such GPUs with"
+            " HIP_VISIBLE_DEVICES."
+        )
     lame = _lame_modules()
     if lame:
         remarks.append(
-            f"Parts of jax, such as jax.numpy.linalg, will not work on the GPU: {lame} {_where_to_get_rocm()}"
+            f"Parts of jax, such as jax.numpy.linalg, will not work on the GPU: {lame}"
+            f" {_where_to_get_rocm()}"
         )
     return tuple(remarks)
 
 
 def _lame_modules() -> str:
     # jaxlib silently skips a module that cannot be imported.
-    lacking = _rocm.missing(importlib.import_module(f"{_plugin_name()}.build_info").needed(), _rocm.layouts())
+    lacking = _rocm.missing(
+        importlib.import_module(f"{_plugin_name()}.build_info").needed(),
+        _rocm.layouts(),
+    )
     if lacking:
         return f"{_be(lacking)} missing."
     for name in EARLY:
@@ -71,20 +85,35 @@ def _lame_modules() -> str:
 def _find_gpus() -> tuple[tuple[_gpus.Gpu, ...], str]:
     there = _gpus.installed()
     if not there:
-        return (), (
-            f"no AMD GPU was found (looked at {_gpus.NODES} and {_gpus.DXG}). Load the amdgpu driver; "
-            "a container needs --device=/dev/kfd --device=/dev/dri."
+        return (
+            (),
+            (
+                f"no AMD GPU was found (looked at {_gpus.NODES} and {_gpus.DXG}). Load"
+                " the amdgpu driver; a container needs --device=/dev/kfd"
+                " --device=/dev/dri."
+            ),
         )
     names = ", ".join(sorted({gpu.name or "an AMD GPU" for gpu in there}))
     if there != (_gpus.Gpu(),) and not _gpus.may_open():
-        return (), (
-            f"{names} was found, but {_gpus.KFD} {'may not be opened' if _gpus.KFD.exists() else 'does not exist'}. "
-            "Join the groups render and video (sudo usermod -aG render,video $USER, then log in again); "
-            "a container needs --device=/dev/kfd --device=/dev/dri."
+        return (
+            (),
+            (
+                f"{names} was found, but {_gpus.KFD}"
+                f" {'may not be opened' if _gpus.KFD.exists() else 'does not exist'}."
+                " Join the groups render and video (sudo usermod -aG render,video"
+                " $USER, then log in again); a container needs --device=/dev/kfd"
+                " --device=/dev/dri."
+            ),
         )
     gpus, mask = _gpus.visible(there)
     if not gpus:
-        return (), f"{names} was found, but is hidden by {mask}. Unset {mask.partition('=')[0]}."
+        return (
+            (),
+            (
+                f"{names} was found, but is hidden by {mask}. Unset"
+                f" {mask.partition('=')[0]}."
+            ),
+        )
     return gpus, ""
 
 
@@ -99,7 +128,10 @@ def _jaxlib() -> str:
         return f"jaxlib cannot be imported ({error}). {_reinstall()}"
     if _versions.accepts(build_info.REQUIRES_JAXLIB, version):
         return ""
-    return f"it requires jaxlib {build_info.REQUIRES_JAXLIB}, but jaxlib {version} is installed. {_reinstall()}"
+    return (
+        f"it requires jaxlib {build_info.REQUIRES_JAXLIB}, but jaxlib {version} is"
+        f" installed. {_reinstall()}"
+    )
 
 
 def _plugin() -> str:
@@ -109,10 +141,16 @@ def _plugin() -> str:
     try:
         version: str = importlib.import_module(f"{name}.version").__version__
     except ImportError as error:
-        return f"{_distribution('plugin')} cannot be imported ({error}). {_reinstall('plugin')}"
+        return (
+            f"{_distribution('plugin')} cannot be imported ({error})."
+            f" {_reinstall('plugin')}"
+        )
     if version == build_info.VERSION:
         return ""
-    return f"{_distribution('plugin')} {version} is installed, but the versions must be equal. {_reinstall()}"
+    return (
+        f"{_distribution('plugin')} {version} is installed, but the versions must be"
+        f" equal. {_reinstall()}"
+    )
 
 
 def _targets(gpus: Sequence[_gpus.Gpu]) -> str:
@@ -121,10 +159,15 @@ def _targets(gpus: Sequence[_gpus.Gpu]) -> str:
     names = sorted({gpu.name for gpu in gpus})
     if not any(_xla_accepts(gpu) for gpu in gpus):
         accepted = ", ".join(build_info.XLA_TARGETS)
-        return f"XLA of jax {build_info.JAX_VERSION} does not accept GPU {', '.join(names)}. It accepts {accepted}."
+        return (
+            f"XLA of jax {build_info.JAX_VERSION} does not accept GPU"
+            f" {', '.join(names)}. It accepts {accepted}."
+        )
     return (
-        f"GPU {', '.join(names)} is not among this wheel's targets ({', '.join(build_info.TARGETS)}). Install a wheel "
-        f"set for this GPU, or build one: python3 build/ci_build release --local --targets={','.join(names)}."
+        f"GPU {', '.join(names)} is not among this wheel's targets"
+        f" ({', '.join(build_info.TARGETS)}). Install a wheel set for this GPU, or"
+        " build one: python3 build/ci_build release --local"
+        f" --targets={','.join(names)}."
     )
 
 
@@ -145,12 +188,18 @@ def _libraries() -> str:
         return ""
     others = [str(path) for name in lacking for path in _rocm.relatives(name, where)]
     others_found = f" Another ROCm release has {', '.join(others)}." if others else ""
-    return f"{_be(lacking)} missing; searched: {_places(where)}.{others_found} {_where_to_get_rocm()}"
+    return (
+        f"{_be(lacking)} missing; searched: {_places(where)}.{others_found}"
+        f" {_where_to_get_rocm()}"
+    )
 
 
 def not_loadable(error: Exception, where: Sequence[_rocm.Layout]) -> str:
     """Return the message about a ROCm with which the plugin cannot be loaded."""
-    return f"it could not be loaded: {error}; searched for ROCm: {_places(where)}. {_where_to_get_rocm()}"
+    return (
+        f"it could not be loaded: {error}; searched for ROCm: {_places(where)}."
+        f" {_where_to_get_rocm()}"
+    )
 
 
 def _places(where: Sequence[_rocm.Layout]) -> str:
@@ -163,14 +212,16 @@ def _be(names: Sequence[str]) -> str:
 
 def _where_to_get_rocm() -> str:
     return (
-        f"Install ROCm {build_info.ROCM_VERSION}, for example with pip install 'rocm[libraries]=="
-        f"{build_info.ROCM_VERSION.partition('.')[0]}.*' from AMD's package index for your GPU, "
-        "or export ROCM_PATH=/path/to/rocm."
+        f"Install ROCm {build_info.ROCM_VERSION}, for example with pip install"
+        f" 'rocm[libraries]=={build_info.ROCM_VERSION.partition('.')[0]}.*' from AMD's"
+        " package index for your GPU, or export ROCM_PATH=/path/to/rocm."
     )
 
 
 def _reinstall(damaged: str = "") -> str:
-    """Return the command that installs the packages which do not fit this one; `ci_build doctor` prints it too.
+    """Return the command that installs the packages which do not fit this one.
+
+    `ci_build doctor` prints it too.
 
     Args:
         damaged: part whose files are replaced if its version fits.
@@ -183,10 +234,15 @@ def _reinstall(damaged: str = "") -> str:
     name = _distribution(damaged)
     options: tuple[str, ...] = ()
     if damaged and have.get(name) == build_info.VERSION:
-        wanted, have, options = {name: wanted[name]}, {}, ("--force-reinstall", "--no-deps")
+        wanted = {name: wanted[name]}
+        have = {}
+        options = ("--force-reinstall", "--no-deps")
     words = (*options, *_versions.install_words(wanted, have))
     where = f" ({_versions.INDEX} is the index that {_distribution('pjrt')} came from)"
-    return f"Run: pip install {shlex.join(words)}{where if _versions.INDEX in words else ''}."
+    return (
+        "Run: pip install"
+        f" {shlex.join(words)}{where if _versions.INDEX in words else ''}."
+    )
 
 
 def _plugin_name() -> str:

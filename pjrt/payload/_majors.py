@@ -19,16 +19,19 @@ def own_major(package: str) -> int:
     """
     name = re.fullmatch(r"(?:.*\.)?xla_rocm([0-9]+)", package)
     if name is None:
-        raise ImportError(f"{package} is not named like jax_plugins.xla_rocm7; install it from its wheel.")
+        raise ImportError(
+            f"{package} is not named like jax_plugins.xla_rocm7; install it from its wheel."
+        )
     return int(name[1])
 
 
 def acting_major(own: int, *, need_gpu: bool) -> int:
     """Choose the ROCm major that registers its backend, or that reports the problems.
 
-    The first choice is a usable major whose extension modules jaxlib has already loaded, because one process cannot use
-    two majors of HIP. The second choice is the highest usable major. If none is usable, the loaded or else the highest
-    major reports.
+    The first choice is a usable major whose extension modules jaxlib has already
+    loaded, because one process cannot use two majors of HIP. The second choice is the
+    highest usable major. If none is usable, the loaded or else the highest major
+    reports.
     """
     diagnoses = _diagnoses(own)
     if len(diagnoses) == 1:
@@ -44,9 +47,10 @@ def acting_major(own: int, *, need_gpu: bool) -> int:
 def usable_instead(own: int) -> int:
     """Return the usable ROCm major that replaces `own`; 0 if `own` is usable itself or no major is.
 
-    jaxlib imports the extension modules of the first major of its list that can be imported. Its lists since 0.11.2
-    start with ROCm 10, whose modules need the same libraries as those of ROCm 7 and can be loaded with either ROCm;
-    only the XLA plugin needs other libraries.
+    jaxlib imports the extension modules of the first major of its list that can be
+    imported. Its lists since 0.11.2 start with ROCm 10, whose modules need the same
+    libraries as those of ROCm 7 and can be loaded with either ROCm; only the XLA plugin
+    needs other libraries.
     """
     diagnoses = _diagnoses(own)
     if len(diagnoses) == 1:
@@ -65,8 +69,12 @@ def _diagnoses(own: int) -> dict[int, ModuleType]:
     diagnoses = {own: importlib.import_module(f"{__package__}._diagnose")}
     for major in _installed() - {own}:
         try:
-            diagnoses[major] = importlib.import_module(f"jax_plugins.xla_rocm{major}._diagnose")
-        except ImportError:  # another project's package of that name, which registers by itself
+            diagnoses[major] = importlib.import_module(
+                f"jax_plugins.xla_rocm{major}._diagnose"
+            )
+        except (
+            ImportError
+        ):  # another project's package of that name, which registers by itself
             continue
     return diagnoses
 
@@ -80,5 +88,11 @@ def _loaded() -> set[int]:
 
 def _installed() -> set[int]:
     namespace = sys.modules.get("jax_plugins")
-    names = (info.name for info in pkgutil.iter_modules(namespace.__path__)) if namespace else ()
-    return {int(m[1]) for name in names if (m := re.fullmatch(r"xla_rocm([0-9]+)", name))}
+    names = (
+        (info.name for info in pkgutil.iter_modules(namespace.__path__))
+        if namespace
+        else ()
+    )
+    return {
+        int(m[1]) for name in names if (m := re.fullmatch(r"xla_rocm([0-9]+)", name))
+    }

@@ -15,13 +15,25 @@ from jaxlib import plugin_support
 from . import _diagnose, _rocm, build_info
 
 PRIORITY = 500
-"""Priority of the platform: above cpu (0) and tpu (300), and equal to that of jax's own GPU plugins."""
+"""Priority of the platform.
+
+Above cpu (0) and tpu (300), and equal to that of jax's own GPU plugins.
+"""
 
 
 def asked_platforms() -> frozenset[str]:
-    """Return the platforms that the user asked for (JAX_PLATFORMS or jax.config); empty if jax may choose."""
-    platforms = getattr(jax.config, "jax_platforms", None) or getattr(jax.config, "jax_platform_name", None) or ""
-    return frozenset(name.strip().lower() for name in platforms.split(",") if name.strip())
+    """Return the platforms that the user asked for (JAX_PLATFORMS or jax.config).
+
+    Empty if jax may choose.
+    """
+    platforms = (
+        getattr(jax.config, "jax_platforms", None)
+        or getattr(jax.config, "jax_platform_name", None)
+        or ""
+    )
+    return frozenset(
+        name.strip().lower() for name in platforms.split(",") if name.strip()
+    )
 
 
 def is_taken() -> bool:
@@ -35,14 +47,25 @@ def start(major: int) -> tuple[str, ...]:
     Returns:
         The reasons for a failure; empty on success.
     """
-    plugin, where = f"jax_rocm{major}_plugin", _rocm.layouts()
+    plugin = f"jax_rocm{major}_plugin"
+    where = _rocm.layouts()
     try:
         _rocm.set_variables(where)
-        _rocm.preload(build_info.needed(), where, runpath=build_info.RUNPATH, origin=_diagnose.LIBRARY.parent)
+        _rocm.preload(
+            build_info.needed(),
+            where,
+            runpath=build_info.RUNPATH,
+            origin=_diagnose.LIBRARY.parent,
+        )
         extension = importlib.import_module(f"{plugin}.rocm_plugin_extension")
-        options = xla_client.generate_pjrt_gpu_plugin_options() | {"platform_name": "ROCM"}
+        options = xla_client.generate_pjrt_gpu_plugin_options() | {
+            "platform_name": "ROCM"
+        }
         api = xla_bridge.register_plugin(
-            "rocm", priority=PRIORITY, library_path=str(_diagnose.LIBRARY), options=options
+            "rocm",
+            priority=PRIORITY,
+            library_path=str(_diagnose.LIBRARY),
+            options=options,
         )
         _hand_over(extension, api)
         _introduce(plugin)
@@ -52,32 +75,41 @@ def start(major: int) -> tuple[str, ...]:
 
 
 def refuse(text: str) -> None:
-    """Register a rocm platform that raises `text` when it is requested, and that jax skips otherwise."""
+    """Register a rocm platform that raises `text` when requested and is else skipped."""
 
     def factory(*_args: object, **_options: object) -> NoReturn:
         raise RuntimeError(text)
 
-    xla_bridge.register_backend_factory("rocm", factory, priority=PRIORITY, fail_quietly=True, make_topology=factory)
+    xla_bridge.register_backend_factory(
+        "rocm", factory, priority=PRIORITY, fail_quietly=True, make_topology=factory
+    )
 
 
 def _hand_over(extension: ModuleType, api: object) -> None:
-    # The extension module passes custom calls and FFI types to the plugin through the plugin's C API.
-    xla_client.register_custom_call_handler("ROCM", functools.partial(extension.register_custom_call_target, api))
+    # The extension module passes custom calls and FFI types to the plugin through the
+    # plugin's C API.
+    xla_client.register_custom_call_handler(
+        "ROCM", functools.partial(extension.register_custom_call_target, api)
+    )
     if not hasattr(extension, "ffi_handlers"):  # jax 0.7
-        xla_client.register_custom_type_id_handler("ROCM", functools.partial(extension.register_custom_type_id, api))
+        xla_client.register_custom_type_id_handler(
+            "ROCM", functools.partial(extension.register_custom_type_id, api)
+        )
         _add_handlers(extension.ffi_registrations())
         return
-    xla_client.register_custom_type_handler("ROCM", functools.partial(extension.register_custom_type, api))
+    xla_client.register_custom_type_handler(
+        "ROCM", functools.partial(extension.register_custom_type, api)
+    )
     for name, value in extension.ffi_types().items():
         xla_client.register_custom_type(name, value, platform="ROCM")
     _add_handlers(extension.ffi_handlers())
 
 
 def _introduce(plugin: str) -> None:
-    """Make jaxlib use the extension modules of a ROCm major that is too new for jaxlib's list of module names.
+    """Make jaxlib use the extension modules of a ROCm major that is too new for its list.
 
-    jaxlib finds modules that it imports later by the added name. The handlers of the modules in `EARLY`, which were
-    collected when jax was imported, are added here.
+    jaxlib finds modules that it imports later by the added name. The handlers of the
+    modules in `EARLY`, which were collected when jax was imported, are added here.
     """
     names = plugin_support._PLUGIN_MODULE_NAMES["rocm"]
     if plugin in names:
@@ -92,4 +124,6 @@ def _introduce(plugin: str) -> None:
 
 def _add_handlers(handlers: dict[str, Any]) -> None:
     for name, value in handlers.items():
-        xla_client.register_custom_call_target(name, value, platform="ROCM", api_version=1)
+        xla_client.register_custom_call_target(
+            name, value, platform="ROCM", api_version=1
+        )

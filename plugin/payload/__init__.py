@@ -1,8 +1,11 @@
-"""Native parts of jax for AMD GPUs: linear algebra, random numbers, sparse, RNN, Triton and the FFI interface.
+"""Native parts of jax for AMD GPUs.
 
-jaxlib imports the extension modules of this package long before jax starts the ROCm backend. This package therefore
-loads the ROCm libraries that the dynamic loader would not find. Failures are reported once, later, by the
-`jax_plugins.xla_rocm…` package of the same ROCm major.
+Linear algebra, random numbers, sparse, RNN, Triton and the FFI interface.
+
+jaxlib imports the extension modules of this package long before jax starts the ROCm
+backend. This package therefore loads the ROCm libraries that the dynamic loader would
+not find. Failures are reported once, later, by the `jax_plugins.xla_rocm…` package of
+the same ROCm major.
 """
 
 from __future__ import annotations
@@ -22,11 +25,16 @@ __all__ = ["__version__", "build_info"]
 
 
 def _refuse_to_mix() -> None:
-    # jax imports every installed plugin; two plugins would load two copies of HIP into one process.
+    # jax imports every installed plugin; two plugins would load two copies of HIP into
+    # one process.
     for name in tuple(sys.modules):
-        native = re.fullmatch(r"(jax_rocm[0-9]+_plugin)\.(?:_\w+|rocm_plugin_extension)", name)
+        native = re.fullmatch(
+            r"(jax_rocm[0-9]+_plugin)\.(?:_\w+|rocm_plugin_extension)", name
+        )
         if native and native[1] != __name__:
-            raise ImportError(f"{native[1]} is already loaded; one process cannot use two ROCm majors.")
+            raise ImportError(
+                f"{native[1]} is already loaded; one process cannot use two ROCm majors."
+            )
 
 
 def _refuse_if_only_another_is_usable() -> None:
@@ -37,7 +45,9 @@ def _refuse_if_only_another_is_usable() -> None:
         return
     other = majors.usable_instead(majors.own_major(majors.__package__))
     if other:
-        raise ImportError(f"{__name__} cannot be used on this machine, but jax_rocm{other}_plugin can.")
+        raise ImportError(
+            f"{__name__} cannot be used on this machine, but jax_rocm{other}_plugin can."
+        )
 
 
 def _load_rocm() -> None:
@@ -45,7 +55,12 @@ def _load_rocm() -> None:
     rocm = _import_from_loader("_rocm")
     if gpus.installed():
         origin = Path(__file__).parent
-        rocm.preload(build_info.needed(), rocm.layouts(), runpath=build_info.RUNPATH, origin=origin)
+        rocm.preload(
+            build_info.needed(),
+            rocm.layouts(),
+            runpath=build_info.RUNPATH,
+            origin=origin,
+        )
 
 
 def _import_from_loader(module: str) -> ModuleType:

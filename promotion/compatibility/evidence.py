@@ -16,7 +16,8 @@ from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex
 
 GATES = ("device", "compile")
 """Gates that run or compile programs, the strongest one first."""
-GOOD, SILENT = "passed", "skipped"
+GOOD = "passed"
+SILENT = "skipped"
 _SUITE = "suite"
 """The entry of a test that the suite itself skipped."""
 _OUTCOMES = {
@@ -54,13 +55,23 @@ class EvidenceChecks:
     results: tuple[TestResult, ...] = ()
 
 
-def read_evidence(bucket: Bucket, released: ReleasedIndex, digest: str) -> Mapping[str, EvidenceChecks]:
+def read_evidence(
+    bucket: Bucket, released: ReleasedIndex, digest: str
+) -> Mapping[str, EvidenceChecks]:
     """Return key -> latest evidence of each gate and target of a promoted set."""
     root = released.set_file(digest, f"{EVIDENCE_FOLDER}/")
-    keys = [key for key in bucket.list(root) if key.endswith(".json") and key[len(root) :].partition("/")[0] in GATES]
+    keys = [
+        key
+        for key in bucket.list(root)
+        if key.endswith(".json") and key[len(root) :].partition("/")[0] in GATES
+    ]
     pieces = {key: load_evidence(bucket.get(key), key) for key in keys}
     last = {id(evidence) for evidence in latest(pieces.values()).values()}
-    return {key: read_checks(bucket, root, evidence) for key, evidence in pieces.items() if id(evidence) in last}
+    return {
+        key: read_checks(bucket, root, evidence)
+        for key, evidence in pieces.items()
+        if id(evidence) in last
+    }
 
 
 def read_checks(bucket: Bucket, root: str, evidence: Evidence) -> EvidenceChecks:
@@ -74,7 +85,9 @@ def read_checks(bucket: Bucket, root: str, evidence: Evidence) -> EvidenceChecks
     """
     results = tuple(_results(bucket, root, evidence))
     return EvidenceChecks(
-        evidence=evidence, checks=tuple(map(_test, results)) or tuple(_checks(evidence)), results=results
+        evidence=evidence,
+        checks=tuple(map(_test, results)) or tuple(_checks(evidence)),
+        results=results,
     )
 
 
@@ -82,12 +95,18 @@ def images_of(evidence: Evidence) -> frozenset[str]:
     """Return the digests of the container images of a device run and its shards."""
     checks = evidence.details.get("checks", ())
     runs = [run for check in checks for run in (check, *check.get("shards", ()))]
-    return frozenset(str(run["image"]).rpartition("@")[2] for run in runs if run.get("image"))
+    return frozenset(
+        str(run["image"]).rpartition("@")[2] for run in runs if run.get("image")
+    )
 
 
 def _checks(evidence: Evidence) -> Iterator[CheckOutcome]:
     for body in evidence.details.get("checks", ()):
-        yield CheckOutcome(name=str(body["name"]), outcome=str(body["outcome"]), reason=str(body.get("why") or ""))
+        yield CheckOutcome(
+            name=str(body["name"]),
+            outcome=str(body["outcome"]),
+            reason=str(body.get("why") or ""),
+        )
 
 
 def _results(bucket: Bucket, root: str, evidence: Evidence) -> Iterator[TestResult]:
@@ -97,8 +116,19 @@ def _results(bucket: Bucket, root: str, evidence: Evidence) -> Iterator[TestResu
 
 
 def _test(result: TestResult) -> CheckOutcome:
-    """Return the outcome of a test; skips by a ledger are known failures, skips by the suite do not count."""
+    """Return the outcome of a test.
+
+    Skips by a ledger are known failures, skips by the suite do not count.
+    """
     if result.verdict is TestVerdict.SKIPPED and result.entry not in ("", _SUITE):
-        return CheckOutcome(name=result.id, outcome="known", reason=f"{headline(result.message)} ({result.entry})")
+        return CheckOutcome(
+            name=result.id,
+            outcome="known",
+            reason=f"{headline(result.message)} ({result.entry})",
+        )
     outcome = _OUTCOMES.get(result.verdict, SILENT)
-    return CheckOutcome(name=result.id, outcome=outcome, reason="" if outcome == GOOD else str(result.verdict))
+    return CheckOutcome(
+        name=result.id,
+        outcome=outcome,
+        reason="" if outcome == GOOD else str(result.verdict),
+    )

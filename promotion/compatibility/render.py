@@ -37,15 +37,18 @@ def sheets(tables: Tables, *, base: str = "") -> tuple[Sheet, ...]:
     """Return the tables in order, each with a note.
 
     Args:
-        base: prefix of the keys of evidence, such as the URL of the bucket with a slash at the end.
+        base: prefix of the keys of evidence, such as the URL of the bucket with a slash
+            at the end.
     """
     inside = ("digest", "jax", "rocm", "python", "system")
     images = Sheet(
         title="Images",
-        note="Container images by digest, and what is inside." + ("" if tables.images else " No image was given."),
+        note="Container images by digest, and what is inside."
+        + ("" if tables.images else " No image was given."),
         columns=("Image", "Digest", "JAX", "ROCm", "Python", "System", "Tests in it"),
         rows=tuple(
-            # Tags of an image are more readable than `name`, which is a digest of the contents.
+            # Tags of an image are more readable than `name`, which is a digest of the
+            # contents.
             (
                 tuple(map(str, image.get("tags") or (image.get("name") or _NOTHING,))),
                 *((str(image.get(key) or _NOTHING),) for key in inside),
@@ -56,14 +59,18 @@ def sheets(tables: Tables, *, base: str = "") -> tuple[Sheet, ...]:
     )
     sets = Sheet(
         title="Wheel sets",
-        note=f"Sets promoted to the index {tables.index}, and how strongly they were tested on each target.",
+        note=(
+            f"Sets promoted to the index {tables.index}, and how strongly they were"
+            " tested on each target."
+        ),
         columns=("JAX", "ROCm", "Python", "Tested on", "Offered", "Evidence"),
         rows=tuple(
             (
                 (row.jax,),
                 (row.rocm,),
                 (", ".join(row.pythons),),
-                tuple(f"{target}: {tier}" for target, tier in sorted(row.tiers.items())) or (_NOTHING,),
+                tuple(f"{target}: {tier}" for target, tier in sorted(row.tiers.items()))
+                or (_NOTHING,),
                 ("yes" if row.offered else "no",),
                 (Link(row.digest[:12], base + row.evidence),),
             )
@@ -72,7 +79,11 @@ def sheets(tables: Tables, *, base: str = "") -> tuple[Sheet, ...]:
     )
     libraries = Sheet(
         title="ROCm libraries",
-        note=f"Versions in ROCm {tables.rocm}." if tables.rocm else "No ROCm was given, so versions are unknown.",
+        note=(
+            f"Versions in ROCm {tables.rocm}."
+            if tables.rocm
+            else "No ROCm was given, so versions are unknown."
+        ),
         columns=("Library", "Version", "Purpose", "Used in", "Read from"),
         rows=tuple(
             (
@@ -87,26 +98,44 @@ def sheets(tables: Tables, *, base: str = "") -> tuple[Sheet, ...]:
     )
     modules = Sheet(
         title="JAX modules",
-        note="Support in the newest set according to its evidence, and the first versions with continuous support.",
-        columns=("Module", "Description", "Since JAX", "Since ROCm", "Works on", "Known unsupported", "Evidence"),
+        note=(
+            "Support in the newest set according to its evidence, and the first"
+            " versions with continuous support."
+        ),
+        columns=(
+            "Module",
+            "Description",
+            "Since JAX",
+            "Since ROCm",
+            "Works on",
+            "Known unsupported",
+            "Evidence",
+        ),
         rows=tuple(_module(row, base) for row in tables.modules),
     )
     return images, sets, libraries, modules
 
 
 def _module(row: ModuleRow, base: str) -> tuple[Cell, ...]:
-    works = tuple(f"{item.target}: {item.tier}, {item.checks} checks" for item in row.words if item.tier)
+    works = tuple(
+        f"{item.target}: {item.tier}, {item.checks} checks"
+        for item in row.words
+        if item.tier
+    )
     bad: dict[str, list[str]] = {}
     for item in row.words:
         for name, reason in item.unsupported:
-            bad.setdefault(f"{name}: {reason}" if reason else name, []).append(item.target)
+            bad.setdefault(f"{name}: {reason}" if reason else name, []).append(
+                item.target
+            )
     return (
         (row.module.name,),
         (row.module.description,),
         (row.since_jax or _NOTHING,),
         (row.since_rocm or _NOTHING,),
         works or (("does not work",) if row.words else ("not tested",)),
-        tuple(f"{what} ({', '.join(targets)})" for what, targets in bad.items()) or (_NOTHING,),
+        tuple(f"{what} ({', '.join(targets)})" for what, targets in bad.items())
+        or (_NOTHING,),
         tuple(_link(item.evidence, base) for item in row.words) or (_NOTHING,),
     )
 
@@ -124,7 +153,10 @@ def to_markdown(title: str, tables: Iterable[Sheet]) -> str:
         lines += [f"## {sheet.title}", "", sheet.note, ""]
         if sheet.rows:
             lines += [_row(sheet.columns), _row(["---"] * len(sheet.columns))]
-            lines += [_row("<br>".join(map(_markdown, cell)) for cell in row) for row in sheet.rows]
+            lines += [
+                _row("<br>".join(map(_markdown, cell)) for cell in row)
+                for row in sheet.rows
+            ]
             lines.append("")
     return "\n".join(lines)
 
@@ -135,7 +167,9 @@ def _row(cells: Iterable[str]) -> str:
 
 def _markdown(line: str | Link) -> str:
     text = _escaped(line if isinstance(line, str) else line.text, "\\|<>*_`")
-    return text if isinstance(line, str) else f"[{text}]({quote(line.url, safe=':/+~')})"
+    return (
+        text if isinstance(line, str) else f"[{text}]({quote(line.url, safe=':/+~')})"
+    )
 
 
 def _escaped(text: str, special: str) -> str:
@@ -153,12 +187,22 @@ def to_rst(title: str, tables: Sequence[Sheet]) -> str:
             lines += [".. list-table::", "    :header-rows: 1", ""]
             for row in ([(name,) for name in sheet.columns], *sheet.rows):
                 for number, cell in enumerate(row):
-                    marks = ["      - " if number else "    * - ", *[" " * 8] * (len(cell) - 1)]
-                    lines += [f"{mark}| {_rst(line)}" for mark, line in zip(marks, cell, strict=False)]
+                    marks = [
+                        "      - " if number else "    * - ",
+                        *[" " * 8] * (len(cell) - 1),
+                    ]
+                    lines += [
+                        f"{mark}| {_rst(line)}"
+                        for mark, line in zip(marks, cell, strict=False)
+                    ]
             lines.append("")
     return "\n".join(lines)
 
 
 def _rst(line: str | Link) -> str:
     text = _escaped(line if isinstance(line, str) else line.text, "\\*`|_")
-    return text if isinstance(line, str) else f"`{text} <{quote(line.url, safe=':/+~')}>`__"
+    return (
+        text
+        if isinstance(line, str)
+        else f"`{text} <{quote(line.url, safe=':/+~')}>`__"
+    )

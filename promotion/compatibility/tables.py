@@ -1,4 +1,6 @@
-"""Compatibility tables: promoted sets, tested support of JAX's modules, ROCm's libraries, and container images.
+"""Compatibility tables.
+
+Promoted sets, tested support of JAX's modules, ROCm's libraries, and container images.
 
 Support is stated only with evidence; modules without evidence are listed as not tested.
 """
@@ -17,7 +19,13 @@ from packaging.version import Version
 
 from core.errors import RequestError
 from core.model import Outcome, Tier
-from promotion.compatibility.evidence import GATES, GOOD, SILENT, EvidenceChecks, images_of
+from promotion.compatibility.evidence import (
+    GATES,
+    GOOD,
+    SILENT,
+    EvidenceChecks,
+    images_of,
+)
 from promotion.evidence.known_tests import regex_of
 from promotion.index.ledger import LedgerEntry, PromotedSet
 from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex
@@ -75,8 +83,9 @@ class ModuleRow:
 
     Attributes:
         words: support by target. Empty without evidence.
-        since_jax, since_rocm: versions of the oldest set from which on the module works on some target in every set.
-            Empty if the module does not work in the newest set.
+        since_jax, since_rocm: versions of the oldest set from which on the module works
+            on some target in every set. Empty if the module does not work in the newest
+            set.
     """
 
     module: JaxModule
@@ -113,7 +122,8 @@ class Tables:
     Attributes:
         rocm: version of the given ROCm. Empty when none was given.
         rocm_source: source of the given ROCm, with its digest.
-        images: build record of each image, in which `evidence` lists the keys of evidence of device runs in the image.
+        images: build record of each image, in which `evidence` lists the keys of
+            evidence of device runs in the image.
     """
 
     index: str
@@ -125,7 +135,9 @@ class Tables:
     images: tuple[Mapping[str, Any], ...]
 
 
-def load_spec(file: Path = COMPAT_FILE) -> tuple[tuple[JaxModule, ...], tuple[DocumentedLibrary, ...]]:
+def load_spec(
+    file: Path = COMPAT_FILE,
+) -> tuple[tuple[JaxModule, ...], tuple[DocumentedLibrary, ...]]:
     """Load the modules and libraries of the tables.
 
     Raises:
@@ -134,7 +146,10 @@ def load_spec(file: Path = COMPAT_FILE) -> tuple[tuple[JaxModule, ...], tuple[Do
     try:
         return _parse(file.read_text(encoding="utf-8"))
     except (KeyError, TypeError, ValueError, OSError) as error:
-        raise RequestError(f"{file} is invalid: {error}.", hint="See the comment at the top of the file.") from error
+        raise RequestError(
+            f"{file} is invalid: {error}.",
+            hint="See the comment at the top of the file.",
+        ) from error
 
 
 @cache
@@ -142,12 +157,16 @@ def _parse(text: str) -> tuple[tuple[JaxModule, ...], tuple[DocumentedLibrary, .
     tables = tomllib.loads(text)
     if tables["schema"] != _SCHEMA_VERSION:
         raise ValueError(f"schema is not {_SCHEMA_VERSION}")
-    modules = tuple(JaxModule(**{**row, "checks": tuple(row["checks"])}) for row in tables["module"])
+    modules = tuple(
+        JaxModule(**{**row, "checks": tuple(row["checks"])}) for row in tables["module"]
+    )
     libraries = tuple(DocumentedLibrary(**row) for row in tables["library"])
     return modules, libraries
 
 
-def module_support(module: JaxModule, evidence: Mapping[str, EvidenceChecks]) -> tuple[ModuleSupport, ...]:
+def module_support(
+    module: JaxModule, evidence: Mapping[str, EvidenceChecks]
+) -> tuple[ModuleSupport, ...]:
     """Return the support of a module on each target, according to the strongest evidence."""
     by_target: dict[str, ModuleSupport] = {}
     for gate in GATES:
@@ -160,14 +179,21 @@ def module_support(module: JaxModule, evidence: Mapping[str, EvidenceChecks]) ->
     return tuple(by_target[target] for target in sorted(by_target))
 
 
-def _support(module: JaxModule, key: str, checked: EvidenceChecks) -> ModuleSupport | None:
+def _support(
+    module: JaxModule, key: str, checked: EvidenceChecks
+) -> ModuleSupport | None:
     evidence = checked.evidence
-    checks = [check for check in checked.checks if module.counts(check.name) and check.outcome != SILENT]
+    checks = [
+        check
+        for check in checked.checks
+        if module.counts(check.name) and check.outcome != SILENT
+    ]
     if not checks:
         return None
     passed = sum(check.outcome == GOOD for check in checks)
     bad = tuple((check.name, check.reason) for check in checks if check.outcome != GOOD)
-    # Evidence that did not pass proves nothing; known failures do not affect other checks.
+    # Evidence that did not pass proves nothing; known failures do not affect other
+    # checks.
     works = passed > 0 and evidence.outcome is Outcome.PASSED
     return ModuleSupport(
         target=evidence.target,
@@ -179,7 +205,9 @@ def _support(module: JaxModule, key: str, checked: EvidenceChecks) -> ModuleSupp
     )
 
 
-def version_order(entry: LedgerEntry, promoted: PromotedSet) -> tuple[Version, Version, int]:
+def version_order(
+    entry: LedgerEntry, promoted: PromotedSet
+) -> tuple[Version, Version, int]:
     """Return the sort key of a promotion: by JAX, then by ROCm, then by time."""
     return Version(promoted.jax_version), Version(promoted.rocm_version), entry.number
 
@@ -208,14 +236,22 @@ def make_tables(
     """
     modules, descriptions = spec or load_spec()
     visible = {*offered}
-    promotions = [(entry, entry.promoted, evidence) for entry, evidence in history if entry.promoted]
+    promotions = [
+        (entry, entry.promoted, evidence)
+        for entry, evidence in history
+        if entry.promoted
+    ]
     promotions.sort(key=lambda item: version_order(*item[:2]))
     released = ReleasedIndex(index=index)
 
     def tested_in(image: str) -> tuple[str, ...]:
         """Return the keys of the evidence of runs in an image."""
         checks = (item for _, checked in history for item in checked.items())
-        return tuple(dict.fromkeys(key for key, checked in checks if image in images_of(checked.evidence)))
+        return tuple(
+            dict.fromkeys(
+                key for key, checked in checks if image in images_of(checked.evidence)
+            )
+        )
 
     return Tables(
         index=index,
@@ -232,16 +268,27 @@ def make_tables(
             for entry, promoted, _ in promotions
         ),
         modules=tuple(
-            _module_row(module, [(promoted, evidence) for _, promoted, evidence in promotions]) for module in modules
+            _module_row(
+                module, [(promoted, evidence) for _, promoted, evidence in promotions]
+            )
+            for module in modules
         ),
         rocm=rocm,
         rocm_source=rocm_source,
-        libraries=tuple(LibraryRow(library=item, version=_version(item, libraries or {})) for item in descriptions),
-        images=tuple({**image, "evidence": tested_in(str(image["digest"]))} for image in images),
+        libraries=tuple(
+            LibraryRow(library=item, version=_version(item, libraries or {}))
+            for item in descriptions
+        ),
+        images=tuple(
+            {**image, "evidence": tested_in(str(image["digest"]))} for image in images
+        ),
     )
 
 
-def _module_row(module: JaxModule, promotions: Sequence[tuple[PromotedSet, Mapping[str, EvidenceChecks]]]) -> ModuleRow:
+def _module_row(
+    module: JaxModule,
+    promotions: Sequence[tuple[PromotedSet, Mapping[str, EvidenceChecks]]],
+) -> ModuleRow:
     support: list[tuple[PromotedSet, tuple[ModuleSupport, ...]]] = [
         (promoted, module_support(module, found)) for promoted, found in promotions
     ]
@@ -261,4 +308,8 @@ def _module_row(module: JaxModule, promotions: Sequence[tuple[PromotedSet, Mappi
 def _version(library: DocumentedLibrary, libraries: Mapping[str, str]) -> str:
     """Return the version of a library with any major; several versions are separated by commas."""
     pattern = re.compile(re.escape(library.soname) + r"(?:\.\d+)*")
-    return ", ".join(version or "?" for soname, version in sorted(libraries.items()) if pattern.fullmatch(soname))
+    return ", ".join(
+        version or "?"
+        for soname, version in sorted(libraries.items())
+        if pattern.fullmatch(soname)
+    )

@@ -1,7 +1,7 @@
 """The corpus: programs, descriptions of GPUs and expectations.
 
-Declarations are parsed from the source, without importing jax; `child.py` compiles the programs in the Python of the
-wheels under test.
+Declarations are parsed from the source, without importing jax; `child.py` compiles the
+programs in the Python of the wheels under test.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ from pathlib import Path
 from core.errors import GateError, RequestError
 from core.model import GfxTarget
 from promotion.corpus.expectations import COMPILES, Expectation, load_expectations
-from promotion.corpus.programs.declaration import DeclarationError, Program, declare, program_name
+from promotion.corpus.programs.declaration import (
+    DeclarationError,
+    Program,
+    declare,
+    program_name,
+)
 
 FOLDER = Path(__file__).parent
 CHILD = FOLDER / "child.py"
@@ -31,8 +36,9 @@ class CompileCorpus:
 
     Attributes:
         programs: all programs, sorted by name.
-        specs: gfx target -> description of the GPU (stream_executor.GpuTargetConfigProto, text format), for each target
-            of XLA's allow-list.
+        specs: gfx target -> description of the GPU
+            (stream_executor.GpuTargetConfigProto, text format), for each target of
+            XLA's allow-list.
         child: path of `child.py`, which compiles the programs.
         digest: SHA-256 of the whole corpus.
     """
@@ -44,32 +50,53 @@ class CompileCorpus:
     digest: str
 
     def choose(self, corpus: str, names: Sequence[str] = ()) -> tuple[Program, ...]:
-        """Return the programs of the small or full corpus, or only the programs with the given names or groups.
+        """Return the programs of the small or full corpus, or only the given ones.
 
-        The small corpus covers every group and takes about a quarter of the time of the full corpus, which includes it.
+        The small corpus covers every group and takes about a quarter of the time of the
+        full corpus, which includes it.
 
         Raises:
             RequestError: a corpus, program or group is unknown.
         """
         if corpus not in ("small", "full"):
-            raise RequestError(f"Unknown corpus: {corpus!r}.", hint="Choose small or full.")
+            raise RequestError(
+                f"Unknown corpus: {corpus!r}.", hint="Choose small or full."
+            )
         if not names:
-            return tuple(program for program in self.programs if corpus in ("full", program.corpus))
-        known_names = {name for program in self.programs for name in (program.name, program.group)}
+            return tuple(
+                program
+                for program in self.programs
+                if corpus in ("full", program.corpus)
+            )
+        known_names = {
+            name for program in self.programs for name in (program.name, program.group)
+        }
         for name in names:
             if name not in known_names:
                 near = difflib.get_close_matches(name, known_names, n=4) or sorted(
                     n for n in known_names if "." not in n
                 )
                 raise RequestError(
-                    f"The corpus has no program or group {name!r}.", hint=f"Did you mean {', '.join(near)}?"
+                    f"The corpus has no program or group {name!r}.",
+                    hint=f"Did you mean {', '.join(near)}?",
                 )
-        return tuple(program for program in self.programs if program.name in names or program.group in names)
+        return tuple(
+            program
+            for program in self.programs
+            if program.name in names or program.group in names
+        )
 
     def expectation(self, program: str, target: str, jax_version: str) -> Expectation:
-        """Return the expectation for a program on a gfx target; without an entry, this is `COMPILES`."""
+        """Return the expectation for a program on a gfx target.
+
+        Without an entry, this is `COMPILES`.
+        """
         processor = GfxTarget.parse(target).processor
-        applicable = (entry for entry in self.expectations if entry.applies(program, processor, jax_version))
+        applicable = (
+            entry
+            for entry in self.expectations
+            if entry.applies(program, processor, jax_version)
+        )
         return next(applicable, COMPILES)
 
 
@@ -77,7 +104,8 @@ def load_corpus(today: str = "") -> CompileCorpus:
     """Load the corpus of this repository.
 
     Args:
-        today: ISO 8601 date for the expiry of expectations; empty means the current date.
+        today: ISO 8601 date for the expiry of expectations; empty means the current
+            date.
 
     Raises:
         GateError: a program or an expectation is invalid.
@@ -86,8 +114,13 @@ def load_corpus(today: str = "") -> CompileCorpus:
     names = tuple(program.name for program in programs)
     return CompileCorpus(
         programs=programs,
-        specs={path.stem: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("specs/*.txtpb"))},
-        expectations=load_expectations(programs=names, today=today or datetime.now(UTC).date().isoformat()),
+        specs={
+            path.stem: path.read_text(encoding="utf-8")
+            for path in sorted(FOLDER.glob("specs/*.txtpb"))
+        },
+        expectations=load_expectations(
+            programs=names, today=today or datetime.now(UTC).date().isoformat()
+        ),
         digest=digest(),
     )
 
@@ -109,9 +142,16 @@ def read_programs(folder: Path = FOLDER / "programs") -> tuple[Program, ...]:
         GateError: a declaration is invalid.
     """
     try:
-        programs = [program for path in sorted(folder.glob("*.py")) for program in _declared(path)]
+        programs = [
+            program
+            for path in sorted(folder.glob("*.py"))
+            for program in _declared(path)
+        ]
     except (DeclarationError, SyntaxError) as error:
-        raise GateError(f"A program of the corpus is invalid: {error}", hint=f"Fix the program in {folder}.") from error
+        raise GateError(
+            f"A program of the corpus is invalid: {error}",
+            hint=f"Fix the program in {folder}.",
+        ) from error
     return tuple(sorted(programs, key=lambda program: program.name))
 
 
@@ -120,11 +160,25 @@ def _declared(path: Path) -> Iterator[Program]:
     nodes = ast.parse(path.read_text(encoding="utf-8"), path.name).body
     for function in (node for node in nodes if isinstance(node, ast.FunctionDef)):
         for call in function.decorator_list:
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "program":
+            if (
+                isinstance(call, ast.Call)
+                and isinstance(call.func, ast.Name)
+                and call.func.id == "program"
+            ):
                 name = program_name(path.stem, function.name)
                 try:
                     arguments = [ast.literal_eval(argument) for argument in call.args]
-                    options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+                    options = {
+                        str(keyword.arg): ast.literal_eval(keyword.value)
+                        for keyword in call.keywords
+                    }
                 except ValueError as error:
-                    raise DeclarationError(f"{name}: its declaration must consist of literals.") from error
-                yield declare(name, (ast.get_docstring(function) or "").partition("\n")[0], *arguments, **options)
+                    raise DeclarationError(
+                        f"{name}: its declaration must consist of literals."
+                    ) from error
+                yield declare(
+                    name,
+                    (ast.get_docstring(function) or "").partition("\n")[0],
+                    *arguments,
+                    **options,
+                )

@@ -1,23 +1,26 @@
-"""Compile programs of the corpus for one gfx target ahead of time, in the Python of the wheels under test.
+"""Compile programs of the corpus ahead of time for one gfx target.
 
     python child.py REQUEST.json ...
 
-Requests are executed in turn; a process that has compiled for one target starts faster for the next. A request is
-{"target": "gfx942", "spec": TEXT PROTO, "programs": [NAME, ...], "out": FOLDER}. Each event is one line of JSON in
-FOLDER/results.jsonl, written before the next step starts, so that the file names the running program after a
-crash:
+Requests are executed in turn; a process that has compiled for one target starts faster
+for the next. A request is {"target": "gfx942", "spec": TEXT PROTO, "programs": [NAME,
+...], "out": FOLDER}. Each event is one line of JSON in FOLDER/results.jsonl, written
+before the next step starts, so that the file names the running program after a crash:
 
     {"event": "ready", "jax": VERSION, "device_kind": NAME, "seconds": 0.8}
     {"event": "start", "program": NAME}
-    {"event": "end", "program": NAME, "outcome": "compiled", "error": "", "seconds": 1.2,
-     "code_objects": [FILE in FOLDER, ...], "stats": {...}}        or "outcome": "failed", "error": TYPE: TEXT
+    {"event": "end", "program": NAME, "outcome": "compiled", "error": "", "seconds":
+    1.2,
+     "code_objects": [FILE in FOLDER, ...], "stats": {...}}        or "outcome":
+     "failed", "error": TYPE: TEXT
     {"event": "done"}
 
-If jax or the plugin cannot be used, the child writes {"event": "unusable", "error": ...} and exits with status 3,
-without the remaining requests.
+If jax or the plugin cannot be used, the child writes {"event": "unusable", "error":
+...} and exits with status 3, without the remaining requests.
 
-No GPU is needed: XLA compiles for the target that the spec describes (jax.experimental.topologies), with the compiler
-and the linker in the wheel. The child uses only jax and the standard library.
+No GPU is needed: XLA compiles for the target that the spec describes
+(jax.experimental.topologies), with the compiler and the linker in the wheel. The child
+uses only jax and the standard library.
 """
 
 from __future__ import annotations
@@ -59,15 +62,34 @@ def main(request: dict[str, Any]) -> int:
         except Exception as error:
             write_event("unusable", error=error_text(error))
             return 3
-        write_event("ready", jax=version, device_kind=device_kind, seconds=round(time.monotonic() - started, 3))
+        write_event(
+            "ready",
+            jax=version,
+            device_kind=device_kind,
+            seconds=round(time.monotonic() - started, 3),
+        )
         for name in request["programs"]:
             write_event("start", program=name)
             started = time.monotonic()
             try:
-                fields = {"outcome": "compiled", "error": "", **compile_one(*programs[name], devices, out)}
+                fields = {
+                    "outcome": "compiled",
+                    "error": "",
+                    **compile_one(*programs[name], devices, out),
+                }
             except Exception as error:
-                fields = {"outcome": "failed", "error": error_text(error), "code_objects": [], "stats": {}}
-            write_event("end", program=name, seconds=round(time.monotonic() - started, 3), **fields)
+                fields = {
+                    "outcome": "failed",
+                    "error": error_text(error),
+                    "code_objects": [],
+                    "stats": {},
+                }
+            write_event(
+                "end",
+                program=name,
+                seconds=round(time.monotonic() - started, 3),
+                **fields,
+            )
         write_event("done")
     return 0
 
@@ -84,7 +106,8 @@ def error_text(error: BaseException) -> str:
 def load_programs() -> dict[str, tuple[Any, Callable[..., Any]]]:
     """Import all modules of programs and return name -> (declaration, function).
 
-    The modules become parts of an artificial package, so this project need not be importable.
+    The modules become parts of an artificial package, so this project need not be
+    importable.
     """
     package = ModuleType(PACKAGE)
     package.__path__ = [str(HERE)]
@@ -92,7 +115,9 @@ def load_programs() -> dict[str, tuple[Any, Callable[..., Any]]]:
     for path in sorted((HERE / "programs").glob("[!_]*.py")):
         corpus_module(f"programs.{path.stem}")
     gc.freeze()  # jax stays in memory, so that collections need not visit it
-    registry: dict[str, tuple[Any, Callable[..., Any]]] = corpus_module("programs.declaration").REGISTRY
+    registry: dict[str, tuple[Any, Callable[..., Any]]] = corpus_module(
+        "programs.declaration"
+    ).REGISTRY
     return registry
 
 
@@ -105,7 +130,8 @@ class Devices:
     """Compile-only devices (1 or 8) of the GPU that a spec describes."""
 
     def __init__(self, target: str, spec: str) -> None:
-        self.target, self.spec = target, spec
+        self.target = target
+        self.spec = spec
         self.meshes: dict[int, Any] = {}
 
     def start(self) -> tuple[str, str]:
@@ -113,37 +139,49 @@ class Devices:
         import jax  # Imported late, so that an error becomes an event.
         from jax._src import hardware_utils
 
-        # The loader of upstream wheels does nothing on a machine without a GPU; our loader works there while jax runs
-        # on the CPU.
+        # The loader of upstream wheels does nothing on a machine without a GPU; our
+        # loader works there while jax runs on the CPU.
         hardware_utils.num_available_amd_gpus = lambda stop_at=None: 1  # noqa: ARG005
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_enable_compilation_cache", False)
         return str(self.mesh(1).devices.flat[0].device_kind), str(jax.__version__)
 
     def mesh(self, count: int) -> Any:  # noqa: ANN401 - jax is not imported here
-        """Return a mesh of `count` devices with the axes of declaration.MESH; a single device has axes of size 1."""
+        """Return a mesh of `count` devices with the axes of declaration.MESH.
+
+        A single device has axes of size 1.
+        """
         from jax.experimental import topologies  # Imported late, as in `start`.
 
         if count not in self.meshes:
-            topology = topologies.get_topology_desc(platform="rocm", target_config=self.spec, topology=f"1x1x{count}")
+            topology = topologies.get_topology_desc(
+                platform="rocm", target_config=self.spec, topology=f"1x1x{count}"
+            )
             axes = corpus_module("programs.declaration").MESH
             shape = tuple(axes.values()) if count > 1 else (1,) * len(axes)
             self.meshes[count] = topologies.make_mesh(topology, shape, tuple(axes))
         return self.meshes[count]
 
     def pallas_mesh(self) -> AbstractContextManager[Any]:
-        """Return a context with an abstract device, from which Pallas reads the architecture since jax 0.12."""
+        """Return a context with an abstract device that tells Pallas the architecture."""
         from jax import sharding  # Imported late, as in `start`.
 
         if not hasattr(sharding, "AbstractDevice"):
             return nullcontext()
-        device = sharding.AbstractDevice(device_kind=self.target, num_cores=None, platform="gpu")
+        device = sharding.AbstractDevice(
+            device_kind=self.target, num_cores=None, platform="gpu"
+        )
         mesh = sharding.AbstractMesh((), (), (), abstract_device=device)
         return sharding.use_abstract_mesh(mesh)  # type: ignore[no-any-return]
 
 
-def compile_one(declared: Any, function: Callable[..., Any], devices: Devices, out: Path) -> dict[str, Any]:  # noqa: ANN401
-    """Compile one program, write its code objects to `out`, and return their names and statistics."""
+def compile_one(
+    declared: Any,  # noqa: ANN401
+    function: Callable[..., Any],
+    devices: Devices,
+    out: Path,
+) -> dict[str, Any]:
+    """Compile one program, write its code objects to `out`, and return statistics."""
     import jax  # Imported late, as in `Devices.start`.
     from jax.sharding import NamedSharding, PartitionSpec
 
@@ -152,18 +190,26 @@ def compile_one(declared: Any, function: Callable[..., Any], devices: Devices, o
     arguments = [
         jax.ShapeDtypeStruct(
             argument.shape,
-            getattr(jax.numpy, argument.dtype + ("_" if argument.dtype == "bool" else "")),
-            sharding=NamedSharding(mesh, PartitionSpec(*(names or None for names in argument.axes))),
+            getattr(
+                jax.numpy, argument.dtype + ("_" if argument.dtype == "bool" else "")
+            ),
+            sharding=NamedSharding(
+                mesh, PartitionSpec(*(names or None for names in argument.axes))
+            ),
         )
         for argument in declared.arguments
     ]
-    jitted = jax.jit(functools.partial(function, mesh) if declared.devices > 1 else function)
-    started, cpu_seconds = time.monotonic(), time.process_time()
+    jitted = jax.jit(
+        functools.partial(function, mesh) if declared.devices > 1 else function
+    )
+    started = time.monotonic()
+    cpu_seconds = time.process_time()
     with devices.pallas_mesh() if "pallas" in declared.needs else nullcontext():
         lowered = jitted.lower(*arguments)
     lowered_at = time.monotonic()
     compiled = lowered.compile()
-    compiled_at, cpu_seconds = time.monotonic(), time.process_time() - cpu_seconds
+    compiled_at = time.monotonic()
+    cpu_seconds = time.process_time() - cpu_seconds
     blob = compiled.runtime_executable().serialize()
     files = []
     for number, code in enumerate(corpus_module("executable").code_objects(blob)):
@@ -178,7 +224,9 @@ def compile_one(declared: Any, function: Callable[..., Any], devices: Devices, o
         "argument_bytes": memory.argument_size_in_bytes,
         "output_bytes": memory.output_size_in_bytes,
         "temporary_bytes": memory.temp_size_in_bytes,
-        "calls": sorted(set(re.findall(r'custom_call_target="([^"]+)"', compiled.as_text()))),
+        "calls": sorted(
+            set(re.findall(r'custom_call_target="([^"]+)"', compiled.as_text()))
+        ),
     }
     return {"code_objects": files, "stats": stats}
 
@@ -194,5 +242,7 @@ def set_flags(wanted: tuple[str, ...], x64: bool) -> None:
 
 
 if __name__ == "__main__":
-    requests = [json.loads(Path(name).read_text(encoding="utf-8")) for name in sys.argv[1:]]
+    requests = [
+        json.loads(Path(name).read_text(encoding="utf-8")) for name in sys.argv[1:]
+    ]
     sys.exit(next((status for request in requests if (status := main(request))), 0))

@@ -1,11 +1,15 @@
-"""GPU code in a serialised XLA executable; uses only the standard library, since the child process imports it.
+"""GPU code in a serialised XLA executable.
 
-An executable contains a Riegeli/records file, whose records may contain another such file (jaxlib 0.12); before jaxlib
-0.10 an executable is a single protocol buffer. Each code object is stored as a complete ELF file, so the records are
-unpacked and searched for ELF headers.
+Uses only the standard library, since the child process imports it.
 
-Source of the formats: "Riegeli/records file format specification" (google/riegeli, doc/riegeli_records_file_format.md)
-and "Snappy compressed format description" (google/snappy, format_description.txt).
+An executable contains a Riegeli/records file, whose records may contain another such
+file (jaxlib 0.12); before jaxlib 0.10 an executable is a single protocol buffer. Each
+code object is stored as a complete ELF file, so the records are unpacked and searched
+for ELF headers.
+
+Source of the formats: "Riegeli/records file format specification" (google/riegeli,
+doc/riegeli_records_file_format.md) and "Snappy compressed format description"
+(google/snappy, format_description.txt).
 """
 
 from __future__ import annotations
@@ -21,10 +25,14 @@ SIGNATURE = bytes.fromhex(
     "0000000000000000e19f13c0e9b1c37273000000000000000000000000000000"
 )
 """Beginning of every Riegeli/records file: the header of its first block and an empty chunk."""
-BLOCK, BLOCK_HEADER, CHUNK_HEADER = 65536, 24, 40
+BLOCK = 65536
+BLOCK_HEADER = 24
+CHUNK_HEADER = 40
 CHUNKS = b"smprt"
 """Types of chunks: signature, metadata, padding, simple, transposed."""
-SIMPLE, UNCOMPRESSED, SNAPPY = ord("r"), 0, ord("s")
+SIMPLE = ord("r")
+UNCOMPRESSED = 0
+SNAPPY = ord("s")
 
 
 class ExecutableError(ValueError):
@@ -42,11 +50,14 @@ def code_objects(executable: bytes) -> list[bytes]:
             executable = b"".join(_records(executable[start:]))
         return list(_elfs(executable))
     except (struct.error, IndexError) as error:
-        raise ExecutableError(f"the serialised executable is truncated: {error}") from error
+        raise ExecutableError(
+            f"the serialised executable is truncated: {error}"
+        ) from error
 
 
 def _elfs(data: bytes) -> Iterator[bytes]:
-    # An ELF file ends with its table of section headers or with its last section, whichever ends later.
+    # An ELF file ends with its table of section headers or with its last section,
+    # whichever ends later.
     at = data.find(ELF_MAGIC)
     while at >= 0:
         (machine,) = struct.unpack_from("<H", data, at + 18)
@@ -54,10 +65,14 @@ def _elfs(data: bytes) -> Iterator[bytes]:
         size, count = struct.unpack_from("<HH", data, at + 58)
         end = headers + size * count
         for number in range(count):
-            kind, _, _, offset, length = struct.unpack_from("<IQQQQ", data, at + headers + number * size + 4)
+            kind, _, _, offset, length = struct.unpack_from(
+                "<IQQQQ", data, at + headers + number * size + 4
+            )
             end = max(end, offset if kind == SHT_NOBITS else offset + length)
         if at + end > len(data):
-            raise ExecutableError("a code object in the serialised executable is truncated")
+            raise ExecutableError(
+                "a code object in the serialised executable is truncated"
+            )
         if machine == EM_AMDGPU:
             yield data[at : at + end]
         at = data.find(ELF_MAGIC, at + end)
@@ -65,7 +80,9 @@ def _elfs(data: bytes) -> Iterator[bytes]:
 
 def _records(file: bytes) -> Iterator[bytes]:
     """Yield the decompressed chunks of a Riegeli/records file; data after the file is ignored."""
-    stream = b"".join(file[at + BLOCK_HEADER : at + BLOCK] for at in range(0, len(file), BLOCK))
+    stream = b"".join(
+        file[at + BLOCK_HEADER : at + BLOCK] for at in range(0, len(file), BLOCK)
+    )
     at = 0
     while at + CHUNK_HEADER <= len(stream):
         size, _, kind = struct.unpack_from("<8xQQB", stream, at)
@@ -78,14 +95,18 @@ def _records(file: bytes) -> Iterator[bytes]:
             sizes, begin = _varint(data, 1)
             yield _decompress(data[0], data[begin + sizes :])
         elif size:
-            raise ExecutableError(f"the serialised executable has a chunk of unknown type {chr(kind)!r}")
+            raise ExecutableError(
+                f"the serialised executable has a chunk of unknown type {chr(kind)!r}"
+            )
 
 
 def _decompress(kind: int, data: bytes) -> bytes:
     if kind == UNCOMPRESSED:
         return data
     if kind != SNAPPY:
-        raise ExecutableError(f"the serialised executable uses the unknown compression {chr(kind)!r}")
+        raise ExecutableError(
+            f"the serialised executable uses the unknown compression {chr(kind)!r}"
+        )
     size, begin = _varint(data, 0)
     return snappy(data[begin:], size)
 
@@ -101,21 +122,31 @@ def snappy(data: bytes, size: int) -> bytes:
             length = tag >> 2
             if length >= 60:
                 width = length - 59
-                length, at = int.from_bytes(data[at : at + width], "little"), at + width
+                length = int.from_bytes(data[at : at + width], "little")
+                at = at + width
             out += data[at : at + length + 1]
             at += length + 1
             continue
         if tag & 3 == 1:
-            length, distance, at = 4 + (tag >> 2 & 7), (tag >> 5) << 8 | data[at], at + 1
+            length = 4 + (tag >> 2 & 7)
+            distance = (tag >> 5) << 8 | data[at]
+            at += 1
         else:
             width = 2 if tag & 3 == 2 else 4
-            length, distance, at = (tag >> 2) + 1, int.from_bytes(data[at : at + width], "little"), at + width
+            length = (tag >> 2) + 1
+            distance = int.from_bytes(data[at : at + width], "little")
+            at = at + width
         if not 0 < distance <= len(out):
-            raise ExecutableError("a Snappy buffer in the serialised executable is damaged")
+            raise ExecutableError(
+                "a Snappy buffer in the serialised executable is damaged"
+            )
         piece = out[-distance:][:length]
         out += (piece * (length // distance + 1))[:length]
     if not size == expected == len(out):
-        raise ExecutableError(f"a Snappy buffer in the serialised executable has {len(out)} bytes unpacked, not {size}")
+        raise ExecutableError(
+            f"a Snappy buffer in the serialised executable has {len(out)} bytes"
+            f" unpacked, not {size}"
+        )
     return bytes(out)
 
 
@@ -124,5 +155,6 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while data[at] & 0x80:
         value |= (data[at] & 0x7F) << shift
-        at, shift = at + 1, shift + 7
+        at += 1
+        shift = shift + 7
     return value | data[at] << shift, at + 1

@@ -1,4 +1,7 @@
-"""Expectations for the programs of the corpus; a program without an entry in `expectations.toml` must compile."""
+"""Expectations for the programs of the corpus.
+
+A program without an entry in `expectations.toml` must compile.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,9 @@ class CorpusScope:
         """Report whether the entry applies to a version of jax."""
         return SpecifierSet(self.jax).contains(jax_version, prereleases=True)
 
-    def covered(self, programs: Iterable[str], targets: Iterable[str]) -> frozenset[tuple[str, str]]:
+    def covered(
+        self, programs: Iterable[str], targets: Iterable[str]
+    ) -> frozenset[tuple[str, str]]:
         """Return the pairs of program and target that the entry applies to."""
         return frozenset(
             (program, target)
@@ -69,7 +74,8 @@ class Expectation(CorpusScope):
     """Entry of `expectations.toml`, or the default for programs without an entry.
 
     Attributes:
-        error: text that the compiler's error must contain; with another error the check fails.
+        error: text that the compiler's error must contain; with another error the check
+            fails.
         owner: project that can fix the failure.
         expires: last day of the entry (ISO 8601).
         expired: whether the last day has passed.
@@ -85,37 +91,49 @@ class Expectation(CorpusScope):
 COMPILES = Expectation()
 
 
-def load_expectations(file: Path = FILE, *, programs: Sequence[str], today: str) -> tuple[Expectation, ...]:
+def load_expectations(
+    file: Path = FILE, *, programs: Sequence[str], today: str
+) -> tuple[Expectation, ...]:
     """Load and validate all entries.
 
     Args:
-        file: TOML file in the format that the first lines of `expectations.toml` document.
+        file: TOML file in the format that the first lines of `expectations.toml`
+            document.
         programs: names of all programs.
         today: ISO 8601 date that decides whether an entry is expired.
 
     Raises:
-        GateError: the file cannot be read, a field is missing, unknown or wrong, a pattern matches nothing, or two
-            entries apply to the same program, target and version; the message lists all problems.
+        GateError: the file cannot be read, a field is missing, unknown or wrong, a
+            pattern matches nothing, or two entries apply to the same program, target
+            and version; the message lists all problems.
     """
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise GateError(f"Cannot read {file}: {error}.", hint="Fix the file.") from error
+        raise GateError(
+            f"Cannot read {file}: {error}.", hint="Fix the file."
+        ) from error
     problems = [] if data.get("schema") == _SCHEMA else [f"schema is not {_SCHEMA}"]
-    problems += [f"unknown key {key!r}" for key in data.keys() - {"schema", "expectation"}]
+    problems += [
+        f"unknown key {key!r}" for key in data.keys() - {"schema", "expectation"}
+    ]
     entries: list[Expectation] = []
     for number, item in enumerate(data.get("expectation", ()), 1):
         errors = list(_problems(item, programs))
         problems += [f"entry {number}: {problem}" for problem in errors]
         if not errors:
             lists = {key: tuple(item[key]) for key in ("programs", "targets")}
-            kind, expires = ExpectationKind(item["kind"]), item["expires"].isoformat()
+            kind = ExpectationKind(item["kind"])
+            expires = item["expires"].isoformat()
             fields: dict[str, Any] = {**item, **lists, "kind": kind, "expires": expires}
             entries.append(Expectation(**fields, expired=today > expires))
     problems += _overlaps(entries, programs)
     if problems:
         text = "; ".join(problems)
-        raise GateError(f"Cannot load {file.name}: {text}.", hint="Fix the file; its first lines document the fields.")
+        raise GateError(
+            f"Cannot load {file.name}: {text}.",
+            hint="Fix the file; its first lines document the fields.",
+        )
     return tuple(entries)
 
 
@@ -125,9 +143,16 @@ def _problems(item: Mapping[str, Any], programs: Sequence[str]) -> Iterator[str]
     required = _KEYS if needs_error else _KEYS - {"error"}
     yield from (f"{key} is missing" for key in sorted(required - item.keys()))
     yield from (f"{key} is unknown" for key in sorted(item.keys() - required))
-    if item.get("kind") not in (None, ExpectationKind.FAILS, ExpectationKind.NEEDS_DEVICE):
+    if item.get("kind") not in (
+        None,
+        ExpectationKind.FAILS,
+        ExpectationKind.NEEDS_DEVICE,
+    ):
         yield f"kind must be 'fails' or 'needs-device', not {item['kind']!r}"
-    for key, names in (("programs", programs), ("targets", lists()["compiler-supported"])):
+    for key, names in (
+        ("programs", programs),
+        ("targets", lists()["compiler-supported"]),
+    ):
         yield from _bad_patterns(key, item.get(key, names), names)
     for key in ("jax", "error", "reason", "owner"):
         if key in item and not (isinstance(item[key], str) and item[key].strip()):
@@ -145,7 +170,9 @@ def _bad_patterns(key: str, patterns: object, names: Sequence[str]) -> Iterator[
         yield f"{key} is not a list of patterns"
         return
     for pattern in patterns:
-        if not isinstance(pattern, str) or not any(fnmatchcase(name, pattern) for name in names):
+        if not isinstance(pattern, str) or not any(
+            fnmatchcase(name, pattern) for name in names
+        ):
             yield f"{pattern!r} matches none of the {key}"
 
 
@@ -156,9 +183,15 @@ def _overlaps(entries: Sequence[Expectation], programs: Sequence[str]) -> Iterat
         for number, entry in enumerate(entries, 1)
     ]
     for (i, first, ours), (j, second, theirs) in itertools.combinations(numbered, 2):
-        # Overlapping ranges of versions share a version at which one of them begins or ends.
-        ends = [end.version.removesuffix(".*") for end in (*SpecifierSet(first.jax), *SpecifierSet(second.jax))]
-        version = next((end for end in ends if first.is_for(end) and second.is_for(end)), None)
+        # Overlapping ranges of versions share a version at which one of them begins or
+        # ends.
+        ends = [
+            end.version.removesuffix(".*")
+            for end in (*SpecifierSet(first.jax), *SpecifierSet(second.jax))
+        ]
+        version = next(
+            (end for end in ends if first.is_for(end) and second.is_for(end)), None
+        )
         if ours & theirs and version:
             program, target = min(ours & theirs)
             yield f"entries {i} and {j} both apply to {program} on {target} with jax {version}"

@@ -1,7 +1,9 @@
-"""Verify attestations with Sigstore's library: signature, certificate, transparency log and identity.
+"""Verify attestations with Sigstore's library.
 
-The packages are large and needed for attestations only, so they are installed separately. Without them every
-attestation is reported as a problem.
+Signature, certificate, transparency log and identity.
+
+The packages are large and needed for attestations only, so they are installed
+separately. Without them every attestation is reported as a problem.
 """
 
 from __future__ import annotations
@@ -21,11 +23,17 @@ from promotion.evidence.provenance import provenance_name, provenance_problems
 Verify = Callable[[bytes, str, str], AttestationReport]
 """Provenance file, and file name and sha256 of its wheel -> report."""
 
-HOW_TO_INSTALL = "Run `.venv/bin/python -m pip install --require-hashes -r build/requirements-attest.lock`."
+HOW_TO_INSTALL = (
+    "Run `.venv/bin/python -m pip install --require-hashes -r"
+    " build/requirements-attest.lock`."
+)
 
 # Fulcio's OIDs of certificate extensions (sigstore/fulcio, docs/oid-info.md).
-ISSUER, REPOSITORY, DIGEST, REF, CONFIG = (f"1.3.6.1.4.1.57264.1.{number}" for number in (8, 12, 13, 14, 18))
-GITHUB, GITLAB = "https://token.actions.githubusercontent.com", "https://gitlab.com"
+ISSUER, REPOSITORY, DIGEST, REF, CONFIG = (
+    f"1.3.6.1.4.1.57264.1.{number}" for number in (8, 12, 13, 14, 18)
+)
+GITHUB = "https://token.actions.githubusercontent.com"
+GITLAB = "https://gitlab.com"
 _TRUST_CONFIG = "application/vnd.dev.sigstore.clienttrustconfig"
 
 
@@ -36,7 +44,8 @@ class Trust:
     Attributes:
         name: PUBLIC, or the SHA-256 of the file with the root of trust.
         root: sigstore's TrustedRoot.
-        config: sigstore's ClientTrustConfig, which also names the signing service. None for a plain trusted root.
+        config: sigstore's ClientTrustConfig, which also names the signing service. None
+            for a plain trusted root.
         notes: remarks about the origin of the root of trust, for the user.
     """
 
@@ -48,16 +57,21 @@ class Trust:
 
 def missing_packages(error: ImportError) -> MachineError:
     """Return the error for missing packages."""
-    return MachineError(f"Attestations need packages that are not installed: {error.name}.", hint=HOW_TO_INSTALL)
+    return MachineError(
+        f"Attestations need packages that are not installed: {error.name}.",
+        hint=HOW_TO_INSTALL,
+    )
 
 
 def load_trust(file: Path | None) -> Trust:
     """Return the root of trust in a file, or the one of Sigstore's public instance.
 
-    The public root of trust is updated. If the update fails, the cached or packaged one is used and a note reports it.
+    The public root of trust is updated. If the update fails, the cached or packaged one
+    is used and a note reports it.
 
     Args:
-        file: a client trust configuration or a trusted root, as Sigstore's tools write them.
+        file: a client trust configuration or a trusted root, as Sigstore's tools write
+            them.
 
     Raises:
         MachineError: the packages are missing.
@@ -80,7 +94,10 @@ def load_trust(file: Path | None) -> Trust:
     except (OSError, ValueError, KeyError, TypeError, SigstoreError) as error:
         raise RequestError(
             f"{file} is not a trust configuration of Sigstore: {_first_line(error)}.",
-            hint="Give a client trust config or a trusted root (JSON), as Sigstore's tools write them.",
+            hint=(
+                "Give a client trust config or a trusted root (JSON), as Sigstore's"
+                " tools write them."
+            ),
         ) from error
     return Trust(name=sha256(data).hexdigest(), root=root, config=config)
 
@@ -97,18 +114,22 @@ def _public_trust() -> Trust:
             config = ClientTrustConfig.production()
         except TUFError:
             config = ClientTrustConfig.production(offline=True)
-            notes = ("Sigstore's trust root could not be updated; the cached one is used.",)
+            notes = (
+                "Sigstore's trust root could not be updated; the cached one is used.",
+            )
         return Trust(name=PUBLIC, root=config.trusted_root, config=config, notes=notes)
     except (SigstoreError, OSError, ValueError) as error:
         raise MachineError(
-            f"Sigstore's trust root cannot be read: {_first_line(error)}.", hint="Give --trust-config."
+            f"Sigstore's trust root cannot be read: {_first_line(error)}.",
+            hint="Give --trust-config.",
         ) from error
 
 
 def lazy_verifier(trust_config: Path | None = None) -> Verify:
     """Return a verifier that loads the root of trust for the first attestation.
 
-    If the root of trust cannot be loaded, the report of each attestation contains this problem.
+    If the root of trust cannot be loaded, the report of each attestation contains this
+    problem.
     """
     load = functools.cache(lambda: verifier(load_trust(trust_config)))
 
@@ -118,7 +139,10 @@ def lazy_verifier(trust_config: Path | None = None) -> Verify:
         try:
             by_root = load()
         except (MachineError, RequestError) as error:
-            text = f"{provenance_name(filename)} cannot be verified. {error.message} {error.hint}".rstrip()
+            text = (
+                f"{provenance_name(filename)} cannot be verified. {error.message}"
+                f" {error.hint}".rstrip()
+            )
             return AttestationReport(wheel=filename, problems=(text,))
         return by_root(data, filename, digest)
 
@@ -143,7 +167,8 @@ def verifier(trust: Trust) -> Verify:
         by_root = Verifier(trusted_root=trust.root)
     except (SigstoreError, ValueError) as error:
         raise RequestError(
-            f"The trust root {trust.name} is invalid: {_first_line(error)}.", hint="Give a complete --trust-config."
+            f"The trust root {trust.name} is invalid: {_first_line(error)}.",
+            hint="Give a complete --trust-config.",
         ) from error
 
     def verify(data: bytes, filename: str, digest: str) -> AttestationReport:
@@ -155,10 +180,16 @@ def verifier(trust: Trust) -> Verify:
                 for bundle in Provenance.model_validate_json(data).attestation_bundles
                 for attestation in bundle.attestations
             ]
-        except Exception as error:  # any failure of the library is a problem of the file
+        except (
+            Exception
+        ) as error:  # any failure of the library is a problem of the file
             text = f"{provenance_name(filename)} is invalid: {_first_line(error)}."
-            return AttestationReport(wheel=filename, problems=(text,), notes=trust.notes)
-        return AttestationReport(wheel=filename, signers=tuple(signers), trust=trust.name, notes=trust.notes)
+            return AttestationReport(
+                wheel=filename, problems=(text,), notes=trust.notes
+            )
+        return AttestationReport(
+            wheel=filename, signers=tuple(signers), trust=trust.name, notes=trust.notes
+        )
 
     return verify
 
@@ -173,31 +204,55 @@ class _AnyIdentity:
 def _signer(by_root: Any, publisher: Any, attestation: Any) -> Identity:  # noqa: ANN401 - the packages' own classes
     """Return the signer of a well-formed attestation; raises when it is invalid.
 
-    The library verifies the signature, the certificate's chain, transparency and validity at the time of the log entry,
-    the log's inclusion proof and checkpoint, and that the log entry is for this statement. The policy checks the
-    identity later.
+    The library verifies the signature, the certificate's chain, transparency and
+    validity at the time of the log entry, the log's inclusion proof and checkpoint, and
+    that the log entry is for this statement. The policy checks the identity later.
     """
     # Imported here because the packages are optional.
     from pypi_attestations import AttestationError
 
     if len(attestation.verification_material.transparency_entries) != 1:
-        raise AttestationError("an attestation must have exactly one entry of a transparency log")
+        raise AttestationError(
+            "an attestation must have exactly one entry of a transparency log"
+        )
     kind, payload = by_root.verify_dsse(attestation.to_bundle(), _AnyIdentity())
-    if (kind, payload) != ("application/vnd.in-toto+json", attestation.envelope.statement):
-        raise AttestationError(f"the signed content, of type {kind}, is not the statement")
+    if (kind, payload) != (
+        "application/vnd.in-toto+json",
+        attestation.envelope.statement,
+    ):
+        raise AttestationError(
+            f"the signed content, of type {kind}, is not the statement"
+        )
     signer = identity_of(attestation.certificate_claims)
-    if (claimed := _claimed(publisher)) != (signer.issuer, signer.repository, signer.workflow):
-        raise AttestationError(f"it names the publisher {' '.join(claimed)}; the certificate names {signer}")
+    if (claimed := _claimed(publisher)) != (
+        signer.issuer,
+        signer.repository,
+        signer.workflow,
+    ):
+        raise AttestationError(
+            f"it names the publisher {' '.join(claimed)}; the certificate names"
+            f" {signer}"
+        )
     return signer
 
 
-def _claimed(publisher: Any) -> tuple[str, str, str]:  # noqa: ANN401 - one of the packages' classes
+def _claimed(
+    publisher: Any,  # noqa: ANN401
+) -> tuple[str, str, str]:
     """Return issuer, repository and workflow of the publisher that a provenance file names."""
     match publisher.kind:
         case "GitHub":
-            return GITHUB, f"https://github.com/{publisher.repository}", f".github/workflows/{publisher.workflow}"
+            return (
+                GITHUB,
+                f"https://github.com/{publisher.repository}",
+                f".github/workflows/{publisher.workflow}",
+            )
         case "GitLab":
-            return GITLAB, f"https://gitlab.com/{publisher.repository}", publisher.workflow_filepath
+            return (
+                GITLAB,
+                f"https://gitlab.com/{publisher.repository}",
+                publisher.workflow_filepath,
+            )
         case other:
             return str(other), "", ""
 
@@ -212,12 +267,16 @@ def identity_of(claims: Mapping[str, str]) -> Identity:
         ValueError: the certificate is not for a workflow of a CI service.
     """
     issuer, repository, ref = (claims.get(oid, "") for oid in (ISSUER, REPOSITORY, REF))
-    config, digest = claims.get(CONFIG, ""), claims.get(DIGEST, "")
+    config = claims.get(CONFIG, "")
+    digest = claims.get(DIGEST, "")
     path, _, at = config.removeprefix(repository).rpartition("@")
     workflow = path.removeprefix("/").removeprefix("/")
     consistent = config.startswith(f"{repository}/") and at in {ref, digest} - {""}
     if not (issuer and repository and ref and workflow and consistent):
-        raise ValueError(f"the certificate is not for a workflow of a CI service: issuer {issuer or 'unknown'}")
+        raise ValueError(
+            "the certificate is not for a workflow of a CI service: issuer"
+            f" {issuer or 'unknown'}"
+        )
     return Identity(issuer=issuer, repository=repository, workflow=workflow, ref=ref)
 
 

@@ -1,7 +1,8 @@
 """Reports about attestations, and the decision whether they satisfy a policy.
 
-`attestation_verification` reads provenance files and reports their problems and signers; this module checks them
-against the rule of a policy. Identities are compared as a whole, character by character.
+`attestation_verification` reads provenance files and reports their problems and
+signers; this module checks them against the rule of a policy. Identities are compared
+as a whole, character by character.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ class Identity:
     """The signer in a certificate of Fulcio, or a permitted signer in a policy.
 
     Attributes:
-        issuer: URL of the service that issued the identity, such as https://token.actions.githubusercontent.com.
-        repository: URL of the workflow's repository, such as https://github.com/owner/name.
-        workflow: path of the workflow in the repository, such as .github/workflows/release.yml.
+        issuer: URL of the service that issued the identity, such as
+            https://token.actions.githubusercontent.com.
+        repository: URL of the workflow's repository, such as
+            https://github.com/owner/name.
+        workflow: path of the workflow in the repository, such as
+            .github/workflows/release.yml.
         ref: branch or tag, such as refs/heads/main. "any" is allowed in a policy.
     """
 
@@ -36,11 +40,17 @@ class Identity:
     ref: str
 
     def __str__(self) -> str:
-        return f"{self.workflow} of {self.repository} at {self.ref} (issuer {self.issuer})"
+        return (
+            f"{self.workflow} of {self.repository} at {self.ref} (issuer {self.issuer})"
+        )
 
     def admits(self, other: Identity) -> bool:
         """Return whether a signer matches this identity of a policy."""
-        same = (self.issuer, self.repository, self.workflow) == (other.issuer, other.repository, other.workflow)
+        same = (self.issuer, self.repository, self.workflow) == (
+            other.issuer,
+            other.repository,
+            other.workflow,
+        )
         return same and self.ref in (ANY, other.ref)
 
 
@@ -52,8 +62,10 @@ class AttestationReport:
         wheel: file name of the wheel.
         sha256: sha256 of the provenance file.
         signers: one for each valid attestation.
-        trust: root of trust of the signatures: PUBLIC, or the SHA-256 of a trust configuration.
-        problems: a sentence for each problem, including failures of the verification itself.
+        trust: root of trust of the signatures: PUBLIC, or the SHA-256 of a trust
+            configuration.
+        problems: a sentence for each problem, including failures of the verification
+            itself.
         notes: other information for the user.
     """
 
@@ -71,7 +83,8 @@ class AttestationRule:
 
     Attributes:
         required: projects whose wheels need an attestation. {major} is the ROCm major.
-        trust: required root of trust: PUBLIC, the SHA-256 of a trust configuration, or ANY.
+        trust: required root of trust: PUBLIC, the SHA-256 of a trust configuration, or
+            ANY.
         identities: name -> permitted signer. None permits every signer.
     """
 
@@ -81,28 +94,48 @@ class AttestationRule:
 
     def admits(self, signer: Identity) -> bool:
         """Return whether the policy permits a signer."""
-        return self.identities is None or any(identity.admits(signer) for identity in self.identities.values())
+        return self.identities is None or any(
+            identity.admits(signer) for identity in self.identities.values()
+        )
 
 
 def parse_rule(table: Mapping[str, Any]) -> AttestationRule:
     """Parse the table `attestations` of a policy.
 
     Raises:
-        KeyError, TypeError, ValueError: a field is missing, unknown or of the wrong type.
+        KeyError, TypeError, ValueError: a field is missing, unknown or of the wrong
+            type.
     """
     if set(table) != {"required", "trust", "identities"}:
-        raise ValueError(f"attestations needs required, trust and identities, not {', '.join(sorted(table))}")
-    required, trust, listed = table["required"], table["trust"], table["identities"]
-    if not isinstance(required, list) or not all(isinstance(project, str) for project in required):
-        raise ValueError(f"attestations: required must be a list of projects, not {required!r}")
-    if not isinstance(trust, str) or not (trust in (ANY, PUBLIC) or _SHA256.fullmatch(trust)):
-        raise ValueError(f"attestations: trust must be sigstore, any or a SHA-256, not {trust!r}")
+        raise ValueError(
+            "attestations needs required, trust and identities, not"
+            f" {', '.join(sorted(table))}"
+        )
+    required = table["required"]
+    trust = table["trust"]
+    listed = table["identities"]
+    if not isinstance(required, list) or not all(
+        isinstance(project, str) for project in required
+    ):
+        raise ValueError(
+            f"attestations: required must be a list of projects, not {required!r}"
+        )
+    if not isinstance(trust, str) or not (
+        trust in (ANY, PUBLIC) or _SHA256.fullmatch(trust)
+    ):
+        raise ValueError(
+            f"attestations: trust must be sigstore, any or a SHA-256, not {trust!r}"
+        )
     if listed == ANY:
         return AttestationRule(required=tuple(required), trust=trust, identities=None)
     if not isinstance(listed, dict):
-        raise TypeError(f'attestations: identities must be "{ANY}" or a table, not {listed!r}')
+        raise TypeError(
+            f'attestations: identities must be "{ANY}" or a table, not {listed!r}'
+        )
     return AttestationRule(
-        required=tuple(required), trust=trust, identities={name: _identity(name, one) for name, one in listed.items()}
+        required=tuple(required),
+        trust=trust,
+        identities={name: _identity(name, one) for name, one in listed.items()},
     )
 
 
@@ -110,14 +143,20 @@ def _identity(name: str, table: Mapping[str, Any]) -> Identity:
     identity = Identity(**table)
     words = (identity.issuer, identity.repository, identity.workflow, identity.ref)
     if not all(isinstance(word, str) and word for word in words) or ANY in words[:3]:
-        raise ValueError(f"attestations: the identity {name} needs issuer, repository, workflow and ref, not {table!r}")
+        raise ValueError(
+            f"attestations: the identity {name} needs issuer, repository, workflow and"
+            f" ref, not {table!r}"
+        )
     return identity
 
 
 def attestation_problems(
-    wheels: Collection[str], needed: Iterable[str], rule: AttestationRule, attested: Collection[AttestationReport]
+    wheels: Collection[str],
+    needed: Iterable[str],
+    rule: AttestationRule,
+    attested: Collection[AttestationReport],
 ) -> Iterator[str]:
-    """Yield a sentence for each attestation that is invalid, not permitted, or required and missing.
+    """Yield a sentence for each attestation that is invalid, not permitted, or missing.
 
     Args:
         wheels: file names of the set's wheels.
@@ -134,21 +173,33 @@ def attestation_problems(
         if not report.signers:
             yield f"{name} has no verified attestation."
         if rule.trust not in (ANY, report.trust):
-            yield f"{name} has the trust root {report.trust or 'none'}; the policy requires {rule.trust}."
+            yield (
+                f"{name} has the trust root {report.trust or 'none'}; the policy"
+                f" requires {rule.trust}."
+            )
         for signer in report.signers:
             if not rule.admits(signer):
-                yield f"{name} was signed by {signer}, which the policy does not permit."
+                yield (
+                    f"{name} was signed by {signer}, which the policy does not permit."
+                )
     has = {report.wheel for report in attested}
     for wheel in needed:
         if wheel not in has:
-            yield f"{wheel} has no attestation, which the policy requires: run `ci_build attest` on the set."
+            yield (
+                f"{wheel} has no attestation, which the policy requires: run `ci_build"
+                " attest` on the set."
+            )
 
 
-def wheels_by_signer(attested: Iterable[AttestationReport]) -> Mapping[str, tuple[str, ...]]:
+def wheels_by_signer(
+    attested: Iterable[AttestationReport],
+) -> Mapping[str, tuple[str, ...]]:
     """Return signer -> file names of the wheels with a valid attestation by that signer."""
     wheels_of: dict[str, list[str]] = {}
     for one in attested:
         if not one.problems:
             for signer in one.signers:
                 wheels_of.setdefault(str(signer), []).append(one.wheel)
-    return {signer: tuple(sorted({*wheels})) for signer, wheels in sorted(wheels_of.items())}
+    return {
+        signer: tuple(sorted({*wheels})) for signer, wheels in sorted(wheels_of.items())
+    }

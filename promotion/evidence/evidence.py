@@ -1,7 +1,8 @@
 """Evidence files: each run of a gate creates one beside the staged set, with its signature.
 
-The output of the gate's processes is stored beside the evidence and named after its own digest. The signature is stored
-before the evidence, so signed evidence is never visible without its signature.
+The output of the gate's processes is stored beside the evidence and named after its own
+digest. The signature is stored before the evidence, so signed evidence is never visible
+without its signature.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from datetime import UTC, datetime
 
 from core.errors import BucketError, RequestError
 from core.model import Evidence, Finding, Outcome, Severity, Tier, to_json
-from promotion.evidence.signing import EVIDENCE_TYPE, SUFFIX, Signer, is_valid_signature, load_signature
+from promotion.evidence.signing import (
+    EVIDENCE_TYPE,
+    SUFFIX,
+    Signer,
+    is_valid_signature,
+    load_signature,
+)
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import StagedSet
@@ -24,7 +31,7 @@ ENVIRONMENT = "environment"
 ANY = "any"
 """Target in the evidence of a gate that does not depend on a gfx target."""
 PARTS = {"python": "", "size": "", "passes": "", "corpus": "", "installers": "newest"}
-"""Settings that limit evidence to one part of a gate -> value in evidence without the setting, of older versions.
+"""Settings that limit evidence to a part of a gate -> value in older evidence.
 
 Evidence of one part does not replace that of another.
 """
@@ -73,7 +80,8 @@ def load_evidence(data: bytes, key: str) -> Evidence:
             )
         body["tier"], body["outcome"] = Tier(body["tier"]), Outcome(body["outcome"])
         body["findings"] = tuple(
-            Finding(**{**finding, "severity": Severity(finding["severity"])}) for finding in body["findings"]
+            Finding(**{**finding, "severity": Severity(finding["severity"])})
+            for finding in body["findings"]
         )
         for name in ("set_digest", "gate", "target", "started", "ended"):
             if not isinstance(body[name], str):
@@ -85,7 +93,9 @@ def load_evidence(data: bytes, key: str) -> Evidence:
             raise TypeError("logs has a digest that is not a text")
         return Evidence(**body)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise BucketError(f"{key} cannot be read: {error!r}.", hint="Run the gate again.") from error
+        raise BucketError(
+            f"{key} cannot be read: {error!r}.", hint="Run the gate again."
+        ) from error
 
 
 def time_of(text: str) -> datetime | None:
@@ -98,24 +108,35 @@ def time_of(text: str) -> datetime | None:
     return time if time.strftime(TIME) == text else None
 
 
-def record(bucket: Bucket, staged: StagedSet, evidence: Evidence, *, signer: Signer | None = None) -> str:
-    """Store evidence beside its set and return its key, which contains a digest of evidence and signature."""
+def record(
+    bucket: Bucket,
+    staged: StagedSet,
+    evidence: Evidence,
+    *,
+    signer: Signer | None = None,
+) -> str:
+    """Store evidence beside its set and return its key, which contains a digest."""
     if evidence.set_digest != staged.digest:
         raise BucketError(
-            f"Evidence of the gate {evidence.gate} is for set {evidence.set_digest}, not {staged.digest}.",
+            f"Evidence of the gate {evidence.gate} is for set {evidence.set_digest},"
+            f" not {staged.digest}.",
             hint="Run the gate on the staged set.",
         )
     data = dump_evidence(evidence)
     signature = signer.sign(data, EVIDENCE_TYPE).dump() if signer else b""
-    key = staged.evidence_file(evidence.gate, evidence.target, f"{sha256_of(data + signature)[:16]}.json")
+    key = staged.evidence_file(
+        evidence.gate, evidence.target, f"{sha256_of(data + signature)[:16]}.json"
+    )
     if signature:
         bucket.put_if_absent(key + SUFFIX, signature, sha256=sha256_of(signature))
     bucket.put_if_absent(key, data, sha256=sha256_of(data))
     return key
 
 
-def record_log(bucket: Bucket, staged: StagedSet, gate: str, text: str) -> Mapping[str, str]:
-    """Store the output of a gate's processes beside the set and return the value of `Evidence.logs`."""
+def record_log(
+    bucket: Bucket, staged: StagedSet, gate: str, text: str
+) -> Mapping[str, str]:
+    """Store the output of a gate's processes and return the value of `Evidence.logs`."""
     data = text.encode(errors="replace")
     digest = sha256_of(data)
     key = staged.evidence_log(gate, digest[:16])
@@ -134,13 +155,20 @@ def read_files(bucket: Bucket, keys: Iterable[str]) -> Mapping[str, EvidenceFile
     signed = {key for key in keys if key.endswith(SUFFIX)}
     files = [key for key in keys if key.endswith(".json")]
     return dict(
-        zip(files, map_concurrently(lambda key: _read(bucket, key, signed=key + SUFFIX in signed), files), strict=True)
+        zip(
+            files,
+            map_concurrently(
+                lambda key: _read(bucket, key, signed=key + SUFFIX in signed), files
+            ),
+            strict=True,
+        )
     )
 
 
 def _read(bucket: Bucket, key: str, *, signed: bool) -> EvidenceFile:
     data = bucket.get(key)
-    evidence, digests = load_evidence(data, key), {key: sha256_of(data)}
+    evidence = load_evidence(data, key)
+    digests = {key: sha256_of(data)}
     if not signed:
         return EvidenceFile(evidence=evidence, digests=digests)
     text = bucket.get(key + SUFFIX)
@@ -156,18 +184,27 @@ def _read(bucket: Bucket, key: str, *, signed: bool) -> EvidenceFile:
 
 
 def latest_by_part(evidences: Iterable[Evidence]) -> tuple[Evidence, ...]:
-    """Return the latest evidence of each gate, target and part; within the same second, the worst outcome."""
+    """Return the latest evidence of each gate, target and part.
+
+    Within the same second, the worst outcome.
+    """
     last: dict[tuple[str, ...], Evidence] = {}
-    for evidence in sorted(evidences, key=lambda item: (item.ended, -_BAD_FIRST.index(item.outcome))):
+    for evidence in sorted(
+        evidences, key=lambda item: (item.ended, -_BAD_FIRST.index(item.outcome))
+    ):
         part = (evidence.settings.get(name, default) for name, default in PARTS.items())
         last[evidence.gate, evidence.target, *part] = evidence
     return tuple(last.values())
 
 
-def latest_by_target(evidences: Iterable[Evidence]) -> Mapping[tuple[str, str], tuple[Evidence, ...]]:
-    """Return (gate, target) -> latest evidence of each part, worst outcome first, then newest first."""
+def latest_by_target(
+    evidences: Iterable[Evidence],
+) -> Mapping[tuple[str, str], tuple[Evidence, ...]]:
+    """Return (gate, target) -> latest evidence of each part, worst and newest first."""
     by_target: dict[tuple[str, str], tuple[Evidence, ...]] = {}
-    newest = sorted(latest_by_part(evidences), key=lambda item: item.ended, reverse=True)
+    newest = sorted(
+        latest_by_part(evidences), key=lambda item: item.ended, reverse=True
+    )
     for evidence in sorted(newest, key=lambda item: _BAD_FIRST.index(item.outcome)):
         key = (evidence.gate, evidence.target)
         by_target[key] = (*by_target.get(key, ()), evidence)
@@ -175,11 +212,18 @@ def latest_by_target(evidences: Iterable[Evidence]) -> Mapping[tuple[str, str], 
 
 
 def latest(evidences: Iterable[Evidence]) -> Mapping[tuple[str, str], Evidence]:
-    """Return (gate, target) -> decisive evidence: the worst outcome of all parts, the newest if several are equal."""
+    """Return (gate, target) -> decisive evidence.
+
+    The worst outcome of all parts, the newest if several are equal.
+    """
     return {about: pieces[0] for about, pieces in latest_by_target(evidences).items()}
 
 
 def is_machine_failure(evidence: Evidence) -> bool:
     """Return whether a gate failed for reasons of the machine alone."""
-    codes = {finding.code for finding in evidence.findings if finding.severity is Severity.ERROR}
+    codes = {
+        finding.code
+        for finding in evidence.findings
+        if finding.severity is Severity.ERROR
+    }
     return evidence.outcome is Outcome.ERROR and ENVIRONMENT in codes

@@ -1,7 +1,7 @@
 """Tests that are not run: the ledger of skips (`ledgers/skips.toml`).
 
-Each entry has an owner, a reason and an expiry date. Incomplete entries are refused and expired ones are ignored.
-Waivers of flaky tests are part of the policy.
+Each entry has an owner, a reason and an expiry date. Incomplete entries are refused and
+expired ones are ignored. Waivers of flaky tests are part of the policy.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class KnownTest:
     """An entry of the ledger; see `ledgers/skips.toml`.
 
     Attributes:
-        pattern: pattern of node ids, or of files if it has no `::`; the only wildcards are * and ?.
+        pattern: pattern of node ids, or of files if it has no `::`; the only wildcards
+            are * and ?.
         jax: versions of jax to which the entry applies (PEP 440). Empty means any.
         families: exact names of families. Empty means any.
         opened: first day on which the entry is valid.
@@ -76,10 +77,18 @@ class KnownTest:
         """Return the fields of the entry as in the ledger, as JSON values."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         days = {"opened": self.opened.isoformat(), "expires": self.expires.isoformat()}
-        return {**values, **days, "jax": str(self.jax) or ANY, "families": self.families or ANY}
+        return {
+            **values,
+            **days,
+            "jax": str(self.jax) or ANY,
+            "families": self.families or ANY,
+        }
 
     def __str__(self) -> str:
-        return f"{self.id}, by {self.owner}, from {self.opened} until {self.expires}: {self.reason}"
+        return (
+            f"{self.id}, by {self.owner}, from {self.opened} until {self.expires}:"
+            f" {self.reason}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,13 +106,19 @@ class KnownTests:
     today: date = date.min
 
     def idle(self, tests: Collection[str]) -> tuple[KnownTest, ...]:
-        """Return the valid entries that match no test of a complete suite and can therefore be removed."""
-        return tuple(entry for entry in self.active if not any(entry.matches(test) for test in tests))
+        """Return the valid entries that match no test of a complete suite."""
+        return tuple(
+            entry
+            for entry in self.active
+            if not any(entry.matches(test) for test in tests)
+        )
 
     def missed(self, tests: Iterable[str]) -> tuple[tuple[KnownTest, int], ...]:
-        """Return each entry that is not valid but matches some of the tests, with the number of matches."""
+        """Return each invalid entry that matches tests, with the number of matches."""
         named = [*tests]
-        counted = ((entry, sum(entry.matches(test) for test in named)) for entry in self.over)
+        counted = (
+            (entry, sum(entry.matches(test) for test in named)) for entry in self.over
+        )
         return tuple((entry, count) for entry, count in counted if count)
 
 
@@ -119,17 +134,27 @@ def load_entries(file: Path = SKIPS) -> tuple[KnownTest, ...]:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RequestError(
-            f"{file} cannot be read: {error}.", hint="See the comment at the top of the file."
+            f"{file} cannot be read: {error}.",
+            hint="See the comment at the top of the file.",
         ) from error
     if tables.pop("schema", None) != _SCHEMA_VERSION or tables.keys() - {"entry"}:
-        raise RequestError(f"{file} is not a ledger of schema {_SCHEMA_VERSION}.", hint=_HINT)
+        raise RequestError(
+            f"{file} is not a ledger of schema {_SCHEMA_VERSION}.", hint=_HINT
+        )
     for number, body in enumerate(tables.get("entry", ()), start=1):
         try:
             entries.append(parse_entry(body))
         except ValueError as error:
-            problems.append(f"entry {number} of {file.name} ({body.get('id', 'without id')}): {error}")
+            problems.append(
+                f"entry {number} of {file.name} ({body.get('id', 'without id')}):"
+                f" {error}"
+            )
     ids = [entry.id for entry in entries]
-    problems += [f"{ids.count(name)} entries have the id {name}" for name in dict.fromkeys(ids) if ids.count(name) > 1]
+    problems += [
+        f"{ids.count(name)} entries have the id {name}"
+        for name in dict.fromkeys(ids)
+        if ids.count(name) > 1
+    ]
     if problems:
         raise RequestError(f"{file} is invalid: {'; '.join(problems)}.", hint=_HINT)
     return tuple(entries)
@@ -143,16 +168,28 @@ def parse_entry(body: Mapping[str, Any]) -> KnownTest:
         raise ValueError("id must consist of lower-case letters, digits and hyphens")
     if not body["pattern"].strip("*?:/. "):
         raise ValueError(f"pattern {body['pattern']!r} matches every test")
-    families = () if body["families"] == ANY else _names("families", body["families"], load_table().families)
+    families = (
+        ()
+        if body["families"] == ANY
+        else _names("families", body["families"], load_table().families)
+    )
     try:
         versions = SpecifierSet("" if body["jax"] == ANY else body["jax"])
     except InvalidSpecifier as error:
         raise ValueError(f"jax is not a range of versions: {error}") from error
     platforms = _names("platforms", body["platforms"], PLATFORMS)
-    return KnownTest(**{**body, "jax": versions, "families": families, "platforms": platforms})
+    return KnownTest(
+        **{**body, "jax": versions, "families": families, "platforms": platforms}
+    )
 
 
-def check_entry(body: Mapping[str, Any], *, texts: Collection[str], others: Collection[str], most_days: int) -> None:
+def check_entry(
+    body: Mapping[str, Any],
+    *,
+    texts: Collection[str],
+    others: Collection[str],
+    most_days: int,
+) -> None:
     """Check the fields of an entry with an expiry date, such as a known failure or a bypass.
 
     Args:
@@ -193,7 +230,9 @@ def _names(field: str, value: Any, known: Collection[str]) -> tuple[str, ...]:  
     return tuple(value)
 
 
-def known_tests_for(entries: Iterable[KnownTest], *, jax: str, family: str, platform: str, today: date) -> KnownTests:
+def known_tests_for(
+    entries: Iterable[KnownTest], *, jax: str, family: str, platform: str, today: date
+) -> KnownTests:
     """Return the entries for a run.
 
     Args:
@@ -202,7 +241,11 @@ def known_tests_for(entries: Iterable[KnownTest], *, jax: str, family: str, plat
         platform: rocm, cpu or cuda.
         today: day of the run in UTC.
     """
-    chosen = [entry for entry in entries if entry.is_for(jax=jax, family=family, platform=platform)]
+    chosen = [
+        entry
+        for entry in entries
+        if entry.is_for(jax=jax, family=family, platform=platform)
+    ]
     return KnownTests(
         active=tuple(entry for entry in chosen if not entry.state(today)),
         over=tuple(entry for entry in chosen if entry.state(today)),
@@ -219,14 +262,21 @@ def check_run(*, jax: str, family: str) -> None:
     families = load_table().families
     if family and family not in families:
         near = difflib.get_close_matches(family, families) or families
-        raise RequestError(f"Unknown family: {family!r}.", hint=f"Give a family such as {', '.join(near)}.")
+        raise RequestError(
+            f"Unknown family: {family!r}.",
+            hint=f"Give a family such as {', '.join(near)}.",
+        )
     try:
         Version(jax)
     except InvalidVersion as error:
-        raise RequestError(f"Invalid version of jax: {jax!r}.", hint="Give a version such as 0.10.2.") from error
+        raise RequestError(
+            f"Invalid version of jax: {jax!r}.", hint="Give a version such as 0.10.2."
+        ) from error
 
 
-def inapplicable_reason(entry: KnownTest, *, jax: str, family: str, platform: str, today: date) -> str:
+def inapplicable_reason(
+    entry: KnownTest, *, jax: str, family: str, platform: str, today: date
+) -> str:
     """Return why an entry does not apply to a run; empty if it applies."""
     reasons = []
     if platform not in entry.platforms:
@@ -241,13 +291,23 @@ def inapplicable_reason(entry: KnownTest, *, jax: str, family: str, platform: st
 
 
 def regex_of(pattern: str) -> str:
-    """Return the regular expression that matches whole node ids for a pattern; a pattern without `::` matches files."""
+    """Return the regular expression that matches whole node ids for a pattern.
+
+    A pattern without `::` matches files.
+    """
     regex = pattern_of(pattern).pattern
-    return f"(?s:{regex})" if "::" in pattern else f"(?s:{regex.replace('.*', '[^:]*')}(?:::.*)?)"
+    return (
+        f"(?s:{regex})"
+        if "::" in pattern
+        else f"(?s:{regex.replace('.*', '[^:]*')}(?:::.*)?)"
+    )
 
 
 @functools.lru_cache(maxsize=4096)
 def pattern_of(pattern: str) -> re.Pattern[str]:
     """Return the regular expression of a pattern in which * and ? are wildcards."""
-    # Not fnmatch, which would interpret the brackets in the node ids of parametrised tests.
-    return re.compile(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
+    # Not fnmatch, which would interpret the brackets in the node ids of parametrised
+    # tests.
+    return re.compile(
+        re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL
+    )

@@ -1,7 +1,7 @@
 """Provenance files beside wheels (PEP 740), parsed with the standard library alone.
 
-This module checks that a file has the right format and names its wheel. `attestation_verification` verifies the
-signatures.
+This module checks that a file has the right format and names its wheel.
+`attestation_verification` verifies the signatures.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 from promotion.storage.keys import PROVENANCE_SUFFIX
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-PUBLISH, SLSA = "https://docs.pypi.org/attestations/publish/v1", "https://slsa.dev/provenance/v1"
+PUBLISH = "https://docs.pypi.org/attestations/publish/v1"
+SLSA = "https://slsa.dev/provenance/v1"
 
 
 def provenance_name(filename: str) -> str:
@@ -24,24 +25,35 @@ def provenance_name(filename: str) -> str:
 
 
 def provenance_problems(data: bytes, filename: str, sha256: str) -> tuple[str, ...]:
-    """Return one sentence if a provenance file is damaged or does not name the wheel, else nothing."""
+    """Return one sentence if a provenance file is damaged or omits the wheel."""
     try:
         body = json.loads(data)
         if body["version"] != 1:
             raise ValueError(f"unsupported version {body['version']!r}")
-        attestations = [one for bundle in body["attestation_bundles"] for one in _attestations(bundle)]
+        attestations = [
+            one
+            for bundle in body["attestation_bundles"]
+            for one in _attestations(bundle)
+        ]
         if not attestations:
             raise ValueError("it contains no attestation")
         for attestation in attestations:
             _check(attestation, filename, sha256)
     except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
         problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        return (f"{provenance_name(filename)} is not the provenance of its wheel: {problem}.",)
+        return (
+            (
+                f"{provenance_name(filename)} is not the provenance of its wheel:"
+                f" {problem}."
+            ),
+        )
     return ()
 
 
 def _attestations(bundle: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    if not isinstance(bundle["publisher"]["kind"], str) or not isinstance(bundle["attestations"], list):
+    if not isinstance(bundle["publisher"]["kind"], str) or not isinstance(
+        bundle["attestations"], list
+    ):
         raise TypeError("a bundle has no publisher or no attestations")
     return bundle["attestations"]
 
@@ -49,7 +61,9 @@ def _attestations(bundle: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _check(attestation: Mapping[str, Any], filename: str, sha256: str) -> None:
     """Raise when an attestation is damaged or not for the wheel."""
     if attestation["version"] != 1:
-        raise ValueError(f"an attestation has the unsupported version {attestation['version']!r}")
+        raise ValueError(
+            f"an attestation has the unsupported version {attestation['version']!r}"
+        )
     material = attestation["verification_material"]
     for name, text in (
         ("certificate", material["certificate"]),
@@ -59,9 +73,20 @@ def _check(attestation: Mapping[str, Any], filename: str, sha256: str) -> None:
             raise ValueError(f"an attestation has an empty {name}")
     if not material["transparency_entries"]:
         raise ValueError("an attestation has no entry of a transparency log")
-    statement = json.loads(base64.b64decode("".join(attestation["envelope"]["statement"].split()), validate=True))
-    if statement["_type"] != STATEMENT_TYPE or statement["predicateType"] not in (PUBLISH, SLSA):
-        raise ValueError(f"an attestation has the unsupported type {statement['predicateType']!r}")
+    statement = json.loads(
+        base64.b64decode(
+            "".join(attestation["envelope"]["statement"].split()), validate=True
+        )
+    )
+    if statement["_type"] != STATEMENT_TYPE or statement["predicateType"] not in (
+        PUBLISH,
+        SLSA,
+    ):
+        raise ValueError(
+            f"an attestation has the unsupported type {statement['predicateType']!r}"
+        )
     (subject,) = statement["subject"]
     if (subject["name"], subject["digest"]["sha256"]) != (filename, sha256):
-        raise ValueError(f"it names {subject['name']} with sha256 {subject['digest']['sha256']}")
+        raise ValueError(
+            f"it names {subject['name']} with sha256 {subject['digest']['sha256']}"
+        )

@@ -1,7 +1,8 @@
 """Signatures of evidence: detached, with Ed25519 keys in OpenSSH or PEM format, without a network.
 
-The signed content is DSSE's pre-authentication encoding of the file (secure-systems-lab, "DSSE: Dead Simple Signing
-Envelope", protocol), so a signature is valid for one media type only.
+The signed content is DSSE's pre-authentication encoding of the file
+(secure-systems-lab, "DSSE: Dead Simple Signing Envelope", protocol), so a signature is
+valid for one media type only.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+    Ed25519PrivateKey,
+    Ed25519PublicKey,
+)
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -48,7 +52,11 @@ class Signature:
 
     def dump(self) -> bytes:
         """Return the text of a signature file."""
-        body = {"schema": SCHEMA_VERSION, "key": self.key, "signature": base64.b64encode(self.value).decode()}
+        body = {
+            "schema": SCHEMA_VERSION,
+            "key": self.key,
+            "signature": base64.b64encode(self.value).decode(),
+        }
         return (json.dumps(body, indent=1) + "\n").encode()
 
 
@@ -56,8 +64,10 @@ class Signer:
     """A signer with one private key.
 
     Args:
-        text: the unencrypted key, as `ssh-keygen -t ed25519` or `openssl genpkey -algorithm ed25519` writes it.
-        origin: origin of the key for error messages, which never contain the key itself.
+        text: the unencrypted key, as `ssh-keygen -t ed25519` or `openssl genpkey
+            -algorithm ed25519` writes it.
+        origin: origin of the key for error messages, which never contain the key
+            itself.
 
     Raises:
         RequestError: the key is invalid.
@@ -69,7 +79,11 @@ class Signer:
     @property
     def key(self) -> str:
         """The public key."""
-        return self._key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+        return (
+            self._key.public_key()
+            .public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+            .decode()
+        )
 
     def sign(self, data: bytes, kind: str) -> Signature:
         """Sign a document; the signature is valid for the media type `kind` only."""
@@ -77,15 +91,23 @@ class Signer:
 
 
 def load_signer(path: Path) -> Signer:
-    """Return a signer with the key in a file; RequestError if the key is invalid or others can read the file."""
+    """Return a signer with the key in a file.
+
+    RequestError if the key is invalid or others can read the file.
+    """
     try:
-        mode, text = path.stat().st_mode, path.read_bytes()
+        mode = path.stat().st_mode
+        text = path.read_bytes()
     except OSError as error:
         raise RequestError(
-            f"The signing key {path} cannot be read: {error.strerror}.", hint="Create one with `ci_build keys new`."
+            f"The signing key {path} cannot be read: {error.strerror}.",
+            hint="Create one with `ci_build keys new`.",
         ) from error
     if mode & 0o077:
-        raise RequestError(f"The signing key {path} can be read by others.", hint=f"Run `chmod 600 {path}`.")
+        raise RequestError(
+            f"The signing key {path} can be read by others.",
+            hint=f"Run `chmod 600 {path}`.",
+        )
     return Signer(text, origin=str(path))
 
 
@@ -97,11 +119,15 @@ def new_key(path: Path) -> Signer:
         RequestError: the path is empty.
     """
     if not path.name:
-        raise RequestError(f"{path} is not the name of a file.", hint="Name the file of the new key.")
-    text = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+        raise RequestError(
+            f"{path} is not the name of a file.", hint="Name the file of the new key."
+        )
+    text = Ed25519PrivateKey.generate().private_bytes(
+        Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The key is written to a temporary file, so the file never contains an incomplete key. A process ID in its name
-    # could be that of a killed run in another container.
+    # The key is written to a temporary file, so the file never contains an incomplete
+    # key. A process ID in its name could be that of a killed run in another container.
     part = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -117,15 +143,32 @@ def load_signature(data: bytes, name: str) -> Signature:
     """Parse a signature file; RequestError when a field is missing, unknown or invalid."""
     try:
         body = json.loads(data)
-        if set(body) != {"schema", "key", "signature"} or body["schema"] != SCHEMA_VERSION:
+        if (
+            set(body) != {"schema", "key", "signature"}
+            or body["schema"] != SCHEMA_VERSION
+        ):
             raise ValueError(f"unknown schema, or unexpected fields: {sorted(body)}")
-        return Signature(key=public_key(body["key"]), value=base64.b64decode(body["signature"], validate=True))
-    except (ValueError, TypeError, AttributeError, binascii.Error, RecursionError) as error:
-        raise RequestError(f"{name} is not a signature: {error}.", hint="Run the gate again.") from error
+        return Signature(
+            key=public_key(body["key"]),
+            value=base64.b64decode(body["signature"], validate=True),
+        )
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        binascii.Error,
+        RecursionError,
+    ) as error:
+        raise RequestError(
+            f"{name} is not a signature: {error}.", hint="Run the gate again."
+        ) from error
 
 
 def public_key(text: str) -> str:
-    """Return a public key without its comment; ValueError when it is not an Ed25519 key in OpenSSH format."""
+    """Return a public key without its comment.
+
+    ValueError when it is not an Ed25519 key in OpenSSH format.
+    """
     words = text.split()
     try:
         if words[:1] != [_KIND] or len(words) < 2:
@@ -162,5 +205,8 @@ def _private_key(text: bytes, origin: str) -> Ed25519PrivateKey:
             hint="Create one with `ssh-keygen -t ed25519 -N ''`.",
         ) from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise RequestError(f"{origin} is not an Ed25519 key.", hint="Create one with `ssh-keygen -t ed25519 -N ''`.")
+        raise RequestError(
+            f"{origin} is not an Ed25519 key.",
+            hint="Create one with `ssh-keygen -t ed25519 -N ''`.",
+        )
     return key

@@ -18,8 +18,9 @@ UNWAIVED_FLAKE = "test-first-flake"
 class TestVerdict(enum.StrEnum):
     """Final verdict on a test.
 
-    `flaky` tests failed, then passed in a fresh process; `environment` means that the machine caused the failure;
-    `crashed` tests ended or hung their process; `not run` tests were collected and never finished.
+    `flaky` tests failed, then passed in a fresh process; `environment` means that the
+    machine caused the failure; `crashed` tests ended or hung their process; `not run`
+    tests were collected and never finished.
     """
 
     __test__ = False
@@ -38,12 +39,14 @@ class TestResult:
     """One test and its verdict.
 
     Attributes:
-        id: pytest's node id, relative to the root of the suite; the file alone if it cannot be collected.
+        id: pytest's node id, relative to the root of the suite; the file alone if it
+            cannot be collected.
         seconds: duration of the first attempt, by which shards are balanced.
         attempts: number of attempts.
         message: message of the deciding attempt.
         worker, device: worker and device of the deciding attempt.
-        entry: id of the ledger entry that skipped the test; "suite" if the suite itself skipped it, else empty.
+        entry: id of the ledger entry that skipped the test; "suite" if the suite itself
+            skipped it, else empty.
     """
 
     __test__: ClassVar[bool] = False
@@ -65,14 +68,24 @@ class TestResult:
 
 def dump_results(results: Iterable[TestResult]) -> bytes:
     """Return compact JSON with a list of values for each test; equal results give equal bytes."""
-    names = ("id", "file", *(field.name for field in fields(TestResult) if field.name != "id"))
-    rows = [[getattr(result, name) for name in names] for result in sorted(results, key=lambda result: result.id)]
+    names = (
+        "id",
+        "file",
+        *(field.name for field in fields(TestResult) if field.name != "id"),
+    )
+    rows = [
+        [getattr(result, name) for name in names]
+        for result in sorted(results, key=lambda result: result.id)
+    ]
     body = {"schema": SCHEMA_VERSION, "fields": names, "tests": rows}
     return json.dumps(body, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
 
 
 def load_results(data: bytes, what: str) -> tuple[TestResult, ...]:
-    """Parse the output of `dump_results`; GateError with the source `what` if the data is invalid."""
+    """Parse the output of `dump_results`.
+
+    GateError with the source `what` if the data is invalid.
+    """
     try:
         body = json.loads(data)
         if body["schema"] != SCHEMA_VERSION:
@@ -81,7 +94,12 @@ def load_results(data: bytes, what: str) -> tuple[TestResult, ...]:
         for row in body["tests"]:
             values = dict(zip(body["fields"], row, strict=True))
             del values["file"]
-            results.append(TestResult(**{**values, "verdict": TestVerdict(values["verdict"])}))
+            results.append(
+                TestResult(**{**values, "verdict": TestVerdict(values["verdict"])})
+            )
         return tuple(results)
     except (KeyError, TypeError, ValueError) as problem:
-        raise GateError(f"Cannot read test results from {what}: {problem!r}.", hint="Run the gate again.") from problem
+        raise GateError(
+            f"Cannot read test results from {what}: {problem!r}.",
+            hint="Run the gate again.",
+        ) from problem

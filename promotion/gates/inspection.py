@@ -1,4 +1,8 @@
-"""The inspection gate: inspect every staged wheel, and compare wheels.json and the staged index with the wheels."""
+"""The inspection gate.
+
+Inspect every staged wheel, and compare wheels.json and the staged index with the
+wheels.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +45,8 @@ def make_gate(program: SetWriter | None = None) -> Gate:
     """Return the gate.
 
     Args:
-        program: functions that write wheels and sets again; None skips the comparison with what they write.
+        program: functions that write wheels and sets again; None skips the comparison
+            with what they write.
     """
     return Gate(
         name="inspection",
@@ -53,33 +58,63 @@ def make_gate(program: SetWriter | None = None) -> Gate:
 
 
 def _run(context: GateContext, program: SetWriter | None) -> Iterator[Check]:
-    """Yield a check for each wheel, and checks of the set, of the files beside the wheels and of the staged index."""
+    """Yield checks of the wheels, the set, its other files and the staged index."""
     expectations = Expectations(
         targets=tuple(map(GfxTarget.parse, context.wheel_set.targets)),
         covers=covers(),
         machs=machs(),
         allow_list=lists()["compiler-supported"],
     )
-    reports, infos = [], []
+    reports = []
+    infos = []
     for wheel in context.wheel_set.wheels:
         path = context.wheel(wheel)
         report = inspect_wheel(
-            path, expectations, scratch=context.work, progress=context.progress, sha256=context.sha256(path),
+            path,
+            expectations,
+            scratch=context.work,
+            progress=context.progress,
+            sha256=context.sha256(path),
             libraries=SharedLibraries(context, wheel),
-        )  # fmt: skip
+        )
         reports.append(report)
         infos.append(read_build_info(path))
-        relevant = as_published(report.findings, wheel.name) if wheel.as_published else report.findings
+        relevant = (
+            as_published(report.findings, wheel.name)
+            if wheel.as_published
+            else report.findings
+        )
         untrue = (
             *wheel_differences(report, wheel, infos[-1]),
             *url_differences(context.wheel_set, wheel, path),
         )
-        made = _recipe_findings(context, wheel, report, infos[-1], program) if program else ()
-        findings = (*(_with_location(item, report.filename) for item in relevant), *untrue, *made)
-        notes = sorted({finding.code for finding in report.findings if finding.severity is Severity.NOTE})
-        yield Check(name=wheel.filename, findings=findings, details={"sha256": report.sha256, "notes": notes})
+        made = (
+            _recipe_findings(context, wheel, report, infos[-1], program)
+            if program
+            else ()
+        )
+        findings = (
+            *(_with_location(item, report.filename) for item in relevant),
+            *untrue,
+            *made,
+        )
+        notes = sorted(
+            {
+                finding.code
+                for finding in report.findings
+                if finding.severity is Severity.NOTE
+            }
+        )
+        yield Check(
+            name=wheel.filename,
+            findings=findings,
+            details={"sha256": report.sha256, "notes": notes},
+        )
     between = (_with_location(finding, "") for finding in check_set(reports))
-    yield Check(name="set", findings=(*between, *set_differences(context.wheel_set, reports, infos)))
+    yield Check(
+        name="set",
+        findings=(*between, *set_differences(context.wheel_set, reports, infos)),
+    )
 
     def read(name: str) -> bytes:
         return context.bucket.get(context.staged.file(name))
@@ -105,12 +140,23 @@ GATE = make_gate()
 
 
 def _recipe_findings(
-    context: GateContext, wheel: Wheel, report: WheelReport, info: Mapping[str, Any], program: SetWriter
+    context: GateContext,
+    wheel: Wheel,
+    report: WheelReport,
+    info: Mapping[str, Any],
+    program: SetWriter,
 ) -> tuple[Finding, ...]:
-    """Compare a wheel with what its recipe writes; a damaged archive is reported by its inspection."""
+    """Compare a wheel with what its recipe writes.
+
+    A damaged archive is reported by its inspection.
+    """
     try:
         with WheelArchive(context.wheel(wheel)) as archive:
-            return tuple(check_wheel(archive, report.elfs, wheel, context.wheel_set, info, program))
+            return tuple(
+                check_wheel(
+                    archive, report.elfs, wheel, context.wheel_set, info, program
+                )
+            )
     except ArchiveError:
         return ()
 
@@ -118,7 +164,9 @@ def _recipe_findings(
 def _with_location(finding: Finding, filename: str) -> Finding:
     """Add wheel and file to the message of a finding."""
     member = "" if finding.member in finding.message else finding.member
-    return dataclasses.replace(finding, message=": ".join(filter(None, (filename, member, finding.message))))
+    return dataclasses.replace(
+        finding, message=": ".join(filter(None, (filename, member, finding.message)))
+    )
 
 
 def _index_findings(context: GateContext) -> Iterator[Finding]:
@@ -129,18 +177,28 @@ def _index_findings(context: GateContext) -> Iterator[Finding]:
             files = json.loads(context.bucket.get(page_key))["files"]
             (entry,) = [file for file in files if file["filename"] == wheel.filename]
             listed = (entry["hashes"]["sha256"], entry["core-metadata"]["sha256"])
-            sidecar = context.bucket.get(context.staged.file(metadata_name(wheel.filename)))
+            sidecar = context.bucket.get(
+                context.staged.file(metadata_name(wheel.filename))
+            )
         except (AbsentError, ValueError, KeyError, TypeError) as problem:
             yield error(
                 "index-incomplete",
-                f"{wheel.filename} is missing or incomplete in the staged index: {problem}.",
+                f"{wheel.filename} is missing or incomplete in the staged index:"
+                f" {problem}.",
                 REBUILD,
             )
             continue
         with context.bucket.open(context.staged.file(wheel.filename)) as file:
             own = core_metadata(file, wheel.filename)
         if sidecar != own:
-            text = f"{metadata_name(wheel.filename)} is not the METADATA of {wheel.filename}."
+            text = (
+                f"{metadata_name(wheel.filename)} is not the METADATA of"
+                f" {wheel.filename}."
+            )
             yield error("index-untrue", text, REBUILD)
         if listed != (wheel.sha256, sha256_of(own)):
-            yield error("index-untrue", f"The staged index has wrong hashes for {wheel.filename}.", REBUILD)
+            yield error(
+                "index-untrue",
+                f"The staged index has wrong hashes for {wheel.filename}.",
+                REBUILD,
+            )

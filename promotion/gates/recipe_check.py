@@ -23,17 +23,40 @@ from wheelkit.findings import some
 from wheelkit.inspect.metadata import JAX_ROCM
 from wheelkit.inspect.model import ElfFacts
 from wheelkit.recipe_base import RECIPE
-from wheelkit.repair.metadata import GENERATOR, LICENSE_FILE, render_entry_points, rewrite_metadata, rewrite_wheel
+from wheelkit.repair.metadata import (
+    GENERATOR,
+    LICENSE_FILE,
+    render_entry_points,
+    rewrite_metadata,
+    rewrite_wheel,
+)
 from wheelkit.repair.plan import RepairPlan
 
-_REBUILD = "Build the wheel again; if the change is intended, change the payload or recipe and have it reviewed."
+_REBUILD = (
+    "Build the wheel again; if the change is intended, change the payload or recipe and"
+    " have it reviewed."
+)
 _REBUILD_SET = "Build and stage the set again."
-_REWRITTEN = "Build the wheel again, and leave its archive as it is written; other programs must not pack it again."
-_OTHER = "Build the set with this version of the program to compare its Python files and metadata with their sources."
+_REWRITTEN = (
+    "Build the wheel again, and leave its archive as it is written; other programs must"
+    " not pack it again."
+)
+_OTHER = (
+    "Build the set with this version of the program to compare its Python files and"
+    " metadata with their sources."
+)
 _KEPT = frozenset(("commit_info.py",))
 """Python files of JAX's build that the repair keeps."""
 _DIST_INFO = frozenset(
-    ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "top_level.txt", "LICENSE", f"licenses/{LICENSE_FILE}")
+    (
+        "METADATA",
+        "WHEEL",
+        "RECORD",
+        "entry_points.txt",
+        "top_level.txt",
+        "LICENSE",
+        f"licenses/{LICENSE_FILE}",
+    )
 )
 _MEASURED = frozenset(("compression", "members", "inputs", "tools"))
 """Fields of build_info.json that no recipe knows."""
@@ -47,8 +70,10 @@ class SetWriter:
     """Functions of the layer above that write wheels and sets again.
 
     Attributes:
-        digest: digest of the program, which wheels.json has in the tools of sets that it made.
-        plan: returns the repair plan of a project and its build information; None for a project without recipe.
+        digest: digest of the program, which wheels.json has in the tools of sets that
+            it made.
+        plan: returns the repair plan of a project and its build information; None for a
+            project without recipe.
         files: returns name -> text of the derived files of a set.
     """
 
@@ -65,7 +90,9 @@ def check_wheel(
     info: Mapping[str, Any],
     program: SetWriter,
 ) -> Iterator[Finding]:
-    """Compare a wheel with what its recipe writes; wheels that this program did not make yield nothing.
+    """Compare a wheel with what its recipe writes.
+
+    Wheels that this program did not make yield nothing.
 
     Args:
         elfs: facts about the libraries of the wheel.
@@ -75,50 +102,91 @@ def check_wheel(
     if not info and GENERATOR not in generators:
         return
     for clause, names in check_canonical(archive).items():
-        text = f"{wheel.filename}: {clause}{f' ({some(names)})' if names else ''}; this program writes no such archive."
-        yield error("archive-not-canonical", text, _REWRITTEN, member=names[0] if names else "")
+        text = (
+            f"{wheel.filename}: {clause}{f' ({some(names)})' if names else ''}; this"
+            " program writes no such archive."
+        )
+        yield error(
+            "archive-not-canonical", text, _REWRITTEN, member=names[0] if names else ""
+        )
     if not JAX_ROCM.fullmatch(wheel.name):
         return
     try:
         plan = program.plan(wheel.name, info)
     except (CiBuildError, KeyError, TypeError, ValueError, AttributeError) as problem:
-        text = f"{wheel.filename}: no recipe writes its build_info.json: {type(problem).__name__}: {problem}."
+        text = (
+            f"{wheel.filename}: no recipe writes its build_info.json:"
+            f" {type(problem).__name__}: {problem}."
+        )
         yield error("build-info-differs", text, _REBUILD)
         return
     if plan is None:
         return
-    if plan.build_info[RECIPE] != info.get(RECIPE) and wheel_set.tools.get("ci_build") != program.digest:
-        text = f"{wheel.filename}: its Python files and metadata were not compared: another version wrote them."
-        yield Finding(code="recipe-other", severity=Severity.NOTE, message=text, remedy=_OTHER)
+    if (
+        plan.build_info[RECIPE] != info.get(RECIPE)
+        and wheel_set.tools.get("ci_build") != program.digest
+    ):
+        text = (
+            f"{wheel.filename}: its Python files and metadata were not compared:"
+            " another version wrote them."
+        )
+        yield Finding(
+            code="recipe-other", severity=Severity.NOTE, message=text, remedy=_OTHER
+        )
         return
     yield from _file_differences(archive, wheel, plan)
     yield from _metadata_differences(archive, wheel, plan)
     yield from _info_differences(wheel, wheel_set, info, plan)
     for elf in elfs:
-        runpath = next((path for glob, path in plan.runpath.items() if fnmatchcase(elf.path, glob)), "")
+        runpath = next(
+            (
+                path
+                for glob, path in plan.runpath.items()
+                if fnmatchcase(elf.path, glob)
+            ),
+            "",
+        )
         if elf.runpath and runpath and ":".join(elf.runpath) != runpath:
-            text = f"{wheel.filename}: RUNPATH of {elf.path} is {':'.join(elf.runpath)}, not {runpath}."
+            text = (
+                f"{wheel.filename}: RUNPATH of {elf.path} is {':'.join(elf.runpath)},"
+                f" not {runpath}."
+            )
             yield error("runpath-differs", text, _REBUILD, member=elf.path)
 
 
-def _file_differences(archive: WheelArchive, wheel: Wheel, plan: RepairPlan) -> Iterator[Finding]:
+def _file_differences(
+    archive: WheelArchive, wheel: Wheel, plan: RepairPlan
+) -> Iterator[Finding]:
     """Compare the names of all files, and the content of those that the recipe writes."""
-    folder, own = f"{archive.dist_info}/", plan.build_info_path.rpartition("/")[0]
+    folder = f"{archive.dist_info}/"
+    own = plan.build_info_path.rpartition("/")[0]
     files = {**plan.files, f"{folder}licenses/{LICENSE_FILE}": plan.license_text}
     if plan.entry_points is not None:
         files[f"{folder}entry_points.txt"] = render_entry_points(plan.entry_points)
     allowed = {*files, *plan.members, plan.build_info_path}
-    allowed |= {f"{own}/{name}" for name in _KEPT} | {folder + name for name in _DIST_INFO}
+    allowed |= {f"{own}/{name}" for name in _KEPT} | {
+        folder + name for name in _DIST_INFO
+    }
     for member in archive.members:
         if member.name not in allowed:
-            text = f"{wheel.filename}: {member.name} is additional: the recipe of the wheel writes no such file."
+            text = (
+                f"{wheel.filename}: {member.name} is additional: the recipe of the"
+                " wheel writes no such file."
+            )
             yield error("payload-differs", text, _REBUILD, member=member.name)
     if (listed := f"{folder}top_level.txt") in archive:
         files[listed] = f"{own.partition('/')[0]}\n".encode()
     for name, expected in files.items():
-        difference = "it is missing" if name not in archive else _changed(_read(archive, name), expected)
+        difference = (
+            "it is missing"
+            if name not in archive
+            else _changed(_read(archive, name), expected)
+        )
         if difference:
-            text = f"{wheel.filename}: {name} is not what this program writes: {difference}."
+            text = (
+                f"{wheel.filename}: {name} is not what this program writes:"
+                f" {difference}."
+            )
             yield error("payload-differs", text, _REBUILD, member=name)
 
 
@@ -135,7 +203,9 @@ def _changed(actual: bytes | None, expected: bytes) -> str:
     if actual is None or actual == expected:
         return ""
     rows = zip_longest(actual.split(b"\n"), expected.split(b"\n"))
-    number, has, wanted = next((n, *row) for n, row in enumerate(rows, 1) if row[0] != row[1])
+    number, has, wanted = next(
+        (n, *row) for n, row in enumerate(rows, 1) if row[0] != row[1]
+    )
     if wanted is None:
         return f"line {number} is additional: {_short(has)}"
     if has is None:
@@ -148,11 +218,15 @@ def _short(value: object) -> str:
     return text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + "…"
 
 
-def _metadata_differences(archive: WheelArchive, wheel: Wheel, plan: RepairPlan) -> Iterator[Finding]:
-    """Compare METADATA and WHEEL with their rewriting, which changes nothing in those of a wheel of this recipe."""
+def _metadata_differences(
+    archive: WheelArchive, wheel: Wheel, plan: RepairPlan
+) -> Iterator[Finding]:
+    """Compare METADATA and WHEEL with their rewriting, which should change nothing."""
     writers: dict[str, Callable[[bytes], bytes]] = {
         "METADATA": lambda raw: rewrite_metadata(raw, plan),
-        "WHEEL": lambda raw: rewrite_wheel(raw, tags=archive.name.tags, build=archive.name.build),
+        "WHEEL": lambda raw: rewrite_wheel(
+            raw, tags=archive.name.tags, build=archive.name.build
+        ),
     }
     for file, write in writers.items():
         name = f"{archive.dist_info}/{file}"
@@ -164,7 +238,10 @@ def _metadata_differences(archive: WheelArchive, wheel: Wheel, plan: RepairPlan)
         except CiBuildError as problem:
             difference = problem.message
         if difference:
-            text = f"{wheel.filename}: {name} is not what this program writes: {difference}."
+            text = (
+                f"{wheel.filename}: {name} is not what this program writes:"
+                f" {difference}."
+            )
             yield error("metadata-differs", text, _REBUILD, member=name)
 
 
@@ -172,17 +249,33 @@ def _info_differences(
     wheel: Wheel, wheel_set: WheelSet, info: Mapping[str, Any], plan: RepairPlan
 ) -> Iterator[Finding]:
     """Compare each field of build_info.json with the recipe, the libraries and wheels.json."""
-    expected = {**to_json(plan.build_info), "members": sorted(to_json(wheel.members), key=_path)}
-    actual = {name: value for name, value in info.items() if name not in _MEASURED - {"members"}}
+    expected = {
+        **to_json(plan.build_info),
+        "members": sorted(to_json(wheel.members), key=_path),
+    }
+    actual = {
+        name: value
+        for name, value in info.items()
+        if name not in _MEASURED - {"members"}
+    }
     if isinstance(members := info.get("members"), list):
         actual["members"] = sorted(members, key=_path)
     if wheel_set.request.get("payload") in [*Payload]:
         options = {"stripped": "strip", "requested_targets": "targets"}
-        expected |= {name: wheel_set.request[key] for name, key in options.items() if key in wheel_set.request}
-    if tools := {name: version for name, version in wheel_set.tools.items() if name != "ci_build"}:
+        expected |= {
+            name: wheel_set.request[key]
+            for name, key in options.items()
+            if key in wheel_set.request
+        }
+    if tools := {
+        name: version for name, version in wheel_set.tools.items() if name != "ci_build"
+    }:
         expected["tools"], actual["tools"] = tools, info.get("tools")
     if differences := list(differences_of(actual, expected)):
-        text = f"{wheel.filename}: {plan.build_info_path} is wrong: {_listed(differences)}."
+        text = (
+            f"{wheel.filename}: {plan.build_info_path} is wrong:"
+            f" {_listed(differences)}."
+        )
         yield error("build-info-differs", text, _REBUILD, member=plan.build_info_path)
 
 
@@ -201,15 +294,21 @@ def differences_of(actual: object, expected: object, path: str = "") -> Iterator
                 yield f"{inner} is additional"
             else:
                 yield from differences_of(actual[key], expected[key], inner)
-    elif isinstance(actual, list) and isinstance(expected, list) and len(actual) == len(expected):
+    elif (
+        isinstance(actual, list)
+        and isinstance(expected, list)
+        and len(actual) == len(expected)
+    ):
         for number, (one, other) in enumerate(zip(actual, expected, strict=True)):
             yield from differences_of(one, other, f"{path}[{number}]")
     elif type(actual) is not type(expected) or actual != expected:
         yield f"{path or 'the value'} is {_short(actual)}, not {_short(expected)}"
 
 
-def check_files(wheel_set: WheelSet, read: Callable[[str], bytes], program: SetWriter) -> Iterator[Finding]:
-    """Compare the files beside the wheels of a set with what this program derives from wheels.json and the lock.
+def check_files(
+    wheel_set: WheelSet, read: Callable[[str], bytes], program: SetWriter
+) -> Iterator[Finding]:
+    """Compare the files beside a set's wheels with those derived from its inputs.
 
     Sets of another version yield nothing, since it may have written other fields.
 
@@ -223,7 +322,10 @@ def check_files(wheel_set: WheelSet, read: Callable[[str], bytes], program: SetW
     except (CiBuildError, ValueError, KeyError, TypeError, AttributeError) as problem:
         if isinstance(problem, BucketError) and not isinstance(problem, AbsentError):
             raise  # the bucket cannot be read
-        text = f"The files of the set cannot be written again: {type(problem).__name__}: {problem}."
+        text = (
+            f"The files of the set cannot be written again: {type(problem).__name__}:"
+            f" {problem}."
+        )
         yield error("set-file-untrue", text, _REBUILD_SET)
         return
     for name, text in expected.items():
@@ -233,7 +335,10 @@ def check_files(wheel_set: WheelSet, read: Callable[[str], bytes], program: SetW
         except (AbsentError, ValueError, RecursionError) as problem:
             differences = [str(problem)]
         if differences:
-            text = f"{name} of the set is not what its wheels and wheels.json give: {_listed(differences)}."
+            text = (
+                f"{name} of the set is not what its wheels and wheels.json give:"
+                f" {_listed(differences)}."
+            )
             yield error("set-file-untrue", text, _REBUILD_SET)
 
 
@@ -244,11 +349,15 @@ def _content_differences(name: str, actual: bytes, expected: str) -> Iterator[st
             value.pop("serialNumber", None)  # a digest of the other values
         yield from differences_of(*values)
     elif name.endswith(".toml"):
-        yield from differences_of(tomllib.loads(actual.decode()), tomllib.loads(expected))
+        yield from differences_of(
+            tomllib.loads(actual.decode()), tomllib.loads(expected)
+        )
     elif changed := _changed(actual, expected.encode()):
         yield changed
 
 
 def _listed(differences: Sequence[str]) -> str:
     more = len(differences) - _MOST_NAMED
-    return "; ".join(differences[:_MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
+    return "; ".join(differences[:_MOST_NAMED]) + (
+        f"; and {more} more" if more > 0 else ""
+    )

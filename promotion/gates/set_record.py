@@ -1,7 +1,7 @@
 """Comparison of wheels.json and of the files beside the wheels with the wheels of a set.
 
-A set's digest covers wheels.json and these files, but says nothing about their truth: policies, index pages, installers
-and `reproduce` rely on them.
+A set's digest covers wheels.json and these files, but says nothing about their truth:
+policies, index pages, installers and `reproduce` rely on them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ REBUILD = "Build and stage the set again."
 _BUILD_INFO = "/build_info.json"
 _JAX = ("jax", "jaxlib")
 """Projects that the set has or pins."""
-_DIGEST_IN_URL = re.compile(r"/packages/([0-9a-f]{2})/([0-9a-f]{2})/([0-9a-f]{60})/[^/]+$")
+_DIGEST_IN_URL = re.compile(
+    r"/packages/([0-9a-f]{2})/([0-9a-f]{2})/([0-9a-f]{60})/[^/]+$"
+)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST_BYTES = 4 << 20
 _MOST_NAMED = 4
@@ -63,17 +65,30 @@ _Row = tuple[str, str, str, str]
 
 
 def read_build_info(path: Path) -> Mapping[str, Any]:
-    """Return the build information in a pjrt or plugin wheel of this program; empty for all other wheels."""
+    """Return the build information in a pjrt or plugin wheel of this program.
+
+    Empty for all other wheels.
+    """
     try:
         with WheelArchive(path) as archive:
-            names = [member.name for member in archive.members if member.name.endswith(_BUILD_INFO)]
-            body = json.loads(archive.read(names[0], _MOST_BYTES)) if len(names) == 1 else {}
+            names = [
+                member.name
+                for member in archive.members
+                if member.name.endswith(_BUILD_INFO)
+            ]
+            body = (
+                json.loads(archive.read(names[0], _MOST_BYTES))
+                if len(names) == 1
+                else {}
+            )
     except (ArchiveError, ValueError, RecursionError):
         return {}  # inspection reports damaged members, and the gate load unreadable information
     return body if isinstance(body, dict) else {}
 
 
-def wheel_differences(report: WheelReport, wheel: Wheel, info: Mapping[str, Any]) -> Iterator[Finding]:
+def wheel_differences(
+    report: WheelReport, wheel: Wheel, info: Mapping[str, Any]
+) -> Iterator[Finding]:
     """Compare the entry of a wheel in wheels.json with the wheel.
 
     Args:
@@ -82,52 +97,91 @@ def wheel_differences(report: WheelReport, wheel: Wheel, info: Mapping[str, Any]
     meta = report.metadata
     if meta is not None:
         recorded = {
-            "name": wheel.name, "version": wheel.version, "tags": sorted(wheel.tags), "size": wheel.size,
+            "name": wheel.name,
+            "version": wheel.version,
+            "tags": sorted(wheel.tags),
+            "size": wheel.size,
             "requires_python": wheel.requires_python,
             "requires_dist": [" ".join(text.split()) for text in wheel.requires_dist],
-        }  # fmt: skip
+        }
         actual = {
-            "name": report.project, "version": meta.version, "tags": sorted(report.tags), "size": report.size,
-            "requires_python": meta.requires_python, "requires_dist": list(meta.requires_dist),
-        }  # fmt: skip
+            "name": report.project,
+            "version": meta.version,
+            "tags": sorted(report.tags),
+            "size": report.size,
+            "requires_python": meta.requires_python,
+            "requires_dist": list(meta.requires_dist),
+        }
         if differences := _differences(actual, recorded):
             yield _untrue(wheel.filename, differences)
-    # An adopted wheel is its own source; its build information tells of the build before.
+    # An adopted wheel is its own source; its build information tells of the build
+    # before.
     origins = None if wheel.source_sha256 == report.sha256 else info.get("inputs")
     if isinstance(origins, list) and len(origins) == 1 and isinstance(origins[0], dict):
-        source = {"source_sha256": origins[0].get("sha256"), "source_size": origins[0].get("size")}
-        if differences := _differences(source, {name: getattr(wheel, name) for name in source}):
+        source = {
+            "source_sha256": origins[0].get("sha256"),
+            "source_size": origins[0].get("size"),
+        }
+        if differences := _differences(
+            source, {name: getattr(wheel, name) for name in source}
+        ):
             yield _untrue(wheel.filename, differences)
     yield from _member_differences(report, wheel)
 
 
 def _pythons(reports: Sequence[WheelReport]) -> Mapping[str, list[str]]:
-    """Return project -> versions of CPython that its wheels are for; none for wheels for every Python."""
+    """Return project -> versions of CPython that its wheels are for.
+
+    None for wheels for every Python.
+    """
     minors: dict[str, set[int]] = {}
     for report in reports:
         tags = {tag.partition("-")[0] for tag in report.tags}
-        own = {int(tag[3:]) for tag in tags if tag.startswith("cp3") and tag[3:].isdecimal()}
+        own = {
+            int(tag[3:])
+            for tag in tags
+            if tag.startswith("cp3") and tag[3:].isdecimal()
+        }
         minors.setdefault(report.project, set()).update(own)
-    return {project: [f"3.{minor}" for minor in sorted(own)] for project, own in minors.items()}
+    return {
+        project: [f"3.{minor}" for minor in sorted(own)]
+        for project, own in minors.items()
+    }
 
 
 def url_differences(wheel_set: WheelSet, wheel: Wheel, path: Path) -> Iterator[Finding]:
     """Compare a wheel that was taken unchanged with the digest in its URL among the inputs.
 
-    The package index and its mirrors store each file below its BLAKE2b-256 digest; other URLs have none.
+    The package index and its mirrors store each file below its BLAKE2b-256 digest;
+    other URLs have none.
     """
-    inputs = [item for item in wheel_set.inputs if wheel.as_published and item.sha256 == wheel.sha256]
+    inputs = [
+        item
+        for item in wheel_set.inputs
+        if wheel.as_published and item.sha256 == wheel.sha256
+    ]
     for item in inputs:
         if match := _DIGEST_IN_URL.search(item.url):
             with path.open("rb") as file:
-                digest = hashlib.file_digest(file, functools.partial(hashlib.blake2b, digest_size=32)).hexdigest()
+                digest = hashlib.file_digest(
+                    file, functools.partial(hashlib.blake2b, digest_size=32)
+                ).hexdigest()
             if digest != "".join(match.groups()):
-                text = f"{wheel.filename} is not the file of its URL {item.url}, whose digest differs."
-                yield error("source-differs", text, "Download the wheel again, and build and stage the set again.")
+                text = (
+                    f"{wheel.filename} is not the file of its URL {item.url}, whose"
+                    " digest differs."
+                )
+                yield error(
+                    "source-differs",
+                    text,
+                    "Download the wheel again, and build and stage the set again.",
+                )
 
 
 def set_differences(
-    wheel_set: WheelSet, reports: Sequence[WheelReport], infos: Sequence[Mapping[str, Any]]
+    wheel_set: WheelSet,
+    reports: Sequence[WheelReport],
+    infos: Sequence[Mapping[str, Any]],
 ) -> Iterator[Finding]:
     """Compare the versions and inputs of a set in wheels.json with its wheels.
 
@@ -137,31 +191,53 @@ def set_differences(
     recorded = list(wheel_set.python_versions)
     for project, pythons in _pythons(reports).items():
         if pythons and pythons != recorded:
-            text = f"{project} has wheels for {', '.join(pythons)}, not for {', '.join(recorded)}"
+            text = (
+                f"{project} has wheels for {', '.join(pythons)}, not for"
+                f" {', '.join(recorded)}"
+            )
             yield _untrue("python_versions", text)
     jax = wheel_set.jax_version
     if (pin := wheel_set.pins.get("jax", jax)) and _base(pin) != _base(jax):
         yield _untrue("pins", f"jax is {pin}, but jax_version is {jax}")
-    own = [(report, info) for report, info in zip(reports, infos, strict=True) if JAX_ROCM.fullmatch(report.project)]
+    own = [
+        (report, info)
+        for report, info in zip(reports, infos, strict=True)
+        if JAX_ROCM.fullmatch(report.project)
+    ]
     for report, info in own:
         yield from _version_differences(wheel_set, report, info)
-    if own and "jax" not in {*wheel_set.pins, *(wheel.name for wheel in wheel_set.wheels)}:
+    if own and "jax" not in {
+        *wheel_set.pins,
+        *(wheel.name for wheel in wheel_set.wheels),
+    }:
         yield _untrue("pins", "jax, which the gates install with the set, is missing")
     family = family_of(map(GfxTarget.parse, wheel_set.targets))
     if wheel_set.index not in (MULTI_ARCH, family):
-        yield _untrue("index", f"it is {wheel_set.index}, but the index of {', '.join(wheel_set.targets)} is {family}")
+        yield _untrue(
+            "index",
+            f"it is {wheel_set.index}, but the index of {', '.join(wheel_set.targets)}"
+            f" is {family}",
+        )
     yield from _pin_differences(wheel_set)
     yield from _request_differences(wheel_set, own)
     yield from _lock_differences(wheel_set, own)
     yield from map(_malformed, malformed_values(wheel_set))
     downloaded = {item.sha256 for item in wheel_set.inputs if item.url}
-    for wheel in wheel_set.wheels if wheel_set.request.get("payload") == Payload.SOURCE else ():
+    for wheel in (
+        wheel_set.wheels if wheel_set.request.get("payload") == Payload.SOURCE else ()
+    ):
         if JAX_ROCM.fullmatch(wheel.name) and wheel.source_sha256 in downloaded:
-            yield _untrue("request", f"its payload is source, but {wheel.filename} was made from a downloaded wheel")
+            yield _untrue(
+                "request",
+                f"its payload is source, but {wheel.filename} was made from a"
+                " downloaded wheel",
+            )
     inputs = {(item.sha256, item.size) for item in wheel_set.inputs}
     made = {report.filename for report, info in own if info.get("inputs")}
     for wheel in wheel_set.wheels:
-        adopted = not inputs and (wheel.filename not in made or wheel.source_sha256 == wheel.sha256)
+        adopted = not inputs and (
+            wheel.filename not in made or wheel.source_sha256 == wheel.sha256
+        )
         if not adopted and (wheel.source_sha256, wheel.source_size) not in inputs:
             yield _untrue("inputs", f"the source of {wheel.filename} is not among them")
 
@@ -169,15 +245,21 @@ def set_differences(
 def _request_differences(
     wheel_set: WheelSet, own: Sequence[tuple[WheelReport, Mapping[str, Any]]]
 ) -> Iterator[Finding]:
-    """Compare the request of a set that this program built with the set, and with the versions that it asks for."""
+    """Compare the request of a set built here with the set and its versions."""
     request = wheel_set.request
     if request.get("payload") not in [*Payload]:
         return
     actual = {
-        "jax_version": wheel_set.jax_version, "rocm_version": wheel_set.rocm_version,
-        "python_versions": list(wheel_set.python_versions), "rocm_manifest": wheel_set.files.get(ROCM_MANIFEST, ""),
-        **({} if request.get("targets") is None else {"targets": list(wheel_set.targets)}),
-    }  # fmt: skip
+        "jax_version": wheel_set.jax_version,
+        "rocm_version": wheel_set.rocm_version,
+        "python_versions": list(wheel_set.python_versions),
+        "rocm_manifest": wheel_set.files.get(ROCM_MANIFEST, ""),
+        **(
+            {}
+            if request.get("targets") is None
+            else {"targets": list(wheel_set.targets)}
+        ),
+    }
     actual = {name: value for name, value in actual.items() if name in request}
     if differences := _differences(actual, request):
         yield _untrue("request", differences)
@@ -189,48 +271,101 @@ def _request_differences(
             jax_version=wheel_set.jax_version,
             rocm_version=RocmVersion(text=wheel_set.rocm_version),
             python_versions=wheel_set.python_versions,
-            targets=None if request["targets"] is None else tuple(map(GfxTarget.parse, request["targets"])),
+            targets=(
+                None
+                if request["targets"] is None
+                else tuple(map(GfxTarget.parse, request["targets"]))
+            ),
             rocm_version_extra=request["rocm_version_extra"],
             post_release=request["post_release"],
             strip=request["strip"],
         )
         version = set_version(asked)
     except (CiBuildError, TypeError, ValueError) as problem:
-        yield _untrue("request", f"no build has such a request: {type(problem).__name__}: {problem}")
+        yield _untrue(
+            "request",
+            f"no build has such a request: {type(problem).__name__}: {problem}",
+        )
         return
     for report, _ in own:
         if report.version != version:
-            yield _untrue("request", f"it asks for version {version}, but {report.filename} has another one")
+            yield _untrue(
+                "request",
+                f"it asks for version {version}, but {report.filename} has another one",
+            )
 
 
-def _lock_differences(wheel_set: WheelSet, own: Sequence[tuple[WheelReport, Mapping[str, Any]]]) -> Iterator[Finding]:
-    """Compare the digest of rocm.lock with those in the request and in the wheels; older sets have no such file."""
-    lock, source = wheel_set.files.get(ROCM_LOCK), wheel_set.request.get("source")
+def _lock_differences(
+    wheel_set: WheelSet, own: Sequence[tuple[WheelReport, Mapping[str, Any]]]
+) -> Iterator[Finding]:
+    """Compare the digest of rocm.lock with those in the request and in the wheels.
+
+    Older sets have no such file.
+    """
+    lock = wheel_set.files.get(ROCM_LOCK)
+    source = wheel_set.request.get("source")
     if lock is None:
         return
-    sources = {WHEELS_JSON: source, **{report.filename: info.get("sources") for report, info in own}}
+    sources = {
+        WHEELS_JSON: source,
+        **{report.filename: info.get("sources") for report, info in own},
+    }
     for name, recorded in sources.items():
         digest = recorded.get("rocm") if isinstance(recorded, Mapping) else None
         if digest != lock:
-            yield _untrue(ROCM_LOCK, f"its sha256 is {lock}, but {name} was made with a ROCm whose lock has {digest}")
+            yield _untrue(
+                ROCM_LOCK,
+                f"its sha256 is {lock}, but {name} was made with a ROCm whose lock has"
+                f" {digest}",
+            )
 
 
 def malformed_values(wheel_set: WheelSet) -> Iterator[str]:
-    """Yield a clause for each value of wheels.json that has another form than this program writes."""
+    """Yield a clause for each value of wheels.json in an unexpected form."""
     digests = {f"files of {name}": sha256 for name, sha256 in wheel_set.files.items()}
-    sizes = {f"file_sizes of {name}": size for name, size in wheel_set.file_sizes.items()}
+    sizes = {
+        f"file_sizes of {name}": size for name, size in wheel_set.file_sizes.items()
+    }
     for wheel in wheel_set.wheels:
-        digests |= {f"{wheel.filename} sha256": wheel.sha256, f"{wheel.filename} source_sha256": wheel.source_sha256}
-        sizes |= {f"{wheel.filename} size": wheel.size, f"{wheel.filename} source_size": wheel.source_size}
+        digests |= {
+            f"{wheel.filename} sha256": wheel.sha256,
+            f"{wheel.filename} source_sha256": wheel.source_sha256,
+        }
+        sizes |= {
+            f"{wheel.filename} size": wheel.size,
+            f"{wheel.filename} source_size": wheel.source_size,
+        }
     for item in wheel_set.inputs:
-        digests[f"inputs {item.filename} sha256"], sizes[f"inputs {item.filename} size"] = item.sha256, item.size
-        if item.url and item.filename.endswith(".whl") and not _is_url_of(str(item.url), item.filename):
+        (
+            digests[f"inputs {item.filename} sha256"],
+            sizes[f"inputs {item.filename} size"],
+        ) = (
+            item.sha256,
+            item.size,
+        )
+        if (
+            item.url
+            and item.filename.endswith(".whl")
+            and not _is_url_of(str(item.url), item.filename)
+        ):
             yield f"url of {item.filename} among the inputs is {item.url!r}"
-    yield from (f"{name} is {text!r}, no SHA-256" for name, text in digests.items() if not _SHA256.fullmatch(str(text)))
-    yield from (f"{name} is {size!r}" for name, size in sizes.items() if type(size) is not int or size < 0)
+    yield from (
+        f"{name} is {text!r}, no SHA-256"
+        for name, text in digests.items()
+        if not _SHA256.fullmatch(str(text))
+    )
+    yield from (
+        f"{name} is {size!r}"
+        for name, size in sizes.items()
+        if type(size) is not int or size < 0
+    )
     for part in ("tools", "pins"):
         rows = getattr(wheel_set, part).items()
-        yield from (f"{part} has {name!r}: {text!r}" for name, text in rows if not isinstance(text, str) or not text)
+        yield from (
+            f"{part} has {name!r}: {text!r}"
+            for name, text in rows
+            if not isinstance(text, str) or not text
+        )
     for name, version in wheel_set.pins.items():
         if name != canonicalize_name(name) or not _is_version(str(version)):
             yield f"pins has {name!r}: {version!r}"
@@ -238,11 +373,17 @@ def malformed_values(wheel_set: WheelSet) -> Iterator[str]:
 
 def _is_url_of(url: str, filename: str) -> bool:
     path = unquote(urlsplit(url).path)
-    return url.startswith(("https://", "http://", "file://")) and path.endswith(f"/{filename}")
+    return url.startswith(("https://", "http://", "file://")) and path.endswith(
+        f"/{filename}"
+    )
 
 
 def _malformed(clause: str) -> Finding:
-    return error("wheels-json-untrue", f"wheels.json has a value of another form: {clause}.", REBUILD)
+    return error(
+        "wheels-json-untrue",
+        f"wheels.json has a value of another form: {clause}.",
+        REBUILD,
+    )
 
 
 def _is_version(text: str) -> bool:
@@ -252,38 +393,65 @@ def _is_version(text: str) -> bool:
         return False
 
 
-def file_differences(wheel_set: WheelSet, read: Callable[[str], bytes]) -> Iterator[Finding]:
-    """Compare constraints, lock and bill of materials with the versions and hashes of the set's wheels and pins.
+def file_differences(
+    wheel_set: WheelSet, read: Callable[[str], bytes]
+) -> Iterator[Finding]:
+    """Compare constraints, lock and bill of materials with the set's wheels and pins.
 
     Args:
         read: returns the content of a file of the set.
     """
-    versions = {**wheel_set.pins, **{wheel.name: wheel.version for wheel in wheel_set.wheels}}
+    versions = {
+        **wheel_set.pins,
+        **{wheel.name: wheel.version for wheel in wheel_set.wheels},
+    }
     hashes = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels}
-    for name, read_rows in ((CONSTRAINTS, _constraints), (PYLOCK, _locked), (SBOM, _components)):
+    for name, read_rows in (
+        (CONSTRAINTS, _constraints),
+        (PYLOCK, _locked),
+        (SBOM, _components),
+    ):
         if name not in wheel_set.files:
             continue
         try:
             text = read(name).decode()
-            rows, wrong = list(read_rows(text)), _excluded(text, wheel_set.python_versions) if name == PYLOCK else []
+            rows = list(read_rows(text))
+            wrong = _excluded(text, wheel_set.python_versions) if name == PYLOCK else []
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
-            yield error("set-file-untrue", f"{name} of the set cannot be read: {problem}.", REBUILD)
+            yield error(
+                "set-file-untrue",
+                f"{name} of the set cannot be read: {problem}.",
+                REBUILD,
+            )
             continue
         wrong += [
-            f"{row[0]} {row[1]}, not {versions[row[0]]}" for row in rows if row[1] != versions.get(row[0], row[1])
+            f"{row[0]} {row[1]}, not {versions[row[0]]}"
+            for row in rows
+            if row[1] != versions.get(row[0], row[1])
         ]
         wrong += [
-            f"sha256 {row[3]} of {row[2]}, not {hashes[row[2]]}" for row in rows if row[3] != hashes.get(row[2], row[3])
+            f"sha256 {row[3]} of {row[2]}, not {hashes[row[2]]}"
+            for row in rows
+            if row[3] != hashes.get(row[2], row[3])
         ]
-        wrong += [f"no {project}" for project in sorted(versions.keys() - {row[0] for row in rows})]
+        wrong += [
+            f"no {project}"
+            for project in sorted(versions.keys() - {row[0] for row in rows})
+        ]
         if wrong:
-            yield error("set-file-untrue", f"{name} of the set has {', '.join(wrong[:_MOST_NAMED])}.", REBUILD)
+            yield error(
+                "set-file-untrue",
+                f"{name} of the set has {', '.join(wrong[:_MOST_NAMED])}.",
+                REBUILD,
+            )
 
 
 def debug_differences(
     wheel_set: WheelSet, reports: Sequence[WheelReport], crc32: Callable[[str], int]
 ) -> Iterator[Finding]:
-    """Compare the debug files of each wheel with the libraries that refer to them; other wheels yield nothing.
+    """Compare the debug files of each wheel with the libraries that refer to them.
+
+    Other wheels yield nothing.
 
     Args:
         crc32: returns the CRC-32 of a file of the set.
@@ -303,21 +471,40 @@ def debug_differences(
                 problem = "is of another build"
             held.discard(name)
             if problem:
-                text = f"{report.filename}: {name} {problem}: {elf.path} needs the debug file {elf.debug_crc32:08x}."
+                text = (
+                    f"{report.filename}: {name} {problem}: {elf.path} needs the debug"
+                    f" file {elf.debug_crc32:08x}."
+                )
                 yield error("debug-file-wrong", text, REBUILD, member=elf.path)
         for name in sorted(held):
-            yield error("debug-file-wrong", f"{name} belongs to no library of {report.filename}.", REBUILD)
+            yield error(
+                "debug-file-wrong",
+                f"{name} belongs to no library of {report.filename}.",
+                REBUILD,
+            )
 
 
 def _excluded(lock: str, pythons: Sequence[str]) -> list[str]:
     """Return a clause for each Python of a set for which a lock cannot be installed."""
     table = tomllib.loads(lock)
     accepted = SpecifierSet(table.get("requires-python", ""))
-    wrong = [f"requires-python {accepted}, which excludes {python}" for python in pythons if python not in accepted]
-    for package in (package for package in table["packages"] if "marker" not in package):
+    wrong = [
+        f"requires-python {accepted}, which excludes {python}"
+        for python in pythons
+        if python not in accepted
+    ]
+    for package in (
+        package for package in table["packages"] if "marker" not in package
+    ):
         served = list(_served(package["wheels"]))
-        lacking = [python for python in pythons if not any(int(python[2:]) in minors for minors in served)]
-        wrong += [f"no wheel of {package['name']} for Python {python}" for python in lacking]
+        lacking = [
+            python
+            for python in pythons
+            if not any(int(python[2:]) in minors for minors in served)
+        ]
+        wrong += [
+            f"no wheel of {package['name']} for Python {python}" for python in lacking
+        ]
     return wrong
 
 
@@ -341,7 +528,12 @@ def _constraints(text: str) -> Iterator[_Row]:
 def _locked(text: str) -> Iterator[_Row]:
     for package in tomllib.loads(text)["packages"]:
         for wheel in package["wheels"]:
-            yield package["name"], package["version"], wheel["name"], wheel["hashes"]["sha256"]
+            yield (
+                package["name"],
+                package["version"],
+                wheel["name"],
+                wheel["hashes"]["sha256"],
+            )
 
 
 def _components(text: str) -> Iterator[_Row]:
@@ -362,25 +554,54 @@ def _pin_differences(wheel_set: WheelSet) -> Iterator[Finding]:
     for wheel in wheel_set.wheels:
         for text in wheel.requires_dist:
             requirement = Requirement(text)
-            name, own = canonicalize_name(requirement.name), {other.name for other in wheel_set.wheels}
+            name = canonicalize_name(requirement.name)
+            own = {other.name for other in wheel_set.wheels}
             pin = wheel_set.pins.get(name)
-            if requirement.marker is None and pin is None and name in _JAX and name not in own:
-                yield _untrue("pins", f"{wheel.filename} requires {requirement}, which the set neither has nor pins")
-            elif requirement.marker is None and pin and not requirement.specifier.contains(pin, prereleases=True):
-                yield _untrue("pins", f"{requirement.name} is {pin}, but {wheel.filename} requires {requirement}")
+            if (
+                requirement.marker is None
+                and pin is None
+                and name in _JAX
+                and name not in own
+            ):
+                yield _untrue(
+                    "pins",
+                    f"{wheel.filename} requires {requirement}, which the set neither"
+                    " has nor pins",
+                )
+            elif (
+                requirement.marker is None
+                and pin
+                and not requirement.specifier.contains(pin, prereleases=True)
+            ):
+                yield _untrue(
+                    "pins",
+                    f"{requirement.name} is {pin}, but {wheel.filename} requires"
+                    f" {requirement}",
+                )
 
 
-def _version_differences(wheel_set: WheelSet, report: WheelReport, info: Mapping[str, Any]) -> Iterator[Finding]:
+def _version_differences(
+    wheel_set: WheelSet, report: WheelReport, info: Mapping[str, Any]
+) -> Iterator[Finding]:
     """Compare the versions of JAX and ROCm of a set with those of a pjrt or plugin wheel."""
     if _base(report.version) != _base(wheel_set.jax_version):
-        text = f"it is {wheel_set.jax_version}, but {report.filename} is for jax {_base(report.version)}"
+        text = (
+            f"it is {wheel_set.jax_version}, but {report.filename} is for jax"
+            f" {_base(report.version)}"
+        )
         yield _untrue("jax_version", text)
     _, _, label = report.version.partition("+rocm")
     built = str(info.get("rocm_version", "")) or label
     if built and built != wheel_set.rocm_version:
-        yield _untrue("rocm_version", f"it is {wheel_set.rocm_version}, but {report.filename} is for ROCm {built}")
+        yield _untrue(
+            "rocm_version",
+            f"it is {wheel_set.rocm_version}, but {report.filename} is for ROCm"
+            f" {built}",
+        )
     recorded = _base(wheel_set.rocm_version)
-    if other := [mark.text for mark in compiler_marks(report) if recorded not in mark.versions]:
+    if other := [
+        mark.text for mark in compiler_marks(report) if recorded not in mark.versions
+    ]:
         yield _untrue("rocm_version", f"it is {wheel_set.rocm_version}, but {other[0]}")
 
 
@@ -396,23 +617,38 @@ def _member_differences(report: WheelReport, wheel: Wheel) -> Iterator[Finding]:
         else:
             differences = _differences(actual[path], recorded[path])
         if differences:
-            text = f"{wheel.filename}: wheels.json is wrong about {path}: {differences}."
+            text = (
+                f"{wheel.filename}: wheels.json is wrong about {path}: {differences}."
+            )
             yield error("wheels-json-untrue", text, REBUILD, member=path)
 
 
 def _fields(member: MemberInfo) -> dict[str, object]:
     """Return the fields of a library's entry, with sorted lists instead of tuples."""
-    values = {field.name: getattr(member, field.name) for field in dataclasses.fields(member)}
-    return {name: sorted(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    values = {
+        field.name: getattr(member, field.name) for field in dataclasses.fields(member)
+    }
+    return {
+        name: sorted(value) if isinstance(value, tuple) else value
+        for name, value in values.items()
+    }
 
 
 def _differences(actual: Mapping[str, object], recorded: Mapping[str, object]) -> str:
     rows = ((name, value, recorded[name]) for name, value in actual.items())
-    return "; ".join(f"{name} is {has!r}, not {listed!r}" for name, has, listed in rows if has != listed)
+    return "; ".join(
+        f"{name} is {has!r}, not {listed!r}"
+        for name, has, listed in rows
+        if has != listed
+    )
 
 
 def _untrue(what: str, differences: str) -> Finding:
-    return error("wheels-json-untrue", f"wheels.json is wrong about {what}: {differences}.", REBUILD)
+    return error(
+        "wheels-json-untrue",
+        f"wheels.json is wrong about {what}: {differences}.",
+        REBUILD,
+    )
 
 
 def _base(version: str) -> str:

@@ -1,4 +1,8 @@
-"""`verify`: recompute the states, digests and pages of an index, and report differences without any change."""
+"""`verify`.
+
+Recompute the states, digests and pages of an index, and report differences without any
+change.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,19 @@ from core.errors import BucketError, RequestError
 from core.model import Progress
 from promotion.evidence.attestation_verification import Verify, lazy_verifier
 from promotion.index.authority import ANYONE, Authority
-from promotion.index.inventory import Inventory, read_inventory, shown_of, status_differs
-from promotion.index.ledger import Head, LedgerEntry, PromotedSet, RecordedEntry, read_ledger
+from promotion.index.inventory import (
+    Inventory,
+    read_inventory,
+    shown_of,
+    status_differs,
+)
+from promotion.index.ledger import (
+    Head,
+    LedgerEntry,
+    PromotedSet,
+    RecordedEntry,
+    read_ledger,
+)
 from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, apply_change
 from promotion.index.leftovers import find_leftovers
 from promotion.index.listing import listing_row, lists_index
@@ -35,15 +50,18 @@ def verify(
     since: RecordedEntry | None = None,
     tier_problems: Callable[[LedgerEntry], Iterable[str]] = lambda _: (),
 ) -> Iterator[str]:
-    """Yield a sentence for each problem of the ledger, tiers, files of sets, attestations, pages and foreign objects.
+    """Yield a sentence for each problem of the ledger or of the stored objects.
 
-    The ledger is checked first. Everything else is compared with the ledger, so a damaged ledger ends the check.
+    The ledger is checked first. Everything else is compared with the ledger, so a
+    damaged ledger ends the check.
 
     Args:
         progress: receiver of the number of checked objects.
-        verify_attestations: verifier of attestations. The default uses Sigstore's public instance.
+        verify_attestations: verifier of attestations. The default uses Sigstore's
+            public instance.
         authority: accepted signatures of ledger entries, and the channel of the index.
-        read: download and hash every file, even where the store reports a trusted checksum.
+        read: download and hash every file, even where the store reports a trusted
+            checksum.
         since: entry that the ledger must contain, or None.
         tier_problems: check of the tiers of a held set, see `policy.recorded_tiers`.
 
@@ -67,18 +85,29 @@ def verify(
         if not count:
             if contradicted:
                 return
-            raise RequestError(f"The bucket has no index {released.index}.", hint="Promote a set to it first.")
-        yield f"{released.ledger} is empty, but the index has {count} objects: the ledger was lost or never written."
+            raise RequestError(
+                f"The bucket has no index {released.index}.",
+                hint="Promote a set to it first.",
+            )
+        yield (
+            f"{released.ledger} is empty, but the index has {count} objects: the ledger"
+            " was lost or never written."
+        )
         return
     try:
-        check_not_cut(released, Head(number=len(entries)), newest_shown(bucket, released))
+        check_not_cut(
+            released, Head(number=len(entries)), newest_shown(bucket, released)
+        )
     except BucketError as error:
         yield error.message
-    state, snapshot = entries[-1].state, read_snapshot(bucket, released)
+    state = entries[-1].state
+    snapshot = read_snapshot(bucket, released)
     promoted = {entry.number for entry in entries if entry.promoted is not None}
     if strange := sorted({*state.held, *state.offered} - promoted):
         last = released.ledger_entry(len(entries))
-        yield f"{last} names sets that no entry promoted: {', '.join(map(str, strange))}."
+        yield (
+            f"{last} names sets that no entry promoted: {', '.join(map(str, strange))}."
+        )
         return
     inventory = read_inventory(released, entries, snapshot, Summaries(bucket, released))
     for done, (key, sha256) in enumerate(sorted(inventory.files.items()), start=1):
@@ -89,35 +118,56 @@ def verify(
     for entry in held_entries:
         yield from tier_problems(entry)
     held = [entry.promoted for entry in held_entries if entry.promoted is not None]
-    yield from _attestations(bucket, released, held, verify_attestations or lazy_verifier())
+    yield from _attestations(
+        bucket, released, held, verify_attestations or lazy_verifier()
+    )
     repair = f"`ci_build verify {released.index} --repair`"
     if (snapshot.number, snapshot.ledger_sha256) != (len(entries), ledger.head):
-        yield f"{released.status} was written from entry {snapshot.number} of {len(entries)}: {repair} updates it."
+        yield (
+            f"{released.status} was written from entry {snapshot.number} of"
+            f" {len(entries)}: {repair} updates it."
+        )
     elif status_differs(released, entries, snapshot, inventory.pages):
         yield f"{released.status} contradicts the ledger: {repair} updates it."
     for key, accepted in inventory.pages.items():
-        if key == released.overview and (text := _other_version(bucket, released, key, accepted, snapshot.overview)):
+        if key == released.overview and (
+            text := _other_version(bucket, released, key, accepted, snapshot.overview)
+        ):
             yield text
         else:
-            yield from _object(bucket, key, accepted, f"{repair} restores it.", read=read)
+            yield from _object(
+                bucket, key, accepted, f"{repair} restores it.", read=read
+            )
     if not lists_index(bucket, listing_row(released, shown_of(entries).rows)):
-        text = f"{LISTING} does not list {released.index} as its ledger describes it: {repair} updates it."
+        text = (
+            f"{LISTING} does not list {released.index} as its ledger describes it:"
+            f" {repair} updates it."
+        )
         yield _other_version(bucket, released, LISTING) or text
     for key in inventory.tombstones:
         if bucket.head(key) is None:
-            yield f"{key} is missing, so the name of a removed wheel could be used again: {repair} restores it."
+            yield (
+                f"{key} is missing, so the name of a removed wheel could be used again:"
+                f" {repair} restores it."
+            )
     yield from _unnamed(bucket, released, inventory, read=read)
 
 
 def _other_version(
-    bucket: Bucket, released: ReleasedIndex, key: str, accepted: Sequence[str] = (), etag: str | None = None
+    bucket: Bucket,
+    released: ReleasedIndex,
+    key: str,
+    accepted: Sequence[str] = (),
+    etag: str | None = None,
 ) -> str:
-    """Return a sentence if another version of this program wrote a page for people; otherwise an empty text.
+    """Return a sentence if another version of this program wrote a page for people.
+
+    Otherwise an empty text.
 
     Args:
         accepted: sha256 of the page, as this version writes it.
-        etag: etag of the last recorded write. A page with another etag was changed afterwards, even if it names another
-            version.
+        etag: etag of the last recorded write. A page with another etag was changed
+            afterwards, even if it names another version.
     """
     info = bucket.head(key)
     if info is None or info.sha256 in accepted or etag not in (None, info.etag):
@@ -126,42 +176,66 @@ def _other_version(
     if version in (None, PAGES_VERSION):
         return ""
     return (
-        f"{key} was written by another version of ci_build (form {version} of the pages; this version writes form"
-        f" {PAGES_VERSION}), so it cannot be compared with the ledger: `ci_build index publish {released.index}"
-        " --everything` rewrites it."
+        f"{key} was written by another version of ci_build (form {version} of the"
+        f" pages; this version writes form {PAGES_VERSION}), so it cannot be compared"
+        f" with the ledger: `ci_build index publish {released.index} --everything`"
+        " rewrites it."
     )
 
 
-def _unnamed(bucket: Bucket, released: ReleasedIndex, inventory: Inventory, *, read: bool) -> Iterator[str]:
-    """Yield a sentence for each object that the ledger does not name, and each damaged file that sweeps left."""
-    repair, others = f"`ci_build verify {released.index} --repair", []
+def _unnamed(
+    bucket: Bucket, released: ReleasedIndex, inventory: Inventory, *, read: bool
+) -> Iterator[str]:
+    """Yield a sentence for each object outside of the ledger or damaged file."""
+    repair = f"`ci_build verify {released.index} --repair"
+    others = []
     for key in inventory.unnamed(bucket, released):
         if key in inventory.kept:
             yield from _object(bucket, key, [inventory.kept[key]], _RESTORE, read=read)
         elif key in inventory.swept:
-            yield f"{key} was not removed by an interrupted sweep: {repair}` removes it."
+            yield (
+                f"{key} was not removed by an interrupted sweep: {repair}` removes it."
+            )
         else:
             others.append(key)
     for one in find_leftovers(bucket, released, others, inventory.files):
         if one.origin:
-            yield f"{one.key} does not belong to a set of this index: {one.origin}; {repair}` removes it."
+            yield (
+                f"{one.key} does not belong to a set of this index: {one.origin};"
+                f" {repair}` removes it."
+            )
         else:
             option = " --remove-foreign"
-            yield f"{one.key} does not belong to a set of this index: it is foreign; {repair}{option}` removes it."
+            yield (
+                f"{one.key} does not belong to a set of this index: it is foreign;"
+                f" {repair}{option}` removes it."
+            )
 
 
-def _policies(released: ReleasedIndex, entries: Sequence[LedgerEntry], channel: str) -> Iterator[str]:
-    """Yield a sentence for each entry of another channel, and for each promotion whose policy has another text."""
+def _policies(
+    released: ReleasedIndex, entries: Sequence[LedgerEntry], channel: str
+) -> Iterator[str]:
+    """Yield a sentence for each foreign entry and each promotion by another policy."""
     for entry in entries:
-        key, policy = released.ledger_entry(entry.number), entry.promoted.policy if entry.promoted else {}
+        key = released.ledger_entry(entry.number)
+        policy = entry.promoted.policy if entry.promoted else {}
         own = entry.channel or policy.get("channel", "")
         if channel and own not in ("", channel):
             yield f"{key} belongs to channel {own}, not {channel}."
-        if entry.policy and policy and sha256_of(entry.policy.encode()) != policy.get("sha256"):
-            yield f"{key} contains another policy than the one that it names: {policy.get('sha256', 'none')}."
+        if (
+            entry.policy
+            and policy
+            and sha256_of(entry.policy.encode()) != policy.get("sha256")
+        ):
+            yield (
+                f"{key} contains another policy than the one that it names:"
+                f" {policy.get('sha256', 'none')}."
+            )
 
 
-def _object(bucket: Bucket, key: str, accepted: Sequence[str], remedy: str, *, read: bool) -> Iterator[str]:
+def _object(
+    bucket: Bucket, key: str, accepted: Sequence[str], remedy: str, *, read: bool
+) -> Iterator[str]:
     """Yield a sentence if an object is missing or has other bytes, with the remedy."""
     info = bucket.head(key)
     if info is None:
@@ -190,7 +264,12 @@ def _attestations(
         for who, names in promoted.policy.get("attested", {}).items():
             for name in names:
                 signers.setdefault(name, set()).add(who)
-    wheels = {wheel.filename: wheel for promoted in held for wheel in promoted.wheels if wheel.provenance}
+    wheels = {
+        wheel.filename: wheel
+        for promoted in held
+        for wheel in promoted.wheels
+        if wheel.provenance
+    }
     for name, wheel in sorted(wheels.items()):
         file = bucket.read(released.wheel(wheel.project, name) + PROVENANCE_SUFFIX)
         if file is None:
@@ -199,12 +278,16 @@ def _attestations(
         yield from report.problems
         for signer in report.signers:
             if str(signer) not in signers.get(name, {str(signer)}):
-                yield f"{name} was attested by {signer}; the ledger names {', '.join(sorted(signers[name]))}."
+                yield (
+                    f"{name} was attested by {signer}; the ledger names"
+                    f" {', '.join(sorted(signers[name]))}."
+                )
 
 
 def _states(released: ReleasedIndex, entries: Sequence[LedgerEntry]) -> Iterator[str]:
-    """Compute the state after each entry from the state before it, and yield a sentence for each difference."""
-    state, states = EMPTY_STATE, {0: EMPTY_STATE}
+    """Recompute the state after each entry, and yield a sentence per difference."""
+    state = EMPTY_STATE
+    states = {0: EMPTY_STATE}
     for entry in entries:
         change = Change(
             kind=entry.kind,
@@ -217,8 +300,14 @@ def _states(released: ReleasedIndex, entries: Sequence[LedgerEntry]) -> Iterator
         try:
             state = apply_change(state, change)
         except (RequestError, AssertionError) as error:
-            yield f"{released.ledger_entry(entry.number)} contradicts the entries before it: {error}"
+            yield (
+                f"{released.ledger_entry(entry.number)} contradicts the entries before"
+                f" it: {error}"
+            )
         if entry.state != state:
-            yield f"{released.ledger_entry(entry.number)} records another state than the entries up to it produce."
+            yield (
+                f"{released.ledger_entry(entry.number)} records another state than the"
+                " entries up to it produce."
+            )
             state = entry.state
         states[entry.number] = state

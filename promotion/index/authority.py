@@ -1,6 +1,9 @@
-"""The authority under which a ledger is read and changed: accepted keys, the signer, and the policy that names them.
+"""The authority under which a ledger is read and changed.
 
-Each entry contains an Ed25519 signature of DSSE's encoding of the entry without it (see `evidence.signing`).
+Accepted keys, the signer, and the policy that names them.
+
+Each entry contains an Ed25519 signature of DSSE's encoding of the entry without it (see
+`evidence.signing`).
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ from typing import TYPE_CHECKING
 
 from core.errors import RequestError
 
-if TYPE_CHECKING:  # At run time, it would load cryptography, which the doctor's Python may lack.
+if (
+    TYPE_CHECKING
+):  # At run time, it would load cryptography, which the doctor's Python may lack.
     from promotion.evidence.signing import Signer
     from promotion.index.ledger import LedgerEntry
     from promotion.storage.keys import ReleasedIndex
@@ -28,7 +33,8 @@ class LedgerKey:
 
     Attributes:
         key: the key in OpenSSH format, without comment.
-        expires: first day (UTC) on which the key signs no new entries; earlier entries stay valid. None means never.
+        expires: first day (UTC) on which the key signs no new entries; earlier entries
+            stay valid. None means never.
     """
 
     key: str
@@ -43,7 +49,8 @@ class PolicySource:
         commit: checked-out commit. Empty without a checkout of Git.
         ref: full name of the checked-out branch or tag. Empty if it is unknown.
         clean: whether the checkout has neither changed nor untracked files.
-        owner, reason: person who permits a promotion from this source although the policy refuses it, and why.
+        owner, reason: person who permits a promotion from this source although the
+            policy refuses it, and why.
     """
 
     commit: str = ""
@@ -56,27 +63,38 @@ class PolicySource:
         """Return why a policy that protects these refs refuses the source; empty if it does not.
 
         Args:
-            protected_refs: patterns of full names of refs. None means that every source is accepted.
+            protected_refs: patterns of full names of refs. None means that every source
+                is accepted.
         """
         if protected_refs is None:
             return ""
         if not self.commit:
-            return "The policy does not come from a Git checkout that `git status` can read, so its commit is unknown."
+            return (
+                "The policy does not come from a Git checkout that `git status` can"
+                " read, so its commit is unknown."
+            )
         if not self.clean:
-            return f"The checkout of the policy has uncommitted or untracked files, at commit {self.commit[:12]}."
+            return (
+                "The checkout of the policy has uncommitted or untracked files, at"
+                f" commit {self.commit[:12]}."
+            )
         if not any(fnmatchcase(self.ref, pattern) for pattern in protected_refs):
             known = ", ".join(protected_refs) or "none"
-            return f"The policy comes from {self.ref or 'a detached commit'}, not from a protected ref: {known}."
+            return (
+                f"The policy comes from {self.ref or 'a detached commit'}, not from a"
+                f" protected ref: {known}."
+            )
         return ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Authority:
-    """The keys that may sign a ledger, and everything that a new entry says about its author's policy.
+    """The keys that may sign a ledger, and a new entry's claims about its policy.
 
     Attributes:
         channel: channel of the index. Empty means that of the ledger.
-        keys: name -> key that may sign. None means any key, and entries without a signature.
+        keys: name -> key that may sign. None means any key, and entries without a
+            signature.
         signer: signer of new entries. None leaves them unsigned.
         policy: text of the policy file.
         source: origin of the policy. None means unknown.
@@ -89,33 +107,50 @@ class Authority:
     source: PolicySource | None = None
 
     def problem(self, key: str, time: str) -> str:
-        """Return why the key of an entry is not accepted, as the end of a sentence; empty if it is accepted.
+        """Return why the key of an entry is not accepted, as the end of a sentence.
+
+        Empty if it is accepted.
 
         Args:
-            key: public key that signed the entry. Empty for an entry without a signature.
-            time: time of the entry or, if that is later, of an entry before it. An expired key thus cannot sign
-                entries with earlier dates after another key was used.
+            key: public key that signed the entry. Empty for an entry without a
+                signature.
+            time: time of the entry or, if that is later, of an entry before it. An
+                expired key thus cannot sign entries with earlier dates after another
+                key was used.
         """
         if self.keys is None:
             return ""
         if not key:
             return "is not signed"
-        listed = {name: item.expires for name, item in self.keys.items() if item.key == key}
+        listed = {
+            name: item.expires for name, item in self.keys.items() if item.key == key
+        }
         if not listed:
-            return f"is signed by {key}, which ledger_keys of channel {self.channel} does not list"
-        if any(expires is None or time[:10] < expires.isoformat() for expires in listed.values()):
+            return (
+                f"is signed by {key}, which ledger_keys of channel {self.channel} does"
+                " not list"
+            )
+        if any(
+            expires is None or time[:10] < expires.isoformat()
+            for expires in listed.values()
+        ):
             return ""
         return f"is signed by the key {', '.join(listed)} after it expired"
 
-    def problems(self, released: ReleasedIndex, entries: Iterable[LedgerEntry]) -> Iterator[str]:
+    def problems(
+        self, released: ReleasedIndex, entries: Iterable[LedgerEntry]
+    ) -> Iterator[str]:
         """Yield a sentence for each of some consecutive entries that is not accepted.
 
-        Unsigned entries are accepted before the first signed entry, which contains their digest: a ledger that was
-        begun without signatures is continued with `index sign`.
+        Unsigned entries are accepted before the first signed entry, which contains
+        their digest: a ledger that was begun without signatures is continued with
+        `index sign`.
         """
         if self.keys is None:
             return
-        latest, signed, last = "", False, None
+        latest = ""
+        signed = False
+        last = None
         for last in entries:
             latest = max(latest, last.time)
             if (last.key or signed) and (problem := self.problem(last.key, latest)):
@@ -123,16 +158,23 @@ class Authority:
             signed = signed or bool(last.key)
         if last is not None and not signed:
             key = released.ledger_entry(last.number)
-            yield f"{key} is not signed; channel {self.channel} requires it, see `index sign`."
+            yield (
+                f"{key} is not signed; channel {self.channel} requires it, see `index"
+                " sign`."
+            )
 
     def check_signer(self, time: str) -> None:
         """Raise RequestError if an entry that the signer signs at a time would not be accepted."""
         problem = self.problem(self.signer.key if self.signer else "", time)
         if problem:
             raise RequestError(
-                f"The ledger of channel {self.channel} cannot be changed: the new entry {problem}.",
-                hint="Give --ledger-key or CI_BUILD_LEDGER_KEY with a key of ledger_keys in promotion/policy.toml: "
-                f"{', '.join(self.keys or ()) or 'none is listed yet, see docs/trust.md'}.",
+                f"The ledger of channel {self.channel} cannot be changed: the new entry"
+                f" {problem}.",
+                hint=(
+                    "Give --ledger-key or CI_BUILD_LEDGER_KEY with a key of ledger_keys"
+                    " in promotion/policy.toml: "
+                    f"{', '.join(self.keys or ()) or 'none is listed yet, see docs/trust.md'}."
+                ),
             )
 
 

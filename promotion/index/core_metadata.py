@@ -1,4 +1,4 @@
-"""Core metadata of a wheel as a separate file, so that resolvers need not download the wheel (PEP 658, PEP 714)."""
+"""Core metadata of a wheel as a separate file for resolvers (PEP 658, PEP 714)."""
 
 from __future__ import annotations
 
@@ -21,22 +21,37 @@ def core_metadata(file: BinaryIO, filename: str) -> bytes:
     """Return METADATA of a wheel; only the archive's directory and this member are read.
 
     Raises:
-        ArchiveError: the file is not a wheel, or does not contain exactly one METADATA of a plausible size.
+        ArchiveError: the file is not a wheel, or does not contain exactly one METADATA
+            of a plausible size.
     """
     try:
         with zipfile.ZipFile(file) as archive:
-            members = [member for member in archive.infolist() if _METADATA.fullmatch(member.filename)]
+            members = [
+                member
+                for member in archive.infolist()
+                if _METADATA.fullmatch(member.filename)
+            ]
             if len(members) != 1 or members[0].file_size > _MAX_BYTES:
                 raise ArchiveError(
-                    f"{filename} does not have exactly one METADATA file of plausible size: {len(members)} files."
+                    f"{filename} does not have exactly one METADATA file of plausible"
+                    f" size: {len(members)} files."
                 )
             return archive.read(members[0])
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError) as error:
-        raise ArchiveError(f"{filename} is not a valid wheel: {error}.", hint="Build the wheel again.") from error
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        OSError,
+        EOFError,
+        RuntimeError,
+        ValueError,
+    ) as error:
+        raise ArchiveError(
+            f"{filename} is not a valid wheel: {error}.", hint="Build the wheel again."
+        ) from error
 
 
 def disagreements(metadata: bytes, wheel: Wheel) -> tuple[str, ...]:
-    """Return a sentence for each field of METADATA that differs from `wheels.json`, the source of the index pages."""
+    """Return a sentence for each field of METADATA that differs from `wheels.json`."""
     message = email.parser.BytesParser().parsebytes(metadata, headersonly=True)
     actual = {
         "Name": canonicalize_name(message.get("Name", "")),
@@ -51,7 +66,8 @@ def disagreements(metadata: bytes, wheel: Wheel) -> tuple[str, ...]:
         "Requires-Dist": wheel.requires_dist,
     }
     return tuple(
-        f"{wheel.filename}: METADATA has {field} {actual[field]!r}, wheels.json has {expected[field]!r}."
+        f"{wheel.filename}: METADATA has {field} {actual[field]!r}, wheels.json has"
+        f" {expected[field]!r}."
         for field in actual
         if actual[field] != expected[field]
     )

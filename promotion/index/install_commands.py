@@ -21,7 +21,7 @@ _FOLDER = "jax-wheels"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Here:
-    """A word of a command that contains a URL of the index, which is unknown when the page is written."""
+    """A word of a command that contains a still unknown URL of the index."""
 
     path: str
     before: str = ""
@@ -47,57 +47,111 @@ def install_commands(row: Mapping[str, Any]) -> Iterator[InstallCommand]:
     Args:
         row: the set in status.json; see `status.set_row`.
     """
-    # Users paste commands into a shell, so a name or version must not be more than one word of it.
-    source, needs = ("--extra-index-url", Here(path="simple/")), tuple(map(shlex.quote, row["install"].split()))
+    # Users paste commands into a shell, so a name or version must not be more than one
+    # word of it.
+    source = ("--extra-index-url", Here(path="simple/"))
+    needs = tuple(map(shlex.quote, row["install"].split()))
     optional = shlex.join(row["optional"].split())
-    note = f"AITER’s kernels are optional. To install them too, append {optional}." if optional else ""
-    yield InstallCommand(name="pip", words=("pip", "install", *source, *needs), note=note)
+    note = (
+        f"AITER’s kernels are optional. To install them too, append {optional}."
+        if optional
+        else ""
+    )
     yield InstallCommand(
-        name="uv", words=("uv", "pip", "install", *source, *needs), note="In a virtual environment (uv venv)."
+        name="pip", words=("pip", "install", *source, *needs), note=note
+    )
+    yield InstallCommand(
+        name="uv",
+        words=("uv", "pip", "install", *source, *needs),
+        note="In a virtual environment (uv venv).",
     )
     found = [_LOCK.fullmatch(name) for name in row["files"]]
-    versions = sorted((name[1] for name in found if name), key=lambda text: [int(part) for part in text.split(".")])
+    versions = sorted(
+        (name[1] for name in found if name),
+        key=lambda text: [int(part) for part in text.split(".")],
+    )
     if versions:
         file = f"{SETS_FOLDER}/{row['digest']}/{REQUIREMENTS}{versions[-1]}.txt"
         lock = ("--require-hashes", "--no-deps", *source, "-r", Here(path=file))
-        others = f" Files for other Pythons: {REQUIREMENTS}{f'.txt, {REQUIREMENTS}'.join(versions[:-1])}.txt."
-        note = f"For Python {versions[-1]}. pip accepts no other bytes than the tested ones."
+        others = (
+            " Files for other Pythons:"
+            f" {REQUIREMENTS}{f'.txt, {REQUIREMENTS}'.join(versions[:-1])}.txt."
+        )
+        note = (
+            f"For Python {versions[-1]}. pip accepts no other bytes than the tested"
+            " ones."
+        )
         note += others if versions[:-1] else ""
-        yield InstallCommand(name="pip, hash-locked", words=("pip", "install", *lock), note=note)
-        note = f"With Python {versions[-1]} and a network. Copy the folder {_FOLDER} to the machine without a network."
-        yield InstallCommand(name="Offline: download", words=("pip", "download", "--dest", _FOLDER, *lock), note=note)
+        yield InstallCommand(
+            name="pip, hash-locked", words=("pip", "install", *lock), note=note
+        )
+        note = (
+            f"With Python {versions[-1]} and a network. Copy the folder {_FOLDER} to"
+            " the machine without a network."
+        )
+        yield InstallCommand(
+            name="Offline: download",
+            words=("pip", "download", "--dest", _FOLDER, *lock),
+            note=note,
+        )
         words = ("pip", "install", "--no-index", "--find-links", _FOLDER, *needs)
         note = f"In the parent of that folder, with Python {versions[-1]}."
         yield InstallCommand(name="Offline: install", words=words, note=note)
     else:
-        note = f"This set has no {PYLOCK}, so there are no hashes to lock to, and no list of files to download."
+        note = (
+            f"This set has no {PYLOCK}, so there are no hashes to lock to, and no list"
+            " of files to download."
+        )
         yield InstallCommand(name="pip, hash-locked, and offline", words=(), note=note)
     yield _docker(row, needs)
 
 
 def _docker(row: Mapping[str, Any], needs: Sequence[str]) -> InstallCommand:
     tag = amd_image_tag(row["rocm"])
-    if not tag or _DOCKER_PYTHON not in row["pythons"] or any("'" in word for word in needs):
-        note = "AMD has no image with this ROCm and Python. Install into your own image with ROCm."
+    if (
+        not tag
+        or _DOCKER_PYTHON not in row["pythons"]
+        or any("'" in word for word in needs)
+    ):
+        note = (
+            "AMD has no image with this ROCm and Python. Install into your own image"
+            " with ROCm."
+        )
         return InstallCommand(name="Docker", words=(), note=note)
     return InstallCommand(
         name="Docker",
         words=(
-            "docker", "run", "--rm", "-it", "--device=/dev/kfd", "--device=/dev/dri",
-            f"docker.io/rocm/dev-ubuntu-24.04:{tag}", "sh", "-c",
-            "'apt-get update && apt-get install -y python3-venv && python3 -m venv /jax &&",
-            "/jax/bin/pip install --extra-index-url", Here(path="simple/"), *needs, "&&",
-            "/jax/bin/python -c \"import jax; print(jax.devices())\"'",
+            "docker",
+            "run",
+            "--rm",
+            "-it",
+            "--device=/dev/kfd",
+            "--device=/dev/dri",
+            f"docker.io/rocm/dev-ubuntu-24.04:{tag}",
+            "sh",
+            "-c",
+            (
+                "'apt-get update && apt-get install -y python3-venv && python3 -m venv"
+                " /jax &&"
+            ),
+            "/jax/bin/pip install --extra-index-url",
+            Here(path="simple/"),
+            *needs,
+            "&&",
+            '/jax/bin/python -c "import jax; print(jax.devices())"\'',
         ),
-        note=f"AMD’s image with ROCm {row['rocm']} and Python {_DOCKER_PYTHON}; the last words print the GPUs.",
-    )  # fmt: skip
+        note=(
+            f"AMD’s image with ROCm {row['rocm']} and Python {_DOCKER_PYTHON}; the last"
+            " words print the GPUs."
+        ),
+    )
 
 
 def amd_image_tag(rocm: str) -> str:
     """Return the tag of rocm/dev-ubuntu-24.04 with all of a ROCm; empty without one.
 
-    Tags are 7.2-complete and 7.2.1-complete up to ROCm 7.2, 7.14.0-full and 10.0.0-full later. The previews 7.9 to 7.13
-    have no image.
+    Tags are 7.2-complete and 7.2.1-complete up to ROCm 7.2, 7.14.0-full and 10.0.0-full
+    later. The previews 7.9 to 7.13 have no image.
     """
     release = _RELEASE.fullmatch(rocm)
     if release is None:

@@ -26,7 +26,8 @@ class Inventory:
         pages: key -> accepted sha256 of every page.
         swept: keys that sweeps removed and no held set needs.
         tombstones: keys of the tombstones of removed wheels.
-        kept: key -> sha256 of files that sweeps leave, since other sets may contain them too.
+        kept: key -> sha256 of files that sweeps leave, since other sets may contain
+            them too.
         others: keys of objects with their own checks, such as status.json.
     """
 
@@ -38,14 +39,21 @@ class Inventory:
     others: Collection[str]
 
     def unnamed(self, bucket: Bucket, released: ReleasedIndex) -> tuple[str, ...]:
-        """Return the keys of stored objects outside of the ledger that no held set and no page needs, sorted."""
+        """Return the sorted keys of stored objects that nothing held or shown needs."""
         named = {*self.files, *self.pages, *self.tombstones, *self.others}
         keys = bucket.list(released.root)
-        return tuple(key for key in keys if key not in named and not key.startswith(released.ledger))
+        return tuple(
+            key
+            for key in keys
+            if key not in named and not key.startswith(released.ledger)
+        )
 
 
 def read_inventory(
-    released: ReleasedIndex, entries: Sequence[LedgerEntry], snapshot: Snapshot, summary_of: SummaryOf
+    released: ReleasedIndex,
+    entries: Sequence[LedgerEntry],
+    snapshot: Snapshot,
+    summary_of: SummaryOf,
 ) -> Inventory:
     """Return the objects that an index has according to its ledger, which must have entries.
 
@@ -53,21 +61,39 @@ def read_inventory(
         summary_of: reader of the numbers of promoted sets.
     """
     state = entries[-1].state
-    promoted = {entry.number: entry.promoted for entry in entries if entry.promoted is not None}
+    promoted = {
+        entry.number: entry.promoted for entry in entries if entry.promoted is not None
+    }
     files: dict[str, str] = {}
     for one in (promoted[number] for number in state.held):
-        files |= {released.set_file(one.set_digest, name): sha256 for name, sha256 in one.files.items()}
+        files |= {
+            released.set_file(one.set_digest, name): sha256
+            for name, sha256 in one.files.items()
+        }
         for wheel in one.wheels:
             files |= wheel.objects(released)
-    swept = {key for entry in entries if entry.kind is EntryKind.SWEEP for key in entry.removed}
+    swept = {
+        key
+        for entry in entries
+        if entry.kind is EntryKind.SWEEP
+        for key in entry.removed
+    }
     # A sweep keeps wheels that another project published.
-    published = (wheel for one in promoted.values() for wheel in one.wheels if wheel.as_published)
+    published = (
+        wheel for one in promoted.values() for wheel in one.wheels if wheel.as_published
+    )
     return Inventory(
         files=files,
         pages=_pages(released, snapshot, entries, state, summary_of),
         swept=swept - files.keys(),
-        tombstones=sorted(key + TOMBSTONE_SUFFIX for key in swept if key.endswith(".whl")),
-        kept={key: sha256 for wheel in published for key, sha256 in wheel.objects(released).items()},
+        tombstones=sorted(
+            key + TOMBSTONE_SUFFIX for key in swept if key.endswith(".whl")
+        ),
+        kept={
+            key: sha256
+            for wheel in published
+            for key, sha256 in wheel.objects(released).items()
+        },
         others=(released.status,),
     )
 
@@ -82,23 +108,34 @@ def _pages(
     """Return key -> accepted sha256 of every page, rendered from the ledger alone."""
     by_number = {entry.number: entry for entry in entries}
     # status.json is not signed: it may name projects that the index never had.
-    known = snapshot.pages.keys() & {wheel.project for one in entries if one.promoted for wheel in one.promoted.wheels}
+    known = snapshot.pages.keys() & {
+        wheel.project
+        for one in entries
+        if one.promoted
+        for wheel in one.promoted.wheels
+    }
     updates = [*all_page_updates(released, state, known, by_number.__getitem__)]
     pages = [
-        page for update in updates for page in project_pair(released.simple, update.project, update.files.values())
+        page
+        for update in updates
+        for page in project_pair(released.simple, update.project, update.files.values())
     ]
     digests = {page.key: [sha256_of(page.data)] for page in pages}
     root = root_pair(released.simple, [update.project for update in updates])
     digests |= {page.key: [sha256_of(page.data)] for page in root}
     shown = shown_of(entries)
-    overview = render_overview(released, shown, entries[-1], by_number.__getitem__, summary_of)
+    overview = render_overview(
+        released, shown, entries[-1], by_number.__getitem__, summary_of
+    )
     digests[released.overview] = [sha256_of(overview)]
     return digests
 
 
 def shown_of(entries: Sequence[LedgerEntry]) -> Overview:
     """Return the rows of status.json; entries must be all entries."""
-    return overview_of(entries[-1].state, len(entries), lambda number: entries[number - 1])
+    return overview_of(
+        entries[-1].state, len(entries), lambda number: entries[number - 1]
+    )
 
 
 def status_differs(
@@ -107,7 +144,7 @@ def status_differs(
     snapshot: Snapshot,
     pages: Mapping[str, Sequence[str]],
 ) -> bool:
-    """Return whether the status.json of the last entry describes other sets or pages than the ledger.
+    """Return whether the last entry's status.json disagrees with the ledger.
 
     Publishers reuse these values. Rows of older versions may lack keys.
 
@@ -115,19 +152,29 @@ def status_differs(
         pages: key -> accepted sha256 of every page.
     """
     json_page = PAGES[1]
-    recorded = {f"{released.simple}{name}/{json_page}": record.sha256 for name, record in snapshot.pages.items()}
+    recorded = {
+        f"{released.simple}{name}/{json_page}": record.sha256
+        for name, record in snapshot.pages.items()
+    }
     shown = shown_of(entries)
     same_sets = _same_rows(snapshot.rows, shown.rows)
     if snapshot.history:  # older versions record none, and no quarantined sets
         same_sets = (
-            same_sets and _same_rows(snapshot.history, shown.history) and _same_rows(snapshot.hidden, shown.hidden)
+            same_sets
+            and _same_rows(snapshot.history, shown.history)
+            and _same_rows(snapshot.hidden, shown.hidden)
         )
         same_sets = same_sets and snapshot.listed == listing_row(released, shown.rows)
-    return not same_sets or any(sha256 not in pages.get(key, ()) for key, sha256 in recorded.items())
+    return not same_sets or any(
+        sha256 not in pages.get(key, ()) for key, sha256 in recorded.items()
+    )
 
 
-def _same_rows(found: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether rows of status.json are those of the same entries, as far as they have values."""
+def _same_rows(
+    found: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]
+) -> bool:
+    """Return whether rows of status.json match the entries in all given values."""
     return [row["entry"] for row in found] == [row["entry"] for row in rows] and all(
-        all(row.get(name) == value for name, value in one.items()) for one, row in zip(found, rows, strict=True)
+        all(row.get(name) == value for name, value in one.items())
+        for one, row in zip(found, rows, strict=True)
     )

@@ -9,7 +9,15 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import NoneType, UnionType
-from typing import Any, TypedDict, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Any,
+    TypedDict,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 
 class PolicyRecord(TypedDict, total=False):
@@ -66,7 +74,8 @@ class WrittenSetRow(SetRow):
 
     Attributes:
         files: names of the files beside the wheels.
-        optional: requirements of the wheels that `install` leaves out, with spaces between them.
+        optional: requirements of the wheels that `install` leaves out, with spaces
+            between them.
     """
 
     files: list[str]
@@ -85,7 +94,10 @@ class ChangeRow(TypedDict):
 
 
 class WrittenPages(TypedDict):
-    """The pages of a project as status.json records them: digest of their wheels, and etags of both pages."""
+    """The pages of a project as status.json records them.
+
+    Digest of their wheels, and etags of both pages.
+    """
 
     sha256: str
     etags: list[str]
@@ -99,7 +111,8 @@ class StatusFile(TypedDict):
         ledger_sha256: sha256 of that entry.
         visible: number of visible sets.
         last_set: digest of the newest visible set; empty without one.
-        stale_after: time from which the index counts as stale; empty if its policy has no limit.
+        stale_after: time from which the index counts as stale; empty if its policy has
+            no limit.
         quarantined: number of a set -> reason.
         sets: the newest visible sets, newest first.
         hidden: the newest quarantined sets, newest first.
@@ -130,28 +143,35 @@ def check_type(value: object, kind: Any) -> None:  # noqa: ANN401 - any annotati
     """Raise TypeError unless a value, and every value in it, has the annotated type.
 
     Args:
-        kind: a class, dataclass, TypedDict, or an optional, tuple, list, dict or Mapping of such types.
+        kind: a class, dataclass, TypedDict, or an optional, tuple, list, dict or
+            Mapping of such types.
     """
     _check_of(kind)(value)
 
 
 @functools.cache
 def _check_of(kind: Any) -> _Check:  # noqa: ANN401 - any annotation
-    """Return the function that checks a value of an annotated type; analysing the annotation takes longer than that."""
-    origin, inner = get_origin(kind), get_args(kind)
+    """Return the function that checks a value of an annotated type.
+
+    Analysing the annotation takes longer than that.
+    """
+    origin = get_origin(kind)
+    inner = get_args(kind)
     if origin in (Union, UnionType):
         check = _check_of(next(one for one in inner if one is not NoneType))
         return functools.partial(_check_optional, check) if NoneType in inner else check
     if origin is not None:
         wanted = dict if origin is Mapping or origin is dict else origin
-        return functools.partial(_check_items, wanted, [_part(one) for one in inner if one is not Ellipsis])
+        return functools.partial(
+            _check_items, wanted, [_part(one) for one in inner if one is not Ellipsis]
+        )
     if is_typeddict(kind) or dataclasses.is_dataclass(kind):
         return functools.partial(_check_fields, kind)
     return _check_nothing if kind is Any else functools.partial(_check_class, kind)
 
 
 def _part(kind: Any) -> tuple[type | None, _Check]:  # noqa: ANN401 - any annotation
-    """Return the class that needs no further check, as most values have it, and the check of all other values."""
+    """Return the class that needs no further check, and the check of other values."""
     return kind if kind in _SCALARS else None, _check_of(kind)
 
 
@@ -169,7 +189,11 @@ def _check_optional(check: _Check, value: object) -> None:
         check(value)
 
 
-def _check_items(wanted: Any, inner: Sequence[tuple[type | None, _Check]], value: Any) -> None:  # noqa: ANN401
+def _check_items(
+    wanted: Any,  # noqa: ANN401
+    inner: Sequence[tuple[type | None, _Check]],
+    value: Any,  # noqa: ANN401
+) -> None:
     if not isinstance(value, wanted):
         raise TypeError(f"{value!r:.80} is not a {wanted.__name__}")
     parts = (value, value.values()) if isinstance(value, dict) else (value,)
@@ -200,8 +224,12 @@ def _check_fields(kind: Any, value: object) -> None:  # noqa: ANN401 - a TypedDi
 
 
 @functools.cache
-def _fields(kind: Any) -> tuple[tuple[str, type | None, _Check], ...]:  # noqa: ANN401 - a TypedDict or dataclass
-    return tuple((name, *_part(annotation)) for name, annotation in get_type_hints(kind).items())
+def _fields(
+    kind: Any,  # noqa: ANN401
+) -> tuple[tuple[str, type | None, _Check], ...]:
+    return tuple(
+        (name, *_part(annotation)) for name, annotation in get_type_hints(kind).items()
+    )
 
 
 _Check = Callable[[Any], None]

@@ -1,7 +1,10 @@
-"""The ledger of an index: numbered entries that are created once, each with the sha256 of the previous one.
+"""The ledger of an index.
 
-Each entry contains the state after it (`ledger_state`), so the newest entry alone describes the index. `status.json`
-names the entry that the pages were written from; later entries are found by number.
+Numbered entries that are created once, each with the sha256 of the previous one.
+
+Each entry contains the state after it (`ledger_state`), so the newest entry alone
+describes the index. `status.json` names the entry that the pages were written from;
+later entries are found by number.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ from promotion.index.ledger_wheel import LedgerWheel
 from promotion.storage.bucket import AbsentError, Bucket, sha256_of
 from promotion.storage.keys import ReleasedIndex
 
-if TYPE_CHECKING:  # At run time, it would load cryptography, which the doctor's Python may lack.
+if (
+    TYPE_CHECKING
+):  # At run time, it would load cryptography, which the doctor's Python may lack.
     from promotion.evidence.signing import Signer
 
 SCHEMA_VERSION = 4
@@ -41,9 +46,10 @@ class PromotedSet:
     Attributes:
         tier: the weakest of `tiers`.
         tiers: gfx target -> tier at which the set was tested.
-        policy: channel, sha256 of the policy, days until the index is stale, used bypasses and waivers, attested wheels
-            by signer.
-        files: name -> sha256 of the files of the set other than wheels, including evidence.
+        policy: channel, sha256 of the policy, days until the index is stale, used
+            bypasses and waivers, attested wheels by signer.
+        files: name -> sha256 of the files of the set other than wheels, including
+            evidence.
     """
 
     set_digest: str
@@ -62,7 +68,8 @@ class LedgerEntry:
     """One change of an index.
 
     Attributes:
-        number: number of the entry, from 1 without gaps. A promoted set is identified by the number of its entry.
+        number: number of the entry, from 1 without gaps. A promoted set is identified
+            by the number of its entry.
         previous: sha256 of the bytes of entry `number - 1`, or FIRST.
         time: time of the change in UTC, ISO 8601 with Z.
         sets: numbers of the changed sets. A promotion changes its own set.
@@ -94,18 +101,32 @@ class LedgerEntry:
     key: str = ""
 
     def dump(self, signer: Signer | None = None) -> bytes:
-        """Return the bytes to store, signed if there is a signer; RequestError for text that is not UTF-8."""
-        body = {"schema": SCHEMA_VERSION, **to_json(replace(self, key=signer.key if signer else ""))}
+        """Return the bytes to store, signed if there is a signer.
+
+        RequestError for text that is not UTF-8.
+        """
+        body = {
+            "schema": SCHEMA_VERSION,
+            **to_json(replace(self, key=signer.key if signer else "")),
+        }
         try:
             data = _dump(body)
         except UnicodeEncodeError as error:
             raise RequestError(
-                f"A reason or name for the ledger is not UTF-8: it contains {error.object[error.start : error.end]!r}.",
+                "A reason or name for the ledger is not UTF-8: it contains"
+                f" {error.object[error.start : error.end]!r}.",
                 hint="Correct it.",
             ) from error
         if signer is None:
             return data
-        return _dump({**body, "signature": base64.b64encode(signer.sign(data, ENTRY_TYPE).value).decode()})
+        return _dump(
+            {
+                **body,
+                "signature": (
+                    base64.b64encode(signer.sign(data, ENTRY_TYPE).value).decode()
+                ),
+            }
+        )
 
 
 def _dump(body: Mapping[str, Any]) -> bytes:
@@ -148,7 +169,8 @@ class Ledger:
 class RecordedEntry:
     """An entry that a user recorded outside of the bucket, as SEQUENCE:HASH.
 
-    Since each entry contains the digest of the one before it, this pins all entries up to it.
+    Since each entry contains the digest of the one before it, this pins all entries up
+    to it.
 
     Attributes:
         number: number of the entry.
@@ -173,11 +195,17 @@ class RecordedEntry:
         """Return a sentence if a ledger does not contain this entry; empty if it does."""
         if self.number > len(ledger.digests):
             size = len(ledger.digests)
-            return f"The ledger of {released.index} was cut: it has {size} entries, entry {self} was recorded."
+            return (
+                f"The ledger of {released.index} was cut: it has {size} entries, entry"
+                f" {self} was recorded."
+            )
         present = ledger.digests[self.number - 1]
         if present == self.sha256:
             return ""
-        return f"The ledger of {released.index} was rewritten: entry {self} was recorded, its sha256 is {present}."
+        return (
+            f"The ledger of {released.index} was rewritten: entry {self} was recorded,"
+            f" its sha256 is {present}."
+        )
 
 
 class Entries:
@@ -187,7 +215,9 @@ class Entries:
         authority: accepted signatures; see `find_head`.
     """
 
-    def __init__(self, bucket: Bucket, released: ReleasedIndex, authority: Authority = ANYONE) -> None:
+    def __init__(
+        self, bucket: Bucket, released: ReleasedIndex, authority: Authority = ANYONE
+    ) -> None:
         self._bucket = bucket
         self._released = released
         self.authority = authority
@@ -204,22 +234,36 @@ class Entries:
             entry = load_entry(data, key)
             if entry.number != number or entry.index != self._released.index:
                 wrong = f"{entry.index}, {entry.number}"
-                raise BucketError(f"{key} contains the wrong entry: {wrong}.", hint=_RESTORE)
+                raise BucketError(
+                    f"{key} contains the wrong entry: {wrong}.", hint=_RESTORE
+                )
             self._known[number] = entry, sha256_of(data)
         return self._known[number]
 
     def at(self, number: int) -> LedgerEntry:
-        """Return an entry that must exist because a later entry exists; BucketError if it is missing."""
+        """Return an entry that must exist because a later entry exists.
+
+        BucketError if it is missing.
+        """
         entry = self.find(number)
         if entry is None:
-            raise BucketError(f"{self._released.ledger_entry(number)} is missing from the ledger.", hint=_RESTORE)
+            raise BucketError(
+                f"{self._released.ledger_entry(number)} is missing from the ledger.",
+                hint=_RESTORE,
+            )
         return entry[0]
 
     def set(self, number: int) -> PromotedSet:
-        """Return the set that an entry promoted; BucketError if the entry is missing or not a promotion."""
+        """Return the set that an entry promoted.
+
+        BucketError if the entry is missing or not a promotion.
+        """
         promoted = self.at(number).promoted
         if promoted is None:
-            raise BucketError(f"{self._released.ledger_entry(number)} does not promote a set.", hint=_RESTORE)
+            raise BucketError(
+                f"{self._released.ledger_entry(number)} does not promote a set.",
+                hint=_RESTORE,
+            )
         return promoted
 
 
@@ -227,10 +271,15 @@ _RESTORE = "Restore the ledger from a backup. Nothing was changed."
 
 
 def load_entry(data: bytes, key: str) -> LedgerEntry:
-    """Parse a stored entry; BucketError when a field is missing, unknown or invalid, or the signature is not valid."""
+    """Parse a stored entry.
+
+    BucketError when a field is missing, unknown or invalid, or the signature is not
+    valid.
+    """
     try:
         body = json.loads(data)
-        schema, signature = body.pop("schema"), body.pop("signature", "")
+        schema = body.pop("schema")
+        signature = body.pop("signature", "")
         if schema != SCHEMA_VERSION:
             raise BucketError(
                 f"{key} has schema {schema!r}; this version reads {SCHEMA_VERSION}.",
@@ -239,7 +288,9 @@ def load_entry(data: bytes, key: str) -> LedgerEntry:
         if signature or body.get("key"):
             _check_signature(data, {"schema": schema, **body}, signature, key)
         body["kind"], body["state"] = EntryKind(body["kind"]), _state(body["state"])
-        body["promoted"] = _promoted(body["promoted"]) if body["promoted"] is not None else None
+        body["promoted"] = (
+            _promoted(body["promoted"]) if body["promoted"] is not None else None
+        )
         if body.get("policy"):  # 12 kB in each entry, and few different ones
             body["policy"] = sys.intern(body["policy"])
         if body.get("source") is not None:
@@ -249,7 +300,9 @@ def load_entry(data: bytes, key: str) -> LedgerEntry:
         entry = LedgerEntry(**body)
         _check_values(entry, data)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise BucketError(f"{key} is not a ledger entry: {error!r}.", hint=_RESTORE) from error
+        raise BucketError(
+            f"{key} is not a ledger entry: {error!r}.", hint=_RESTORE
+        ) from error
     return entry
 
 
@@ -264,13 +317,19 @@ def _check_values(entry: LedgerEntry, data: bytes) -> None:
         raise ValueError("it contains half of a surrogate pair")
 
 
-def _check_signature(data: bytes, body: Mapping[str, Any], signature: str, key: str) -> None:
+def _check_signature(
+    data: bytes, body: Mapping[str, Any], signature: str, key: str
+) -> None:
     """Raise BucketError unless the key in an entry signed exactly its bytes."""
     # The doctor's Python may lack cryptography; it reads no entries.
     from promotion.evidence.signing import Signature, is_valid_signature, public_key
 
-    made = Signature(key=public_key(body["key"]), value=base64.b64decode(signature, validate=True))
-    if _dump({**body, "signature": signature}) != data or not is_valid_signature(_dump(body), ENTRY_TYPE, made):
+    made = Signature(
+        key=public_key(body["key"]), value=base64.b64decode(signature, validate=True)
+    )
+    if _dump({**body, "signature": signature}) != data or not is_valid_signature(
+        _dump(body), ENTRY_TYPE, made
+    ):
         raise BucketError(f"{key} was changed after it was signed.", hint=_RESTORE)
 
 
@@ -285,8 +344,13 @@ def _state(body: Mapping[str, Any]) -> IndexState:
 
 
 def _promoted(body: Mapping[str, Any]) -> PromotedSet:
-    wheels = tuple(LedgerWheel(**{**wheel, "requires_dist": tuple(wheel["requires_dist"])}) for wheel in body["wheels"])
-    return PromotedSet(**{**body, "python_versions": tuple(body["python_versions"]), "wheels": wheels})
+    wheels = tuple(
+        LedgerWheel(**{**wheel, "requires_dist": tuple(wheel["requires_dist"])})
+        for wheel in body["wheels"]
+    )
+    return PromotedSet(
+        **{**body, "python_versions": tuple(body["python_versions"]), "wheels": wheels}
+    )
 
 
 def find_head(
@@ -301,45 +365,65 @@ def find_head(
     """Return the end of a ledger.
 
     Args:
-        number: number of the entry that status.json names, where the search starts. 0 means the first entry.
+        number: number of the entry that status.json names, where the search starts. 0
+            means the first entry.
         sha256: sha256 of that entry in status.json.
-        everything: verify all entries. Otherwise those before entry `number` are not read: status.json, which is not
-            signed, vouches for them.
+        everything: verify all entries. Otherwise those before entry `number` are not
+            read: status.json, which is not signed, vouches for them.
 
     Raises:
-        BucketError: the ledger has a gap, the named entry is missing or changed, or an entry does not match the entry
-            before it, or the entries are signed by keys that the reader's authority does not accept.
+        BucketError: the ledger has a gap, the named entry is missing or changed, or an
+            entry does not match the entry before it, or the entries are signed by keys
+            that the reader's authority does not accept.
     """
     head = Head()
     if number:
         entry = entries.find(number)
         if entry is None or entry[1] != sha256:
             problem = "is missing" if entry is None else "was changed"
-            raise BucketError(f"{released.ledger_entry(number)}, named in {released.status}, {problem}.", hint=_RESTORE)
+            raise BucketError(
+                f"{released.ledger_entry(number)}, named in {released.status},"
+                f" {problem}.",
+                hint=_RESTORE,
+            )
         head = Head(number=number, sha256=entry[1], state=entry[0].state)
     if everything or not number:
         check_keys(bucket, released)
         head = Head()
     last = [head, *_heads_after(head, released, entries)][-1]
-    read = [entries.at(number) for number in range(head.number, last.number + 1) if number]
+    read = [
+        entries.at(number) for number in range(head.number, last.number + 1) if number
+    ]
     if problems := [*entries.authority.problems(released, read)]:
         raise BucketError(" ".join(problems), hint=_RESTORE)
     return last
 
 
-def _heads_after(head: Head, released: ReleasedIndex, entries: Entries) -> Iterator[Head]:
-    """Yield the head after each further entry; BucketError if an entry does not match the entry before it."""
+def _heads_after(
+    head: Head, released: ReleasedIndex, entries: Entries
+) -> Iterator[Head]:
+    """Yield the head after each further entry.
+
+    BucketError if an entry does not match the entry before it.
+    """
     while (following := entries.find(head.number + 1)) is not None:
         entry, digest = following
         if entry.previous != head.sha256:
             key = released.ledger_entry(entry.number)
-            raise BucketError(f"{key} does not match the entry before it; one of the two was changed.", hint=_RESTORE)
+            raise BucketError(
+                f"{key} does not match the entry before it; one of the two was"
+                " changed.",
+                hint=_RESTORE,
+            )
         head = Head(number=entry.number, sha256=digest, state=entry.state)
         yield head
 
 
 def channel_of(head: Head, entries: Entries) -> str:
-    """Return the channel of an index, even if its sets are gone; empty before the first promotion."""
+    """Return the channel of an index, even if its sets are gone.
+
+    Empty before the first promotion.
+    """
     if head.number and (channel := entries.at(head.number).channel):
         return channel
     promotions = (entries.at(number).promoted for number in range(head.number, 0, -1))
@@ -348,13 +432,23 @@ def channel_of(head: Head, entries: Entries) -> str:
 
 
 def check_keys(bucket: Bucket, released: ReleasedIndex, last: int = 0) -> list[str]:
-    """Return the keys of the entries after entry `last`; BucketError for a gap or a foreign file."""
-    keys = list(bucket.list(released.ledger, after=released.ledger_entry(last) if last else ""))
-    expected = [released.ledger_entry(number) for number in range(last + 1, last + len(keys) + 1)]
+    """Return the keys of the entries after entry `last`.
+
+    BucketError for a gap or a foreign file.
+    """
+    keys = list(
+        bucket.list(released.ledger, after=released.ledger_entry(last) if last else "")
+    )
+    expected = [
+        released.ledger_entry(number)
+        for number in range(last + 1, last + len(keys) + 1)
+    ]
     if keys != expected:
         strange = sorted(set(keys) ^ set(expected))
         raise BucketError(
-            f"The ledger of {released.index} has a gap or a foreign file: {', '.join(strange)}.", hint=_RESTORE
+            f"The ledger of {released.index} has a gap or a foreign file:"
+            f" {', '.join(strange)}.",
+            hint=_RESTORE,
         )
     return keys
 

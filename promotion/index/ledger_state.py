@@ -1,7 +1,8 @@
 """The state of an index after each ledger entry.
 
-Sets are identified by the number of the entry that promoted them. Each entry contains the complete state after it, so
-commands read the last entry only; `verify` recomputes all states.
+Sets are identified by the number of the entry that promoted them. Each entry contains
+the complete state after it, so commands read the last entry only; `verify` recomputes
+all states.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ class Change:
 
     Attributes:
         number: number of the new entry.
-        sets: numbers of the changed sets. A promotion changes its own set, a rollback none.
+        sets: numbers of the changed sets. A promotion changes its own set, a rollback
+            none.
         reason: explanation for people.
         earlier, to: for a rollback, the state to restore and the number of its entry.
     """
@@ -99,28 +101,53 @@ def apply_change(state: IndexState, change: Change) -> IndexState:
     """
     _refuse(state, change)
     marks: Mapping[int, str] = getattr(state, _MARKS.get(change.kind, "pinned"))
-    kept = {number: reason for number, reason in marks.items() if number not in change.sets}
+    kept = {
+        number: reason for number, reason in marks.items() if number not in change.sets
+    }
     match change.kind:
         case EntryKind.PROMOTE:
-            return replace(state, held=state.held.plus(change.sets), offered=state.offered.plus(change.sets))
+            return replace(
+                state,
+                held=state.held.plus(change.sets),
+                offered=state.offered.plus(change.sets),
+            )
         case EntryKind.ROLLBACK:
             assert change.earlier is not None
             gone = change.earlier.offered.without(state.held)
-            return replace(state, offered=change.earlier.offered.without(gone).without(state.retired))
+            return replace(
+                state,
+                offered=change.earlier.offered.without(gone).without(state.retired),
+            )
         case EntryKind.YANK:
-            return replace(state, yanked={**state.yanked, **dict.fromkeys(change.sets, change.reason)})
+            return replace(
+                state,
+                yanked={**state.yanked, **dict.fromkeys(change.sets, change.reason)},
+            )
         case EntryKind.UNYANK:
             return replace(state, yanked=kept)
         case EntryKind.QUARANTINE:
-            return replace(state, quarantined={**state.quarantined, **dict.fromkeys(change.sets, change.reason)})
+            return replace(
+                state,
+                quarantined={
+                    **state.quarantined,
+                    **dict.fromkeys(change.sets, change.reason),
+                },
+            )
         case EntryKind.FREE:
             return replace(state, quarantined=kept)
         case EntryKind.PIN:
-            return replace(state, pinned={**state.pinned, **dict.fromkeys(change.sets, change.reason)})
+            return replace(
+                state,
+                pinned={**state.pinned, **dict.fromkeys(change.sets, change.reason)},
+            )
         case EntryKind.UNPIN:
             return replace(state, pinned=kept)
         case EntryKind.RETIRE:
-            return replace(state, offered=state.offered.without(change.sets), retired=state.retired.plus(change.sets))
+            return replace(
+                state,
+                offered=state.offered.without(change.sets),
+                retired=state.retired.plus(change.sets),
+            )
         case EntryKind.SIGN | EntryKind.REPAIR:
             return state
         case EntryKind.SWEEP:
@@ -132,13 +159,22 @@ def apply_change(state: IndexState, change: Change) -> IndexState:
             )
 
 
-_MARKS = {EntryKind.UNYANK: "yanked", EntryKind.FREE: "quarantined", EntryKind.UNPIN: "pinned"}
+_MARKS = {
+    EntryKind.UNYANK: "yanked",
+    EntryKind.FREE: "quarantined",
+    EntryKind.UNPIN: "pinned",
+}
 """Kind of entry that removes a mark -> field of IndexState with the marks."""
 
 
 def _refuse(state: IndexState, change: Change) -> None:
     """Raise RequestError for an impossible change."""
-    if change.kind in (EntryKind.PROMOTE, EntryKind.ROLLBACK, EntryKind.SIGN, EntryKind.REPAIR):
+    if change.kind in (
+        EntryKind.PROMOTE,
+        EntryKind.ROLLBACK,
+        EntryKind.SIGN,
+        EntryKind.REPAIR,
+    ):
         return
     held = state.held
     if change.kind is EntryKind.RETIRE:

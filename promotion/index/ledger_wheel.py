@@ -16,7 +16,8 @@ class LedgerWheel:
     Attributes:
         project: normalised name (PEP 503).
         metadata_sha256: sha256 of the core metadata beside the wheel.
-        as_published: whether the wheel is a published release of another project, which other sets may contain too.
+        as_published: whether the wheel is a published release of another project, which
+            other sets may contain too.
         provenance: sha256 of the provenance file beside the wheel (PEP 740), or empty.
     """
 
@@ -32,7 +33,9 @@ class LedgerWheel:
     provenance: str = ""
 
     @classmethod
-    def of(cls, wheel: Wheel, *, metadata_sha256: str, provenance: str = "") -> LedgerWheel:
+    def of(
+        cls, wheel: Wheel, *, metadata_sha256: str, provenance: str = ""
+    ) -> LedgerWheel:
         """Return the record of a wheel of a set."""
         return cls(
             project=wheel.name,
@@ -51,4 +54,6 @@ class LedgerWheel:
         """Return key -> sha256 of the wheel, its core metadata and its attestations in an index."""
         key = released.wheel(self.project, self.filename)
         objects = {key: self.sha256, key + METADATA_SUFFIX: self.metadata_sha256}
-        return objects | ({key + PROVENANCE_SUFFIX: self.provenance} if self.provenance else {})
+        return objects | (
+            {key + PROVENANCE_SUFFIX: self.provenance} if self.provenance else {}
+        )

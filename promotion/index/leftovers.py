@@ -1,4 +1,7 @@
-"""Objects of a released index that its ledger does not name: leftovers of promotions, and foreign objects."""
+"""Objects of a released index that its ledger does not name.
+
+Leftovers of promotions, and foreign objects.
+"""
 
 from __future__ import annotations
 
@@ -50,15 +53,34 @@ def find_leftovers(
         held: keys of the files of held sets.
     """
     keys = tuple(keys)
-    found = zip(keys, map_concurrently(functools.partial(_head, bucket), keys), strict=True)
+    found = zip(
+        keys, map_concurrently(functools.partial(_head, bucket), keys), strict=True
+    )
     infos = {key: info for key, (exists, info) in found if exists}
     top = released.set_file("", "").removesuffix("/")
-    digests = sorted({key.removeprefix(top).partition("/")[0] for key in keys if key.startswith(top)})
-    owners = _owners(bucket, released, infos, [released.set_file(digest, WHEELS_JSON) for digest in digests])
-    origins = {key: f"a promotion of set {digest[:12]} did not end" for key, digest in owners.items()}
-    tombstones = (key for key in infos if key.endswith(TOMBSTONE_SUFFIX) and key.removesuffix(TOMBSTONE_SUFFIX) in held)
+    digests = sorted(
+        {key.removeprefix(top).partition("/")[0] for key in keys if key.startswith(top)}
+    )
+    owners = _owners(
+        bucket,
+        released,
+        infos,
+        [released.set_file(digest, WHEELS_JSON) for digest in digests],
+    )
+    origins = {
+        key: f"a promotion of set {digest[:12]} did not end"
+        for key, digest in owners.items()
+    }
+    tombstones = (
+        key
+        for key in infos
+        if key.endswith(TOMBSTONE_SUFFIX) and key.removesuffix(TOMBSTONE_SUFFIX) in held
+    )
     origins |= dict.fromkeys(tombstones, "a sweep did not begin to remove files")
-    return tuple(Leftover(key=key, info=info, origin=origins.get(key, "")) for key, info in infos.items())
+    return tuple(
+        Leftover(key=key, info=info, origin=origins.get(key, ""))
+        for key, info in infos.items()
+    )
 
 
 def _head(bucket: Bucket, key: str) -> tuple[bool, ObjectInfo | None]:
@@ -71,7 +93,10 @@ def _head(bucket: Bucket, key: str) -> tuple[bool, ObjectInfo | None]:
 
 
 def _owners(
-    bucket: Bucket, released: ReleasedIndex, infos: Mapping[str, ObjectInfo | None], descriptions: Iterable[str]
+    bucket: Bucket,
+    released: ReleasedIndex,
+    infos: Mapping[str, ObjectInfo | None],
+    descriptions: Iterable[str],
 ) -> dict[str, str]:
     """Return key -> digest of the set that it is a copy of.
 
@@ -79,19 +104,26 @@ def _owners(
         descriptions: keys of wheels.json files.
     """
     owners = {}
-    for wheel_set in map_concurrently(functools.partial(_description, bucket), tuple(descriptions)):
+    for wheel_set in map_concurrently(
+        functools.partial(_description, bucket), tuple(descriptions)
+    ):
         if wheel_set is None or wheel_set.index != released.index:
             continue
         copies = dict(_copies(released, wheel_set))
         own = tuple(released.set_file(wheel_set.digest, name) for name in _WRITTEN)
         for key, info in infos.items():
-            if info is not None and (key.startswith(own) or copies.get(key) in ("", info.sha256)):
+            if info is not None and (
+                key.startswith(own) or copies.get(key) in ("", info.sha256)
+            ):
                 owners[key] = wheel_set.digest
     return owners
 
 
 def _description(bucket: Bucket, key: str) -> WheelSet | None:
-    """Return the set of a wheels.json; None if it is missing or damaged, or lies in the folder of another set."""
+    """Return the set of a wheels.json.
+
+    None if it is missing or damaged, or lies in the folder of another set.
+    """
     try:
         wheel_set = load_wheel_set(bucket.get(key), key)
     except CiBuildError:
@@ -100,7 +132,10 @@ def _description(bucket: Bucket, key: str) -> WheelSet | None:
 
 
 def _copies(released: ReleasedIndex, wheel_set: WheelSet) -> Iterator[tuple[str, str]]:
-    """Yield the key and the sha256 of each file that a promotion of a set copies; an empty sha256 is unknown."""
+    """Yield the key and the sha256 of each file that a promotion of a set copies.
+
+    An empty sha256 is unknown.
+    """
     for name, sha256 in {WHEELS_JSON: "", SHA256SUMS: "", **wheel_set.files}.items():
         yield released.set_file(wheel_set.digest, name), sha256
     for wheel in wheel_set.wheels:

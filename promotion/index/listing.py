@@ -1,8 +1,8 @@
 """The page `v2/index.html`, which lists the indexes of a bucket.
 
-The page contains its rows as JSON, so it is its own record: a publisher replaces the row of its index, and other rows
-stay. It changes only with the targets of an index. A missing or damaged page is made from the status.json of
-each index.
+The page contains its rows as JSON, so it is its own record: a publisher replaces the
+row of its index, and other rows stay. It changes only with the targets of an index. A
+missing or damaged page is made from the status.json of each index.
 """
 
 from __future__ import annotations
@@ -21,17 +21,24 @@ from promotion.storage.bucket import AbsentError, Bucket, ConflictError
 from promotion.storage.keys import LISTING, ReleasedIndex
 from promotion.website.render import render
 
-_ROWS = re.compile(rb'<script type="application/json" id="indexes">(.*?)</script>', re.DOTALL)
+_ROWS = re.compile(
+    rb'<script type="application/json" id="indexes">(.*?)</script>', re.DOTALL
+)
 _MAX_RACES = 100
 
 
-def listing_row(released: ReleasedIndex, rows: Sequence[Mapping[str, Any]]) -> ListedIndex:
+def listing_row(
+    released: ReleasedIndex, rows: Sequence[Mapping[str, Any]]
+) -> ListedIndex:
     """Return the row of an index.
 
     Args:
         rows: the newest visible sets; see `status.set_row`.
     """
-    targets = sorted({target for row in rows if not row["yanked"] for target in row["tiers"]}, key=natural_key)
+    targets = sorted(
+        {target for row in rows if not row["yanked"] for target in row["tiers"]},
+        key=natural_key,
+    )
     channel = str(rows[0]["policy"].get("channel", "")) if rows else ""
     return {"index": released.index, "channel": channel, "targets": targets}
 
@@ -46,7 +53,10 @@ def listing_page(rows: Iterable[ListedIndex]) -> bytes:
         for target in row["targets"]
         if target in known and known[target].product
     }
-    return render("indexes.html", {"title": "JAX for ROCm: indexes", "indexes": ordered, "products": products})
+    return render(
+        "indexes.html",
+        {"title": "JAX for ROCm: indexes", "indexes": ordered, "products": products},
+    )
 
 
 def parse_listing(page: bytes) -> tuple[ListedIndex, ...] | None:
@@ -73,7 +83,9 @@ def update_listing(bucket: Bucket, row: ListedIndex) -> tuple[str, ...]:
         others = parse_listing(stored[0]) if stored else None
         if others is None:
             others = _all_rows(bucket)
-        page = listing_page([*(one for one in others if one["index"] != row["index"]), row])
+        page = listing_page(
+            [*(one for one in others if one["index"] != row["index"]), row]
+        )
         if stored and stored[0] == page:
             return ()
         try:
@@ -81,7 +93,10 @@ def update_listing(bucket: Bucket, row: ListedIndex) -> tuple[str, ...]:
         except ConflictError:
             continue
         return (LISTING,)
-    raise BusyError(f"{LISTING} changed during each of {_MAX_RACES} attempts.", hint="Run the command again.")
+    raise BusyError(
+        f"{LISTING} changed during each of {_MAX_RACES} attempts.",
+        hint="Run the command again.",
+    )
 
 
 def lists_index(bucket: Bucket, row: ListedIndex) -> bool:
@@ -91,7 +106,10 @@ def lists_index(bucket: Bucket, row: ListedIndex) -> bool:
 
 
 def _all_rows(bucket: Bucket) -> tuple[ListedIndex, ...]:
-    """Return the row of each index with a status.json; it lists all keys, which only a damaged page makes necessary."""
+    """Return the row of each index with a status.json.
+
+    It lists all keys, which only a damaged page makes necessary.
+    """
     found = []
     for key in bucket.list(f"{Channel.RELEASED}/"):
         name = key.removeprefix(f"{Channel.RELEASED}/").removesuffix("/status.json")
@@ -100,7 +118,9 @@ def _all_rows(bucket: Bucket) -> tuple[ListedIndex, ...]:
                 row = json.loads(bucket.get(key))["listed"]
                 check_type(row, ListedIndex)
             except (AbsentError, ValueError, KeyError, TypeError, RecursionError):
-                row = listing_row(ReleasedIndex(index=name), ())  # of an older version; its next change completes it
+                row = listing_row(
+                    ReleasedIndex(index=name), ()
+                )  # of an older version; its next change completes it
             if row["index"] == name:
                 found.append(row)
     return tuple(found)

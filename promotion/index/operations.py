@@ -1,6 +1,7 @@
 """Operations that roll back, yank, quarantine and pin sets.
 
-Each operation appends a ledger entry and publishes the pages. No operation removes data, so each can be undone.
+Each operation appends a ledger entry and publishes the pages. No operation removes
+data, so each can be undone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from promotion.index.ledger import (
     check_keys,
     load_entry,
     read_ledger,
-)  # fmt: skip
+)
 from promotion.index.ledger_state import Change, EntryKind, IndexState, apply_change
 from promotion.index.publish import check_not_cut, newest_shown, publish, read_head
 from promotion.index.set_lookup import entries_of_set, find_set
@@ -29,7 +30,9 @@ from promotion.storage.bucket import Bucket, ConflictError, sha256_of
 from promotion.storage.keys import ReleasedIndex
 
 Clock = Callable[[], datetime]
-NEEDS_REASON = frozenset({EntryKind.YANK, EntryKind.QUARANTINE, EntryKind.ROLLBACK, EntryKind.PIN})
+NEEDS_REASON = frozenset(
+    {EntryKind.YANK, EntryKind.QUARANTINE, EntryKind.ROLLBACK, EntryKind.PIN}
+)
 """Kinds of entries that require a reason."""
 _MAX_RACES = 100
 
@@ -47,7 +50,8 @@ class OperationResult:
         entry: the new entry, or None when the index was already in the requested state.
         appeared: numbers of the sets that became visible.
         vanished: numbers of the sets that became hidden.
-        withheld: numbers of the quarantined, retired or removed sets, which a rollback cannot restore.
+        withheld: numbers of the quarantined, retired or removed sets, which a rollback
+            cannot restore.
         pages: keys of the written pages.
     """
 
@@ -65,7 +69,8 @@ class LedgerChange:
     Attributes:
         entry: the new entry, or None when nothing changed.
         before: state before the entry.
-        new: whether this call created the entry. False if another process already wrote the same entry.
+        new: whether this call created the entry. False if another process already wrote
+            the same entry.
     """
 
     entry: LedgerEntry | None
@@ -83,10 +88,11 @@ def rollback(
     now: Clock = utc_now,
     authority: Authority = ANYONE,
 ) -> OperationResult:
-    """Restore the visible sets of entry `to`, or for None those before the last change of the visible sets.
+    """Restore the visible sets of entry `to`, or for None those before the last change.
 
-    Retired, swept and quarantined sets stay hidden, and yanked sets stay yanked. With None, a rollback that directly
-    follows a rollback changes nothing, so an interrupted command can be repeated.
+    Retired, swept and quarantined sets stay hidden, and yanked sets stay yanked. With
+    None, a rollback that directly follows a rollback changes nothing, so an interrupted
+    command can be repeated.
 
     Raises:
         RequestError: the ledger has no such entry.
@@ -99,15 +105,27 @@ def rollback(
             return None
         if number > head.number or number < 0:
             raise RequestError(
-                f"The ledger of {released.index} has no entry {number}; the last one is {head.number}.",
+                f"The ledger of {released.index} has no entry {number}; the last one is"
+                f" {head.number}.",
                 hint=f"Run `ci_build history {released.index}` to see its entries.",
             )
         earlier = entries.at(number).state if number else IndexState()
         numbers.clear()
         numbers.update(earlier.visible)
-        return Change(kind=EntryKind.ROLLBACK, number=head.number + 1, earlier=earlier, to=number)
+        return Change(
+            kind=EntryKind.ROLLBACK, number=head.number + 1, earlier=earlier, to=number
+        )
 
-    return _do(bucket, released, draft, reason=reason, actor=actor, now=now, authority=authority, wanted=numbers)
+    return _do(
+        bucket,
+        released,
+        draft,
+        reason=reason,
+        actor=actor,
+        now=now,
+        authority=authority,
+        wanted=numbers,
+    )
 
 
 def mark(
@@ -133,27 +151,56 @@ def mark(
         raise RequestError(f"{kind} requires a reason.", hint="Give --reason.")
 
     def draft(head: Head, entries: Entries) -> Change:
-        numbers = {find_set(bucket, released, text, head.state, entries) for text in sets}
+        numbers = {
+            find_set(bucket, released, text, head.state, entries) for text in sets
+        }
         if kind not in (EntryKind.PIN, EntryKind.UNPIN):
-            # A set that left the pages and was promoted again has several entries, and a rollback can restore each.
+            # A set that left the pages and was promoted again has several entries, and
+            # a rollback can restore each.
             digests = {entries.set(number).set_digest for number in numbers}
             for digest in digests:
-                numbers |= {*entries_of_set(bucket, released, digest, head.state, entries)}
-        return Change(kind=kind, number=head.number + 1, sets=tuple(sorted(numbers)), reason=reason)
+                numbers |= {
+                    *entries_of_set(bucket, released, digest, head.state, entries)
+                }
+        return Change(
+            kind=kind,
+            number=head.number + 1,
+            sets=tuple(sorted(numbers)),
+            reason=reason,
+        )
 
-    return _do(bucket, released, draft, reason=reason, actor=actor, now=now, authority=authority)
+    return _do(
+        bucket,
+        released,
+        draft,
+        reason=reason,
+        actor=actor,
+        now=now,
+        authority=authority,
+    )
 
 
 def sign(
-    bucket: Bucket, released: ReleasedIndex, *, reason: str, actor: str, authority: Authority, now: Clock = utc_now
+    bucket: Bucket,
+    released: ReleasedIndex,
+    *,
+    reason: str,
+    actor: str,
+    authority: Authority,
+    now: Clock = utc_now,
 ) -> OperationResult:
-    """Append a signed entry to a ledger without signatures; it contains the digest of the last unsigned entry.
+    """Append a signed entry to a ledger without signatures.
+
+    It contains the digest of the last unsigned entry.
 
     Raises:
-        RequestError: no accepted key was given, or the ledger is empty or has a signed entry.
+        RequestError: no accepted key was given, or the ledger is empty or has a signed
+            entry.
     """
     if authority.signer is None:
-        raise RequestError("No key was given.", hint="Give --ledger-key or CI_BUILD_LEDGER_KEY.")
+        raise RequestError(
+            "No key was given.", hint="Give --ledger-key or CI_BUILD_LEDGER_KEY."
+        )
     authority.check_signer(now().astimezone(UTC).strftime(TIME))
 
     def draft(_head: Head, _entries: Entries) -> Change | None:
@@ -169,11 +216,16 @@ def sign(
             return None  # by an interrupted command
         if signed is not None or not ledger:
             problem = f"has a signed entry: {signed}" if ledger else "is empty"
-            raise RequestError(f"The ledger of {released.index} {problem}.", hint=f"Run `verify {released.index}`.")
+            raise RequestError(
+                f"The ledger of {released.index} {problem}.",
+                hint=f"Run `verify {released.index}`.",
+            )
         return Change(kind=EntryKind.SIGN, number=len(ledger) + 1)
 
     tolerant = replace(authority, keys=None)
-    return _do(bucket, released, draft, reason=reason, actor=actor, now=now, authority=tolerant)
+    return _do(
+        bucket, released, draft, reason=reason, actor=actor, now=now, authority=tolerant
+    )
 
 
 def change_ledger(
@@ -188,16 +240,21 @@ def change_ledger(
     removed: Callable[[], Sequence[str]] = tuple,
     authority: Authority = ANYONE,
 ) -> LedgerChange:
-    """Append the entry of a change to the ledger; after a lost race, read the new entries and draft the change again.
+    """Append the entry of a change to the ledger.
+
+    After a lost race, read the new entries and draft the change again.
 
     Args:
         draft: function that returns the change, or None if nothing changes.
         promoted: for a promotion, the set.
-        removed: for a sweep or a repair, function that returns the keys of the objects to remove.
-        authority: signer of the entry, and accepted signatures of the entries before it.
+        removed: for a sweep or a repair, function that returns the keys of the objects
+            to remove.
+        authority: signer of the entry, and accepted signatures of the entries before
+            it.
 
     Raises:
-        BucketError: the ledger has a gap, was cut, or has an entry that the authority does not accept.
+        BucketError: the ledger has a gap, was cut, or has an entry that the authority
+            does not accept.
         RequestError: the authority may not sign.
     """
     for _ in range(_MAX_RACES):
@@ -207,7 +264,9 @@ def change_ledger(
         change = draft(head, entries)
         state = head.state if change is None else apply_change(head.state, change)
         keys = tuple(removed())
-        if change is None or (state == head.state and not keys and change.kind is not EntryKind.SIGN):
+        if change is None or (
+            state == head.state and not keys and change.kind is not EntryKind.SIGN
+        ):
             return LedgerChange(entry=None, before=head.state)
         time = now().astimezone(UTC).strftime(TIME)
         authority.check_signer(time)
@@ -224,20 +283,30 @@ def change_ledger(
             promoted=promoted,
             removed=keys,
             index=released.index,
-            channel=authority.channel or (str(promoted.policy["channel"]) if promoted else channel_of(head, entries)),
+            channel=authority.channel
+            or (
+                str(promoted.policy["channel"])
+                if promoted
+                else channel_of(head, entries)
+            ),
             policy=authority.policy,
             source=authority.source,
         )
-        data, key = entry.dump(authority.signer), released.ledger_entry(entry.number)
-        # A promotion costs the same in an index of any size; every other change refuses a ledger with a gap.
-        check_keys(bucket, released, head.number if change.kind is EntryKind.PROMOTE else 0)
+        data = entry.dump(authority.signer)
+        key = released.ledger_entry(entry.number)
+        # A promotion costs the same in an index of any size; every other change refuses
+        # a ledger with a gap.
+        check_keys(
+            bucket, released, head.number if change.kind is EntryKind.PROMOTE else 0
+        )
         try:
             new = bucket.put_if_absent(key, data, sha256=sha256_of(data))
             return LedgerChange(entry=load_entry(data, key), before=head.state, new=new)
         except ConflictError:
             continue
     raise BusyError(
-        f"The ledger of {released.index} changed during each of {_MAX_RACES} attempts.", hint="Run the command again."
+        f"The ledger of {released.index} changed during each of {_MAX_RACES} attempts.",
+        hint="Run the command again.",
     )
 
 
@@ -252,10 +321,20 @@ def _do(
     authority: Authority,
     wanted: Collection[int] = (),
 ) -> OperationResult:
-    changed = change_ledger(bucket, released, draft, reason=reason, actor=actor, now=now, authority=authority)
-    # Publish without a new entry too: an earlier command may have stopped before it wrote the pages.
+    changed = change_ledger(
+        bucket,
+        released,
+        draft,
+        reason=reason,
+        actor=actor,
+        now=now,
+        authority=authority,
+    )
+    # Publish without a new entry too: an earlier command may have stopped before it
+    # wrote the pages.
     pages = publish(bucket, released, authority=authority)
-    old, visible = {*changed.before.visible}, {*(changed.entry.state if changed.entry else changed.before).visible}
+    old = {*changed.before.visible}
+    visible = {*(changed.entry.state if changed.entry else changed.before).visible}
     return OperationResult(
         entry=changed.entry,
         appeared=tuple(sorted(visible - old)),
@@ -266,9 +345,10 @@ def _do(
 
 
 def _before_last_change(head: Head, entries: Entries) -> int | None:
-    """Return the number of the entry before the last change of the visible sets, or None if a rollback changed them."""
+    """Return the entry before the last change of visible sets, or None after rollback."""
     for number in range(head.number, 0, -1):
-        entry, before = entries.at(number), entries.at(number - 1).state if number > 1 else IndexState()
+        entry = entries.at(number)
+        before = entries.at(number - 1).state if number > 1 else IndexState()
         if entry.state.visible != before.visible:
             return None if entry.kind is EntryKind.ROLLBACK else number - 1
     raise RequestError("The index has no earlier state.", hint="Promote a set first.")
@@ -278,6 +358,9 @@ def history(bucket: Bucket, released: ReleasedIndex) -> Iterator[LedgerEntry]:
     """Yield all entries, newest first; each is read when it is needed."""
     head, entries = read_head(bucket, released)
     if head.number == 0:
-        raise RequestError(f"The bucket has no index {released.index}.", hint="Promote a set to it first.")
+        raise RequestError(
+            f"The bucket has no index {released.index}.",
+            hint="Promote a set to it first.",
+        )
     for number in range(head.number, 0, -1):
         yield entries.at(number)

@@ -1,7 +1,8 @@
 """The page of an index for people: install commands by GPU, content, history and compatibility.
 
-Everything on it comes from rows of status.json, from the newest set's ledger entry, and from the files that promotions
-wrote beside the sets, so that a page costs the same for any number of sets.
+Everything on it comes from rows of status.json, from the newest set's ledger entry, and
+from the files that promotions wrote beside the sets, so that a page costs the same for
+any number of sets.
 """
 
 from __future__ import annotations
@@ -22,9 +23,18 @@ from promotion.website.render import render
 
 TIERS = {
     "device": "Tests of JAX passed on a GPU of this target.",
-    "compiled": "JAX programs were compiled for this target without a GPU. No GPU of this target ran this set.",
-    "structure": "The wheels have code for this target. No program was compiled for it, and no GPU ran this set.",
-    "none": "The wheels have code for this target, but nothing has tested it. No GPU ran this set.",
+    "compiled": (
+        "JAX programs were compiled for this target without a GPU. No GPU of this"
+        " target ran this set."
+    ),
+    "structure": (
+        "The wheels have code for this target. No program was compiled for it, and no"
+        " GPU ran this set."
+    ),
+    "none": (
+        "The wheels have code for this target, but nothing has tested it. No GPU ran"
+        " this set."
+    ),
 }
 """Tier -> its meaning in a sentence."""
 ANSWERS = {
@@ -58,7 +68,7 @@ class SupportedGpu:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
-    """The oldest and the newest JAX release that an index offers with a Python, a ROCm or a wheel."""
+    """The oldest and newest JAX release offered with a Python, a ROCm or a wheel."""
 
     name: str
     since: str
@@ -104,7 +114,11 @@ def overview_page(
             "newest": newest[0] if newest else None,
             "wheels": [*_wheels(newest)],
             "summary": newest[1] if newest else None,
-            "files": _files([*newest[0].promoted.files]) if newest and newest[0].promoted else (),
+            "files": (
+                _files([*newest[0].promoted.files])
+                if newest and newest[0].promoted
+                else ()
+            ),
             "report_of": _report_of,
             "by_tier": _by_tier,
             "most_evidence": _MOST_EVIDENCE,
@@ -114,7 +128,10 @@ def overview_page(
 
 
 def overview_entry(page: bytes) -> int:
-    """Return the number of the ledger entry that an overview page was written from; 0 if it names none."""
+    """Return the number of the ledger entry that an overview page was written from.
+
+    0 if it names none.
+    """
     found = re.search(rb"<p>Last change: entry (\d{1,8}),", page)
     return int(found[1]) if found else 0
 
@@ -128,13 +145,22 @@ def natural_key(target: str) -> tuple[int, object]:
 
 
 def _gpus(offered: Sequence[Mapping[str, Any]]) -> Iterator[SupportedGpu]:
-    """Yield each target with the newest set for it; of its sets, users without a pin get the highest version."""
+    """Yield each target with the newest set for it.
+
+    Of its sets, users without a pin get the highest version.
+    """
     known = load_table().targets
-    since = {span.name: span.since for span in _releases(offered, lambda row: row["tiers"])}
+    since = {
+        span.name: span.since for span in _releases(offered, lambda row: row["tiers"])
+    }
     for target in sorted(since, key=natural_key):
         having = [row for row in offered if target in row["tiers"]]
         info = known.get(target.partition(":")[0])
-        covered = "runs on " + ", ".join(info.covers) if info and info.covers != (target,) else ""
+        covered = (
+            "runs on " + ", ".join(info.covers)
+            if info and info.covers != (target,)
+            else ""
+        )
         tier = having[0]["tiers"][target]
         yield SupportedGpu(
             target=target,
@@ -142,7 +168,9 @@ def _gpus(offered: Sequence[Mapping[str, Any]]) -> Iterator[SupportedGpu]:
             tier=tier if tier in TIERS else "none",
             row=having[0],
             since=since[target],
-            tested=next((row for row in having if row["tiers"][target] == "device"), None),
+            tested=next(
+                (row for row in having if row["tiers"][target] == "device"), None
+            ),
             commands=tuple(install_commands(having[0])),
         )
 
@@ -152,23 +180,37 @@ def _spans(offered: Sequence[Mapping[str, Any]]) -> Iterator[Span]:
 
     def wheels(row: Mapping[str, Any]) -> list[str]:
         words = [*row["install"].split(), *row["optional"].split()]
-        return [f"Wheel {name}" for word in words if (name := word.partition("==")[0]) != "jax"]
+        return [
+            f"Wheel {name}"
+            for word in words
+            if (name := word.partition("==")[0]) != "jax"
+        ]
 
     yield from _releases(offered, wheels)
-    yield from _releases(offered, lambda row: [f"Python {version}" for version in row["pythons"]])
+    yield from _releases(
+        offered, lambda row: [f"Python {version}" for version in row["pythons"]]
+    )
     yield from _releases(offered, lambda row: [f"ROCm {row['rocm']}"])
 
 
 def _releases(
-    offered: Sequence[Mapping[str, Any]], names_of: Callable[[Mapping[str, Any]], Iterable[str]]
+    offered: Sequence[Mapping[str, Any]],
+    names_of: Callable[[Mapping[str, Any]], Iterable[str]],
 ) -> Iterator[Span]:
-    """Yield the oldest and the newest JAX release of the sets with each name, in the order of the names' numbers."""
+    """Yield the oldest and newest JAX release per name, in the names' order."""
     found: dict[str, list[str]] = {}
     for row in offered:
         for name in names_of(row):
             found.setdefault(name, []).append(row["jax"])
-    for name in sorted(found, key=lambda name: [(len(part), part) for part in re.findall(r"\d+|\D+", name)]):
-        yield Span(name=name, since=min(found[name], key=_release_key), newest=max(found[name], key=_release_key))
+    for name in sorted(
+        found,
+        key=lambda name: [(len(part), part) for part in re.findall(r"\d+|\D+", name)],
+    ):
+        yield Span(
+            name=name,
+            since=min(found[name], key=_release_key),
+            newest=max(found[name], key=_release_key),
+        )
 
 
 def _release_key(version: str) -> tuple[int, Version | str]:
@@ -179,8 +221,13 @@ def _release_key(version: str) -> tuple[int, Version | str]:
         return 0, version
 
 
-def _wheels(newest: tuple[LedgerEntry, SetContent | None] | None) -> Iterator[Mapping[str, Any]]:
-    """Yield name, size, digest, link and targets of each wheel; targets are unknown in sets of older versions."""
+def _wheels(
+    newest: tuple[LedgerEntry, SetContent | None] | None,
+) -> Iterator[Mapping[str, Any]]:
+    """Yield name, size, digest, link and targets of each wheel.
+
+    Targets are unknown in sets of older versions.
+    """
     if newest is None or newest[0].promoted is None:
         return
     targets = newest[1].wheels if newest[1] else {}
@@ -196,7 +243,9 @@ def _wheels(newest: tuple[LedgerEntry, SetContent | None] | None) -> Iterator[Ma
 
 def _files(names: Sequence[str]) -> tuple[str, ...]:
     """Return the files of a set beside its wheels, without evidence and debug files."""
-    return tuple(sorted(name for name in names if "/" not in name and not name.endswith(".log")))
+    return tuple(
+        sorted(name for name in names if "/" not in name and not name.endswith(".log"))
+    )
 
 
 def _report_of(row: Mapping[str, Any]) -> str:
@@ -207,5 +256,9 @@ def _report_of(row: Mapping[str, Any]) -> str:
 
 def _by_tier(row: Mapping[str, Any], tier: str) -> tuple[str, ...]:
     """Return the targets of a set that were tested at a tier; unknown tiers count as none."""
-    found = (target for target, other in row["tiers"].items() if (other if other in TIERS else "none") == tier)
+    found = (
+        target
+        for target, other in row["tiers"].items()
+        if (other if other in TIERS else "none") == tier
+    )
     return tuple(sorted(found, key=natural_key))

@@ -1,7 +1,7 @@
 """Render the pages of an index: PEP 503 HTML and PEP 691 JSON with the same content.
 
-Both contain hashes, sizes (PEP 700), Requires-Python and core metadata (PEP 714). Links are relative, so an index can
-be moved, mirrored, or opened from a folder.
+Both contain hashes, sizes (PEP 700), Requires-Python and core metadata (PEP 714). Links
+are relative, so an index can be moved, mirrored, or opened from a folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ from packaging.version import Version
 from core.model import Wheel
 from promotion.index.ledger_wheel import LedgerWheel
 from promotion.index.reader import IndexedWheel
-from promotion.storage.keys import METADATA_SUFFIX, PROVENANCE_SUFFIX, project_pages, root_pages
+from promotion.storage.keys import (
+    METADATA_SUFFIX,
+    PROVENANCE_SUFFIX,
+    project_pages,
+    root_pages,
+)
 
 API_VERSION = "1.1"
 """Version of the simple API that includes PEP 700."""
@@ -36,7 +41,10 @@ class Page:
 
 
 def link(simple: str, project: str, key: str) -> str:
-    """Return the relative link from a project's page to an object; stores read `+` as a space, so it becomes %2B."""
+    """Return the relative link from a project's page to an object.
+
+    Stores read `+` as a space, so it becomes %2B.
+    """
     return quote(posixpath.relpath(key, f"{simple}{project}"), safe="/")
 
 
@@ -45,12 +53,26 @@ def project_of(requirement: str) -> str:
     return canonicalize_name(Requirement(requirement).name)
 
 
-def install_requirements(wheels: Sequence[Wheel | LedgerWheel], pins: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the requirements that install a set: its pins, and the wheels that no other wheel of the set requires."""
-    versions = {wheel.name if isinstance(wheel, Wheel) else wheel.project: wheel.version for wheel in wheels}
+def install_requirements(
+    wheels: Sequence[Wheel | LedgerWheel], pins: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return the requirements that install a set.
+
+    Its pins, and the wheels that no other wheel of the set requires.
+    """
+    versions = {
+        wheel.name if isinstance(wheel, Wheel) else wheel.project: wheel.version
+        for wheel in wheels
+    }
     required = {project_of(text) for wheel in wheels for text in wheel.requires_dist}
-    tops = {project: version for project, version in versions.items() if project not in required}
-    return tuple(f"{project}=={version}" for project, version in {**tops, **pins}.items())
+    tops = {
+        project: version
+        for project, version in versions.items()
+        if project not in required
+    }
+    return tuple(
+        f"{project}=={version}" for project, version in {**tops, **pins}.items()
+    )
 
 
 def dependencies_first(needs: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
@@ -74,7 +96,9 @@ def dependencies_first(needs: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
 
 
 def pages(simple: str, rows: Iterable[IndexedWheel]) -> Iterator[Page]:
-    """Return the pages of an index in the order to write them: dependencies first, the list of projects last.
+    """Return the pages of an index in the order to write them.
+
+    Dependencies first, the list of projects last.
 
     Args:
         simple: key of the index's folder, with a slash at the end.
@@ -92,31 +116,51 @@ def pages(simple: str, rows: Iterable[IndexedWheel]) -> Iterator[Page]:
     yield from root_pair(simple, by_project)
 
 
-def project_pair(simple: str, project: str, rows: Iterable[IndexedWheel]) -> tuple[Page, Page]:
+def project_pair(
+    simple: str, project: str, rows: Iterable[IndexedWheel]
+) -> tuple[Page, Page]:
     """Return a project's HTML and JSON page, with its files ordered by version."""
     rows = [*rows]
     version_of = {text: Version(text) for text in {row.wheel.version for row in rows}}
-    group = sorted(rows, key=lambda row: (version_of[row.wheel.version], row.wheel.filename))
-    return _both(project_pages(simple, project), project_html(project, group), project_json(project, group))
+    group = sorted(
+        rows, key=lambda row: (version_of[row.wheel.version], row.wheel.filename)
+    )
+    return _both(
+        project_pages(simple, project),
+        project_html(project, group),
+        project_json(project, group),
+    )
 
 
 def root_pair(simple: str, projects: Iterable[str]) -> tuple[Page, Page]:
     """Return the list of projects as HTML and as JSON page."""
     names = sorted(projects)
-    as_html = _document("Simple index", [f'<a href="{name}/">{name}</a>' for name in names])
-    as_json = {"meta": {"api-version": API_VERSION}, "projects": [{"name": name} for name in names]}
+    as_html = _document(
+        "Simple index", [f'<a href="{name}/">{name}</a>' for name in names]
+    )
+    as_json = {
+        "meta": {"api-version": API_VERSION},
+        "projects": [{"name": name} for name in names],
+    }
     return _both(root_pages(simple), as_html, as_json)
 
 
-def _both(keys: Iterator[str], as_html: str, as_json: Mapping[str, Any]) -> tuple[Page, Page]:
+def _both(
+    keys: Iterator[str], as_html: str, as_json: Mapping[str, Any]
+) -> tuple[Page, Page]:
     html_key, json_key = keys
     # No indent: it would disable the fast C encoder.
     text = json.dumps(as_json, ensure_ascii=False) + "\n"
-    return Page(key=html_key, data=as_html.encode()), Page(key=json_key, data=text.encode())
+    return Page(key=html_key, data=as_html.encode()), Page(
+        key=json_key, data=text.encode()
+    )
 
 
 def project_json(project: str, rows: Sequence[IndexedWheel]) -> Mapping[str, Any]:
-    """Return a project's page in the format of PEP 691; keys with an underscore are extensions of this project."""
+    """Return a project's page in the format of PEP 691.
+
+    Keys with an underscore are extensions of this project.
+    """
     return {
         "meta": {"api-version": API_VERSION},
         "name": project,
@@ -131,8 +175,9 @@ def _file_json(row: IndexedWheel) -> Mapping[str, Any]:
         "url": row.href,
         "size": row.wheel.size,
         "hashes": {"sha256": row.wheel.sha256},
-        # The older name of this key (PEP 658) is omitted: pip 22.3 to 23.1 fail on it in JSON (PEP 714), and with it in
-        # HTML on names that are not written as in METADATA, such as jax_rocm7_plugin (pip's changelog, #12038).
+        # The older name of this key (PEP 658) is omitted: pip 22.3 to 23.1 fail on it
+        # in JSON (PEP 714), and with it in HTML on names that are not written as in
+        # METADATA, such as jax_rocm7_plugin (pip's changelog, #12038).
         "core-metadata": {"sha256": row.wheel.metadata_sha256},
     }
     optional = {
@@ -150,7 +195,10 @@ def _file_json(row: IndexedWheel) -> Mapping[str, Any]:
 
 
 def project_html(project: str, rows: Sequence[IndexedWheel]) -> str:
-    """Return a project's page in the format of PEP 503; attributes such as `data-size` are extensions."""
+    """Return a project's page in the format of PEP 503.
+
+    Attributes such as `data-size` are extensions.
+    """
     return _document(f"Links for {project}", [_anchor(row) for row in rows])
 
 
@@ -165,9 +213,13 @@ def _anchor(row: IndexedWheel) -> str:
         "data-tiers": tiers_text(row.tiers),
         "data-set": row.set_digest,
         "data-yanked": row.yanked,
-        "data-provenance": f"{row.href}{PROVENANCE_SUFFIX}" if row.wheel.provenance else "",
+        "data-provenance": (
+            f"{row.href}{PROVENANCE_SUFFIX}" if row.wheel.provenance else ""
+        ),
     }
-    written = " ".join(f'{name}="{html.escape(value)}"' for name, value in attributes.items() if value)
+    written = " ".join(
+        f'{name}="{html.escape(value)}"' for name, value in attributes.items() if value
+    )
     note = f" tested at tier: {html.escape(tiers_text(row.tiers))}" if row.tiers else ""
     return f"<a {written}>{html.escape(row.wheel.filename)}</a>{note}"
 
@@ -180,10 +232,10 @@ def tiers_text(tiers: Mapping[str, str]) -> str:
 def _document(title: str, lines: Sequence[str]) -> str:
     body = "".join(f"    {line}<br>\n" for line in lines)
     return (
-        '<!DOCTYPE html>\n<html lang="en">\n  <head>\n    <meta charset="utf-8">\n'
-        f'    <meta name="pypi:repository-version" content="{API_VERSION}">\n'
-        f"    <title>{html.escape(title)}</title>\n  </head>\n  <body>\n    <h1>{html.escape(title)}</h1>\n"
-        f"{body}  </body>\n</html>\n"
+        '<!DOCTYPE html>\n<html lang="en">\n  <head>\n    <meta charset="utf-8">\n   '
+        f' <meta name="pypi:repository-version" content="{API_VERSION}">\n   '
+        f" <title>{html.escape(title)}</title>\n  </head>\n  <body>\n   "
+        f" <h1>{html.escape(title)}</h1>\n{body}  </body>\n</html>\n"
     )
 
 

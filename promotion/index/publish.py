@@ -1,7 +1,9 @@
-"""Publish an index: bring its pages up to date with its ledger, at a cost that depends on the changes alone.
+"""Publish an index.
 
-`status.json` records the ledger entry that the pages were written from. It is written last, so the next publisher
-completes an interrupted update.
+Bring its pages up to date with its ledger, at a cost that depends on the changes alone.
+
+`status.json` records the ledger entry that the pages were written from. It is written
+last, so the next publisher completes an interrupted update.
 """
 
 from __future__ import annotations
@@ -15,9 +17,21 @@ from promotion.index.authority import ANYONE, Authority
 from promotion.index.ledger import Entries, Head, find_head
 from promotion.index.listing import listing_row, lists_index, update_listing
 from promotion.index.overview import overview_entry
-from promotion.index.page_diff import PageState, files_of_sets, page_updates, sets_by_project, sets_that_differ
+from promotion.index.page_diff import (
+    PageState,
+    files_of_sets,
+    page_updates,
+    sets_by_project,
+    sets_that_differ,
+)
 from promotion.index.pages import Page, project_pair, root_pair
-from promotion.index.reader import PageRecord, Snapshot, newest_set, parse_project_page, parse_status
+from promotion.index.reader import (
+    PageRecord,
+    Snapshot,
+    newest_set,
+    parse_project_page,
+    parse_status,
+)
 from promotion.index.status import Summaries, dump_status, overview_of, render_overview
 from promotion.storage.bucket import Bucket, ConflictError, sha256_of
 from promotion.storage.concurrency import map_concurrently
@@ -27,25 +41,34 @@ _MAX_RACES = 100
 
 
 def publish(
-    bucket: Bucket, released: ReleasedIndex, *, everything: bool = False, authority: Authority = ANYONE
+    bucket: Bucket,
+    released: ReleasedIndex,
+    *,
+    everything: bool = False,
+    authority: Authority = ANYONE,
 ) -> tuple[str, ...]:
     """Bring pages up to date with the ledger; safe at any time and with concurrent publishers.
 
     Args:
-        everything: render every page from the ledger alone, and write those that differ.
+        everything: render every page from the ledger alone, and write those that
+            differ.
         authority: accepted signatures of ledger entries.
 
     Returns:
         Keys of the written pages.
 
     Raises:
-        BucketError: the ledger is damaged, was cut, or has an entry that the authority does not accept.
+        BucketError: the ledger is damaged, was cut, or has an entry that the authority
+            does not accept.
     """
-    careful, written = False, list[str]()
+    careful = False
+    written = list[str]()
     for _ in range(_MAX_RACES):
         snapshot = read_snapshot(bucket, released)
         entries = Entries(bucket, released, authority)
-        shown = newest_shown(bucket, released) if everything or snapshot.number == 0 else 0
+        shown = (
+            newest_shown(bucket, released) if everything or snapshot.number == 0 else 0
+        )
         head = find_head(
             bucket,
             released,
@@ -59,32 +82,58 @@ def publish(
             return ()
         if not everything and head.number == snapshot.number:
             return tuple(written)
-        if everything:  # status.json is not signed: only its etag is needed, to replace it
+        if (
+            everything
+        ):  # status.json is not signed: only its etag is needed, to replace it
             snapshot = Snapshot(etag=snapshot.etag)
-        writer = _Writer(bucket, released, entries, snapshot, head, careful=careful, everything=everything)
+        writer = _Writer(
+            bucket,
+            released,
+            entries,
+            snapshot,
+            head,
+            careful=careful,
+            everything=everything,
+        )
         try:
             written += writer.write()
             return tuple(written)
         except ConflictError:
-            # Another publisher was faster, or stopped before it recorded its writes, so no page is trusted.
+            # Another publisher was faster, or stopped before it recorded its writes, so
+            # no page is trusted.
             careful = True
     raise BusyError(
-        f"The pages of {released.index} changed during each of {_MAX_RACES} attempts.", hint="Run the command again."
+        f"The pages of {released.index} changed during each of {_MAX_RACES} attempts.",
+        hint="Run the command again.",
     )
 
 
 def pages_changed(bucket: Bucket, released: ReleasedIndex) -> bool:
-    """Return whether a page is missing or is not the one that a publisher wrote last; only properties are read."""
+    """Return whether a page is missing or is not the one that a publisher wrote last.
+
+    Only properties are read.
+    """
     snapshot = read_snapshot(bucket, released)
     written = {released.overview: snapshot.overview}
     for project, record in snapshot.pages.items():
-        written |= zip(project_pages(released.simple, project), record.etags, strict=True)
-    roots = {page.key: sha256_of(page.data) for page in root_pair(released.simple, snapshot.pages)}
+        written |= zip(
+            project_pages(released.simple, project), record.etags, strict=True
+        )
+    roots = {
+        page.key: sha256_of(page.data)
+        for page in root_pair(released.simple, snapshot.pages)
+    }
     keys = [*written, *roots]
     for key, stored in zip(keys, map_concurrently(bucket.head, keys), strict=True):
-        if stored is None or (stored.etag != written[key] if key in written else stored.sha256 != roots[key]):
+        if stored is None or (
+            stored.etag != written[key]
+            if key in written
+            else stored.sha256 != roots[key]
+        ):
             return True
-    return bool(snapshot.number) and not lists_index(bucket, listing_row(released, snapshot.rows))
+    return bool(snapshot.number) and not lists_index(
+        bucket, listing_row(released, snapshot.rows)
+    )
 
 
 def read_snapshot(bucket: Bucket, released: ReleasedIndex) -> Snapshot:
@@ -96,15 +145,26 @@ def read_snapshot(bucket: Bucket, released: ReleasedIndex) -> Snapshot:
     return parse_status(data, info.etag) or Snapshot(etag=info.etag)
 
 
-def read_head(bucket: Bucket, released: ReleasedIndex, authority: Authority = ANYONE) -> tuple[Head, Entries]:
+def read_head(
+    bucket: Bucket, released: ReleasedIndex, authority: Authority = ANYONE
+) -> tuple[Head, Entries]:
     """Return the end of the ledger, reading as few entries as possible."""
     snapshot = read_snapshot(bucket, released)
     entries = Entries(bucket, released, authority)
-    return find_head(bucket, released, entries, number=snapshot.number, sha256=snapshot.ledger_sha256), entries
+    return (
+        find_head(
+            bucket,
+            released,
+            entries,
+            number=snapshot.number,
+            sha256=snapshot.ledger_sha256,
+        ),
+        entries,
+    )
 
 
 def newest_shown(bucket: Bucket, released: ReleasedIndex) -> int:
-    """Return the highest number of a ledger entry on the overview page or, without a valid status.json, on any page.
+    """Return the highest entry number on the overview page, or else on any page.
 
     Read it before the ledger: a publisher appends to the ledger before it writes pages.
     """
@@ -120,7 +180,8 @@ def check_not_cut(released: ReleasedIndex, head: Head, shown: int) -> None:
     """Raise BucketError if a page was written from an entry after the end of the ledger."""
     if shown > head.number:
         raise BucketError(
-            f"The ledger of {released.index} was cut: it ends with entry {head.number}, its pages show entry {shown}.",
+            f"The ledger of {released.index} was cut: it ends with entry {head.number},"
+            f" its pages show entry {shown}.",
             hint="Restore the missing entries from a backup. Nothing was changed.",
         )
 
@@ -139,19 +200,29 @@ class _Writer:
         careful: bool,
         everything: bool,
     ) -> None:
-        self._bucket, self._released, self._entries = bucket, released, entries
-        self._snapshot, self._head = snapshot, head
-        # Without a snapshot the content of the pages is unknown. With several new entries, a publisher may have stopped
-        # between them.
+        self._bucket = bucket
+        self._released = released
+        self._entries = entries
+        self._snapshot = snapshot
+        self._head = head
+        # Without a snapshot the content of the pages is unknown. With several new
+        # entries, a publisher may have stopped between them.
         everything = everything or snapshot.number == 0
         self._careful = careful or everything or head.number > snapshot.number + 1
         if everything:
             numbers = range(1, head.number + 1)
-            self._sets = self._possible = frozenset(n for n in numbers if self._entries.at(n).promoted is not None)
+            self._sets = self._possible = frozenset(
+                n for n in numbers if self._entries.at(n).promoted is not None
+            )
         else:
-            states = [self._entries.at(number).state for number in range(snapshot.number, head.number + 1)]
+            states = [
+                self._entries.at(number).state
+                for number in range(snapshot.number, head.number + 1)
+            ]
             self._sets = sets_that_differ(states)
-            self._possible = frozenset(number for state in states for number in state.visible)
+            self._possible = frozenset(
+                number for state in states for number in state.visible
+            )
         self._etags: dict[str, str | None] = {}
         self._content: dict[str, bytes] = {}
         self._written: list[str] = []
@@ -167,8 +238,19 @@ class _Writer:
             ConflictError: the ledger or a page changed since it was read.
         """
         planned = [
-            (update.project, project_pair(self._released.simple, update.project, update.files.values()))
-            for update in page_updates(self._released, self._sets, self._head.state, self._page_state, self._entries.at)
+            (
+                update.project,
+                project_pair(
+                    self._released.simple, update.project, update.files.values()
+                ),
+            )
+            for update in page_updates(
+                self._released,
+                self._sets,
+                self._head.state,
+                self._page_state,
+                self._entries.at,
+            )
         ]
         projects = {*self._snapshot.pages, *(project for project, _ in planned)}
         check_root = self._careful or projects != self._snapshot.pages.keys()
@@ -179,10 +261,18 @@ class _Writer:
             self._read(self._released.overview)
         else:
             self._etags[self._released.overview] = self._snapshot.overview
-        # A publisher appends to the ledger before it writes pages. No new entry now means that the pages read above are
-        # not newer than this state; later changes fail the compare-and-swap. Etags from the snapshot need no check.
-        if root and self._bucket.head(self._released.ledger_entry(self._head.number + 1)) is not None:
-            raise ConflictError(f"The ledger of {self._released.index} has a new entry since it was read.")
+        # A publisher appends to the ledger before it writes pages. No new entry now
+        # means that the pages read above are not newer than this state; later changes
+        # fail the compare-and-swap. Etags from the snapshot need no check.
+        if (
+            root
+            and self._bucket.head(self._released.ledger_entry(self._head.number + 1))
+            is not None
+        ):
+            raise ConflictError(
+                f"The ledger of {self._released.index} has a new entry since it was"
+                " read."
+            )
         pages = dict(self._snapshot.pages)
         for project, (as_html, as_json) in planned:
             if not self._careful and self._content.get(as_json.key) == as_json.data:
@@ -196,7 +286,8 @@ class _Writer:
 
     def _finish(self, pages: Mapping[str, PageRecord]) -> None:
         last = self._entries.at(self._head.number)
-        state, summaries = self._head.state, Summaries(self._bucket, self._released)
+        state = self._head.state
+        summaries = Summaries(self._bucket, self._released)
         shown = overview_of(state, self._head.number, self._entries.at, self._snapshot)
         page = render_overview(self._released, shown, last, self._entries.at, summaries)
         overview = self._put(Page(key=self._released.overview, data=page))
@@ -216,24 +307,36 @@ class _Writer:
         )
         if self._careful:
             self._read(self._released.status)
-        if self._etags.setdefault(self._released.status, self._snapshot.etag) != self._snapshot.etag:
+        if (
+            self._etags.setdefault(self._released.status, self._snapshot.etag)
+            != self._snapshot.etag
+        ):
             raise ConflictError("Another publisher wrote all pages during this update.")
         status = dump_status(self._released, snapshot, last, state)
         self._put(Page(key=self._released.status, data=status))
 
     def _page_state(self, project: str) -> PageState:
-        """Read a project's pages; the JSON page alone suffices when it matches the last recorded write."""
+        """Read a project's pages.
+
+        The JSON page alone suffices when it matches the last recorded write.
+        """
         html_key, json_key = project_pages(self._released.simple, project)
         recorded = self._snapshot.pages.get(project)
         as_html = self._read(html_key) if self._careful or recorded is None else b""
         as_json = self._read(json_key)
-        if recorded is None and not as_html and not as_json:  # a new project; no set before these has its wheels
+        if (
+            recorded is None and not as_html and not as_json
+        ):  # a new project; no set before these has its wheels
             return PageState(files={}, in_both=(), trusted=True)
         if recorded is not None and sha256_of(as_json) == recorded.sha256:
             files = {row.wheel.filename: row for row in parse_project_page(as_json)}
             if not self._careful:
                 self._etags[html_key] = recorded.etags[0]
-            if not self._careful or as_html == project_pair(self._released.simple, project, files.values())[0].data:
+            if (
+                not self._careful
+                or as_html
+                == project_pair(self._released.simple, project, files.values())[0].data
+            ):
                 return PageState(files=files, in_both=files.keys(), trusted=True)
         elif recorded is not None and not self._careful:
             raise ConflictError(f"{json_key} differs from its last recorded write.")
@@ -241,7 +344,9 @@ class _Writer:
         possible = files_of_sets(self._released, project, sets, self._entries.at)
         in_html = {name for name in possible if name.encode() in as_html}
         in_json = {name for name in possible if name.encode() in as_json}
-        files = {name: row for name, row in possible.items() if name in in_html | in_json}
+        files = {
+            name: row for name, row in possible.items() if name in in_html | in_json
+        }
         return PageState(files=files, in_both=in_html & in_json, trusted=False)
 
     def _read(self, key: str) -> bytes:

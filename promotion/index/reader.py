@@ -1,8 +1,8 @@
 """Read a released index: status.json, project pages and the files of its sets.
 
-This module is the only parser of the files that `status` and `pages` write. The bytes come from a bucket,
-or through `PublishedIndex` from a URL or a folder. The doctor runs on a bare Python, so this module uses the standard
-library alone.
+This module is the only parser of the files that `status` and `pages` write. The bytes
+come from a bucket, or through `PublishedIndex` from a URL or a folder. The doctor runs
+on a bare Python, so this module uses the standard library alone.
 """
 
 from __future__ import annotations
@@ -37,13 +37,16 @@ class IndexedWheel:
     """A wheel in a released index.
 
     Attributes:
-        wheel: the wheel. Its `requires_dist` is empty if the wheel was read from a page, since pages omit it.
+        wheel: the wheel. Its `requires_dist` is empty if the wheel was read from a
+            page, since pages omit it.
         href: link from the project's page to the wheel, quoted.
         uploaded: time of the promotion in UTC, ISO 8601 with Z. Empty in staging.
         set_digest: the set that added the wheel.
         tier: the weakest of `tiers`. Empty in staging.
-        tiers: gfx target -> strongest tier at which any of `sets` was tested. Empty in staging.
-        sets: numbers of the ledger entries whose sets contain this wheel, ascending. Empty in staging.
+        tiers: gfx target -> strongest tier at which any of `sets` was tested. Empty in
+            staging.
+        sets: numbers of the ledger entries whose sets contain this wheel, ascending.
+            Empty in staging.
         yanked: reason of the yank (PEP 592). Empty when the wheel is not yanked.
     """
 
@@ -80,7 +83,8 @@ class Snapshot:
         overview: etag of the overview page. Empty if there is none.
         rows: the newest visible sets, newest first.
         hidden: the newest quarantined sets, newest first.
-        history: the newest ledger entries, newest first. Empty in files of older versions, as is:
+        history: the newest ledger entries, newest first. Empty in files of older
+            versions, as is:
         listed: row of the index on the page that lists all indexes.
         etag: etag of status.json itself. None if there is none.
     """
@@ -97,10 +101,17 @@ class Snapshot:
 
 
 def parse_status(data: bytes, etag: str) -> Snapshot | None:
-    """Return the snapshot in status.json, or None for an unknown format; the file can be rebuilt from the ledger."""
+    """Return the snapshot in status.json, or None for an unknown format.
+
+    The file can be rebuilt from the ledger.
+    """
     try:
         body = json.loads(data)
-        if body["schema"] != STATUS_SCHEMA or type(body["entries"]) is not int or body["entries"] < 0:
+        if (
+            body["schema"] != STATUS_SCHEMA
+            or type(body["entries"]) is not int
+            or body["entries"] < 0
+        ):
             return None
         check_type(body["sets"], list[SetRow])
         check_type(body.get("hidden", []), list[SetRow])
@@ -111,7 +122,9 @@ def parse_status(data: bytes, etag: str) -> Snapshot | None:
             number=body["entries"],
             ledger_sha256=str(body["ledger_sha256"]),
             pages={
-                str(project): PageRecord(sha256=str(page["sha256"]), etags=(str(html), str(as_json)))
+                str(project): PageRecord(
+                    sha256=str(page["sha256"]), etags=(str(html), str(as_json))
+                )
                 for project, page in body["pages"].items()
                 for html, as_json in [page["etags"]]
             },
@@ -122,7 +135,14 @@ def parse_status(data: bytes, etag: str) -> Snapshot | None:
             listed=dict(body.get("listed") or {}),
             etag=etag,
         )
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        IndexError,
+        RecursionError,
+    ):
         return None
 
 
@@ -130,7 +150,8 @@ def parse_project_page(page: bytes) -> tuple[IndexedWheel, ...]:
     """Return the wheels of a project's JSON page.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: the page was not written by this project.
+        ValueError, KeyError, TypeError, AttributeError: the page was not written by
+        this project.
     """
     body = json.loads(page)
     return tuple(
@@ -159,9 +180,15 @@ def parse_project_page(page: bytes) -> tuple[IndexedWheel, ...]:
 
 
 def newest_set(page: bytes) -> int:
-    """Return the highest number of a set on a JSON page; 0 for a page without sets, or in another format."""
+    """Return the highest number of a set on a JSON page.
+
+    0 for a page without sets, or in another format.
+    """
     try:
-        return max((number for row in parse_project_page(page) for number in row.sets), default=0)
+        return max(
+            (number for row in parse_project_page(page) for number in row.sets),
+            default=0,
+        )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return 0
 
@@ -170,7 +197,13 @@ class _SafeRedirects(urllib.request.HTTPRedirectHandler):
     """Redirects, except from https to another scheme, as in `core.http`."""
 
     def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: HTTPMessage,
+        newurl: str,
     ) -> urllib.request.Request | None:
         """Return the request for a new URL; HTTPError if it gives up https."""
         if req.full_url.startswith("https:") and not newurl.startswith("https:"):
@@ -183,12 +216,14 @@ class PublishedIndex:
     """A released index behind an http, https or file URL.
 
     Args:
-        base: URL of the index's folder, which contains `simple/`, with a slash at the end.
+        base: URL of the index's folder, which contains `simple/`, with a slash at the
+            end.
         seconds: timeout of one request.
     """
 
     def __init__(self, base: str, *, seconds: float = 15.0) -> None:
-        self.base, self._seconds = base, seconds
+        self.base = base
+        self._seconds = seconds
 
     @property
     def simple(self) -> str:
@@ -207,16 +242,23 @@ class PublishedIndex:
         url = urljoin(self.base, path)
         try:
             # Not `requests`, see the module's docstring. The caller chooses the URL.
-            with urllib.request.build_opener(_SafeRedirects).open(url, timeout=self._seconds) as answer:
+            with urllib.request.build_opener(_SafeRedirects).open(
+                url, timeout=self._seconds
+            ) as answer:
                 data: bytes = answer.read(_MAX_BYTES + 1)
         except (OSError, ValueError, http.client.HTTPException) as error:
             if isinstance(error, urllib.error.HTTPError):
                 error.close()
             reason = error.reason if type(error) is urllib.error.URLError else error
             text = getattr(reason, "strerror", None) or reason
-            raise InputError(f"{url} cannot be read: {text}.", hint="Check the URL and the server.") from error
+            raise InputError(
+                f"{url} cannot be read: {text}.", hint="Check the URL and the server."
+            ) from error
         if len(data) > _MAX_BYTES:
-            raise InputError(f"{url} has more than {_MAX_BYTES >> 20} MiB.", hint="Check the URL and the server.")
+            raise InputError(
+                f"{url} has more than {_MAX_BYTES >> 20} MiB.",
+                hint="Check the URL and the server.",
+            )
         return data
 
     def status(self) -> Mapping[str, Any]:
@@ -228,10 +270,17 @@ class PublishedIndex:
         try:
             body = json.loads(self.read("status.json"))
         except ValueError as error:
-            raise InputError(f"{self.base}status.json is not JSON: {error}.", hint=_NOT_AN_INDEX) from error
+            raise InputError(
+                f"{self.base}status.json is not JSON: {error}.", hint=_NOT_AN_INDEX
+            ) from error
         sets = body.get("sets") if isinstance(body, dict) else None
-        if not isinstance(sets, list) or not all(isinstance(row, dict) and "digest" in row for row in sets):
-            raise InputError(f"{self.base}status.json is not a status file of an index.", hint=_NOT_AN_INDEX)
+        if not isinstance(sets, list) or not all(
+            isinstance(row, dict) and "digest" in row for row in sets
+        ):
+            raise InputError(
+                f"{self.base}status.json is not a status file of an index.",
+                hint=_NOT_AN_INDEX,
+            )
         return dict(body)
 
     def read_set_file(self, digest: str, name: str) -> bytes:
@@ -243,18 +292,24 @@ class PublishedIndex:
         return load_wheel_set(self.read_set_file(digest, WHEELS_JSON))
 
 
-_NOT_AN_INDEX = "Give the URL of an index that `ci_build promote` wrote: the folder that contains `simple/`."
+_NOT_AN_INDEX = (
+    "Give the URL of an index that `ci_build promote` wrote: the folder that contains"
+    " `simple/`."
+)
 
 
 def find_indexes(place: str) -> tuple[PublishedIndex, ...]:
     """Return the indexes at a place.
 
     Args:
-        place: URL of an index (`…/v2/<index>/`, with or without `simple/`), or the folder of an index or a bucket.
+        place: URL of an index (`…/v2/<index>/`, with or without `simple/`), or the
+            folder of an index or a bucket.
     """
     base = place.rstrip("/").removesuffix("/simple") + "/"
     if "://" in base:
         return (PublishedIndex(base),)
     folder = Path(base).resolve()
-    folders = [path.parent for path in sorted(folder.glob("v2/*/status.json"))] or [folder]
+    folders = [path.parent for path in sorted(folder.glob("v2/*/status.json"))] or [
+        folder
+    ]
     return tuple(PublishedIndex(f"{path.as_uri()}/") for path in folders)

@@ -1,7 +1,11 @@
-"""Retention: remove old sets from the pages first, and their bytes some days later, when no installation needs them.
+"""Retention.
 
-Names of removed wheels are never used again: a tombstone replaces each wheel, and promotion refuses its name. A sweep
-holds the claim of the index, like a promotion; if another entry takes its number, it is planned again.
+Remove old sets from the pages first, and their bytes some days later, when no
+installation needs them.
+
+Names of removed wheels are never used again: a tombstone replaces each wheel, and
+promotion refuses its name. A sweep holds the claim of the index, like a promotion; if
+another entry takes its number, it is planned again.
 """
 
 from __future__ import annotations
@@ -37,7 +41,8 @@ class RetentionRule:
     Attributes:
         days: age in days after which sets leave the pages.
         keep_newest: number of newest visible sets that always stay.
-        keep: digests in lock files. Sets with one of these digests, or with a wheel that has one, stay.
+        keep: digests in lock files. Sets with one of these digests, or with a wheel
+            that has one, stay.
         grace_days: days between leaving the pages and removal of the bytes.
     """
 
@@ -72,10 +77,16 @@ def plan(
     now: Clock = utc_now,
     authority: Authority = ANYONE,
 ) -> RetentionPlan:
-    """Return the plan of a rule without applying it; RequestError if the bucket does not have the index."""
+    """Return the plan of a rule without applying it.
+
+    RequestError if the bucket does not have the index.
+    """
     head, entries = read_head(bucket, released, authority)
     if head.number == 0:
-        raise RequestError(f"The bucket has no index {released.index}.", hint="Promote a set to it first.")
+        raise RequestError(
+            f"The bucket has no index {released.index}.",
+            hint="Promote a set to it first.",
+        )
     return _plan(bucket, released, head, entries, rule, now())
 
 
@@ -95,14 +106,35 @@ def apply(
 
     def retire(head: Head, entries: Entries) -> Change | None:
         sets = _plan(bucket, released, head, entries, rule, now()).retire
-        return Change(kind=EntryKind.RETIRE, number=head.number + 1, sets=sets) if sets else None
+        return (
+            Change(kind=EntryKind.RETIRE, number=head.number + 1, sets=sets)
+            if sets
+            else None
+        )
 
-    change_ledger(bucket, released, retire, reason=_reason(rule), actor=actor, now=now, authority=authority)
+    change_ledger(
+        bucket,
+        released,
+        retire,
+        reason=_reason(rule),
+        actor=actor,
+        now=now,
+        authority=authority,
+    )
     publish(bucket, released, authority=authority)
     if not retention.sweep:
         return retention
     with claimed(bucket, released, "retention", now=now) as claim:
-        removing = _sweep(bucket, released, rule, retention, claim, actor=actor, now=now, authority=authority)
+        removing = _sweep(
+            bucket,
+            released,
+            rule,
+            retention,
+            claim,
+            actor=actor,
+            now=now,
+            authority=authority,
+        )
         _remove(bucket, removing)
     publish(bucket, released, authority=authority)
     return retention
@@ -124,14 +156,20 @@ def _sweep(
 
     def sweep(head: Head, entries: Entries) -> Change | None:
         claim.renew()
-        fresh = _plan(bucket, released, head, entries, rule, now(), most=retention.sweep)
+        fresh = _plan(
+            bucket, released, head, entries, rule, now(), most=retention.sweep
+        )
         for key in removing.keys() - fresh.remove.keys():
             if info := bucket.head(key + TOMBSTONE_SUFFIX):
                 bucket.delete(info.key, sha256=info.sha256)
         removing.clear()
         removing.update(fresh.remove)
         _bury(bucket, removing)
-        return Change(kind=EntryKind.SWEEP, number=head.number + 1, sets=fresh.sweep) if fresh.sweep else None
+        return (
+            Change(kind=EntryKind.SWEEP, number=head.number + 1, sets=fresh.sweep)
+            if fresh.sweep
+            else None
+        )
 
     change_ledger(
         bucket,
@@ -151,16 +189,23 @@ def _reason(rule: RetentionRule) -> str:
 
 
 def complete_sweeps(
-    bucket: Bucket, released: ReleasedIndex, authority: Authority = ANYONE, *, newest: bool = False
+    bucket: Bucket,
+    released: ReleasedIndex,
+    authority: Authority = ANYONE,
+    *,
+    newest: bool = False,
 ) -> tuple[str, ...]:
     """Remove what interrupted sweeps left, and return the keys. Restore missing tombstones before.
 
     Args:
-        newest: complete only the newest sweep, since each retention completes the one before it.
+        newest: complete only the newest sweep, since each retention completes the one
+            before it.
     """
     head, entries = read_head(bucket, released, authority)
     removed: list[str] = []
-    for entry in (entries.at(number) for number in range(head.number, 0, -1) if head.state.swept):
+    for entry in (
+        entries.at(number) for number in range(head.number, 0, -1) if head.state.swept
+    ):
         if entry.kind is EntryKind.SWEEP:
             swept = {number: entries.set(number) for number in entry.sets}
             others = sharing_sets(bucket, released, swept, head.state, entries)
@@ -178,10 +223,15 @@ def digests_in(path: Path) -> frozenset[str]:
     try:
         text = path.read_text().lower()
     except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"{path} cannot be read: {error}.", hint="Give a pylock.toml or a wheels.json.") from error
+        raise RequestError(
+            f"{path} cannot be read: {error}.",
+            hint="Give a pylock.toml or a wheels.json.",
+        ) from error
     digests = frozenset(re.findall(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])", text))
     if not digests:  # the file would keep no set
-        raise RequestError(f"{path} names no sha256.", hint="Give a pylock.toml or a wheels.json.")
+        raise RequestError(
+            f"{path} names no sha256.", hint="Give a pylock.toml or a wheels.json."
+        )
     return digests
 
 
@@ -204,13 +254,17 @@ def _plan(
     newest = sorted(state.visible, reverse=True)[: rule.keep_newest]
     kept: dict[int, str] = {}
     retire = []
-    for number in _older(state.held.without(state.retired), entries, now - timedelta(days=rule.days)):
+    for number in _older(
+        state.held.without(state.retired), entries, now - timedelta(days=rule.days)
+    ):
         why = _why_kept(number, entries.set(number), state, newest, rule)
         if why:
             kept[number] = why
         else:
             retire.append(number)
-    candidates = [n for n in state.retired.without(state.pinned) if most is None or n in most]
+    candidates = [
+        n for n in state.retired.without(state.pinned) if most is None or n in most
+    ]
     since = _retired_since(candidates, entries, head.number)
     sweep = {
         number: entries.set(number)
@@ -220,13 +274,16 @@ def _plan(
     }
     others = sharing_sets(bucket, released, sweep, state, entries) if sweep else {}
     remove = _bytes_of(released, sweep, others)
-    return RetentionPlan(retire=tuple(retire), sweep=tuple(sweep), remove=remove, kept=kept)
+    return RetentionPlan(
+        retire=tuple(retire), sweep=tuple(sweep), remove=remove, kept=kept
+    )
 
 
 def _older(numbers: Iterable[int], entries: Entries, limit: datetime) -> Iterator[int]:
     """Yield the sets that were promoted before a time.
 
-    Sets are in the order of their promotion, but clocks differ: reading stops after several younger ones.
+    Sets are in the order of their promotion, but clocks differ: reading stops after
+    several younger ones.
     """
     younger = 0
     for number in numbers:
@@ -238,21 +295,36 @@ def _older(numbers: Iterable[int], entries: Entries, limit: datetime) -> Iterato
             return
 
 
-def _why_kept(number: int, promoted: PromotedSet, state: IndexState, newest: Iterable[int], rule: RetentionRule) -> str:
+def _why_kept(
+    number: int,
+    promoted: PromotedSet,
+    state: IndexState,
+    newest: Iterable[int],
+    rule: RetentionRule,
+) -> str:
     if number in state.pinned:
         return f"pinned: {state.pinned[number]}"
     if number in newest:
         return "among the newest"
     if promoted.set_digest in rule.keep:
         return "named in a lock file"
-    named = sorted(wheel.filename for wheel in promoted.wheels if wheel.sha256 in rule.keep and not wheel.as_published)
+    named = sorted(
+        wheel.filename
+        for wheel in promoted.wheels
+        if wheel.sha256 in rule.keep and not wheel.as_published
+    )
     return f"{named[0]} is named in a lock file" if named else ""
 
 
 def _bytes_of(
-    released: ReleasedIndex, sweep: Mapping[int, PromotedSet], others: Mapping[int, PromotedSet]
+    released: ReleasedIndex,
+    sweep: Mapping[int, PromotedSet],
+    others: Mapping[int, PromotedSet],
 ) -> Mapping[str, str]:
-    """Return key -> sha256 of the objects that no other set uses; wheels published by other projects stay."""
+    """Return key -> sha256 of the objects that no other set uses.
+
+    Wheels published by other projects stay.
+    """
     shared = {wheel.filename for other in others.values() for wheel in other.wheels}
     digests = {other.set_digest for other in others.values()}
     remove: dict[str, str] = {}
@@ -261,19 +333,27 @@ def _bytes_of(
             if wheel.filename not in shared and not wheel.as_published:
                 remove |= wheel.objects(released)
         if gone.set_digest not in digests:
-            remove |= {released.set_file(gone.set_digest, name): sha256 for name, sha256 in gone.files.items()}
+            remove |= {
+                released.set_file(gone.set_digest, name): sha256
+                for name, sha256 in gone.files.items()
+            }
     return remove
 
 
-def _retired_since(retired: Iterable[int], entries: Entries, last: int) -> Mapping[int, datetime]:
+def _retired_since(
+    retired: Iterable[int], entries: Entries, last: int
+) -> Mapping[int, datetime]:
     """Return the time when each retired set left the pages."""
-    missing, since = {*retired}, dict[int, datetime]()
+    missing = {*retired}
+    since = dict[int, datetime]()
     for number in range(last, 0, -1):
         if not missing:
             break
         entry = entries.at(number)
         if entry.kind is EntryKind.RETIRE:
-            since |= dict.fromkeys(missing.intersection(entry.sets), datetime.fromisoformat(entry.time))
+            since |= dict.fromkeys(
+                missing.intersection(entry.sets), datetime.fromisoformat(entry.time)
+            )
             missing -= {*entry.sets}
     return since
 

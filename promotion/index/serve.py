@@ -1,7 +1,7 @@
 """An HTTP server for a bucket: used by `ci_build index serve` and by the install gate.
 
-It extends `http.server` for clients of an index: JSON pages by content negotiation (PEP 691), compressed pages, ranges
-to resume downloads, and etags.
+It extends `http.server` for clients of an index: JSON pages by content negotiation (PEP
+691), compressed pages, ranges to resume downloads, and etags.
 """
 
 from __future__ import annotations
@@ -86,13 +86,13 @@ class IndexServer(ThreadingHTTPServer):
     """A server for files, as a context manager.
 
     Args:
-        source: a folder, or other files. Names that start with a dot, and links to files outside of the folder, are not
-            served.
+        source: a folder, or other files. Names that start with a dot, and links to
+            files outside of the folder, are not served.
         host: address to listen on.
         port: 0 means any free port.
         static: answer like a static host, with HTML pages whatever the client accepts.
-        on_request: function that is called before the body of each answer is sent, so it has counted every request
-            whose answer a client has received.
+        on_request: function that is called before the body of each answer is sent, so
+            it has counted every request whose answer a client has received.
 
     Raises:
         MachineError: the address is in use.
@@ -110,14 +110,18 @@ class IndexServer(ThreadingHTTPServer):
         on_request: Callable[[Served], None] = lambda _: None,
     ) -> None:
         self.files = FolderFiles(source) if isinstance(source, Path) else source
-        self.static, self.on_request = static, on_request
+        self.static = static
+        self.on_request = on_request
         try:
             super().__init__((host, port), _Handler)
         except OSError as error:
             raise MachineError(
-                f"Cannot listen on {host}:{port}: {error.strerror}.", hint="Use another port."
+                f"Cannot listen on {host}:{port}: {error.strerror}.",
+                hint="Use another port.",
             ) from error
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), name="index-server")
+        self._thread = threading.Thread(
+            target=self.serve_forever, args=(0.05,), name="index-server"
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -194,7 +198,9 @@ def answer_to(files: ServedFiles, path: str, headers: Message) -> IndexAnswer:
         path: path of the URL, unquoted, without the leading slash.
     """
     names = path.removesuffix("/").split("/") if path else []
-    if not path.isprintable() or any(not name or name.startswith(".") for name in names):
+    if not path.isprintable() or any(
+        not name or name.startswith(".") for name in names
+    ):
         return IndexAnswer(status=HTTPStatus.NOT_FOUND)
     try:
         return _answer_to(files, path, headers)
@@ -206,43 +212,62 @@ def _answer_to(files: ServedFiles, path: str, headers: Message) -> IndexAnswer:
     if path and not path.endswith("/"):
         if (found := files.open(path)) is None:
             if files.is_folder(path):
-                return IndexAnswer(status=HTTPStatus.MOVED_PERMANENTLY, headers={"Location": f"/{quote(path)}/"})
+                return IndexAnswer(
+                    status=HTTPStatus.MOVED_PERMANENTLY,
+                    headers={"Location": f"/{quote(path)}/"},
+                )
             return IndexAnswer(status=HTTPStatus.NOT_FOUND)
-        content_type = _CONTENT_TYPES.get(PurePosixPath(path).suffix, "application/octet-stream")
-        # Clients compare the digests of these files, and some ask for them without compression.
+        content_type = _CONTENT_TYPES.get(
+            PurePosixPath(path).suffix, "application/octet-stream"
+        )
+        # Clients compare the digests of these files, and some ask for them without
+        # compression.
         if path.endswith(_LASTING):
             caching = {"Cache-Control": "max-age=31536000, immutable"}
             return _file(found, headers, {"Content-Type": content_type, **caching})
-        return _text(found, headers, {"Content-Type": content_type, "Cache-Control": "no-cache"})
+        return _text(
+            found, headers, {"Content-Type": content_type, "Cache-Control": "no-cache"}
+        )
     media = negotiate(headers.get("Accept", ""))
     if media is None:
         return IndexAnswer(status=HTTPStatus.NOT_ACCEPTABLE)
     content_type, name = _PAGE_TYPES[media]
     if (found := files.open(path + name)) is None:
         return IndexAnswer(status=HTTPStatus.NOT_FOUND)
-    return _text(found, headers, {"Content-Type": content_type, "Vary": "Accept", "Cache-Control": "no-cache"})
+    return _text(
+        found,
+        headers,
+        {"Content-Type": content_type, "Vary": "Accept", "Cache-Control": "no-cache"},
+    )
 
 
 def negotiate(accept: str) -> str | None:
-    """Return the media type of a page for an Accept header (RFC 9110, 12.5.1), or None when all are refused."""
+    """Return a page's media type for an Accept header, or None if all are refused."""
     weights = _weights(accept.strip() or "*/*")
 
     def weight(media: str) -> float:
         family = media.partition("/")[0] + "/*"
-        return next((weights[name] for name in (media, family, "*/*") if name in weights), 0.0)
+        return next(
+            (weights[name] for name in (media, family, "*/*") if name in weights), 0.0
+        )
 
     best = max(_PAGE_TYPES, key=weight)
     return best if weight(best) > 0 else None
 
 
 def accepts_gzip(accept_encoding: str) -> bool | None:
-    """Return whether to compress an answer for an Accept-Encoding header, or None when everything is refused.
+    """Return whether to compress for an Accept-Encoding header, or None if refused.
 
-    See RFC 9110, 12.5.3: an answer without compression is acceptable unless the header excludes it.
+    See RFC 9110, 12.5.3: an answer without compression is acceptable unless the header
+    excludes it.
     """
     weights = _weights(accept_encoding)
     other = weights.get("*")
-    compressed = max(weights.get("gzip", 0.0), weights.get("x-gzip", 0.0), 0.0 if "gzip" in weights else other or 0.0)
+    compressed = max(
+        weights.get("gzip", 0.0),
+        weights.get("x-gzip", 0.0),
+        0.0 if "gzip" in weights else other or 0.0,
+    )
     plain = weights.get("identity", other)
     if compressed > 0 and compressed >= weights.get("identity", 0.0):
         return True
@@ -254,7 +279,10 @@ def _weights(header: str) -> dict[str, float]:
     weights: dict[str, float] = {}
     for part in header.split(","):
         value, *parameters = (word.strip().lower() for word in part.split(";"))
-        quality = next((word.removeprefix("q=") for word in parameters if word.startswith("q=")), "1")
+        quality = next(
+            (word.removeprefix("q=") for word in parameters if word.startswith("q=")),
+            "1",
+        )
         with contextlib.suppress(ValueError):
             weights[value] = float(quality)
     return weights
@@ -280,7 +308,9 @@ def _text(found: ServedFile, headers: Message, extra: dict[str, str]) -> IndexAn
         if _is_known(etag, headers):
             return IndexAnswer(status=HTTPStatus.NOT_MODIFIED, headers=extra)
         data = gzip.compress(found.file.read(found.size), _LEVEL, mtime=0)
-    return IndexAnswer(status=HTTPStatus.OK, headers=extra, file=io.BytesIO(data), length=len(data))
+    return IndexAnswer(
+        status=HTTPStatus.OK, headers=extra, file=io.BytesIO(data), length=len(data)
+    )
 
 
 def _is_known(etag: str, headers: Message) -> bool:
@@ -291,7 +321,9 @@ def _is_known(etag: str, headers: Message) -> bool:
 
 def _file(found: ServedFile, headers: Message, extra: dict[str, str]) -> IndexAnswer:
     """Return a file, a range of it, or "not modified" (RFC 9110, 13 and 14)."""
-    file, size, etag = found.file, found.size, found.etag
+    file = found.file
+    size = found.size
+    etag = found.etag
     extra |= {"ETag": etag, "Accept-Ranges": "bytes"}
     if _is_known(etag, headers):
         file.close()
@@ -304,6 +336,14 @@ def _file(found: ServedFile, headers: Message, extra: dict[str, str]) -> IndexAn
     if start >= end:
         file.close()
         unsatisfiable = {"Content-Range": f"bytes */{size}"}
-        return IndexAnswer(status=HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, headers=unsatisfiable)
+        return IndexAnswer(
+            status=HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, headers=unsatisfiable
+        )
     extra["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
-    return IndexAnswer(status=HTTPStatus.PARTIAL_CONTENT, headers=extra, file=file, start=start, length=end - start)
+    return IndexAnswer(
+        status=HTTPStatus.PARTIAL_CONTENT,
+        headers=extra,
+        file=file,
+        start=start,
+        length=end - start,
+    )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # At run time, it would load boto3.
     from promotion.storage.s3_bucket import S3Bucket
 
 _SMALL = 16 << 20
-"""Files up to this size are read at once, so that a page that is replaced meanwhile is served whole."""
+"""Size up to which files are read at once, and so always served whole."""
 _RACES = 5
 
 
@@ -87,8 +87,11 @@ class StoreFiles:
         report: receiver of a sentence for each failed request to the store.
     """
 
-    def __init__(self, bucket: S3Bucket, report: Callable[[str], None] = lambda _: None) -> None:
-        self._bucket, self._report = bucket, report
+    def __init__(
+        self, bucket: S3Bucket, report: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._bucket = bucket
+        self._report = report
 
     def open(self, path: str) -> ServedFile | None:
         """Open an object; see `ServedFiles.open`.
@@ -122,8 +125,12 @@ class StoreFiles:
                 return ServedFile(file=reader, size=reader.size, etag=reader.etag)
             try:
                 with reader:
-                    data = reader.read(reader.size)  # without a size, it reads 8 KiB with each request
-                    return ServedFile(file=io.BytesIO(data), size=reader.size, etag=reader.etag)
+                    data = reader.read(
+                        reader.size
+                    )  # without a size, it reads 8 KiB with each request
+                    return ServedFile(
+                        file=io.BytesIO(data), size=reader.size, etag=reader.etag
+                    )
             except ConflictError:
                 if attempt == _RACES - 1:
                     raise

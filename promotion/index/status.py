@@ -1,4 +1,4 @@
-"""Write status.json, for monitors and for the next publisher, and collect what the page for people shows."""
+"""Write status.json and collect the contents of the page for people."""
 
 from __future__ import annotations
 
@@ -36,9 +36,17 @@ def set_row(entry: LedgerEntry, state: IndexState) -> Mapping[str, Any]:
     """Return the row of a set in status.json."""
     assert entry.promoted is not None
     promoted = entry.promoted
-    evidence = sorted(name for name in promoted.files if name.startswith("evidence/") and name.endswith(".json"))
+    evidence = sorted(
+        name
+        for name in promoted.files
+        if name.startswith("evidence/") and name.endswith(".json")
+    )
     wheels = [wheel for wheel in promoted.wheels if wheel.project != KERNELS_PROJECT]
-    optional = [f"{wheel.project}=={wheel.version}" for wheel in promoted.wheels if wheel.project == KERNELS_PROJECT]
+    optional = [
+        f"{wheel.project}=={wheel.version}"
+        for wheel in promoted.wheels
+        if wheel.project == KERNELS_PROJECT
+    ]
     beside = sorted(name for name in promoted.files if "/" not in name)
     return {
         "entry": entry.number,
@@ -52,7 +60,9 @@ def set_row(entry: LedgerEntry, state: IndexState) -> Mapping[str, Any]:
         "policy": dict(promoted.policy),
         "evidence": evidence,
         "files": beside,
-        "install": " ".join(install_requirements(wheels, {"jax": promoted.jax_version})),
+        "install": " ".join(
+            install_requirements(wheels, {"jax": promoted.jax_version})
+        ),
         "optional": " ".join(optional),
         **set_marks(entry.number, state),
     }
@@ -60,7 +70,11 @@ def set_row(entry: LedgerEntry, state: IndexState) -> Mapping[str, Any]:
 
 def set_marks(number: int, state: IndexState) -> Mapping[str, str]:
     """Return the reasons of the marks of a set; empty without a mark."""
-    marks = {"yanked": state.yanked, "pinned": state.pinned, "quarantined": state.quarantined}
+    marks = {
+        "yanked": state.yanked,
+        "pinned": state.pinned,
+        "quarantined": state.quarantined,
+    }
     return {name: reasons.get(number, "") for name, reasons in marks.items()}
 
 
@@ -75,7 +89,11 @@ def history_row(entry: LedgerEntry) -> Mapping[str, Any]:
         "reason": entry.reason,
         "sets": list(entry.sets),
         "to": entry.to,
-        "title": f"jax {promoted.jax_version}, ROCm {promoted.rocm_version}" if promoted else "",
+        "title": (
+            f"jax {promoted.jax_version}, ROCm {promoted.rocm_version}"
+            if promoted
+            else ""
+        ),
     }
 
 
@@ -94,14 +112,21 @@ class Overview:
     history: Sequence[Mapping[str, Any]]
 
 
-def overview_of(state: IndexState, last: int, entry_of: EntryOf, known: Snapshot = NOTHING_KNOWN) -> Overview:
+def overview_of(
+    state: IndexState, last: int, entry_of: EntryOf, known: Snapshot = NOTHING_KNOWN
+) -> Overview:
     """Return what the page of an index shows after entry `last`.
 
     Args:
         entry_of: reader of entries by number.
-        known: content of the last status.json, whose rows are reused, so that their entries need not be read.
+        known: content of the last status.json, whose rows are reused, so that their
+            entries need not be read.
     """
-    row_of = {item["entry"]: item for item in (*known.rows, *known.hidden) if item.keys() >= _LATER_FIELDS}
+    row_of = {
+        item["entry"]: item
+        for item in (*known.rows, *known.hidden)
+        if item.keys() >= _LATER_FIELDS
+    }
     entry_row = {item["entry"]: item for item in known.history}
 
     def row(number: int) -> Mapping[str, Any]:
@@ -109,7 +134,9 @@ def overview_of(state: IndexState, last: int, entry_of: EntryOf, known: Snapshot
             return {**row_of[number], **set_marks(number, state)}
         return set_row(entry_of(number), state)
 
-    quarantined = sorted((number for number in state.quarantined if number in state.held), reverse=True)
+    quarantined = sorted(
+        (number for number in state.quarantined if number in state.held), reverse=True
+    )
     return Overview(
         rows=[row(number) for number in sorted(state.visible, reverse=True)[:MAX_ROWS]],
         hidden=[row(number) for number in quarantined[:MAX_ROWS]],
@@ -121,9 +148,16 @@ def overview_of(state: IndexState, last: int, entry_of: EntryOf, known: Snapshot
 
 
 def render_overview(
-    released: ReleasedIndex, shown: Overview, last: LedgerEntry, entry_of: EntryOf, summary_of: SummaryOf
+    released: ReleasedIndex,
+    shown: Overview,
+    last: LedgerEntry,
+    entry_of: EntryOf,
+    summary_of: SummaryOf,
 ) -> bytes:
-    """Return the page of an index for people; the content is that of the newest set that is not yanked."""
+    """Return the page of an index for people.
+
+    The content is that of the newest set that is not yanked.
+    """
     first = next((row for row in shown.rows if not row["yanked"]), None)
     entry = entry_of(first["entry"]) if first else None
     return overview_page(
@@ -141,11 +175,15 @@ class Summaries:
     """A reader of the numbers of promoted sets, which reads each file once."""
 
     def __init__(self, bucket: Bucket, released: ReleasedIndex) -> None:
-        self._bucket, self._released = bucket, released
+        self._bucket = bucket
+        self._released = released
         self._known: dict[int, SetContent | None] = {}
 
     def __call__(self, entry: LedgerEntry) -> SetContent | None:
-        """Return the numbers of a set; None if an older version promoted it, or if the file was lost or changed."""
+        """Return the numbers of a set.
+
+        None if an older version promoted it, or if the file was lost or changed.
+        """
         if entry.number not in self._known:
             self._known[entry.number] = self._read(entry)
         return self._known[entry.number]
@@ -161,7 +199,11 @@ class Summaries:
         except AbsentError:
             return None  # `verify` reports it
         with contextlib.suppress(BucketError):
-            return load_summary(data, key) if sha256_of(data) == entry.promoted.files[name] else None
+            return (
+                load_summary(data, key)
+                if sha256_of(data) == entry.promoted.files[name]
+                else None
+            )
         return None
 
 
@@ -172,19 +214,28 @@ def stale_after(rows: Sequence[Mapping[str, Any]]) -> str:
     return (last + timedelta(days=days)).strftime(TIME) if last and days else ""
 
 
-def dump_status(released: ReleasedIndex, snapshot: Snapshot, last: LedgerEntry, state: IndexState) -> bytes:
+def dump_status(
+    released: ReleasedIndex, snapshot: Snapshot, last: LedgerEntry, state: IndexState
+) -> bytes:
     """Return the text of status.json."""
     body = {
         "schema": STATUS_SCHEMA,
         "index": released.index,
         "entries": snapshot.number,
         "ledger_sha256": snapshot.ledger_sha256,
-        "changed": {"time": last.time, "by": last.actor, "kind": last.kind.value, "reason": last.reason},
+        "changed": {
+            "time": last.time,
+            "by": last.actor,
+            "kind": last.kind.value,
+            "reason": last.reason,
+        },
         "visible": len(state.visible),
         "last_set": snapshot.rows[0]["digest"] if snapshot.rows else "",
         "last_promoted": snapshot.rows[0]["promoted"] if snapshot.rows else "",
         "stale_after": stale_after(snapshot.rows),
-        "quarantined": {str(number): reason for number, reason in sorted(state.quarantined.items())},
+        "quarantined": {
+            str(number): reason for number, reason in sorted(state.quarantined.items())
+        },
         "sets": list(snapshot.rows),
         "hidden": list(snapshot.hidden),
         "history": list(snapshot.history),

@@ -1,7 +1,8 @@
 """The content of a promoted set beside its files: targets of wheels, and parts of JAX with tests.
 
-A promotion writes them once, under a name with their digest, and the ledger has the sha256. The pages for people thus
-need one small file of a set instead of all its evidence.
+A promotion writes them once, under a name with their digest, and the ledger has the
+sha256. The pages for people thus need one small file of a set instead of all its
+evidence.
 """
 
 from __future__ import annotations
@@ -49,7 +50,12 @@ class SetContent:
 
     def dump(self) -> bytes:
         """Return the text of the file."""
-        return (json.dumps({"schema": SCHEMA_VERSION, **asdict(self)}, indent=1, sort_keys=True) + "\n").encode()
+        return (
+            json.dumps(
+                {"schema": SCHEMA_VERSION, **asdict(self)}, indent=1, sort_keys=True
+            )
+            + "\n"
+        ).encode()
 
 
 def load_summary(data: bytes, key: str) -> SetContent:
@@ -60,23 +66,34 @@ def load_summary(data: bytes, key: str) -> SetContent:
         if schema != SCHEMA_VERSION:
             raise ValueError("it has another schema")
         summary = SetContent(
-            wheels={name: tuple(targets) for name, targets in body.pop("wheels").items()},
+            wheels={
+                name: tuple(targets) for name, targets in body.pop("wheels").items()
+            },
             modules=tuple(
-                ModuleTest(**{**module, "unsupported": tuple(module["unsupported"])}) for module in body.pop("modules")
+                ModuleTest(**{**module, "unsupported": tuple(module["unsupported"])})
+                for module in body.pop("modules")
             ),
             **body,
         )
         check_type(summary, SetContent)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise BucketError(f"{key} cannot be read: {error!r}.", hint="Restore it from a backup.") from error
+        raise BucketError(
+            f"{key} cannot be read: {error!r}.", hint="Restore it from a backup."
+        ) from error
     return summary
 
 
 def named(prefix: str, suffix: str, data: bytes) -> str:
-    """Return the name of a file with its digest: a set that is promoted again may have other evidence."""
+    """Return the name of a file with its digest.
+
+    A set that is promoted again may have other evidence.
+    """
     return f"{prefix}{sha256_of(data)[:16]}{suffix}"
 
 
 def written_with(prefix: str, names: Iterable[str]) -> str:
-    """Return the name of a promotion's file with this prefix, or an empty text; older versions wrote none."""
+    """Return the name of a promotion's file with this prefix, or an empty text.
+
+    Older versions wrote none.
+    """
     return next((name for name in sorted(names) if name.startswith(prefix)), "")

@@ -1,4 +1,7 @@
-"""Bypasses: temporary permissions to promote sets without certain gates. Incomplete entries are void."""
+"""Bypasses: temporary permissions to promote sets without certain gates.
+
+Incomplete entries are void.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from promotion.evidence.known_tests import check_entry, period_state
 MAX_DAYS = 92
 """Longest duration of a bypass or a waiver. Longer exceptions belong in the policy."""
 _T = TypeVar("_T")
-_TEXTS, _LISTS = ("owner", "reason", "channel", "index"), ("gates", "targets")
+_TEXTS = ("owner", "reason", "channel", "index")
+_LISTS = ("gates", "targets")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,11 +47,17 @@ class Bypass:
     version: str = ""
 
     def __str__(self) -> str:
-        return f"by {self.owner}, from {self.opened} until {self.expires}: {self.reason}"
+        return (
+            f"by {self.owner}, from {self.opened} until {self.expires}: {self.reason}"
+        )
 
     def is_for(self, wheel_set: WheelSet) -> bool:
         """Return whether the bypass applies to a set and its index."""
-        named = wheel_set.digest == self.set if self.set else wheel_set.jax_version == self.version
+        named = (
+            wheel_set.digest == self.set
+            if self.set
+            else wheel_set.jax_version == self.version
+        )
         return named and wheel_set.index == self.index
 
     def state(self, now: datetime) -> str:
@@ -56,11 +66,16 @@ class Bypass:
 
     def covers(self, gate: str, target: str) -> bool:
         """Return whether the bypass applies to a gate for a target."""
-        return gate in self.gates and not {target, target.partition(":")[0]}.isdisjoint(self.targets)
+        return gate in self.gates and not {target, target.partition(":")[0]}.isdisjoint(
+            self.targets
+        )
 
 
 def whole_number(value: Any, *, least: int = 1, most: int = 1_000_000) -> int:  # noqa: ANN401 - any value of TOML
-    """Return a value of a TOML file if it is a whole number from `least` to `most`; ValueError otherwise."""
+    """Return a value of a TOML file if it is a whole number from `least` to `most`.
+
+    ValueError otherwise.
+    """
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{value!r} is not a whole number from {least} to {most}")
     return value
@@ -74,7 +89,11 @@ def parse_bypass(body: Mapping[str, Any]) -> Bypass:
         raise ValueError("exactly one of set and version is required")
     for name in _LISTS:
         listed = body[name]
-        if not isinstance(listed, list) or not listed or not all(isinstance(item, str) and item for item in listed):
+        if (
+            not isinstance(listed, list)
+            or not listed
+            or not all(isinstance(item, str) and item for item in listed)
+        ):
             raise ValueError(f"{name} is not a list of names, or is empty")
     return Bypass(**{**body, **{name: tuple(body[name]) for name in _LISTS}})
 
@@ -93,7 +112,8 @@ def parse_each(
         parse: parser of one entry, which raises ValueError if the entry is invalid.
         kind: noun for an entry, such as Bypass.
     """
-    good, void = [], []
+    good = []
+    void = []
     for number, body in enumerate(bodies, start=1):
         try:
             if not isinstance(body, dict):

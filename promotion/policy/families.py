@@ -30,7 +30,8 @@ SANITY = "smoke"
 
 _SCHEMA_VERSION = 1
 _BYPASS = "bypass_tests_for_releases"
-_MOST_MINUTES, _MOST_DEVICES = 24 * 60, 1024
+_MOST_MINUTES = 24 * 60
+_MOST_DEVICES = 1024
 
 
 class Trigger(enum.StrEnum):
@@ -91,7 +92,14 @@ class Family:
     @property
     def device_counts(self) -> tuple[int, ...]:
         """The distinct device counts of the machines, ascending."""
-        return tuple(sorted({machines.devices for machines in (*self.single.values(), *self.multi.values())}))
+        return tuple(
+            sorted(
+                {
+                    machines.devices
+                    for machines in (*self.single.values(), *self.multi.values())
+                }
+            )
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,11 +112,20 @@ class Families:
     @property
     def bypasses(self) -> tuple[Bypass, ...]:
         """The bypasses of all families, as entries of the policy."""
-        return tuple(family.bypass for family in self.families.values() if family.bypass)
+        return tuple(
+            family.bypass for family in self.families.values() if family.bypass
+        )
 
     def of_target(self, target: GfxTarget) -> Family | None:
         """Return the family whose machines test a target, or None."""
-        return next((family for family in self.families.values() if target.processor in family.targets), None)
+        return next(
+            (
+                family
+                for family in self.families.values()
+                if target.processor in family.targets
+            ),
+            None,
+        )
 
     def of(self, name: str) -> Family:
         """Return a family by its exact name.
@@ -119,20 +136,27 @@ class Families:
         try:
             return self.families[name]
         except KeyError:
-            raise RequestError(f"Unknown family: {name!r}.", hint=f"Give one of {', '.join(self.families)}.") from None
+            raise RequestError(
+                f"Unknown family: {name!r}.",
+                hint=f"Give one of {', '.join(self.families)}.",
+            ) from None
 
 
 def load_families(file: Path = FAMILIES_FILE) -> Families:
     """Load `families.toml`.
 
     Raises:
-        RequestError: a field is missing, unknown or invalid, or a family or target is unknown.
+        RequestError: a field is missing, unknown or invalid, or a family or target is
+            unknown.
     """
     try:
         return _parse(file.read_text(encoding="utf-8"))
     except (KeyError, TypeError, ValueError, OSError) as error:
         problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise RequestError(f"{file} is invalid: {problem}.", hint="See the comment at the top of the file.") from error
+        raise RequestError(
+            f"{file} is invalid: {problem}.",
+            hint="See the comment at the top of the file.",
+        ) from error
 
 
 @cache
@@ -140,10 +164,14 @@ def _parse(text: str) -> Families:
     tables = tomllib.loads(text)
     if tables.pop("schema") != _SCHEMA_VERSION:
         raise ValueError(f"schema is not {_SCHEMA_VERSION}")
-    occasions = {Trigger(name): _occasion(body) for name, body in tables.pop("when").items()}
+    occasions = {
+        Trigger(name): _occasion(body) for name, body in tables.pop("when").items()
+    }
     if set(occasions) != set(Trigger):
         raise ValueError("[when.*] needs a table for each of " + ", ".join(Trigger))
-    families = {name: _family(name, body) for name, body in tables.pop("family").items()}
+    families = {
+        name: _family(name, body) for name, body in tables.pop("family").items()
+    }
     if tables:
         raise ValueError(f"{', '.join(tables)} is unknown")
     return Families(occasions=occasions, families=families)
@@ -165,13 +193,32 @@ def _family(name: str, body: Mapping[str, Any]) -> Family:
     values = dict(body)
     bypass = values.pop(_BYPASS, None)
     targets = values.pop("targets")
-    if not isinstance(targets, list) or not targets or not {*targets} <= {*families_of_table[name]}:
-        raise ValueError(f"the targets of {name} must be among {', '.join(families_of_table[name])}, not {targets!r}")
-    single, multi = (_machines(name, values.pop(kind, {}), fewest) for kind, fewest in (("single", 1), ("multi", 2)))
+    if (
+        not isinstance(targets, list)
+        or not targets
+        or not {*targets} <= {*families_of_table[name]}
+    ):
+        raise ValueError(
+            f"the targets of {name} must be among {', '.join(families_of_table[name])},"
+            f" not {targets!r}"
+        )
+    single, multi = (
+        _machines(name, values.pop(kind, {}), fewest)
+        for kind, fewest in (("single", 1), ("multi", 2))
+    )
     when = Trigger(values.pop("when"))
-    family = Family(name=name, targets=tuple(targets), when=when, single=single, multi=multi, **values)
+    family = Family(
+        name=name,
+        targets=tuple(targets),
+        when=when,
+        single=single,
+        multi=multi,
+        **values,
+    )
     if type(family.sanity_only) is not bool:
-        raise ValueError(f"sanity_only of {name} must be true or false, not {family.sanity_only!r}")
+        raise ValueError(
+            f"sanity_only of {name} must be true or false, not {family.sanity_only!r}"
+        )
     if family.minutes is not None:
         whole_number(family.minutes, most=_MOST_MINUTES)
     return family if bypass is None else _with_bypass(family, bypass)
@@ -183,7 +230,10 @@ def _machines(name: str, body: Any, fewest: int) -> dict[str, Machines]:  # noqa
     except (TypeError, AttributeError):
         runners = {"": Machines(weight=0, devices=0)}
     if not all(runners):
-        raise ValueError(f"the runners of {name} must be labels with weight and devices, not {body!r}")
+        raise ValueError(
+            f"the runners of {name} must be labels with weight and devices, not"
+            f" {body!r}"
+        )
     for machines in runners.values():
         whole_number(machines.weight, most=1000)
         whole_number(machines.devices, least=fewest, most=_MOST_DEVICES)
@@ -197,7 +247,10 @@ def _with_bypass(family: Family, body: Mapping[str, Any]) -> Family:
         "targets": [*load_table().families[family.name]],
     }
     if redundant := sorted(implied.keys() & body.keys()):
-        raise ValueError(f"the bypass of {family.name} has {', '.join(redundant)}, which the family determines")
+        raise ValueError(
+            f"the bypass of {family.name} has {', '.join(redundant)}, which the family"
+            " determines"
+        )
     try:
         return replace(family, bypass=parse_bypass({**body, **implied}))
     except ValueError as error:

@@ -20,7 +20,10 @@ _FOR_TARGETS = {"min_passed", "may_skip", "known_failures", "settings"}
 
 
 def at_least(tier: Tier | None, required: Tier) -> bool:
-    """Return whether a tier is at least as strong as `required`; a tier outside of TIER_ORDER matches only itself."""
+    """Return whether a tier is at least as strong as `required`.
+
+    A tier outside of TIER_ORDER matches only itself.
+    """
     if tier not in TIER_ORDER or required not in TIER_ORDER:
         return tier is required
     return TIER_ORDER.index(tier) >= TIER_ORDER.index(required)
@@ -43,14 +46,23 @@ class GateRule:
     targets: Mapping[str, GateRule] = field(default_factory=dict)
 
     def of(self, target: str) -> GateRule:
-        """Return the requirements for a gfx target; an entry without features applies to all features."""
-        return self.targets.get(target, self.targets.get(target.partition(":")[0], self))
+        """Return the requirements for a gfx target.
+
+        An entry without features applies to all features.
+        """
+        return self.targets.get(
+            target, self.targets.get(target.partition(":")[0], self)
+        )
 
     def __post_init__(self) -> None:
-        least, known_failures = self.min_passed, self.known_failures
+        least = self.min_passed
+        known_failures = self.known_failures
         good = (
             self.per in ("set", "target", "xla-target", "tier")
-            and (least in ("wheels", "device-members") or (type(least) is int and least > 0))
+            and (
+                least in ("wheels", "device-members")
+                or (type(least) is int and least > 0)
+            )
             and type(self.may_skip) is bool
             and (
                 _is_strings(known_failures)
@@ -61,7 +73,8 @@ class GateRule:
         )
         if not good:
             raise RequestError(
-                f"policy.toml has an invalid gate: {self}.", hint="See the comment at the top of the file."
+                f"policy.toml has an invalid gate: {self}.",
+                hint="See the comment at the top of the file.",
             )
 
     def about(self, wheel_set: WheelSet, policy: Policy) -> tuple[str, ...]:
@@ -73,11 +86,17 @@ class GateRule:
                 return wheel_set.targets
             case "tier":
                 return tuple(
-                    target for target in wheel_set.targets if at_least(policy.required_tier(target), self.tier)
+                    target
+                    for target in wheel_set.targets
+                    if at_least(policy.required_tier(target), self.tier)
                 )
             case _:
                 accepted = lists()["compiler-supported"]
-                return tuple(target for target in wheel_set.targets if target.partition(":")[0] in accepted)
+                return tuple(
+                    target
+                    for target in wheel_set.targets
+                    if target.partition(":")[0] in accepted
+                )
 
     def least(self, wheel_set: WheelSet) -> int:
         """Return the minimum number of passed checks for each target."""
@@ -85,7 +104,14 @@ class GateRule:
             case "wheels":
                 return max(1, len(wheel_set.wheels))
             case "device-members":
-                return max(1, sum(bool(member.targets) for wheel in wheel_set.wheels for member in wheel.members))
+                return max(
+                    1,
+                    sum(
+                        bool(member.targets)
+                        for wheel in wheel_set.wheels
+                        for member in wheel.members
+                    ),
+                )
             case int(number):
                 return number
             case other:
@@ -101,25 +127,41 @@ def parse_gate(name: str, body: Mapping[str, Any]) -> GateRule:
     for one in (rule, *rule.targets.values()):
         image = one.settings.get("image", "")
         if image and (name != GATE or not IMAGE.fullmatch(image)):
-            raise ValueError(f"settings of the gate {name} has the image {image!r}; only {GATE} has one: NAME@sha256:…")
+            raise ValueError(
+                f"settings of the gate {name} has the image {image!r}; only {GATE} has"
+                " one: NAME@sha256:…"
+            )
     return rule
 
 
 def _gate(rule: Mapping[str, Any]) -> GateRule:
-    known_failures, exceptions = rule["known_failures"], rule.get("targets", {})
+    known_failures = rule["known_failures"]
+    exceptions = rule.get("targets", {})
     common = {name: value for name, value in rule.items() if name != "targets"}
-    if misplaced := {name for changes in exceptions.values() for name in changes} - _FOR_TARGETS:
-        raise ValueError(f"{', '.join(sorted(misplaced))} cannot differ between the targets of a gate")
+    if (
+        misplaced := {name for changes in exceptions.values() for name in changes}
+        - _FOR_TARGETS
+    ):
+        raise ValueError(
+            f"{', '.join(sorted(misplaced))} cannot differ between the targets of a"
+            " gate"
+        )
     by_target: dict[str, dict[str, Any]] = {}
     # The values of a target replace those of its family.
-    for word in sorted(exceptions, key=lambda word: len(expanded([word])), reverse=True):
+    for word in sorted(
+        exceptions, key=lambda word: len(expanded([word])), reverse=True
+    ):
         for target in expanded([word]):
             by_target[target] = merged(by_target.get(target, common), exceptions[word])
     return GateRule(
         **{
             **common,
             "tier": Tier(rule["tier"]),
-            "known_failures": strings(known_failures) if isinstance(known_failures, list) else known_failures,
+            "known_failures": (
+                strings(known_failures)
+                if isinstance(known_failures, list)
+                else known_failures
+            ),
             "targets": {target: _gate(values) for target, values in by_target.items()},
         }
     )
@@ -128,7 +170,11 @@ def _gate(rule: Mapping[str, Any]) -> GateRule:
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Merge tables key by key; other values are replaced."""
     both = {
-        key: merged(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
+        key: (
+            merged(base[key], value)
+            if isinstance(value, dict) and isinstance(base.get(key), dict)
+            else value
+        )
         for key, value in over.items()
     }
     return {**base, **both}

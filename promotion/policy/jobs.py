@@ -1,4 +1,7 @@
-"""The matrix of test jobs for a CI service: jobs that test a set, and jobs that merge the results of shards."""
+"""The matrix of test jobs for a CI service.
+
+Jobs that test a set, and jobs that merge the results of shards.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,14 @@ from dataclasses import dataclass
 
 from core.errors import RequestError
 from core.model import ROCM_LOCK, WheelSet
-from promotion.policy.families import GATE, SANITY, Families, Family, Trigger, TriggerSettings
+from promotion.policy.families import (
+    GATE,
+    SANITY,
+    Families,
+    Family,
+    Trigger,
+    TriggerSettings,
+)
 
 _GATE = ("python3", "build/ci_build", "gate")
 
@@ -87,42 +97,65 @@ def job_matrix(
     bucket: str = "",
     prefix: str = "",
 ) -> JobMatrix:
-    """Return every job of a trigger for the targets and Pythons of a set; equal arguments give an equal matrix.
+    """Return every job of a trigger for the targets and Pythons of a set.
+
+    Equal arguments give an equal matrix.
 
     Args:
         wheel_set: the set to test.
-        pythons: Python versions to test, such as 3.12. By default, all versions of the set.
-        names: families to test, even outside of the trigger. By default, all families of the trigger.
+        pythons: Python versions to test, such as 3.12. By default, all versions of the
+            set.
+        names: families to test, even outside of the trigger. By default, all families
+            of the trigger.
         jax_tests: JAX's own suite, `PATH` or `URL@commit`, or `smoke`.
         seed: text that varies which of several runners is drawn.
-        image: container image in which the tests run, as NAME@sha256:…; empty runs them without a container.
+        image: container image in which the tests run, as NAME@sha256:…; empty runs them
+            without a container.
         bucket: bucket of the set, as on the command line; empty means the default one.
         prefix: start of the jobs' names, to tell sets apart.
 
     Raises:
-        RequestError: a family is unknown, or the set has none of its targets or is not for a Python version.
+        RequestError: a family is unknown, or the set has none of its targets or is not
+            for a Python version.
     """
-    if absent := [version for version in pythons if version not in wheel_set.python_versions]:
+    if absent := [
+        version for version in pythons if version not in wheel_set.python_versions
+    ]:
         hint = f"Give some of {', '.join(wheel_set.python_versions)}."
-        raise RequestError(f"The set does not support Python {', '.join(absent)}.", hint=hint)
+        raise RequestError(
+            f"The set does not support Python {', '.join(absent)}.", hint=hint
+        )
     jobs: list[Job] = []
     merges: list[MergeJob] = []
     chosen = _families_of_set(families, when, wheel_set, names)
     for family in chosen:
         for python in pythons or wheel_set.python_versions:
             run = _Run(
-                family=family, wheel_set=wheel_set, python=python, jax_tests=jax_tests, image=image, bucket=bucket,
+                family=family,
+                wheel_set=wheel_set,
+                python=python,
+                jax_tests=jax_tests,
+                image=image,
+                bucket=bucket,
                 prefix=prefix,
-            )  # fmt: skip
+            )
             found = [*_jobs(run, families.occasions[when], seed)]
             jobs += found
             merges += [_merge(run, found)] if len(found) > 1 else []
-    tested = {target for family in families.families.values() for target in _shared(family, wheel_set)}
+    tested = {
+        target
+        for family in families.families.values()
+        for target in _shared(family, wheel_set)
+    }
     return JobMatrix(
         jobs=tuple(jobs),
         merges=tuple(merges),
-        without_runner=tuple(family.name for family in chosen if not family.single and not family.multi),
-        without_family=tuple(target for target in wheel_set.targets if target not in tested),
+        without_runner=tuple(
+            family.name for family in chosen if not family.single and not family.multi
+        ),
+        without_family=tuple(
+            target for target in wheel_set.targets if target not in tested
+        ),
     )
 
 
@@ -132,8 +165,14 @@ def joined(matrices: Iterable[JobMatrix]) -> JobMatrix:
     return JobMatrix(
         jobs=tuple(job for matrix in found for job in matrix.jobs),
         merges=tuple(merge for matrix in found for merge in matrix.merges),
-        without_runner=tuple(dict.fromkeys(name for matrix in found for name in matrix.without_runner)),
-        without_family=tuple(dict.fromkeys(target for matrix in found for target in matrix.without_family)),
+        without_runner=tuple(
+            dict.fromkeys(name for matrix in found for name in matrix.without_runner)
+        ),
+        without_family=tuple(
+            dict.fromkeys(
+                target for matrix in found for target in matrix.without_family
+            )
+        ),
     )
 
 
@@ -146,13 +185,21 @@ def _families_of_set(
         if not _shared(family, wheel_set):
             hint = f"Give a family with one of {', '.join(wheel_set.targets)}."
             raise RequestError(f"The set has no target of {family.name}.", hint=hint)
-    of_trigger = (family for family in families.families.values() if when.includes(family.when))
-    return tuple(named) or tuple(family for family in of_trigger if _shared(family, wheel_set))
+    of_trigger = (
+        family for family in families.families.values() if when.includes(family.when)
+    )
+    return tuple(named) or tuple(
+        family for family in of_trigger if _shared(family, wheel_set)
+    )
 
 
 def _shared(family: Family, wheel_set: WheelSet) -> tuple[str, ...]:
     """Return the targets of a set that the machines of a family test."""
-    return tuple(target for target in wheel_set.targets if target.partition(":")[0] in family.targets)
+    return tuple(
+        target
+        for target in wheel_set.targets
+        if target.partition(":")[0] in family.targets
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,11 +216,25 @@ class _Run:
 
     def command(self, gate: str, suite: str) -> tuple[str, ...]:
         """Return the command that all shards and the merge have in common."""
-        options = ["--platform", "rocm", "--family", self.family.name, "--python", self.python]
-        options += [] if suite == SANITY else ["--jax-tests", self.jax_tests, "--size", suite]
+        options = [
+            "--platform",
+            "rocm",
+            "--family",
+            self.family.name,
+            "--python",
+            self.python,
+        ]
+        options += (
+            [] if suite == SANITY else ["--jax-tests", self.jax_tests, "--size", suite]
+        )
         options += ["--image", self.image] if self.image else []
         options += ["--bucket", self.bucket] if self.bucket else []
-        return (*_GATE, gate, f"{self.wheel_set.index}/{self.wheel_set.digest}", *options)
+        return (
+            *_GATE,
+            gate,
+            f"{self.wheel_set.index}/{self.wheel_set.digest}",
+            *options,
+        )
 
 
 def _merge(run: _Run, shards: Sequence[Job]) -> MergeJob:
@@ -190,7 +251,8 @@ def _merge(run: _Run, shards: Sequence[Job]) -> MergeJob:
 
 
 def _jobs(run: _Run, occasion: TriggerSettings, seed: str) -> Iterator[Job]:
-    family, python = run.family, run.python
+    family = run.family
+    python = run.python
     suite = SANITY if family.sanity_only or run.jax_tests == SANITY else occasion.size
     # A machine with several accelerators also runs the tests for one.
     several = bool(occasion.multi and family.multi)
@@ -208,15 +270,24 @@ def _jobs(run: _Run, occasion: TriggerSettings, seed: str) -> Iterator[Job]:
                 argv += ["--shard", shard]
             yield Job(
                 name=f"{run.prefix}{family.name} py{python} {suite} {devices} {shard}",
-                family=family.name, targets=_shared(family, run.wheel_set), runs_on=label, python=python,
-                suite=suite, devices=devices, shard=shard, minutes=family.minutes or occasion.minutes,
-                argv=tuple(argv), run=shlex.join(argv),
-            )  # fmt: skip
+                family=family.name,
+                targets=_shared(family, run.wheel_set),
+                runs_on=label,
+                python=python,
+                suite=suite,
+                devices=devices,
+                shard=shard,
+                minutes=family.minutes or occasion.minutes,
+                argv=tuple(argv),
+                run=shlex.join(argv),
+            )
 
 
 def draw(runners: Mapping[str, int], text: str) -> str:
     """Return one of several labels, drawn by weight; equal texts give equal labels."""
-    number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % sum(runners.values())
+    number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % sum(
+        runners.values()
+    )
     for label, weight in sorted(runners.items()):
         number -= weight
         if number < 0:

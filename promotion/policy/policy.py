@@ -46,18 +46,24 @@ class Policy:
         sha256: digest of the policy file.
         edition: required edition of evidence.
         max_age_days: maximum age of evidence. None means no limit.
-        stale_days: days without a new set after which the index is stale. None means never.
+        stale_days: days without a new set after which the index is stale. None means
+            never.
         keys: name -> public key whose evidence counts. None means every key.
         unsigned: whether evidence without a signature, or with an unknown key, counts.
-        ledger_keys: name -> key that may sign ledger entries. None means every key, and unsigned entries.
-        protected_refs: patterns of the Git refs from which sets may be promoted, with a clean checkout. None means any.
+        ledger_keys: name -> key that may sign ledger entries. None means every key, and
+            unsigned entries.
+        protected_refs: patterns of the Git refs from which sets may be promoted, with a
+            clean checkout. None means any.
         files: files other than wheels that the set must contain.
         required_targets: gfx targets that the set must be for.
-        verified_rocm: whether the checksum of the set's ROCm must have been known before its encrypted download.
-        python_versions: required Python versions. None means the supported ones that the set's JAX release supports.
+        verified_rocm: whether the checksum of the set's ROCm must have been known
+            before its encrypted download.
+        python_versions: required Python versions. None means the supported ones that
+            the set's JAX release supports.
         sizes: project -> maximum size of its wheels in megabytes (10^6 bytes).
         growth_percent: permitted growth of a wheel since the last promoted set.
-        growth_blocks: whether more growth blocks the promotion instead of causing a warning.
+        growth_blocks: whether more growth blocks the promotion instead of causing a
+            warning.
         attestations: requirements for attestations (PEP 740).
         bypasses: complete bypasses for this channel and index.
         waivers: complete waivers of flaky tests for this channel and index.
@@ -96,24 +102,42 @@ class Policy:
     void: tuple[str, ...] = ()
     text: str = ""
 
-    def authority(self, signer: Signer | None = None, source: PolicySource | None = None) -> Authority:
+    def authority(
+        self, signer: Signer | None = None, source: PolicySource | None = None
+    ) -> Authority:
         """Return the authority of this policy over a ledger.
 
         Args:
             signer: signer of new entries.
-            source: checkout of the policy. Its owner and reason are dropped if the policy accepts it anyway.
+            source: checkout of the policy. Its owner and reason are dropped if the
+                policy accepts it anyway.
         """
         if source and not source.problem(self.protected_refs):
             source = replace(source, owner="", reason="")
-        return Authority(channel=self.channel, keys=self.ledger_keys, signer=signer, policy=self.text, source=source)
+        return Authority(
+            channel=self.channel,
+            keys=self.ledger_keys,
+            signer=signer,
+            policy=self.text,
+            source=source,
+        )
 
     def required_tier(self, target: str) -> Tier:
-        """Return the required tier of a gfx target; an entry without features applies to all features."""
-        return self.tiers.get(target, self.tiers.get(target.partition(":")[0], self.tier))
+        """Return the required tier of a gfx target.
+
+        An entry without features applies to all features.
+        """
+        return self.tiers.get(
+            target, self.tiers.get(target.partition(":")[0], self.tier)
+        )
 
 
 def load_policy(
-    index: str, *, channel: str = LOCAL, file: Path = POLICY_FILE, families: Path = FAMILIES_FILE
+    index: str,
+    *,
+    channel: str = LOCAL,
+    file: Path = POLICY_FILE,
+    families: Path = FAMILIES_FILE,
 ) -> Policy:
     """Load the policy of an index, including its waivers, and the bypasses in `families.toml`.
 
@@ -122,7 +146,10 @@ def load_policy(
     """
     data, channels = _read(file)
     if channel not in channels:
-        raise RequestError(f"{file.name} has no channel {channel!r}.", hint=f"Give one of {', '.join(channels)}.")
+        raise RequestError(
+            f"{file.name} has no channel {channel!r}.",
+            hint=f"Give one of {', '.join(channels)}.",
+        )
     try:
         edition = whole_number(channels.pop("edition"), least=1)
         bypasses, void = parse_bypasses(channels.pop(BYPASSES, ()))
@@ -139,17 +166,26 @@ def load_policy(
                 for entry in (*bypasses, *load_families(families).bypasses)
                 if (entry.channel, entry.index) == (channel, index)
             ),
-            waivers=tuple(entry for entry in waivers if (entry.channel, entry.index) == (channel, index)),
+            waivers=tuple(
+                entry
+                for entry in waivers
+                if (entry.channel, entry.index) == (channel, index)
+            ),
             void=(*void, *void_waivers),
             **_parsed(values, index),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RequestError(f"{file} is invalid: {error}.", hint="See the comment at the top of the file.") from error
+        raise RequestError(
+            f"{file} is invalid: {error}.",
+            hint="See the comment at the top of the file.",
+        ) from error
 
 
 def channel_names(file: Path = POLICY_FILE) -> tuple[str, ...]:
     """Return the names of all channels."""
-    return tuple(name for name, values in _read(file)[1].items() if isinstance(values, dict))
+    return tuple(
+        name for name, values in _read(file)[1].items() if isinstance(values, dict)
+    )
 
 
 def edition(file: Path = POLICY_FILE) -> str:
@@ -163,10 +199,13 @@ def load_waivers(file: Path = POLICY_FILE) -> tuple[FlakeWaiver, ...]:
 
 
 def device_members_digest(file: Path = POLICY_FILE) -> str:
-    """Return the SHA-256 of the device members of all channels and indexes, which the coverage gate reads."""
+    """Return the SHA-256 of the device members of all channels and indexes."""
     tables = [
         {"": values.get("device_members", {})}
-        | {name: more.get("device_members", {}) for name, more in values.get("index", {}).items()}
+        | {
+            name: more.get("device_members", {})
+            for name, more in values.get("index", {}).items()
+        }
         for values in _read(file)[1].values()
         if isinstance(values, dict)
     ]
@@ -174,7 +213,7 @@ def device_members_digest(file: Path = POLICY_FILE) -> str:
 
 
 def with_recorded_rules(policy: Policy, index: str, text: str) -> Policy:
-    """Return a policy with the rules for evidence in an older text of its file, whose other keys may differ.
+    """Return a policy with the rules for evidence in an older text of its file.
 
     Raises:
         ValueError: the text has no rules for the policy's channel, or they are invalid.
@@ -187,7 +226,11 @@ def with_recorded_rules(policy: Policy, index: str, text: str) -> Policy:
         return replace(
             policy,
             edition=tables["edition"],
-            waivers=tuple(one for one in waivers if (one.channel, one.index) == (policy.channel, index)),
+            waivers=tuple(
+                one
+                for one in waivers
+                if (one.channel, one.index) == (policy.channel, index)
+            ),
             **_rules_for_evidence(values),
         )
     except (KeyError, TypeError, AttributeError, RequestError) as error:
@@ -199,7 +242,10 @@ def _read(file: Path) -> tuple[bytes, dict[str, Any]]:
         data = file.read_bytes()
         return data, _tables(data)
     except (KeyError, TypeError, ValueError, OSError) as error:
-        raise RequestError(f"{file} is invalid: {error}.", hint="See the comment at the top of the file.") from error
+        raise RequestError(
+            f"{file} is invalid: {error}.",
+            hint="See the comment at the top of the file.",
+        ) from error
 
 
 def _tables(data: bytes) -> dict[str, Any]:
@@ -209,7 +255,8 @@ def _tables(data: bytes) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _parse(data: bytes) -> dict[str, Any]:
-    # Parsing takes most of the time of `load_policy`, and commands load the policies of all channels.
+    # Parsing takes most of the time of `load_policy`, and commands load the policies of
+    # all channels.
     tables = tomllib.loads(data.decode())
     if tables.pop("schema") != _SCHEMA_VERSION:
         raise ValueError(f"schema is not {_SCHEMA_VERSION}")
@@ -217,53 +264,95 @@ def _parse(data: bytes) -> dict[str, Any]:
     return tables
 
 
-def _inherited(channels: Mapping[str, Any], channel: str, seen: tuple[str, ...]) -> dict[str, Any]:
+def _inherited(
+    channels: Mapping[str, Any], channel: str, seen: tuple[str, ...]
+) -> dict[str, Any]:
     """Return the values of a channel merged over those of its base channel."""
     if channel in seen:
         raise ValueError(f"the channel {channel} inherits from itself")
     own = dict(channels[channel])
     like = own.pop("like", None)
-    return own if like is None else merged(_inherited(channels, like, (*seen, channel)), own)
+    return (
+        own
+        if like is None
+        else merged(_inherited(channels, like, (*seen, channel)), own)
+    )
 
 
 def _parsed(values: dict[str, Any], index: str) -> dict[str, Any]:
-    """Return the fields of a Policy; every key that is not parsed by name must be a list of strings."""
-    alarm, python_versions = values.pop("growth"), values.pop("python_versions")
+    """Return the fields of a Policy.
+
+    Every key that is not parsed by name must be a list of strings.
+    """
+    alarm = values.pop("growth")
+    python_versions = values.pop("python_versions")
     ledger_keys = values.pop("ledger_keys")
-    if set(alarm) != {"percent", "verdict"} or alarm["verdict"] not in ("warn", "block"):
-        raise ValueError(f"growth must have a percent and a verdict of warn or block, not {alarm!r}")
+    if set(alarm) != {"percent", "verdict"} or alarm["verdict"] not in (
+        "warn",
+        "block",
+    ):
+        raise ValueError(
+            f"growth must have a percent and a verdict of warn or block, not {alarm!r}"
+        )
     return {
         **_rules_for_evidence(values),
         "tier": _target_tier(values.pop("tier")),
-        "tiers": {_target(word): _target_tier(tier) for word, tier in values.pop("tiers").items()},
-        "python_versions": None if python_versions == _SUPPORTED else strings(python_versions),
+        "tiers": {
+            _target(word): _target_tier(tier)
+            for word, tier in values.pop("tiers").items()
+        },
+        "python_versions": (
+            None if python_versions == _SUPPORTED else strings(python_versions)
+        ),
         "pythons": whole_number(values.pop("pythons"), least=1),
-        "device_members": {name: strings(paths) for name, paths in values.pop("device_members").items()},
+        "device_members": {
+            name: strings(paths) for name, paths in values.pop("device_members").items()
+        },
         "stale_days": _days(values.pop("stale_days")),
-        "ledger_keys": None if ledger_keys == "any" else {name: _ledger_key(key) for name, key in ledger_keys.items()},
-        "protected_refs": None if (refs := values.pop("protected_refs")) == "any" else strings(refs),
+        "ledger_keys": (
+            None
+            if ledger_keys == "any"
+            else {name: _ledger_key(key) for name, key in ledger_keys.items()}
+        ),
+        "protected_refs": (
+            None if (refs := values.pop("protected_refs")) == "any" else strings(refs)
+        ),
         "verified_rocm": _switch("verified_rocm", values.pop("verified_rocm")),
-        "sizes": {project: whole_number(size, least=1) for project, size in values.pop("sizes").items()},
+        "sizes": {
+            project: whole_number(size, least=1)
+            for project, size in values.pop("sizes").items()
+        },
         "growth_percent": whole_number(alarm["percent"], least=0),
         "growth_blocks": alarm["verdict"] == "block",
         "attestations": parse_rule(values.pop("attestations")),
         "required_targets": expanded(
             target
             for word in strings(values.pop("required_targets"))
-            for target in (load_table().families.get(index, ()) if word == "index" else (word,))
+            for target in (
+                load_table().families.get(index, ()) if word == "index" else (word,)
+            )
         ),
         **{name: strings(listed) for name, listed in values.items()},
     }
 
 
 def _rules_for_evidence(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a Policy that decide which evidence counts; their keys are removed from `values`."""
+    """Return the fields of a Policy that decide which evidence counts.
+
+    Their keys are removed from `values`.
+    """
     keys = values.pop("keys")
     return {
-        "keys": None if keys == "any" else {name: public_key(text) for name, text in keys.items()},
+        "keys": (
+            None
+            if keys == "any"
+            else {name: public_key(text) for name, text in keys.items()}
+        ),
         "unsigned": _switch("unsigned", values.pop("unsigned")),
         "max_age_days": _days(values.pop("max_age_days")),
-        "gates": {name: parse_gate(name, rule) for name, rule in values.pop("gates").items()},
+        "gates": {
+            name: parse_gate(name, rule) for name, rule in values.pop("gates").items()
+        },
     }
 
 
@@ -281,7 +370,9 @@ def _ledger_key(value: object) -> LedgerKey:
     """Parse a key, or a table with a key and the date on which it expires."""
     table = {"key": value} if isinstance(value, str) else value
     if not isinstance(table, dict) or not {"key"} <= set(table) <= {"key", "expires"}:
-        raise ValueError(f"{value!r} is neither a public key nor a table with key and expires")
+        raise ValueError(
+            f"{value!r} is neither a public key nor a table with key and expires"
+        )
     expires = table.get("expires")
     if expires is not None and type(expires) is not date:
         raise ValueError(f"{expires!r} is not a date")

@@ -1,4 +1,4 @@
-"""Compare the tiers that a ledger records for a released set with its signed evidence and the recorded policy."""
+"""Compare a released set's recorded tiers with its evidence and the policy."""
 
 from __future__ import annotations
 
@@ -22,16 +22,20 @@ _LONGEST_PROMOTION_DAYS = 1
 """Accepted time between the check of evidence and waivers, and the entry."""
 
 
-def tier_problems(bucket: Bucket, released: ReleasedIndex, entry: LedgerEntry, policy: Policy) -> Iterator[str]:
+def tier_problems(
+    bucket: Bucket, released: ReleasedIndex, entry: LedgerEntry, policy: Policy
+) -> Iterator[str]:
     """Yield a sentence for each tier of a promotion that its evidence does not give.
 
-    Evidence counts if both the policy in the entry and the reader's policy accept its key. An entry of an older version
-    has no policy; its tiers must then not be stronger than those of passed evidence.
+    Evidence counts if both the policy in the entry and the reader's policy accept its
+    key. An entry of an older version has no policy; its tiers must then not be stronger
+    than those of passed evidence.
 
     Args:
         policy: the reader's policy for the channel of the index.
     """
-    promoted, key = entry.promoted, released.ledger_entry(entry.number)
+    promoted = entry.promoted
+    key = released.ledger_entry(entry.number)
     if promoted is None:
         return
     try:
@@ -39,35 +43,59 @@ def tier_problems(bucket: Bucket, released: ReleasedIndex, entry: LedgerEntry, p
         files = _evidence(bucket, released, promoted)
         evidenced = _evidenced(entry, released, wheel_set, files, policy)
     except (CiBuildError, ValueError) as error:
-        yield f"The tiers in {key} cannot be recomputed: {getattr(error, 'message', error)}"
+        yield (
+            f"The tiers in {key} cannot be recomputed:"
+            f" {getattr(error, 'message', error)}"
+        )
         return
     rejected = _rejected(files, policy)
     if set(promoted.tiers) != set(wheel_set.targets):
-        yield f"{key} records tiers of {', '.join(promoted.tiers)}; the set is for {', '.join(wheel_set.targets)}."
+        yield (
+            f"{key} records tiers of {', '.join(promoted.tiers)}; the set is for"
+            f" {', '.join(wheel_set.targets)}."
+        )
     for target, tier in promoted.tiers.items():
         if tier not in (given := evidenced.get(target, {NO_TIER})):
             strongest = sorted(given, key=_rank)[-1]
-            yield f"{key} records tier {tier} for {target}; its evidence gives {strongest}{rejected}."
+            yield (
+                f"{key} records tier {tier} for {target}; its evidence gives"
+                f" {strongest}{rejected}."
+            )
     if promoted.tier != weakest(promoted.tiers):
-        yield f"{key} records tier {promoted.tier} for the set; its weakest target has {weakest(promoted.tiers)}."
+        yield (
+            f"{key} records tier {promoted.tier} for the set; its weakest target has"
+            f" {weakest(promoted.tiers)}."
+        )
 
 
-def _wheel_set(bucket: Bucket, released: ReleasedIndex, promoted: PromotedSet) -> WheelSet:
+def _wheel_set(
+    bucket: Bucket, released: ReleasedIndex, promoted: PromotedSet
+) -> WheelSet:
     key = released.set_file(promoted.set_digest, WHEELS_JSON)
     wheel_set = load_wheel_set(bucket.get(key))
     if (wheel_set.index, wheel_set.digest) != (released.index, promoted.set_digest):
-        raise ValueError(f"{key} belongs to another set: {wheel_set.index}/{wheel_set.digest}.")
+        raise ValueError(
+            f"{key} belongs to another set: {wheel_set.index}/{wheel_set.digest}."
+        )
     return wheel_set
 
 
-def _evidence(bucket: Bucket, released: ReleasedIndex, promoted: PromotedSet) -> Collection[EvidenceFile]:
+def _evidence(
+    bucket: Bucket, released: ReleasedIndex, promoted: PromotedSet
+) -> Collection[EvidenceFile]:
     """Return the evidence that the entry names."""
     names = (name for name in promoted.files if name.startswith(f"{EVIDENCE_FOLDER}/"))
-    return read_files(bucket, (released.set_file(promoted.set_digest, name) for name in names)).values()
+    return read_files(
+        bucket, (released.set_file(promoted.set_digest, name) for name in names)
+    ).values()
 
 
 def _evidenced(
-    entry: LedgerEntry, released: ReleasedIndex, wheel_set: WheelSet, files: Collection[EvidenceFile], policy: Policy
+    entry: LedgerEntry,
+    released: ReleasedIndex,
+    wheel_set: WheelSet,
+    files: Collection[EvidenceFile],
+    policy: Policy,
 ) -> Mapping[str, Collection[str]]:
     """Return gfx target -> tiers that may be recorded for it."""
     accepted = [file for file in files if is_accepted(file, policy)]
@@ -78,29 +106,40 @@ def _evidenced(
     if now is None:
         raise ValueError(f"its time is invalid: {entry.time!r}.")
     policies = (recorded, _at_check(recorded))
-    given = [tiers_of(wheel_set, counted_evidence(wheel_set, accepted, one), one, now) for one in policies]
+    given = [
+        tiers_of(wheel_set, counted_evidence(wheel_set, accepted, one), one, now)
+        for one in policies
+    ]
     return {
-        target: {tier.value if (tier := tiers[target]) else NO_TIER for tiers in given} for target in wheel_set.targets
+        target: {tier.value if (tier := tiers[target]) else NO_TIER for tiers in given}
+        for target in wheel_set.targets
     }
 
 
 def _at_check(policy: Policy) -> Policy:
-    """Return a policy that also accepts evidence and waivers that expired between the check and the entry."""
+    """Return a policy that accepts what expired between the check and the entry."""
     days = timedelta(days=_LONGEST_PROMOTION_DAYS)
     return replace(
         policy,
-        max_age_days=policy.max_age_days and policy.max_age_days + _LONGEST_PROMOTION_DAYS,
-        waivers=tuple(replace(waiver, expires=waiver.expires + days) for waiver in policy.waivers),
+        max_age_days=policy.max_age_days
+        and policy.max_age_days + _LONGEST_PROMOTION_DAYS,
+        waivers=tuple(
+            replace(waiver, expires=waiver.expires + days) for waiver in policy.waivers
+        ),
     )
 
 
-def _passed(wheel_set: WheelSet, files: Collection[EvidenceFile]) -> Mapping[str, Collection[str]]:
-    """Return gfx target -> every tier up to the strongest one for which the target has passed evidence."""
+def _passed(
+    wheel_set: WheelSet, files: Collection[EvidenceFile]
+) -> Mapping[str, Collection[str]]:
+    """Return gfx target -> all tiers up to the strongest with passed evidence."""
     strongest = dict.fromkeys(wheel_set.targets, 0)
     for evidence in (file.evidence for file in files):
         mine = evidence.set_digest == wheel_set.digest and evidence.target in strongest
         if mine and evidence.outcome is Outcome.PASSED and evidence.tier in TIER_ORDER:
-            strongest[evidence.target] = max(strongest[evidence.target], TIER_ORDER.index(evidence.tier) + 1)
+            strongest[evidence.target] = max(
+                strongest[evidence.target], TIER_ORDER.index(evidence.tier) + 1
+            )
     return {target: _TIERS[: count + 1] for target, count in strongest.items()}
 
 
@@ -112,10 +151,19 @@ def _rank(tier: str) -> int:
 
 
 def _rejected(files: Collection[EvidenceFile], policy: Policy) -> str:
-    """Return why the reader's policy does not accept some evidence, as part of a sentence; empty if it accepts all."""
+    """Return why the reader's policy does not accept some evidence, as part of a sentence.
+
+    Empty if it accepts all.
+    """
     reasons = {
-        file.flaw.rstrip(".") or (f"it is signed with {file.key}" if file.key else "it is unsigned")
+        file.flaw.rstrip(".")
+        or (f"it is signed with {file.key}" if file.key else "it is unsigned")
         for file in files
         if not is_accepted(file, policy)
     }
-    return f" (evidence that channel {policy.channel} does not accept: {'; '.join(sorted(reasons))})" if reasons else ""
+    return (
+        f" (evidence that channel {policy.channel} does not accept:"
+        f" {'; '.join(sorted(reasons))})"
+        if reasons
+        else ""
+    )

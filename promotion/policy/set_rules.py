@@ -1,4 +1,6 @@
-"""Requirements of a policy for the set itself: completeness, sizes, and only one variant in an index.
+"""Requirements of a policy for the set itself.
+
+Completeness, sizes, and only one variant in an index.
 
 Each rule is pure and yields a sentence for each problem.
 """
@@ -27,31 +29,55 @@ _VARIANT = re.compile(r"gfx|dcgpu|dgpu|igpu|targets|unstripped")
 
 
 def set_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
-    """Yield a sentence for each missing Python, pin, target or file, and each missing, duplicate or unknown wheel."""
+    """Yield a sentence for each missing part, and each duplicate or unknown wheel."""
     if wheel_set.index != MULTI_ARCH and wheel_set.index not in load_table().families:
-        yield f"The index {wheel_set.index} is neither {MULTI_ARCH} nor a family, so its required targets are unknown."
+        yield (
+            f"The index {wheel_set.index} is neither {MULTI_ARCH} nor a family, so its"
+            " required targets are unknown."
+        )
     if not wheel_set.targets:
         yield "The set names no gfx target."
     if len(wheel_set.python_versions) < policy.pythons:
-        yield f"The set is for {len(wheel_set.python_versions)} Python versions; {policy.pythons} are required."
+        yield (
+            f"The set is for {len(wheel_set.python_versions)} Python versions;"
+            f" {policy.pythons} are required."
+        )
     for version in _required_pythons(wheel_set, policy):
         if version not in wheel_set.python_versions:
             yield f"The set is not for Python {version}."
     names = [wheel.name for wheel in wheel_set.wheels]
     for project in expand(policy.wheels, wheel_set):
         if names.count(project) != 1:
-            yield f"The set has {names.count(project)} wheels of {project}; one is required."
+            yield (
+                f"The set has {names.count(project)} wheels of {project}; one is"
+                " required."
+            )
     for project in expand(policy.wheels_per_python, wheel_set):
-        pythons = [tag for wheel in wheel_set.wheels if wheel.name == project for tag in _pythons(wheel.filename)]
+        pythons = [
+            tag
+            for wheel in wheel_set.wheels
+            if wheel.name == project
+            for tag in _pythons(wheel.filename)
+        ]
         tags = [f"cp{python.replace('.', '')}" for python in wheel_set.python_versions]
         for python, tag in zip(wheel_set.python_versions, tags, strict=True):
             if pythons.count(tag) != 1:
-                yield f"The set has {pythons.count(tag)} wheels of {project} for Python {python}; one is required."
+                yield (
+                    f"The set has {pythons.count(tag)} wheels of {project} for Python"
+                    f" {python}; one is required."
+                )
     optional = expand(policy.optional_wheels, wheel_set)
     for project in optional:
         if names.count(project) > 1:
-            yield f"The set has {names.count(project)} wheels of {project}; at most one is permitted."
-    projects = {*expand(policy.wheels, wheel_set), *expand(policy.wheels_per_python, wheel_set), *optional}
+            yield (
+                f"The set has {names.count(project)} wheels of {project}; at most one"
+                " is permitted."
+            )
+    projects = {
+        *expand(policy.wheels, wheel_set),
+        *expand(policy.wheels_per_python, wheel_set),
+        *optional,
+    }
     for name in sorted(set(names) - projects):
         yield f"The set has a wheel of {name}, which the policy does not permit."
     for project in policy.pins:
@@ -60,7 +86,10 @@ def set_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
     processors = {target.partition(":")[0] for target in wheel_set.targets}
     for target in policy.required_targets:
         if target not in processors:
-            yield f"The set is not for {target}, which the index {wheel_set.index} must have."
+            yield (
+                f"The set is not for {target}, which the index {wheel_set.index} must"
+                " have."
+            )
     for name in policy.files:
         if name not in wheel_set.files:
             yield f"The set has no {name}."
@@ -85,100 +114,152 @@ def device_member_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]
         for wheel in (wheel for wheel in wheel_set.wheels if wheel.name == project):
             promised = {member.path: member.targets for member in wheel.members}
             for path in expand(paths, wheel_set):
-                for target in missing_targets(promised.get(path, ()), wheel_set.targets):
-                    yield f"{wheel.filename}: {path} does not declare code for {target}."
+                for target in missing_targets(
+                    promised.get(path, ()), wheel_set.targets
+                ):
+                    yield (
+                        f"{wheel.filename}: {path} does not declare code for {target}."
+                    )
 
 
 def rocm_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
     """Yield a sentence if the set's ROCm may have been replaced on its way, or if this is unknown.
 
-    Published wheels were not built with a ROCm; the ROCm beside them, if any, is checked.
+    Published wheels were not built with a ROCm; the ROCm beside them, if any, is
+    checked.
     """
-    has_rocm = ROCM_TRUST in wheel_set.request or wheel_set.request.get("payload") != Payload.PUBLISHED
+    has_rocm = (
+        ROCM_TRUST in wheel_set.request
+        or wheel_set.request.get("payload") != Payload.PUBLISHED
+    )
     if not policy.verified_rocm or not has_rocm:
         return
     trust = load_trust(wheel_set.request)
     if trust is None:
         yield "The set does not record how its ROCm was verified. Build it again."
         return
-    again = "Build the set again with --therock-sha256, or with a rocm.lock that pins the ROCm."
+    again = (
+        "Build the set again with --therock-sha256, or with a rocm.lock that pins the"
+        " ROCm."
+    )
     if trust.checksum is ChecksumOrigin.FIRST_USE:
-        yield f"The ROCm of the set was trusted on first use: its checksum was unknown. {again}"
+        yield (
+            "The ROCm of the set was trusted on first use: its checksum was unknown."
+            f" {again}"
+        )
     if trust.checksum is ChecksumOrigin.LOCAL:
         yield f"The ROCm of the set came from local files without a checksum. {again}"
     if not trust.encrypted:
-        yield "The ROCm of the set came over http://, which is not encrypted. Build the set again with an https URL."
+        yield (
+            "The ROCm of the set came over http://, which is not encrypted. Build the"
+            " set again with an https URL."
+        )
 
 
 def size_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
     """Yield a sentence for each wheel that is larger than the policy allows."""
-    budgets = {expand((pattern,), wheel_set)[0]: most for pattern, most in policy.sizes.items()}
+    budgets = {
+        expand((pattern,), wheel_set)[0]: most for pattern, most in policy.sizes.items()
+    }
     for wheel in wheel_set.wheels:
         if wheel.name in budgets and wheel.size > budgets[wheel.name] * _MEGA:
-            yield f"{wheel.filename} has {wheel.size / _MEGA:.1f} MB; the policy allows {budgets[wheel.name]} MB."
-
-
-def growth_problems(wheel_set: WheelSet, policy: Policy, baseline: PromotedSet) -> Iterator[str]:
-    """Yield a sentence for each project whose largest wheel grew by more than the policy allows."""
-    for project in dict.fromkeys(wheel.name for wheel in wheel_set.wheels):
-        old = max((wheel.size for wheel in baseline.wheels if wheel.project == project), default=0)
-        new = max(wheel.size for wheel in wheel_set.wheels if wheel.name == project)
-        if old and new * 100 > old * (100 + policy.growth_percent):
             yield (
-                f"{project} grew from {human(old)} to {human(new)} since set {baseline.set_digest[:12]};"
-                f" {policy.growth_percent} % are allowed."
+                f"{wheel.filename} has {wheel.size / _MEGA:.1f} MB; the policy allows"
+                f" {budgets[wheel.name]} MB."
             )
 
 
-def variant_problems(wheel_set: WheelSet, offered: Mapping[str, Collection[str]]) -> Iterator[str]:
+def growth_problems(
+    wheel_set: WheelSet, policy: Policy, baseline: PromotedSet
+) -> Iterator[str]:
+    """Yield a sentence for each project whose largest wheel grew by more than the policy allows."""
+    for project in dict.fromkeys(wheel.name for wheel in wheel_set.wheels):
+        old = max(
+            (wheel.size for wheel in baseline.wheels if wheel.project == project),
+            default=0,
+        )
+        new = max(wheel.size for wheel in wheel_set.wheels if wheel.name == project)
+        if old and new * 100 > old * (100 + policy.growth_percent):
+            yield (
+                f"{project} grew from {human(old)} to {human(new)} since set"
+                f" {baseline.set_digest[:12]}; {policy.growth_percent} % are allowed."
+            )
+
+
+def variant_problems(
+    wheel_set: WheelSet, offered: Mapping[str, Collection[str]]
+) -> Iterator[str]:
     """Yield a sentence for each project of which the index has another variant for the same ROCm.
 
-    `0.10.2+rocm7.2.0.gfx942` sorts above `0.10.2+rocm7.2.0`, so all users of an index with both would get the wheel
-    for one target. The same holds for two variants.
+    `0.10.2+rocm7.2.0.gfx942` sorts above `0.10.2+rocm7.2.0`, so all users of an index
+    with both would get the wheel for one target. The same holds for two variants.
     """
-    for project, wheel in sorted({wheel.name: wheel for wheel in wheel_set.wheels}.items()):
+    for project, wheel in sorted(
+        {wheel.name: wheel for wheel in wheel_set.wheels}.items()
+    ):
         rocm, variant = _split(wheel.version)
         for version in sorted(set(offered.get(project, ()))):
             other_rocm, other = _split(version)
             if rocm == other_rocm and variant != other:
                 yield (
-                    f"The index has {project} {version}, another variant for the same ROCm as {wheel.version}:"
-                    " pip would select the higher version. Use another index, or quarantine the other set."
+                    f"The index has {project} {version}, another variant for the same"
+                    f" ROCm as {wheel.version}: pip would select the higher version."
+                    " Use another index, or quarantine the other set."
                 )
                 break
 
 
 def order_problems(
-    wheel_set: WheelSet, offered: Mapping[str, Collection[str]], yanked: Mapping[str, Collection[str]] | None = None
+    wheel_set: WheelSet,
+    offered: Mapping[str, Collection[str]],
+    yanked: Mapping[str, Collection[str]] | None = None,
 ) -> Iterator[str]:
-    """Yield a sentence for each project of which pip would not select the set's version, or would go to an older ROCm.
+    """Yield a sentence for each project of which pip would select a wrong version.
 
     Args:
         offered: project -> visible versions.
         yanked: project -> versions among them that pip does not select (PEP 592).
     """
-    for project, wheel in sorted({wheel.name: wheel for wheel in wheel_set.wheels}.items()):
-        versions = {*offered.get(project, ())} - {wheel.version, *(yanked or {}).get(project, ())}
+    for project, wheel in sorted(
+        {wheel.name: wheel for wheel in wheel_set.wheels}.items()
+    ):
+        versions = {*offered.get(project, ())} - {
+            wheel.version,
+            *(yanked or {}).get(project, ()),
+        }
         highest = max(filter(_is_version, versions), key=Version, default=None)
         if highest is None or not _is_version(wheel.version):
             continue
         if Version(highest) > Version(wheel.version):
-            yield f"The index has {project} {highest}, which pip would select instead of {wheel.version}."
+            yield (
+                f"The index has {project} {highest}, which pip would select instead of"
+                f" {wheel.version}."
+            )
         elif _rocm(wheel.version) and _rocm(highest) > _rocm(wheel.version):
-            yield f"pip would select {project} {wheel.version} instead of {highest}, which is for a newer ROCm."
+            yield (
+                f"pip would select {project} {wheel.version} instead of {highest},"
+                " which is for a newer ROCm."
+            )
 
 
 def missing_targets(embedded: Iterable[str], wanted: Iterable[str]) -> tuple[str, ...]:
-    """Return the wanted targets that are neither embedded nor covered by an embedded generic target."""
+    """Return the wanted targets that no embedded or generic target covers."""
     embedded = tuple(embedded)
-    served = {*embedded, *(concrete for target in embedded for concrete in covers().get(target, ()))}
+    served = {
+        *embedded,
+        *(concrete for target in embedded for concrete in covers().get(target, ())),
+    }
     return tuple(target for target in wanted if target not in served)
 
 
 def unused_targets(embedded: Iterable[str], wanted: Iterable[str]) -> tuple[str, ...]:
     """Return the embedded targets that neither are nor cover a wanted target."""
     wanted = frozenset(wanted)
-    return tuple(target for target in embedded if wanted.isdisjoint({target, *covers().get(target, ())}))
+    return tuple(
+        target
+        for target in embedded
+        if wanted.isdisjoint({target, *covers().get(target, ())})
+    )
 
 
 def expand(patterns: Iterable[str], wheel_set: WheelSet) -> tuple[str, ...]:
@@ -196,12 +277,18 @@ def _pythons(filename: str) -> tuple[str, ...]:
 
 
 def _split(version: str) -> tuple[str, str]:
-    """Return the ROCm part and the variant of a version's local part; an invalid version is returned unchanged."""
+    """Return the ROCm part and the variant of a version's local part.
+
+    An invalid version is returned unchanged.
+    """
     try:
         words = (Version(version).local or "").split(".")
     except InvalidVersion:
         return version, ""
-    at = next((number for number, word in enumerate(words) if _VARIANT.match(word)), len(words))
+    at = next(
+        (number for number, word in enumerate(words) if _VARIANT.match(word)),
+        len(words),
+    )
     return ".".join(words[:at]), ".".join(words[at:])
 
 

@@ -1,4 +1,7 @@
-"""Waivers: temporary permissions for flaky tests, which failed and then passed in a fresh process."""
+"""Waivers.
+
+Temporary permissions for flaky tests, which failed and then passed in a fresh process.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,8 @@ class FlakeWaiver:
     """An entry `[[flake_waivers]]` of the policy.
 
     Attributes:
-        test: pattern of node ids, or of files if it has no `::`; the only wildcards are * and ?.
+        test: pattern of node ids, or of files if it has no `::`; the only wildcards are
+            * and ?.
         targets: gfx targets, or "any" for platforms without targets.
         index, channel: index and channel to which the waiver applies.
         owner, reason: responsible person, and reason for the waiver.
@@ -47,7 +51,9 @@ class FlakeWaiver:
     expires: date
 
     def __str__(self) -> str:
-        return f"by {self.owner}, from {self.opened} until {self.expires}: {self.reason}"
+        return (
+            f"by {self.owner}, from {self.opened} until {self.expires}: {self.reason}"
+        )
 
     def matches(self, test: str) -> bool:
         """Return whether the waiver applies to a node id."""
@@ -74,47 +80,67 @@ def parse_waiver(body: Mapping[str, Any]) -> FlakeWaiver:
     if not body["test"].strip("*?:/. "):
         raise ValueError(f"test {body['test']!r} matches every test")
     words = body["targets"]
-    if not isinstance(words, list) or not words or not all(isinstance(word, str) and word for word in words):
+    if (
+        not isinstance(words, list)
+        or not words
+        or not all(isinstance(word, str) and word for word in words)
+    ):
         raise ValueError("targets is not a list of gfx targets, or is empty")
     names = [word for word in words if word != ANY]
     try:
         targets = tuple(map(str, expand(names))) if names else ()
     except CiBuildError as error:
         raise ValueError(error.message.rstrip(".")) from error
-    return FlakeWaiver(**{**body, "targets": (*targets, *([ANY] if ANY in words else []))})
+    return FlakeWaiver(
+        **{**body, "targets": (*targets, *([ANY] if ANY in words else []))}
+    )
 
 
-def parse_waivers(bodies: Iterable[Any]) -> tuple[tuple[FlakeWaiver, ...], tuple[str, ...]]:
+def parse_waivers(
+    bodies: Iterable[Any],
+) -> tuple[tuple[FlakeWaiver, ...], tuple[str, ...]]:
     """Return the valid entries, and a sentence for each void entry."""
     return parse_each(bodies, parse_waiver, "Waiver")
 
 
 def flaky_tests(evidence: Evidence) -> tuple[str, ...]:
-    """Return the tests that a run of the device gate lists as flaky, whether a waiver covered them or not."""
+    """Return the tests that a run lists as flaky, with or without a waiver."""
     if evidence.gate.partition("-")[0] != GATE:
         return ()
     checks = evidence.details.get("checks")
-    tables = [check for check in checks if isinstance(check, dict)] if isinstance(checks, list | tuple) else []
-    return tuple(str(check.get("name")) for check in tables if "attempts" in check and _is_flaky(check))
+    tables = (
+        [check for check in checks if isinstance(check, dict)]
+        if isinstance(checks, list | tuple)
+        else []
+    )
+    return tuple(
+        str(check.get("name"))
+        for check in tables
+        if "attempts" in check and _is_flaky(check)
+    )
 
 
 def _is_flaky(check: Mapping[str, Any]) -> bool:
     if check.get("outcome") == "known":
         return str(check.get("why")).startswith(TestVerdict.FLAKY)
     findings = check.get("findings", ())
-    return isinstance(findings, list | tuple) and any(str(text).startswith(UNWAIVED_FLAKE) for text in findings)
+    return isinstance(findings, list | tuple) and any(
+        str(text).startswith(UNWAIVED_FLAKE) for text in findings
+    )
 
 
 def waiver_of(
     test: str, target: str, waivers: Iterable[FlakeWaiver], now: datetime
 ) -> tuple[FlakeWaiver | None, tuple[FlakeWaiver, ...]]:
-    """Return the first valid waiver of a test, if any, and the waivers of the test that are not valid at a time."""
+    """Return a test's first valid waiver, if any, and its waivers that are not valid."""
     found = [waiver for waiver in waivers if waiver.covers(test, target)]
     valid = next((waiver for waiver in found if not waiver.state(now)), None)
     return valid, tuple(waiver for waiver in found if waiver.state(now))
 
 
-def waived_tests(evidence: Evidence, waivers: Iterable[FlakeWaiver], now: datetime) -> Iterator[str]:
+def waived_tests(
+    evidence: Evidence, waivers: Iterable[FlakeWaiver], now: datetime
+) -> Iterator[str]:
     """Yield a sentence for each flaky test of a passed gate that a valid waiver covers."""
     if evidence.outcome is not Outcome.PASSED:
         return
@@ -122,23 +148,50 @@ def waived_tests(evidence: Evidence, waivers: Iterable[FlakeWaiver], now: dateti
     for test in flaky_tests(evidence):
         valid, _ = waiver_of(test, evidence.target, waivers, now)
         if valid:
-            yield f"{valid}. Flaky in the gate {evidence.gate} for {evidence.target}: {test}"
+            yield (
+                f"{valid}. Flaky in the gate {evidence.gate} for {evidence.target}:"
+                f" {test}"
+            )
 
 
-def unwaived_tests(evidence: Evidence, waivers: Iterable[FlakeWaiver], now: datetime) -> Iterator[tuple[str, str]]:
-    """Yield each flaky test without a valid waiver, and the waivers of the test that are not valid, as a clause."""
+def unwaived_tests(
+    evidence: Evidence, waivers: Iterable[FlakeWaiver], now: datetime
+) -> Iterator[tuple[str, str]]:
+    """Yield clauses for flaky tests without valid waiver, and for invalid waivers."""
     waivers = tuple(waivers)
     for test in flaky_tests(evidence):
         valid, invalid = waiver_of(test, evidence.target, waivers, now)
         if valid is None:
-            yield test, "; ".join(f"the waiver by {waiver.owner} {waiver.state(now)}" for waiver in invalid)
+            yield (
+                test,
+                "; ".join(
+                    f"the waiver by {waiver.owner} {waiver.state(now)}"
+                    for waiver in invalid
+                ),
+            )
 
 
-def suggested_waiver(test: str, target: str, *, index: str, channel: str, now: datetime) -> str:
-    """Return the entry of `policy.toml` that would accept a flaky test; void until an owner and a reason are added."""
+def suggested_waiver(
+    test: str, target: str, *, index: str, channel: str, now: datetime
+) -> str:
+    """Return the entry of `policy.toml` that would accept a flaky test.
+
+    Void until an owner and a reason are added.
+    """
     today = now.astimezone(UTC).date()
     # JSON's escapes of texts are valid in TOML.
-    texts = {"test": test, "targets": [target.partition(":")[0]], "index": index, "channel": channel}
-    lines = [f"{name} = {json.dumps(value)}" for name, value in {**texts, "owner": "", "reason": ""}.items()]
-    lines += [f"opened = {today}", f"expires = {today + timedelta(days=_SUGGESTED_DAYS)}"]
+    texts = {
+        "test": test,
+        "targets": [target.partition(":")[0]],
+        "index": index,
+        "channel": channel,
+    }
+    lines = [
+        f"{name} = {json.dumps(value)}"
+        for name, value in {**texts, "owner": "", "reason": ""}.items()
+    ]
+    lines += [
+        f"opened = {today}",
+        f"expires = {today + timedelta(days=_SUGGESTED_DAYS)}",
+    ]
     return "\n".join((f"[[{TABLE}]]", *lines))

@@ -1,6 +1,7 @@
 """The Bucket protocol: an object store for sets, evidence and indexes.
 
-Objects are immutable, except for pages and status files, which are replaced by compare-and-swap.
+Objects are immutable, except for pages and status files, which are replaced by
+compare-and-swap.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class ObjectInfo:
 
     Attributes:
         size: size in bytes.
-        sha256: digest of the stored bytes, 64 hexadecimal digits, computed by the store or from the bytes.
+        sha256: digest of the stored bytes, 64 hexadecimal digits, computed by the store
+            or from the bytes.
         etag: opaque value for `put_if_match`.
         modified: time when the object was written, if the store was asked for it.
     """
@@ -62,19 +64,26 @@ class Bucket(Protocol):
         """Return the bytes of a small object, or raise AbsentError."""
 
     def read(self, key: str) -> tuple[bytes, ObjectInfo] | None:
-        """Return the bytes of a small object and the properties of exactly these bytes; None if it is absent."""
+        """Return the bytes of a small object and the properties of exactly these bytes.
+
+        None if it is absent.
+        """
 
     def open(self, key: str) -> BinaryIO:
         """Return a seekable stream of an object, for reading parts of it, or raise AbsentError."""
 
     def fetch(self, key: str, folder: Path) -> Path:
-        """Return a read-only file with the object: a copy in `folder`, named after the key, or the store's own file."""
+        """Return a read-only file with the object.
+
+        A copy in `folder`, named after the key, or the store's own file.
+        """
 
     def put_if_absent(self, key: str, data: Data, *, sha256: str) -> bool:
         """Create an object; storing the same bytes again does nothing.
 
         Args:
-            sha256: expected digest of the stored bytes, checked before the object appears.
+            sha256: expected digest of the stored bytes, checked before the object
+                appears.
 
         Returns:
             Whether this call created the object.
@@ -92,10 +101,11 @@ class Bucket(Protocol):
         """
 
     def copy(self, source: str, target: str, *, sha256: str) -> bool:
-        """Create `target` with the bytes of `source` without transferring them through this program.
+        """Create `target` with the bytes of `source` within the store.
 
         Returns:
-            Whether this call created the object. False if `target` already has the same bytes.
+            Whether this call created the object. False if `target` already has the same
+            bytes.
 
         Raises:
             BucketError: `source` is absent or has another digest than `sha256`.
@@ -106,7 +116,8 @@ class Bucket(Protocol):
         """Yield the keys that start with a prefix, sorted.
 
         Args:
-            prefix: a folder with a slash at the end, which the first letters of a name in it may follow.
+            prefix: a folder with a slash at the end, which the first letters of a name
+                in it may follow.
             after: key; only later keys are read. Empty means all.
         """
 
@@ -132,13 +143,19 @@ def fetch_to(bucket: Bucket, key: str, path: Path) -> None:
 def check_key(key: str) -> str:
     """Return a key that is safe as a path and in a URL, or raise BucketError."""
     if _KEY.fullmatch(key) is None:
-        raise BucketError(f"{key!r} is not a valid key.", hint="Use a relative path of letters, digits and ._+!~-.")
+        raise BucketError(
+            f"{key!r} is not a valid key.",
+            hint="Use a relative path of letters, digits and ._+!~-.",
+        )
     return key
 
 
 def changed_meanwhile(key: str) -> ConflictError:
     """Return the error of a lost compare-and-swap."""
-    return ConflictError(f"{key} was changed by another process during this write.", hint="Run the command again.")
+    return ConflictError(
+        f"{key} was changed by another process during this write.",
+        hint="Run the command again.",
+    )
 
 
 def check_etag(key: str, stored: ObjectInfo | None, etag: str | None) -> None:
@@ -151,35 +168,51 @@ def check_digest(key: str, found: str, sha256: str) -> None:
     """Raise BucketError if the bytes to store have another digest than declared."""
     if found != sha256:
         hint = "Check the disk and build the set again."
-        raise BucketError(f"The bytes for {key} have sha256 {found}, not {sha256}.", hint=hint)
+        raise BucketError(
+            f"The bytes for {key} have sha256 {found}, not {sha256}.", hint=hint
+        )
 
 
 def can_delete(key: str, stored: ObjectInfo | None, sha256: str) -> bool:
     """Return whether there is an object to remove; ConflictError if it has another digest."""
     if stored is not None and stored.sha256 != sha256:
         raise ConflictError(
-            f"Cannot remove {key}: its sha256 is {stored.sha256}, not {sha256}.", hint="Run the command again."
+            f"Cannot remove {key}: its sha256 is {stored.sha256}, not {sha256}.",
+            hint="Run the command again.",
         )
     return stored is not None
 
 
 def check_same_bytes(key: str, stored: ObjectInfo | None, sha256: str) -> bool:
-    """Raise ConflictError unless a key has this digest; return False because no object was created."""
+    """Raise ConflictError unless a key has this digest.
+
+    Return False because no object was created.
+    """
     if stored is None:
-        raise ConflictError(f"{key} was removed by another process during this write.", hint="Run the command again.")
+        raise ConflictError(
+            f"{key} was removed by another process during this write.",
+            hint="Run the command again.",
+        )
     if stored.sha256 != sha256:
         raise ConflictError(
             f"{key} is stored with sha256 {stored.sha256}, not {sha256}.",
-            hint="Stored files are never replaced. Give the new content another version.",
+            hint=(
+                "Stored files are never replaced. Give the new content another version."
+            ),
         )
     return False
 
 
 def check_source(key: str, stored: ObjectInfo | None, sha256: str) -> ObjectInfo:
-    """Return the properties of the source of a copy; BucketError if it is absent or has another digest."""
+    """Return the properties of the source of a copy.
+
+    BucketError if it is absent or has another digest.
+    """
     if stored is None or stored.sha256 != sha256:
         state = "is absent" if stored is None else f"has sha256 {stored.sha256}"
-        raise BucketError(f"{key} {state}; sha256 {sha256} was expected.", hint="Stage the set again.")
+        raise BucketError(
+            f"{key} {state}; sha256 {sha256} was expected.", hint="Stage the set again."
+        )
     return stored
 
 
@@ -202,4 +235,6 @@ def size_of(data: Data) -> int:
     try:
         return data.stat().st_size
     except OSError as error:
-        raise BucketError(f"{data} cannot be read: {error.strerror}.", hint="Build the set again.") from error
+        raise BucketError(
+            f"{data} cannot be read: {error.strerror}.", hint="Build the set again."
+        ) from error

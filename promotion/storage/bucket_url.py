@@ -11,11 +11,13 @@ from core.units import parse_url
 from promotion.storage.bucket import Bucket, check_key
 from promotion.storage.directory_bucket import DirBucket
 
-_SCHEME, _FILE = "s3://", "file:"
+_SCHEME = "s3://"
+_FILE = "file:"
 _OTHER_URL = re.compile(r"(?:[A-Za-z][\w+.-]*:/|s3:)", re.IGNORECASE)
 """URLs of other kinds, and misspelled ones, for which nobody wants a folder."""
 _PARAMETERS = ("endpoint_url", "region", "single_writer", "website")
-_TRUE, _FALSE = ("yes", "true", "1"), ("no", "false", "0")
+_TRUE = ("yes", "true", "1")
+_FALSE = ("no", "false", "0")
 
 
 def is_url(text: str) -> bool:
@@ -27,46 +29,73 @@ def bucket_name(text: str) -> str:
     """Return the name of a bucket in the form that `open_bucket` takes: file:// URLs become paths.
 
     Raises:
-        RequestError: the text is neither a folder, nor a file:// URL of one, nor an s3:// URL.
+        RequestError: the text is neither a folder, nor a file:// URL of one, nor an
+            s3:// URL.
     """
     if is_url(text):
         s3_location(text)
         return text
     if text.lower().startswith(_FILE):
         url = parse_url(text)
-        if url.netloc not in ("", "localhost") or not url.path.startswith("/") or url.query or url.fragment:
-            raise RequestError(f"{text!r} is not the URL of a folder.", hint="Write it like file:///folder.")
+        if (
+            url.netloc not in ("", "localhost")
+            or not url.path.startswith("/")
+            or url.query
+            or url.fragment
+        ):
+            raise RequestError(
+                f"{text!r} is not the URL of a folder.",
+                hint="Write it like file:///folder.",
+            )
         return unquote(url.path)
     if not text or _OTHER_URL.match(text):
-        raise RequestError(f"{text!r} is not a bucket.", hint="Give a folder, file:///FOLDER or s3://NAME/PREFIX.")
+        raise RequestError(
+            f"{text!r} is not a bucket.",
+            hint="Give a folder, file:///FOLDER or s3://NAME/PREFIX.",
+        )
     return text
 
 
 def s3_location(text: str) -> tuple[str, str, dict[str, str]]:
-    """Return the name, the prefix (empty, or with a slash at the end) and the parameters of an s3:// URL.
+    """Return the name, the prefix and the parameters of an s3:// URL.
 
     Raises:
         RequestError: the URL is invalid.
     """
     url = parse_url(text)
-    parameters = {name: values[-1] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
-    if not url.netloc or "@" in url.netloc or url.fragment or parameters.keys() - set(_PARAMETERS):
+    parameters = {
+        name: values[-1]
+        for name, values in parse_qs(url.query, keep_blank_values=True).items()
+    }
+    if (
+        not url.netloc
+        or "@" in url.netloc
+        or url.fragment
+        or parameters.keys() - set(_PARAMETERS)
+    ):
         raise RequestError(
             f"{text!r} is not a bucket.",
-            hint=f"Give s3://NAME/PREFIX, optionally with ? and {', '.join(_PARAMETERS)}.",
+            hint=(
+                "Give s3://NAME/PREFIX, optionally with ? and"
+                f" {', '.join(_PARAMETERS)}."
+            ),
         )
     prefix = url.path.strip("/")
     try:
         return url.netloc, f"{check_key(prefix)}/" if prefix else "", parameters
     except BucketError as error:
-        raise RequestError(f"{text!r} is not a bucket: {error.message}", hint=error.hint) from error
+        raise RequestError(
+            f"{text!r} is not a bucket: {error.message}", hint=error.hint
+        ) from error
 
 
 def open_bucket(text: str) -> Bucket:
     """Return the bucket with this name, without accessing it.
 
-    A URL has the form `s3://NAME[/PREFIX][?endpoint_url=URL][&region=R][&single_writer=yes][&website=yes]`. Credentials
-    and settings that the URL omits come from the AWS configuration. Any other text is a folder, or its file:// URL.
+    A URL has the form
+    `s3://NAME[/PREFIX][?endpoint_url=URL][&region=R][&single_writer=yes][&website=yes]`.
+    Credentials and settings that the URL omits come from the AWS configuration. Any
+    other text is a folder, or its file:// URL.
 
     Raises:
         RequestError: the URL is invalid.
@@ -81,7 +110,9 @@ def open_bucket(text: str) -> Bucket:
 
     name, prefix, parameters = s3_location(text)
     return S3Bucket(
-        connect(endpoint=parameters.get("endpoint_url"), region=parameters.get("region")),
+        connect(
+            endpoint=parameters.get("endpoint_url"), region=parameters.get("region")
+        ),
         name,
         prefix=prefix,
         single_writer=_flag(parameters, "single_writer"),
@@ -92,5 +123,8 @@ def open_bucket(text: str) -> Bucket:
 def _flag(parameters: dict[str, str], name: str) -> bool:
     value = parameters.get(name, "no").lower()
     if value not in (*_TRUE, *_FALSE):
-        raise RequestError(f"{name}={value!r} in the bucket's URL is not yes or no.", hint=f"Give {name}=yes.")
+        raise RequestError(
+            f"{name}={value!r} in the bucket's URL is not yes or no.",
+            hint=f"Give {name}=yes.",
+        )
     return value in _TRUE

@@ -15,12 +15,15 @@ _Result = TypeVar("_Result")
 
 
 def map_concurrently(
-    function: Callable[[_Item], _Result], items: Iterable[_Item], *, most: int = MAX_REQUESTS
+    function: Callable[[_Item], _Result],
+    items: Iterable[_Item],
+    *,
+    most: int = MAX_REQUESTS,
 ) -> tuple[_Result, ...]:
-    """Call a function for each item, up to `most` at the same time, and return the results in the items' order.
+    """Call a function for each item, up to `most` at once, and return ordered results.
 
-    After a failure no further call starts. When the running calls have ended, the first failure in the items' order is
-    raised.
+    After a failure no further call starts. When the running calls have ended, the first
+    failure in the items' order is raised.
     """
     items = tuple(items)
     if len(items) < 2:

@@ -33,15 +33,16 @@ from promotion.storage.bucket import (
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV})
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _LOCK_SECONDS = 60.0
-_IMMUTABLE, _REPLACEABLE = 0o444, 0o644
+_IMMUTABLE = 0o444
+_REPLACEABLE = 0o644
 
 
 class DirBucket:
     """A bucket in a folder that survives crashes and concurrent processes on one machine.
 
-    An object appears with all its bytes on disk or not at all: it is written under a temporary name beside its key,
-    flushed, and linked to its key, which fails when the key exists. Temporary names start with a dot; keys
-    never do.
+    An object appears with all its bytes on disk or not at all: it is written under a
+    temporary name beside its key, flushed, and linked to its key, which fails when the
+    key exists. Temporary names start with a dot; keys never do.
 
     Args:
         root: the folder, which is created with the first object.
@@ -56,14 +57,16 @@ class DirBucket:
         """Return the path of an object, whether or not it exists.
 
         Raises:
-            BucketError: the key is invalid, or leads through a symbolic link, whose target can change at any time.
+            BucketError: the key is invalid, or leads through a symbolic link, whose
+                target can change at any time.
         """
         path = str(self.root)
         for part in check_key(key).split("/"):
             path = f"{path}/{part}"
             if os.path.islink(path):  # noqa: PTH114 - every access of every object does this
                 raise BucketError(
-                    f"{key} is a symbolic link, or lies below one, in the bucket {self.root}.",
+                    f"{key} is a symbolic link, or lies below one, in the bucket"
+                    f" {self.root}.",
                     hint="Replace the link by the file itself.",
                 )
         return Path(path)
@@ -75,7 +78,13 @@ class DirBucket:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
                 stat = os.fstat(file.fileno())
                 modified = datetime.fromtimestamp(stat.st_mtime, UTC)
-                return ObjectInfo(key=key, size=stat.st_size, sha256=digest, etag=digest, modified=modified)
+                return ObjectInfo(
+                    key=key,
+                    size=stat.st_size,
+                    sha256=digest,
+                    etag=digest,
+                    modified=modified,
+                )
         except AbsentError:
             return None
 
@@ -114,7 +123,11 @@ class DirBucket:
     def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
         """Replace an object; see `Bucket.put_if_match`. Readers see the old or the new bytes."""
         path = self.path(key)
-        with _disk(key), self._temporary(key, data, mode=_REPLACEABLE) as temporary, self._locked():
+        with (
+            _disk(key),
+            self._temporary(key, data, mode=_REPLACEABLE) as temporary,
+            self._locked(),
+        ):
             check_etag(key, self.head(key), etag)
             temporary.replace(path)
             _sync_folder(path.parent)
@@ -123,14 +136,14 @@ class DirBucket:
     def copy(self, source: str, target: str, *, sha256: str) -> bool:
         """Create `target` with the bytes of `source`; see `Bucket.copy`.
 
-        The two files share no inode, so damage of one does not reach the other. The kernel copies the bytes, and shares
-        blocks if the file system supports it.
+        The two files share no inode, so damage of one does not reach the other. The
+        kernel copies the bytes, and shares blocks if the file system supports it.
         """
         check_source(source, self.head(source), sha256)
         return self.put_if_absent(target, self.path(source), sha256=sha256)
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
-        """Yield the keys that start with a prefix, sorted, without temporary files and the lock file."""
+        """Yield the sorted keys with a prefix, without temporary and lock files."""
         parent, _, start = prefix.rpartition("/")
         top = self.path(parent)
         infos: list[str] = []
@@ -138,11 +151,21 @@ class DirBucket:
             for folder, folders, names in os.walk(top, onerror=_raise_unless_absent):
                 if folder == str(top):
                     folders[:] = [name for name in folders if name.startswith(start)]
-                    names[:] = [name for name in names if name.startswith(start) and f"{parent}/{name}" > after]
+                    names[:] = [
+                        name
+                        for name in names
+                        if name.startswith(start) and f"{parent}/{name}" > after
+                    ]
                 # A link to a folder counts as an object, so that no listing omits it.
-                names += [name for name in folders if (Path(folder) / name).is_symlink()]
+                names += [
+                    name for name in folders if (Path(folder) / name).is_symlink()
+                ]
                 folders[:] = [name for name in folders if not name.startswith(".")]
-                infos += [(Path(folder) / name).relative_to(self.root).as_posix() for name in names if name[0] != "."]
+                infos += [
+                    (Path(folder) / name).relative_to(self.root).as_posix()
+                    for name in names
+                    if name[0] != "."
+                ]
         yield from sorted(key for key in infos if key > after)
 
     def delete(self, key: str, *, sha256: str) -> bool:
@@ -157,7 +180,10 @@ class DirBucket:
         return True
 
     def _same_bytes(self, key: str, sha256: str) -> bool:
-        """Return False because no object was created; ConflictError if the key has another digest."""
+        """Return False because no object was created.
+
+        ConflictError if the key has another digest.
+        """
         check_same_bytes(key, self.head(key), sha256)
         _sync_folder(self.path(key).parent)
         return False
@@ -178,7 +204,10 @@ class DirBucket:
 
     def _claim_without_links(self, existing: Path, key: str, sha256: str) -> bool:
         """Copy `existing` to a free key under the lock, for file systems without hard links."""
-        with self._temporary(key, existing, mode=_IMMUTABLE) as temporary, self._locked():
+        with (
+            self._temporary(key, existing, mode=_IMMUTABLE) as temporary,
+            self._locked(),
+        ):
             if self.head(key) is not None:
                 return self._same_bytes(key, sha256)
             temporary.rename(self.path(key))
@@ -187,7 +216,7 @@ class DirBucket:
 
     @contextlib.contextmanager
     def _temporary(self, key: str, data: Data, *, mode: int) -> Iterator[Path]:
-        """Write a flushed temporary file beside a key and remove it at the end unless it was renamed."""
+        """Write a flushed temporary file beside a key, removed unless it was renamed."""
         folder = self.path(key).parent
         _make_folders(folder)
         descriptor, name = tempfile.mkstemp(prefix=".new-", dir=folder)
@@ -208,7 +237,8 @@ class DirBucket:
                 yield
         except Timeout as error:
             raise BusyError(
-                f"The bucket {self.root} is still locked by another process after {self._lock_seconds:g} s.",
+                f"The bucket {self.root} is still locked by another process after"
+                f" {self._lock_seconds:g} s.",
                 hint="Wait for that process to end, then run the command again.",
             ) from error
 
@@ -219,29 +249,39 @@ def _disk(key: str) -> Iterator[None]:
     try:
         yield
     except _ABSENT as error:
-        raise AbsentError(f"{key} is not in the bucket.", hint="Stage the set again.") from error
+        raise AbsentError(
+            f"{key} is not in the bucket.", hint="Stage the set again."
+        ) from error
     except OSError as error:
         raise BucketError(
-            f"The bucket cannot read or write {key}: {error.strerror or error}.", hint="Check the disk."
+            f"The bucket cannot read or write {key}: {error.strerror or error}.",
+            hint="Check the disk.",
         ) from error
 
 
 def _raise_unless_absent(error: OSError) -> None:
-    """Raise an error of a listing, which would otherwise be incomplete; a prefix without objects has no folder."""
+    """Raise an error of a listing, which would otherwise be incomplete.
+
+    A prefix without objects has no folder.
+    """
     if not isinstance(error, _ABSENT):
         raise error
 
 
 def _make_folders(folder: Path) -> None:
     """Create a folder and its parents durably."""
-    missing = [*itertools.takewhile(lambda parent: not parent.exists(), (folder, *folder.parents))]
+    missing = [
+        *itertools.takewhile(
+            lambda parent: not parent.exists(), (folder, *folder.parents)
+        )
+    ]
     folder.mkdir(parents=True, exist_ok=True)
     for parent in missing:
         _sync_folder(parent.parent)
 
 
 def _write(file: BinaryIO, data: Data) -> None:
-    """Write bytes, or copy a file within the kernel, which shares blocks if the file system supports it."""
+    """Write bytes, or copy a file within the kernel to share blocks if possible."""
     if isinstance(data, bytes):
         view = memoryview(data)
         while view:
@@ -250,18 +290,29 @@ def _write(file: BinaryIO, data: Data) -> None:
     try:
         source = data.open("rb", buffering=0)
     except OSError as error:
-        raise BucketError(f"{data} cannot be read: {error.strerror}.", hint="Build the set again.") from error
+        raise BucketError(
+            f"{data} cannot be read: {error.strerror}.", hint="Build the set again."
+        ) from error
     with source:
-        size, done = os.fstat(source.fileno()).st_size, 0
+        size = os.fstat(source.fileno()).st_size
+        done = 0
         while done < size:
             try:
                 count = os.copy_file_range(source.fileno(), file.fileno(), size - done)
             except OSError as error:
-                if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                if error.errno not in (
+                    errno.EXDEV,
+                    errno.EINVAL,
+                    errno.ENOSYS,
+                    errno.EOPNOTSUPP,
+                ):
                     raise
                 count = os.sendfile(file.fileno(), source.fileno(), done, size - done)
             if count == 0:
-                raise BucketError(f"{data} became shorter while it was stored.", hint="Build the set again.")
+                raise BucketError(
+                    f"{data} became shorter while it was stored.",
+                    hint="Build the set again.",
+                )
             done += count
 
 

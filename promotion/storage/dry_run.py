@@ -35,7 +35,8 @@ class DryRunBucket:
     """
 
     def __init__(self, under: Bucket, report: Callable[[str], None]) -> None:
-        self._under, self._report = under, report
+        self._under = under
+        self._report = report
         self._lock = threading.Lock()
         self._written: dict[str, tuple[ObjectInfo, Data | str]] = {}
         """Key -> properties, and the bytes, their file, or their key in the underlying bucket."""
@@ -102,9 +103,15 @@ class DryRunBucket:
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         """Yield the keys that start with a prefix, sorted."""
-        kept = {key for key in self._under.list(prefix, after=after) if key not in self._removed}
+        kept = {
+            key
+            for key in self._under.list(prefix, after=after)
+            if key not in self._removed
+        }
         with self._lock:
-            written = {key for key in self._written if key.startswith(prefix) and key > after}
+            written = {
+                key for key in self._written if key.startswith(prefix) and key > after
+            }
         yield from sorted(kept | written)
 
     def delete(self, key: str, *, sha256: str) -> bool:
@@ -117,11 +124,15 @@ class DryRunBucket:
         self._report(f"remove {key} ({human(stored.size)})")
         return True
 
-    def _create(self, action: str, key: str, held: Data | str, size: int, sha256: str) -> bool:
+    def _create(
+        self, action: str, key: str, held: Data | str, size: int, sha256: str
+    ) -> bool:
         stored = self.head(key)
         if stored is not None:
             return check_same_bytes(key, stored, sha256)
-        info = ObjectInfo(key=check_key(key), size=size, sha256=sha256, etag=f"dry-run-{sha256}")
+        info = ObjectInfo(
+            key=check_key(key), size=size, sha256=sha256, etag=f"dry-run-{sha256}"
+        )
         with self._lock:
             self._written[key] = info, held
             self._report(f"{action} {key} ({human(size)})")

@@ -5,12 +5,12 @@
     - `wheels.json`, `SHA256SUMS`, ...: the other files of the set
     - `simple/`: an index of exactly this set
     - `evidence/<gate>/<target>/<id>.json`
-- `v2-staging/_nights/<index>/<time>_<lock digest>_<set digest>.json`: a night and the set that it staged; beside it,
-  `….checked.json` after the check of the released index
+- `v2-staging/_nights/<index>/<time>_<lock digest>_<set digest>.json`: a night and the
+  set that it staged; beside it, `….checked.json` after the check of the released index
 - `v2/<index>/`: the released index
     - `packages/<project>/<wheel>` and `<wheel>.metadata`
-    - `sets/<digest>/`: the files of the set and its evidence, and `report-….html`, `summary-….json` and
-      `requirements-<python>.txt`, which its promotion wrote
+    - `sets/<digest>/`: the files of the set and its evidence, and `report-….html`,
+      `summary-….json` and `requirements-<python>.txt`, which its promotion wrote
     - `ledger/00000001.json`: the changes of the index, in order
     - `simple/`: index.html and index.json, and a folder with both for each project
     - `status.json`: for monitors and for the next publisher
@@ -29,7 +29,8 @@ from dataclasses import dataclass
 from core.errors import RequestError
 from core.model import Channel
 
-METADATA_SUFFIX, PROVENANCE_SUFFIX = ".metadata", ".provenance"
+METADATA_SUFFIX = ".metadata"
+PROVENANCE_SUFFIX = ".provenance"
 TOMBSTONE_SUFFIX = ".swept"
 """Suffix of the tombstone of a removed wheel."""
 EVIDENCE_FOLDER = "evidence"
@@ -60,7 +61,10 @@ class StagedSet:
     def __post_init__(self) -> None:
         _check_index(self.index)
         if not is_digest(self.digest):
-            raise RequestError(f"{self.digest!r} is not the digest of a set.", hint="Give 64 hexadecimal digits.")
+            raise RequestError(
+                f"{self.digest!r} is not the digest of a set.",
+                hint="Give 64 hexadecimal digits.",
+            )
 
     def __str__(self) -> str:
         return f"{self.index}/{self.digest}"
@@ -137,11 +141,17 @@ class ReleasedIndex:
 
     @property
     def claim(self) -> str:
-        """The key of the claim of promotions and repairs; no index name starts with an underscore."""
+        """The key of the claim of promotions and repairs.
+
+        No index name starts with an underscore.
+        """
         return f"{Channel.RELEASED}/_claims/{self.index}.json"
 
     def set_file(self, digest: str, name: str) -> str:
-        """Return the key of a file of a promoted set other than its wheels: wheels.json, evidence, ..."""
+        """Return the key of a file of a promoted set other than its wheels.
+
+        Wheels.json, evidence, ...
+        """
         return f"{self.root}{SETS_FOLDER}/{digest}/{name}"
 
 
@@ -168,4 +178,7 @@ def is_digest(text: str) -> bool:
 
 def _check_index(name: str) -> None:
     if _INDEX_NAME.fullmatch(name) is None:
-        raise RequestError(f"{name!r} is not a valid name of an index.", hint="Use a family name or multi-arch.")
+        raise RequestError(
+            f"{name!r} is not a valid name of an index.",
+            hint="Use a family name or multi-arch.",
+        )

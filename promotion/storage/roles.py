@@ -1,8 +1,9 @@
 """The bucket policy that separates builder, tester and promoter on S3.
 
-The builder writes staged sets and can neither release them nor add evidence, the tester adds evidence only, and the
-promoter alone writes released indexes. The promoter deletes what retention deletes, and nobody deletes ledgers. For the
-syntax, see AWS, "Policies and permissions in Amazon S3".
+The builder writes staged sets and can neither release them nor add evidence, the tester
+adds evidence only, and the promoter alone writes released indexes. The promoter deletes
+what retention deletes, and nobody deletes ledgers. For the syntax, see AWS, "Policies
+and permissions in Amazon S3".
 """
 
 from __future__ import annotations
@@ -15,27 +16,49 @@ from typing import Any
 from core.errors import RequestError
 from core.model import ROCM_LOCK, Channel
 from core.wheelset import SET_FILES
-from promotion.storage.keys import DOCS, EVIDENCE_FOLDER, METADATA_SUFFIX, NIGHTS_FOLDER, SETS_FOLDER
+from promotion.storage.keys import (
+    DOCS,
+    EVIDENCE_FOLDER,
+    METADATA_SUFFIX,
+    NIGHTS_FOLDER,
+    SETS_FOLDER,
+)
 from wheelkit.rocm_manifest import ROCM_MANIFEST
 
 _READ = ("s3:GetObject", "s3:GetObjectAttributes")
 _WRITE = ("s3:PutObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
 _REMOVE = ("s3:DeleteObject",)
 _LIST = ("s3:ListBucket", "s3:ListBucketMultipartUploads")
-_SHARE = ("s3:PutObjectAcl", "s3:PutObjectVersionAcl", "s3:PutObjectTagging", "s3:PutObjectVersionTagging")
+_SHARE = (
+    "s3:PutObjectAcl",
+    "s3:PutObjectVersionAcl",
+    "s3:PutObjectTagging",
+    "s3:PutObjectVersionTagging",
+)
 """Actions that some stores permit to the writer of an object unless they are denied."""
-_STAGING, _RELEASED, _DOCS = f"{Channel.STAGING}/*", f"{Channel.RELEASED}/*", f"{DOCS}*"
+_STAGING = f"{Channel.STAGING}/*"
+_RELEASED = f"{Channel.RELEASED}/*"
+_DOCS = f"{DOCS}*"
 _EVIDENCE = f"{Channel.STAGING}/*/*/{EVIDENCE_FOLDER}/*"
 _PROBES = f"{Channel.STAGING}/_probes/*"
-_RETAINED = (f"{Channel.RELEASED}/*/packages/*", f"{Channel.RELEASED}/*/{SETS_FOLDER}/*")
-"""Objects of released indexes that retention deletes: wheels, what lies beside them, and files of sets."""
+_RETAINED = (
+    f"{Channel.RELEASED}/*/packages/*",
+    f"{Channel.RELEASED}/*/{SETS_FOLDER}/*",
+)
+"""Objects of released indexes that retention deletes.
+
+Wheels, what lies beside them, and files of sets.
+"""
 _FOREVER = (f"{Channel.RELEASED}/*/ledger/*",)
 """Objects that prove what an index was."""
 _CHECKED_NIGHTS = f"{Channel.STAGING}/{NIGHTS_FOLDER}/*.checked.json"
 _ONCE = (
     f"{Channel.STAGING}/*.whl",
     f"{Channel.STAGING}/*.whl{METADATA_SUFFIX}",
-    *(f"{Channel.STAGING}/*/*/{name}" for name in (*SET_FILES, ROCM_MANIFEST, ROCM_LOCK, "debug/*")),
+    *(
+        f"{Channel.STAGING}/*/*/{name}"
+        for name in (*SET_FILES, ROCM_MANIFEST, ROCM_LOCK, "debug/*")
+    ),
     _EVIDENCE,
     f"{Channel.RELEASED}/*/packages/*",
     f"{Channel.RELEASED}/*/sets/*",
@@ -65,53 +88,115 @@ class _Rule:
 
 _RULES: Mapping[Role, tuple[_Rule, ...]] = {
     Role.BUILDER: (
-        _Rule(name="Stages", effect="Allow", actions=(*_READ, *_WRITE), keys=(_STAGING,)),
-        _Rule(name="NeverVouches", effect="Deny", actions=(*_WRITE, *_REMOVE), keys=(_EVIDENCE,)),
-        _Rule(name="NeverReleases", effect="Deny", actions=(*_WRITE, *_REMOVE), keys=(_RELEASED,)),
+        _Rule(
+            name="Stages", effect="Allow", actions=(*_READ, *_WRITE), keys=(_STAGING,)
+        ),
+        _Rule(
+            name="NeverVouches",
+            effect="Deny",
+            actions=(*_WRITE, *_REMOVE),
+            keys=(_EVIDENCE,),
+        ),
+        _Rule(
+            name="NeverReleases",
+            effect="Deny",
+            actions=(*_WRITE, *_REMOVE),
+            keys=(_RELEASED,),
+        ),
     ),
     Role.TESTER: (
         _Rule(name="Reads", effect="Allow", actions=_READ, keys=(_STAGING, _RELEASED)),
-        _Rule(name="Vouches", effect="Allow", actions=_WRITE, keys=(_EVIDENCE, _PROBES)),
-        _Rule(name="NeverReleases", effect="Deny", actions=(*_WRITE, *_REMOVE), keys=(_RELEASED,)),
+        _Rule(
+            name="Vouches", effect="Allow", actions=_WRITE, keys=(_EVIDENCE, _PROBES)
+        ),
+        _Rule(
+            name="NeverReleases",
+            effect="Deny",
+            actions=(*_WRITE, *_REMOVE),
+            keys=(_RELEASED,),
+        ),
     ),
     Role.PROMOTER: (
-        _Rule(name="Reads", effect="Allow", actions=_READ, keys=(_STAGING, _RELEASED, _DOCS)),
+        _Rule(
+            name="Reads",
+            effect="Allow",
+            actions=_READ,
+            keys=(_STAGING, _RELEASED, _DOCS),
+        ),
         _Rule(name="Releases", effect="Allow", actions=_WRITE, keys=(_RELEASED, _DOCS)),
-        _Rule(name="Checks", effect="Allow", actions=_WRITE, keys=(_CHECKED_NIGHTS, _PROBES)),
-        _Rule(name="Cleans", effect="Allow", actions=_REMOVE, keys=(_STAGING, _DOCS, *_RETAINED)),
+        _Rule(
+            name="Checks",
+            effect="Allow",
+            actions=_WRITE,
+            keys=(_CHECKED_NIGHTS, _PROBES),
+        ),
+        _Rule(
+            name="Cleans",
+            effect="Allow",
+            actions=_REMOVE,
+            keys=(_STAGING, _DOCS, *_RETAINED),
+        ),
     ),
-    Role.READER: (_Rule(name="Reads", effect="Allow", actions=("s3:GetObject",), keys=(_RELEASED, _DOCS)),),
+    Role.READER: (
+        _Rule(
+            name="Reads",
+            effect="Allow",
+            actions=("s3:GetObject",),
+            keys=(_RELEASED, _DOCS),
+        ),
+    ),
 }
 
 
 def bucket_policy(
-    name: str, principals: Mapping[Role, Iterable[str]], *, prefix: str = "", create_only: bool = False
+    name: str,
+    principals: Mapping[Role, Iterable[str]],
+    *,
+    prefix: str = "",
+    create_only: bool = False,
 ) -> Mapping[str, Any]:
     """Return the policy of a bucket as JSON values.
 
     Args:
         name: name of the bucket on the store.
-        principals: role -> ARNs of users or roles. "*" means everyone and is allowed for readers only.
+        principals: role -> ARNs of users or roles. "*" means everyone and is allowed
+            for readers only.
         prefix: prefix of all keys, empty or with a slash at the end.
-        create_only: whether to refuse writes without If-None-Match to objects that are created once. AWS then also
-            refuses copies, and other stores may not support the condition.
+        create_only: whether to refuse writes without If-None-Match to objects that are
+            created once. AWS then also refuses copies, and other stores may not support
+            the condition.
 
     Raises:
-        RequestError: no principal is given, a principal has two roles, or a role other than reader is public.
+        RequestError: no principal is given, a principal has two roles, or a role other
+            than reader is public.
     """
     named = {role: tuple(dict.fromkeys(arns)) for role, arns in principals.items()}
     everyone = [arn for arns in named.values() for arn in arns]
     doubled = sorted({arn for arn in everyone if everyone.count(arn) > 1})
     if doubled:
         raise RequestError(
-            f"Several roles have the same principal: {', '.join(doubled)}.", hint="Give each role its own principals."
+            f"Several roles have the same principal: {', '.join(doubled)}.",
+            hint="Give each role its own principals.",
         )
-    if any("*" in arn for role, arns in named.items() if role is not Role.READER for arn in arns):
-        raise RequestError("Only the reader role can be public.", hint="Give ARNs for the other roles.")
+    if any(
+        "*" in arn
+        for role, arns in named.items()
+        if role is not Role.READER
+        for arn in arns
+    ):
+        raise RequestError(
+            "Only the reader role can be public.", hint="Give ARNs for the other roles."
+        )
     if not everyone:
-        raise RequestError("No principal was given.", hint="Give --builder, --tester, --promoter or --reader.")
+        raise RequestError(
+            "No principal was given.",
+            hint="Give --builder, --tester, --promoter or --reader.",
+        )
     statements = [
-        statement for role, arns in named.items() if arns for statement in _statements(name, prefix, role, arns)
+        statement
+        for role, arns in named.items()
+        if arns
+        for statement in _statements(name, prefix, role, arns)
     ]
     statements.append(_never_deleted(name, prefix))
     if create_only:
@@ -119,7 +204,9 @@ def bucket_policy(
     return {"Version": "2012-10-17", "Statement": statements}
 
 
-def _statements(name: str, prefix: str, role: Role, arns: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def _statements(
+    name: str, prefix: str, role: Role, arns: Sequence[str]
+) -> Iterator[Mapping[str, Any]]:
     principal: Any = "*" if "*" in arns else {"AWS": list(arns)}
     for rule in _RULES[role]:
         yield {

@@ -1,6 +1,7 @@
 """A bucket on a store with the S3 protocol.
 
-The store must support conditional writes (If-None-Match, If-Match; see `s3_conditions`) and SHA-256 checksums.
+The store must support conditional writes (If-None-Match, If-Match; see `s3_conditions`)
+and SHA-256 checksums.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ if TYPE_CHECKING:
 
 _MIB = 1 << 20
 SINGLE_PUT = 256 * _MIB
-"""Objects up to this size are stored by one request, so the store has a checksum of the whole object."""
+"""Size up to which objects are stored by one request, with a whole checksum."""
 _LOOK_FIRST = _MIB
-"""Minimum size of objects for which existence is checked first, which is cheaper than a refused upload."""
+"""Minimum size of objects for which existence is checked before an upload."""
 _PAGE = "index.html"
 _CLAIMS = "_claims"
 _BODIES = 4
@@ -57,9 +58,10 @@ class S3Bucket:
         client: client from `promotion.storage.s3_client.connect`.
         name: name of the bucket on the store.
         prefix: prefix of all keys, empty or with a slash at the end.
-        single_writer: whether there are no other writers, so that conditional writes are not required.
-        website: whether to store pages as `folder/index.html`, for website hosting, instead of `folder/`, for the
-            store's own endpoint.
+        single_writer: whether there are no other writers, so that conditional writes
+            are not required.
+        website: whether to store pages as `folder/index.html`, for website hosting,
+            instead of `folder/`, for the store's own endpoint.
         single_put: largest size of an object that is sent by one request.
     """
 
@@ -78,11 +80,16 @@ class S3Bucket:
         self.prefix = prefix
         self._website = website
         self._single_put = single_put
-        self._conditions = Conditions(self._call, self._source, single_writer=single_writer)
+        self._conditions = Conditions(
+            self._call, self._source, single_writer=single_writer
+        )
         self._hashed: dict[str, str] = {}
 
     def head(self, key: str) -> ObjectInfo | None:
-        """Return the properties of an object; a digest that the store does not have is computed from the bytes."""
+        """Return the properties of an object.
+
+        A digest that the store does not have is computed from the bytes.
+        """
         try:
             answer = self._call("head_object", key, ChecksumMode="ENABLED")
         except AbsentError:
@@ -116,7 +123,9 @@ class S3Bucket:
         """Download an object to `folder` in parallel ranges and verify it."""
         info = self.head(key)
         if info is None:
-            raise AbsentError(f"{key} is not in the bucket.", hint="Stage the set again.")
+            raise AbsentError(
+                f"{key} is not in the bucket.", hint="Stage the set again."
+            )
         path = folder / key.rpartition("/")[2]
         for _ in range(_BODIES):
             with bucket_errors(key):
@@ -126,7 +135,8 @@ class S3Bucket:
                 return path
             path.unlink()
         raise BucketError(
-            f"{key} was downloaded with sha256 {actual}, not {info.sha256}.", hint="Run the command again."
+            f"{key} was downloaded with sha256 {actual}, not {info.sha256}.",
+            hint="Run the command again.",
         )
 
     def put_if_absent(self, key: str, data: Data, *, sha256: str) -> bool:
@@ -162,8 +172,8 @@ class S3Bucket:
     def copy(self, source: str, target: str, *, sha256: str) -> bool:
         """Create `target` within the store; see `Bucket.copy`.
 
-        If the store ignores conditions on copies, a separate object with the digest first claims the target, so all
-        copies to the target have the same bytes.
+        If the store ignores conditions on copies, a separate object with the digest
+        first claims the target, so all copies to the target have the same bytes.
         """
         stored = check_source(source, self.head(source), sha256)
         same = {"CopySource": self._source(source), "CopySourceIfMatch": stored.etag}
@@ -176,7 +186,9 @@ class S3Bucket:
             return True
         if self.head(target) is not None:
             return check_same_bytes(target, self.head(target), sha256)
-        self.put_if_absent(beside(_CLAIMS, target), sha256.encode(), sha256=sha256_of(sha256.encode()))
+        self.put_if_absent(
+            beside(_CLAIMS, target), sha256.encode(), sha256=sha256_of(sha256.encode())
+        )
         self._call("copy_object", target, **same, **_headers(target))
         return True
 
@@ -189,7 +201,9 @@ class S3Bucket:
         infos = [item["Key"] for page in pages for item in page.get("Contents", ())]
         keys = (name + _PAGE if name.endswith("/") else name for name in infos)
         objects = sorted(name.removeprefix(self.prefix) for name in keys)
-        yield from (key for key in objects if key.split("/")[1:2] not in ([PROBES], [_CLAIMS]))
+        yield from (
+            key for key in objects if key.split("/")[1:2] not in ([PROBES], [_CLAIMS])
+        )
 
     def delete(self, key: str, *, sha256: str) -> bool:
         """Remove an object if it has this digest; see `Bucket.delete`."""
@@ -200,12 +214,16 @@ class S3Bucket:
 
     def read_range(self, key: str, start: int, size: int, etag: str) -> bytes:
         """Return `size` bytes from `start` of an object if it still has this etag."""
-        return self._get(key, Range=f"bytes={start}-{start + size - 1}", IfMatch=etag)[0]
+        return self._get(key, Range=f"bytes={start}-{start + size - 1}", IfMatch=etag)[
+            0
+        ]
 
     def _name(self, key: str) -> str:
         name = self.prefix + check_key(key)
         # Links of the documentation name the files of pages.
-        literal = self._website or key.startswith(DOCS) or not name.endswith(f"/{_PAGE}")
+        literal = (
+            self._website or key.startswith(DOCS) or not name.endswith(f"/{_PAGE}")
+        )
         return name if literal else name.removesuffix(_PAGE)
 
     def _source(self, key: str) -> Mapping[str, str]:
@@ -213,10 +231,15 @@ class S3Bucket:
         return {"Bucket": self.name, "Key": self._name(key)}
 
     def _call(self, operation: str, key: str, **words: Any) -> Mapping[str, Any]:  # noqa: ANN401 - words of boto3
-        return call(self._client, operation, key, Bucket=self.name, Key=self._name(key), **words)
+        return call(
+            self._client, operation, key, Bucket=self.name, Key=self._name(key), **words
+        )
 
     def _get(self, key: str, **words: str) -> tuple[bytes, str]:
-        """Return the bytes and the etag of an object; request a body that ends early again, which boto3 does not."""
+        """Return the bytes and the etag of an object.
+
+        Request a body that ends early again, which boto3 does not.
+        """
         for last in (*[False] * (_BODIES - 1), True):
             answer = self._call("get_object", key, **words)
             try:
@@ -228,26 +251,51 @@ class S3Bucket:
                     raise
         return data, str(answer["ETag"])
 
-    def _put(self, key: str, data: Data, sha256: str, condition: Mapping[str, str]) -> Mapping[str, Any]:
+    def _put(
+        self, key: str, data: Data, sha256: str, condition: Mapping[str, str]
+    ) -> Mapping[str, Any]:
         """Store an object with one request."""
         checksum = {"ChecksumAlgorithm": "SHA256", "ChecksumSHA256": base64_of(sha256)}
 
         def put() -> Mapping[str, Any]:
-            with data.open("rb") if isinstance(data, Path) else io.BytesIO(data) as body:
-                return self._call("put_object", key, Body=body, **checksum, **condition, **_headers(key))
+            with (
+                data.open("rb") if isinstance(data, Path) else io.BytesIO(data)
+            ) as body:
+                return self._call(
+                    "put_object",
+                    key,
+                    Body=body,
+                    **checksum,
+                    **condition,
+                    **_headers(key),
+                )
 
         return unless_busy(key, put)
 
-    def _put_parts(self, key: str, path: Path, sha256: str, condition: Mapping[str, str]) -> None:
-        name, headers = self._name(key), _headers(key)
-        upload_parts(self._client, self.name, name, path, label=key, headers=headers, condition=condition)
+    def _put_parts(
+        self, key: str, path: Path, sha256: str, condition: Mapping[str, str]
+    ) -> None:
+        name = self._name(key)
+        headers = _headers(key)
+        upload_parts(
+            self._client,
+            self.name,
+            name,
+            path,
+            label=key,
+            headers=headers,
+            condition=condition,
+        )
         info = self.head(key)
         if info is None or info.sha256 != sha256:
             state = "is absent" if info is None else f"has sha256 {info.sha256}"
-            raise BucketError(f"{key} {state} after the upload; sha256 {sha256} was sent.", hint="Check the store.")
+            raise BucketError(
+                f"{key} {state} after the upload; sha256 {sha256} was sent.",
+                hint="Check the store.",
+            )
 
     def _digest(self, key: str, answer: Mapping[str, Any]) -> str:
-        """Return the SHA-256 of an object from the store, or computed from the bytes if the store has none."""
+        """Return the SHA-256 of an object from the store, or else from its bytes."""
         stored = str(answer.get("ChecksumSHA256", ""))
         if stored and "-" not in stored:
             return base64.b64decode(stored).hex()
@@ -255,13 +303,19 @@ class S3Bucket:
         if cached not in self._hashed:
             digest = hashlib.sha256()
             for start in range(0, size := int(answer["ContentLength"]), _RANGE):
-                digest.update(self.read_range(key, start, min(_RANGE, size - start), answer["ETag"]))
+                digest.update(
+                    self.read_range(
+                        key, start, min(_RANGE, size - start), answer["ETag"]
+                    )
+                )
             self._hashed[cached] = digest.hexdigest()
         return self._hashed[cached]
 
 
 class ObjectReader(io.BufferedReader):
-    """An object as a seekable stream; ConflictError is raised when the object is replaced meanwhile.
+    """An object as a seekable stream.
+
+    ConflictError is raised when the object is replaced meanwhile.
 
     Attributes:
         size: size in bytes.
@@ -270,14 +324,18 @@ class ObjectReader(io.BufferedReader):
 
     def __init__(self, bucket: S3Bucket, key: str, size: int, etag: str) -> None:
         super().__init__(_Ranges(bucket, key, size, etag), _MIB // 4)
-        self.size, self.etag = size, etag
+        self.size = size
+        self.etag = etag
 
 
 class _Ranges(io.RawIOBase):
     """An object as a raw stream. Each read is one request."""
 
     def __init__(self, bucket: S3Bucket, key: str, size: int, etag: str) -> None:
-        self._bucket, self._key, self._size, self._etag = bucket, key, size, etag
+        self._bucket = bucket
+        self._key = key
+        self._size = size
+        self._etag = etag
         self._at = 0
 
     def readable(self) -> bool:
@@ -287,7 +345,10 @@ class _Ranges(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = (
+            offset
+            + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        )
         return self._at
 
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - anything writable
@@ -318,7 +379,18 @@ _TYPES = {
 
 
 def _headers(key: str) -> dict[str, str]:
-    """Return the headers for content type and caching: wheels never change, pages must be revalidated."""
-    kind = next((kind for suffix, kind in _TYPES.items() if key.endswith(suffix)), "application/octet-stream")
+    """Return the headers for content type and caching.
+
+    Wheels never change, pages must be revalidated.
+    """
+    kind = next(
+        (kind for suffix, kind in _TYPES.items() if key.endswith(suffix)),
+        "application/octet-stream",
+    )
     lasting = key.endswith((".whl", ".whl.metadata"))
-    return {"ContentType": kind, "CacheControl": "public, max-age=31536000, immutable" if lasting else "no-cache"}
+    return {
+        "ContentType": kind,
+        "CacheControl": (
+            "public, max-age=31536000, immutable" if lasting else "no-cache"
+        ),
+    }

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
 
 _ATTEMPTS = 5
-_CONNECT_SECONDS, _READ_SECONDS = 10, 60
+_CONNECT_SECONDS = 10
+_READ_SECONDS = 60
 _CONNECTIONS = 32
 _REQUIRED = {
     "head_object": ("ContentLength", "ETag", "LastModified"),
@@ -32,7 +33,10 @@ _REQUIRED = {
     "list_multipart_uploads": ("IsTruncated",),
     "list_parts": ("IsTruncated",),
 }
-"""Operation -> fields of every complete response. The client library accepts headers that end early."""
+"""Operation -> fields of every complete response.
+
+The client library accepts headers that end early.
+"""
 
 
 class RefusalError(BucketError):
@@ -48,7 +52,9 @@ class RefusalError(BucketError):
 
 
 def connect(*, endpoint: str | None = None, region: str | None = None) -> S3Client:
-    """Return a client with the AWS credential chain; timeouts, server errors and throttling are retried.
+    """Return a client with the AWS credential chain.
+
+    Timeouts, server errors and throttling are retried.
 
     Args:
         endpoint: URL of a store other than AWS. None means the AWS configuration.
@@ -71,7 +77,8 @@ def connect(*, endpoint: str | None = None, region: str | None = None) -> S3Clie
         client: S3Client = session.client("s3", endpoint_url=endpoint, config=config)
     except (BotoCoreError, ValueError) as error:
         raise BucketError(
-            f"Cannot connect to the store: {error}.", hint="Check the store's URL and the AWS configuration."
+            f"Cannot connect to the store: {error}.",
+            hint="Check the store's URL and the AWS configuration.",
         ) from error
     return client
 
@@ -83,14 +90,17 @@ def call(client: S3Client, operation: str, key: str, **words: Any) -> Mapping[st
         AbsentError: the object does not exist.
         ConflictError: a condition is not satisfied.
         RefusalError: the store returned another error.
-        BucketError: the store cannot be reached, or the connection was closed within the response's headers.
+        BucketError: the store cannot be reached, or the connection was closed within
+            the response's headers.
     """
     with bucket_errors(key):
         answer = getattr(client, operation)(**words)
     return _check_complete(operation, key, answer)
 
 
-def call_paged(client: S3Client, operation: str, key: str, **words: str) -> Iterator[Any]:
+def call_paged(
+    client: S3Client, operation: str, key: str, **words: str
+) -> Iterator[Any]:
     """Yield all pages of a listing; errors as in `call`."""
     untyped: Any = client
     with bucket_errors(key):
@@ -98,12 +108,15 @@ def call_paged(client: S3Client, operation: str, key: str, **words: str) -> Iter
             yield _check_complete(operation, key, page)
 
 
-def _check_complete(operation: str, key: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+def _check_complete(
+    operation: str, key: str, answer: Mapping[str, Any]
+) -> Mapping[str, Any]:
     """Return a response; BucketError if a field is missing or cut."""
     missing = [name for name in _REQUIRED.get(operation, ()) if name not in answer]
     if missing or not str(answer.get("ETag", '"')).endswith('"'):
         raise BucketError(
-            f"The response of the store to {operation} for {key} is incomplete: {', '.join(missing) or 'ETag'}.",
+            f"The response of the store to {operation} for {key} is incomplete:"
+            f" {', '.join(missing) or 'ETag'}.",
             hint="Check the network and run the command again.",
         )
     return answer
@@ -119,12 +132,22 @@ def bucket_errors(key: str) -> Iterator[None]:
     except NoCredentialsError as error:
         raise BucketError(
             "The store requires credentials.",
-            hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, or run with a role.",
+            hint=(
+                "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, or run"
+                " with a role."
+            ),
         ) from error
     # The client library parses headers that end early, and raises the last two.
-    except (BotoCoreError, Boto3Error, ResponseParserError, KeyError, ValueError) as error:
+    except (
+        BotoCoreError,
+        Boto3Error,
+        ResponseParserError,
+        KeyError,
+        ValueError,
+    ) as error:
         raise BucketError(
-            f"The request for {key} failed: {error}.", hint="Check the bucket's URL and the network."
+            f"The request for {key} failed: {error}.",
+            hint="Check the bucket's URL and the network.",
         ) from error
 
 
@@ -132,10 +155,21 @@ def _meaning(answer: Any, key: str) -> BucketError:  # noqa: ANN401 - boto3's an
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     code = str(answer.get("Error", {}).get("Code", ""))
     if code == "NoSuchBucket":
-        return BucketError("The bucket does not exist on the store.", hint="Create it, or check the bucket's URL.")
+        return BucketError(
+            "The bucket does not exist on the store.",
+            hint="Create it, or check the bucket's URL.",
+        )
     if status == 404:
         return AbsentError(f"{key} is not in the bucket.", hint="Stage the set again.")
     if status == 412:
         return changed_meanwhile(key)
-    hint = "Check the credentials and the bucket's policy." if status in (401, 403) else "Check the store."
-    return RefusalError(f"The store refused the request for {key}: {status} {code}.", status=status, hint=hint)
+    hint = (
+        "Check the credentials and the bucket's policy."
+        if status in (401, 403)
+        else "Check the store."
+    )
+    return RefusalError(
+        f"The store refused the request for {key}: {status} {code}.",
+        status=status,
+        hint=hint,
+    )

@@ -1,6 +1,7 @@
-"""The conditions of writes and copies that an S3 store honours, and requests that it refuses while it is busy.
+"""The conditions that an S3 store honours, and requests that it refuses while busy.
 
-A store that ignores conditions overwrites objects silently, so each process first tries conditions on a small object.
+A store that ignores conditions overwrites objects silently, so each process first tries
+conditions on a small object.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from promotion.storage.s3_client import RefusalError
 PROBES = "_probes"
 _TEXT = b"Shows whether this store honours conditional writes.\n"
 _NEVER = '"00000000000000000000000000000000"'
-_RACES, _RACE_SECONDS = 8, 0.1
+_RACES = 8
+_RACE_SECONDS = 0.1
 
 
 class Conditions:
@@ -25,7 +27,8 @@ class Conditions:
     Args:
         call: function that sends a request: operation, key, and further words of boto3.
         source_of: function that returns the source of a copy of a key.
-        single_writer: whether there are no other writers, so that conditional writes are not required.
+        single_writer: whether there are no other writers, so that conditional writes
+            are not required.
     """
 
     def __init__(
@@ -35,12 +38,17 @@ class Conditions:
         *,
         single_writer: bool,
     ) -> None:
-        self._call, self._source_of, self._single_writer = call, source_of, single_writer
+        self._call = call
+        self._source_of = source_of
+        self._single_writer = single_writer
         self._writes: dict[str, bool] = {}
         self._copies: dict[str, bool] = {}
 
     def on_writes(self, key: str) -> bool:
-        """Return whether the store honours conditional writes; BucketError when they are required and ignored."""
+        """Return whether the store honours conditional writes.
+
+        BucketError when they are required and ignored.
+        """
         channel = key.partition("/")[0]
         if channel not in self._writes:
             self._writes[channel] = all(
@@ -50,8 +58,12 @@ class Conditions:
         if not self._writes[channel] and not self._single_writer:
             name = self._source_of(key)["Bucket"]
             raise BucketError(
-                f"The store of {name} ignores If-None-Match or If-Match, so writers could overwrite each other.",
-                hint="Use another store, or add ?single_writer=yes to the bucket's URL if there is only one writer.",
+                f"The store of {name} ignores If-None-Match or If-Match, so writers"
+                " could overwrite each other.",
+                hint=(
+                    "Use another store, or add ?single_writer=yes to the bucket's URL"
+                    " if there is only one writer."
+                ),
             )
         return self._writes[channel]
 
@@ -61,12 +73,18 @@ class Conditions:
         if channel not in self._copies:
             probe = _probe(channel)
             self._copies[channel] = self.on_writes(key) and self._refuses(
-                "copy_object", f"{probe}-copied", CopySource=self._source_of(probe), IfNoneMatch="*"
+                "copy_object",
+                f"{probe}-copied",
+                CopySource=self._source_of(probe),
+                IfNoneMatch="*",
             )
         return self._copies[channel]
 
     def _refuses(self, operation: str, probe: str, **words: Any) -> bool:  # noqa: ANN401 - words of boto3
-        """Return whether the store refuses writes to an existing object twice; a gateway may cause one refusal."""
+        """Return whether the store refuses writes to an existing object twice.
+
+        A gateway may cause one refusal.
+        """
         refusals = 0
         for _ in range(3):
             try:
@@ -76,7 +94,9 @@ class Conditions:
             except ConflictError:
                 refusals += 1
             except AbsentError:
-                refusals += operation == "put_object"  # otherwise the source of a copy was removed
+                refusals += (
+                    operation == "put_object"
+                )  # otherwise the source of a copy was removed
             except RefusalError as refusal:
                 if refusal.status != 501:
                     raise
@@ -91,7 +111,10 @@ class _BusyKeyError(ConflictError):
 
 
 def unless_busy(key: str, send: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Send a request, and repeat it while the store is busy with the same key; ConflictError if it stays busy."""
+    """Send a request, and repeat it while the store is busy with the same key.
+
+    ConflictError if it stays busy.
+    """
     for attempt in range(_RACES):
         try:
             return send()
@@ -99,11 +122,16 @@ def unless_busy(key: str, send: Callable[[], Mapping[str, Any]]) -> Mapping[str,
             if refusal.status != 409:
                 raise
             time.sleep(_RACE_SECONDS * 2**attempt)
-    raise _BusyKeyError(f"{key} is being written by another process.", hint="Run the command again.")
+    raise _BusyKeyError(
+        f"{key} is being written by another process.", hint="Run the command again."
+    )
 
 
 def beside(kind: str, key: str) -> str:
-    """Return the key of a probe or claim for `key` in its channel; no index name starts with an underscore."""
+    """Return the key of a probe or claim for `key` in its channel.
+
+    No index name starts with an underscore.
+    """
     channel, _, rest = key.partition("/")
     return f"{channel}/{kind}/{rest}"
 

@@ -1,7 +1,10 @@
-"""Render pages for people with jinja2: escaped, without external resources, and equal for equal values.
+"""Render pages for people with jinja2.
 
-The style sheet and the script are part of each page. Its Content-Security-Policy permits exactly these two by their
-sha256 (W3C, "Content Security Policy Level 3", 2.3.1), so that nothing else runs even if a value were not escaped.
+Escaped, without external resources, and equal for equal values.
+
+The style sheet and the script are part of each page. Its Content-Security-Policy
+permits exactly these two by their sha256 (W3C, "Content Security Policy Level 3",
+2.3.1), so that nothing else runs even if a value were not escaped.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ _GENERATOR = re.compile(rb'<meta name="generator" content="ci_build, pages (\d{1
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
-"""Characters that nobody sees, or that change the order of the text around them (Unicode, UAX #9)."""
+"""Characters that are invisible or change the order of text (Unicode, UAX #9)."""
 
 
 def render(template: str, values: Mapping[str, object]) -> bytes:
@@ -36,7 +39,10 @@ def render(template: str, values: Mapping[str, object]) -> bytes:
 
 
 def pages_version(page: bytes) -> int | None:
-    """Return the number of the form of a page: 0 for a version without such numbers, None for a damaged page."""
+    """Return the number of the form of a page.
+
+    0 for a version without such numbers, None for a damaged page.
+    """
     if not (page.startswith(b"<!DOCTYPE html>") and page.rstrip().endswith(b"</html>")):
         return None
     found = _GENERATOR.search(page)
@@ -56,17 +62,31 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=visible,
     )
-    style, script = (_compact((TEMPLATES / name).read_text(encoding="utf-8")) for name in ("style.css", "script.js"))
+    style, script = (
+        _compact((TEMPLATES / name).read_text(encoding="utf-8"))
+        for name in ("style.css", "script.js")
+    )
     made.filters |= {"human": human, "path": path, "visible": visible}
-    made.globals |= {"style": style, "script": script, "csp": policy(style, script), "pages_version": PAGES_VERSION}
+    made.globals |= {
+        "style": style,
+        "script": script,
+        "csp": policy(style, script),
+        "pages_version": PAGES_VERSION,
+    }
     return made
 
 
 def policy(style: str, script: str) -> str:
-    """Return the Content-Security-Policy that permits one style sheet and one script, and nothing else."""
-    digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script))
+    """Return the Content-Security-Policy that permits one style sheet and one script."""
+    digests = (
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for text in (style, script)
+    )
     css, code = (f"'sha256-{digest}'" for digest in digests)
-    return f"default-src 'none'; style-src {css}; script-src {code}; base-uri 'none'; form-action 'none'"
+    return (
+        f"default-src 'none'; style-src {css}; script-src {code}; base-uri 'none';"
+        " form-action 'none'"
+    )
 
 
 def visible(value: object) -> object:
@@ -77,7 +97,10 @@ def visible(value: object) -> object:
 
 
 def path(text: str) -> str:
-    """Return a relative path for a link; `+` and `:` are quoted, since stores and browsers give them a meaning."""
+    """Return a relative path for a link.
+
+    `+` and `:` are quoted, since stores and browsers give them a meaning.
+    """
     return quote(text.encode(errors="replace"), safe="/")
 
 

@@ -29,10 +29,19 @@ def ci_build(
 ) -> subprocess.CompletedProcess[str]:
     """Run the launcher with these variables added to the environment."""
     environment = {**os.environ, **(env or {})}
-    return subprocess.run([*CI_BUILD, *words], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [*CI_BUILD, *words],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
-def succeed(*words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def succeed(
+    *words: str, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run the launcher, and fail unless it succeeds."""
     done = ci_build(*words, env=env)
     assert done.returncode == 0, done.stderr
@@ -58,17 +67,26 @@ class Released:
         return found[1]
 
     def copy(self, folder: Path) -> None:
-        """Copy the files to another folder by hard links, since files of a release are never changed.
+        """Copy the files to another folder by hard links, since they never change.
 
         Locks are not linked, because a linked lock would be shared.
         """
         unwanted = shutil.ignore_patterns("*.lock")
-        shutil.copytree(self.folder, folder, copy_function=os.link, dirs_exist_ok=True, ignore=unwanted)
+        shutil.copytree(
+            self.folder,
+            folder,
+            copy_function=os.link,
+            dirs_exist_ok=True,
+            ignore=unwanted,
+        )
 
 
 @pytest.fixture(scope="session")
 def build_lock(shared_folder: Path) -> FileLock:
-    """Return the lock of builds of the published wheels: each finds the finished steps of earlier ones in the cache."""
+    """Return the lock of builds of the published wheels.
+
+    Each finds the finished steps of earlier ones in the cache.
+    """
     return FileLock(shared_folder / "build.lock")
 
 
@@ -100,7 +118,7 @@ def s3_server() -> Iterator[ceph.Ceph]:
 
 @pytest.fixture
 def s3_client(s3_server: ceph.Ceph, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a client with the keys of the server's owner, which are also set in the environment."""
+    """Return a client with the owner's keys, which are also in the environment."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.owner.access)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server.owner.secret)
     return connect(endpoint=s3_server.url)
@@ -109,14 +127,19 @@ def s3_client(s3_server: ceph.Ceph, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture(scope="session")
 def released(shared_folder: Path, work_cache: Path, build_lock: FileLock) -> Released:
     """Run the main job once."""
-    folder, outcome = shared_folder / "release", shared_folder / "release.json"
+    folder = shared_folder / "release"
+    outcome = shared_folder / "release.json"
     with FileLock(shared_folder / "release.lock"):
         if not outcome.exists():
             folder.mkdir()
             argv = [*CI_BUILD, "release", "--local", f"--cache-dir={work_cache}"]
             with build_lock:
-                done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=folder)
-            outcome.write_text(json.dumps({"returncode": done.returncode, "said": done.stderr}))
+                done = subprocess.run(
+                    argv, capture_output=True, text=True, check=False, cwd=folder
+                )
+            outcome.write_text(
+                json.dumps({"returncode": done.returncode, "said": done.stderr})
+            )
     # A failed start is reported by every worker and not repeated.
     told = json.loads(outcome.read_text())
     assert told["returncode"] == 0, told["said"]

@@ -1,6 +1,9 @@
-"""Child of the compile gate that misbehaves according to the names of its programs; see promotion/corpus/child.py.
+"""Child of the compile gate that misbehaves according to the names of its programs.
 
-A program `code.NAME` writes a copy of NAME.hsaco beside this file; `bad.NAME` fails in the named way.
+See promotion/corpus/child.py.
+
+A program `code.NAME` writes a copy of NAME.hsaco beside this file; `bad.NAME` fails in
+the named way.
 """
 
 from __future__ import annotations
@@ -26,11 +29,19 @@ def main(request: dict[str, Any]) -> int:
             file.flush()
 
         def end(program: str, **facts: Any) -> None:
-            event = {"outcome": "compiled", "error": "", "seconds": 0.1, "code_objects": [], "stats": {"calls": []}}
+            event = {
+                "outcome": "compiled",
+                "error": "",
+                "seconds": 0.1,
+                "code_objects": [],
+                "stats": {"calls": []},
+            }
             tell(event="end", program=program, **{**event, **facts})
 
         with (HERE / "processes").open("a") as log:
-            log.write(f"{os.getpid()} {request['target']} {' '.join(request['programs'])}\n")
+            log.write(
+                f"{os.getpid()} {request['target']} {' '.join(request['programs'])}\n"
+            )
         if "start.unusable" in request["programs"]:
             tell(event="unusable", error="ImportError: no jax here")
             return 3

@@ -25,38 +25,65 @@ class BadFile:
     says: Mapping[str, str] = field(default_factory=dict)
 
 
-_IMPORTS = "import ctypes, os, pytest, signal, subprocess, sys, threading, time\nfrom pathlib import Path\n"
-_DEVICE = "DEVICE = Path(__file__).parent / 'devices' / f'{os.environ[\"ROCR_VISIBLE_DEVICES\"]}.node'\n"
+_IMPORTS = (
+    "import ctypes, os, pytest, signal, subprocess, sys, threading, time\nfrom pathlib"
+    " import Path\n"
+)
+_DEVICE = (
+    "DEVICE = Path(__file__).parent / 'devices' /"
+    " f'{os.environ[\"ROCR_VISIBLE_DEVICES\"]}.node'\n"
+)
 """File of the fake device of a worker's lease."""
 
 
 def _among_good(verdict: str, bad: str, says: str = "", head: str = "") -> BadFile:
-    """Return a bad test between good tests; the good tests, and further tests in `bad`, must pass."""
+    """Return a bad test between good tests.
+
+    The good tests, and further tests in `bad`, must pass.
+    """
     name, *also = re.findall(r"def (test_\w+)", bad)
     good = "def test_{0}():\n    assert True\n\n"
     after = "".join(good.format(f"after_{n}") for n in range(3))
     source = f"{_IMPORTS}{head}\n{good.format('before')}{bad}\n\n{after}"
-    rest = dict.fromkeys(("test_before", "test_after_0", "test_after_1", "test_after_2", *also), "passed")
-    return BadFile(source=source, verdicts={name: verdict, **rest}, says={name: says} if says else {})
+    rest = dict.fromkeys(
+        ("test_before", "test_after_0", "test_after_1", "test_after_2", *also), "passed"
+    )
+    return BadFile(
+        source=source,
+        verdicts={name: verdict, **rest},
+        says={name: says} if says else {},
+    )
 
 
 FILES: Mapping[str, BadFile] = {
-    "fail": _among_good("failed", "def test_fail():\n    assert 1 == 2, 'apples'", "apples"),
+    "fail": _among_good(
+        "failed", "def test_fail():\n    assert 1 == 2, 'apples'", "apples"
+    ),
     "flake": _among_good(
         "flaky",
-        "def test_flake():\n    first = not MARK.exists()\n    MARK.touch()\n    assert not first, 'only once'",
+        "def test_flake():\n    first = not MARK.exists()\n    MARK.touch()\n    assert"
+        " not first, 'only once'",
         "only once",
         "MARK = Path(__file__).with_suffix('.mark')",
     ),
-    "segfault": _among_good("crashed", "def test_segfault():\n    ctypes.string_at(0)", "Segmentation fault"),
-    "hang": _among_good("crashed", "def test_hang():\n    threading.Event().wait()", "still running after"),
+    "segfault": _among_good(
+        "crashed", "def test_segfault():\n    ctypes.string_at(0)", "Segmentation fault"
+    ),
+    "hang": _among_good(
+        "crashed",
+        "def test_hang():\n    threading.Event().wait()",
+        "still running after",
+    ),
     # A good test: the lease is in place before any module of the suite is imported.
     "lease": BadFile(
-        source="import os\n"
-        "SEEN = [os.environ.get(name) for name in ('HIP_VISIBLE_DEVICES', 'OMP_NUM_THREADS', 'CUDA_VISIBLE_DEVICES')]\n"
-        "DEVICE, CORES = os.environ['ROCR_VISIBLE_DEVICES'], os.sched_getaffinity(0)\n\n"
-        "def test_lease():\n    assert (SEEN, DEVICE in ('3', '5')) == (['0', '1', None], True)\n"
-        "    assert len(CORES) <= (os.cpu_count() + 1) // 2\n",
+        source=(
+            "import os\nSEEN = [os.environ.get(name) for name in"
+            " ('HIP_VISIBLE_DEVICES', 'OMP_NUM_THREADS',"
+            " 'CUDA_VISIBLE_DEVICES')]\nDEVICE, CORES ="
+            " os.environ['ROCR_VISIBLE_DEVICES'], os.sched_getaffinity(0)\n\ndef"
+            " test_lease():\n    assert (SEEN, DEVICE in ('3', '5')) == (['0', '1',"
+            " None], True)\n    assert len(CORES) <= (os.cpu_count() + 1) // 2\n"
+        ),
         verdicts={"test_lease": "passed"},
     ),
     "leak_device": _among_good(
@@ -73,31 +100,41 @@ FILES: Mapping[str, BadFile] = {
     # The fake device's memory is released when the process ends.
     "leak_memory": _among_good(
         "failed",
-        "def test_leak():\n    USED.unlink(missing_ok=True)  # the one of a process that is gone\n"
-        "    USED.write_text(str(15 << 30))\n    held = os.open(USED, os.O_RDONLY)\n"
-        "    USED.unlink()\n    USED.symlink_to(f'/proc/{os.getpid()}/fd/{held}')\n\n"
-        "def test_victim():\n    assert not USED.exists()",
+        "def test_leak():\n    USED.unlink(missing_ok=True)  # the one of a process"
+        " that is gone\n    USED.write_text(str(15 << 30))\n    held = os.open(USED,"
+        " os.O_RDONLY)\n    USED.unlink()\n   "
+        " USED.symlink_to(f'/proc/{os.getpid()}/fd/{held}')\n\ndef test_victim():\n   "
+        " assert not USED.exists()",
         "left its device with 1024 MiB of memory free",
         f"{_DEVICE}USED = DEVICE.with_suffix('.used')",
     ),
     "leave_process": _among_good(
-        "passed", "def test_leave():\n    subprocess.Popen(['sleep', '600'], start_new_session=True)"
+        "passed",
+        "def test_leave():\n    subprocess.Popen(['sleep', '600'],"
+        " start_new_session=True)",
     ),
     "kill_itself": _among_good(
-        "crashed", "def test_kill():\n    os.kill(os.getpid(), signal.SIGKILL)", "was killed with SIGKILL"
+        "crashed",
+        "def test_kill():\n    os.kill(os.getpid(), signal.SIGKILL)",
+        "was killed with SIGKILL",
     ),
     # As by an operator or the out-of-memory killer: the test itself is good.
     "killed_once": _among_good(
         "passed",
-        "def test_killed():\n    if not MARK.exists():\n        MARK.touch()\n        os.kill(os.getpid(), 9)",
+        "def test_killed():\n    if not MARK.exists():\n        MARK.touch()\n       "
+        " os.kill(os.getpid(), 9)",
         head="MARK = Path(__file__).with_suffix('.mark')",
     ),
     "pytest_exit": _among_good(
-        "failed", "def test_exit():\n    pytest.exit('done', returncode=0)", "tried to end pytest"
+        "failed",
+        "def test_exit():\n    pytest.exit('done', returncode=0)",
+        "tried to end pytest",
     ),
     "fork": _among_good("passed", "def test_fork():\n    os.fork()"),
     "kill_parent_and_go_on": _among_good(
-        "crashed", "def test_kill():\n    os.kill(os.getppid(), signal.SIGKILL)", "that started its worker was killed"
+        "crashed",
+        "def test_kill():\n    os.kill(os.getppid(), signal.SIGKILL)",
+        "that started its worker was killed",
     ),
     "import_segfault": BadFile(
         source="import ctypes\nctypes.string_at(0)\n\ndef test_nothing():\n    pass\n",
@@ -105,19 +142,31 @@ FILES: Mapping[str, BadFile] = {
         says={"": "Segmentation fault"},
     ),
     "import_error": BadFile(
-        source="import no_such_module_at_all\n", verdicts={"": "failed"}, says={"": "no_such_module_at_all"}
+        source="import no_such_module_at_all\n",
+        verdicts={"": "failed"},
+        says={"": "no_such_module_at_all"},
     ),
-    "import_sys_exit": BadFile(source="import sys\nsys.exit(0)\n", verdicts={"": "failed"}, says={"": "SystemExit"}),
+    "import_sys_exit": BadFile(
+        source="import sys\nsys.exit(0)\n",
+        verdicts={"": "failed"},
+        says={"": "SystemExit"},
+    ),
     "skip": BadFile(
-        source="import pytest\n\n@pytest.mark.skip(reason='no TPU')\ndef test_skip():\n    pass\n\n"
-        "@pytest.mark.xfail(strict=True)\ndef test_expected():\n    assert False\n",
+        source=(
+            "import pytest\n\n@pytest.mark.skip(reason='no TPU')\ndef test_skip():\n   "
+            " pass\n\n@pytest.mark.xfail(strict=True)\ndef test_expected():\n    assert"
+            " False\n"
+        ),
         verdicts={"test_skip": "skipped", "test_expected": "passed"},
         says={"test_skip": "no TPU"},
     ),
     "skip_file": BadFile(
-        source="import pytest\npytest.skip('not here', allow_module_level=True)\n", verdicts={"": "skipped"}
+        source="import pytest\npytest.skip('not here', allow_module_level=True)\n",
+        verdicts={"": "skipped"},
     ),
-    "break_pytest": _among_good("crashed", "def test_break():\n    os.environ = None", "INTERNALERROR"),
+    "break_pytest": _among_good(
+        "crashed", "def test_break():\n    os.environ = None", "INTERNALERROR"
+    ),
 }
 """Name -> file."""
 

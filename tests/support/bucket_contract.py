@@ -1,4 +1,7 @@
-"""Contract of every Bucket: run on a folder in tests/unit and on a real S3 server in tests/integration."""
+"""Contract of every Bucket.
+
+Run on a folder in tests/unit and on a real S3 server in tests/integration.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,20 @@ import pytest
 from core.errors import BucketError
 from promotion.storage.bucket import AbsentError, Bucket, ConflictError, sha256_of
 
-BAD_KEYS = ["", "/etc/passwd", "../up", "a/../b", "a//b", "a/", ".hidden", "a/.hidden", "a\\b", "a b", "a\nb", "a%2Fb"]
+BAD_KEYS = [
+    "",
+    "/etc/passwd",
+    "../up",
+    "a/../b",
+    "a//b",
+    "a/",
+    ".hidden",
+    "a/.hidden",
+    "a\\b",
+    "a b",
+    "a\nb",
+    "a%2Fb",
+]
 _RACES = 8
 
 
@@ -36,7 +52,11 @@ class BucketContract:
         assert put(bucket, "a/b.txt", b"content")
         info = bucket.head("a/b.txt")
         assert info is not None
-        assert (info.key, info.size, info.sha256) == ("a/b.txt", 7, sha256_of(b"content"))
+        assert (info.key, info.size, info.sha256) == (
+            "a/b.txt",
+            7,
+            sha256_of(b"content"),
+        )
         assert bucket.get("a/b.txt") == b"content"
         assert bucket.read("a/b.txt") == (b"content", info)
         assert bucket.read("a/none") is None
@@ -82,10 +102,18 @@ class BucketContract:
             bucket.put_if_match("p/never-there", b"", etag=first.etag)
 
     def test_put_page_keeps_key(self, bucket: Bucket) -> None:
-        for key in ("v2/i/simple/index.html", "v2/i/simple/p/index.html", "v2/i/simple/p/index.json"):
+        for key in (
+            "v2/i/simple/index.html",
+            "v2/i/simple/p/index.html",
+            "v2/i/simple/p/index.json",
+        ):
             bucket.put_if_match(key, key.encode(), etag=None)
         listed = list(bucket.list("v2/i/simple/"))
-        assert listed == ["v2/i/simple/index.html", "v2/i/simple/p/index.html", "v2/i/simple/p/index.json"]
+        assert listed == [
+            "v2/i/simple/index.html",
+            "v2/i/simple/p/index.html",
+            "v2/i/simple/p/index.json",
+        ]
         assert all(bucket.get(key) == key.encode() for key in listed)
 
     def test_copy_checks_digest(self, bucket: Bucket) -> None:
@@ -129,7 +157,12 @@ class BucketContract:
 
     @pytest.mark.parametrize("key", BAD_KEYS)
     def test_invalid_keys_are_refused(self, bucket: Bucket, key: str) -> None:
-        for action in (bucket.head, bucket.get, lambda key: put(bucket, key, b""), bucket.open):
+        for action in (
+            bucket.head,
+            bucket.get,
+            lambda key: put(bucket, key, b""),
+            bucket.open,
+        ):
             with pytest.raises(BucketError, match="is not a valid key"):
                 action(key)
 
@@ -137,7 +170,11 @@ class BucketContract:
         put(bucket, "folder/object", b"")
         for key in ("folder", "folder/object/below", "nowhere"):
             assert bucket.head(key) is None
-            for action in (bucket.get, bucket.open, lambda key: bucket.fetch(key, tmp_path)):
+            for action in (
+                bucket.get,
+                bucket.open,
+                lambda key: bucket.fetch(key, tmp_path),
+            ):
                 with pytest.raises(AbsentError):
                     action(key)
 
@@ -162,7 +199,9 @@ class SharedBucketContract(BucketContract):
             key = f"p/k{round_}"
             outcomes: list[int] = []
 
-            def create(number: int, key: str = key, outcomes: list[int] = outcomes) -> None:
+            def create(
+                number: int, key: str = key, outcomes: list[int] = outcomes
+            ) -> None:
                 try:
                     put(bucket, key, b"%d" % number)
                     outcomes.append(number)
@@ -183,7 +222,9 @@ class SharedBucketContract(BucketContract):
 
             def copy(content: bytes, key: str = key, won: list[bytes] = won) -> None:
                 try:
-                    bucket.copy(f"staged/{content.decode()}", key, sha256=sha256_of(content))
+                    bucket.copy(
+                        f"staged/{content.decode()}", key, sha256=sha256_of(content)
+                    )
                     won.append(content)
                 except ConflictError:
                     pass
@@ -203,7 +244,9 @@ class SharedBucketContract(BucketContract):
                 data = bucket.get("p/counter")
                 try:
                     if sha256_of(data) == info.sha256:
-                        bucket.put_if_match("p/counter", b"%d" % (int(data) + 1), etag=info.etag)
+                        bucket.put_if_match(
+                            "p/counter", b"%d" % (int(data) + 1), etag=info.etag
+                        )
                         added += 1
                 except ConflictError:
                     pass

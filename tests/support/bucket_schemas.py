@@ -27,14 +27,21 @@ def validate_bucket(bucket: Path) -> Counter[str]:
     """
     import jsonschema  # Imported late: it takes more than a second.
 
-    checkers = {name: jsonschema.Draft202012Validator(SCHEMAS[name]()) for name in _KEYS.values()}
-    checked, problems = Counter[str](), []
+    checkers = {
+        name: jsonschema.Draft202012Validator(SCHEMAS[name]())
+        for name in _KEYS.values()
+    }
+    checked = Counter[str]()
+    problems = []
     for path in sorted(bucket.rglob("*")):
         key = path.relative_to(bucket).as_posix()
-        if name := next((name for pattern, name in _KEYS.items() if re.fullmatch(pattern, key)), ""):
+        if name := next(
+            (name for pattern, name in _KEYS.items() if re.fullmatch(pattern, key)), ""
+        ):
             checked[name] += 1
             problems += [
-                f"{key}: {error.message}" for error in checkers[name].iter_errors(json.loads(path.read_bytes()))
+                f"{key}: {error.message}"
+                for error in checkers[name].iter_errors(json.loads(path.read_bytes()))
             ]
     assert problems == []
     return checked

@@ -1,8 +1,9 @@
 """Contracts of upstream's build/build.py: its options, and our commands that it has carried out.
 
-`python -m tests.support.build_py_contracts --jax=CHECKOUT --rocm-jax=CHECKOUT` runs the real build.py of every release
-with pinned sources, and of the checkout's HEAD (`main`), and rewrites the recorded contracts. Only Bazel and clang are
-stand-ins: the first leaves a wheel behind, the second prints its major version.
+`python -m tests.support.build_py_contracts --jax=CHECKOUT --rocm-jax=CHECKOUT` runs the
+real build.py of every release with pinned sources, and of the checkout's HEAD (`main`),
+and rewrites the recorded contracts. Only Bazel and clang are stand-ins: the first
+leaves a wheel behind, the second prints its major version.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def commands(release: str) -> tuple[BuildCommand, ...]:
 
 def given(command: BuildCommand) -> list[str]:
     """Return the arguments of a command after build.py, without options for Bazel."""
-    return [word for word in command.argv[2:] if not word.startswith("--bazel_options=")]
+    return [
+        word for word in command.argv[2:] if not word.startswith("--bazel_options=")
+    ]
 
 
 def record(jax: Path, rocm_jax: Path) -> dict[str, Any]:
@@ -55,7 +58,8 @@ def record(jax: Path, rocm_jax: Path) -> dict[str, Any]:
         name = pins.releases()[-1] if release == MAIN else release
         pinned = pins.pins_for(name)
         assert pinned is not None
-        # rocm-jax pins commits of the fork ROCm/jax, which a checkout of jax lacks; the tag has the same build.py.
+        # rocm-jax pins commits of the fork ROCm/jax, which a checkout of jax lacks; the
+        # tag has the same build.py.
         own = pinned.jax if _has(jax, pinned.jax) else pins.load_pins().tags[name]
         commits = {"jax": _git(jax, "rev-parse", "HEAD") if release == MAIN else own}
         if pins.interface_for(name).kind is pins.BuildRepository.ROCM_JAX:
@@ -63,28 +67,49 @@ def record(jax: Path, rocm_jax: Path) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder)
             for repository, commit in commits.items():
-                _export({"jax": jax, "rocm-jax": rocm_jax}[repository], commit, place / repository)
+                _export(
+                    {"jax": jax, "rocm-jax": rocm_jax}[repository],
+                    commit,
+                    place / repository,
+                )
             for command in commands(name):
                 _run(command, place, {"jax": jax, "rocm-jax": rocm_jax})
             wheels = {command.target: given(command) for command in commands(name)}
-            accepts = {command.cwd: _accepted(place / command.cwd[1:]) for command in commands(name)}
-            contracts[release] = {"commits": commits, "accepts": accepts, "wheels": wheels}
+            accepts = {
+                command.cwd: _accepted(place / command.cwd[1:])
+                for command in commands(name)
+            }
+            contracts[release] = {
+                "commits": commits,
+                "accepts": accepts,
+                "wheels": wheels,
+            }
     return contracts
 
 
 def _accepted(folder: Path) -> list[str]:
     """Return the options in the help of build.py."""
     done = subprocess.run(
-        [sys.executable, "build/build.py", "build", "--help"], cwd=folder, capture_output=True, text=True, check=True
+        [sys.executable, "build/build.py", "build", "--help"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return sorted(set(re.findall(r"(?<![\w-])--[a-z]\w+", done.stdout)))
 
 
 def _export(repository: Path, commit: str, folder: Path) -> None:
     """Unpack the folders with build.py of one commit."""
-    present = [path for path in ("build", "jax_rocm_plugin/build") if _git(repository, "ls-tree", commit, path)]
+    present = [
+        path
+        for path in ("build", "jax_rocm_plugin/build")
+        if _git(repository, "ls-tree", commit, path)
+    ]
     data = subprocess.run(
-        ["git", "-C", str(repository), "archive", commit, *present], capture_output=True, check=True
+        ["git", "-C", str(repository), "archive", commit, *present],
+        capture_output=True,
+        check=True,
     ).stdout
     with tarfile.open(fileobj=BytesIO(data)) as archive:
         archive.extractall(folder, filter="data")
@@ -96,31 +121,52 @@ def _run(command: BuildCommand, place: Path, repositories: dict[str, Path]) -> N
     Raises:
         RuntimeError: if it fails or finds no wheel.
     """
-    cwd, tools = place / command.cwd[1:], place / "tools"
+    cwd = place / command.cwd[1:]
+    tools = place / "tools"
     tools.mkdir(exist_ok=True)
-    for name, text in (("bazel", _FAKE_BAZEL), ("clang", _FAKE_CLANG), ("clang++", _FAKE_CLANG)):
+    for name, text in (
+        ("bazel", _FAKE_BAZEL),
+        ("clang", _FAKE_CLANG),
+        ("clang++", _FAKE_CLANG),
+    ):
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
     words = [*given(command), *(word for word in command.argv if "ML_WHEEL_" in word)]
-    moved = {IN_CONTAINER.bazel: f"{tools}/bazel", IN_CONTAINER.clang: f"{tools}/clang", "=/out/": f"={place}/out/"}
+    moved = {
+        IN_CONTAINER.bazel: f"{tools}/bazel",
+        IN_CONTAINER.clang: f"{tools}/clang",
+        "=/out/": f"={place}/out/",
+    }
     for path, here in moved.items():
         words = [word.replace(path, here) for word in words]
     tag = "cp312-cp312" if command.python else "py3-none"
     project = command.project.replace("-", "_")
     env = {
         "PATH": os.environ["PATH"],
-        "GIT_DIR": _git(repositories[command.cwd.split("/")[1]], "rev-parse", "--absolute-git-dir"),
+        "GIT_DIR": _git(
+            repositories[command.cwd.split("/")[1]], "rev-parse", "--absolute-git-dir"
+        ),
         "CONTRACT_WHEEL": f"{project}-{command.versions[0]}-{tag}-manylinux_2_27_x86_64.whl",
     }
     argv = [sys.executable, "build/build.py", *words]
-    done = subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        argv, cwd=cwd, env=env, capture_output=True, text=True, check=False
+    )
     said = done.stdout + done.stderr
-    if done.returncode or env["CONTRACT_WHEEL"] not in said.partition("Distribution path: ")[2]:
+    if (
+        done.returncode
+        or env["CONTRACT_WHEEL"] not in said.partition("Distribution path: ")[2]
+    ):
         raise RuntimeError(f"{command.cwd} {command.target}: {said[-2000:]}")
 
 
 def _git(repository: Path, *words: str, check: bool = True) -> str:
-    done = subprocess.run(["git", "-C", str(repository), *words], capture_output=True, text=True, check=check)
+    done = subprocess.run(
+        ["git", "-C", str(repository), *words],
+        capture_output=True,
+        text=True,
+        check=check,
+    )
     return done.stdout.strip()
 
 
@@ -131,7 +177,14 @@ def _has(repository: Path, commit: str) -> bool:
 def dump(contracts: dict[str, Any]) -> str:
     """Return contracts as JSON, one list a line."""
     text = json.dumps(contracts, indent=1)
-    return re.sub(r"\[\n([^\[\]{}]*?)\n\s*\]", lambda match: "[" + _joined(match[1]) + "]", text) + "\n"
+    return (
+        re.sub(
+            r"\[\n([^\[\]{}]*?)\n\s*\]",
+            lambda match: "[" + _joined(match[1]) + "]",
+            text,
+        )
+        + "\n"
+    )
 
 
 def _joined(lines: str) -> str:
@@ -141,8 +194,15 @@ def _joined(lines: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Rewrite the recorded contracts."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jax", type=Path, required=True, help="checkout of jax-ml/jax with its tags")
-    parser.add_argument("--rocm-jax", type=Path, required=True, help="checkout of ROCm/rocm-jax with its tags")
+    parser.add_argument(
+        "--jax", type=Path, required=True, help="checkout of jax-ml/jax with its tags"
+    )
+    parser.add_argument(
+        "--rocm-jax",
+        type=Path,
+        required=True,
+        help="checkout of ROCm/rocm-jax with its tags",
+    )
     args = parser.parse_args(arguments)
     RECORDED.parent.mkdir(parents=True, exist_ok=True)
     RECORDED.write_text(dump(record(args.jax, args.rocm_jax)), encoding="utf-8")

@@ -1,4 +1,7 @@
-"""`ci_build cluster worker` with further kinds of tasks: `python -m tests.support.cluster_worker ADDRESS …`."""
+"""`ci_build cluster worker` with further kinds of tasks.
+
+`python -m tests.support.cluster_worker ADDRESS …`.
+"""
 
 from __future__ import annotations
 
@@ -26,20 +29,27 @@ def echo(arguments: Mapping[str, Any], context: TaskContext) -> dict[str, Any]:
     (context.folder / "sub" / "out.txt").write_text(json.dumps(arguments))
     (context.folder / "run.sh").write_text("#!/bin/sh\n")
     (context.folder / "run.sh").chmod(0o755)
-    texts = {name: path.read_text() if path.is_file() else sorted(os.listdir(path))  # noqa: PTH208
-             for name, path in context.inputs.items()}  # fmt: skip
+    texts = {
+        name: (path.read_text() if path.is_file() else sorted(os.listdir(path)))  # noqa: PTH208
+        for name, path in context.inputs.items()
+    }
     return {**arguments, "inputs": texts, "pid": os.getpid()}
 
 
 def note(arguments: Mapping[str, Any]) -> None:
     """Record that this process runs a task."""
-    Path(arguments["notes"], f"{arguments['name']}.{os.getpid()}.{time.monotonic_ns()}").touch()
+    Path(
+        arguments["notes"], f"{arguments['name']}.{os.getpid()}.{time.monotonic_ns()}"
+    ).touch()
 
 
 def sleep(arguments: Mapping[str, Any], context: TaskContext) -> int:
     """Run the program sleep, and record its process id."""
     note(arguments)
-    script = f"echo $$ > {arguments['notes']}/{arguments['name']}.sleeps; exec sleep {arguments['seconds']}"
+    script = (
+        f"echo $$ > {arguments['notes']}/{arguments['name']}.sleeps; exec sleep"
+        f" {arguments['seconds']}"
+    )
     context.runner.run(("sh", "-c", script))
     return os.getpid()
 
@@ -57,7 +67,11 @@ def compile_here(arguments: Mapping[str, Any], context: TaskContext) -> object:
     """Compile programs of the corpus with this Python instead of one with wheels."""
     env = {"PYTHONPYCACHEPREFIX": str(context.cache / "bytecode")}
     site = Site(python=Path(sys.executable), version="", folder=context.cache, env=env)
-    return compile_programs(arguments, context, lambda *_: (site, RocmLibraries(weak=False, kind="none", env={})))
+    return compile_programs(
+        arguments,
+        context,
+        lambda *_: (site, RocmLibraries(weak=False, kind="none", env={})),
+    )
 
 
 if __name__ == "__main__":

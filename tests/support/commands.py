@@ -8,7 +8,9 @@ from ci_build.cli import main
 
 
 def parse(words: list[str]) -> None:
-    """Check that a command and its options exist, and the values of choices; the words follow `ci_build`.
+    """Check that a command and its options exist, and the values of choices.
+
+    The words follow `ci_build`.
 
     Missing arguments and options are no problem, since documentation may omit them.
 
@@ -18,7 +20,9 @@ def parse(words: list[str]) -> None:
     command: click.Command | None = main
     parent = None
     while command is not None:
-        context = click.Context(command, parent=parent, info_name=command.name, **command.context_settings)
+        context = click.Context(
+            command, parent=parent, info_name=command.name, **command.context_settings
+        )
         given, words, _ = command.make_parser(context).parse_args(words)
         for parameter in command.params:
             value = given.get(parameter.name or "")

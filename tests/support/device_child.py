@@ -1,4 +1,7 @@
-"""Program that runs a suite in a process that a test can kill; arguments: suite, folder of the run."""
+"""Program that runs a suite in a process that a test can kill.
+
+Arguments: suite, folder of the run.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,30 @@ LIMITS = SessionLimits(test=20.0, collect=120.0, grace=1.0, session=900.0, crash
 
 
 def fake_device(root: Path, number: int) -> GpuDevice:
-    """Return a GPU made of files: one file that its users have open, and two with its total and used bytes."""
+    """Return a GPU made of files.
+
+    One file that its users have open, and two with its total and used bytes.
+    """
     folder = root / "devices"
     folder.mkdir(parents=True, exist_ok=True)
-    node, total, used = (folder / f"{number}.{name}" for name in ("node", "total", "used"))
+    node, total, used = (
+        folder / f"{number}.{name}" for name in ("node", "total", "used")
+    )
     node.touch()
     total.write_text(f"{16 * GIB}\n")
-    return GpuDevice(index=number, memory=16 * GIB, nodes=(str(node),), gauge=(str(total), str(used)))
+    return GpuDevice(
+        index=number, memory=16 * GIB, nodes=(str(node),), gauge=(str(total), str(used))
+    )
 
 
 def work(root: Path, limits: SessionLimits = LIMITS, retries: int = 40) -> RunPlan:
     """Return a plan of all tests below a folder, for two workers with fake devices."""
-    host = Allotment(cpus=tuple(sorted(os.sched_getaffinity(0))), cores=2, memory=64 * GIB)
-    lent = leases(JaxPlatform.ROCM, [fake_device(root, number) for number in (3, 5)], host)
+    host = Allotment(
+        cpus=tuple(sorted(os.sched_getaffinity(0))), cores=2, memory=64 * GIB
+    )
+    lent = leases(
+        JaxPlatform.ROCM, [fake_device(root, number) for number in (3, 5)], host
+    )
     return RunPlan(
         python=(sys.executable,),
         suite=Suite(root=root, files=(".",), env={}),
@@ -43,5 +57,7 @@ def work(root: Path, limits: SessionLimits = LIMITS, retries: int = 40) -> RunPl
 
 
 if __name__ == "__main__":
-    report = Harness(HostRunner(os.environ), work(Path(sys.argv[1])), Path(sys.argv[2])).run()
+    report = Harness(
+        HostRunner(os.environ), work(Path(sys.argv[1])), Path(sys.argv[2])
+    ).run()
     sys.exit(len(report.problems))

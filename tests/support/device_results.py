@@ -21,7 +21,13 @@ BINARY = "\x00\x1b[31m\udcff\ufffe ends here"
 
 
 def result(name: str, verdict: TestVerdict, message: str = "") -> TestResult:
-    return TestResult(id=f"tests/a_test.py::{name}", verdict=verdict, seconds=1.5, attempts=1, message=message)
+    return TestResult(
+        id=f"tests/a_test.py::{name}",
+        verdict=verdict,
+        seconds=1.5,
+        attempts=1,
+        message=message,
+    )
 
 
 RESULTS = (
@@ -56,8 +62,13 @@ WAIVER = FlakeWaiver(
 def judged(checks: Sequence[Check]) -> Evidence:
     """Return the evidence of a gate with these checks."""
     gate = Gate(name="device", tier=Tier.DEVICE, per_target=True, run=lambda _: ())
-    return make_evidence(gate, wheel_set(), "gfx942", checks, (), "2026-01-01T00:00:00Z")
+    return make_evidence(
+        gate, wheel_set(), "gfx942", checks, (), "2026-01-01T00:00:00Z"
+    )
 
 
-def checks_of(results: tuple[TestResult, ...] = RESULTS, waivers: Sequence[FlakeWaiver] = (WAIVER,)) -> list[Check]:
+def checks_of(
+    results: tuple[TestResult, ...] = RESULTS,
+    waivers: Sequence[FlakeWaiver] = (WAIVER,),
+) -> list[Check]:
     return list(evidence.checks_of_tests(results, "gfx942", again, waivers))

@@ -36,9 +36,16 @@ class Engine(ABC):
     def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run one command of the client."""
         done = subprocess.run(
-            [self.program, *words], env=self.environment, capture_output=True, text=True, check=False, timeout=_SECONDS
+            [self.program, *words],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_SECONDS,
         )
-        assert done.returncode == 0 or not check, f"{words[0]}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+        assert done.returncode == 0 or not check, (
+            f"{words[0]}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+        )
         return done
 
     def ask(self, *words: str) -> str:
@@ -65,9 +72,16 @@ class Engine(ABC):
 
     def import_folder(self, tree: Path, tag: str) -> None:
         """Make an image of one layer from a folder."""
-        with subprocess.Popen(["tar", "-C", tree, "-c", "."], stdout=subprocess.PIPE) as tar:
+        with subprocess.Popen(
+            ["tar", "-C", tree, "-c", "."], stdout=subprocess.PIPE
+        ) as tar:
             argv = [self.program, "import", "-", tag]
             done = subprocess.run(
-                argv, env=self.environment, stdin=tar.stdout, capture_output=True, text=True, check=False
+                argv,
+                env=self.environment,
+                stdin=tar.stdout,
+                capture_output=True,
+                text=True,
+                check=False,
             )
         assert (tar.returncode, done.returncode) == (0, 0), done.stderr

@@ -10,14 +10,22 @@ from promotion.gates.device.machine import MachineInfo
 from promotion.gates.device.request import DeviceRequest
 
 
-def device_config(platform: str = "rocm", count: int = 0, **more: Any) -> DeviceGateConfig:
+def device_config(
+    platform: str = "rocm", count: int = 0, **more: Any
+) -> DeviceGateConfig:
     """Return the configuration of a run on a machine with this number of devices."""
-    kept = {name: more.pop(name) for name in ("devices", "shard", "python") if name in more}
+    kept = {
+        name: more.pop(name) for name in ("devices", "shard", "python") if name in more
+    }
     asked = {name: more.pop(name) for name in DeviceRequest.__slots__ if name in more}
     family = "gfx94X-dcgpu" if platform == "rocm" else ""
     request = DeviceRequest(**{"platform": platform, "family": family, **asked})
     return DeviceGateConfig(
-        request=request, machine=MachineInfo(devices=fake_devices(count)), environ={}, **kept, **more
+        request=request,
+        machine=MachineInfo(devices=fake_devices(count)),
+        environ={},
+        **kept,
+        **more,
     )
 
 
@@ -25,6 +33,12 @@ def fake_devices(
     count: int, *, memory: int = 192 * GIB, uuids: bool = True, gfx: str = "gfx942"
 ) -> tuple[GpuDevice, ...]:
     return tuple(
-        GpuDevice(index=n, uuid=f"GPU-{0xABC000 + n:016x}" if uuids else "", gfx=gfx, memory=memory, free=memory)
+        GpuDevice(
+            index=n,
+            uuid=f"GPU-{0xABC000 + n:016x}" if uuids else "",
+            gfx=gfx,
+            memory=memory,
+            free=memory,
+        )
         for n in range(count)
     )

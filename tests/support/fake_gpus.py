@@ -1,4 +1,7 @@
-"""Fake GPUs of a worker: the tests of a shard do not run, and each shard leaves a note with its tests and GPUs."""
+"""Fake GPUs of a worker.
+
+The tests of a shard do not run, and each shard leaves a note with its tests and GPUs.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,12 @@ from promotion.gates.common.gate import Check, Gate, GateContext
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.lease import visible_devices
 from promotion.gates.device.machine import MachineInfo
-from promotion.gates.device.shards import ShardResult, digest_of_tests, split_tests, upload_shard
+from promotion.gates.device.shards import (
+    ShardResult,
+    digest_of_tests,
+    split_tests,
+    upload_shard,
+)
 from tests.support.fake_devices import fake_devices
 
 TESTS = tuple(f"tests/lax_test.py::test_{number}" for number in range(1200))
@@ -28,10 +36,20 @@ def fake_gate(config: DeviceGateConfig, folder: Path) -> Gate:
 
     def run(context: GateContext) -> Iterator[Check]:
         tests = split_tests(TESTS, {}, shard.count)[shard.number - 1]
-        used = [device.token for device in visible_devices(config.machine.devices, config.platform, config.environ)]
+        used = [
+            device.token
+            for device in visible_devices(
+                config.machine.devices, config.platform, config.environ
+            )
+        ]
         started = time.time()
         context.runner.run(("sleep", "0.3"))
-        note = {"tests": tests, "devices": used, "started": started, "ended": time.time()}
+        note = {
+            "tests": tests,
+            "devices": used,
+            "started": started,
+            "ended": time.time(),
+        }
         (folder / f"{os.getpid()}.{shard.number}").write_text(json.dumps(note))
         result = ShardResult(
             shard=shard,
@@ -40,15 +58,27 @@ def fake_gate(config: DeviceGateConfig, folder: Path) -> Gate:
             tests=digest_of_tests(TESTS),
             problems=(),
             notes=(),
-            results=tuple(TestResult(id=test, verdict=TestVerdict.PASSED, seconds=1.0, attempts=1) for test in tests),
+            results=tuple(
+                TestResult(id=test, verdict=TestVerdict.PASSED, seconds=1.0, attempts=1)
+                for test in tests
+            ),
             run={},
             at=now(),
         )
-        upload_shard(context.bucket, context.staged, config.gate_name, result, config.signer)
+        upload_shard(
+            context.bucket, context.staged, config.gate_name, result, config.signer
+        )
         yield Check(name="run", target=context.targets[0])
 
     settings = {**config.settings, "part": str(shard)}
-    return Gate(name=config.gate_name, tier=config.tier, per_target=True, run=run, settings=settings, partial=True)
+    return Gate(
+        name=config.gate_name,
+        tier=config.tier,
+        per_target=True,
+        run=run,
+        settings=settings,
+        partial=True,
+    )
 
 
 def use_fake_gpus(text: str) -> None:

@@ -1,4 +1,7 @@
-"""A fake machine with AMD GPUs for the doctor: a root folder, the packages of a Python, an environment."""
+"""A fake machine with AMD GPUs for the doctor.
+
+A root folder, the packages of a Python, an environment.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,23 @@ PYTHON = "/usr/bin/python3"
 
 
 class FakeMachine:
-    """A machine without problems at first: two MI300X, the driver, ROCm 7.2.0 in /opt/rocm, all packages."""
+    """A machine without problems at first.
+
+    Two MI300X, the driver, ROCm 7.2.0 in /opt/rocm, all packages.
+    """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = folder / "root"
-        for module, names in ((examined.gpus, ("NODES", "KFD", "DXG", "SHM")), (examined.rocm, ("OPT_ROCM",))):
+        for module, names in (
+            (examined.gpus, ("NODES", "KFD", "DXG", "SHM")),
+            (examined.rocm, ("OPT_ROCM",)),
+        ):
             for name in names:
-                monkeypatch.setattr(module, name, self.root / getattr(module, name).relative_to("/"))
-        # In the fake root, the measured size of /dev/shm would be that of the test machine's disk.
+                monkeypatch.setattr(
+                    module, name, self.root / getattr(module, name).relative_to("/")
+                )
+        # In the fake root, the measured size of /dev/shm would be that of the test
+        # machine's disk.
         monkeypatch.setattr(examined.gpus, "shm_mib", lambda: 65536.0)
         self.site = folder / "site"
         self.site.mkdir()
@@ -51,7 +63,9 @@ class FakeMachine:
             "pip": True,
             "path": (str(self.site),),
         }
-        self.write("etc/os-release", 'NAME="Ubuntu"\nPRETTY_NAME="Ubuntu 24.04.1 LTS"\n')
+        self.write(
+            "etc/os-release", 'NAME="Ubuntu"\nPRETTY_NAME="Ubuntu 24.04.1 LTS"\n'
+        )
         self.write("sys/module/amdgpu/version", "6.14.5\n")
         self.gpus(MI300, MI300)
         for device in ("kfd", "dri/renderD128", "dri/renderD129"):
@@ -71,7 +85,9 @@ class FakeMachine:
     def remove(self, *paths: str) -> Self:
         """Remove files, and folders with their content."""
         for path in paths:
-            place = self.root / path if (self.root / path).exists() else self.site / path
+            place = (
+                self.root / path if (self.root / path).exists() else self.site / path
+            )
             shutil.rmtree(place) if place.is_dir() else place.unlink()
         return self
 
@@ -83,14 +99,23 @@ class FakeMachine:
         nodes = kfd_tree(self.root / "sys/class/kfd/kfd/topology/nodes", *gpus)
         for number in range(1, len(gpus) + 1):
             bank = f"heap_type 1\nsize_in_bytes {192 << 30}\n"
-            self.write(str(nodes.relative_to(self.root) / str(number) / "mem_banks/0/properties"), bank)
+            self.write(
+                str(
+                    nodes.relative_to(self.root)
+                    / str(number)
+                    / "mem_banks/0/properties"
+                ),
+                bank,
+            )
             self.card(number, "0x1002")
         return self
 
     def card(self, number: int, vendor: str) -> Self:
         """Add a display controller to the PCI bus."""
         self.write(f"sys/bus/pci/devices/0000:0{number}:00.0/vendor", f"{vendor}\n")
-        return self.write(f"sys/bus/pci/devices/0000:0{number}:00.0/class", "0x038000\n")
+        return self.write(
+            f"sys/bus/pci/devices/0000:0{number}:00.0/class", "0x038000\n"
+        )
 
     def rocm(self, prefix: str, version: str, *libraries: str) -> Self:
         """Write a ROCm tree; by default with everything that the packages need."""
@@ -99,7 +124,9 @@ class FakeMachine:
             self.write(f"{prefix}/lib/{name}", "")
         return self
 
-    def distribution(self, name: str, version: str, *requires: str, files: Sequence[Path] = ()) -> Self:
+    def distribution(
+        self, name: str, version: str, *requires: str, files: Sequence[Path] = ()
+    ) -> Self:
         """Write a package's dist-info with METADATA and RECORD, as pip does."""
         info = self.site / f"{name.replace('-', '_')}-{version}.dist-info"
         info.mkdir(parents=True)
@@ -111,10 +138,15 @@ class FakeMachine:
         ]
         (info / "METADATA").write_text("\n".join(lines) + "\n")
         with (info / "RECORD").open("w", newline="") as file:
-            csv.writer(file).writerows((str(f.relative_to(self.site)), "sha256=x", f.stat().st_size) for f in files)
+            csv.writer(file).writerows(
+                (str(f.relative_to(self.site)), "sha256=x", f.stat().st_size)
+                for f in files
+            )
         return self
 
-    def native(self, part: str, major: int = 7, version: str = "0.10.2", **changes: Any) -> Self:
+    def native(
+        self, part: str, major: int = 7, version: str = "0.10.2", **changes: Any
+    ) -> Self:
         """Write the pjrt or plugin package, with one library that needs HIP.
 
         Args:
@@ -122,14 +154,24 @@ class FakeMachine:
             changes: changes of build_info.json.
         """
         targets = changes.pop("targets", ("gfx942", "gfx950")) if part == "pjrt" else ()
-        package = install(self.site, part, major, build_info([HIP], targets, version=version, **changes))
+        package = install(
+            self.site,
+            part,
+            major,
+            build_info([HIP], targets, version=version, **changes),
+        )
         needed = (HIP, "libc.so.6") if part == "pjrt" else (*PLUGIN_NEEDED, "libc.so.6")
-        tiny_elf(package / ("xla_rocm_plugin.so" if part == "pjrt" else "_linalg.so"), needed=needed)
+        tiny_elf(
+            package / ("xla_rocm_plugin.so" if part == "pjrt" else "_linalg.so"),
+            needed=needed,
+        )
         requires = ["jaxlib<=0.10.2,>=0.10.2"]
         if part == "plugin":
             requires.append(f"jax-rocm{major}-pjrt=={version}")
         files = [path for path in package.iterdir() if path.is_file()]
-        return self.distribution(f"jax-rocm{major}-{part}", version, *requires, files=files)
+        return self.distribution(
+            f"jax-rocm{major}-{part}", version, *requires, files=files
+        )
 
     def uninstall(self, *names: str) -> Self:
         """Remove packages as pip does."""

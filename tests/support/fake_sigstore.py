@@ -1,7 +1,10 @@
-"""A private Sigstore on loopback, with which the real client signs; the public one is neither used nor trusted.
+"""A private Sigstore on loopback, with which the real client signs.
 
-It has a certificate authority with its certificate log (as Fulcio), a transparency log (as Rekor), and the endpoint at
-which a CI job gets its identity token. `trust_config` makes the real client trust them.
+The public one is neither used nor trusted.
+
+It has a certificate authority with its certificate log (as Fulcio), a transparency log
+(as Rekor), and the endpoint at which a CI job gets its identity token. `trust_config`
+makes the real client trust them.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tests.support.file_server import served
 
 Key = ec.EllipticCurvePrivateKey
-HOME, REF = "https://github.com/owner/name", "refs/heads/main"
+HOME = "https://github.com/owner/name"
+REF = "refs/heads/main"
 CLAIMS = {
     "iss": "https://token.actions.githubusercontent.com",
     "sub": f"repo:owner/name:ref:{REF}",
@@ -47,7 +51,9 @@ def _sign(key: Key, data: bytes) -> bytes:
 
 
 def _public(key: Key) -> bytes:
-    return key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return key.public_key().public_bytes(
+        Encoding.DER, PublicFormat.SubjectPublicKeyInfo
+    )
 
 
 def _key_id(key: Key) -> bytes:
@@ -77,17 +83,31 @@ class FakeSigstore:
     """
 
     def __init__(self) -> None:
-        self.authority, self.certificate_log, self.log = (ec.generate_private_key(ec.SECP256R1()) for _ in range(3))
+        self.authority, self.certificate_log, self.log = (
+            ec.generate_private_key(ec.SECP256R1()) for _ in range(3)
+        )
         self.url = "http://127.0.0.1:9"
-        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a private Sigstore")])
+        self.name = x509.Name(
+            [x509.NameAttribute(NameOID.COMMON_NAME, "a private Sigstore")]
+        )
         self.root = (
-            self._certificate(self.name, self.authority.public_key(), timedelta(days=1000), authority=True)
+            self._certificate(
+                self.name,
+                self.authority.public_key(),
+                timedelta(days=1000),
+                authority=True,
+            )
             .add_extension(x509.BasicConstraints(ca=True, path_length=1), critical=True)
             .sign(self.authority, hashes.SHA256())
         )
 
     def _certificate(
-        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, valid: timedelta, *, authority: bool
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePublicKey,
+        valid: timedelta,
+        *,
+        authority: bool,
     ) -> x509.CertificateBuilder:
         """Return a certificate without its purpose, which is valid from now on."""
         usage = x509.KeyUsage(
@@ -111,54 +131,102 @@ class FakeSigstore:
             .not_valid_before(start)
             .not_valid_after(start + valid)
             .add_extension(usage, critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(key), critical=False
+            )
         )
 
     def certify(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Answer POST /api/v2/signingCert: a certificate for ten minutes, with the certificate log's timestamp."""
-        key = x509.load_pem_x509_csr(base64.b64decode(body["certificateSigningRequest"])).public_key()
+        """Answer POST /api/v2/signingCert.
+
+        A certificate for ten minutes, with the certificate log's timestamp.
+        """
+        key = x509.load_pem_x509_csr(
+            base64.b64decode(body["certificateSigningRequest"])
+        ).public_key()
         assert isinstance(key, ec.EllipticCurvePublicKey)
-        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.authority.public_key())
-        workflow = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(CLAIMS["config"])])
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(
+            self.authority.public_key()
+        )
+        workflow = x509.SubjectAlternativeName(
+            [x509.UniformResourceIdentifier(CLAIMS["config"])]
+        )
         builder = (
-            self._certificate(x509.Name([]), key, timedelta(minutes=10), authority=False)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING]), critical=False)
+            self._certificate(
+                x509.Name([]), key, timedelta(minutes=10), authority=False
+            )
+            .add_extension(
+                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING]),
+                critical=False,
+            )
             .add_extension(issuer, critical=False)
             .add_extension(workflow, critical=True)
         )
-        for number, name in ((8, "iss"), (12, "repository"), (13, "sha"), (14, "ref"), (18, "config")):
+        for number, name in (
+            (8, "iss"),
+            (12, "repository"),
+            (13, "sha"),
+            (14, "ref"),
+            (18, "config"),
+        ):
             value = x509.UnrecognizedExtension(
-                x509.ObjectIdentifier(f"{_FULCIO}{number}"), _der(0x0C, CLAIMS[name].encode())
+                x509.ObjectIdentifier(f"{_FULCIO}{number}"),
+                _der(0x0C, CLAIMS[name].encode()),
             )
             builder = builder.add_extension(value, critical=False)
-        timestamp = self._timestamp(builder.sign(self.authority, hashes.SHA256()).tbs_certificate_bytes)
-        certificate = builder.add_extension(x509.UnrecognizedExtension(_SCTS, timestamp), critical=False).sign(
-            self.authority, hashes.SHA256()
+        timestamp = self._timestamp(
+            builder.sign(self.authority, hashes.SHA256()).tbs_certificate_bytes
         )
-        chain = [one.public_bytes(Encoding.PEM).decode() for one in (certificate, self.root)]
+        certificate = builder.add_extension(
+            x509.UnrecognizedExtension(_SCTS, timestamp), critical=False
+        ).sign(self.authority, hashes.SHA256())
+        chain = [
+            one.public_bytes(Encoding.PEM).decode() for one in (certificate, self.root)
+        ]
         return {"signedCertificateEmbeddedSct": {"chain": {"certificates": chain}}}
 
     def _timestamp(self, precertificate: bytes) -> bytes:
         """Return a list of one SCT (RFC 6962), in the form of a certificate extension."""
         when = int(datetime.now(UTC).timestamp() * 1000)
-        entry = _key_id(self.authority) + len(precertificate).to_bytes(3, "big") + precertificate
-        signature = _sign(self.certificate_log, struct.pack("!BBQH", 0, 0, when, 1) + entry + struct.pack("!H", 0))
+        entry = (
+            _key_id(self.authority)
+            + len(precertificate).to_bytes(3, "big")
+            + precertificate
+        )
+        signature = _sign(
+            self.certificate_log,
+            struct.pack("!BBQH", 0, 0, when, 1) + entry + struct.pack("!H", 0),
+        )
         sct = b"\0" + _key_id(self.certificate_log) + struct.pack("!QH", when, 0)
         sct += struct.pack("!BBH", 4, 3, len(signature)) + signature
         return _der(0x04, struct.pack("!HH", len(sct) + 2, len(sct)) + sct)
 
     def enter(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Answer POST /api/v1/log/entries: each entry is the second one of a log that signs its root (RFC 6962)."""
+        """Answer POST /api/v1/log/entries.
+
+        Each entry is the second one of a log that signs its root (RFC 6962).
+        """
         content = body["spec"]["proposedContent"]
         envelope, (verifier,) = json.loads(content["envelope"]), content["verifiers"]
         payload = base64.b64decode(envelope["payload"])
         spec = {
-            "envelopeHash": {"algorithm": "sha256", "value": hashlib.sha256(_canonical(envelope)).hexdigest()},
-            "payloadHash": {"algorithm": "sha256", "value": hashlib.sha256(payload).hexdigest()},
-            "signatures": [{"signature": one["sig"], "verifier": verifier} for one in envelope["signatures"]],
+            "envelopeHash": {
+                "algorithm": "sha256",
+                "value": hashlib.sha256(_canonical(envelope)).hexdigest(),
+            },
+            "payloadHash": {
+                "algorithm": "sha256",
+                "value": hashlib.sha256(payload).hexdigest(),
+            },
+            "signatures": [
+                {"signature": one["sig"], "verifier": verifier}
+                for one in envelope["signatures"]
+            ],
         }
         logged = _canonical({"apiVersion": "0.0.1", "kind": "dsse", "spec": spec})
-        root = hashlib.sha256(b"\1" + _FIRST_LEAF + hashlib.sha256(b"\0" + logged).digest()).digest()
+        root = hashlib.sha256(
+            b"\1" + _FIRST_LEAF + hashlib.sha256(b"\0" + logged).digest()
+        ).digest()
         note = f"rekor.invalid - 1\n2\n{_b64(root)}\n"
         signed = _b64(_key_id(self.log)[:4] + _sign(self.log, note.encode()))
         entry = {
@@ -175,18 +243,46 @@ class FakeSigstore:
             "checkpoint": f"{note}\n— rekor.invalid {signed}\n",
         }
         promise = _b64(_sign(self.log, _canonical(entry)))
-        return {"f" * 64: {**entry, "verification": {"signedEntryTimestamp": promise, "inclusionProof": proof}}}
+        return {
+            "f" * 64: {
+                **entry,
+                "verification": {
+                    "signedEntryTimestamp": promise,
+                    "inclusionProof": proof,
+                },
+            }
+        }
 
     def token(self) -> str:
-        """Return the job's token, a JSON web token for ten minutes; nobody here verifies its signature."""
+        """Return the job's token, a JSON web token for ten minutes.
+
+        Nobody here verifies its signature.
+        """
         now = int(datetime.now(UTC).timestamp())
-        body = {**CLAIMS, "aud": "sigstore", "iat": now - 5, "nbf": now - 5, "exp": now + 600}
-        parts = (_canonical({"alg": "ES256", "typ": "JWT"}), _canonical(body), b"unsigned")
-        return ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts)
+        body = {
+            **CLAIMS,
+            "aud": "sigstore",
+            "iat": now - 5,
+            "nbf": now - 5,
+            "exp": now + 600,
+        }
+        parts = (
+            _canonical({"alg": "ES256", "typ": "JWT"}),
+            _canonical(body),
+            b"unsigned",
+        )
+        return ".".join(
+            base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts
+        )
 
     def trust_config(self) -> dict[str, Any]:
         """Return the client trust configuration in the format of Sigstore's tools."""
-        service = {"url": self.url, "majorApiVersion": 1, "validFor": _VALID, "operator": "tests"}
+        service = {
+            "url": self.url,
+            "majorApiVersion": 1,
+            "validFor": _VALID,
+            "operator": "tests",
+        }
         return {
             "mediaType": "application/vnd.dev.sigstore.clienttrustconfig.v0.1+json",
             "trustedRoot": self.trusted_root(),
@@ -206,7 +302,11 @@ class FakeSigstore:
         authority = {
             "subject": {"organization": "tests", "commonName": "a private Sigstore"},
             "uri": self.url,
-            "certChain": {"certificates": [{"rawBytes": _b64(self.root.public_bytes(Encoding.DER))}]},
+            "certChain": {
+                "certificates": [
+                    {"rawBytes": _b64(self.root.public_bytes(Encoding.DER))}
+                ]
+            },
             "validFor": _VALID,
         }
         return {
@@ -218,9 +318,18 @@ class FakeSigstore:
         }
 
     def _log(self, key: Key) -> dict[str, Any]:
-        public = {"rawBytes": _b64(_public(key)), "keyDetails": "PKIX_ECDSA_P256_SHA_256", "validFor": _VALID}
+        public = {
+            "rawBytes": _b64(_public(key)),
+            "keyDetails": "PKIX_ECDSA_P256_SHA_256",
+            "validFor": _VALID,
+        }
         log_id = {"keyId": _b64(_key_id(key))}
-        return {"baseUrl": self.url, "hashAlgorithm": "SHA2_256", "publicKey": public, "logId": log_id}
+        return {
+            "baseUrl": self.url,
+            "hashAlgorithm": "SHA2_256",
+            "publicKey": public,
+            "logId": log_id,
+        }
 
 
 @contextmanager
@@ -237,7 +346,10 @@ def serving(sigstore: FakeSigstore) -> Iterator[Mapping[str, str]]:
             self._give(201, posts[self.path](body))
 
         def do_GET(self) -> None:
-            assert (self.path, self.headers["Authorization"]) == ("/token?audience=sigstore", _JOB)
+            assert (self.path, self.headers["Authorization"]) == (
+                "/token?audience=sigstore",
+                _JOB,
+            )
             self._give(200, {"value": sigstore.token()})
 
         def _give(self, status: int, value: Mapping[str, Any]) -> None:

@@ -23,11 +23,19 @@ PJRT_NEEDED = (
     "librocm_smi64.so.1",
     HIP,
 )
-PLUGIN_NEEDED = ("libhipblas.so.3", "libhipsolver.so.1", "librocsolver.so.0", "libhipsparse.so.4", "libMIOpen.so.1")
+PLUGIN_NEEDED = (
+    "libhipblas.so.3",
+    "libhipsolver.so.1",
+    "librocsolver.so.0",
+    "libhipsparse.so.4",
+    "libMIOpen.so.1",
+)
 
 
 def build_info(
-    needed: Iterable[str] = (), targets: Iterable[str] = ("gfx942", "gfx950"), **changes: Any
+    needed: Iterable[str] = (),
+    targets: Iterable[str] = ("gfx942", "gfx950"),
+    **changes: Any,
 ) -> dict[str, Any]:
     """Return build_info.json with one library that needs `needed` and has code for `targets`."""
     needed = list(needed)
@@ -41,7 +49,9 @@ def build_info(
         "families": ["gfx94X_dcgpu", "gfx950_dcgpu"],
         "rocm_sonames": needed,
         "runpath": "$ORIGIN/../../_rocm_sdk_core/lib:/opt/rocm/lib",
-        "members": [{"path": "x.so", "targets": list(targets), "needed": [*needed, "libc.so.6"]}],
+        "members": [
+            {"path": "x.so", "targets": list(targets), "needed": [*needed, "libc.so.6"]}
+        ],
         **changes,
     }
 
@@ -55,7 +65,9 @@ def install(site: Path, part: str, major: int, info: Mapping[str, Any]) -> Path:
     Returns:
         The directory of the package.
     """
-    package = site / (f"jax_plugins/xla_rocm{major}" if part == "pjrt" else f"jax_rocm{major}_plugin")
+    package = site / (
+        f"jax_plugins/xla_rocm{major}" if part == "pjrt" else f"jax_rocm{major}_plugin"
+    )
     package.mkdir(parents=True, exist_ok=True)
     for source in (ROOT / part / "payload").glob("*.py"):
         (package / source.name).write_bytes(source.read_bytes())
@@ -65,7 +77,7 @@ def install(site: Path, part: str, major: int, info: Mapping[str, Any]) -> Path:
 
 
 def loader_site(site: Path, rocm: Path, files: Mapping[str, str]) -> None:
-    """Install both wheels with further files for all targets of XLA, and a ROCm with the libraries that they need."""
+    """Install both wheels with files for all XLA targets, and a ROCm that they need."""
     xla = {"xla_targets": list(lists()["compiler-supported"])}
     (install(site, "pjrt", 7, build_info([HIP], **xla)) / "xla_rocm_plugin.so").touch()
     install(site, "plugin", 7, build_info(PLUGIN_NEEDED, targets=(), **xla))
@@ -82,5 +94,7 @@ def kfd_tree(folder: Path, *gpus: Mapping[str, int]) -> Path:
         node = folder / str(number)
         node.mkdir(parents=True)
         everything = {"simd_count": 0 if not number else 304, **facts}
-        (node / "properties").write_text("".join(f"{key} {value}\n" for key, value in everything.items()))
+        (node / "properties").write_text(
+            "".join(f"{key} {value}\n" for key, value in everything.items())
+        )
     return folder

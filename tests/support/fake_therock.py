@@ -1,7 +1,8 @@
 """TheRock's places for tarballs: the page that its indexer writes, and the bucket behind it.
 
-Sources: TheRock, build_tools/index_generation_s3_tar.py (one page with a script that has every name) and
-build_tools/build_tarballs.py (names); Amazon S3 API Reference, ListObjectsV2 and ListObjects.
+Sources: TheRock, build_tools/index_generation_s3_tar.py (one page with a script that
+has every name) and build_tools/build_tarballs.py (names); Amazon S3 API Reference,
+ListObjectsV2 and ListObjects.
 """
 
 from __future__ import annotations
@@ -30,12 +31,22 @@ def nightly(days: int, release: str = "7.15.0") -> str:
 def names_of(version: str) -> list[str]:
     """Return the names that one nightly adds: Linux and Windows, with and without tests."""
     systems = ("linux", "windows")
-    return [f"therock-dist-{os}-{f}{t}-{version}.tar.gz" for os in systems for f in FAMILIES for t in ("", "-tests")]
+    return [
+        f"therock-dist-{os}-{f}{t}-{version}.tar.gz"
+        for os in systems
+        for f in FAMILIES
+        for t in ("", "-tests")
+    ]
 
 
 def page_of(names: Sequence[str]) -> str:
-    """Return the page of a folder; the list in its body is empty until a browser runs the script."""
-    files = json.dumps([{"name": name, "mtime": 1777545600.0 + at} for at, name in enumerate(names)])
+    """Return the page of a folder.
+
+    The list in its body is empty until a browser runs the script.
+    """
+    files = json.dumps(
+        [{"name": name, "mtime": 1777545600.0 + at} for at, name in enumerate(names)]
+    )
     return f"""
     <html><head><title>Tarball index</title><script>
             const files = {files};
@@ -72,12 +83,26 @@ class FakeTheRockBucket:
         second = query.get("list-type") == ["2"]
         token = query.get("continuation-token" if second else "marker", [""])[0]
         after = base64.b64decode(token).decode() if second and token else token
-        keys = sorted(key for key in self.keys if key.startswith(prefix) and (self.broken or key > after))
-        page, more = keys[: self.most], len(keys) > self.most
-        rows = "".join(f"<Contents><Key>{escape(key)}</Key><Size>1</Size></Contents>" for key in page)
+        keys = sorted(
+            key
+            for key in self.keys
+            if key.startswith(prefix) and (self.broken or key > after)
+        )
+        page = keys[: self.most]
+        more = len(keys) > self.most
+        rows = "".join(
+            f"<Contents><Key>{escape(key)}</Key><Size>1</Size></Contents>"
+            for key in page
+        )
         # Version 1 names the next page only if the request has a delimiter.
-        following = base64.b64encode(page[-1].encode()).decode() if more and second else ""
-        following = f"<NextContinuationToken>{following}</NextContinuationToken>" if following else ""
+        following = (
+            base64.b64encode(page[-1].encode()).decode() if more and second else ""
+        )
+        following = (
+            f"<NextContinuationToken>{following}</NextContinuationToken>"
+            if following
+            else ""
+        )
         if self.silent:
             rows = following = ""
         return (
@@ -88,7 +113,7 @@ class FakeTheRockBucket:
         )
 
     def answer(self, target: str) -> tuple[int, bytes]:
-        """Return status and body for a request, in virtual-hosted style or with the bucket's name in the path."""
+        """Return status and body for a request, in virtual-hosted or path style."""
         self.seen.append(target)
         parts = urlsplit(target)
         path = unquote(parts.path).removeprefix(f"/{self.name}").lstrip("/")

@@ -12,7 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import (
+    BaseHTTPRequestHandler,
+    SimpleHTTPRequestHandler,
+    ThreadingHTTPServer,
+)
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -25,15 +29,18 @@ class Behaviour:
     Attributes:
         files: decoded path -> content.
         ranges: whether the server supports ranges.
-        drop_after: bytes of a body after which the server ends a connection, `drops` times.
+        drop_after: bytes of a body after which the server ends a connection, `drops`
+            times.
         pause: seconds before each 64 kB of a body.
         longer: difference of Content-Length from the real length.
         length: whether responses have a Content-Length.
         answers: statuses of the first responses, before normal operation.
         broken: path -> status of all responses.
-        holds: returns whether a connection stalls at an offset in a file until `released` is set.
+        holds: returns whether a connection stalls at an offset in a file until
+            `released` is set.
         moved: path -> target of a redirect.
-        etag: whether responses have an ETag; with `restless`, another one at each request.
+        etag: whether responses have an ETag; with `restless`, another one at each
+            request.
         plain_plus: whether `+` in the URL means a space, as in some object stores.
     """
 
@@ -85,20 +92,31 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self, data: bytes) -> None:
         told = self.behaviour
-        found = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")) if told.ranges else None
-        first, last = 0, len(data) - 1
+        found = (
+            re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+            if told.ranges
+            else None
+        )
+        first = 0
+        last = len(data) - 1
         if found:
-            first, last = int(found[1]), min(int(found[2] or last), last)
+            first = int(found[1])
+            last = min(int(found[2] or last), last)
             if first > last:
                 self._empty(416, **{"Content-Range": f"bytes */{len(data)}"})
                 return
             if told.wrong_range:
-                first, last = first + 1, last + 1
+                first += 1
+                last += 1
         self.send_response(206 if found else 200)
         if found:
             self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
         if told.etag:
-            mark = str(len(told.seen)) if told.restless else hashlib.sha256(data).hexdigest()[:8]
+            mark = (
+                str(len(told.seen))
+                if told.restless
+                else hashlib.sha256(data).hexdigest()[:8]
+            )
             self.send_header("ETag", f'"{mark}"')
         body = data[first : last + 1]
         if self.path.endswith("/"):
@@ -109,7 +127,8 @@ class _Handler(BaseHTTPRequestHandler):
         limit = len(body)
         if told.drop_after and told.drops > 0 and limit > told.drop_after:
             told.drops -= 1
-            limit, self.close_connection = told.drop_after, True
+            limit = told.drop_after
+            self.close_connection = True
         for at in range(0, limit, 65536):
             time.sleep(told.pause)
             if told.holds(first + at):
@@ -137,12 +156,17 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def served(handler: Callable[..., BaseHTTPRequestHandler], context: ssl.SSLContext | None = None) -> Iterator[str]:
+def served(
+    handler: Callable[..., BaseHTTPRequestHandler],
+    context: ssl.SSLContext | None = None,
+) -> Iterator[str]:
     """Serve on loopback until the end of the block; yields host and port."""
     with _Server(("127.0.0.1", 0), handler) as server:
         if context is not None:
             server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.02}
+        )
         thread.start()
         try:
             yield f"127.0.0.1:{server.server_address[1]}"
@@ -152,9 +176,13 @@ def served(handler: Callable[..., BaseHTTPRequestHandler], context: ssl.SSLConte
 
 
 @contextmanager
-def serving(behaviour: Behaviour, context: ssl.SSLContext | None = None) -> Iterator[Behaviour]:
+def serving(
+    behaviour: Behaviour, context: ssl.SSLContext | None = None
+) -> Iterator[Behaviour]:
     """Serve on loopback until the end of the block, at `url` of the behaviour."""
-    with served(type("Handler", (_Handler,), {"behaviour": behaviour}), context) as address:
+    with served(
+        type("Handler", (_Handler,), {"behaviour": behaviour}), context
+    ) as address:
         behaviour.url = f"http://{address}"
         try:
             yield behaviour

@@ -18,22 +18,35 @@ from tests.support.silent import NoProcesses, Silent
 from tests.support.wheel_sets import SetWheel, make_set, write_set
 
 
-def stage_wheels(folder: Path, wheels: Sequence[SetWheel], **changes: Any) -> tuple[DirBucket, StagedSet]:
+def stage_wheels(
+    folder: Path, wheels: Sequence[SetWheel], **changes: Any
+) -> tuple[DirBucket, StagedSet]:
     """Write a set of wheels and stage it below a folder; `changes` are passed to `make_set`."""
     bucket = DirBucket(folder / "bucket")
-    return bucket, stage(bucket, write_set(folder / "set", wheels, make_set(wheels, **changes)))
+    return bucket, stage(
+        bucket, write_set(folder / "set", wheels, make_set(wheels, **changes))
+    )
 
 
-def stage_published(folder: Path, wheels: Iterable[Path]) -> tuple[DirBucket, StagedSet]:
+def stage_published(
+    folder: Path, wheels: Iterable[Path]
+) -> tuple[DirBucket, StagedSet]:
     """Adopt published wheels with the ROCm that they prove, and stage them below a folder."""
-    adopt([str(wheel) for wheel in wheels], out=folder / "set", rocm=None, progress=Silent())
+    adopt(
+        [str(wheel) for wheel in wheels],
+        out=folder / "set",
+        rocm=None,
+        progress=Silent(),
+    )
     bucket = DirBucket(folder / "bucket")
     staged = stage(bucket, folder / "set")
     shutil.rmtree(folder / "set")
     return bucket, staged
 
 
-def gate_context(folder: Path, bucket: DirBucket, staged: StagedSet, runner: Runner) -> GateContext:
+def gate_context(
+    folder: Path, bucket: DirBucket, staged: StagedSet, runner: Runner
+) -> GateContext:
     """Return the context of a gate for all targets of a staged set."""
     for name in ("work", "shared"):
         (folder / name).mkdir()
@@ -51,7 +64,12 @@ def gate_context(folder: Path, bucket: DirBucket, staged: StagedSet, runner: Run
 
 
 def gate_findings(
-    folder: Path, gate: Gate, wheels: Sequence[SetWheel], *, more: Mapping[str, bytes] | None = None, **changes: Any
+    folder: Path,
+    gate: Gate,
+    wheels: Sequence[SetWheel],
+    *,
+    more: Mapping[str, bytes] | None = None,
+    **changes: Any,
 ) -> list[Finding]:
     """Stage a set and return the findings of a gate.
 
@@ -60,11 +78,20 @@ def gate_findings(
         changes: fields of the set.
     """
     bucket = DirBucket(folder / "bucket")
-    staged = stage(bucket, write_set(folder / "set", wheels, make_set(wheels, more, **changes), more))
+    staged = stage(
+        bucket,
+        write_set(folder / "set", wheels, make_set(wheels, more, **changes), more),
+    )
     checks = gate.run(gate_context(folder, bucket, staged, NoProcesses()))
     return [finding for check in checks for finding in check.findings]
 
 
-def messages(findings: Iterable[Finding], severity: Severity = Severity.ERROR) -> list[str]:
+def messages(
+    findings: Iterable[Finding], severity: Severity = Severity.ERROR
+) -> list[str]:
     """Return `code: message` of the findings of one severity."""
-    return [f"{finding.code}: {finding.message}" for finding in findings if finding.severity is severity]
+    return [
+        f"{finding.code}: {finding.message}"
+        for finding in findings
+        if finding.severity is severity
+    ]

@@ -1,7 +1,7 @@
 """Golden files with the arguments of build.py for every JAX release.
 
-`python -m tests.support.golden_build_py` rewrites them. Each release has two: one for the simplest request, and one for
-a build from source with every option.
+`python -m tests.support.golden_build_py` rewrites them. Each release has two: one for
+the simplest request, and one for a build from source with every option.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from pathlib import Path
 from ci_build.build.source import pins
 from ci_build.build.source.build_py import IN_CONTAINER, build_commands
 from core.model import BuildRequest, GfxTarget, Payload, RocmVersion, to_json
-from core.source_request import ActionCache, Checkout, Credentials, Remote, SourceInputs, SourceRequest
+from core.source_request import (
+    ActionCache,
+    Checkout,
+    Credentials,
+    Remote,
+    SourceInputs,
+    SourceRequest,
+)
 from core.versions import set_version
 
 FOLDER = Path(__file__).parents[1] / "data" / "golden" / "build_py"
@@ -22,16 +29,25 @@ OWN = "0123456789abcdef0123456789abcdef01234567"
 
 def inputs(jax_version: str, *, full: bool = False) -> SourceInputs:
     """Return the resolved inputs of `request`."""
-    pinned, interface = pins.pins_for(jax_version), pins.interface_for(jax_version)
+    pinned = pins.pins_for(jax_version)
+    interface = pins.interface_for(jax_version)
     assert pinned is not None
     name, commit = (
-        ("rocm-jax", pinned.rocm_jax) if interface.kind is pins.BuildRepository.ROCM_JAX else ("jax", pinned.jax)
+        ("rocm-jax", pinned.rocm_jax)
+        if interface.kind is pins.BuildRepository.ROCM_JAX
+        else ("jax", pinned.jax)
     )
-    sources: tuple[Checkout, ...] = (Checkout(name=name, url=pins.repository_url(name), commit=commit),)
+    sources: tuple[Checkout, ...] = (
+        Checkout(name=name, url=pins.repository_url(name), commit=commit),
+    )
     if full:
         own_tree = Checkout(name="jax", folder="/home/me/jax", commit=pinned.jax)
         others = tuple(checkout for checkout in sources if checkout.name != "jax")
-        xla = Checkout(name="xla", url=pins.repository_url(interface.xla_repository), commit="c" * 40)
+        xla = Checkout(
+            name="xla",
+            url=pins.repository_url(interface.xla_repository),
+            commit="c" * 40,
+        )
         sources = (*others, own_tree, xla)
     return SourceInputs(
         sources=sources,
@@ -47,7 +63,9 @@ def inputs(jax_version: str, *, full: bool = False) -> SourceInputs:
 def inputs_of(asked: BuildRequest) -> SourceInputs:
     """Return the resolved inputs of a request from `request`, which may have been changed."""
     assert asked.source is not None
-    return inputs(asked.jax_version, full=any(tree.folder for tree in asked.source.sources))
+    return inputs(
+        asked.jax_version, full=any(tree.folder for tree in asked.source.sources)
+    )
 
 
 def request(jax_version: str, *, full: bool = False) -> BuildRequest:
@@ -57,14 +75,20 @@ def request(jax_version: str, *, full: bool = False) -> BuildRequest:
         full: add jaxlib, another XLA, remote execution and caches.
     """
     interface = pins.interface_for(jax_version)
-    trees = tuple(replace(tree, commit="") if tree.folder else tree for tree in inputs(jax_version, full=full).sources)
+    trees = tuple(
+        replace(tree, commit="") if tree.folder else tree
+        for tree in inputs(jax_version, full=full).sources
+    )
     source = SourceRequest(sources=trees)
     if full:
         source = replace(
             source,
             xla="c" * 40,
             jaxlib=True,
-            remote=Remote(endpoint="grpcs://executors.example:443", platform=interface.rbe_platform),
+            remote=Remote(
+                endpoint="grpcs://executors.example:443",
+                platform=interface.rbe_platform,
+            ),
             credentials=Credentials(
                 ca="/home/me/ca.crt",
                 cert="/home/me/client.crt",
@@ -72,14 +96,22 @@ def request(jax_version: str, *, full: bool = False) -> BuildRequest:
                 credential_helper="/home/me/credential-helper",
                 bazelrc="/home/me/rbe.bazelrc",
             ),
-            cache=ActionCache(remote="grpcs://cache.example:443", disk="/home/me/cache", read_only=True),
+            cache=ActionCache(
+                remote="grpcs://cache.example:443",
+                disk="/home/me/cache",
+                read_only=True,
+            ),
         )
     return BuildRequest(
         payload=Payload.SOURCE,
         jax_version=jax_version,
         rocm_version=RocmVersion(text="7.10.0a20251120"),
         python_versions=("3.12", "3.13"),
-        targets=(GfxTarget.parse("gfx942"), GfxTarget.parse("gfx950"), GfxTarget.parse("gfx1100")),
+        targets=(
+            GfxTarget.parse("gfx942"),
+            GfxTarget.parse("gfx950"),
+            GfxTarget.parse("gfx1100"),
+        ),
         source=source,
     )
 

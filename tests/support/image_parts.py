@@ -1,4 +1,7 @@
-"""Parts of images in tests: a stand-in for the base image, and small archives like the real ones."""
+"""Parts of images in tests.
+
+A stand-in for the base image, and small archives like the real ones.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ import tomli_w
 from tests.support.engines import Engine
 from tests.support.file_server import Behaviour
 
-CI_BUILD = [sys.executable, str(Path(__file__).resolve().parents[2] / "build" / "ci_build")]
+CI_BUILD = [
+    sys.executable,
+    str(Path(__file__).resolve().parents[2] / "build" / "ci_build"),
+]
 _MARK = "jax-rocm-test-place"
 STAND_IN = """
 FROM {builder}
@@ -67,26 +73,52 @@ int main(int count, char **words) {
   return puts(" };") < 0;
 }
 """
-"""A program with two options of the real one: `-v`, which prints to the standard error, and `-i FILE`."""
+"""A program with two options of the real one.
+
+`-v`, which prints to the standard error, and `-i FILE`.
+"""
 _NUMACTL = {
-    "libnuma.c": b"int numa_available(void) { return -1; }\nvoid numa_init(void) {}\nvoid numa_fini(void) {}\n",
+    "libnuma.c": (
+        b"int numa_available(void) { return -1; }\nvoid numa_init(void) {}\nvoid"
+        b" numa_fini(void) {}\n"
+    ),
     "versions.ldscript": b"libnuma_1.1 { global: numa_available; local: *; };\n",
     "numa.h": b'extern "C" int numa_available(void);\n',
     **dict.fromkeys(("numaif.h", "numacompat1.h", "config.h.in"), b"\n"),
-    **{f"{name}.c": b"/* no code */\n" for name in ("syscall", "distance", "affinity", "sysfs", "rtnetlink")},
+    **{
+        f"{name}.c": b"/* no code */\n"
+        for name in ("syscall", "distance", "affinity", "sysfs", "rtnetlink")
+    },
 }
 """Files of numactl's archive by name; the library has one function."""
 _PRESENT = (
-    *("clang-cpp", "clang-18", "lld", "llvm-ar", "llvm-ranlib", "llvm-nm", "llvm-objcopy", "llvm-strip"),
-    *("llvm-objdump", "llvm-readelf", "llvm-readobj", "llvm-dwp", "llvm-symbolizer", "llvm-cov", "llvm-profdata"),
+    *(
+        "clang-cpp",
+        "clang-18",
+        "lld",
+        "llvm-ar",
+        "llvm-ranlib",
+        "llvm-nm",
+        "llvm-objcopy",
+        "llvm-strip",
+    ),
+    *(
+        "llvm-objdump",
+        "llvm-readelf",
+        "llvm-readobj",
+        "llvm-dwp",
+        "llvm-symbolizer",
+        "llvm-cov",
+        "llvm-profdata",
+    ),
 )
 
 
 def stand_in(engine: Engine, folder: Path, text: str = STAND_IN) -> str:
     """Build the image that stands in for manylinux_2_28, and return its name.
 
-    The image is the tests' builder with gcc in the right place. With `SMALL`, it contains only a few programs and
-    FakeCompiler, so that it is pushed quickly.
+    The image is the tests' builder with gcc in the right place. With `SMALL`, it
+    contains only a few programs and FakeCompiler, so that it is pushed quickly.
     """
     text = text.format(builder=engine.builder())
     name = f"jax-rocm-test-stand-in:{hashlib.sha256(text.encode() + FAKE_COMPILER.encode()).hexdigest()[:12]}"
@@ -98,21 +130,29 @@ def stand_in(engine: Engine, folder: Path, text: str = STAND_IN) -> str:
     (folder / "fake-compiler").chmod(0o755)
     if engine.run("image", "inspect", name, check=False).returncode:
         if "COPY pip" in text:
-            shutil.copytree(Path(pip.__file__).parent, folder / "pip", ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                Path(pip.__file__).parent,
+                folder / "pip",
+                ignore=shutil.ignore_patterns("__pycache__"),
+            )
         engine.run("build", "--network=none", "--tag", name, str(folder))
     return name
 
 
-def _tar(files: Mapping[str, tuple[bytes, int]], links: Mapping[str, str] | None = None) -> bytes:
+def _tar(
+    files: Mapping[str, tuple[bytes, int]], links: Mapping[str, str] | None = None
+) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz", format=tarfile.PAX_FORMAT) as tar:
         for name, (data, mode) in files.items():
             info = tarfile.TarInfo(name)
-            info.size, info.mode = len(data), mode
+            info.size = len(data)
+            info.mode = mode
             tar.addfile(info, io.BytesIO(data))
         for name, target in (links or {}).items():
             info = tarfile.TarInfo(name)
-            info.type, info.linkname = tarfile.SYMTYPE, target
+            info.type = tarfile.SYMTYPE
+            info.linkname = target
             tar.addfile(info)
     return out.getvalue()
 
@@ -123,35 +163,53 @@ def llvm() -> bytes:
     names = dict.fromkeys((*_PRESENT, "ld.lld"), "#!/bin/sh\n")
     names |= {
         "clang": '#!/bin/sh\nexec g++ -x c "$@"\n',
-        "clang++": '#!/bin/sh\nfor word; do shift; [ "$word" = -fuse-ld=lld ] || set -- "$@" "$word"; done\n'
-        'exec g++ "$@"\n',
+        "clang++": (
+            '#!/bin/sh\nfor word; do shift; [ "$word" = -fuse-ld=lld ] || set -- "$@"'
+            ' "$word"; done\nexec g++ "$@"\n'
+        ),
     }
-    files = {f"{top}/bin/{name}": (text.encode(), 0o755) for name, text in names.items()}
+    files = {
+        f"{top}/bin/{name}": (text.encode(), 0o755) for name, text in names.items()
+    }
     files[f"{top}/lib/clang/18/include/stddef.h"] = (b"", 0o644)
     files[f"{top}/lib/libclang.a"] = (b"not wanted", 0o644)
     return _tar(files)
 
 
-BAZEL = b'#!/bin/sh\n[ "$1" != --version ] || { echo bazel 7.7.1; exit; }\nexec /usr/bin/bazel "$@"\n'
+BAZEL = (
+    b'#!/bin/sh\n[ "$1" != --version ] || { echo bazel 7.7.1; exit; }\nexec'
+    b' /usr/bin/bazel "$@"\n'
+)
 
 
 def builder_files(unique: bytes) -> dict[str, tuple[str, bytes]]:
     """Return the version and the content of each file that the builder image downloads.
 
     Args:
-        unique: content that no other test has, so that no layer of another test is reused.
+        unique: content that no other test has, so that no layer of another test is
+            reused.
     """
     return {
         "bazel": ("7.7.1", BAZEL + b"# " + unique + b"\n"),
         "llvm-18": ("18.1.8", llvm()),
         "libtinfo5": ("6.1", b"x"),
-        "numactl": ("2.0.19", _tar({f"numactl-2.0.19/{name}": (data, 0o644) for name, data in _NUMACTL.items()})),
+        "numactl": (
+            "2.0.19",
+            _tar(
+                {
+                    f"numactl-2.0.19/{name}": (data, 0o644)
+                    for name, data in _NUMACTL.items()
+                }
+            ),
+        ),
         "xxd": ("9.1.0917", XXD),
     }
 
 
 def python(version: str, unique: bytes) -> bytes:
-    """Return an archive with the layout of a relocatable Python: the stand-in's interpreter with pip.
+    """Return an archive with the layout of a relocatable Python.
+
+    The stand-in's interpreter with pip.
 
     Args:
         unique: content that no other archive has.
@@ -162,14 +220,24 @@ def python(version: str, unique: bytes) -> bytes:
         "python/pyvenv.cfg": (b"home = /usr/bin\n", 0o644),
         "python/unique": (unique, 0o644),
     }
-    for path in sorted(source.rglob("*.py")) + sorted(source.rglob("*.pem")) + sorted(source.rglob("*.txt")):
+    for path in (
+        sorted(source.rglob("*.py"))
+        + sorted(source.rglob("*.pem"))
+        + sorted(source.rglob("*.txt"))
+    ):
         files[f"{site}/pip/{path.relative_to(source)}"] = (path.read_bytes(), 0o644)
-    links = {f"python/bin/{name}": f"/usr/bin/python{version}" for name in ("python", "python3", f"python{version}")}
+    links = {
+        f"python/bin/{name}": f"/usr/bin/python{version}"
+        for name in ("python", "python3", f"python{version}")
+    }
     return _tar(files, links)
 
 
 def pins(
-    folder: Path, url: str, bases: Mapping[str, tuple[str, str, str]], files: Mapping[str, tuple[str, bytes]]
+    folder: Path,
+    url: str,
+    bases: Mapping[str, tuple[str, str, str]],
+    files: Mapping[str, tuple[str, bytes]],
 ) -> Path:
     """Write an images.toml for x86_64.
 
@@ -183,7 +251,13 @@ def pins(
         for name, (repository, tag, digest) in bases.items()
     }
     downloads = {
-        name: {"x86_64": {"version": version, "url": f"{url}/{name}", "sha256": hashlib.sha256(data).hexdigest()}}
+        name: {
+            "x86_64": {
+                "version": version,
+                "url": f"{url}/{name}",
+                "sha256": hashlib.sha256(data).hexdigest(),
+            }
+        }
         for name, (version, data) in files.items()
     }
     path = folder / "images.toml"
@@ -216,12 +290,21 @@ class Place:
     ) -> subprocess.CompletedProcess[str]:
         """Run one command with these pins, a separate cache, and this engine."""
         length = 3 if words[1] == "build" else 2
-        command, rest = words[:length], words[length:]
+        command = words[:length]
+        rest = words[length:]
         places = [f"--pins={self.pins}"] if words[1] != "run" else []
-        places += [f"--cache-dir={self.folder / 'cache'}"] if places and "check" not in command else []
+        places += (
+            [f"--cache-dir={self.folder / 'cache'}"]
+            if places and "check" not in command
+            else []
+        )
         done = subprocess.run(
             [*CI_BUILD, *command, *places, *rest],
-            env={**self.engine.environment, "CI_BUILD_CONTAINER_ENGINE": self.engine.program, **(env or {})},
+            env={
+                **self.engine.environment,
+                "CI_BUILD_CONTAINER_ENGINE": self.engine.program,
+                **(env or {}),
+            },
             capture_output=True,
             text=True,
             check=False,
@@ -231,7 +314,11 @@ class Place:
         return done
 
     def labels(self, image: str) -> dict[str, str]:
-        found = json.loads(self.engine.ask("image", "inspect", "--format", "{{json .Config.Labels}}", image))
+        found = json.loads(
+            self.engine.ask(
+                "image", "inspect", "--format", "{{json .Config.Labels}}", image
+            )
+        )
         assert isinstance(found, dict)
         return found
 

@@ -1,7 +1,7 @@
 """A pytest plugin that lists omitted tests with reasons; with CI=true an omission is a failure.
 
-With pytest-xdist every worker collects, so collection results come from the workers' output, while skips reach the
-controller as reports.
+With pytest-xdist every worker collects, so collection results come from the workers'
+output, while skips reach the controller as reports.
 """
 
 from __future__ import annotations
@@ -22,13 +22,17 @@ class LeftOut:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.worker_output: dict[str, Any] | None = getattr(config, "workeroutput", None)
+        self.worker_output: dict[str, Any] | None = getattr(
+            config, "workeroutput", None
+        )
         self.skipped: Counter[tuple[str, str]] = Counter()
         self.not_collected: Counter[tuple[str, str]] = Counter()
         self.notes: dict[str, str] = {}
         self._reasons: dict[pytest.Item, tuple[str, str]] = {}
 
-    def deselect(self, items: list[pytest.Item], chosen: Sequence[pytest.Item], why: str) -> None:
+    def deselect(
+        self, items: list[pytest.Item], chosen: Sequence[pytest.Item], why: str
+    ) -> None:
         """Remove tests from `items` and list them by file."""
         if not chosen:
             return
@@ -48,7 +52,10 @@ class LeftOut:
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Record tests deselected by -k, -m or `deselect`."""
-        self.not_collected.update(self._reasons.get(item, ("", "because of the options -k or -m")) for item in items)
+        self.not_collected.update(
+            self._reasons.get(item, ("", "because of the options -k or -m"))
+            for item in items
+        )
 
     @staticmethod
     def _skip(nodeid: str, longrepr: Any) -> tuple[str, str]:
@@ -58,26 +65,38 @@ class LeftOut:
     def lines(self) -> list[str]:
         """Return a line for each omission."""
         rows = sorted((self.skipped + self.not_collected).items())
-        return [f"{what} ({count} tests): {why}" if what else f"{count} tests: {why}" for (what, why), count in rows]
+        return [
+            f"{what} ({count} tests): {why}" if what else f"{count} tests: {why}"
+            for (what, why), count in rows
+        ]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Merge the omissions of a worker of pytest-xdist; every worker collects the same tests."""
         known = getattr(node, "workeroutput", {}).get("left_out", {})
-        self.not_collected |= Counter({(what, why): count for what, why, count in known.get("not_collected", ())})
+        self.not_collected |= Counter(
+            {(what, why): count for what, why, count in known.get("not_collected", ())}
+        )
         self.notes |= known.get("notes", {})
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail the session if CI=true and a test was omitted."""
         if self.worker_output is not None:
-            rows = [(what, why, count) for (what, why), count in self.not_collected.items()]
-            self.worker_output["left_out"] = {"not_collected": rows, "notes": self.notes}
+            rows = [
+                (what, why, count) for (what, why), count in self.not_collected.items()
+            ]
+            self.worker_output["left_out"] = {
+                "not_collected": rows,
+                "notes": self.notes,
+            }
         elif STRICT and self.lines() and session.exitstatus == 0:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter
+    ) -> Iterator[None]:
         """Print the omissions just above pytest's closing line."""
         yield
         lines = self.lines()
@@ -86,4 +105,6 @@ class LeftOut:
         for what, why in sorted(self.notes.items()):
             terminalreporter.write_line(f"left out: {what}: {why}")
         if STRICT and lines:
-            terminalreporter.write_line("FAILED: with CI=true nothing may be left out", red=True)
+            terminalreporter.write_line(
+                "FAILED: with CI=true nothing may be left out", red=True
+            )

@@ -27,14 +27,19 @@ def need(*programs: str) -> None:
 def free_ports(count: int) -> list[int]:
     """Return unused ports on loopback."""
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        sockets = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            for _ in range(count)
+        ]
         return [item.getsockname()[1] for item in sockets]
 
 
 def alive(pid: int) -> bool:
     """Return whether a process runs; zombies do not count."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        )
     except (FileNotFoundError, ProcessLookupError):
         return False
 
@@ -45,9 +50,20 @@ def user_environment(find_links: Path | None = None) -> dict[str, str]:
     Args:
         find_links: folder that replaces the package index.
     """
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
-    found = {**kept, "PIP_CONFIG_FILE": os.devnull, "UV_NO_CONFIG": "1", "NO_PROXY": "127.0.0.1"}
-    return found | ({"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(find_links)} if find_links else {})
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("PIP_", "UV_"))
+    }
+    found = {
+        **kept,
+        "PIP_CONFIG_FILE": os.devnull,
+        "UV_NO_CONFIG": "1",
+        "NO_PROXY": "127.0.0.1",
+    }
+    return found | (
+        {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(find_links)} if find_links else {}
+    )
 
 
 @cache
@@ -55,5 +71,9 @@ def uv_environment() -> Mapping[str, str]:
     """Return variables that make uv use the index of the user's pip configuration."""
     argv = [sys.executable, "-m", "pip", "config", "list"]
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    # pip takes the best version of all indexes; uv stops at the first index that has the package.
-    return {**Uv("uv", parse_config(said)).environment, "UV_INDEX_STRATEGY": "unsafe-best-match"}
+    # pip takes the best version of all indexes; uv stops at the first index that has
+    # the package.
+    return {
+        **Uv("uv", parse_config(said)).environment,
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+    }

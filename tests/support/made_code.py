@@ -24,8 +24,18 @@ WMMA = struct.pack("<II", 0xCC404010, 0x1C421100)
 
 def kernel(name: str = "fusion", **counts: int) -> dict[str, object]:
     """Return the metadata of a kernel; `counts` are fields without their leading dot."""
-    fields = {"vgpr_count": 8, "vgpr_spill_count": 0, "sgpr_spill_count": 0, "private_segment_fixed_size": 0, **counts}
-    return {".name": name, ".group_segment_fixed_size": 0, **{f".{key}": value for key, value in fields.items()}}
+    fields = {
+        "vgpr_count": 8,
+        "vgpr_spill_count": 0,
+        "sgpr_spill_count": 0,
+        "private_segment_fixed_size": 0,
+        **counts,
+    }
+    return {
+        ".name": name,
+        ".group_segment_fixed_size": 0,
+        **{f".{key}": value for key, value in fields.items()},
+    }
 
 
 def made_code(
@@ -43,16 +53,45 @@ def made_code(
         note: content of the metadata note, instead of the one about `kernels`.
         abi: EI_ABIVERSION.
     """
-    about = {"amdhsa.version": [1, 2], "amdhsa.kernels": list(kernels if kernels is not None else [kernel()])}
+    about = {
+        "amdhsa.version": [1, 2],
+        "amdhsa.kernels": list(kernels if kernels is not None else [kernel()]),
+    }
     description = msgpack.packb(about) if note is None else note
-    body = struct.pack("<III", 7, len(description), 32) + b"AMDGPU\0\0" + description + bytes(-len(description) % 4)
+    body = (
+        struct.pack("<III", 7, len(description), 32)
+        + b"AMDGPU\0\0"
+        + description
+        + bytes(-len(description) % 4)
+    )
     names = b"\0.note\0.text\0.shstrtab\0"
-    rows, data = [bytes(64)], bytearray(64)
+    rows = [bytes(64)]
+    data = bytearray(64)
     for name, kind, content in ((1, 7, body), (7, 1, text), (13, 3, names)):
         data += bytes(-len(data) % 16)
-        rows.append(struct.pack("<IIQQQQIIQQ", name, kind, 0, 0, len(data), len(content), 0, 0, 4, 0))
+        rows.append(
+            struct.pack(
+                "<IIQQQQIIQQ", name, kind, 0, 0, len(data), len(content), 0, 0, 4, 0
+            )
+        )
         data += content
     data += bytes(-len(data) % 8)
     ident = (b"\x7fELF\x02\x01\x01\x40" + bytes([abi])).ljust(16, b"\0")
-    data[:64] = struct.pack("<16sHHIQQQIHHHHHH", ident, 3, 224, 1, 0, 0, len(data), flags, 64, 0, 0, 64, len(rows), 3)
+    data[:64] = struct.pack(
+        "<16sHHIQQQIHHHHHH",
+        ident,
+        3,
+        224,
+        1,
+        0,
+        0,
+        len(data),
+        flags,
+        64,
+        0,
+        0,
+        64,
+        len(rows),
+        3,
+    )
     return bytes(data) + b"".join(rows)

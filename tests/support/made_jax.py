@@ -1,10 +1,11 @@
-"""A small jax tree whose build/build.py packs prebuilt libraries, for complete builds without a compiler.
+"""A small jax tree whose build/build.py packs prebuilt libraries without a compiler.
 
-build.py has the options of the real one. It is its own Bazel, as unkind as the real one: wheels lie in
-bazel-bin/jaxlib/tools/dist, below the output root of the command line, and stay there; a wheel is packed again only if
-its files have changed; what packs it prints its path inside the output tree. Then it copies, like the real build.py,
-every wheel there that looks right. Its hipcc finds device libraries where clang does. (jax-ml/jax at jax-v0.11.0:
-build/build.py, build/tools/utils.py, jaxlib/jax.bzl.)
+build.py has the options of the real one. It is its own Bazel, as unkind as the real
+one: wheels lie in bazel-bin/jaxlib/tools/dist, below the output root of the command
+line, and stay there; a wheel is packed again only if its files have changed; what packs
+it prints its path inside the output tree. Then it copies, like the real build.py, every
+wheel there that looks right. Its hipcc finds device libraries where clang does.
+(jax-ml/jax at jax-v0.11.0: build/build.py, build/tools/utils.py, jaxlib/jax.bzl.)
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from plugin import recipe as plugin_recipe
 from tests.support.made_wheel import GLIBC, fat_binary, hip_library, library
 from tests.support.tiny_elf import TinySymbol
 
-RELEASE, XLA = "0.10.2", "5a9e73cbd92530cac2ac36f4736a774b2412afe2"
+RELEASE = "0.10.2"
+XLA = "5a9e73cbd92530cac2ac36f4736a774b2412afe2"
 BUILD_PY = """
 import argparse, base64, glob, hashlib, logging, os, shutil, sys, time, zipfile
 from pathlib import Path
@@ -102,15 +104,21 @@ def make_jax(folder: Path) -> Path:
         "third_party/xla/revision.bzl": f'XLA_COMMIT = "{XLA}"\n'.encode(),
         "build/build.py": BUILD_PY.lstrip().encode(),
         "prebuilt/jaxlib/jaxlib/__init__.py": b"",
-        "prebuilt/jaxlib/jaxlib/_jax.so": library(GLIBC, entry=[TinySymbol("PyInit__jax", defined=True)]),
+        "prebuilt/jaxlib/jaxlib/_jax.so": library(
+            GLIBC, entry=[TinySymbol("PyInit__jax", defined=True)]
+        ),
     }
     for path in pjrt_recipe.members(7):
-        files[f"prebuilt/jax-rocm-pjrt/{path}"] = hip_library(fatbins=[code], runpath=room)
+        files[f"prebuilt/jax-rocm-pjrt/{path}"] = hip_library(
+            fatbins=[code], runpath=room
+        )
     device = plugin_recipe.device_members(7)
     for path in plugin_recipe.members(7):
         module = TinySymbol(f"PyInit_{Path(path).stem}", defined=True)
         made = partial(hip_library, fatbins=[code]) if path in device else library
-        files[f"prebuilt/jax-rocm-plugin/{path}"] = made(GLIBC, entry=[module], runpath=room)
+        files[f"prebuilt/jax-rocm-plugin/{path}"] = made(
+            GLIBC, entry=[module], runpath=room
+        )
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)

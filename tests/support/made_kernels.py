@@ -1,4 +1,7 @@
-"""A generated wheel of kernel modules and its code objects: a clean one, for tests that break exactly one thing."""
+"""A generated wheel of kernel modules and its code objects.
+
+A clean one, for tests that break exactly one thing.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,13 @@ OBJECT = f"{ROOT}/hsa/gfx942/gemm/a.co"
 OTHER = f"{ROOT}/hsa/gfx950/gemm/a.co"
 
 
-def code(gfx: str = "gfx942", kernels: Mapping[str, int] | None = None, *, flags: int = 0, abi: int = 3) -> bytes:
+def code(
+    gfx: str = "gfx942",
+    kernels: Mapping[str, int] | None = None,
+    *,
+    flags: int = 0,
+    abi: int = 3,
+) -> bytes:
     """Return a code object with metadata.
 
     Args:
@@ -28,7 +37,10 @@ def code(gfx: str = "gfx942", kernels: Mapping[str, int] | None = None, *, flags
         abi: EI_ABIVERSION.
     """
     held = {"a": 16} if kernels is None else kernels
-    entries = [{".name": name, ".symbol": f"{name}.kd", ".kernarg_segment_size": size} for name, size in held.items()]
+    entries = [
+        {".name": name, ".symbol": f"{name}.kd", ".kernarg_segment_size": size}
+        for name, size in held.items()
+    ]
     return made_code(MACHS[gfx] | flags, kernels=entries, abi=abi)
 
 
@@ -39,9 +51,15 @@ def manifest(files: Mapping[str, bytes]) -> dict[str, Any]:
         return hashlib.sha256(files[path]).hexdigest()
 
     objects = {
-        gfx: {path.removeprefix(f"{ROOT}/hsa/"): sha256(path)} for gfx, path in (("gfx942", OBJECT), ("gfx950", OTHER))
+        gfx: {path.removeprefix(f"{ROOT}/hsa/"): sha256(path)}
+        for gfx, path in (("gfx942", OBJECT), ("gfx950", OTHER))
     }
-    ffi = {"target": "jax_aiter_gemm", "symbol": "JaxAiterGemm", "api": [0, 3], "command_buffer": True}
+    ffi = {
+        "target": "jax_aiter_gemm",
+        "symbol": "JaxAiterGemm",
+        "api": [0, 3],
+        "command_buffer": True,
+    }
     return {
         "schema": 1,
         "version": "1.2.3",
@@ -73,12 +91,20 @@ def clean_kernels() -> MadeWheel:
     tell(made)
     made.info = {"licenses/LICENSE.txt": b"Apache License\n"}
     made.metadata = [
-        "Metadata-Version: 2.4", "Name: jax-aiter", "Version: 1.2.3", "Summary: kernels (ROCm 7.2.0)",
-        "License-Expression: Apache-2.0", "License-File: LICENSE.txt", "Requires-Python: >=3.11",
-    ]  # fmt: skip
+        "Metadata-Version: 2.4",
+        "Name: jax-aiter",
+        "Version: 1.2.3",
+        "Summary: kernels (ROCm 7.2.0)",
+        "License-Expression: Apache-2.0",
+        "License-File: LICENSE.txt",
+        "Requires-Python: >=3.11",
+    ]
     made.wheel = [
-        "Wheel-Version: 1.0", "Generator: made up", "Root-Is-Purelib: false", "Tag: py3-none-manylinux_2_28_x86_64",
-    ]  # fmt: skip
+        "Wheel-Version: 1.0",
+        "Generator: made up",
+        "Root-Is-Purelib: false",
+        "Tag: py3-none-manylinux_2_28_x86_64",
+    ]
     return made
 
 

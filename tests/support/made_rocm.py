@@ -1,4 +1,4 @@
-"""A small ROCm with everything that the product reads, as a folder and as a tarball with TheRock's name."""
+"""A small ROCm with everything that the product reads, as a folder and a tarball."""
 
 from __future__ import annotations
 
@@ -21,38 +21,61 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "zst": zstandard.ZstdCompressor(write_checksum=True).compress,
 }
 TOOLS = (
-    *("ar", "awk", "bash", "bazel", "clang", "clang++", "find", "git", "grep", "patchelf", "python3", "realpath"),
+    *(
+        "ar",
+        "awk",
+        "bash",
+        "bazel",
+        "clang",
+        "clang++",
+        "find",
+        "git",
+        "grep",
+        "patchelf",
+        "python3",
+        "realpath",
+    ),
     *("sed", "which", "xxd"),
 )
 """Tools of a build from source."""
-HIP, BLAS = "libamdhip64.so.7", "librocblas.so.5"
+HIP = "libamdhip64.so.7"
+BLAS = "librocblas.so.5"
 _TABLE = Path(__file__).parents[1] / "data" / "therock_layouts.toml"
-LAYOUTS: dict[str, dict[str, Any]] = {row["name"]: row for row in tomllib.loads(_TABLE.read_text())["layouts"]}
+LAYOUTS: dict[str, dict[str, Any]] = {
+    row["name"]: row for row in tomllib.loads(_TABLE.read_text())["layouts"]
+}
 """Layouts of TheRock's tarballs by name, oldest first."""
 
 
 def make_useless_tools(folder: Path) -> Path:
     """Create a folder for PATH with stand-ins for the tools of a build without a container.
 
-    They print a version, or accept C++ sources, and fail at everything else. Their clang runs once: such a build passes
-    the check of its tools, fetches its ROCm and fails. `useless_tools` names them in the environment.
+    They print a version, or accept C++ sources, and fail at everything else. Their
+    clang runs once: such a build passes the check of its tools, fetches its ROCm and
+    fails. `useless_tools` names them in the environment.
     """
     folder.mkdir(exist_ok=True)
     (folder / "clang.ran").unlink(missing_ok=True)
     for name in TOOLS:
-        answers = "-std=*) exit ;; --version | -v | -W)" if name == "clang++" else "sh) exit ;; --version | -v | -W)"
+        answers = (
+            "-std=*) exit ;; --version | -v | -W)"
+            if name == "clang++"
+            else "sh) exit ;; --version | -v | -W)"
+        )
         once = '[ ! -e "$0.ran" ] || exit 1; : >"$0.ran"' if name == "clang" else ":"
         (folder / name).write_text(
-            f'#!/bin/sh\n{once}\ncase $1 in {answers} echo "{name} 7.7.1"; exit ;; esac\nexit 1\n'
+            f'#!/bin/sh\n{once}\ncase $1 in {answers} echo "{name} 7.7.1"; exit ;;'
+            " esac\nexit 1\n"
         )
         (folder / name).chmod(0o755)
     return folder
 
 
 def useless_tools(folder: Path) -> dict[str, str]:
-    """Create the tools, and return an environment in which no build uses another tool of this machine.
+    """Create the tools, and return an environment in which builds use no other tools.
 
-    Without CI_BUILD_CLANG_PATH a build would find the clang of a package below /usr/lib.
+    Without CI_BUILD_CLANG_PATH a build would find the clang of a package below
+    /usr/lib.
     """
     tools = make_useless_tools(folder)
     return {
@@ -63,7 +86,11 @@ def useless_tools(folder: Path) -> dict[str, str]:
 
 
 def make_rocm(
-    root: Path, *, told: str = "7.10.0", targets: Sequence[str] = ("gfx942",), layout: str = "llvm-only"
+    root: Path,
+    *,
+    told: str = "7.10.0",
+    targets: Sequence[str] = ("gfx942",),
+    layout: str = "llvm-only",
 ) -> Path:
     """Write the ROCm tree.
 
@@ -73,7 +100,11 @@ def make_rocm(
     bitcode = LAYOUTS[layout]["device_libraries"]
     for soname, version in ((HIP, "7.2.53211"), (BLAS, "5.2.0")):
         real = f"{soname.partition('.so')[0]}.so.{version}"
-        tiny_elf(root / "lib" / real, soname=soname, symbols=[TinySymbol("hipFree", version="hip_4.2", defined=True)])
+        tiny_elf(
+            root / "lib" / real,
+            soname=soname,
+            symbols=[TinySymbol("hipFree", version="hip_4.2", defined=True)],
+        )
         (root / "lib" / soname).symlink_to(real)
     files = {
         ".info/version": told,
@@ -81,7 +112,9 @@ def make_rocm(
         "bin/rocblas-bench": "x" * 5000,
         "include/hip/hip_runtime.h": "#pragma once\n",
         "lib/llvm/bin/clang": "clang",
-        "lib/llvm/include/llvm/Config/llvm-config.h": '#define LLVM_VERSION_STRING "20.0.0git"\n',
+        "lib/llvm/include/llvm/Config/llvm-config.h": (
+            '#define LLVM_VERSION_STRING "20.0.0git"\n'
+        ),
         f"{bitcode}/ocml.bc": "ocml",
         f"{bitcode}/ockl.bc": "ockl",
         "share/doc/rocm/README": "x" * 5000,
@@ -98,11 +131,17 @@ def make_rocm(
 
 
 def lay_out(root: Path, layout: str, targets: Sequence[str]) -> None:
-    """Add to a tree with compiler and device libraries what else a layout has: links, kernels and configuration."""
+    """Add to a tree with compiler and device libraries what else a layout has.
+
+    Links, kernels and configuration.
+    """
     row = LAYOUTS[layout]
     files = dict(row["configs"])
     for target in targets:
-        files |= {name.format(target=target): f"kernels for {target}" * 500 for name in row["kernels"]}
+        files |= {
+            name.format(target=target): f"kernels for {target}" * 500
+            for name in row["kernels"]
+        }
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)

@@ -28,18 +28,28 @@ GLIBC = TinySymbol("fcntl64", "libc.so.6", "GLIBC_2.28")
 """A symbol whose version requires manylinux_2_28."""
 PJRT = TinySymbol("GetPjrtApi", defined=True)
 """The entry point of PJRT plugins."""
-MACHS = {"gfx906": 0x2F, "gfx942": 0x4C, "gfx950": 0x4F, "gfx1100": 0x41, "gfx9-4-generic": 0x5F}
+MACHS = {
+    "gfx906": 0x2F,
+    "gfx942": 0x4C,
+    "gfx950": 0x4F,
+    "gfx1100": 0x41,
+    "gfx9-4-generic": 0x5F,
+}
 """EF_AMDGPU_MACH values (LLVM, "User Guide for AMDGPU Backend")."""
 
 
 def code_object(mach: int) -> bytes:
     """Return the header of an AMDGPU code object, followed by zeros."""
     ident = b"\x7fELF\x02\x01\x01\x40\x03" + bytes(7)
-    header = ident + struct.pack("<HHIQQQIHHHHHH", 3, 224, 1, 0, 0, 0, mach, 64, 0, 0, 0, 0, 0)
+    header = ident + struct.pack(
+        "<HHIQQQIHHHHHH", 3, 224, 1, 0, 0, 0, mach, 64, 0, 0, 0, 0, 0
+    )
     return header.ljust(512, b"\1")
 
 
-def fat_binary(targets: Sequence[str] = ("gfx942", "gfx950"), machs: dict[str, int] | None = None) -> bytes:
+def fat_binary(
+    targets: Sequence[str] = ("gfx942", "gfx950"), machs: dict[str, int] | None = None
+) -> bytes:
     """Return a compressed bundle with code for each target, padded to a page as the linker does."""
     return _fat_binary(tuple(targets), tuple((machs or {}).items()))
 
@@ -47,24 +57,43 @@ def fat_binary(targets: Sequence[str] = ("gfx942", "gfx950"), machs: dict[str, i
 @functools.cache
 def _fat_binary(targets: Sequence[str], machs: Sequence[tuple[str, int]]) -> bytes:
     parts = [("host-x86_64-unknown-linux--", b"")]
-    parts += [(f"hipv4-amdgcn-amd-amdhsa--{t}", whole_code(t, mach=dict(machs).get(t))) for t in targets]
+    parts += [
+        (f"hipv4-amdgcn-amd-amdhsa--{t}", whole_code(t, mach=dict(machs).get(t)))
+        for t in targets
+    ]
     packed = bundle.pack(bundle.build(parts))
     return packed + bytes(-len(packed) % 4096)
 
 
 def with_sections(elf: bytes, *sections: tuple[str, int, int, bytes]) -> bytes:
-    """Append sections (name, type, flags, content) to an ELF file; their addresses are their file offsets."""
+    """Append sections (name, type, flags, content) to an ELF file.
+
+    Their addresses are their file offsets.
+    """
     (table,) = struct.unpack_from("<Q", elf, 0x28)
     count, own = struct.unpack_from("<HH", elf, 0x3C)
     rows = [bytearray(elf[table + 64 * n : table + 64 * n + 64]) for n in range(count)]
     at, size = struct.unpack_from("<QQ", rows[own], 24)
-    names, body = bytearray(elf[at : at + size]), bytearray(elf)
+    names = bytearray(elf[at : at + size])
+    body = bytearray(elf)
     for name, kind, flags, content in sections:
         body += bytes(-len(body) % 4096)
         # The strings of a symbol table must be in the next section.
         link, entry = (len(rows) + 1, 24) if kind == 2 else (0, 0)
         at = len(body)
-        place = struct.pack("<IIQQQQIIQQ", len(names), kind, flags, at, at, len(content), link, 0, 8, entry)
+        place = struct.pack(
+            "<IIQQQQIIQQ",
+            len(names),
+            kind,
+            flags,
+            at,
+            at,
+            len(content),
+            link,
+            0,
+            8,
+            entry,
+        )
         rows.append(bytearray(place))
         names += name.encode() + b"\0"
         body += content
@@ -77,12 +106,23 @@ def with_sections(elf: bytes, *sections: tuple[str, int, int, bytes]) -> bytes:
 
 
 def library(
-    *symbols: TinySymbol, fatbins: Sequence[bytes] = (), entry: Sequence[TinySymbol] = (PJRT,), **more: Any
+    *symbols: TinySymbol,
+    fatbins: Sequence[bytes] = (),
+    entry: Sequence[TinySymbol] = (PJRT,),
+    **more: Any,
 ) -> bytes:
-    """Return a library with device code and an entry point; the other arguments are those of `tiny_elf`."""
-    fixed = {name: tuple(value) if isinstance(value, list) else value for name, value in more.items()}
+    """Return a library with device code and an entry point.
+
+    The other arguments are those of `tiny_elf`.
+    """
+    fixed = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in more.items()
+    }
     elf = _elf((*(symbols or (GLIBC,)), *entry), **fixed)
-    return with_sections(elf, (".hip_fatbin", 1, 2, b"".join(fatbins))) if fatbins else elf
+    return (
+        with_sections(elf, (".hip_fatbin", 1, 2, b"".join(fatbins))) if fatbins else elf
+    )
 
 
 @functools.cache
@@ -92,18 +132,35 @@ def _elf(symbols: Sequence[TinySymbol], **more: Any) -> bytes:
 
 
 def hip_library(*symbols: TinySymbol, fatbins: Sequence[bytes], **more: Any) -> bytes:
-    """Return a library whose host code has a wrapper for each bundle and runs a constructor when it is loaded."""
+    """Return a library with a wrapper for each bundle and a constructor run on loading."""
     data = library(*symbols, fatbins=fatbins, spare=2, **more)
     image = ElfImage.parse(data, "library")
     section = image.section(".hip_fatbin")
     assert section is not None
     starts = itertools.accumulate(map(len, fatbins[:-1]), initial=section.address)
-    wrappers = b"".join(struct.pack("<IIQQ", WRAPPER_MAGIC, WRAPPER_VERSION, start, 0) for start in starts)
-    out = bytearray(with_sections(data, (".hipFatBinSegment", 1, 3, wrappers), (".init_array", 14, 3, bytes(8))))
+    wrappers = b"".join(
+        struct.pack("<IIQQ", WRAPPER_MAGIC, WRAPPER_VERSION, start, 0)
+        for start in starts
+    )
+    out = bytearray(
+        with_sections(
+            data,
+            (".hipFatBinSegment", 1, 3, wrappers),
+            (".init_array", 14, 3, bytes(8)),
+        )
+    )
     init = ElfImage.parse(bytes(out), "library").section(".init_array")
     spare = next(entry for entry in image.dynamic() if entry.tag == constants.DT_NULL)
     assert init is not None
-    struct.pack_into("<4Q", out, spare.offset, constants.DT_INIT_ARRAY, init.address, constants.DT_INIT_ARRAYSZ, 8)
+    struct.pack_into(
+        "<4Q",
+        out,
+        spare.offset,
+        constants.DT_INIT_ARRAY,
+        init.address,
+        constants.DT_INIT_ARRAYSZ,
+        8,
+    )
     return bytes(out)
 
 
@@ -116,7 +173,8 @@ class MadeWheel:
         metadata, wheel: header lines.
         info: further files of dist-info.
         modes: path -> permission bits other than 0644.
-        record: function that changes the rows (path, hash, size) of RECORD before they are written.
+        record: function that changes the rows (path, hash, size) of RECORD before they
+            are written.
         stored: paths that are not compressed.
         archive: function that changes the bytes of the finished archive.
     """
@@ -149,8 +207,13 @@ class MadeWheel:
         """Set a METADATA or WHEEL field to these values; without values, remove it."""
         for lines in (self.metadata, self.wheel):
             found = [line for line in lines if line.startswith(f"{field_name}:")]
-            if found or (lines is self.metadata and not any(w.startswith(f"{field_name}:") for w in self.wheel)):
-                lines[:] = [line for line in lines if line not in found] + [f"{field_name}: {v}" for v in values]
+            if found or (
+                lines is self.metadata
+                and not any(w.startswith(f"{field_name}:") for w in self.wheel)
+            ):
+                lines[:] = [line for line in lines if line not in found] + [
+                    f"{field_name}: {v}" for v in values
+                ]
 
     def write(self, folder: Path) -> Path:
         """Write the wheel."""
@@ -159,18 +222,26 @@ class MadeWheel:
             "WHEEL": "\n".join([*self.wheel, ""]).encode(),
             **self.info,
         }
-        files = {**self.files, **{f"{self.dist_info}/{name}": data for name, data in info.items()}}
-        rows = [[name, f"sha256={_hash(data)}", str(len(data))] for name, data in files.items()]
+        files = {
+            **self.files,
+            **{f"{self.dist_info}/{name}": data for name, data in info.items()},
+        }
+        rows = [
+            [name, f"sha256={_hash(data)}", str(len(data))]
+            for name, data in files.items()
+        ]
         record = self.record([*rows, [f"{self.dist_info}/RECORD", "", ""]])
-        files[f"{self.dist_info}/RECORD"] = "".join(",".join(row) + "\n" for row in record).encode(
-            "utf-8", "surrogateescape"
-        )
+        files[f"{self.dist_info}/RECORD"] = "".join(
+            ",".join(row) + "\n" for row in record
+        ).encode("utf-8", "surrogateescape")
         path = folder / self.filename
         with zipfile.ZipFile(path, "w") as archive:
             for name, data in files.items():
                 entry = zipfile.ZipInfo(name)
                 entry.external_attr = (0o100000 | self.modes.get(name, 0o644)) << 16
-                entry.compress_type = zipfile.ZIP_STORED if name in self.stored else zipfile.ZIP_DEFLATED
+                entry.compress_type = (
+                    zipfile.ZIP_STORED if name in self.stored else zipfile.ZIP_DEFLATED
+                )
                 archive.writestr(entry, data)
         path.write_bytes(self.archive(path.read_bytes()))
         return path
@@ -182,7 +253,11 @@ def zero_bytes(path: Path, member: str) -> None:
         info = archive.getinfo(member)
     data = bytearray(path.read_bytes())
     start = info.header_offset + 30 + len(member)
-    at = next(at for at in range(start + 8, start + info.compress_size) if all(data[at : at + 3]))
+    at = next(
+        at
+        for at in range(start + 8, start + info.compress_size)
+        if all(data[at : at + 3])
+    )
     data[at : at + 3] = bytes(3)
     path.write_bytes(data)
 
@@ -196,29 +271,45 @@ def clean_pjrt() -> MadeWheel:
     made = MadeWheel()
     made.files = {
         "jax_plugins/xla_rocm7/__init__.py": b"def initialize():\n    pass\n",
-        "jax_plugins/xla_rocm7/version.py": b"_version = '1.2.3'\n_release_version: str = '1.2.3'\n",
-        "jax_plugins/xla_rocm7/plugin.so": library(fatbins=[fatbin := fat_binary(), fatbin]),
+        "jax_plugins/xla_rocm7/version.py": (
+            b"_version = '1.2.3'\n_release_version: str = '1.2.3'\n"
+        ),
+        "jax_plugins/xla_rocm7/plugin.so": library(
+            fatbins=[fatbin := fat_binary(), fatbin]
+        ),
     }
     made.info = {
         "entry_points.txt": b"[jax_plugins]\nxla_rocm7 = jax_plugins.xla_rocm7\n",
         "licenses/LICENSE.txt": b"Apache License\n",
     }
     made.metadata = [
-        "Metadata-Version: 2.4", "Name: jax-rocm7-pjrt", "Version: 1.2.3", "Summary: JAX PJRT plugin (ROCm:7.2.0)",
-        "License-Expression: Apache-2.0", "License-File: LICENSE.txt", "Requires-Python: >=3.11",
+        "Metadata-Version: 2.4",
+        "Name: jax-rocm7-pjrt",
+        "Version: 1.2.3",
+        "Summary: JAX PJRT plugin (ROCm:7.2.0)",
+        "License-Expression: Apache-2.0",
+        "License-File: LICENSE.txt",
+        "Requires-Python: >=3.11",
         "Requires-Dist: jaxlib<=1.2.3,>=1.2.2",
-    ]  # fmt: skip
+    ]
     made.wheel = [
-        "Wheel-Version: 1.0", "Generator: made up", "Root-Is-Purelib: false", "Tag: py3-none-manylinux_2_28_x86_64",
-    ]  # fmt: skip
+        "Wheel-Version: 1.0",
+        "Generator: made up",
+        "Root-Is-Purelib: false",
+        "Tag: py3-none-manylinux_2_28_x86_64",
+    ]
     return made
 
 
 def clean_plugin() -> MadeWheel:
     """Return a wheel without problems like jax-rocm7-plugin for CPython 3.12."""
     made = clean_pjrt()
-    made.project, made.python, made.abi = "jax_rocm7_plugin", "cp312", "cp312"
-    module = library(GLIBC, TinySymbol("PyInit__linalg", defined=True), fatbins=[fat_binary()])
+    made.project = "jax_rocm7_plugin"
+    made.python = "cp312"
+    made.abi = "cp312"
+    module = library(
+        GLIBC, TinySymbol("PyInit__linalg", defined=True), fatbins=[fat_binary()]
+    )
     made.files = {
         "jax_rocm7_plugin/__init__.py": b"",
         "jax_rocm7_plugin/version.py": b"_release_version: str = '1.2.3'\n",
@@ -252,9 +343,16 @@ def coded(made: MadeWheel, *fatbins: bytes) -> None:
 
 def look(made: MadeWheel, folder: Path, **more: Any) -> WheelReport:
     """Inspect a generated wheel like the driver, with its promised targets."""
-    known: dict[str, Any] = {"targets": PROMISED, "covers": COVERS, "machs": MACHS, "allow_list": ACCEPTED}
+    known: dict[str, Any] = {
+        "targets": PROMISED,
+        "covers": COVERS,
+        "machs": MACHS,
+        "allow_list": ACCEPTED,
+    }
     folder.mkdir(exist_ok=True)
-    return inspect_wheel(made.write(folder), Expectations(**{**known, **more}), scratch=folder)
+    return inspect_wheel(
+        made.write(folder), Expectations(**{**known, **more}), scratch=folder
+    )
 
 
 def codes(report: WheelReport) -> list[str]:

@@ -1,4 +1,4 @@
-"""A bucket in memory that fulfils the contract of buckets and copies quickly, and a bucket whose writes meet faults."""
+"""A bucket in memory that copies quickly, and a bucket whose writes meet faults."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class MemoryBucket:
     """Objects in a dictionary; each access is atomic.
 
     Args:
-        after_write: called with the key of each object that was created, replaced or removed.
+        after_write: called with the key of each object that was created, replaced or
+            removed.
     """
 
     def __init__(self, after_write: Write = lambda _: None) -> None:
@@ -105,7 +106,9 @@ class MemoryBucket:
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         with self._lock:
-            yield from sorted(key for key in self._objects if key.startswith(prefix) and key > after)
+            yield from sorted(
+                key for key in self._objects if key.startswith(prefix) and key > after
+            )
 
     def delete(self, key: str, *, sha256: str) -> bool:
         with self._lock:
@@ -154,14 +157,24 @@ class FaultyBucket:
         other: for LATE, the work of another writer before the write.
     """
 
-    def __init__(self, under: Bucket, fault: Fault, at: int, other: Callable[[], object] = lambda: None) -> None:
-        self._under, self._fault, self._at, self._other = under, fault, at, other
+    def __init__(
+        self,
+        under: Bucket,
+        fault: Fault,
+        at: int,
+        other: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._under = under
+        self._fault = fault
+        self._at = at
+        self._other = other
         self.writes = 0
         self._counting = threading.Lock()
 
     def _write(self, write: Callable[[], T]) -> T:
         with self._counting:
-            mine, self.writes = self.writes == self._at, self.writes + 1
+            mine = self.writes == self._at
+            self.writes = self.writes + 1
         if not mine:
             return write()
         if self._fault is Fault.REFUSED:
@@ -172,7 +185,11 @@ class FaultyBucket:
         write()
         if self._fault is Fault.TWICE:
             return write()
-        raise KilledError if self._fault is Fault.KILLED else BucketError("The reply is lost.", hint="Run it again.")
+        raise (
+            KilledError
+            if self._fault is Fault.KILLED
+            else BucketError("The reply is lost.", hint="Run it again.")
+        )
 
     def head(self, key: str) -> ObjectInfo | None:
         return self._under.head(key)

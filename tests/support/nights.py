@@ -1,4 +1,7 @@
-"""Releases and nights of small wheels: a folder of published wheels, a policy, and gates that pass at once."""
+"""Releases and nights of small wheels.
+
+A folder of published wheels, a policy, and gates that pass at once.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ def signer() -> Signer:
 
 
 def publish_wheels(folder: Path, comment: str = "") -> None:
-    """Write the published wheels of a release, and its jax; a comment changes the bytes of the plugin."""
+    """Write the published wheels of a release, and its jax.
+
+    A comment changes the bytes of the plugin.
+    """
     folder.mkdir(exist_ok=True)
     made = plugin(JAX)
     for name in ("_hybrid", "_rnn", "_sparse", "_triton", "rocm_plugin_extension"):
@@ -61,7 +67,8 @@ class Nights:
         wheels: folder of published wheels.
         cache: cache of downloads and finished steps.
         failing: gates that fail.
-        device: whether evidence of the device gate exists as soon as the other gates ran.
+        device: whether evidence of the device gate exists as soon as the other gates
+            ran.
         gated: sets whose gates ran.
         checked: URLs of released indexes that were checked.
     """
@@ -81,17 +88,38 @@ class Nights:
 
     def run(self, command: str, *words: str, bucket: bool = True) -> int:
         """Run a command with the options of a set of small published wheels."""
-        more = ("--payload=published", f"--jax-version={JAX}", "--python-versions=3.12", "--targets=gfx942,gfx950")
-        places = (f"--find-links={self.wheels}", f"--cache-dir={self.cache}", f"--out={self.folder / 'dist'}")
-        return cli.run([command, *more, *places, *((f"--bucket={self.bucket}",) if bucket else ()), *words])
+        more = (
+            "--payload=published",
+            f"--jax-version={JAX}",
+            "--python-versions=3.12",
+            "--targets=gfx942,gfx950",
+        )
+        places = (
+            f"--find-links={self.wheels}",
+            f"--cache-dir={self.cache}",
+            f"--out={self.folder / 'dist'}",
+        )
+        return cli.run(
+            [
+                command,
+                *more,
+                *places,
+                *((f"--bucket={self.bucket}",) if bucket else ()),
+                *words,
+            ]
+        )
 
 
-def record_passes(bucket: Bucket, staged: StagedSet, gates: Sequence[str]) -> list[Evidence]:
+def record_passes(
+    bucket: Bucket, staged: StagedSet, gates: Sequence[str]
+) -> list[Evidence]:
     """Store evidence of passed gates that satisfies the policy of nightly sets."""
     wheel_set = read_staged(bucket, staged)
     found = [
         replace(item, started=now(), ended=now(), details=_details(item))
-        for item in passing_evidence(wheel_set, load_policy(staged.index, channel="nightly"))
+        for item in passing_evidence(
+            wheel_set, load_policy(staged.index, channel="nightly")
+        )
         if item.gate in gates
     ]
     for item in found:
@@ -104,18 +132,34 @@ def _details(evidence: Evidence) -> dict[str, object]:
     if evidence.gate != "coverage":
         return {}
     sizes = ({evidence.target: 3000}, {evidence.target: 500})
-    return {"checks": [{"name": "x.so", "outcome": "passed", "code_bytes": size} for size in sizes]}
+    return {
+        "checks": [
+            {"name": "x.so", "outcome": "passed", "code_bytes": size} for size in sizes
+        ]
+    }
 
 
 def _gates(made: Nights, staged: StagedSet, bucket: Bucket) -> tuple[Evidence, ...]:
-    """Record passes of the gates that a night runs, failures of the failing ones, and perhaps of the device gate."""
+    """Record passes and failures of the gates that a night runs."""
     made.gated.append(staged.digest)
     policy = load_policy(staged.index, channel="nightly")
-    names = [gate for gate in policy.gates if gate not in made.failing and (made.device or gate != "device")]
+    names = [
+        gate
+        for gate in policy.gates
+        if gate not in made.failing and (made.device or gate != "device")
+    ]
     passed = record_passes(bucket, staged, names)
-    finding = Finding(code="broken", severity=Severity.ERROR, message="It broke.", remedy="Repair it.")
+    finding = Finding(
+        code="broken", severity=Severity.ERROR, message="It broke.", remedy="Repair it."
+    )
     failed = [
-        replace(item, outcome=Outcome.FAILED, findings=(finding,), started=now(), ended=now())
+        replace(
+            item,
+            outcome=Outcome.FAILED,
+            findings=(finding,),
+            started=now(),
+            ended=now(),
+        )
         for item in passing_evidence(read_staged(bucket, staged), policy)
         if item.gate in made.failing
     ]
@@ -126,19 +170,29 @@ def _gates(made: Nights, staged: StagedSet, bucket: Bucket) -> tuple[Evidence, .
 
 def _checks(made: Nights, url: str) -> tuple[Check, ...]:
     made.checked.append(url)
-    finding = Finding(code="install-failed", severity=Severity.ERROR, message="No.", remedy="Repair it.")
-    return (Check(name="pip", findings=(finding,) if made.broken_index else ()), Check(name="uv"))
+    finding = Finding(
+        code="install-failed",
+        severity=Severity.ERROR,
+        message="No.",
+        remedy="Repair it.",
+    )
+    return (
+        Check(name="pip", findings=(finding,) if made.broken_index else ()),
+        Check(name="uv"),
+    )
 
 
 def use_policy(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
-    """Use a policy that accepts the key of the tests, a ledger key, and a clean checkout of a protected ref."""
+    """Use a policy that accepts the tests' key, a ledger key, and a clean checkout."""
     monkeypatch.setenv("CI_BUILD_LEDGER_KEY", signing_key())
     clean = f"# branch.oid {'c' * 40}\n# branch.head main\n"
     monkeypatch.setattr(authority, "_git_status", lambda _: clean)
     text = POLICY_FILE.read_text()
     for name in ("keys", "ledger_keys"):
         assert text.count(f"\n{name} = {{}}\n") == 1
-        text = text.replace(f"\n{name} = {{}}\n", f'\n{name} = {{ tests = "{signer().key}" }}\n')
+        text = text.replace(
+            f"\n{name} = {{}}\n", f'\n{name} = {{ tests = "{signer().key}" }}\n'
+        )
     file.write_text(text)
     defaults = load_policy.__kwdefaults__
     assert defaults is not None
@@ -147,37 +201,56 @@ def use_policy(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
 
 @pytest.fixture(scope="session")
 def small_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the published wheels of a release, the set that is built from them, and the cache."""
+    """Return a folder with a release's wheels, the set built from them, and the cache."""
     folder = tmp_path_factory.mktemp("nights")
     publish_wheels(folder / "wheels")
     with pytest.MonkeyPatch.context() as patch:
         _without_index(patch)
-        assert Nights(folder, wheels=folder / "wheels", cache=folder / "cache").run("dist_wheels", bucket=False) == 0
+        assert (
+            Nights(folder, wheels=folder / "wheels", cache=folder / "cache").run(
+                "dist_wheels", bucket=False
+            )
+            == 0
+        )
     return folder
 
 
 @pytest.fixture
-def nights(tmp_path: Path, small_release: Path, monkeypatch: pytest.MonkeyPatch) -> Nights:
+def nights(
+    tmp_path: Path, small_release: Path, monkeypatch: pytest.MonkeyPatch
+) -> Nights:
     """Provide a place for nights, where the set of one release is already built."""
-    made = Nights(tmp_path, wheels=small_release / "wheels", cache=small_release / "cache")
+    made = Nights(
+        tmp_path, wheels=small_release / "wheels", cache=small_release / "cache"
+    )
     shutil.copytree(small_release / "dist", tmp_path / "dist")
     monkeypatch.chdir(tmp_path)
     _without_index(monkeypatch)
     use_policy(monkeypatch, tmp_path / "policy.toml")
     for module in (night_lock, execute):
         monkeypatch.setattr(module, "resolve", _remembered)
-    monkeypatch.setattr(gating, "run_gates", lambda _, staged, bucket, *more: _gates(made, staged, bucket))
-    monkeypatch.setattr(chain, "_released_checks", lambda staged, bucket, url, *more: _checks(made, url))
+    monkeypatch.setattr(
+        gating,
+        "run_gates",
+        lambda _, staged, bucket, *more: _gates(made, staged, bucket),
+    )
+    monkeypatch.setattr(
+        chain, "_released_checks", lambda staged, bucket, url, *more: _checks(made, url)
+    )
     return made
 
 
 _RESOLVED: dict[tuple[object, ...], tuple[Resolved, ...]] = {}
 
 
-def _remembered(request: BuildRequest, python: str, runner: Runner, log: Path) -> tuple[Resolved, ...]:
+def _remembered(
+    request: BuildRequest, python: str, runner: Runner, log: Path
+) -> tuple[Resolved, ...]:
     """Return what pip finds; it starts once for each content of the folder."""
     (folder,) = map(Path, request.find_links)
-    state = tuple(sorted((path.name, path.stat().st_mtime_ns) for path in folder.iterdir()))
+    state = tuple(
+        sorted((path.name, path.stat().st_mtime_ns) for path in folder.iterdir())
+    )
     key = (request.jax_version, request.rocm_version.major, python, str(folder), state)
     if key not in _RESOLVED:
         _RESOLVED[key] = resolve(request, python, runner, log)
@@ -185,5 +258,9 @@ def _remembered(request: BuildRequest, python: str, runner: Runner, log: Path) -
 
 
 def _without_index(patch: pytest.MonkeyPatch) -> None:
-    for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": " ", "no_proxy": "*"}.items():
+    for name, value in {
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": " ",
+        "no_proxy": "*",
+    }.items():
         patch.setenv(name, value)

@@ -24,16 +24,23 @@ class Printed:
 
 @contextmanager
 def own_terminals(columns: int) -> Iterator[Printed]:
-    """Connect sys.stdout and sys.stderr to two terminals of this width until the end of the block."""
-    printed, before = Printed(), (sys.stdout, sys.stderr)
-    streams, threads, texts = [], [], (bytearray(), bytearray())
+    """Connect stdout and stderr to two terminals of this width until the block ends."""
+    printed = Printed()
+    before = (sys.stdout, sys.stderr)
+    streams = []
+    threads = []
+    texts = (bytearray(), bytearray())
     for text in texts:
         ours, theirs = os.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         settings = termios.tcgetattr(theirs)
         settings[1] &= ~termios.OPOST  # no carriage returns
         termios.tcsetattr(theirs, termios.TCSANOW, settings)
-        streams.append(io.TextIOWrapper(os.fdopen(theirs, "wb"), encoding="utf-8", write_through=True))
+        streams.append(
+            io.TextIOWrapper(
+                os.fdopen(theirs, "wb"), encoding="utf-8", write_through=True
+            )
+        )
         threads.append(threading.Thread(target=_read, args=(ours, text)))
         threads[-1].start()
     sys.stdout, sys.stderr = streams

@@ -25,7 +25,13 @@ TIER = "compiled"
 
 
 def staged_in(
-    bucket: Bucket, folder: Path, wheels: list[SetWheel], *, lock: str = "", rocm_lock: bytes = b"", **changes: Any
+    bucket: Bucket,
+    folder: Path,
+    wheels: list[SetWheel],
+    *,
+    lock: str = "",
+    rocm_lock: bytes = b"",
+    **changes: Any,
 ) -> StagedSet:
     """Stage a set with all required evidence.
 
@@ -37,7 +43,9 @@ def staged_in(
     files = {PYLOCK: lock.encode(), ROCM_LOCK: rocm_lock}
     more = {name: data for name, data in files.items() if data}
     wheel_set = make_set(wheels, more, **changes)
-    staged = stage(bucket, write_set(folder / wheel_set.digest, wheels, wheel_set, more))
+    staged = stage(
+        bucket, write_set(folder / wheel_set.digest, wheels, wheel_set, more)
+    )
     for evidence in passing_evidence(wheel_set):
         record(bucket, staged, evidence)
     return staged
@@ -50,10 +58,22 @@ def go(bucket: Bucket, staged: StagedSet) -> Promotion:
 
 def objects(bucket: Bucket, prefix: str = "v2/") -> dict[str, bytes]:
     """Return the stored objects, without reservations."""
-    return {key: bucket.get(key) for key in bucket.list(prefix) if not key.startswith("v2/_")}
+    return {
+        key: bucket.get(key)
+        for key in bucket.list(prefix)
+        if not key.startswith("v2/_")
+    }
 
 
 def offered(bucket: Bucket) -> dict[str, dict[str, Any]]:
     """Return the visible wheels of the index: file name -> entry of the JSON page."""
-    keys = [key for key in bucket.list(RELEASED.simple) if key.count("/") == 4 and key.endswith(".json")]
-    return {file["filename"]: file for key in keys for file in json.loads(bucket.get(key))["files"]}
+    keys = [
+        key
+        for key in bucket.list(RELEASED.simple)
+        if key.count("/") == 4 and key.endswith(".json")
+    ]
+    return {
+        file["filename"]: file
+        for key in keys
+        for file in json.loads(bucket.get(key))["files"]
+    }

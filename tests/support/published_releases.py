@@ -1,9 +1,12 @@
-"""Published wheels of every JAX release: made with their default ROCm, and judged by the gates without a GPU.
+"""Published wheels of every JAX release.
 
-`python -m tests.support.published_releases` does this for every release on the package index since 0.7.1, newest first,
-and records the results in tests/data/published_releases.json and in the table of docs/published-releases.md.
-`--only 0.11.1` limits it to some releases, and `--rocm-version` gives the ROCm of `dist_wheels`. One release takes 1 GB
-of disk and about two minutes on two cores.
+Made with their default ROCm, and judged by the gates without a GPU.
+
+`python -m tests.support.published_releases` does this for every release on the package
+index since 0.7.1, newest first, and records the results in
+tests/data/published_releases.json and in the table of docs/published-releases.md.
+`--only 0.11.1` limits it to some releases, and `--rocm-version` gives the ROCm of
+`dist_wheels`. One release takes 1 GB of disk and about two minutes on two cores.
 """
 
 from __future__ import annotations
@@ -51,47 +54,83 @@ def pip(*words: str) -> str:
 
 def releases(major: int) -> list[str]:
     """Return the published versions of a ROCm major since 0.7.1, newest first."""
-    text = pip("index", "versions", package_name("pjrt", major), f"--python-version={PYTHON}", "--only-binary=:all:")
+    text = pip(
+        "index",
+        "versions",
+        package_name("pjrt", major),
+        f"--python-version={PYTHON}",
+        "--only-binary=:all:",
+    )
     found = re.search(r"^Available versions: (.*)$", text, re.MULTILINE)
     versions = [Version(word) for word in found[1].split(", ")] if found else []
-    return [str(version) for version in sorted(versions, reverse=True) if version >= FIRST]
+    return [
+        str(version) for version in sorted(versions, reverse=True) if version >= FIRST
+    ]
 
 
 def ci_build(*words: str, cache: Path) -> subprocess.CompletedProcess[str]:
     """Run ci_build with a separate cache."""
     env = {**os.environ, "CI_BUILD_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT)}
     argv = [sys.executable, "-m", "ci_build.cli", *words]
-    return subprocess.run(argv, check=False, capture_output=True, text=True, env=env, cwd=cache.parent)
+    return subprocess.run(
+        argv, check=False, capture_output=True, text=True, env=env, cwd=cache.parent
+    )
 
 
 def try_release(major: int, release: str, given: str, folder: Path) -> Row:
     """Make and judge the set of a release, and return its row."""
-    wheels, out, cache = folder / "wheels", folder / "dist", folder / "cache"
+    wheels = folder / "wheels"
+    out = folder / "dist"
+    cache = folder / "cache"
     names = [f"{package_name(kind, major)}=={release}" for kind in ("pjrt", "plugin")]
-    pip("download", "--quiet", "--no-deps", "--only-binary=:all:", f"--python-version={PYTHON}", f"--dest={wheels}",
-        *names)  # fmt: skip
-    reports = [inspect_wheel(path, Expectations(verify=False), progress=Silent()) for path in sorted(wheels.iterdir())]
+    pip(
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary=:all:",
+        f"--python-version={PYTHON}",
+        f"--dest={wheels}",
+        *names,
+    )
+    reports = [
+        inspect_wheel(path, Expectations(verify=False), progress=Silent())
+        for path in sorted(wheels.iterdir())
+    ]
     row: Row = {
-        "rocm_major": major, "release": release, "given": given, "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "wheels": {report.filename: report.sha256 for report in reports}, **evidence(reports),
-    }  # fmt: skip
+        "rocm_major": major,
+        "release": release,
+        "given": given,
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "wheels": {report.filename: report.sha256 for report in reports},
+        **evidence(reports),
+    }
     cache.mkdir()
     options = [f"--rocm-version={given}"] if given else []
     done = ci_build(
-        "dist_wheels", "--payload=published", f"--jax-version={release}", f"--python-versions={PYTHON}",
-        f"--targets={TARGETS}", f"--find-links={wheels}", f"--out={out}", *options, cache=cache,
-    )  # fmt: skip
+        "dist_wheels",
+        "--payload=published",
+        f"--jax-version={release}",
+        f"--python-versions={PYTHON}",
+        f"--targets={TARGETS}",
+        f"--find-links={wheels}",
+        f"--out={out}",
+        *options,
+        cache=cache,
+    )
     if done.returncode:
         row["refused"] = _last_error(done.stderr, folder)
         adopted = ci_build("adopt", str(wheels), f"--out={out}", *options, cache=cache)
         if adopted.returncode:
             return {**row, "adopt_refused": _last_error(adopted.stderr, folder)}
     made = json.loads((out / "wheels.json").read_text())
-    (version,) = (wheel["version"] for wheel in made["wheels"] if wheel["name"].endswith("-pjrt"))
+    (version,) = (
+        wheel["version"] for wheel in made["wheels"] if wheel["name"].endswith("-pjrt")
+    )
     row |= {"rocm": made["rocm_version"], "version": version}
     gates: Sequence[str] = GATES
     if "refused" in row:
-        # A refused release still has golden lists: a build from source of the same release is compared with them.
+        # A refused release still has golden lists: a build from source of the same
+        # release is compared with them.
         gates = () if _golden(release).exists() else ("load",)
     return {**row, "gates": {name: judge(name, out, cache) for name in gates}}
 
@@ -102,30 +141,65 @@ def _golden(release: str) -> Path:
 
 def evidence(reports: Sequence[WheelReport]) -> Row:
     """Return the marks of the published wheels."""
-    clangs = {text for report in reports for elf in report.elfs for text in elf.compilers if AMD_CLANG.match(text)}
+    clangs = {
+        text
+        for report in reports
+        for elf in report.elfs
+        for text in elf.compilers
+        if AMD_CLANG.match(text)
+    }
     needed = {name for report in reports for elf in report.elfs for name in elf.needed}
-    pins = {pin for report in reports if report.metadata for pin in report.metadata.requires_dist}
+    pins = {
+        pin
+        for report in reports
+        if report.metadata
+        for pin in report.metadata.requires_dist
+    }
     return {
-        "requires": sorted(pin for pin in pins if Requirement(pin).marker is None),  # without those of extras
-        "summaries": sorted({report.metadata.summary for report in reports if report.metadata}),
+        "requires": sorted(
+            pin for pin in pins if Requirement(pin).marker is None
+        ),  # without those of extras
+        "summaries": sorted(
+            {report.metadata.summary for report in reports if report.metadata}
+        ),
         "compilers": sorted(clangs),
-        "rocm_of_compilers": sorted({(rocm_of_compiler(text) or ("unknown",))[0] for text in clangs}),
+        "rocm_of_compilers": sorted(
+            {(rocm_of_compiler(text) or ("unknown",))[0] for text in clangs}
+        ),
         "needed": sorted(name for name in needed if ROCM_SONAME.fullmatch(name)),
     }
 
 
 def judge(gate: str, out: Path, cache: Path) -> str:
-    """Return the outcome of a gate: passed, or the codes of its errors; record missing golden lists."""
+    """Return the outcome of a gate: passed, or the codes of its errors.
+
+    Record missing golden lists.
+    """
     release = json.loads((out / "wheels.json").read_text())["jax_version"]
     options = [f"--targets={TARGETS}"] if gate == "coverage" else []
     if gate == "load" and not _golden(release).exists():
         options.append("--update-golden")
-    done = ci_build("gate", gate, str(out), f"--bucket={cache.parent / 'bucket'}", "--json", *options, cache=cache)
+    done = ci_build(
+        "gate",
+        gate,
+        str(out),
+        f"--bucket={cache.parent / 'bucket'}",
+        "--json",
+        *options,
+        cache=cache,
+    )
     try:
         found = json.loads(done.stdout)
     except ValueError:
         return f"no evidence: {_last_error(done.stderr, cache.parent)}"
-    errors = sorted({item["code"] for one in found for item in one["findings"] if item["severity"] == "error"})
+    errors = sorted(
+        {
+            item["code"]
+            for one in found
+            for item in one["findings"]
+            if item["severity"] == "error"
+        }
+    )
     unchecked = sorted({one["outcome"] for one in found} - {"passed"})
     return ", ".join(errors or unchecked) or "passed"
 
@@ -136,38 +210,63 @@ def _last_error(text: str, folder: Path) -> str:
 
 
 def reasons(refusal: str) -> str:
-    """Return the reasons of a refusal without its hint: code and need of a library, else the first sentence."""
-    found = re.findall(r"\[([\w-]+)\]: (the library needs .*?)(?:: _Z|, which|\. )", refusal)
-    return "; ".join(f"`{code}`: {what}" for code, what in dict.fromkeys(found)) or re.split(r"\. [A-Z]", refusal)[0]
+    """Return the reasons of a refusal without its hint.
+
+    Code and need of a library, else the first sentence.
+    """
+    found = re.findall(
+        r"\[([\w-]+)\]: (the library needs .*?)(?:: _Z|, which|\. )", refusal
+    )
+    return (
+        "; ".join(f"`{code}`: {what}" for code, what in dict.fromkeys(found))
+        or re.split(r"\. [A-Z]", refusal)[0]
+    )
 
 
 def rendered(rows: Sequence[Row]) -> str:
     """Return the table of the page."""
     lines = [
-        "| wheels | Summary | compiler | made as | inspection, abi, load, coverage, install | date |",
+        (
+            "| wheels | Summary | compiler | made as | inspection, abi, load, coverage,"
+            " install | date |"
+        ),
         "|---|---|---|---|---|---|",
     ]
     for row in rows:
         name = f"jax-rocm{row['rocm_major']} {row['release']}" + (
             f", `--rocm-version={row['given']}`" if row["given"] else ""
         )
-        summary = ", ".join(dict.fromkeys(re.sub(r".*\((.*)\)", r"\1", text) for text in row["summaries"]))
-        clangs = ", ".join(
-            f"{short(text)} = {(rocm_of_compiler(text) or ('unknown',))[0]}" for text in row["compilers"]
+        summary = ", ".join(
+            dict.fromkeys(
+                re.sub(r".*\((.*)\)", r"\1", text) for text in row["summaries"]
+            )
         )
-        failed = [f"{gate}: {outcome}" for gate, outcome in row.get("gates", {}).items() if outcome != "passed"]
-        made, result = f"`{row.get('version')}`", "; ".join(failed) or "passed"
+        clangs = ", ".join(
+            f"{short(text)} = {(rocm_of_compiler(text) or ('unknown',))[0]}"
+            for text in row["compilers"]
+        )
+        failed = [
+            f"{gate}: {outcome}"
+            for gate, outcome in row.get("gates", {}).items()
+            if outcome != "passed"
+        ]
+        made = f"`{row.get('version')}`"
+        result = "; ".join(failed) or "passed"
         if "refused" in row:
-            made, result = f"refused: {reasons(row['refused'])}", "-"
+            made = f"refused: {reasons(row['refused'])}"
+            result = "-"
             if "conflicting dependencies" in made:
                 made += f" (the plugin requires {', '.join(row['requires'])})"
-        lines.append(f"| {name} | {summary} | {clangs} | {made} | {result} | {row['date']} |")
+        lines.append(
+            f"| {name} | {summary} | {clangs} | {made} | {result} | {row['date']} |"
+        )
     return "\n".join(lines)
 
 
 def short(compiler: str) -> str:
     """Return the commit or the release in the name of ROCm's clang."""
-    release, commit = re.search(r"roc-[\d.]+", compiler), re.search(r"[0-9a-f]{40}", compiler)
+    release = re.search(r"roc-[\d.]+", compiler)
+    commit = re.search(r"[0-9a-f]{40}", compiler)
     return release[0] if release else commit[0][:8] if commit else compiler
 
 
@@ -186,7 +285,9 @@ def recorded() -> list[Row]:
 def record(rows: Iterable[Row]) -> None:
     """Write rows and table."""
     ordered = sorted(
-        rows, key=lambda row: (-row["rocm_major"], Version(row["release"]), not row["given"]), reverse=True
+        rows,
+        key=lambda row: (-row["rocm_major"], Version(row["release"]), not row["given"]),
+        reverse=True,
     )
     RECORD.write_text(json.dumps(ordered, indent=1) + "\n")
     PAGE.write_text(with_table(PAGE.read_text(), ordered))
@@ -195,15 +296,40 @@ def record(rows: Iterable[Row]) -> None:
 def main() -> None:
     """Try releases, and record each result at once."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", action="append", default=[], metavar="RELEASE", help="limit the run to this release")
-    parser.add_argument("--rocm-major", type=int, default=7, metavar="N", help="ROCm major in the names of the wheels")
-    parser.add_argument("--rocm-version", default="", metavar="X.Y.Z", help="ROCm given to dist_wheels")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="RELEASE",
+        help="limit the run to this release",
+    )
+    parser.add_argument(
+        "--rocm-major",
+        type=int,
+        default=7,
+        metavar="N",
+        help="ROCm major in the names of the wheels",
+    )
+    parser.add_argument(
+        "--rocm-version", default="", metavar="X.Y.Z", help="ROCm given to dist_wheels"
+    )
     given = parser.parse_args()
     for release in given.only or releases(given.rocm_major):
         with tempfile.TemporaryDirectory(prefix="release-") as folder:
-            row = try_release(given.rocm_major, release, given.rocm_version, Path(folder))
+            row = try_release(
+                given.rocm_major, release, given.rocm_version, Path(folder)
+            )
         key = (given.rocm_major, release, given.rocm_version)
-        record([*(r for r in recorded() if (r["rocm_major"], r["release"], r["given"]) != key), row])
+        record(
+            [
+                *(
+                    r
+                    for r in recorded()
+                    if (r["rocm_major"], r["release"], r["given"]) != key
+                ),
+                row,
+            ]
+        )
         sys.stdout.write(f"{release}: {row.get('refused') or row['gates']}\n")
         sys.stdout.flush()
 

@@ -1,4 +1,7 @@
-"""Checks of a released index from its users' view: every wheel has its bytes, and its pins are satisfiable."""
+"""Checks of a released index from its users' view.
+
+Every wheel has its bytes, and its pins are satisfiable.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ def files_of(page: bytes, *, as_json: bool) -> Files:
     """Return the files of a project's page."""
     if as_json:
         with contextlib.suppress(ValueError):
-            return {file["filename"]: file["hashes"]["sha256"] for file in json.loads(page)["files"]}
+            return {
+                file["filename"]: file["hashes"]["sha256"]
+                for file in json.loads(page)["files"]
+            }
         return {}  # pip cannot install from a broken page
     return {name: sha256 for _, sha256, name in _ANCHOR.findall(page.decode())}
 
@@ -41,14 +47,17 @@ class Reader:
     def __init__(self, wheels: Iterable[SetWheel]) -> None:
         self._wheels = {wheel.wheel.filename: wheel.wheel for wheel in wheels}
         self._requires = {
-            name: [(canonicalize_name(r.name), r.specifier) for r in map(Requirement, wheel.requires_dist)]
+            name: [
+                (canonicalize_name(r.name), r.specifier)
+                for r in map(Requirement, wheel.requires_dist)
+            ]
             for name, wheel in self._wheels.items()
         }
         self._own = {wheel.name for wheel in self._wheels.values()}
         self._judged: dict[frozenset[str], tuple[str, ...]] = {}
 
     def unsatisfied(self, seen: Iterable[str]) -> tuple[str, ...]:
-        """Return the requirements of these wheels on projects of the sets that none of these wheels satisfies."""
+        """Return the wheels' requirements on projects of the sets that none satisfies."""
         names = frozenset(seen)
         if names not in self._judged:
             self._judged[names] = tuple(self._judge(names))
@@ -57,10 +66,14 @@ class Reader:
     def _judge(self, names: frozenset[str]) -> Iterator[str]:
         offered: dict[str, list[str]] = {}
         for name in names:
-            offered.setdefault(self._wheels[name].name, []).append(self._wheels[name].version)
+            offered.setdefault(self._wheels[name].name, []).append(
+                self._wheels[name].version
+            )
         for name in sorted(names):
             for project, specifier in self._requires[name]:
-                met = any(specifier.contains(version) for version in offered.get(project, ()))
+                met = any(
+                    specifier.contains(version) for version in offered.get(project, ())
+                )
                 if project in self._own and not met:
                     yield f"{name} is listed, but no {project}{specifier}"
 
@@ -80,9 +93,15 @@ class Reader:
                 seen |= files_of(data, as_json=ending == ".json")
             yield from (f"{ending}: {problem}" for problem in self.unsatisfied(seen))
             for name, sha256 in seen.items():
-                key = released.wheel(canonicalize_name(parse_wheel_filename(name)[0]), name)
+                key = released.wheel(
+                    canonicalize_name(parse_wheel_filename(name)[0]), name
+                )
                 stored = bucket.head(key)
-                if stored is None or stored.sha256 != sha256 or sha256 != self._wheels[name].sha256:
+                if (
+                    stored is None
+                    or stored.sha256 != sha256
+                    or sha256 != self._wheels[name].sha256
+                ):
                     yield f"{ending}: {name} is listed, but its file does not exist"
                 if bucket.head(metadata_name(key)) is None:
                     yield f"{ending}: {name} is listed, but its metadata does not exist"

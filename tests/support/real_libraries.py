@@ -10,11 +10,16 @@ from pathlib import Path
 
 @contextmanager
 def unpacked(wheel: Path, folder: Path) -> Iterator[list[Path]]:
-    """Yield the libraries of a wheel, sorted by name; up to 1.5 GB, which are deleted afterwards."""
+    """Yield the libraries of a wheel, sorted by name.
+
+    Up to 1.5 GB, which are deleted afterwards.
+    """
     libraries: list[Path] = []
     try:
         with zipfile.ZipFile(wheel) as archive:
-            names = [name for name in sorted(archive.namelist()) if name.endswith(".so")]
+            names = [
+                name for name in sorted(archive.namelist()) if name.endswith(".so")
+            ]
             libraries.extend(Path(archive.extract(name, folder)) for name in names)
         yield libraries
     finally:

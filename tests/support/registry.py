@@ -33,11 +33,17 @@ def running(folder: Path) -> Iterator[str]:
         f"storage: {{filesystem: {{rootdirectory: {folder / 'data'}}}}}\n"
         f"http: {{addr: '{address}'}}\n"
     )
-    with (folder / "log").open("wb") as log, subprocess.Popen([PROGRAM, "serve", config], stdout=log, stderr=log) as it:
+    with (
+        (folder / "log").open("wb") as log,
+        subprocess.Popen([PROGRAM, "serve", config], stdout=log, stderr=log) as it,
+    ):
         try:
             for _ in range(_START_SECONDS * 20):
                 assert it.poll() is None, (folder / "log").read_text()
-                with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{address}/v2/", timeout=5):
+                with (
+                    contextlib.suppress(OSError),
+                    urllib.request.urlopen(f"http://{address}/v2/", timeout=5),
+                ):
                     break
                 time.sleep(0.05)
             yield address

@@ -65,7 +65,12 @@ def wheel_set(**changes: Any) -> WheelSet:
         symbol_versions={"GLIBC": "2.27"},
     )
     platform = "manylinux_2_28_x86_64"
-    pjrt = wheel(f"jax_rocm7_pjrt-{version}-py3-none-{platform}.whl", "jax-rocm7-pjrt", version, members=(member,))
+    pjrt = wheel(
+        f"jax_rocm7_pjrt-{version}-py3-none-{platform}.whl",
+        "jax-rocm7-pjrt",
+        version,
+        members=(member,),
+    )
     plugins = [
         wheel(
             f"jax_rocm7_plugin-{version}-{tag}-{tag}-{platform}.whl",
@@ -76,7 +81,10 @@ def wheel_set(**changes: Any) -> WheelSet:
         for tag in ("cp311", "cp312")
     ]
     jaxlibs = [
-        wheel(f"jaxlib-0.10.2-{tag}-{tag}-manylinux_2_27_x86_64.whl", "jaxlib", "0.10.2") for tag in ("cp311", "cp312")
+        wheel(
+            f"jaxlib-0.10.2-{tag}-{tag}-manylinux_2_27_x86_64.whl", "jaxlib", "0.10.2"
+        )
+        for tag in ("cp311", "cp312")
     ]
     made = WheelSet(
         index="gfx94X-dcgpu",
@@ -85,7 +93,14 @@ def wheel_set(**changes: Any) -> WheelSet:
         jax_version="0.10.2",
         python_versions=("3.11", "3.12"),
         request={"payload": "published"},
-        inputs=(InputFile(filename="x.whl", size=1, sha256="d" * 64, url="https://index.invalid/x.whl"),),
+        inputs=(
+            InputFile(
+                filename="x.whl",
+                size=1,
+                sha256="d" * 64,
+                url="https://index.invalid/x.whl",
+            ),
+        ),
         tools={"auditwheel": "6"},
         pins={"jax": "0.10.2"},
         wheels=(pjrt, *plugins, *jaxlibs),

@@ -1,4 +1,7 @@
-"""Builds from source in tests: a small jax, a ROCm, a container that stands in for manylinux_2_28."""
+"""Builds from source in tests.
+
+A small jax, a ROCm, a container that stands in for manylinux_2_28.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ from tests.integration.conftest import CI_BUILD
 from tests.support import docker
 
 WORKSPACE = Path(__file__).with_name("workspace") / "jax"
-VERSION, PYTHON = "7.10.0a20251120", "3.13"
+VERSION = "7.10.0a20251120"
+PYTHON = "3.13"
 DEVICE = {"_linalg.so", "_prng.so", "_solver.so", "xla_rocm_plugin.so"}
 """Libraries with device code."""
 NAMED_BY_BAZEL = (
@@ -76,7 +80,9 @@ class Place:
             *more,
         ]
 
-    def run(self, out: Path, *more: str, jax: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, out: Path, *more: str, jax: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run the command until it ends."""
         return subprocess.run(
             self.argv(out, *more, jax=jax),
@@ -89,13 +95,24 @@ class Place:
         )
 
     def run_on_terminal(self, out: Path, *more: str) -> tuple[int, str]:
-        """Run the command on a terminal until it ends; return its status and everything that it displayed."""
+        """Run the command on a terminal until it ends.
+
+        Return its status and everything that it displayed.
+        """
         ours, theirs = pty.openpty()
-        env = {name: value for name, value in self.environment.items() if name not in ("CI", "GITHUB_ACTIONS")}
+        env = {
+            name: value
+            for name, value in self.environment.items()
+            if name not in ("CI", "GITHUB_ACTIONS")
+        }
         # A wide terminal, so that no line is truncated.
         env |= {"TERM": "xterm", "COLUMNS": "400", "LINES": "50"}
         process = subprocess.Popen(
-            self.argv(out, *more), env=env, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=theirs
+            self.argv(out, *more),
+            env=env,
+            cwd=self.folder,
+            stdout=subprocess.DEVNULL,
+            stderr=theirs,
         )
         os.close(theirs)
         shown = bytearray()
@@ -107,7 +124,7 @@ class Place:
         return process.wait(timeout=SECONDS), shown.decode(errors="replace")
 
     def start(self, out: Path, *more: str) -> subprocess.Popen[str]:
-        """Start the command in its own process group, so that tests can interrupt it even if a shell runs them."""
+        """Start the command in its own process group, so that tests can interrupt it."""
         return subprocess.Popen(
             ["env", "--default-signal=INT", *self.argv(out, *more)],
             env=self.environment,
@@ -136,23 +153,35 @@ def pack_rocm(rocm: Path, tarball: Path) -> Path:
 
 def jax_in(folder: Path) -> Path:
     """Return a checkout of the small workspace, with a commit."""
-    shutil.copytree(WORKSPACE, folder, ignore=shutil.ignore_patterns("bazel-*", ".jax_*"))
+    shutil.copytree(
+        WORKSPACE, folder, ignore=shutil.ignore_patterns("bazel-*", ".jax_*")
+    )
     commit_all(folder)
     return folder
 
 
 def use_modules(jax: Path) -> None:
     """Make Bazel resolve repositories with modules instead of WORKSPACE, as at the head of jax."""
-    bazelrc, registry = jax / ".bazelrc", jax / "third_party" / "registry"
-    before, after = "--noenable_bzlmod --enable_workspace", "--enable_bzlmod --noenable_workspace"
+    bazelrc = jax / ".bazelrc"
+    registry = jax / "third_party" / "registry"
+    before = "--noenable_bzlmod --enable_workspace"
+    after = "--enable_bzlmod --noenable_workspace"
     text = bazelrc.read_text()
     assert before in text
-    bazelrc.write_text(text.replace(before, f"{after} --registry=file://%workspace%/third_party/registry"))
+    bazelrc.write_text(
+        text.replace(
+            before, f"{after} --registry=file://%workspace%/third_party/registry"
+        )
+    )
     for name, version in NAMED_BY_BAZEL:
         module = registry / "modules" / name / version
         module.mkdir(parents=True)
-        (module / "MODULE.bazel").write_text(f'module(name = "{name}", version = "{version}")\n')
-        (module / "source.json").write_text('{"type": "local_path", "path": "/nowhere"}')
+        (module / "MODULE.bazel").write_text(
+            f'module(name = "{name}", version = "{version}")\n'
+        )
+        (module / "source.json").write_text(
+            '{"type": "local_path", "path": "/nowhere"}'
+        )
     (registry / "bazel_registry.json").write_text("{}")
 
 
@@ -166,15 +195,32 @@ def send_compiler(jax: Path) -> None:
 
 def commit_all(folder: Path) -> str:
     """Turn a folder into a checkout; return its commit."""
-    git = ["git", "-C", str(folder), "-c", "user.name=somebody", "-c", "user.email=somebody@localhost"]
-    for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message=All"]):
+    git = [
+        "git",
+        "-C",
+        str(folder),
+        "-c",
+        "user.name=somebody",
+        "-c",
+        "user.email=somebody@localhost",
+    ]
+    for words in (
+        ["init", "--quiet"],
+        ["add", "--all"],
+        ["commit", "--quiet", "--message=All"],
+    ):
         subprocess.run([*git, *words], check=True)
     return commit_of(folder)
 
 
 def commit_of(folder: Path) -> str:
     """Return the commit of a checkout."""
-    done = subprocess.run(["git", "-C", folder, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["git", "-C", folder, "rev-parse", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout.strip()
 
 
@@ -182,7 +228,9 @@ def mark_xla(folder: Path, text: str) -> None:
     """Change a folder with XLA so that its compiled bytes are recognisable."""
     header = folder / "xla" / "pjrt_c_api.h"
     line = f'\n__attribute__((used, retain)) static const char kXla[] = "{text}";\n'
-    header.write_text((WORKSPACE / "third_party" / "xla" / "xla" / "pjrt_c_api.h").read_text() + line)
+    header.write_text(
+        (WORKSPACE / "third_party" / "xla" / "xla" / "pjrt_c_api.h").read_text() + line
+    )
 
 
 def wheels_json(dist: Path) -> dict[str, Any]:
@@ -201,7 +249,10 @@ def processes_in(log: Path) -> str:
 def contents(folder: Path) -> dict[str, str]:
     """Return the sha256 of each file of a folder."""
     files = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
 
 
 def wait_for(true: Callable[[], bool], process: subprocess.Popen[str]) -> None:

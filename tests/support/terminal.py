@@ -18,7 +18,16 @@ from pathlib import Path
 import pyte
 
 ROOT = Path(__file__).resolve().parents[2]
-_CI = ("CI", "GITHUB_ACTIONS", "GITLAB_CI", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE")
+_CI = (
+    "CI",
+    "GITHUB_ACTIONS",
+    "GITLAB_CI",
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "COLUMNS",
+    "LINES",
+    "TTY_COMPATIBLE",
+)
 _SECONDS = 300.0
 """Time after which a program is killed."""
 
@@ -45,7 +54,15 @@ class Shown:
     def seen(self, *texts: str) -> bool:
         """Return whether one frame shows all texts, each on another line."""
         return any(
-            len({number for text in texts for number, line in enumerate(frame) if text in line}) >= len(texts)
+            len(
+                {
+                    number
+                    for text in texts
+                    for number, line in enumerate(frame)
+                    if text in line
+                }
+            )
+            >= len(texts)
             and all(any(text in line for line in frame) for text in texts)
             for frame in self.frames
         )
@@ -57,7 +74,9 @@ def show(
     columns: int = 80,
     env: Mapping[str, str] | None = None,
     cwd: Path = ROOT,
-    during: Callable[[subprocess.Popen[bytes], list[str]], None] = lambda _process, _frame: None,
+    during: Callable[
+        [subprocess.Popen[bytes], list[str]], None
+    ] = lambda _process, _frame: None,
 ) -> Shown:
     """Run a program on a pseudo-terminal with 24 lines.
 
@@ -65,13 +84,25 @@ def show(
         during: called with the process and the content of the screen after each output.
     """
     screen = pyte.HistoryScreen(columns, 24, history=10_000, ratio=0.5)
-    stream, shown = pyte.ByteStream(screen), Shown()
+    stream = pyte.ByteStream(screen)
+    shown = Shown()
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     inherited = {name: value for name, value in os.environ.items() if name not in _CI}
-    environment = {**inherited, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **(env or {})}
+    environment = {
+        **inherited,
+        "TERM": "xterm-256color",
+        "PYTHONPATH": str(ROOT),
+        **(env or {}),
+    }
     process = subprocess.Popen(
-        argv, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=cwd, start_new_session=True
+        argv,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment,
+        cwd=cwd,
+        start_new_session=True,
     )
     os.close(theirs)
     limit = threading.Timer(_SECONDS, process.kill)
@@ -89,7 +120,10 @@ def show(
         process.kill()
         process.wait()
         os.close(ours)
-    above = ["".join(row[column].data for column in range(columns)) for row in screen.history.top]
+    above = [
+        "".join(row[column].data for column in range(columns))
+        for row in screen.history.top
+    ]
     shown.lines = [line.rstrip() for line in [*above, *screen.display]]
     shown.cursor = not screen.cursor.hidden
     return shown

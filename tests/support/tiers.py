@@ -1,7 +1,7 @@
 """Tiers of the tests, their recorded durations, and the shards of the nightly tier.
 
-`tests/tiers.toml` gives each test file its tier. `tests/durations.json` holds the measured seconds of each file;
-`build/test --record` refreshes it.
+`tests/tiers.toml` gives each test file its tier. `tests/durations.json` holds the
+measured seconds of each file; `build/test --record` refreshes it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "tests" / "tiers.toml"
 DURATIONS = ROOT / "tests" / "durations.json"
-NEWCOMER, CHANGE, NIGHTLY = "newcomer", "change", "nightly"
+NEWCOMER = "newcomer"
+CHANGE = "change"
+NIGHTLY = "nightly"
 TIERS = (NEWCOMER, CHANGE, NIGHTLY)
 TEST_FOLDERS = ("tests", "kernels/tests")
 RECENT = 20
@@ -58,8 +60,10 @@ class TierTable:
     Attributes:
         shards: number of shards of the nightly tier.
         limit: maximum recorded seconds of one shard.
-        together: folders whose files share a shard, because they share a costly fixture.
-        when_changed: nightly files that the change tier runs too if recent commits changed one of these paths.
+        together: folders whose files share a shard, because they share a costly
+            fixture.
+        when_changed: nightly files that the change tier runs too if recent commits
+            changed one of these paths.
     """
 
     def __init__(self, table: Mapping[str, object]) -> None:
@@ -87,7 +91,10 @@ class TierTable:
         return TierTable(tomllib.loads(TABLE.read_text()))
 
     def tier(self, file: str) -> str | None:
-        """Return the tier of a file, relative to the repository: that of its own row, or of the nearest folder."""
+        """Return the tier of a file, relative to the repository.
+
+        That of its own row, or of the nearest folder.
+        """
         path = Path(file)
         for place in (path, *path.parents):
             if tier := self._tiers.get(place.as_posix()):
@@ -96,7 +103,11 @@ class TierTable:
 
     def unused(self, files: Iterable[str]) -> list[str]:
         """Return the rows that match none of these files."""
-        places = {place.as_posix() for file in files for place in (Path(file), *Path(file).parents)}
+        places = {
+            place.as_posix()
+            for file in files
+            for place in (Path(file), *Path(file).parents)
+        }
         return sorted(set(self._tiers) - places)
 
 
@@ -108,21 +119,30 @@ def load_durations() -> dict[str, float]:
 
 def record_durations(measured: Mapping[str, float], existing: Iterable[str]) -> None:
     """Replace the seconds of the measured files, and drop those of files that no longer exist."""
-    durations = {**load_durations(), **{file: round(seconds, 1) for file, seconds in measured.items()}}
+    durations = {
+        **load_durations(),
+        **{file: round(seconds, 1) for file, seconds in measured.items()},
+    }
     kept = {file: durations[file] for file in sorted(set(existing) & durations.keys())}
     DURATIONS.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def distribute(
-    files: Iterable[str], durations: Mapping[str, float], count: int, together: Sequence[str] = ()
+    files: Iterable[str],
+    durations: Mapping[str, float],
+    count: int,
+    together: Sequence[str] = (),
 ) -> list[list[str]]:
     """Distribute files over shards: the longest first, each to the shard with the least seconds.
 
-    A file stays in one shard, because its tests share fixtures; so do the files of the folders `together`.
+    A file stays in one shard, because its tests share fixtures; so do the files of the
+    folders `together`.
     """
     units: dict[str, list[str]] = defaultdict(list)
     for file in sorted(files):
-        unit = next((folder for folder in together if Path(file).is_relative_to(folder)), file)
+        unit = next(
+            (folder for folder in together if Path(file).is_relative_to(folder)), file
+        )
         units[unit].append(file)
     weights: dict[str, float] = {}
     for unit, members in units.items():
@@ -145,29 +165,63 @@ def shard_of_tree(count: int) -> Shard:
         subprocess.CalledProcessError: if the tests are not in a Git checkout.
     """
     argv = ["git", "-C", str(ROOT), "rev-parse", "HEAD^{tree}"]
-    tree = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+    tree = subprocess.run(
+        argv, capture_output=True, text=True, check=True
+    ).stdout.strip()
     digest = hashlib.sha256(tree.encode()).digest()
     return Shard(int.from_bytes(digest[:8], "big") % count + 1, count)
 
 
 def changed_recently(paths: Sequence[str]) -> bool:
-    """Return whether the last RECENT commits changed files below these paths; a shallow clone counts as changed."""
-    argv = ["git", "-C", str(ROOT), "diff", "--quiet", f"HEAD~{RECENT}", "HEAD", "--", *paths]
+    """Return whether the last RECENT commits changed files below these paths.
+
+    A shallow clone counts as changed.
+    """
+    argv = [
+        "git",
+        "-C",
+        str(ROOT),
+        "diff",
+        "--quiet",
+        f"HEAD~{RECENT}",
+        "HEAD",
+        "--",
+        *paths,
+    ]
     return subprocess.run(argv, capture_output=True, check=False).returncode != 0
 
 
-def problems(table: TierTable, files: Sequence[str], durations: Mapping[str, float]) -> list[str]:
-    """Return the violations of the rules of tiers: files without tier or seconds, stale rows, too long shards."""
-    found = [f"{file} has no tier: add it to tests/tiers.toml" for file in files if table.tier(file) is None]
+def problems(
+    table: TierTable, files: Sequence[str], durations: Mapping[str, float]
+) -> list[str]:
+    """Return the violations of the rules of tiers.
+
+    Files without tier or seconds, stale rows, too long shards.
+    """
+    found = [
+        f"{file} has no tier: add it to tests/tiers.toml"
+        for file in files
+        if table.tier(file) is None
+    ]
     for file in files:
         if table.tier(file) == NIGHTLY and file not in durations:
-            found.append(f"{file} has no recorded seconds: run python3 build/test --record {file}")
-    found += [f"tests/tiers.toml: {row} matches no test file" for row in table.unused(files)]
+            found.append(
+                f"{file} has no recorded seconds: run python3 build/test --record"
+                f" {file}"
+            )
+    found += [
+        f"tests/tiers.toml: {row} matches no test file" for row in table.unused(files)
+    ]
     nightly = [file for file in files if table.tier(file) == NIGHTLY]
-    for number, shard in enumerate(distribute(nightly, durations, table.shards, table.together), 1):
+    for number, shard in enumerate(
+        distribute(nightly, durations, table.shards, table.together), 1
+    ):
         seconds = sum(durations.get(file, 0.0) for file in shard)
         if seconds > table.limit:
-            found.append(f"shard {number}/{table.shards} takes {seconds:.0f} s, the limit is {table.limit} s")
+            found.append(
+                f"shard {number}/{table.shards} takes {seconds:.0f} s, the limit is"
+                f" {table.limit} s"
+            )
     return found
 
 
@@ -189,7 +243,8 @@ class TierPlugin:
 
     Args:
         tier: tier to run; an empty one selects all collected tests.
-        shard: with the tier nightly, the part to run; with the tier change, the nightly shard to add.
+        shard: with the tier nightly, the part to run; with the tier change, the nightly
+            shard to add.
     """
 
     def __init__(self, tier: str, shard: Shard | None) -> None:
@@ -198,7 +253,7 @@ class TierPlugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Drop the tests of other tiers and shards, then sort the files by their recorded seconds."""
+        """Drop the tests of other tiers and shards, then sort the files by seconds."""
         durations = load_durations()
         if self.tier:
             files = dict.fromkeys(file_of(item) for item in items)
@@ -210,7 +265,11 @@ class TierPlugin:
         table = TierTable.load()
         selected = {file for file in files if table.tier(file) == self.tier}
         if self.tier == CHANGE:
-            selected |= {file for file, paths in table.when_changed.items() if changed_recently(paths)}
+            selected |= {
+                file
+                for file, paths in table.when_changed.items()
+                if changed_recently(paths)
+            }
         if self.shard is None:
             return selected
         nightly = [file for file in files if table.tier(file) == NIGHTLY]

@@ -19,13 +19,24 @@ WHEEL = b"Wheel-Version: 1.0\nGenerator: by hand\nRoot-Is-Purelib: true\nTag: py
 
 
 def record_line(name: str, data: bytes) -> str:
-    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    digest = (
+        base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    )
     return f"{name},sha256={digest},{len(data)}\n"
 
 
-def contents(files: Mapping[str, bytes] | None = None, *, info: str = INFO) -> dict[str, bytes]:
-    """Return the members of a valid wheel: these files, METADATA, WHEEL and at the end a correct RECORD."""
-    members = {**(files or {"tiny/__init__.py": b"x = 1\n"}), f"{info}/METADATA": METADATA, f"{info}/WHEEL": WHEEL}
+def contents(
+    files: Mapping[str, bytes] | None = None, *, info: str = INFO
+) -> dict[str, bytes]:
+    """Return the members of a valid wheel.
+
+    These files, METADATA, WHEEL and at the end a correct RECORD.
+    """
+    members = {
+        **(files or {"tiny/__init__.py": b"x = 1\n"}),
+        f"{info}/METADATA": METADATA,
+        f"{info}/WHEEL": WHEEL,
+    }
     lines = "".join(record_line(name, data) for name, data in members.items())
     return {**members, f"{info}/RECORD": f"{lines}{info}/RECORD,,\n".encode()}
 
@@ -38,7 +49,10 @@ def make_wheel(
     modes: Mapping[str, int] | None = None,
     members: Mapping[str, bytes] | None = None,
 ) -> Path:
-    """Write a wheel with zipfile; `members` replaces `files` and contains every member, including RECORD."""
+    """Write a wheel with zipfile.
+
+    `members` replaces `files` and contains every member, including RECORD.
+    """
     path = folder / name
     info = "-".join(name.split("-")[:2]) + ".dist-info"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -76,12 +90,15 @@ class RawMember:
 
 def raw_members(*extra: RawMember) -> list[RawMember]:
     """Return the members of a valid wheel and additional ones, which RECORD does not list."""
-    return [RawMember(name.encode(), data) for name, data in contents().items()] + list(extra)
+    return [RawMember(name.encode(), data) for name, data in contents().items()] + list(
+        extra
+    )
 
 
 def raw_zip(members: Sequence[RawMember]) -> bytes:
     """Return the bytes of an archive, without any check."""
-    body, directory = b"", b""
+    body = b""
+    directory = b""
     for member in members:
         body += member.before
         packed = member.compressed()
@@ -96,18 +113,55 @@ def raw_zip(members: Sequence[RawMember]) -> bytes:
             "offset": len(body),
             "disk": 0,
         }
-        c, h = fields | member.central, fields | member.local
+        c = fields | member.central
+        h = fields | member.local
         head = struct.pack(
-            "<4s5H3L2H", b"PK\3\4", 20, h["flags"], h["method"], 0, 33, h["crc"], h["packed"], h["size"],
-            len(h["name"]), len(h["extra"]),
-        )  # fmt: skip
+            "<4s5H3L2H",
+            b"PK\3\4",
+            20,
+            h["flags"],
+            h["method"],
+            0,
+            33,
+            h["crc"],
+            h["packed"],
+            h["size"],
+            len(h["name"]),
+            len(h["extra"]),
+        )
         body += head + h["name"] + h["extra"] + packed + member.after
         entry = struct.pack(
-            "<4s6H3L5H2L", b"PK\1\2", 0x0314, 20, c["flags"], c["method"], 0, 33, c["crc"], c["packed"], c["size"],
-            len(c["name"]), len(c["extra"]), 0, c["disk"], 0, member.attr, c["offset"],
-        )  # fmt: skip
+            "<4s6H3L5H2L",
+            b"PK\1\2",
+            0x0314,
+            20,
+            c["flags"],
+            c["method"],
+            0,
+            33,
+            c["crc"],
+            c["packed"],
+            c["size"],
+            len(c["name"]),
+            len(c["extra"]),
+            0,
+            c["disk"],
+            0,
+            member.attr,
+            c["offset"],
+        )
         directory += entry + c["name"] + c["extra"]
-    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, len(members), len(members), len(directory), len(body), 0)
+    end = struct.pack(
+        "<4s4H2LH",
+        b"PK\5\6",
+        0,
+        0,
+        len(members),
+        len(members),
+        len(directory),
+        len(body),
+        0,
+    )
     return body + directory + end
 
 

@@ -24,15 +24,27 @@ from promotion.index.status import overview_of, render_overview
 from promotion.index.summary import ModuleTest, SetContent
 from promotion.set_report import report_page
 from promotion.storage.keys import ReleasedIndex, StagedSet
-from tests.support.sets import evidence, ledger_wheel, promoted_set, promotion_entry, wheel, wheel_set
+from tests.support.sets import (
+    evidence,
+    ledger_wheel,
+    promoted_set,
+    promotion_entry,
+    wheel,
+    wheel_set,
+)
 
 INDEX = ReleasedIndex(index="multi-arch")
 HOSTILE = (
-    "<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">'\"\u202egnp.\u2066 " + "w" * 300
+    "<script>document.title='run'</script><img src=x"
+    " onerror=\"document.title='run'\">'\"\u202egnp.\u2066 " + "w" * 300
 )
-"""Text that would run, break out of an attribute, reverse its surroundings, and overflow, if it could."""
-DEVICE, COMPILED, STRUCTURE = "device", "compiled", "structure"
-TARGETS = tuple(name for name, info in load_table().targets.items() if len(info.covers) == 1)
+"""Text that would run, escape an attribute, reverse its surroundings, and overflow."""
+DEVICE = "device"
+COMPILED = "compiled"
+STRUCTURE = "structure"
+TARGETS = tuple(
+    name for name, info in load_table().targets.items() if len(info.covers) == 1
+)
 
 
 class Elements(HTMLParser):
@@ -65,17 +77,25 @@ class Elements(HTMLParser):
 
 def sections(page: bytes) -> dict[str, str]:
     """Return gfx target -> text of its section, with the commands."""
-    found = re.findall(r'<details name="gpu" id="([^"]*)">(.*?)</details>', page.decode(), re.DOTALL)
+    found = re.findall(
+        r'<details name="gpu" id="([^"]*)">(.*?)</details>', page.decode(), re.DOTALL
+    )
     return {target: unescape(re.sub(r"<[^>]*>", "", body)) for target, body in found}
 
 
-def entry_of_set(number: int, last: int, targets: tuple[str, ...] = TARGETS, text: str = "") -> LedgerEntry:
-    """Return the promotion of a set with wheels for three Pythons; `text` replaces its free texts."""
+def entry_of_set(
+    number: int, last: int, targets: tuple[str, ...] = TARGETS, text: str = ""
+) -> LedgerEntry:
+    """Return the promotion of a set with wheels for three Pythons.
+
+    `text` replaces its free texts.
+    """
     rocm = text or f"7.{number // 10}.{number % 10}"
     version = f"0.10.2+rocm7.{number}"
     names = [f"jax_rocm7_pjrt-{version}-py3-none-manylinux_2_28_x86_64.whl"]
     names += [
-        f"jax_rocm7_plugin-{version}-{tag}-{tag}-manylinux_2_28_x86_64.whl" for tag in ("cp311", "cp312", "cp313")
+        f"jax_rocm7_plugin-{version}-{tag}-{tag}-manylinux_2_28_x86_64.whl"
+        for tag in ("cp311", "cp312", "cp313")
     ]
     wheels = [
         ledger_wheel(
@@ -87,12 +107,23 @@ def entry_of_set(number: int, last: int, targets: tuple[str, ...] = TARGETS, tex
         )
         for name in names
     ]
-    tiers = {target: (STRUCTURE, COMPILED, DEVICE)[position % 3] for position, target in enumerate(targets)}
+    tiers = {
+        target: (STRUCTURE, COMPILED, DEVICE)[position % 3]
+        for position, target in enumerate(targets)
+    }
     files = [
-        "wheels.json", "pylock.toml", "sbom.cdx.json", "constraints.txt", "SHA256SUMS", "summary-0123456789abcdef.json",
-        "report-0123456789abcdef.html", "requirements-3.11.txt", "requirements-3.12.txt", "requirements-3.13.txt",
+        "wheels.json",
+        "pylock.toml",
+        "sbom.cdx.json",
+        "constraints.txt",
+        "SHA256SUMS",
+        "summary-0123456789abcdef.json",
+        "report-0123456789abcdef.html",
+        "requirements-3.11.txt",
+        "requirements-3.12.txt",
+        "requirements-3.13.txt",
         *(f"evidence/compile/{target}/{number:016}.json" for target in targets),
-    ]  # fmt: skip
+    ]
     policy: dict[str, Any] = {"channel": text or "release", "stale_days": 14}
     if text:
         policy |= {"bypasses": [text], "waivers": [text], "attested": {text: [text]}}
@@ -110,7 +141,9 @@ def entry_of_set(number: int, last: int, targets: tuple[str, ...] = TARGETS, tex
     numbers = NumberRanges.of(range(1, last + 1))
     state = IndexState(held=numbers, offered=numbers)
     time = f"2026-02-{number % 28 + 1:02}T03:04:05Z"
-    return promotion_entry(number, made, actor=text or "releases", state=state, time=time)
+    return promotion_entry(
+        number, made, actor=text or "releases", state=state, time=time
+    )
 
 
 def summary_of_set(entry: LedgerEntry, text: str = "") -> SetContent:
@@ -118,10 +151,23 @@ def summary_of_set(entry: LedgerEntry, text: str = "") -> SetContent:
     assert entry.promoted is not None
     tiers = entry.promoted.tiers
     modules = (
-        ModuleTest(name="jax.numpy", description="Arrays", works=dict.fromkeys([*tiers][:6], COMPILED), unsupported=()),
-        ModuleTest(name=text or "jax.lax.linalg", description=text or "Linear algebra", works={}, unsupported=(text,)),
+        ModuleTest(
+            name="jax.numpy",
+            description="Arrays",
+            works=dict.fromkeys([*tiers][:6], COMPILED),
+            unsupported=(),
+        ),
+        ModuleTest(
+            name=text or "jax.lax.linalg",
+            description=text or "Linear algebra",
+            works={},
+            unsupported=(text,),
+        ),
     )
-    return SetContent(wheels={one.filename: tuple(tiers) for one in entry.promoted.wheels}, modules=modules)
+    return SetContent(
+        wheels={one.filename: tuple(tiers) for one in entry.promoted.wheels},
+        modules=modules,
+    )
 
 
 def index_page(
@@ -137,39 +183,61 @@ def index_page(
         changes: number of a set -> changed fields of its `PromotedSet`.
         state: fields of the last state.
     """
-    entries = [entry_of_set(number, sets, targets, text) for number in range(1, sets + 1)]
+    entries = [
+        entry_of_set(number, sets, targets, text) for number in range(1, sets + 1)
+    ]
     for number, fields in changes.items():
         made = entries[number - 1]
         assert made.promoted is not None
         entries[number - 1] = replace(made, promoted=replace(made.promoted, **fields))
     last = LedgerEntry(
-        number=sets + 1, previous="", time="2026-03-01T00:00:00Z", kind=EntryKind.PIN,
-        state=replace(entries[-1].state, **state), actor=text or "operator", reason=text or "tested by users",
-        sets=(sets,), index=INDEX.index,
-    )  # fmt: skip
+        number=sets + 1,
+        previous="",
+        time="2026-03-01T00:00:00Z",
+        kind=EntryKind.PIN,
+        state=replace(entries[-1].state, **state),
+        actor=text or "operator",
+        reason=text or "tested by users",
+        sets=(sets,),
+        index=INDEX.index,
+    )
     entries.append(last)
 
     def entry_of(number: int) -> LedgerEntry:
         return entries[number - 1]
 
     shown = overview_of(last.state, last.number, entry_of)
-    return render_overview(INDEX, shown, last, entry_of, partial(summary_of_set, text=text))
+    return render_overview(
+        INDEX, shown, last, entry_of, partial(summary_of_set, text=text)
+    )
 
 
 def hostile_index_page() -> bytes:
     """Return the page of an index with hostile text in every field that takes text."""
-    marks = {"yanked": {2: HOSTILE}, "quarantined": {3: HOSTILE}, "pinned": {4: HOSTILE}}
-    return index_page(5, TARGETS[:3], HOSTILE, {4: {"python_versions": (HOSTILE,)}}, **marks)
+    marks = {
+        "yanked": {2: HOSTILE},
+        "quarantined": {3: HOSTILE},
+        "pinned": {4: HOSTILE},
+    }
+    return index_page(
+        5, TARGETS[:3], HOSTILE, {4: {"python_versions": (HOSTILE,)}}, **marks
+    )
 
 
 def failing_evidence(text: str = "") -> EvidenceChecks:
     """Return a run on a GPU with a passed, a failed, a flaky, and a known failing test."""
     results = tuple(
-        TestResult(id=f"tests/{word}_test.py::{text or 'T'}::test_{word}", verdict=verdict, message=text or f"E {word}")
-        for word, verdict in (
-            ("good", TestVerdict.PASSED), ("bad", TestVerdict.FAILED), ("shaky", TestVerdict.FLAKY),
+        TestResult(
+            id=f"tests/{word}_test.py::{text or 'T'}::test_{word}",
+            verdict=verdict,
+            message=text or f"E {word}",
         )
-    )  # fmt: skip
+        for word, verdict in (
+            ("good", TestVerdict.PASSED),
+            ("bad", TestVerdict.FAILED),
+            ("shaky", TestVerdict.FLAKY),
+        )
+    )
     found: Evidence = evidence(
         gate="device",
         target=text or "gfx942",
@@ -178,28 +246,49 @@ def failing_evidence(text: str = "") -> EvidenceChecks:
         counts={"passed": 1, "failed": 1},
         findings=(
             Finding(
-                code=text or "test-failed", severity=Severity.ERROR, message=text or "A test failed.",
-                remedy=text or "Repair it.", member=text,
+                code=text or "test-failed",
+                severity=Severity.ERROR,
+                message=text or "A test failed.",
+                remedy=text or "Repair it.",
+                member=text,
             ),
         ),
-    )  # fmt: skip
-    known = CheckOutcome(name=text or "tests/x_test.py::known", outcome="known", reason=text or "upstream issue")
+    )
+    known = CheckOutcome(
+        name=text or "tests/x_test.py::known",
+        outcome="known",
+        reason=text or "upstream issue",
+    )
     return EvidenceChecks(evidence=found, checks=(known,), results=results)
 
 
 def commands(page: bytes, url: str = "URL-of-this-page/") -> dict[str, dict[str, str]]:
-    """Return gfx target -> name -> command of a page at a URL, as its users read it; the bundle has the target ""."""
-    text, found = page.decode(), dict[str, dict[str, str]]()
-    parts = re.findall(r'<details name="gpu" id="([^"]*)">(.*?)</details>', text, re.DOTALL)
+    """Return gfx target -> name -> command of a page at a URL, as its users read it.
+
+    The bundle has the target "".
+    """
+    text = page.decode()
+    found = dict[str, dict[str, str]]()
+    parts = re.findall(
+        r'<details name="gpu" id="([^"]*)">(.*?)</details>', text, re.DOTALL
+    )
     for target, part in (*parts, ("", text.rpartition('<h2 id="content">')[2])):
-        blocks = re.findall(r"<h3>([^<]*)</h3>(?:\s*<p>[^<]*</p>)?\s*<pre[^>]*><code>(.*?)</code></pre>", part)
+        blocks = re.findall(
+            r"<h3>([^<]*)</h3>(?:\s*<p>[^<]*</p>)?\s*<pre[^>]*><code>(.*?)</code></pre>",
+            part,
+        )
         found[target] = {
-            name: unescape(re.sub("<[^>]*>", "", body)).replace("URL-of-this-page/", url) for name, body in blocks
+            name: (
+                unescape(re.sub("<[^>]*>", "", body)).replace("URL-of-this-page/", url)
+            )
+            for name, body in blocks
         }
     return found
 
 
-def set_page(text: str = "", more: Mapping[str, EvidenceChecks] = MappingProxyType({})) -> bytes:
+def set_page(
+    text: str = "", more: Mapping[str, EvidenceChecks] = MappingProxyType({})
+) -> bytes:
     """Return the report of a set; `more` is further evidence by key."""
     made: WheelSet = wheel_set(
         index="multi-arch",
@@ -216,7 +305,9 @@ def set_page(text: str = "", more: Mapping[str, EvidenceChecks] = MappingProxyTy
     }
     entry = entry_of_set(1, 1, TARGETS[:3], text)
     numbers = summary_of_set(entry, text)
-    summary = replace(numbers, wheels={one.filename: ("gfx942", text) for one in made.wheels})
+    summary = replace(
+        numbers, wheels={one.filename: ("gfx942", text) for one in made.wheels}
+    )
     policy = {"bypasses": [text or "a bypass"], "waivers": [text or "a waiver"]}
     return report_page(
         StagedSet(index="multi-arch", digest="ab" * 32),
@@ -233,7 +324,11 @@ def indexes_page(text: str = "") -> bytes:
     """Return the list of indexes; names of indexes cannot be hostile."""
     families = ("gfx94X-dcgpu", "gfx110X-all", "multi-arch", "n" * 300)
     rows: list[ListedIndex] = [
-        {"index": name, "channel": text or "release", "targets": [*TARGETS[: 4 * place], *([text] if text else [])]}
+        {
+            "index": name,
+            "channel": text or "release",
+            "targets": [*TARGETS[: 4 * place], *([text] if text else [])],
+        }
         for place, name in enumerate(families, 1)
     ]
     return listing_page(rows)

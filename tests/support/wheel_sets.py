@@ -17,14 +17,23 @@ from core.wheels_json import dump_wheel_set
 from promotion.bundle import _offers
 from promotion.index.pages import pages
 from promotion.policy.policy import Policy, load_policy
-from tests.support.made_wheel import GLIBC, MadeWheel, clean_pjrt, clean_plugin, fat_binary, hip_library
+from tests.support.made_wheel import (
+    GLIBC,
+    MadeWheel,
+    clean_pjrt,
+    clean_plugin,
+    fat_binary,
+    hip_library,
+)
 from tests.support.tiny_elf import TinySymbol
 
 TARGETS = ("gfx942", "gfx950")
 PYTHONS = ("3.11", "3.12")
 VERSION = "0.10.2+rocm7.2.0"
 PJRT_LIBRARY = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
-PLUGIN_LIBRARIES = tuple(f"jax_rocm7_plugin/{name}.so" for name in ("_linalg", "_prng", "_solver"))
+PLUGIN_LIBRARIES = tuple(
+    f"jax_rocm7_plugin/{name}.so" for name in ("_linalg", "_prng", "_solver")
+)
 
 
 LOADER = """
@@ -63,10 +72,14 @@ class SetWheel:
 
 @functools.cache
 def _module(name: str, targets: Sequence[str]) -> bytes:
-    return hip_library(GLIBC, TinySymbol(f"PyInit_{name}", defined=True), fatbins=[fat_binary(targets)])
+    return hip_library(
+        GLIBC, TinySymbol(f"PyInit_{name}", defined=True), fatbins=[fat_binary(targets)]
+    )
 
 
-def set_wheel(made: MadeWheel, folder: Path, targets: Mapping[str, Sequence[str]] | None = None) -> SetWheel:
+def set_wheel(
+    made: MadeWheel, folder: Path, targets: Mapping[str, Sequence[str]] | None = None
+) -> SetWheel:
     """Turn a made wheel into a wheel of a set.
 
     Args:
@@ -114,37 +127,67 @@ def _versioned(made: MadeWheel, version: str) -> MadeWheel:
     return made
 
 
-def pjrt(version: str = VERSION, *, targets: Sequence[str] = TARGETS, loader: str = LOADER) -> MadeWheel:
+def pjrt(
+    version: str = VERSION, *, targets: Sequence[str] = TARGETS, loader: str = LOADER
+) -> MadeWheel:
     """Return a clean pjrt wheel of the set; `loader` is its Python code."""
     made = _versioned(clean_pjrt(), version)
-    made.files = {path: data for path, data in made.files.items() if not path.endswith(".so")}
-    made.files["jax_plugins/xla_rocm7/__init__.py"] = loader.format(version=version).encode()
+    made.files = {
+        path: data for path, data in made.files.items() if not path.endswith(".so")
+    }
+    made.files["jax_plugins/xla_rocm7/__init__.py"] = loader.format(
+        version=version
+    ).encode()
     made.files[PJRT_LIBRARY] = hip_library(fatbins=[fat_binary(targets)])
     made.replace("Requires-Dist", "jaxlib<=0.10.2,>=0.10.2")
     return made
 
 
-def plugin(version: str = VERSION, *, python: str = "3.12", targets: Sequence[str] = TARGETS) -> MadeWheel:
+def plugin(
+    version: str = VERSION, *, python: str = "3.12", targets: Sequence[str] = TARGETS
+) -> MadeWheel:
     """Return a clean plugin wheel of the set."""
     made = _versioned(clean_plugin(), version)
     made.python = made.abi = f"cp{python.replace('.', '')}"
-    made.files |= {path: _module(Path(path).stem, tuple(targets)) for path in PLUGIN_LIBRARIES}
-    made.replace("Requires-Dist", "jaxlib<=0.10.2,>=0.10.2", f"jax-rocm7-pjrt=={version}")
+    made.files |= {
+        path: _module(Path(path).stem, tuple(targets)) for path in PLUGIN_LIBRARIES
+    }
+    made.replace(
+        "Requires-Dist", "jaxlib<=0.10.2,>=0.10.2", f"jax-rocm7-pjrt=={version}"
+    )
     made.replace("Tag", f"{made.python}-{made.abi}-{made.platform}")
     return made
 
 
-def plain(project: str, version: str, *, tag: str = "py3-none-any", requires: Sequence[str] = ()) -> MadeWheel:
+def plain(
+    project: str,
+    version: str,
+    *,
+    tag: str = "py3-none-any",
+    requires: Sequence[str] = (),
+) -> MadeWheel:
     """Return a wheel of one module without libraries, such as a jaxlib or jax for the resolver."""
     made = MadeWheel(project=project.replace("-", "_"), version=version)
     made.python, made.abi, made.platform = tag.split("-")
-    made.files = {f"{made.project}/__init__.py": f"__version__ = {version!r}\n".encode()}
+    made.files = {
+        f"{made.project}/__init__.py": f"__version__ = {version!r}\n".encode()
+    }
     made.info = {"licenses/LICENSE.txt": b"Apache License\n"}
     made.metadata = [
-        "Metadata-Version: 2.4", f"Name: {project}", f"Version: {version}", "License-Expression: Apache-2.0",
-        "License-File: LICENSE.txt", "Requires-Python: >=3.11", *(f"Requires-Dist: {text}" for text in requires),
-    ]  # fmt: skip
-    made.wheel = ["Wheel-Version: 1.0", "Generator: made up", "Root-Is-Purelib: true", f"Tag: {tag}"]
+        "Metadata-Version: 2.4",
+        f"Name: {project}",
+        f"Version: {version}",
+        "License-Expression: Apache-2.0",
+        "License-File: LICENSE.txt",
+        "Requires-Python: >=3.11",
+        *(f"Requires-Dist: {text}" for text in requires),
+    ]
+    made.wheel = [
+        "Wheel-Version: 1.0",
+        "Generator: made up",
+        "Root-Is-Purelib: true",
+        f"Tag: {tag}",
+    ]
     return made
 
 
@@ -164,9 +207,12 @@ def lock_text(index: Path) -> str:
     for path in sorted(index.glob("*.whl")):
         name, version = path.name.split("-")[:2]
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        text += f'[[packages]]\nname = "{name.replace("_", "-")}"\nversion = "{version}"\n'
         text += (
-            f'[[packages.wheels]]\nname = "{path.name}"\nurl = "{path.as_uri()}"\nhashes = {{ sha256 = "{digest}" }}\n'
+            f'[[packages]]\nname = "{name.replace("_", "-")}"\nversion = "{version}"\n'
+        )
+        text += (
+            f'[[packages.wheels]]\nname = "{path.name}"\nurl ='
+            f' "{path.as_uri()}"\nhashes = {{ sha256 = "{digest}" }}\n'
         )
     return text
 
@@ -180,14 +226,19 @@ def write_index(folder: Path) -> None:
 
 
 def of_major(made: MadeWheel, major: int) -> MadeWheel:
-    """Return the same wheel for another ROCm major version, which packages, modules and texts are named after."""
+    """Return the same wheel for another ROCm major version, with its names adapted."""
 
     def renamed(text: str) -> str:
-        return text.replace("rocm7", f"rocm{major}").replace("ROCm:7.", f"ROCm:{major}.")
+        return text.replace("rocm7", f"rocm{major}").replace(
+            "ROCm:7.", f"ROCm:{major}."
+        )
 
     made.project = renamed(made.project)
     for held in (made.files, made.info):
-        texts = {path: data if path.endswith(".so") else renamed(data.decode()).encode() for path, data in held.items()}
+        texts = {
+            path: data if path.endswith(".so") else renamed(data.decode()).encode()
+            for path, data in held.items()
+        }
         held.clear()
         held.update({renamed(path): data for path, data in texts.items()})
     made.metadata = [renamed(line) for line in made.metadata]
@@ -195,7 +246,11 @@ def of_major(made: MadeWheel, major: int) -> MadeWheel:
 
 
 def make_wheels(
-    folder: Path, *, version: str = VERSION, pythons: Sequence[str] = PYTHONS, major: int = 7
+    folder: Path,
+    *,
+    version: str = VERSION,
+    pythons: Sequence[str] = PYTHONS,
+    major: int = 7,
 ) -> list[SetWheel]:
     """Return the wheels of a realistic set: pjrt, and plugin and jaxlib for each Python.
 
@@ -211,34 +266,53 @@ def make_wheels(
 
 
 @functools.cache
-def _made_wheels(version: str, pythons: Sequence[str], major: int) -> tuple[SetWheel, ...]:
+def _made_wheels(
+    version: str, pythons: Sequence[str], major: int
+) -> tuple[SetWheel, ...]:
     library_of_pjrt = PJRT_LIBRARY.replace("rocm7", f"rocm{major}")
     libraries = [path.replace("rocm7", f"rocm{major}") for path in PLUGIN_LIBRARIES]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        wheels = [set_wheel(of_major(pjrt(version), major), folder, {library_of_pjrt: TARGETS})]
+        wheels = [
+            set_wheel(
+                of_major(pjrt(version), major), folder, {library_of_pjrt: TARGETS}
+            )
+        ]
         for python in pythons:
             tag = f"cp{python.replace('.', '')}"
             made = of_major(plugin(version, python=python), major)
             wheels.append(set_wheel(made, folder, dict.fromkeys(libraries, TARGETS)))
-            wheels.append(set_wheel(plain("jaxlib", "0.10.2", tag=f"{tag}-{tag}-manylinux_2_28_x86_64"), folder))
+            wheels.append(
+                set_wheel(
+                    plain("jaxlib", "0.10.2", tag=f"{tag}-{tag}-manylinux_2_28_x86_64"),
+                    folder,
+                )
+            )
     return tuple(wheels)
 
 
-def make_set(wheels: Sequence[SetWheel], more: Mapping[str, bytes] | None = None, **changes: Any) -> WheelSet:
+def make_set(
+    wheels: Sequence[SetWheel], more: Mapping[str, bytes] | None = None, **changes: Any
+) -> WheelSet:
     """Return the set of some wheels, by default for their Pythons.
 
     Args:
         more: name -> content of further files of the set.
         changes: fields of the set.
     """
-    found = {tag.removeprefix("cp3") for wheel in wheels for tag in wheel.wheel.filename.split("-") if "cp3" in tag}
+    found = {
+        tag.removeprefix("cp3")
+        for wheel in wheels
+        for tag in wheel.wheel.filename.split("-")
+        if "cp3" in tag
+    }
     made = WheelSet(
         index="multi-arch",
         targets=TARGETS,
         rocm_version="7.2.0",
         jax_version="0.10.2",
-        python_versions=tuple(f"3.{minor}" for minor in sorted(found, key=int)) or PYTHONS,
+        python_versions=tuple(f"3.{minor}" for minor in sorted(found, key=int))
+        or PYTHONS,
         request={"payload": "published"},
         inputs=(),
         tools={"tests": "1"},
@@ -250,25 +324,43 @@ def make_set(wheels: Sequence[SetWheel], more: Mapping[str, bytes] | None = None
         return wheel_set
     beside = _beside(wheel_set) | dict(more or {})
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in beside.items()}
-    return replace(wheel_set, files=digests, file_sizes={name: len(data) for name, data in beside.items()})
+    return replace(
+        wheel_set,
+        files=digests,
+        file_sizes={name: len(data) for name, data in beside.items()},
+    )
 
 
 def _beside(wheel_set: WheelSet) -> dict[str, bytes]:
-    pins = {wheel.name: wheel.version for wheel in wheel_set.wheels} | dict(wheel_set.pins)
+    pins = {wheel.name: wheel.version for wheel in wheel_set.wheels} | dict(
+        wheel_set.pins
+    )
     lines = "".join(f"{name}=={version}\n" for name, version in sorted(pins.items()))
     return {"constraints.txt": lines.encode(), "debug/library.debug": b"symbols"}
 
 
 def write_set(
-    folder: Path, wheels: Sequence[SetWheel], wheel_set: WheelSet, more: Mapping[str, bytes] | None = None
+    folder: Path,
+    wheels: Sequence[SetWheel],
+    wheel_set: WheelSet,
+    more: Mapping[str, bytes] | None = None,
 ) -> Path:
-    """Write a set's folder as `dist_wheels` does: wheels, constraints.txt, a debug file, SHA256SUMS, wheels.json.
+    """Write a set's folder as `dist_wheels` does.
+
+    Wheels, constraints.txt, a debug file, SHA256SUMS, wheels.json.
 
     Args:
         more: name -> content of further files of the set.
     """
-    files = {wheel.wheel.filename: wheel.data for wheel in wheels} | _beside(wheel_set) | dict(more or {})
-    sums = (f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in sorted(files.items()))
+    files = (
+        {wheel.wheel.filename: wheel.data for wheel in wheels}
+        | _beside(wheel_set)
+        | dict(more or {})
+    )
+    sums = (
+        f"{hashlib.sha256(data).hexdigest()}  {name}\n"
+        for name, data in sorted(files.items())
+    )
     files["SHA256SUMS"] = "".join(sums).encode()
     files["wheels.json"] = dump_wheel_set(wheel_set).encode()
     for name, data in files.items():
@@ -277,8 +369,13 @@ def write_set(
     return folder
 
 
-def passing_evidence(wheel_set: WheelSet, policy: Policy | None = None) -> list[Evidence]:
-    """Return evidence that satisfies a policy once it is signed; by default the policy of the local channel."""
+def passing_evidence(
+    wheel_set: WheelSet, policy: Policy | None = None
+) -> list[Evidence]:
+    """Return evidence that satisfies a policy once it is signed.
+
+    By default the policy of the local channel.
+    """
     policy = policy or load_policy("multi-arch")
     return [
         Evidence(
@@ -291,7 +388,14 @@ def passing_evidence(wheel_set: WheelSet, policy: Policy | None = None) -> list[
             ended="2026-01-02T03:04:06Z",
             machine="tests",
             settings={"policy": str(policy.edition), **rule.of(target).settings},
-            counts={"collected": run, "run": run, "passed": run, "failed": 0, "known": 0, "skipped": 0},
+            counts={
+                "collected": run,
+                "run": run,
+                "passed": run,
+                "failed": 0,
+                "known": 0,
+                "skipped": 0,
+            },
         )
         for gate, rule in policy.gates.items()
         for run in (rule.least(wheel_set),)

@@ -12,7 +12,10 @@ from promotion.storage.directory_bucket import DirBucket
 
 @pytest.fixture(scope="module")
 def clean_main() -> Iterator[None]:
-    """Let the policy come from a clean checkout of main; unit tests start no processes, such as git."""
+    """Let the policy come from a clean checkout of main.
+
+    Unit tests start no processes, such as git.
+    """
     status = f"# branch.oid {'c' * 40}\n# branch.head main\n"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ci_build.release.authority._git_status", lambda _: status)

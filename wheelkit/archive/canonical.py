@@ -1,7 +1,8 @@
 """Differences between an archive and the form in which this program writes archives.
 
-Archives that this program wrote are canonical: one form of headers, one timestamp, no gaps, RECORD last. A later change
-by another program, even one that readers accept, thus shows.
+Archives that this program wrote are canonical: one form of headers, one timestamp, no
+gaps, RECORD last. A later change by another program, even one that readers accept, thus
+shows.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ _REGULAR, _PERMISSIONS = 0o100000 << 16, 0o775 << 16
 
 
 def check_canonical(archive: WheelArchive) -> dict[str, list[str]]:
-    """Return a mapping: clause about a difference -> the files that it is about; none for the archive as a whole."""
+    """Return a mapping: clause about a difference -> the files that it is about.
+
+    None for the archive as a whole.
+    """
     found: dict[str, list[str]] = {}
     for name, clause in _differences(archive):
         found.setdefault(clause, []).extend([name] if name else [])
@@ -26,21 +30,36 @@ def check_canonical(archive: WheelArchive) -> dict[str, list[str]]:
 
 
 def _differences(archive: WheelArchive) -> Iterator[tuple[str, str]]:
-    position, record = 0, f"{archive.dist_info}/RECORD"
+    position = 0
+    record = f"{archive.dist_info}/RECORD"
     for member in archive.members:
         header = local_header(member._replace(flags=0, date_time=EPOCH))
         if archive.pread(len(header), position) != header:
-            yield member.name, "the local headers have other flags, times, versions, extra fields or places"
+            yield (
+                member.name,
+                (
+                    "the local headers have other flags, times, versions, extra fields"
+                    " or places"
+                ),
+            )
         if member.external_attr & ~_PERMISSIONS != _REGULAR:
-            yield member.name, f"the headers have external attributes 0x{member.external_attr:x}"
+            yield (
+                member.name,
+                f"the headers have external attributes 0x{member.external_attr:x}",
+            )
         position = member.data_end
     if archive.members and archive.members[-1].name != record:
         yield archive.members[-1].name, "RECORD is not the last file"
     members = [member._replace(flags=0, date_time=EPOCH) for member in archive.members]
-    if archive.pread(max(0, archive.size - position), position) != central_directory(members, position):
+    if archive.pread(max(0, archive.size - position), position) != central_directory(
+        members, position
+    ):
         yield (
             "",
-            "the central directory has comments, extra fields, folders or versions of other writers",
+            (
+                "the central directory has comments, extra fields, folders or versions"
+                " of other writers"
+            ),
         )
     yield from _record_differences(archive, record)
 
@@ -53,6 +72,16 @@ def _record_differences(archive: WheelArchive, name: str) -> Iterator[tuple[str,
     except (ArchiveError, UnicodeDecodeError):
         return  # reported where RECORD is read
     empty = RecordEntry(None, None)
-    order = [(member.name, rows.get(member.name, empty)) for member in archive.members if member.name != name]
+    order = [
+        (member.name, rows.get(member.name, empty))
+        for member in archive.members
+        if member.name != name
+    ]
     if body != format_record([*order, (name, empty)]):
-        yield name, "the rows of RECORD have another order or form than the files of the archive"
+        yield (
+            name,
+            (
+                "the rows of RECORD have another order or form than the files of the"
+                " archive"
+            ),
+        )

@@ -20,7 +20,10 @@ if TYPE_CHECKING:  # re-tagging a wheel needs no threads
     from concurrent.futures import ThreadPoolExecutor
 
 LEVEL = 5
-"""Level of libdeflate; level 6 makes the library of XLA 0.8 % smaller and takes a fifth more time."""
+"""Level of libdeflate.
+
+Level 6 makes the library of XLA 0.8 % smaller and takes a fifth more time.
+"""
 
 Content = bytes | mmap.mmap
 
@@ -29,7 +32,8 @@ class Compressed(NamedTuple):
     """Data of a member as the archive stores it.
 
     Attributes:
-        method: compression method; the content is stored if compression does not make it smaller.
+        method: compression method; the content is stored if compression does not make
+            it smaller.
         crc32: CRC-32 of the content.
     """
 
@@ -54,7 +58,7 @@ def compress(name: str, content: Content) -> Compressed:
 
 
 def compressor() -> dict[str, str | int]:
-    """Return the package, version and level that determine the compressed bytes, as `build_info.json` records them."""
+    """Return the package, version and level that determine the compressed bytes."""
     return {"package": "deflate", "version": deflate.__version__, "level": LEVEL}
 
 
@@ -63,7 +67,9 @@ def _inflated(name: str, packed: bytearray) -> tuple[int, int]:
     size = crc = 0
     view = memoryview(packed)
     try:
-        for chunk in inflate(packed_chunks(lambda count, at: view[at : at + count], 0, len(view))):
+        for chunk in inflate(
+            packed_chunks(lambda count, at: view[at : at + count], 0, len(view))
+        ):
             size += len(chunk)
             crc = isal_zlib.crc32(chunk, crc)
     except InflateError as error:
@@ -72,20 +78,28 @@ def _inflated(name: str, packed: bytearray) -> tuple[int, int]:
 
 
 def _failed(name: str, problem: str) -> ArchiveError:
-    return ArchiveError(f"{name} was compressed wrongly: {problem}.", hint="Test the memory of this machine.")
+    return ArchiveError(
+        f"{name} was compressed wrongly: {problem}.",
+        hint="Test the memory of this machine.",
+    )
 
 
 class FileCompression:
     """A file that two threads compress and hash; both release the GIL.
 
-    The file is mapped, so its pages belong to the page cache, and only the compressed data takes new memory.
+    The file is mapped, so its pages belong to the page cache, and only the compressed
+    data takes new memory.
     """
 
     def __init__(self, pool: ThreadPoolExecutor, name: str, path: Path) -> None:
         with path.open("rb") as file:
             self.size = path.stat().st_size
             # An empty file cannot be mapped.
-            content: Content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self.size else b""
+            content: Content = (
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                if self.size
+                else b""
+            )
         self._compressed = pool.submit(compress, name, content)
         self._sha256 = pool.submit(sha256_of, content)
 
@@ -105,7 +119,9 @@ def compress_files(files: Mapping[str, Path]) -> Iterator[dict[str, FileCompress
 
     with ThreadPoolExecutor(2) as pool:
         try:
-            yield {name: FileCompression(pool, name, path) for name, path in files.items()}
+            yield {
+                name: FileCompression(pool, name, path) for name, path in files.items()
+            }
         finally:
             pool.shutdown(cancel_futures=True)
 

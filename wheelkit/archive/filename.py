@@ -7,14 +7,18 @@ from typing import NamedTuple
 
 from core.errors import ArchiveError
 
-# Start-up time: this pattern is as strict as packaging.utils, whose import takes half as long as copying a wheel.
+# Start-up time: this pattern is as strict as packaging.utils, whose import takes half
+# as long as copying a wheel.
 _NAME = re.compile(
     r"(?P<project>(?:(?!__)[\w.])+)-(?P<version>[^-]+)(?:-(?P<build>\d[^-]*))?"
     r"-(?P<python>(?!\d)\w+(?:\.(?!\d)\w+)*)-(?P<abi>\w+(?:\.\w+)*)-(?P<platform>\w+(?:\.\w+)*)\.whl",
     re.ASCII,
 )
 _PLAIN_VERSION = re.compile(r"[0-9]+(\.[0-9]+)*(\+[a-z0-9]+(\.[a-z0-9]+)*)?")
-"""Most versions in practice; matching versions are valid (PEP 440) and need no slow import of `packaging`."""
+"""Most versions in practice.
+
+Matching versions are valid (PEP 440) and need no slow import of `packaging`.
+"""
 
 
 def canonical(project: str) -> str:
@@ -36,9 +40,12 @@ def _version_problem(version: str) -> str:
 
 
 class WheelName(NamedTuple):
-    """The parts of `{project}-{version}[-{build}]-{python}-{abi}-{platform}.whl`; `str()` joins them.
+    """The parts of `{project}-{version}[-{build}]-{python}-{abi}-{platform}.whl`.
 
-    `name._replace(platform="manylinux_2_28_x86_64")` returns the name of a re-tagged wheel.
+    `str()` joins them.
+
+    `name._replace(platform="manylinux_2_28_x86_64")` returns the name of a re-tagged
+    wheel.
 
     Attributes:
         project: as spelled in the file name, such as jax_rocm7_pjrt.
@@ -89,5 +96,12 @@ class WheelName(NamedTuple):
         )
 
     def __str__(self) -> str:
-        parts = (self.project, self.version, self.build, self.python, self.abi, self.platform)
+        parts = (
+            self.project,
+            self.version,
+            self.build,
+            self.python,
+            self.abi,
+            self.platform,
+        )
         return "-".join(part for part in parts if part) + ".whl"

@@ -21,8 +21,13 @@ class InflateError(Exception):
     """Damaged or truncated deflate data; the message continues "<member> is damaged: "."""
 
 
-def packed_chunks(pread: Callable[[int, int], T], offset: int, size: int) -> Iterator[T]:
-    """Yield bytes [offset, offset + size) of a file in chunks; fewer bytes if the file ends early."""
+def packed_chunks(
+    pread: Callable[[int, int], T], offset: int, size: int
+) -> Iterator[T]:
+    """Yield bytes [offset, offset + size) of a file in chunks.
+
+    Fewer bytes if the file ends early.
+    """
     for at in range(offset, offset + size, PACKED_CHUNK):
         yield pread(min(PACKED_CHUNK, offset + size - at), at)
 

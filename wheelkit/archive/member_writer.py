@@ -10,7 +10,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from wheelkit.archive.compression import Compressed, FileCompression, compress, sha256_of
+from wheelkit.archive.compression import (
+    Compressed,
+    FileCompression,
+    compress,
+    sha256_of,
+)
 from wheelkit.archive.output_file import OutFile
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.record import RecordEntry, format_record
@@ -36,7 +41,7 @@ _NEW_FILE = 0o100644 << 16
 
 
 LateContent = Callable[[Mapping[str, RecordEntry]], bytes]
-"""Function that returns a small member's content, given the RECORD rows of the members written before it."""
+"""Function that returns a small member's content, given the earlier RECORD rows."""
 
 
 class MemberChange(NamedTuple):
@@ -57,7 +62,11 @@ class MemberWriter:
     """
 
     def __init__(
-        self, source: WheelArchive, out: OutFile, date_time: DateTime | None, files: dict[str, FileCompression]
+        self,
+        source: WheelArchive,
+        out: OutFile,
+        date_time: DateTime | None,
+        files: dict[str, FileCompression],
     ) -> None:
         self._source = source
         self._out = out
@@ -71,7 +80,8 @@ class MemberWriter:
         """Write one member.
 
         Raises:
-            ArchiveError: the source is damaged, or the compressed data does not inflate to the new content.
+            ArchiveError: the source is damaged, or the compressed data does not inflate
+                to the new content.
         """
         match entry.new:
             case None:
@@ -82,31 +92,56 @@ class MemberWriter:
                 compressed, digest = file.result()
                 self._write(name, entry, compressed, file.size, digest)
             case bytes() as data:
-                self._write(name, entry, compress(name, data), len(data), sha256_of(data))
+                self._write(
+                    name, entry, compress(name, data), len(data), sha256_of(data)
+                )
             case late:
                 data = late(self.record)
-                self._write(name, entry, compress(name, data), len(data), sha256_of(data))
+                self._write(
+                    name, entry, compress(name, data), len(data), sha256_of(data)
+                )
 
     def finish(self, record: str) -> None:
         """Write RECORD as the member `record`, then the central directory."""
         text = format_record([*self.record.items(), (record, RecordEntry(None, None))])
-        self.add(record, MemberChange(old=self._source[f"{self._source.dist_info}/RECORD"], new=text))
+        self.add(
+            record,
+            MemberChange(
+                old=self._source[f"{self._source.dist_info}/RECORD"], new=text
+            ),
+        )
         self._out.write(central_directory(self._members, self._out.position))
 
     def _copy(self, name: str, entry: MemberChange) -> None:
         old = entry.old
         assert old is not None, "a change has an old member or new content"
         recorded = self._old_record.get(old.name)
-        digest = recorded.sha256 if recorded and recorded.sha256 else self._source.digest(old.name)
-        member = self._member(name, entry)._replace(method=old.method, crc32=old.crc32, size=old.size)
+        digest = (
+            recorded.sha256
+            if recorded and recorded.sha256
+            else self._source.digest(old.name)
+        )
+        member = self._member(name, entry)._replace(
+            method=old.method, crc32=old.crc32, size=old.size
+        )
         member = member._replace(compressed_size=old.compressed_size)
         self._out.write(local_header(member))
         self._out.copy(self._source.fileno(), old.data_offset, old.compressed_size)
         self._done(member, digest)
 
-    def _write(self, name: str, entry: MemberChange, compressed: Compressed, size: int, digest: str) -> None:
+    def _write(
+        self,
+        name: str,
+        entry: MemberChange,
+        compressed: Compressed,
+        size: int,
+        digest: str,
+    ) -> None:
         member = self._member(name, entry)._replace(
-            method=compressed.method, crc32=compressed.crc32, compressed_size=len(compressed.data), size=size
+            method=compressed.method,
+            crc32=compressed.crc32,
+            compressed_size=len(compressed.data),
+            size=size,
         )
         self._out.write(local_header(member))
         self._out.write(compressed.data)
@@ -135,40 +170,80 @@ def local_header(member: ZipMember) -> bytes:
     """Return the local header of `member`, in zip64 format if a size requires it."""
     name = member.name.encode()
     wide = max(member.size, member.compressed_size) >= MAX32
-    extra = struct.pack("<HHQQ", ZIP64_EXTRA, 16, member.size, member.compressed_size) if wide else b""
+    extra = (
+        struct.pack("<HHQQ", ZIP64_EXTRA, 16, member.size, member.compressed_size)
+        if wide
+        else b""
+    )
     date, time = _to_dos(member.date_time)
     packed, size = (MAX32, MAX32) if wide else (member.compressed_size, member.size)
     head = LOCAL.pack(
-        b"PK\3\4", 45 if wide else 20, _name_flag(name), member.method, time, date, member.crc32, packed, size,
-        len(name), len(extra),
-    )  # fmt: skip
+        b"PK\3\4",
+        45 if wide else 20,
+        _name_flag(name),
+        member.method,
+        time,
+        date,
+        member.crc32,
+        packed,
+        size,
+        len(name),
+        len(extra),
+    )
     return head + name + extra
 
 
 def central_directory(members: list[ZipMember], offset: int) -> bytes:
-    """Return the central directory and end records for members in this order, written at `offset`."""
+    """Return the central directory and end records for members, written at `offset`."""
     entries = b"".join(_central_entry(member) for member in members)
-    count, size = len(members), len(entries)
+    count = len(members)
+    size = len(entries)
     end64 = b""
     if count >= MAX16 or size >= MAX32 or offset >= MAX32:
-        end64 = END64.pack(b"PK\6\6", END64.size - 12, 0x032D, 45, 0, 0, count, count, size, offset)
+        end64 = END64.pack(
+            b"PK\6\6", END64.size - 12, 0x032D, 45, 0, 0, count, count, size, offset
+        )
         end64 += LOCATOR64.pack(b"PK\6\7", 0, offset + size, 1)
     short = min(count, MAX16)
-    return entries + end64 + END.pack(b"PK\5\6", 0, 0, short, short, min(size, MAX32), min(offset, MAX32), 0)
+    return (
+        entries
+        + end64
+        + END.pack(
+            b"PK\5\6", 0, 0, short, short, min(size, MAX32), min(offset, MAX32), 0
+        )
+    )
 
 
 def _central_entry(member: ZipMember) -> bytes:
     name = member.name.encode()
     values = (member.size, member.compressed_size, member.header_offset)
     wide = [value for value in values if value >= MAX32]
-    extra = struct.pack(f"<HH{len(wide)}Q", ZIP64_EXTRA, 8 * len(wide), *wide) if wide else b""
+    extra = (
+        struct.pack(f"<HH{len(wide)}Q", ZIP64_EXTRA, 8 * len(wide), *wide)
+        if wide
+        else b""
+    )
     date, time = _to_dos(member.date_time)
     need = 45 if wide else 20
     head = CENTRAL.pack(
-        b"PK\1\2", 3 << 8 | need, need, _name_flag(name), member.method, time, date, member.crc32,
-        min(member.compressed_size, MAX32), min(member.size, MAX32), len(name), len(extra), 0, 0, 0,
-        member.external_attr, min(member.header_offset, MAX32),
-    )  # fmt: skip
+        b"PK\1\2",
+        3 << 8 | need,
+        need,
+        _name_flag(name),
+        member.method,
+        time,
+        date,
+        member.crc32,
+        min(member.compressed_size, MAX32),
+        min(member.size, MAX32),
+        len(name),
+        len(extra),
+        0,
+        0,
+        0,
+        member.external_attr,
+        min(member.header_offset, MAX32),
+    )
     return head + name + extra
 
 

@@ -45,7 +45,9 @@ class OutFile:
         while size:
             count = os.preadv(source, [buffer[:size]], offset)
             if not count:
-                raise ArchiveError(f"The source file ended {size} bytes early while it was copied.")
+                raise ArchiveError(
+                    f"The source file ended {size} bytes early while it was copied."
+                )
             self.write(buffer[:count])
             offset += count
             size -= count
@@ -54,8 +56,8 @@ class OutFile:
 def reserve(fd: int, offset: int, size: int) -> None:
     """Allocate room for bytes that will be written soon, if the file system supports it.
 
-    On ext4, writing to allocated room takes half the time; reads and writes are then faster than copy_file_range,
-    which `cp` uses.
+    On ext4, writing to allocated room takes half the time; reads and writes are then
+    faster than copy_file_range, which `cp` uses.
     """
     if size:
         with contextlib.suppress(OSError):

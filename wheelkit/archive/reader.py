@@ -1,4 +1,7 @@
-"""Strict reader of wheel archives: an archive that two zip readers could interpret differently is an error."""
+"""Strict reader of wheel archives.
+
+An archive that two zip readers could interpret differently is an error.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,17 @@ from wheelkit.archive.inflate import CHUNK, InflateError, inflate, packed_chunks
 from wheelkit.archive.output_file import reserve
 from wheelkit.archive.record import RecordEntry, parse_record
 from wheelkit.archive.zip_check import locate_members
-from wheelkit.archive.zip_format import STORED, ZipMember, full_pread, read_central, read_end
+from wheelkit.archive.zip_format import (
+    STORED,
+    ZipMember,
+    full_pread,
+    read_central,
+    read_end,
+)
 
-if TYPE_CHECKING:  # modules that re-tagging a wheel does not need are imported where they are used
+if (
+    TYPE_CHECKING
+):  # modules that re-tagging a wheel does not need are imported where they are used
     from email.message import Message
 
     from core.model import Progress
@@ -47,7 +58,8 @@ class WheelArchive:
         size: size of the archive in bytes.
 
     Raises:
-        ArchiveError: the archive is invalid (PEP 427, PEP 491); the message lists every problem.
+        ArchiveError: the archive is invalid (PEP 427, PEP 491); the message lists every
+            problem.
     """
 
     def __init__(self, path: Path, *, name: WheelName | None = None) -> None:
@@ -73,7 +85,9 @@ class WheelArchive:
             entries = read_central(directory, end.members, problems)
         except ArchiveError as error:
             messages = [error.message, *problems]
-            raise ArchiveError(f"{self.name}: {' '.join(messages)}", hint=error.hint or _AGAIN) from error
+            raise ArchiveError(
+                f"{self.name}: {' '.join(messages)}", hint=error.hint or _AGAIN
+            ) from error
         located = locate_members(entries, end, self.pread, problems)
         members = tuple(member for member in located if not member.name.endswith("/"))
         self.dist_info = self._find_dist_info(entries, problems)
@@ -91,7 +105,10 @@ class WheelArchive:
         tops = {entry.name.partition("/")[0] for entry in entries if "/" in entry.name}
         names = sorted(top for top in tops if top.endswith(".dist-info"))
         if len(names) != 1:
-            problems.append(f"the wheel has {len(names)} .dist-info directories instead of one {names or ''}".rstrip())
+            problems.append(
+                f"the wheel has {len(names)} .dist-info directories instead of one"
+                f" {names or ''}".rstrip()
+            )
             return names[0] if names else ""
         project, _, version = names[0].removesuffix(".dist-info").partition("-")
         if canonical(project) != self.name.canonical or version != self.name.version:
@@ -106,7 +123,8 @@ class WheelArchive:
 
     def close(self) -> None:
         """Close the file; closing it twice is allowed."""
-        fd, self._fd = self._fd, -1
+        fd = self._fd
+        self._fd = -1
         if fd >= 0:
             os.close(fd)
 
@@ -131,20 +149,33 @@ class WheelArchive:
         """Yield the uncompressed bytes of a member, at most 1 MiB at a time.
 
         Raises:
-            ArchiveError: the member is damaged. A wrong size or CRC is raised no later than after the last chunk.
+            ArchiveError: the member is damaged. A wrong size or CRC is raised no later
+                than after the last chunk.
         """
         member = self[name]
         crc = size = 0
-        for chunk in self._stored(member) if member.method == STORED else self._inflated(member):
+        for chunk in (
+            self._stored(member) if member.method == STORED else self._inflated(member)
+        ):
             size += len(chunk)
             if size > member.size:
-                raise self._damaged(member, f"the content is larger than the declared {member.size} bytes")
+                raise self._damaged(
+                    member,
+                    f"the content is larger than the declared {member.size} bytes",
+                )
             crc = isal_zlib.crc32(chunk, crc)
             yield chunk
         if size != member.size:
-            raise self._damaged(member, f"the content has {size} bytes instead of the declared {member.size}")
+            raise self._damaged(
+                member,
+                f"the content has {size} bytes instead of the declared {member.size}",
+            )
         if crc != member.crc32:
-            raise self._damaged(member, f"the content has CRC {crc:08x} instead of the declared {member.crc32:08x}")
+            raise self._damaged(
+                member,
+                f"the content has CRC {crc:08x} instead of the declared"
+                f" {member.crc32:08x}",
+            )
 
     def read(self, name: str, limit: int = 64 << 20) -> bytes:
         """Return all bytes of a member.
@@ -153,11 +184,17 @@ class WheelArchive:
             ArchiveError: the member is damaged, or has more than `limit` bytes.
         """
         if self[name].size > limit:
-            raise ArchiveError(f"{name} in {self.name} has {self[name].size} bytes; the limit is {limit}.")
+            raise ArchiveError(
+                f"{name} in {self.name} has {self[name].size} bytes; the limit is"
+                f" {limit}."
+            )
         return b"".join(self.chunks(name))
 
     def digest(self, name: str, *sinks: Sink) -> str:
-        """Return the SHA-256 of a member in hexadecimal; pass every chunk to `sinks`, each in its own thread."""
+        """Return the SHA-256 of a member in hexadecimal.
+
+        Pass every chunk to `sinks`, each in its own thread.
+        """
         digest = hashlib.sha256()
         if self[name].size <= INLINE:
             for chunk in self.chunks(name):
@@ -180,7 +217,7 @@ class WheelArchive:
             return self.digest(name, write)
 
     def unpack(self, name: str, out: Path, *, progress: Progress | None = None) -> None:
-        """Write a member to `out`, without its SHA-256, which takes a third of the time of `extract`.
+        """Write a member to `out`, without the slow SHA-256 of `extract`.
 
         Raises:
             ArchiveError: the member is damaged; `out` is removed.
@@ -190,8 +227,10 @@ class WheelArchive:
                 write(chunk)
 
     @contextmanager
-    def _output(self, name: str, out: Path, progress: Progress | None) -> Iterator[Sink]:
-        """Provide a function that writes the next chunk of a member to `out`, which is removed after an error."""
+    def _output(
+        self, name: str, out: Path, progress: Progress | None
+    ) -> Iterator[Sink]:
+        """Provide a function that writes a member's next chunk to `out`."""
         total = self[name].size
         done = 0
         out.unlink(missing_ok=True)
@@ -221,9 +260,13 @@ class WheelArchive:
         """
         rows, problems = parse_record(self._info("RECORD"))
         counts = Counter(path for path, _ in rows)
-        problems += [f"{path} is listed twice" for path, count in counts.items() if count > 1]
+        problems += [
+            f"{path} is listed twice" for path, count in counts.items() if count > 1
+        ]
         if problems:
-            raise ArchiveError(f"RECORD of {self.name} is malformed: {'; '.join(problems)}.")
+            raise ArchiveError(
+                f"RECORD of {self.name} is malformed: {'; '.join(problems)}."
+            )
         return dict(rows)
 
     def metadata(self) -> Message:
@@ -242,7 +285,9 @@ class WheelArchive:
         try:
             return self.read(f"{self.dist_info}/{name}").decode()
         except UnicodeDecodeError as error:
-            raise ArchiveError(f"{self.dist_info}/{name} in {self.name} is not UTF-8.") from error
+            raise ArchiveError(
+                f"{self.dist_info}/{name} in {self.name} is not UTF-8."
+            ) from error
 
     def _stored(self, member: ZipMember) -> Iterator[bytes]:
         for at in range(member.data_offset, member.data_end, CHUNK):
@@ -250,16 +295,22 @@ class WheelArchive:
 
     def _inflated(self, member: ZipMember) -> Iterator[bytes]:
         try:
-            yield from inflate(packed_chunks(self.pread, member.data_offset, member.compressed_size))
+            yield from inflate(
+                packed_chunks(self.pread, member.data_offset, member.compressed_size)
+            )
         except InflateError as error:
             raise self._damaged(member, str(error)) from error
 
     def _damaged(self, member: ZipMember, what: str) -> ArchiveError:
-        return ArchiveError(f"{member.name} in {self.name} is damaged: {what}.", hint=_AGAIN)
+        return ArchiveError(
+            f"{member.name} in {self.name} is damaged: {what}.", hint=_AGAIN
+        )
 
 
 def _pump(chunks: Iterable[bytes], *sinks: Sink) -> None:
-    """Pass every chunk to every sink, in order; hashing, writing and inflating overlap because they release the GIL.
+    """Pass every chunk to every sink, in order.
+
+    Hashing, writing and inflating overlap because they release the GIL.
 
     Raises:
         BaseException: the error of the producer or of the first failing sink.
@@ -271,7 +322,10 @@ def _pump(chunks: Iterable[bytes], *sinks: Sink) -> None:
     waiting: deque[Future[object]] = deque()
     try:
         for chunk in chunks:
-            waiting.extend(thread.submit(sink, chunk) for thread, sink in zip(threads, sinks, strict=True))
+            waiting.extend(
+                thread.submit(sink, chunk)
+                for thread, sink in zip(threads, sinks, strict=True)
+            )
             while len(waiting) > _WAITING * len(sinks):
                 waiting.popleft().result()
         for future in waiting:

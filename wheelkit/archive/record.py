@@ -18,7 +18,8 @@ class RecordEntry(NamedTuple):
     """One row of a wheel's RECORD.
 
     Attributes:
-        sha256: SHA-256 in hexadecimal; None if the row has no hash, as for RECORD itself, or another kind of hash.
+        sha256: SHA-256 in hexadecimal; None if the row has no hash, as for RECORD
+            itself, or another kind of hash.
         size: size in bytes; None if the row has no size.
         algorithm: algorithm of the hash; empty if the row has no hash.
     """
@@ -32,7 +33,8 @@ def parse_record(text: str) -> tuple[list[tuple[str, RecordEntry]], list[str]]:
     """Parse RECORD.
 
     Returns:
-        The rows in order, duplicates included, and a description of each malformed line.
+        The rows in order, duplicates included, and a description of each malformed
+        line.
     """
     entries: list[tuple[str, RecordEntry]] = []
     problems: list[str] = []
@@ -45,7 +47,8 @@ def parse_record(text: str) -> tuple[list[tuple[str, RecordEntry]], list[str]]:
                 problems.append(f"line {number} is not path,hash,size")
             else:
                 entries.append((row[0], entry))
-    except csv.Error as error:  # for example, a quote without its end makes one field of all following lines
+    except csv.Error as error:
+        # For example, a quote without its end makes one field of all following lines.
         problems.append(f"it is not CSV: {error}")
     return entries, problems
 
@@ -58,19 +61,29 @@ def _parse_row(row: list[str]) -> RecordEntry | None:
     if algorithm != "sha256":
         return RecordEntry(None, size, algorithm)
     try:
-        raw = base64.b64decode(digest + "=" * (-len(digest) % 4), altchars=b"-_", validate=True)
+        raw = base64.b64decode(
+            digest + "=" * (-len(digest) % 4), altchars=b"-_", validate=True
+        )
     except (binascii.Error, ValueError):
         return None
     return RecordEntry(raw.hex(), size, algorithm) if len(raw) == 32 else None
 
 
 def format_record(entries: Iterable[tuple[str, RecordEntry]]) -> bytes:
-    """Return the bytes of RECORD for these rows, in this order; hashes are urlsafe base64 without padding (PEP 427)."""
+    """Return the bytes of RECORD for these rows, in this order.
+
+    Hashes are urlsafe base64 without padding (PEP 427).
+    """
     out = io.StringIO(newline="")
     writer = csv.writer(out, lineterminator="\n")
     for path, entry in entries:
         digest = ""
         if entry.sha256 is not None:
-            digest = "sha256=" + base64.urlsafe_b64encode(bytes.fromhex(entry.sha256)).rstrip(b"=").decode()
+            digest = (
+                "sha256="
+                + base64.urlsafe_b64encode(bytes.fromhex(entry.sha256))
+                .rstrip(b"=")
+                .decode()
+            )
         writer.writerow((path, digest, "" if entry.size is None else entry.size))
     return out.getvalue().encode()

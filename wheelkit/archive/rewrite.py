@@ -1,4 +1,7 @@
-"""Reproducible rewriting of wheels: unchanged members are copied in compressed form, and RECORD is rewritten."""
+"""Reproducible rewriting of wheels.
+
+Unchanged members are copied in compressed form, and RECORD is rewritten.
+"""
 
 from __future__ import annotations
 
@@ -22,30 +25,43 @@ from wheelkit.archive.zip_format import DateTime
 class WrittenWheel:
     """A written wheel: its path, its size, and the RECORD rows of every member except RECORD."""
 
-    def __init__(self, *, path: Path, size: int, record: Mapping[str, RecordEntry]) -> None:
-        self.path, self.size, self.record = path, size, record
+    def __init__(
+        self, *, path: Path, size: int, record: Mapping[str, RecordEntry]
+    ) -> None:
+        self.path = path
+        self.size = size
+        self.record = record
 
     @functools.cached_property
     def sha256(self) -> str:
-        """SHA-256 of the file in hexadecimal; computed on first use, since it costs more than copying the wheel."""
+        """SHA-256 of the file in hexadecimal.
+
+        Computed on first use, since it costs more than copying the wheel.
+        """
         return file_sha256(self.path)
 
 
 class WheelRewrite:
     """Changes to a wheel, collected first and applied by `write`.
 
-    Member names are those of the new wheel: after `rename` a member is known by its new name.
+    Member names are those of the new wheel: after `rename` a member is known by its new
+    name.
 
     Args:
         source: old wheel, which must stay open and is not changed.
-        date_time: timestamp of every member; None keeps the old timestamps, and new members get 1980-01-01.
+        date_time: timestamp of every member; None keeps the old timestamps, and new
+            members get 1980-01-01.
     """
 
-    def __init__(self, source: WheelArchive, *, date_time: DateTime | None = None) -> None:
+    def __init__(
+        self, source: WheelArchive, *, date_time: DateTime | None = None
+    ) -> None:
         self._source = source
         self._date_time = date_time
         self._dist_info = source.dist_info
-        self._entries = {member.name: MemberChange(old=member) for member in source.members}
+        self._entries = {
+            member.name: MemberChange(old=member) for member in source.members
+        }
         for name in SIGNATURES:  # these files sign the old RECORD
             self._entries.pop(f"{source.dist_info}/{name}", None)
 
@@ -53,14 +69,17 @@ class WheelRewrite:
         """Add or replace a member; an existing member keeps its mode, and a new member gets 0644.
 
         Args:
-            new: content; a file with the content, which must exist until `write` returns; or a function that returns
-                the content of a small member once the members before it are written.
+            new: content; a file with the content, which must exist until `write`
+                returns; or a function that returns the content of a small member once
+                the members before it are written.
 
         Raises:
             ArchiveError: the member is RECORD.
         """
         if name == f"{self._dist_info}/RECORD":
-            raise ArchiveError("RECORD cannot be set: it is computed from the other members.")
+            raise ArchiveError(
+                "RECORD cannot be set: it is computed from the other members."
+            )
         old = self._entries.get(name, MemberChange()).old
         self._entries[name] = MemberChange(old=old, new=new)
 
@@ -74,39 +93,58 @@ class WheelRewrite:
             raise ArchiveError(f"{self._source.path.name} has no member {name}.")
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a member, or a directory with everything below it, such as .dist-info for a new version.
+        """Rename a member, or a directory with everything below it.
 
         Raises:
             ArchiveError: the old name does not exist, or the new name already exists.
         """
         moved = {
-            name: new + name.removeprefix(old) for name in self._entries if name == old or name.startswith(f"{old}/")
+            name: new + name.removeprefix(old)
+            for name in self._entries
+            if name == old or name.startswith(f"{old}/")
         }
         if not moved:
             raise ArchiveError(f"{self._source.path.name} has no member {old}.")
         taken = [name for name in moved.values() if name in self._entries]
         if taken:
-            raise ArchiveError(f"Cannot rename {old} to {new}: {taken[0]} already exists.")
-        self._entries = {moved.get(name, name): entry for name, entry in self._entries.items()}
+            raise ArchiveError(
+                f"Cannot rename {old} to {new}: {taken[0]} already exists."
+            )
+        self._entries = {
+            moved.get(name, name): entry for name, entry in self._entries.items()
+        }
         if old == self._dist_info:
             self._dist_info = new
 
     def write(self, out: Path) -> WrittenWheel:
         """Write the new wheel under a temporary name, check it, and rename it to `out`.
 
-        Members keep their order. New files come before the .dist-info at the end, and RECORD is last (PEP 427).
+        Members keep their order. New files come before the .dist-info at the end, and
+        RECORD is last (PEP 427).
 
         Raises:
-            ArchiveError: the result is not a valid wheel with the file name of `out`, a member was
-                compressed wrongly, or the source is damaged. Nothing is left at `out`.
+            ArchiveError: the result is not a valid wheel with the file name of `out`, a
+                member was compressed wrongly, or the source is damaged. Nothing is left
+                at `out`.
         """
-        # Threads share a process ID, and containers that share a folder can have equal ones.
+        # Threads share a process ID, and containers that share a folder can have equal
+        # ones.
         draft = out.with_name(f".{out.name}.{os.urandom(8).hex()}")
         try:
             entries = self._ordered()
-            paths = {name: entry.new for name, entry in entries if isinstance(entry.new, Path)}
-            with writes_to(out), draft.open("wb", buffering=0) as file, compress_files(paths) as files:
-                writer = MemberWriter(self._source, OutFile(file.fileno()), self._date_time, files)
+            paths = {
+                name: entry.new
+                for name, entry in entries
+                if isinstance(entry.new, Path)
+            }
+            with (
+                writes_to(out),
+                draft.open("wb", buffering=0) as file,
+                compress_files(paths) as files,
+            ):
+                writer = MemberWriter(
+                    self._source, OutFile(file.fileno()), self._date_time, files
+                )
                 for name, entry in entries:
                     writer.add(name, entry)
                 writer.finish(f"{self._dist_info}/RECORD")
@@ -120,11 +158,18 @@ class WheelRewrite:
     def _ordered(self) -> list[tuple[str, MemberChange]]:
         record = f"{self._dist_info}/RECORD"
         names = [name for name in self._entries if name != record]
-        new = [name for name in names if self._entries[name].old is None or callable(self._entries[name].new)]
+        new = [
+            name
+            for name in names
+            if self._entries[name].old is None or callable(self._entries[name].new)
+        ]
         old = [name for name in names if name not in new]
         at = len(old)
         while at and old[at - 1].startswith(f"{self._dist_info}/"):
             at -= 1
         inside = [name for name in new if name.startswith(f"{self._dist_info}/")]
         outside = [name for name in new if name not in inside]
-        return [(name, self._entries[name]) for name in (*old[:at], *outside, *old[at:], *inside)]
+        return [
+            (name, self._entries[name])
+            for name in (*old[:at], *outside, *old[at:], *inside)
+        ]

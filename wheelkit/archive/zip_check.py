@@ -1,4 +1,7 @@
-"""Checks for archives that are ambiguous or unsafe to unpack; all problems are collected, none is repaired."""
+"""Checks for archives that are ambiguous or unsafe to unpack.
+
+All problems are collected, none is repaired.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +33,19 @@ MAX_TOTAL = 16 << 30
 """Maximum number of bytes that all members together may declare."""
 
 _ALLOWED_FLAGS = 0x0006 | HAS_DESCRIPTOR | UTF8_NAME
-"""Bits 1 and 2 are the deflate level; all other bits mean encryption, patches or masked headers (APPNOTE 4.4.4)."""
+"""Bits 1 and 2 are the deflate level.
+
+All other bits mean encryption, patches or masked headers (APPNOTE 4.4.4).
+"""
 
 
-def locate_members(members: Sequence[ZipMember], end: EndRecord, pread: Pread, problems: list[str]) -> list[ZipMember]:
-    """Check members against their local headers and each other; return the members with their `data_offset`."""
+def locate_members(
+    members: Sequence[ZipMember], end: EndRecord, pread: Pread, problems: list[str]
+) -> list[ZipMember]:
+    """Check members against their local headers and each other.
+
+    Return the members with their `data_offset`.
+    """
     located = []
     spans: list[tuple[int, int, str]] = []
     for entry in members:
@@ -50,7 +61,8 @@ def locate_members(members: Sequence[ZipMember], end: EndRecord, pread: Pread, p
             descriptor = descriptor_size(pread, member)
             if descriptor is None:
                 problems.append(
-                    f"{member.name}: its data descriptor is missing or disagrees with the central directory"
+                    f"{member.name}: its data descriptor is missing or disagrees with"
+                    " the central directory"
                 )
             trailer = descriptor or 0
         spans.append((member.header_offset, member.data_end + trailer, member.name))
@@ -64,10 +76,16 @@ def _member_problems(member: ZipMember) -> Iterator[str]:
     if reason := _path_problem(name):
         yield f"{name!r}: {reason}"
     if member.flags & ~_ALLOWED_FLAGS:
-        what = "it is encrypted" if member.flags & 0x2041 else f"unknown flag bits 0x{member.flags & ~_ALLOWED_FLAGS:x}"
+        what = (
+            "it is encrypted"
+            if member.flags & 0x2041
+            else f"unknown flag bits 0x{member.flags & ~_ALLOWED_FLAGS:x}"
+        )
         yield f"{name}: {what}"
     if member.method not in (STORED, DEFLATED):
-        yield f"{name}: compression method {member.method} is neither stored nor deflated"
+        yield (
+            f"{name}: compression method {member.method} is neither stored nor deflated"
+        )
     if member.method == STORED and member.compressed_size != member.size:
         yield f"{name}: it is stored, but its compressed and uncompressed sizes differ"
     mode = member.external_attr >> 16
@@ -80,7 +98,10 @@ def _member_problems(member: ZipMember) -> Iterator[str]:
         yield f"{name}: it is a directory with content"
     if member.size > RATIO_FREE and member.size > MAX_RATIO * member.compressed_size:
         ratio = member.size // max(1, member.compressed_size)
-        yield f"{name}: it declares {member.size} bytes deflated to {member.compressed_size}, {ratio} to 1 (a zip bomb)"
+        yield (
+            f"{name}: it declares {member.size} bytes deflated to"
+            f" {member.compressed_size}, {ratio} to 1 (a zip bomb)"
+        )
 
 
 def _path_problem(name: str) -> str:
@@ -98,7 +119,10 @@ def _path_problem(name: str) -> str:
 def _disagreements(member: ZipMember, local: LocalHeader) -> Iterator[str]:
     encoding = "utf-8" if local.flags & UTF8_NAME else "ascii"
     if local.name.decode(encoding, "backslashreplace") != member.name:
-        yield f"{member.name}: its local header has the name {local.name.decode('utf-8', 'backslashreplace')!r}"
+        yield (
+            f"{member.name}: its local header has the name"
+            f" {local.name.decode('utf-8', 'backslashreplace')!r}"
+        )
     late = bool(member.flags & HAS_DESCRIPTOR)
     for what, ours, theirs, may_be_late in (
         ("flags", member.flags, local.flags, False),
@@ -108,15 +132,22 @@ def _disagreements(member: ZipMember, local: LocalHeader) -> Iterator[str]:
         ("size", member.size, local.size, True),
     ):
         if ours != theirs and not (late and may_be_late and theirs == 0):
-            yield f"{member.name}: {what} is {ours} in the central directory and {theirs} in the local header"
+            yield (
+                f"{member.name}: {what} is {ours} in the central directory and {theirs}"
+                " in the local header"
+            )
 
 
-def _layout_problems(spans: Sequence[tuple[int, int, str]], directory: int) -> Iterator[str]:
+def _layout_problems(
+    spans: Sequence[tuple[int, int, str]], directory: int
+) -> Iterator[str]:
     ordered = sorted(spans)
     first = ordered[0][0] if ordered else directory
     if first:
         yield f"{first} bytes precede the first member"
-    for (_, end, name), (start, _, after) in pairwise([*ordered, (directory, directory, "the central directory")]):
+    for (_, end, name), (start, _, after) in pairwise(
+        [*ordered, (directory, directory, "the central directory")]
+    ):
         if end > start:
             yield f"{name}: it overlaps {after}"
         elif end < start:
@@ -135,4 +166,7 @@ def _set_problems(members: Sequence[ZipMember]) -> Iterator[str]:
                 yield f"{name}: {parent} is a file, not a directory"
     total = sum(member.size for member in members)
     if total > MAX_TOTAL:
-        yield f"all members together declare {total} bytes, more than {MAX_TOTAL} (a zip bomb)"
+        yield (
+            f"all members together declare {total} bytes, more than {MAX_TOTAL} (a zip"
+            " bomb)"
+        )

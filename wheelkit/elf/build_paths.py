@@ -10,7 +10,10 @@ from pathlib import Path
 from wheelkit.elf.reader import Section
 
 _MARKS = (b"/_bazel_", b"/execroot/", b".runfiles/", b"/home/", b"/root/")
-"""Parts of paths on build machines: folders of users and of Bazel (Bazel documentation, "Output Directory Layout")."""
+"""Parts of paths on build machines.
+
+Folders of users and of Bazel (Bazel documentation, "Output Directory Layout").
+"""
 _STRINGS = (".rodata", ".data")
 _BEFORE = re.compile(rb"[\w./+@~-]*\Z")
 _AFTER = re.compile(rb"[\w./+@~-]*")
@@ -23,9 +26,21 @@ def build_paths(path: Path, sections: Iterable[Section]) -> tuple[str, ...]:
     Args:
         sections: sections of the library; only data sections are searched.
     """
-    ranges = [(s.offset, s.offset + s.file_size) for s in sections if s.name.startswith(_STRINGS)]
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        paths = {text for start, end in ranges for mark in _MARKS for text in _paths(data, mark, start, end)}
+    ranges = [
+        (s.offset, s.offset + s.file_size)
+        for s in sections
+        if s.name.startswith(_STRINGS)
+    ]
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
+        paths = {
+            text
+            for start, end in ranges
+            for mark in _MARKS
+            for text in _paths(data, mark, start, end)
+        }
     return tuple(sorted(paths))
 
 

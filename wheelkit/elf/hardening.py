@@ -1,6 +1,9 @@
-"""Flags with which a library is loaded: stack, writable code, relocations of code, RELRO, memory for threads.
+"""Flags with which a library is loaded.
 
-Sources: gABI chapter 5 (program header, dynamic section); glibc, elf/dl-load.c and elf/dl-reloc.c.
+Stack, writable code, relocations of code, RELRO, memory for threads.
+
+Sources: gABI chapter 5 (program header, dynamic section); glibc, elf/dl-load.c and
+elf/dl-reloc.c.
 """
 
 from __future__ import annotations
@@ -12,24 +15,35 @@ from wheelkit.elf.reader import ElfImage
 
 
 def load_defects(image: ElfImage) -> Iterator[tuple[str, str]]:
-    """Yield the code of a finding and a clause, such as "needs an executable stack", for each defect of a library.
+    """Yield the code of a finding and a clause for each defect of a library.
 
     Programs, object files and device code are skipped.
     """
     segments = {segment.type: segment for segment in image.segments}
-    if image.machine == constants.EM_AMDGPU or image.type != constants.ET_DYN or constants.PT_INTERP in segments:
+    if (
+        image.machine == constants.EM_AMDGPU
+        or image.type != constants.ET_DYN
+        or constants.PT_INTERP in segments
+    ):
         return
 
-    # glibc 2.41 loads no such library into a running process: a published wheel of torch for ROCm
-    # (easydiffusion/easydiffusion#1921), and RCCL (lamikr/rocm_sdk_builder#241).
+    # glibc 2.41 loads no such library into a running process: a published wheel of
+    # torch for ROCm (easydiffusion/easydiffusion#1921), and RCCL
+    # (lamikr/rocm_sdk_builder#241).
     stack = segments.get(constants.PT_GNU_STACK)
     if stack is None:
-        yield "stack-executable", "needs an executable stack, since it has no PT_GNU_STACK"
+        yield (
+            "stack-executable",
+            "needs an executable stack, since it has no PT_GNU_STACK",
+        )
     elif stack.flags & constants.PF_X:
         yield "stack-executable", "needs an executable stack"
 
     for address in _writable_code(image):
-        yield "code-writable", f"has a segment at {address:#x} that is both writable and executable"
+        yield (
+            "code-writable",
+            f"has a segment at {address:#x} that is both writable and executable",
+        )
     if constants.PT_GNU_RELRO not in segments:
         yield "relro-missing", "keeps its relocated pointers writable (no PT_GNU_RELRO)"
 
@@ -42,9 +56,16 @@ def load_defects(image: ElfImage) -> Iterator[tuple[str, str]]:
     # SELinux refuses to load such a library: viblo/pymunk#36.
     if constants.DT_TEXTREL in tags or flags & constants.DF_TEXTREL:
         yield "code-writable", "has relocations in its code (DT_TEXTREL)"
-    # dlopen fails once no static memory for threads is left: delta-io/delta-rs#1380, DataDog/dd-trace-py#8616.
+    # dlopen fails once no static memory for threads is left: delta-io/delta-rs#1380,
+    # DataDog/dd-trace-py#8616.
     if flags & constants.DF_STATIC_TLS:
-        yield "load-flags-wrong", "has DF_STATIC_TLS, so dlopen fails if no static memory for threads is left"
+        yield (
+            "load-flags-wrong",
+            (
+                "has DF_STATIC_TLS, so dlopen fails if no static memory for threads is"
+                " left"
+            ),
+        )
 
 
 def _writable_code(image: ElfImage) -> Iterator[int]:

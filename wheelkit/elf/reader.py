@@ -1,6 +1,7 @@
 """Raw tables of an ELF64 little-endian file, with file offsets for edits in place.
 
-Source: System V ABI, gABI chapters 4 (object files) and 5 (dynamic linking); GNU extensions from the LSB.
+Source: System V ABI, gABI chapters 4 (object files) and 5 (dynamic linking); GNU
+extensions from the LSB.
 """
 
 from __future__ import annotations
@@ -55,11 +56,22 @@ class Section(NamedTuple):
         return 0 if self.type in (SHT_NULL, SHT_NOBITS) else self.size
 
     def row(self, name: int) -> bytes:
-        """Return the section header as bytes; `name` is the offset of the section's name in the string table."""
+        """Return the section header as bytes.
+
+        `name` is the offset of the section's name in the string table.
+        """
         return SECTION.pack(
-            name, self.type, self.flags, self.address, self.offset, self.size, self.link, self.info, self.alignment,
+            name,
+            self.type,
+            self.flags,
+            self.address,
+            self.offset,
+            self.size,
+            self.link,
+            self.info,
+            self.alignment,
             self.entry_size,
-        )  # fmt: skip
+        )
 
     def align(self, position: int) -> int:
         """Return the first offset from `position` on at which the section may begin.
@@ -132,45 +144,95 @@ class ElfImage:
         """Read the header, program headers and section headers.
 
         Raises:
-            ElfError: the data is not an ELF64 little-endian file, or a table lies outside the file.
+            ElfError: the data is not an ELF64 little-endian file, or a table lies
+                outside the file.
         """
         if bytes(data[:4]) != MAGIC:
-            raise ElfError(f"{label} is not an ELF file.", hint="Check that the download is complete.")
+            raise ElfError(
+                f"{label} is not an ELF file.",
+                hint="Check that the download is complete.",
+            )
         if len(data) < HEADER.size or bytes(data[4:6]) != b"\x02\x01":
-            raise ElfError(f"{label} is not a 64-bit little-endian ELF file.", hint="Use a wheel for x86-64 Linux.")
-        _, kind, machine, _, _, ph, sh, flags, _, ph_size, ph_count, sh_size, sh_count, names = HEADER.unpack(
-            data[: HEADER.size]
-        )
+            raise ElfError(
+                f"{label} is not a 64-bit little-endian ELF file.",
+                hint="Use a wheel for x86-64 Linux.",
+            )
+        (
+            _,
+            kind,
+            machine,
+            _,
+            _,
+            ph,
+            sh,
+            flags,
+            _,
+            ph_size,
+            ph_count,
+            sh_size,
+            sh_count,
+            names,
+        ) = HEADER.unpack(data[: HEADER.size])
         if (ph_count and ph_size != SEGMENT.size) or (sh and sh_size != SECTION.size):
             raise ElfError(
                 f"{label} has header tables with an unsupported row size.",
                 hint="Download or build the damaged file again.",
             )
-        rows = [SEGMENT.unpack(row) for row in _rows(data, ph, SEGMENT.size, ph_count, label)]
+        rows = [
+            SEGMENT.unpack(row)
+            for row in _rows(data, ph, SEGMENT.size, ph_count, label)
+        ]
         segments = tuple(Segment(r[0], r[1], r[2], r[3], *r[5:]) for r in rows)
         raw: list[tuple[int, ...]] = []
         if sh:
             first = SECTION.unpack(_rows(data, sh, SECTION.size, 1, label)[0])
             # gABI: counts that do not fit into 16 bits are stored in section 0.
-            sh_count, names = sh_count or first[5], first[6] if names == SHN_XINDEX else names
-            raw = [SECTION.unpack(row) for row in _rows(data, sh, SECTION.size, sh_count, label)]
+            sh_count = sh_count or first[5]
+            names = first[6] if names == SHN_XINDEX else names
+            raw = [
+                SECTION.unpack(row)
+                for row in _rows(data, sh, SECTION.size, sh_count, label)
+            ]
         image = cls(
-            data=data, label=label, type=kind, machine=machine, flags=flags, section_table=sh, names_index=names,
-            segments=segments, sections=(),
-        )  # fmt: skip
+            data=data,
+            label=label,
+            type=kind,
+            machine=machine,
+            flags=flags,
+            section_table=sh,
+            names_index=names,
+            segments=segments,
+            sections=(),
+        )
         object.__setattr__(image, "sections", image._named(raw, names))
         return image
 
     def _named(self, rows: list[tuple[int, ...]], names: int) -> tuple[Section, ...]:
         if rows and names >= len(rows):
-            raise ElfError(f"{self.label} has no section name table.", hint="Download or build the damaged file again.")
+            raise ElfError(
+                f"{self.label} has no section name table.",
+                hint="Download or build the damaged file again.",
+            )
         table = self.read(rows[names][4], rows[names][5]) if rows else b""
         sections = [
-            Section(r[4], r[5], r[1], r[2], string_at(table, r[0], self.label), r[3], r[6], r[7], r[8], r[9])
+            Section(
+                r[4],
+                r[5],
+                r[1],
+                r[2],
+                string_at(table, r[0], self.label),
+                r[3],
+                r[6],
+                r[7],
+                r[8],
+                r[9],
+            )
             for r in rows
         ]
         for section in sections:
-            if section.file_size and section.offset + section.file_size > len(self.data):
+            if section.file_size and section.offset + section.file_size > len(
+                self.data
+            ):
                 raise ElfError(
                     f"{self.label} ends before section {section.name} does.",
                     hint="Download or build the truncated file again.",
@@ -185,7 +247,8 @@ class ElfImage:
         """
         if offset + size > len(self.data):
             raise ElfError(
-                f"{self.label} ends before byte {offset + size}.", hint="Download or build the damaged file again."
+                f"{self.label} ends before byte {offset + size}.",
+                hint="Download or build the damaged file again.",
             )
         return bytes(self.data[offset : offset + size])
 
@@ -204,7 +267,10 @@ class ElfImage:
             ElfError: no loadable segment of the file contains the address.
         """
         for segment in self.segments:
-            if segment.type == PT_LOAD and 0 <= address - segment.address < segment.file_size:
+            if (
+                segment.type == PT_LOAD
+                and 0 <= address - segment.address < segment.file_size
+            ):
                 return address - segment.address + segment.offset
         raise ElfError(
             f"{self.label} refers to address {address:#x}, which no segment contains.",
@@ -212,12 +278,20 @@ class ElfImage:
         )
 
     def dynamic(self) -> tuple[DynamicEntry, ...]:
-        """Return the dynamic table as the loader sees it, DT_NULL entries included; empty for a static file."""
+        """Return the dynamic table as the loader sees it, DT_NULL entries included.
+
+        Empty for a static file.
+        """
         for segment in self.segments:
             if segment.type == PT_DYNAMIC:
-                table = self.read(segment.offset, segment.file_size // DYNAMIC.size * DYNAMIC.size)
+                table = self.read(
+                    segment.offset, segment.file_size // DYNAMIC.size * DYNAMIC.size
+                )
                 pairs = enumerate(DYNAMIC.iter_unpack(table))
-                return tuple(DynamicEntry(tag, value, segment.offset + DYNAMIC.size * i) for i, (tag, value) in pairs)
+                return tuple(
+                    DynamicEntry(tag, value, segment.offset + DYNAMIC.size * i)
+                    for i, (tag, value) in pairs
+                )
         return ()
 
     def symbols(self, section: Section) -> Iterator[RawSymbol]:
@@ -232,30 +306,50 @@ class ElfImage:
         Raises:
             ElfError: the file has no dynamic symbols, or a damaged table.
         """
-        table = next((section for section in self.sections if section.type == SHT_DYNSYM), None)
+        table = next(
+            (section for section in self.sections if section.type == SHT_DYNSYM), None
+        )
         if table is None or table.link >= len(self.sections):
-            raise ElfError(f"{self.label} has no dynamic symbols.", hint="Download or build the damaged file again.")
+            raise ElfError(
+                f"{self.label} has no dynamic symbols.",
+                hint="Download or build the damaged file again.",
+            )
         strings = self.contents(self.sections[table.link])
         for symbol in self.symbols(table):
             yield symbol, string_at(strings, symbol.name, self.label)
 
-    def symbol_names(self, addresses: Container[int], kind: int) -> Iterator[tuple[int, str]]:
-        """Yield the address and name of each symbol of .symtab that has this type and one of these addresses."""
-        table = next((section for section in self.sections if section.type == SHT_SYMTAB), None)
+    def symbol_names(
+        self, addresses: Container[int], kind: int
+    ) -> Iterator[tuple[int, str]]:
+        """Yield address and name of each .symtab symbol of this type at these addresses."""
+        table = next(
+            (section for section in self.sections if section.type == SHT_SYMTAB), None
+        )
         if table is None or table.link >= len(self.sections):
             return
-        content, names = self.contents(table), self.contents(self.sections[table.link])
-        # A library has a million symbols, so addresses are compared without a loop of Python.
-        words = memoryview(content[: len(content) // SYMBOL.size * SYMBOL.size]).cast("Q")
+        content = self.contents(table)
+        names = self.contents(self.sections[table.link])
+        # A library has a million symbols, so addresses are compared without a loop of
+        # Python.
+        words = memoryview(content[: len(content) // SYMBOL.size * SYMBOL.size]).cast(
+            "Q"
+        )
         values = words[1::3].tolist()
         for row in compress(range(len(values)), map(addresses.__contains__, values)):
             if words[3 * row] >> 32 & 0xF == kind:
-                yield values[row], string_at(names, words[3 * row] & 0xFFFFFFFF, self.label)
+                yield (
+                    values[row],
+                    string_at(names, words[3 * row] & 0xFFFFFFFF, self.label),
+                )
 
     def notes(self) -> Iterator[tuple[bytes, int, bytes]]:
-        """Yield name (with its NUL), type and description of each note; the file aligns all of them to 4 bytes."""
+        """Yield name (with its NUL), type and description of each note.
+
+        The file aligns all of them to 4 bytes.
+        """
         for section in self.sections:
-            data, at = self.contents(section) if section.type == SHT_NOTE else b"", 0
+            data = self.contents(section) if section.type == SHT_NOTE else b""
+            at = 0
             while at + NOTE.size <= len(data):
                 name_size, size, kind = NOTE.unpack_from(data, at)
                 at += NOTE.size
@@ -264,9 +358,14 @@ class ElfImage:
                 at = start + size + -size % 4
 
 
-def _rows(data: bytes | mmap.mmap, offset: int, size: int, count: int, label: str) -> list[bytes]:
+def _rows(
+    data: bytes | mmap.mmap, offset: int, size: int, count: int, label: str
+) -> list[bytes]:
     if offset + size * count > len(data):
-        raise ElfError(f"{label} ends inside a header table.", hint="Download or build the damaged file again.")
+        raise ElfError(
+            f"{label} ends inside a header table.",
+            hint="Download or build the damaged file again.",
+        )
     return [data[offset + size * i : offset + size * (i + 1)] for i in range(count)]
 
 
@@ -279,7 +378,8 @@ def bytes_at(table: bytes, offset: int, label: str) -> bytes:
     end = table.find(b"\0", offset) if offset < len(table) else -1
     if end < 0:
         raise ElfError(
-            f"{label} has a name outside of its string table.", hint="Download or build the damaged file again."
+            f"{label} has a name outside of its string table.",
+            hint="Download or build the damaged file again.",
         )
     return table[offset:end]
 
@@ -300,6 +400,8 @@ def open_image(path: Path) -> Iterator[ElfImage]:
         try:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except ValueError as error:
-            raise ElfError(f"{path.name} is empty.", hint="Check that the download is complete.") from error
+            raise ElfError(
+                f"{path.name} is empty.", hint="Check that the download is complete."
+            ) from error
         with data:
             yield ElfImage.parse(data, path.name)

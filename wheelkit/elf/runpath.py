@@ -1,6 +1,7 @@
 """Edits of RUNPATH and NEEDED in place: a few bytes change, nothing moves, and no page is added.
 
-Source: gABI chapter 5, dynamic section and string table; LSB, symbol versions, whose names are in that string table.
+Source: gABI chapter 5, dynamic section and string table; LSB, symbol versions, whose
+names are in that string table.
 """
 
 from __future__ import annotations
@@ -19,10 +20,17 @@ from wheelkit.elf.symbol_versions import definitions, needs
 
 _NAMES = frozenset(
     {
-        constants.DT_NEEDED, constants.DT_SONAME, constants.DT_RPATH, constants.DT_RUNPATH,
-        constants.DT_AUXILIARY, constants.DT_FILTER, constants.DT_CONFIG, constants.DT_DEPAUDIT, constants.DT_AUDIT,
+        constants.DT_NEEDED,
+        constants.DT_SONAME,
+        constants.DT_RPATH,
+        constants.DT_RUNPATH,
+        constants.DT_AUXILIARY,
+        constants.DT_FILTER,
+        constants.DT_CONFIG,
+        constants.DT_DEPAUDIT,
+        constants.DT_AUDIT,
     }
-)  # fmt: skip
+)
 """Dynamic tags whose value is an offset in the string table."""
 
 
@@ -34,7 +42,8 @@ class _Table:
         spare: unused DT_NULL entries before the last DT_NULL.
         offset: file offset of the string table.
         used: string table offsets that are referenced, except by the RUNPATH entry.
-        complete: True if `used` includes the names of symbols, which cannot be found without section headers.
+        complete: True if `used` includes the names of symbols, which cannot be found
+            without section headers.
     """
 
     label: str
@@ -49,21 +58,38 @@ class _Table:
     @classmethod
     def read(cls, image: ElfImage) -> _Table:
         table = image.dynamic()
-        count = next((i for i, entry in enumerate(table) if entry.tag == constants.DT_NULL), len(table))
-        entries, rest = table[:count], table[count:]
+        count = next(
+            (i for i, entry in enumerate(table) if entry.tag == constants.DT_NULL),
+            len(table),
+        )
+        entries = table[:count]
+        rest = table[count:]
         first = {entry.tag: entry.value for entry in reversed(entries)}
         runpath = [entry for entry in entries if entry.tag == constants.DT_RUNPATH]
         if len(runpath) != 1 or constants.DT_STRTAB not in first:
-            kind = "RPATH instead of RUNPATH" if constants.DT_RPATH in first else "no RUNPATH"
-            raise ElfError(f"{image.label} has {kind}.", hint="Link the library with -rpath and --enable-new-dtags.")
+            kind = (
+                "RPATH instead of RUNPATH"
+                if constants.DT_RPATH in first
+                else "no RUNPATH"
+            )
+            raise ElfError(
+                f"{image.label} has {kind}.",
+                hint="Link the library with -rpath and --enable-new-dtags.",
+            )
         offset = image.offset_of(first[constants.DT_STRTAB])
         strings = image.read(offset, first.get(constants.DT_STRSZ, 0))
         return cls(
-            label=image.label, entries=entries, spare=rest[:-1] if all(e.tag == 0 for e in rest) else (),
-            runpath=runpath[0], offset=offset, strings=strings,
+            label=image.label,
+            entries=entries,
+            spare=rest[:-1] if all(e.tag == 0 for e in rest) else (),
+            runpath=runpath[0],
+            offset=offset,
+            strings=strings,
             used=frozenset(_references(image, entries, runpath[0])),
-            complete=any(section.type == constants.SHT_DYNSYM for section in image.sections),
-        )  # fmt: skip
+            complete=any(
+                section.type == constants.SHT_DYNSYM for section in image.sections
+            ),
+        )
 
     @property
     def length(self) -> int:
@@ -72,18 +98,26 @@ class _Table:
 
     @property
     def room(self) -> int:
-        """Maximum length of a new RUNPATH in bytes, without its NUL: up to the next referenced string.
+        """Maximum length of a new RUNPATH in bytes, without its NUL.
 
-        A RUNPATH that was shortened in place, for example by patchelf, is followed by unused bytes.
+        Up to the next referenced string.
+
+        A RUNPATH that was shortened in place, for example by patchelf, is followed by
+        unused bytes.
         """
         start = self.runpath.value
         if not self.complete:
             return self.length
-        after = min((offset for offset in self.used if offset >= start + self.length), default=len(self.strings))
+        after = min(
+            (offset for offset in self.used if offset >= start + self.length),
+            default=len(self.strings),
+        )
         return max(self.length, after - start - 1)
 
 
-def _references(image: ElfImage, entries: tuple[DynamicEntry, ...], runpath: DynamicEntry) -> Iterator[int]:
+def _references(
+    image: ElfImage, entries: tuple[DynamicEntry, ...], runpath: DynamicEntry
+) -> Iterator[int]:
     for entry in entries:
         if entry.tag in _NAMES and entry is not runpath:
             yield entry.value
@@ -103,39 +137,48 @@ def set_runpath(path: Path, runpath: str) -> list[ByteRange]:
         The changed ranges of the file; empty if the library already has this RUNPATH.
 
     Raises:
-        ElfError: the library has no RUNPATH, the new RUNPATH is too long or invalid, or another name shares the bytes
-            of the old RUNPATH.
+        ElfError: the library has no RUNPATH, the new RUNPATH is too long or invalid, or
+            another name shares the bytes of the old RUNPATH.
     """
     new = os.fsencode(runpath)
     with reader.open_image(path) as image:
         table = _Table.read(image)
-    start, length, room = table.runpath.value, table.length, table.room
+    start = table.runpath.value
+    length = table.length
+    room = table.room
     if table.strings[start : start + length] == new:
         return []
     if b"\0" in new or not new:
         raise ElfError(
-            f"{runpath!r} cannot be a RUNPATH.", hint="Use non-empty text without NUL; separate entries with colons."
+            f"{runpath!r} cannot be a RUNPATH.",
+            hint="Use non-empty text without NUL; separate entries with colons.",
         )
     if len(new) > room:
         raise ElfError(
-            f"{table.label}: the new RUNPATH has {len(new)} bytes, but there is room for {room}.",
+            f"{table.label}: the new RUNPATH has {len(new)} bytes, but there is room"
+            f" for {room}.",
             hint="Shorten the new RUNPATH, or link the library with a longer RUNPATH.",
         )
-    if table.strings[start - 1] or any(start <= offset < start + length for offset in table.used):
+    if table.strings[start - 1] or any(
+        start <= offset < start + length for offset in table.used
+    ):
         raise ElfError(
-            f"Cannot edit the RUNPATH of {table.label}: another entry of the string table shares its bytes.",
+            f"Cannot edit the RUNPATH of {table.label}: another entry of the string"
+            " table shares its bytes.",
             hint="Link the library without merging strings.",
         )
     at = table.offset + start
-    # A longer RUNPATH fills all the room with NULs: unused bytes after the old RUNPATH may contain text.
+    # A longer RUNPATH fills all the room with NULs: unused bytes after the old RUNPATH
+    # may contain text.
     return [_write(path, at, new.ljust(length if len(new) <= length else room, b"\0"))]
 
 
 def add_needed(path: Path, soname: str) -> list[ByteRange]:
     """Add a NEEDED entry for a soname after the existing NEEDED entries.
 
-    The soname is written to bytes that `set_runpath` freed, unless the string table already contains it. The new entry
-    replaces a spare DT_NULL, or else DT_RELACOUNT, which only makes loading faster.
+    The soname is written to bytes that `set_runpath` freed, unless the string table
+    already contains it. The new entry replaces a spare DT_NULL, or else DT_RELACOUNT,
+    which only makes loading faster.
 
     Returns:
         The changed ranges of the file; empty if the library already needs the soname.
@@ -147,7 +190,9 @@ def add_needed(path: Path, soname: str) -> list[ByteRange]:
     with reader.open_image(path) as image:
         table = _Table.read(image)
     for entry in table.entries:
-        if entry.tag == constants.DT_NEEDED and table.strings.startswith(name, entry.value):
+        if entry.tag == constants.DT_NEEDED and table.strings.startswith(
+            name, entry.value
+        ):
             return []
     ranges = []
     value = table.strings.find(name, 1)
@@ -155,7 +200,8 @@ def add_needed(path: Path, soname: str) -> list[ByteRange]:
     counts = [entry for entry in table.entries if entry.tag == constants.DT_RELACOUNT]
     if not (table.spare or counts):
         raise ElfError(
-            f"{table.label} has no spare dynamic entry for {soname}.", hint="Add the soname when the library is linked."
+            f"{table.label} has no spare dynamic entry for {soname}.",
+            hint="Add the soname when the library is linked.",
         )
     if value < 0 or inside:
         value = _free_place(table, len(name), soname)
@@ -170,10 +216,15 @@ def _free_place(table: _Table, size: int, soname: str) -> int:
     start = table.runpath.value + table.length + 1
     rest = table.strings[start:]
     stop = start + len(rest) - len(rest.lstrip(b"\0"))
-    stop = min((offset for offset in table.used if start <= offset), default=stop) if stop > start else start
+    stop = (
+        min((offset for offset in table.used if start <= offset), default=stop)
+        if stop > start
+        else start
+    )
     if stop - start < size:
         raise ElfError(
-            f"{table.label} has no room for the name {soname}.", hint="Set a shorter RUNPATH first to make room."
+            f"{table.label} has no room for the name {soname}.",
+            hint="Set a shorter RUNPATH first to make room.",
         )
     return start
 

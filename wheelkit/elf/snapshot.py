@@ -1,7 +1,7 @@
 """Frozen snapshot of one ELF file for inspection and repair: properties, needs and exports.
 
-Names and versions of needed libraries come from PT_DYNAMIC, which the loader uses; symbols, build ID and comments come
-from sections.
+Names and versions of needed libraries come from PT_DYNAMIC, which the loader uses;
+symbols, build ID and comments come from sections.
 """
 
 from __future__ import annotations
@@ -32,10 +32,16 @@ _BINDS = {
 
 _INTERNALS = b"__nb_internals_"
 _ABI_TAG = re.compile(rb"\0((?:nanobind_|v)\d+\w*_abi_\w+)\0")
-BY_PYTHON = (("PyErr_Fetch", "PyErr_GetRaisedException"), ("PyDict_GetItemWithError", "PyDict_GetItemRef"))
-"""Functions of which nanobind calls the second since Python 3.12 and 3.13 (src/nb_internals.h and common.cpp)."""
+BY_PYTHON = (
+    ("PyErr_Fetch", "PyErr_GetRaisedException"),
+    ("PyDict_GetItemWithError", "PyDict_GetItemRef"),
+)
+"""Functions of which nanobind calls the second since Python 3.12 and 3.13."""
 HIP_RUNTIME = re.compile(r"(?:__)?hip[A-Z]\w*")
-"""Names of HIP runtime functions; in hipBLAS and similar libraries, a lower-case letter follows (hipblasCreate)."""
+"""Names of HIP runtime functions.
+
+In hipBLAS and similar libraries, a lower-case letter follows (hipblasCreate).
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +49,8 @@ class Symbol:
     """One undefined symbol of a file.
 
     Attributes:
-        version: symbol version such as GLIBC_2.17; None for a reference without a version.
+        version: symbol version such as GLIBC_2.17; None for a reference without a
+            version.
         library: soname that should provide the version; None without a version.
         bind: GLOBAL, WEAK, UNIQUE or LOCAL.
     """
@@ -62,11 +69,14 @@ class Elf:
         machine: x86_64, aarch64, amdgpu, riscv64, or the number of e_machine.
         needed: DT_NEEDED sonames in order.
         undefined: dynamic symbols without a definition, in table order.
-        offered: exported dynamic symbol -> its versions, default version first; "" means no version.
+        offered: exported dynamic symbol -> its versions, default version first; ""
+            means no version.
         version_needs: soname -> versions required from it.
         sections: sections by name; only the first of several sections with one name.
-        build_id: build ID in hexadecimal, from .note.gnu.build-id; None if the file has none.
-        debug_link: name and CRC-32 of the separate debug file, from .gnu_debuglink; None without one.
+        build_id: build ID in hexadecimal, from .note.gnu.build-id; None if the file has
+            none.
+        debug_link: name and CRC-32 of the separate debug file, from .gnu_debuglink;
+            None without one.
         nanobind: tag of nanobind's ABI; empty for other libraries.
         comments: names of compilers and linkers, from .comment.
         init_functions: exported PyInit_* functions.
@@ -110,7 +120,15 @@ class Elf:
     @property
     def hip_symbols(self) -> tuple[str, ...]:
         """Undefined symbols of the HIP runtime, sorted."""
-        return tuple(sorted({symbol.name for symbol in self.undefined if HIP_RUNTIME.fullmatch(symbol.name)}))
+        return tuple(
+            sorted(
+                {
+                    symbol.name
+                    for symbol in self.undefined
+                    if HIP_RUNTIME.fullmatch(symbol.name)
+                }
+            )
+        )
 
     @property
     def python_calls(self) -> tuple[str, ...]:
@@ -120,41 +138,83 @@ class Elf:
 
     @property
     def rocm_versions(self) -> tuple[str, ...]:
-        """ROCm releases of the compilers that .comment names, sorted; empty if it names no known ROCm compiler."""
-        return tuple(sorted({versions[0] for versions in map(rocm_of_compiler, self.comments) if versions}))
+        """ROCm releases of the compilers that .comment names, sorted.
+
+        Empty if it names no known ROCm compiler.
+        """
+        return tuple(
+            sorted(
+                {
+                    versions[0]
+                    for versions in map(rocm_of_compiler, self.comments)
+                    if versions
+                }
+            )
+        )
 
     def highest_versions(self) -> dict[str, str]:
-        """Return the highest required version per prefix, such as {"GLIBC": "2.27", "GLIBCXX": "3.4.22"}."""
-        return highest_versions(v for versions in self.version_needs.values() for v in versions)
+        """Return the highest required version per prefix, such as {"GLIBC": "2.27", "GLIBCXX".
+
+        "3.4.22"}.
+        """
+        return highest_versions(
+            v for versions in self.version_needs.values() for v in versions
+        )
 
 
 def highest_versions(versions: Iterable[str]) -> dict[str, str]:
-    """Return the highest number per prefix of symbol versions; names without a number (GLIBC_PRIVATE) are skipped."""
+    """Return the highest number per prefix of symbol versions.
+
+    Names without a number (GLIBC_PRIVATE) are skipped.
+    """
     best: dict[str, tuple[int, ...]] = {}
     for version in versions:
         match = re.fullmatch(r"(.+?)_(\d+(?:\.\d+)*)", version)
         if match:
             number = tuple(int(part) for part in match[2].split("."))
             best[match[1]] = max(number, best.get(match[1], ()))
-    return {prefix: ".".join(map(str, number)) for prefix, number in sorted(best.items())}
+    return {
+        prefix: ".".join(map(str, number)) for prefix, number in sorted(best.items())
+    }
 
 
-def _debug_link(image: ElfImage, sections: Mapping[str, Section]) -> tuple[str, int] | None:
-    """Return the content of .gnu_debuglink: a name that ends with zeros at a multiple of 4 bytes, and a CRC-32."""
+def _debug_link(
+    image: ElfImage, sections: Mapping[str, Section]
+) -> tuple[str, int] | None:
+    """Return the content of .gnu_debuglink.
+
+    A name that ends with zeros at a multiple of 4 bytes, and a CRC-32.
+    """
     section = sections.get(".gnu_debuglink")
-    name, _, rest = image.contents(section).partition(b"\0") if section else (b"", b"", b"")
+    name, _, rest = (
+        image.contents(section).partition(b"\0") if section else (b"", b"", b"")
+    )
     if not name or len(rest) < 4:
         return None
     return name.decode(errors="backslashreplace"), int.from_bytes(rest[-4:], "little")
 
 
-def _nanobind(image: ElfImage, sections: Mapping[str, Section], undefined: Iterable[Symbol]) -> str:
-    """Return the tag of nanobind's ABI; modules with different tags do not share types (nanobind, nb_abi.h).
+def _nanobind(
+    image: ElfImage, sections: Mapping[str, Section], undefined: Iterable[Symbol]
+) -> str:
+    """Return the tag of nanobind's ABI.
+
+    Modules with different tags do not share types (nanobind, nb_abi.h).
 
     Only libraries that call Python are searched.
     """
-    section = sections.get(".rodata") if any(symbol.name.startswith("Py") for symbol in undefined) else None
-    if section is None or image.data.find(_INTERNALS, section.offset, section.offset + section.file_size) < 0:
+    section = (
+        sections.get(".rodata")
+        if any(symbol.name.startswith("Py") for symbol in undefined)
+        else None
+    )
+    if (
+        section is None
+        or image.data.find(
+            _INTERNALS, section.offset, section.offset + section.file_size
+        )
+        < 0
+    ):
         return ""
     found = _ABI_TAG.search(image.contents(section))
     return found[1].decode() if found else ""
@@ -162,11 +222,16 @@ def _nanobind(image: ElfImage, sections: Mapping[str, Section], undefined: Itera
 
 def _snapshot(image: ElfImage) -> Elf:
     entries = image.dynamic()
-    count = next((i for i, entry in enumerate(entries) if entry.tag == constants.DT_NULL), len(entries))
+    count = next(
+        (i for i, entry in enumerate(entries) if entry.tag == constants.DT_NULL),
+        len(entries),
+    )
     tags = {entry.tag: entry.value for entry in reversed(entries[:count])}
     strings = b""
     if constants.DT_STRTAB in tags:
-        strings = image.read(image.offset_of(tags[constants.DT_STRTAB]), tags.get(constants.DT_STRSZ, 0))
+        strings = image.read(
+            image.offset_of(tags[constants.DT_STRTAB]), tags.get(constants.DT_STRSZ, 0)
+        )
 
     def string(offset: int) -> str:
         return reader.string_at(strings, offset, image.label)
@@ -175,14 +240,17 @@ def _snapshot(image: ElfImage) -> Elf:
         return string(tags[tag]) if tag in tags else None
 
     needs = {
-        index: (string(version), string(library)) for index, version, library in symbol_versions.needs(image, tags)
+        index: (string(version), string(library))
+        for index, version, library in symbol_versions.needs(image, tags)
     }
     libraries: dict[str, set[str]] = {}
     for version, library in needs.values():
         libraries.setdefault(library, set()).add(version)
     own = {1: ""}
     for index, offset in symbol_versions.definitions(image, tags):
-        own.setdefault(index, string(offset))  # the first name is the version's own, the next are its parents
+        own.setdefault(
+            index, string(offset)
+        )  # the first name is the version's own, the next are its parents
     undefined, offered = _symbols(image, tags, strings, needs, own)
     sections: dict[str, Section] = {}
     for section in image.sections:
@@ -195,14 +263,29 @@ def _snapshot(image: ElfImage) -> Elf:
     comment = sections.get(".comment")
     comments = image.contents(comment).split(b"\0") if comment else []
     return Elf(
-        machine=_MACHINES.get(image.machine, str(image.machine)), size=len(image.data),
-        needed=tuple(string(entry.value) for entry in entries[:count] if entry.tag == constants.DT_NEEDED),
-        runpath=name(constants.DT_RUNPATH), rpath=name(constants.DT_RPATH), soname=name(constants.DT_SONAME),
-        undefined=undefined, offered=offered, sections=sections, build_id=next(build_ids, None),
-        debug_link=_debug_link(image, sections), nanobind=_nanobind(image, sections, undefined),
-        version_needs={library: frozenset(versions) for library, versions in libraries.items()},
-        comments=tuple(dict.fromkeys(c.decode(errors="backslashreplace") for c in comments if c)),
-    )  # fmt: skip
+        machine=_MACHINES.get(image.machine, str(image.machine)),
+        size=len(image.data),
+        needed=tuple(
+            string(entry.value)
+            for entry in entries[:count]
+            if entry.tag == constants.DT_NEEDED
+        ),
+        runpath=name(constants.DT_RUNPATH),
+        rpath=name(constants.DT_RPATH),
+        soname=name(constants.DT_SONAME),
+        undefined=undefined,
+        offered=offered,
+        sections=sections,
+        build_id=next(build_ids, None),
+        debug_link=_debug_link(image, sections),
+        nanobind=_nanobind(image, sections, undefined),
+        version_needs={
+            library: frozenset(versions) for library, versions in libraries.items()
+        },
+        comments=tuple(
+            dict.fromkeys(c.decode(errors="backslashreplace") for c in comments if c)
+        ),
+    )
 
 
 def _symbols(
@@ -230,13 +313,20 @@ def _symbols(
     for number, symbol in enumerate(image.symbols(table)):
         name = reader.string_at(strings, symbol.name, image.label)
         bind = _BINDS.get(symbol.info >> 4, str(symbol.info >> 4))
-        index, hidden = indices[number] & 0x7FFF, indices[number] & constants.VERSYM_HIDDEN
+        index = indices[number] & 0x7FFF
+        hidden = indices[number] & constants.VERSYM_HIDDEN
         if not name:
             continue
         if symbol.section == 0:
             version, library = needs.get(index, (None, None))
-            undefined.append(Symbol(name=name, version=version, library=library, bind=bind))
-        elif bind != "LOCAL" and symbol.other & 3 not in (constants.STV_HIDDEN, constants.STV_INTERNAL):
-            before, version = offered.get(name, ()), own.get(index, "")
+            undefined.append(
+                Symbol(name=name, version=version, library=library, bind=bind)
+            )
+        elif bind != "LOCAL" and symbol.other & 3 not in (
+            constants.STV_HIDDEN,
+            constants.STV_INTERNAL,
+        ):
+            before = offered.get(name, ())
+            version = own.get(index, "")
             offered[name] = (*before, version) if hidden else (version, *before)
     return tuple(undefined), offered

@@ -1,7 +1,7 @@
-"""Writer of shared libraries for x86-64 Linux, which creates stand-ins for real libraries without a compiler.
+"""Writer of x86-64 Linux shared libraries that stand in for real ones without a compiler.
 
-Source: System V ABI, gABI chapters 4 and 5 (ELF64, dynamic linking, hash table) and its x86-64 supplement; GNU symbol
-versions from the Linux Standard Base Core Specification.
+Source: System V ABI, gABI chapters 4 and 5 (ELF64, dynamic linking, hash table) and its
+x86-64 supplement; GNU symbol versions from the Linux Standard Base Core Specification.
 """
 
 from __future__ import annotations
@@ -24,11 +24,15 @@ class Export:
 
     Attributes:
         version: such as hip_4.2; empty for none.
-        default: new programs are linked with this version (`@@`); otherwise only old programs use it (`@`).
-        code: position-independent machine code of a function; equal code is stored once.
-        data: size in bytes of a zeroed variable; 0 for a function. Variables share their bytes.
+        default: new programs are linked with this version (`@@`); otherwise only old
+            programs use it (`@`).
+        code: position-independent machine code of a function; equal code is stored
+            once.
+        data: size in bytes of a zeroed variable; 0 for a function. Variables share
+            their bytes.
         place: offset of the variable from the bytes that all variables share.
-        reference: offset in `code` of 4 bytes that become the distance to the variable at `place`; -1 for none.
+        reference: offset in `code` of 4 bytes that become the distance to the variable
+            at `place`; -1 for none.
     """
 
     name: str
@@ -70,65 +74,137 @@ class _Strings:
         return self.offsets[text]
 
 
-def shared_library(soname: str, exports: Iterable[Export], *, needed: Sequence[str] = (), runpath: str = "") -> bytes:
+def shared_library(
+    soname: str,
+    exports: Iterable[Export],
+    *,
+    needed: Sequence[str] = (),
+    runpath: str = "",
+) -> bytes:
     """Return the bytes of a shared library that glibc loads.
 
     Args:
-        exports: exported symbols; a name may occur several times with different versions.
+        exports: exported symbols; a name may occur several times with different
+            versions.
         runpath: DT_RUNPATH; empty for none.
     """
     exports = tuple(exports)
     strings = _Strings()
-    versions = list(dict.fromkeys(export.version for export in exports if export.version))
+    versions = list(
+        dict.fromkeys(export.version for export in exports if export.version)
+    )
     text, places = _code(exports)
     tags = [(elf.DT_NEEDED, strings.add(name)) for name in needed]
     tags.append((elf.DT_SONAME, strings.add(soname)))
     tags += [(elf.DT_RUNPATH, strings.add(runpath))] if runpath else []
     names = [strings.add(export.name) for export in exports]
     definitions = _definitions([soname, *versions], strings) if versions else b""
-    alloc, write = elf.SHF_ALLOC, elf.SHF_ALLOC | elf.SHF_WRITE
-    symbols = bytearray(elf.SYMBOL.size * (len(exports) + 1))  # filled in when all addresses are known
+    alloc = elf.SHF_ALLOC
+    write = elf.SHF_ALLOC | elf.SHF_WRITE
+    symbols = bytearray(
+        elf.SYMBOL.size * (len(exports) + 1)
+    )  # filled in when all addresses are known
     fixed = [
-        _Section(".dynsym", elf.SHT_DYNSYM, alloc, symbols, ".dynstr", 1, elf.SYMBOL.size),
-        _Section(".hash", elf.SHT_HASH, alloc, _hash_table([e.name for e in exports]), ".dynsym", entry=4),
-        _Section(".gnu.version", elf.SHT_GNU_VERSYM, alloc, _indices(exports, versions), ".dynsym", entry=2),
-        _Section(".gnu.version_d", elf.SHT_GNU_VERDEF, alloc, definitions, ".dynstr", len(versions) + 1),
+        _Section(
+            ".dynsym", elf.SHT_DYNSYM, alloc, symbols, ".dynstr", 1, elf.SYMBOL.size
+        ),
+        _Section(
+            ".hash",
+            elf.SHT_HASH,
+            alloc,
+            _hash_table([e.name for e in exports]),
+            ".dynsym",
+            entry=4,
+        ),
+        _Section(
+            ".gnu.version",
+            elf.SHT_GNU_VERSYM,
+            alloc,
+            _indices(exports, versions),
+            ".dynsym",
+            entry=2,
+        ),
+        _Section(
+            ".gnu.version_d",
+            elf.SHT_GNU_VERDEF,
+            alloc,
+            definitions,
+            ".dynstr",
+            len(versions) + 1,
+        ),
         _Section(".dynstr", elf.SHT_STRTAB, alloc, bytes(strings.data), align=1),
         _Section(".text", elf.SHT_PROGBITS, alloc | elf.SHF_EXECINSTR, text, align=16),
     ]
-    fixed = [section for section in fixed if versions or not section.name.startswith(".gnu.version")]
+    fixed = [
+        section
+        for section in fixed
+        if versions or not section.name.startswith(".gnu.version")
+    ]
     at = _addresses(fixed, elf.HEADER.size + _SEGMENTS * elf.SEGMENT.size)
     tags += [
-        (elf.DT_HASH, at[".hash"]), (elf.DT_STRTAB, at[".dynstr"]), (elf.DT_SYMTAB, at[".dynsym"]),
-        (elf.DT_STRSZ, len(strings.data)), (elf.DT_SYMENT, elf.SYMBOL.size),
-    ]  # fmt: skip
+        (elf.DT_HASH, at[".hash"]),
+        (elf.DT_STRTAB, at[".dynstr"]),
+        (elf.DT_SYMTAB, at[".dynsym"]),
+        (elf.DT_STRSZ, len(strings.data)),
+        (elf.DT_SYMENT, elf.SYMBOL.size),
+    ]
     if versions:
-        tags += [(elf.DT_VERSYM, at[".gnu.version"]), (elf.DT_VERDEF, at[".gnu.version_d"])]
+        tags += [
+            (elf.DT_VERSYM, at[".gnu.version"]),
+            (elf.DT_VERDEF, at[".gnu.version_d"]),
+        ]
         tags.append((elf.DT_VERDEFNUM, len(versions) + 1))
     dynamic = b"".join(itertools.starmap(elf.DYNAMIC.pack, [*tags, (elf.DT_NULL, 0)]))
-    zeros = max((export.place + export.data for export in exports if export.data), default=0)
+    zeros = max(
+        (export.place + export.data for export in exports if export.data), default=0
+    )
     writable = [
-        _Section(".dynamic", elf.SHT_DYNAMIC, write, dynamic, ".dynstr", entry=elf.DYNAMIC.size, align=_PAGE),
+        _Section(
+            ".dynamic",
+            elf.SHT_DYNAMIC,
+            write,
+            dynamic,
+            ".dynstr",
+            entry=elf.DYNAMIC.size,
+            align=_PAGE,
+        ),
         _Section(".bss", elf.SHT_NOBITS, write, b"", align=64, size=zeros),
     ]
     at |= _addresses(writable, at[".text"] + len(text))
-    number = {section.name: index for index, section in enumerate((*fixed, *writable), start=1)}
+    number = {
+        section.name: index
+        for index, section in enumerate((*fixed, *writable), start=1)
+    }
     for row, (export, name) in enumerate(zip(exports, names, strict=True), start=1):
-        section, kind, size, place = ".text", elf.STT_FUNC, len(export.code), places.get(export.code, 0)
+        section = ".text"
+        kind = elf.STT_FUNC
+        size = len(export.code)
+        place = places.get(export.code, 0)
         if export.data:
-            section, kind, size, place = ".bss", elf.STT_OBJECT, export.data, export.place
+            section = ".bss"
+            kind = elf.STT_OBJECT
+            size = export.data
+            place = export.place
         if export.reference >= 0:
             at_code = place + export.reference
             distance = at[".bss"] + export.place - (at[".text"] + at_code + 4)
             struct.pack_into("<i", text, at_code, distance)
-        symbol = (name, elf.STB_GLOBAL << 4 | kind, 0, number[section], at[section] + place, size)
+        symbol = (
+            name,
+            elf.STB_GLOBAL << 4 | kind,
+            0,
+            number[section],
+            at[section] + place,
+            size,
+        )
         elf.SYMBOL.pack_into(symbols, row * elf.SYMBOL.size, *symbol)
     return _assemble([*fixed, *writable], at, split=len(fixed))
 
 
 def _code(exports: Iterable[Export]) -> tuple[bytearray, dict[bytes, int]]:
     """Return all code, each piece once, and the offset of each piece."""
-    text, places = bytearray(), {}
+    text = bytearray()
+    places = {}
     for code in dict.fromkeys(export.code for export in exports if not export.data):
         places[code] = len(text)
         text += code + b"\xcc" * (-len(code) % 16)  # int3
@@ -148,28 +224,48 @@ def _hash(name: str) -> int:
 def _hash_table(names: Sequence[str]) -> bytes:
     """Build DT_HASH: buckets and chains of symbol numbers; the null symbol is number 0."""
     count = max(1, len(names) // 2)
-    buckets, chains = [0] * count, [0] * (len(names) + 1)
+    buckets = [0] * count
+    chains = [0] * (len(names) + 1)
     for number, name in enumerate(names, start=1):
         bucket = _hash(name) % count
         chains[number], buckets[bucket] = buckets[bucket], number
-    return struct.pack(f"<{2 + count + len(chains)}I", count, len(chains), *buckets, *chains)
+    return struct.pack(
+        f"<{2 + count + len(chains)}I", count, len(chains), *buckets, *chains
+    )
 
 
 def _indices(exports: Sequence[Export], versions: Sequence[str]) -> bytes:
-    """Build DT_VERSYM: 0 is local, 1 is global without a version, and each higher index is a version."""
-    indices = {"": 1} | {version: index for index, version in enumerate(versions, start=2)}
-    hidden = (0 if export.default or not export.version else elf.VERSYM_HIDDEN for export in exports)
-    rows = [0, *(indices[export.version] | bit for export, bit in zip(exports, hidden, strict=True))]
+    """Build DT_VERSYM.
+
+    0 is local, 1 is global without a version, and each higher index is a version.
+    """
+    indices = {"": 1} | {
+        version: index for index, version in enumerate(versions, start=2)
+    }
+    hidden = (
+        0 if export.default or not export.version else elf.VERSYM_HIDDEN
+        for export in exports
+    )
+    rows = [
+        0,
+        *(
+            indices[export.version] | bit
+            for export, bit in zip(exports, hidden, strict=True)
+        ),
+    ]
     return struct.pack(f"<{len(rows)}H", *rows)
 
 
 def _definitions(names: Sequence[str], strings: _Strings) -> bytes:
     """Build DT_VERDEF; its first name is the soname of the library."""
-    out, step = bytearray(), DEFINITION.size + DEFINITION_NAME.size
+    out = bytearray()
+    step = DEFINITION.size + DEFINITION_NAME.size
     for index, name in enumerate(names, start=1):
         following = step if index < len(names) else 0
         flags = elf.VER_FLG_BASE if index == 1 else 0
-        out += DEFINITION.pack(1, flags, index, 1, _hash(name), DEFINITION.size, following)
+        out += DEFINITION.pack(
+            1, flags, index, 1, _hash(name), DEFINITION.size, following
+        )
         out += DEFINITION_NAME.pack(strings.add(name), 0)
     return bytes(out)
 
@@ -190,36 +286,71 @@ def _assemble(sections: Sequence[_Section], at: dict[str, int], *, split: int) -
     for section in sections:
         if section.content:
             body += bytes(at[section.name] - len(body)) + section.content
-    code, dynamic, zeros = sections[split - 1], sections[split], sections[-1]
+    code = sections[split - 1]
+    dynamic = sections[split]
+    zeros = sections[-1]
     read_end = at[code.name] + code.memory
-    start, file_end = at[dynamic.name], at[dynamic.name] + dynamic.memory
+    start = at[dynamic.name]
+    file_end = at[dynamic.name] + dynamic.memory
     segments = [
         (elf.PT_LOAD, elf.PF_R | elf.PF_X, 0, read_end, read_end, _PAGE),
-        (elf.PT_LOAD, elf.PF_R | elf.PF_W, start, file_end - start, at[zeros.name] + zeros.memory - start, _PAGE),
+        (
+            elf.PT_LOAD,
+            elf.PF_R | elf.PF_W,
+            start,
+            file_end - start,
+            at[zeros.name] + zeros.memory - start,
+            _PAGE,
+        ),
         (elf.PT_DYNAMIC, elf.PF_R | elf.PF_W, start, dynamic.memory, dynamic.memory, 8),
         (elf.PT_GNU_STACK, elf.PF_R | elf.PF_W, 0, 0, 0, 16),
     ]
     program = b"".join(
-        elf.SEGMENT.pack(kind, flags, place, place, place, *rest) for kind, flags, place, *rest in segments
+        elf.SEGMENT.pack(kind, flags, place, place, place, *rest)
+        for kind, flags, place, *rest in segments
     )
-    names, order = _Strings(), [section.name for section in sections]
+    names = _Strings()
+    order = [section.name for section in sections]
     rows = [elf.SECTION.pack(*[0] * 10)]
     for section in sections:
         link = order.index(section.link) + 1 if section.link else 0
         place = at[section.name]
         rows.append(
             elf.SECTION.pack(
-                names.add(section.name), section.type, section.flags, place, min(place, len(body)), section.memory,
-                link, section.info, section.align, section.entry,
+                names.add(section.name),
+                section.type,
+                section.flags,
+                place,
+                min(place, len(body)),
+                section.memory,
+                link,
+                section.info,
+                section.align,
+                section.entry,
             )
-        )  # fmt: skip
+        )
     own = names.add(".shstrtab")
-    rows.append(elf.SECTION.pack(own, elf.SHT_STRTAB, 0, 0, len(body), len(names.data), 0, 0, 1, 0))
+    rows.append(
+        elf.SECTION.pack(
+            own, elf.SHT_STRTAB, 0, 0, len(body), len(names.data), 0, 0, 1, 0
+        )
+    )
     body += names.data + bytes(-len(names.data + body) % 8)
     header = elf.HEADER.pack(
-        elf.ELF64_LITTLE + b"\x01" + bytes(9), elf.ET_DYN, elf.EM_X86_64, 1, 0,
-        elf.HEADER.size, len(body), 0, elf.HEADER.size, elf.SEGMENT.size, len(segments),
-        elf.SECTION.size, len(rows), len(rows) - 1,
-    )  # fmt: skip
+        elf.ELF64_LITTLE + b"\x01" + bytes(9),
+        elf.ET_DYN,
+        elf.EM_X86_64,
+        1,
+        0,
+        elf.HEADER.size,
+        len(body),
+        0,
+        elf.HEADER.size,
+        elf.SEGMENT.size,
+        len(segments),
+        elf.SECTION.size,
+        len(rows),
+        len(rows) - 1,
+    )
     body[: len(header) + len(program)] = header + program
     return bytes(body) + b"".join(rows)

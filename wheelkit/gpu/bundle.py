@@ -1,7 +1,8 @@
 """Clang offload bundles: a header and the code objects of several targets, plain or compressed.
 
-Sources: LLVM, "Clang Offload Bundler" (container format, bundle entry IDs) and the header tables of
-CompressedOffloadBundle (CCOB versions 1 to 3); all numbers are little endian.
+Sources: LLVM, "Clang Offload Bundler" (container format, bundle entry IDs) and the
+header tables of CompressedOffloadBundle (CCOB versions 1 to 3); all numbers are little
+endian.
 """
 
 from __future__ import annotations
@@ -33,14 +34,25 @@ CONTENT_LIMIT = 1 << 32
 PAGE = 4096
 """Maximum alignment of code objects in bytes."""
 LEVEL, LEVEL_TIGHT = 4, 19
-"""zstd levels: level 4 packs two targets of 0.10.2 into 6.8 MB in 0.3 CPU seconds, level 6 into 6.1 MB in 0.7."""
+"""zstd levels.
+
+Level 4 packs two targets of 0.10.2 into 6.8 MB in 0.3 CPU seconds, level 6 into 6.1 MB
+in 0.7.
+"""
 _ENTRY = struct.Struct("<QQQ")
-_LAYOUTS = {1: struct.Struct("<4sHHIQ"), 2: struct.Struct("<4sHHIIQ"), 3: struct.Struct("<4sHHQQQ")}
+_LAYOUTS = {
+    1: struct.Struct("<4sHHIQ"),
+    2: struct.Struct("<4sHHIIQ"),
+    3: struct.Struct("<4sHHQQQ"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BundleEntry:
-    """One row of a bundle's entry table; `offset` is relative to the start of the uncompressed bundle."""
+    """One row of a bundle's entry table.
+
+    `offset` is relative to the start of the uncompressed bundle.
+    """
 
     id: str
     offset: int
@@ -53,7 +65,10 @@ class BundleEntry:
 
     @property
     def target(self) -> GfxTarget | None:
-        """The gfx target of an entry ID such as hipv4-amdgcn-amd-amdhsa--gfx90a:xnack-; None for IDs that HIP skips."""
+        """The gfx target of an entry ID such as hipv4-amdgcn-amd-amdhsa--gfx90a:xnack-.
+
+        None for IDs that HIP skips.
+        """
         return _target_of(self.id)
 
     @property
@@ -64,7 +79,9 @@ class BundleEntry:
 
 @functools.lru_cache(maxsize=1000)  # all bundles of a file have the same few dozen IDs
 def _target_of(entry_id: str) -> GfxTarget | None:
-    match = re.fullmatch(r"(?:hipv4|hip)-amdgcn-amd-amdhsa-(?:[a-z]*-)?(gfx.+)", entry_id)
+    match = re.fullmatch(
+        r"(?:hipv4|hip)-amdgcn-amd-amdhsa-(?:[a-z]*-)?(gfx.+)", entry_id
+    )
     try:
         return GfxTarget.parse(match[1]) if match else None
     except RequestError:
@@ -76,7 +93,8 @@ class CompressedHeader:
     """The header of a compressed bundle.
 
     Attributes:
-        file_size: size of the compressed bundle in bytes, header included; None in version 1, which lacks the field.
+        file_size: size of the compressed bundle in bytes, header included; None in
+            version 1, which lacks the field.
         size: size of the uncompressed bundle in bytes.
         digest: first 8 bytes of the MD5 of the uncompressed bundle, as a number.
     """
@@ -97,17 +115,33 @@ class CompressedHeader:
         """Parse the header at the start of a compressed bundle.
 
         Raises:
-            FatbinError: the data is not CCOB, its version or method is unknown, or its sizes are impossible.
+            FatbinError: the data is not CCOB, its version or method is unknown, or its
+                sizes are impossible.
         """
         version = int.from_bytes(data[4:6], "little")
-        if data[:4] != PACKED_MAGIC or version not in _LAYOUTS or len(data) < _LAYOUTS[version].size:
+        if (
+            data[:4] != PACKED_MAGIC
+            or version not in _LAYOUTS
+            or len(data) < _LAYOUTS[version].size
+        ):
             raise FatbinError("The header is not a known compressed bundle header.")
         _, _, method, *sizes, size, digest = _LAYOUTS[version].unpack_from(data)
-        packed = cls(version=version, method=method, file_size=sizes[0] if sizes else None, size=size, digest=digest)
+        packed = cls(
+            version=version,
+            method=method,
+            file_size=sizes[0] if sizes else None,
+            size=size,
+            digest=digest,
+        )
         if method not in (ZLIB, ZSTD):
             raise FatbinError(f"Compression method {method} is unknown.")
-        if size > CONTENT_LIMIT or (packed.file_size is not None and packed.file_size <= packed.header_size):
-            raise FatbinError(f"The header has impossible sizes: {packed.file_size} stored, {size} uncompressed.")
+        if size > CONTENT_LIMIT or (
+            packed.file_size is not None and packed.file_size <= packed.header_size
+        ):
+            raise FatbinError(
+                f"The header has impossible sizes: {packed.file_size} stored, {size}"
+                " uncompressed."
+            )
         return packed
 
 
@@ -124,12 +158,13 @@ def parse_entries(head: bytes, size: int | None = None) -> tuple[BundleEntry, ..
         size: size of the whole bundle in bytes; entries may not reach beyond it.
 
     Raises:
-        FatbinError: the data is not a bundle, the table is longer than `head`, or entries overlap or lie outside the
-            bundle.
+        FatbinError: the data is not a bundle, the table is longer than `head`, or
+            entries overlap or lie outside the bundle.
     """
     if head[: len(PLAIN_MAGIC)] != PLAIN_MAGIC:
         raise FatbinError("The bundle does not begin with the offload bundle magic.")
-    entries, position = [], len(PLAIN_MAGIC) + 8
+    entries = []
+    position = len(PLAIN_MAGIC) + 8
     count = int.from_bytes(head[position - 8 : position], "little")
     for _ in range(count):
         if position + _ENTRY.size > len(head):
@@ -142,14 +177,23 @@ def parse_entries(head: bytes, size: int | None = None) -> tuple[BundleEntry, ..
         entries.append(BundleEntry(id=name.decode(), offset=offset, size=length))
     end = position
     for entry in sorted((e for e in entries if e.size), key=lambda e: e.offset):
-        if entry.offset < end or (size is not None and entry.offset + entry.size > size):
-            raise FatbinError(f"Entry {entry.id} overlaps another entry or lies outside the bundle.")
+        if entry.offset < end or (
+            size is not None and entry.offset + entry.size > size
+        ):
+            raise FatbinError(
+                f"Entry {entry.id} overlaps another entry or lies outside the bundle."
+            )
         end = entry.offset + entry.size
     return tuple(entries)
 
 
-def place_entries(entries: Sequence[BundleEntry], *, alignment: int = PAGE) -> tuple[BundleEntry, ...]:
-    """Return the entries with new offsets: aligned, one after another behind the table, as the bundler places them."""
+def place_entries(
+    entries: Sequence[BundleEntry], *, alignment: int = PAGE
+) -> tuple[BundleEntry, ...]:
+    """Return the entries with new offsets.
+
+    Aligned, one after another behind the table, as the bundler places them.
+    """
     position = len(PLAIN_MAGIC) + 8 + sum(_ENTRY.size + len(e.id) for e in entries)
     placed = []
     for entry in entries:
@@ -160,14 +204,19 @@ def place_entries(entries: Sequence[BundleEntry], *, alignment: int = PAGE) -> t
 
 
 def alignment_of(entries: Sequence[BundleEntry]) -> int:
-    """Return the alignment of a bundle's code in bytes, at most a page; GPU loaders map the code in place."""
+    """Return the alignment of a bundle's code in bytes, at most a page.
+
+    GPU loaders map the code in place.
+    """
     common = math.gcd(PAGE, *(e.offset for e in entries if e.size))
     return common & -common
 
 
 def write_table(entries: Sequence[BundleEntry], plain: bytearray | memoryview) -> None:
     """Write the table of placed entries to the start of a bundle."""
-    rows = b"".join(_ENTRY.pack(e.offset, e.size, len(e.id)) + e.id.encode() for e in entries)
+    rows = b"".join(
+        _ENTRY.pack(e.offset, e.size, len(e.id)) + e.id.encode() for e in entries
+    )
     table = PLAIN_MAGIC + len(entries).to_bytes(8, "little") + rows
     plain[: len(table)] = table
 
@@ -175,7 +224,8 @@ def write_table(entries: Sequence[BundleEntry], plain: bytearray | memoryview) -
 def build(parts: Sequence[tuple[str, bytes]], *, alignment: int = PAGE) -> bytes:
     """Build an uncompressed bundle from (entry ID, code) pairs."""
     entries = place_entries(
-        [BundleEntry(id=name, offset=0, size=len(code)) for name, code in parts], alignment=alignment
+        [BundleEntry(id=name, offset=0, size=len(code)) for name, code in parts],
+        alignment=alignment,
     )
     plain = bytearray(max((e.offset + e.size for e in entries), default=0))
     write_table(entries, plain)
@@ -184,12 +234,21 @@ def build(parts: Sequence[tuple[str, bytes]], *, alignment: int = PAGE) -> bytes
     return bytes(plain)
 
 
-def pack(plain: bytes | bytearray | memoryview, *, version: int = 3, method: int = ZSTD, level: int = LEVEL) -> bytes:
+def pack(
+    plain: bytes | bytearray | memoryview,
+    *,
+    version: int = 3,
+    method: int = ZSTD,
+    level: int = LEVEL,
+) -> bytes:
     """Compress a bundle; output is reproducible."""
     if method == ZSTD:
-        # Similar code of different targets is megabytes apart, so the window must be that large.
+        # Similar code of different targets is megabytes apart, so the window must be
+        # that large.
         window = min(27, max(10, len(plain).bit_length()))
-        parameters = zstandard.ZstdCompressionParameters.from_level(level, source_size=len(plain), window_log=window)
+        parameters = zstandard.ZstdCompressionParameters.from_level(
+            level, source_size=len(plain), window_log=window
+        )
         body = zstandard.ZstdCompressor(compression_params=parameters).compress(plain)
     else:
         body = zlib.compress(plain, 9)
@@ -201,7 +260,7 @@ def pack(plain: bytes | bytearray | memoryview, *, version: int = 3, method: int
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EntrySelection:
-    """Entries of a bundle to keep and to drop, in the bundle's order, and targets that no entry serves."""
+    """Entries of a bundle to keep and to drop, and targets that no entry serves."""
 
     kept: tuple[BundleEntry, ...]
     dropped: tuple[BundleEntry, ...]
@@ -209,28 +268,48 @@ class EntrySelection:
 
 
 def select_entries(
-    entries: Sequence[BundleEntry], targets: Sequence[GfxTarget], covers: Mapping[str, Sequence[str]] | None = None
+    entries: Sequence[BundleEntry],
+    targets: Sequence[GfxTarget],
+    covers: Mapping[str, Sequence[str]] | None = None,
 ) -> EntrySelection:
-    """Choose the entries to keep: the host's entry, and every entry that a device of a wanted target can load.
+    """Choose the entries to keep.
 
-    Code that leaves a feature open runs with either setting (LLVM, "User Guide for AMDGPU Backend", target features).
-    So gfx90a:xnack- keeps gfx90a and gfx90a:xnack- but not gfx90a:xnack+, and gfx90a keeps all three.
+    The host's entry, and every entry that a device of a wanted target can load.
+
+    Code that leaves a feature open runs with either setting (LLVM, "User Guide for
+    AMDGPU Backend", target features). So gfx90a:xnack- keeps gfx90a and gfx90a:xnack-
+    but not gfx90a:xnack+, and gfx90a keeps all three.
 
     Args:
-        covers: generic target -> processors that run its code; generic code is kept only if there is no exact code.
+        covers: generic target -> processors that run its code; generic code is kept
+            only if there is no exact code.
     """
-    chosen, missing = {entry for entry in entries if entry.is_host}, []
+    chosen = {entry for entry in entries if entry.is_host}
+    missing = []
     for target in targets:
         settings = {feature[:-1]: feature for feature in target.features}
         fitting = [
             entry
             for entry in entries
-            if entry.size and entry.target and all(settings.get(f[:-1], f) == f for f in entry.target.features)
+            if entry.size
+            and entry.target
+            and all(settings.get(f[:-1], f) == f for f in entry.target.features)
         ]
-        exact = [e for e in fitting if e.target and e.target.processor == target.processor]
-        generic = [e for e in fitting if e.target and target.processor in (covers or {}).get(e.target.processor, ())]
+        exact = [
+            e for e in fitting if e.target and e.target.processor == target.processor
+        ]
+        generic = [
+            e
+            for e in fitting
+            if e.target
+            and target.processor in (covers or {}).get(e.target.processor, ())
+        ]
         if not (exact or generic):
             missing.append(target)
         chosen.update(exact or generic)
     kept = tuple(e for e in entries if e in chosen)
-    return EntrySelection(kept=kept, dropped=tuple(e for e in entries if e not in chosen), missing=tuple(missing))
+    return EntrySelection(
+        kept=kept,
+        dropped=tuple(e for e in entries if e not in chosen),
+        missing=tuple(missing),
+    )

@@ -1,4 +1,7 @@
-"""Bundles of the HIP fat binaries in an ELF file: their locations, and their content streamed in bounded memory."""
+"""Bundles of the HIP fat binaries in an ELF file.
+
+Their locations, and their content streamed in bounded memory.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ from wheelkit.gpu.bundle import (
 )
 
 THREADS = 2
-"""Number of threads; decoding a bundle of 0.10.2 needs up to 130 MiB, plus twice the size of the new bundle."""
+"""Number of threads.
+
+Decoding a bundle of 0.10.2 needs up to 130 MiB, plus twice the size of the new bundle.
+"""
 _CHUNK = 1 << 20
 _ZEROS = bytes(_CHUNK)
 
@@ -66,7 +72,10 @@ class BundleLocation:
 
     def error(self, problem: str, hint: str = _AGAIN) -> FatbinError:
         """Return an error that names this bundle."""
-        return FatbinError(f"{self.label}: bundle {self.index} at byte {self.offset:#x}: {problem}", hint=hint)
+        return FatbinError(
+            f"{self.label}: bundle {self.index} at byte {self.offset:#x}: {problem}",
+            hint=hint,
+        )
 
 
 def find_bundles(path: Path, *, name: str = "") -> tuple[BundleLocation, ...]:
@@ -85,7 +94,9 @@ def find_bundles(path: Path, *, name: str = "") -> tuple[BundleLocation, ...]:
     return bundles
 
 
-def locate_bundles(path: Path, *, name: str = "") -> tuple[tuple[BundleLocation, ...], FatbinError | None]:
+def locate_bundles(
+    path: Path, *, name: str = ""
+) -> tuple[tuple[BundleLocation, ...], FatbinError | None]:
     """Return the bundles before the first damage, and the error about the damage, if any."""
     label = name or path.name
     bundles: list[BundleLocation] = []
@@ -99,33 +110,47 @@ def locate_bundles(path: Path, *, name: str = "") -> tuple[tuple[BundleLocation,
             try:
                 packed, size = _measure(image, position, end)
             except FatbinError as error:
-                text = f"{label}: bundle {len(bundles)} is damaged, at byte {position:#x}: {error}"
+                text = (
+                    f"{label}: bundle {len(bundles)} is damaged, at byte {position:#x}:"
+                    f" {error}"
+                )
                 return tuple(bundles), FatbinError(text, hint=_AGAIN)
             following = _skip_zeros(file.fileno(), position + size, end)
             bundle = BundleLocation(
-                label=label, index=len(bundles), offset=position, address=section.address + position - section.offset,
-                size=size, capacity=following - position, packed=packed,
-            )  # fmt: skip
+                label=label,
+                index=len(bundles),
+                offset=position,
+                address=section.address + position - section.offset,
+                size=size,
+                capacity=following - position,
+                packed=packed,
+            )
             bundles.append(bundle)
             position = following
     return tuple(bundles), None
 
 
-def _measure(image: ElfImage, position: int, end: int) -> tuple[CompressedHeader | None, int]:
+def _measure(
+    image: ElfImage, position: int, end: int
+) -> tuple[CompressedHeader | None, int]:
     """Return the header and stored size of the bundle at a position."""
     head = image.read(position, min(HEAD_LIMIT, end - position))
     packed = CompressedHeader.parse(head) if head[:4] == PACKED_MAGIC else None
     if packed:
         size = packed.file_size or _stream_size(image, position, end, packed)
     else:
-        size = max((e.offset + e.size for e in parse_entries(head, end - position)), default=len(head))
+        size = max(
+            (e.offset + e.size for e in parse_entries(head, end - position)),
+            default=len(head),
+        )
     if position + size > end:
         raise FatbinError("The bundle reaches beyond the section.")
     return packed, size
 
 
 def _skip_zeros(file: int, position: int, end: int) -> int:
-    # Not read through the mapping: a slimmed file has up to a gigabyte of zeros, which would count as memory.
+    # Not read through the mapping: a slimmed file has up to a gigabyte of zeros, which
+    # would count as memory.
     while position < end:
         block = os.pread(file, min(_CHUNK, end - position), position)
         if not block or block != _ZEROS[: len(block)]:
@@ -134,9 +159,15 @@ def _skip_zeros(file: int, position: int, end: int) -> int:
     return end
 
 
-def _stream_size(image: ElfImage, position: int, end: int, packed: CompressedHeader) -> int:
-    """Return the stored size of a version 1 bundle, which has no size field, by decompressing it."""
-    decoder = zstandard.ZstdDecompressor().decompressobj() if packed.method == ZSTD else zlib.decompressobj()
+def _stream_size(
+    image: ElfImage, position: int, end: int, packed: CompressedHeader
+) -> int:
+    """Return the stored size of a version 1 bundle by decompressing it."""
+    decoder = (
+        zstandard.ZstdDecompressor().decompressobj()
+        if packed.method == ZSTD
+        else zlib.decompressobj()
+    )
     start = position
     position += packed.header_size
     try:
@@ -151,7 +182,9 @@ def _stream_size(image: ElfImage, position: int, end: int, packed: CompressedHea
 
 @dataclass(slots=True)
 class BundleReader:
-    """Decoder for one thread; it reuses its buffers, since allocating new buffers costs more than decoding.
+    """Decoder for one thread.
+
+    It reuses its buffers, since allocating new buffers costs more than decoding.
 
     Attributes:
         buffer: memory for each chunk of a decoded bundle, larger than `HEAD_LIMIT`.
@@ -168,14 +201,18 @@ class BundleReader:
         """Yield the uncompressed bundle in chunks; a chunk is valid until the next one.
 
         Args:
-            stored: maximum number of compressed bytes to read, for callers that need only the beginning.
+            stored: maximum number of compressed bytes to read, for callers that need
+                only the beginning.
             verify: compare the MD5 of a compressed bundle with its header.
 
         Raises:
-            FatbinError: the bundle cannot be decompressed, or its size or MD5 differs from the header.
+            FatbinError: the bundle cannot be decompressed, or its size or MD5 differs
+                from the header.
         """
         done = 0
-        digest = hashlib.md5(usedforsecurity=False)  # it releases the GIL, so threads overlap
+        digest = hashlib.md5(
+            usedforsecurity=False
+        )  # it releases the GIL, so threads overlap
         try:
             for chunk in self._raw(bundle, bundle.size if stored is None else stored):
                 done += len(chunk)
@@ -187,19 +224,30 @@ class BundleReader:
         except (zstandard.ZstdError, zlib.error) as error:
             raise bundle.error(f"the data cannot be decompressed ({error}).") from error
         if done != bundle.content_size:
-            raise bundle.error(f"the uncompressed size is not the {bundle.content_size} bytes in the header.")
-        if verify and bundle.packed and digest_value(digest.digest()) != bundle.packed.digest:
+            raise bundle.error(
+                f"the uncompressed size is not the {bundle.content_size} bytes in the"
+                " header."
+            )
+        if (
+            verify
+            and bundle.packed
+            and digest_value(digest.digest()) != bundle.packed.digest
+        ):
             raise bundle.error("the content does not match the MD5 in the header.")
 
     def _raw(self, bundle: BundleLocation, limit: int) -> Iterator[memoryview]:
         view = self.buffer
         if bundle.packed is None:
             for start in range(0, bundle.size, len(view)):
-                count = os.preadv(self.file, [view[: bundle.size - start]], bundle.offset + start)
+                count = os.preadv(
+                    self.file, [view[: bundle.size - start]], bundle.offset + start
+                )
                 yield view[:count]
             return
         header = bundle.packed.header_size
-        stored = os.pread(self.file, min(bundle.size - header, limit), bundle.offset + header)
+        stored = os.pread(
+            self.file, min(bundle.size - header, limit), bundle.offset + header
+        )
         if bundle.packed.method == ZSTD:
             with self.zstd.stream_reader(stored, read_size=len(stored) or 1) as stream:
                 while count := stream.readinto(view):
@@ -214,7 +262,9 @@ class BundleReader:
     def entries(self, bundle: BundleLocation) -> tuple[BundleEntry, ...]:
         """Return the entry table; only the beginning of the bundle is decoded."""
         head = b""
-        for chunk in self.chunks(bundle, stored=4 * HEAD_LIMIT):  # enough compressed bytes for any table
+        for chunk in self.chunks(
+            bundle, stored=4 * HEAD_LIMIT
+        ):  # enough compressed bytes for any table
             head += chunk
             if len(head) >= HEAD_LIMIT:
                 break
@@ -241,13 +291,17 @@ class BundleReader:
             yield entry, bytes(rooms.pop(entry))
 
     def fill(
-        self, bundle: BundleLocation, room: Callable[[BundleEntry], memoryview], *, verify: bool = False
+        self,
+        bundle: BundleLocation,
+        room: Callable[[BundleEntry], memoryview],
+        *,
+        verify: bool = False,
     ) -> Iterator[BundleEntry]:
         """Decode a whole bundle once, and copy its parts into the buffers of its entries.
 
         Args:
-            room: called once per entry; returns the buffer for the entry's first bytes. An empty buffer skips the
-                entry.
+            room: called once per entry; returns the buffer for the entry's first bytes.
+                An empty buffer skips the entry.
             verify: compare the MD5 of a compressed bundle with its header.
 
         Yields:
@@ -260,22 +314,35 @@ class BundleReader:
         position = 0
         for chunk in self.chunks(bundle, verify=verify):
             if pending is None:
-                entries = sorted(self._parse(bundle, bytes(chunk[:HEAD_LIMIT])), key=lambda e: e.offset, reverse=True)
-                pending = [(entry, place) for entry in entries if entry.size and (place := room(entry))]
+                entries = sorted(
+                    self._parse(bundle, bytes(chunk[:HEAD_LIMIT])),
+                    key=lambda e: e.offset,
+                    reverse=True,
+                )
+                pending = [
+                    (entry, place)
+                    for entry in entries
+                    if entry.size and (place := room(entry))
+                ]
             start = position
             position += len(chunk)
             while pending and pending[-1][0].offset < position:
                 entry, place = pending[-1]
                 begin = max(entry.offset, start)
                 stop = min(entry.offset + len(place), position)
-                place[begin - entry.offset : stop - entry.offset] = chunk[begin - start : stop - start]
+                place[begin - entry.offset : stop - entry.offset] = chunk[
+                    begin - start : stop - start
+                ]
                 if entry.offset + len(place) > position:
                     break
                 pending.pop()
                 yield entry
 
     def room(self, size: int) -> memoryview:
-        """Return a buffer for a new bundle, with any content; the buffer is valid until the next call."""
+        """Return a buffer for a new bundle, with any content.
+
+        The buffer is valid until the next call.
+        """
         if len(self.place) < size:
             self.place = bytearray(size)
         return memoryview(self.place)[:size]
@@ -295,9 +362,10 @@ def map_bundles(
     *,
     threads: int = THREADS,
 ) -> list[T]:
-    """Run `work` on all bundles in parallel, largest bundle first, and return the results in the bundles' order.
+    """Run `work` on all bundles in parallel, and return the results in bundle order.
 
-    Each thread uses memory for one decoding window (up to 128 MiB) and for the data that `work` keeps.
+    Each thread uses memory for one decoding window (up to 128 MiB) and for the data
+    that `work` keeps.
     """
     local = threading.local()
     with path.open("rb") as file, ThreadPoolExecutor(threads) as pool:

@@ -1,8 +1,11 @@
-"""Check of one code object: its ABI, its target, and a descriptor of each kernel that leads to machine code.
+"""Check of one code object.
 
-HIP loads a code object when the first of its kernels is launched, so its defects appear only on a GPU.
-`code_object_problem` compares the processor and its features. Source: LLVM, "User Guide for AMDGPU Backend" (code
-object V3 to V6, kernel descriptor, metadata).
+Its ABI, its target, and a descriptor of each kernel that leads to machine code.
+
+HIP loads a code object when the first of its kernels is launched, so its defects appear
+only on a GPU. `code_object_problem` compares the processor and its features. Source:
+LLVM, "User Guide for AMDGPU Backend" (code object V3 to V6, kernel descriptor,
+metadata).
 """
 
 from __future__ import annotations
@@ -46,30 +49,48 @@ class CodeCheck:
 
     kernels: tuple[str, ...] = ()
     problems: tuple[CodeProblem, ...] = ()
-    arguments: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
+    arguments: Mapping[str, int] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
 
 def check_code(data: bytes, target: GfxTarget) -> CodeCheck:
-    """Check a code object for a target; defects of the header that `code_object_problem` reports are left out."""
+    """Check a code object for a target.
+
+    Defects of the header that `code_object_problem` reports are left out.
+    """
     try:
         image = ElfImage.parse(data, "the code object")
         metadata = read_metadata(image)
         arguments = argument_counts(metadata, image.label)
-        symbols = {name: symbol for symbol, name in image.dynamic_symbols() if symbol.section}
+        symbols = {
+            name: symbol for symbol, name in image.dynamic_symbols() if symbol.section
+        }
     except ElfError as error:
         text = f"cannot be read: {error.message.removesuffix('.')}"
         return CodeCheck(problems=(CodeProblem("code-object-damaged", text),))
 
     problems: list[CodeProblem] = []
     if data[8] not in _ABI_VERSIONS:
-        problems.append(CodeProblem("code-object-damaged", f"has code object ABI {data[8]}, which ROCm does not load"))
+        problems.append(
+            CodeProblem(
+                "code-object-damaged",
+                f"has code object ABI {data[8]}, which ROCm does not load",
+            )
+        )
     # Assembly sources may leave out the target.
     named = metadata.get("amdhsa.target")
     if named is not None and _target(named) != target:
         problems.append(CodeProblem("code-object-wrong", f"has metadata for {named}"))
-    kernels = [name.removesuffix(KERNEL_SUFFIX) for name in symbols if name.endswith(KERNEL_SUFFIX)]
+    kernels = [
+        name.removesuffix(KERNEL_SUFFIX)
+        for name in symbols
+        if name.endswith(KERNEL_SUFFIX)
+    ]
     problems += _kernel_problems(image, symbols, kernels)
-    return CodeCheck(kernels=tuple(kernels), problems=tuple(problems), arguments=arguments)
+    return CodeCheck(
+        kernels=tuple(kernels), problems=tuple(problems), arguments=arguments
+    )
 
 
 def _target(text: object) -> GfxTarget | None:
@@ -87,17 +108,26 @@ def _kernel_problems(
     for kernel in kernels:
         text = _descriptor_problem(image, symbols, kernel)
         if text:
-            yield CodeProblem("kernel-descriptor-wrong", f"has kernel {kernel}, which {text}")
+            yield CodeProblem(
+                "kernel-descriptor-wrong", f"has kernel {kernel}, which {text}"
+            )
 
 
-def _descriptor_problem(image: ElfImage, symbols: Mapping[str, RawSymbol], kernel: str) -> str:
-    """Return a verb phrase about a descriptor that does not lead to machine code; empty without a defect."""
+def _descriptor_problem(
+    image: ElfImage, symbols: Mapping[str, RawSymbol], kernel: str
+) -> str:
+    """Return a verb phrase about a descriptor that does not lead to machine code.
+
+    Empty without a defect.
+    """
     address = symbols[kernel + KERNEL_SUFFIX].value
     try:
         descriptor = image.read(image.offset_of(address), _DESCRIPTOR_SIZE)
     except ElfError:
         return "has no descriptor at its symbol"
-    entry = address + int.from_bytes(descriptor[_ENTRY_AT : _ENTRY_AT + 8], "little", signed=True)
+    entry = address + int.from_bytes(
+        descriptor[_ENTRY_AT : _ENTRY_AT + 8], "little", signed=True
+    )
 
     # Compilers leave out the body of a kernel that the target never runs.
     function = symbols.get(kernel)

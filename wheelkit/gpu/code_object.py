@@ -1,6 +1,7 @@
 """AMDGPU code objects: processor, kernels, and the msgpack metadata that the runtime reads.
 
-Source: LLVM, "User Guide for AMDGPU Backend": ELF header, e_flags, symbols; metadata of code object V3.
+Source: LLVM, "User Guide for AMDGPU Backend": ELF header, e_flags, symbols; metadata of
+code object V3.
 """
 
 from __future__ import annotations
@@ -21,33 +22,49 @@ HEAD_SIZE = HEADER.size
 """Number of bytes at the start of a code object that `code_object_problem` needs."""
 
 _MACH = 0xFF
-_ABI_V4 = 2  # ELFABIVERSION_AMDGPU_HSA_V4: this and later versions have two bits per feature
+_ABI_V4 = (
+    2  # ELFABIVERSION_AMDGPU_HSA_V4: this and later versions have two bits per feature
+)
 _FEATURE_SHIFT = {"xnack": 8, "sramecc": 10}
 _SETTINGS = ("", "", "-", "+")  # unsupported, any, off, on
 KERNEL_SUFFIX = ".kd"
 """End of the symbol of a kernel descriptor, after the name of its kernel."""
 
 
-def code_object_problem(head: bytes, target: GfxTarget, machs: Mapping[str, int]) -> str:
+def code_object_problem(
+    head: bytes, target: GfxTarget, machs: Mapping[str, int]
+) -> str:
     """Return a description of the first defect in the header of a code object.
 
     Args:
         head: first HEAD_SIZE bytes of the code object.
         target: expected target, such as the target of the bundle entry.
-        machs: processor -> EF_AMDGPU_MACH value; processors without a value are not compared.
+        machs: processor -> EF_AMDGPU_MACH value; processors without a value are not
+            compared.
 
     Returns:
-        A verb phrase such as "is code for gfx950", without a full stop; empty without a defect.
+        A verb phrase such as "is code for gfx950", without a full stop; empty without a
+        defect.
     """
     if len(head) < HEAD_SIZE or head[:4] != constants.MAGIC:
         return "is not an ELF file"
     ident, kind, machine, *_, flags, _, _, _, _, _, _ = HEADER.unpack(head[:HEAD_SIZE])
-    if machine != constants.EM_AMDGPU or kind != constants.ET_DYN or ident[7] != constants.ELFOSABI_AMDGPU_HSA:
-        return f"is not an AMDGPU shared object (machine {machine}, type {kind}, OS ABI {ident[7]})"
+    if (
+        machine != constants.EM_AMDGPU
+        or kind != constants.ET_DYN
+        or ident[7] != constants.ELFOSABI_AMDGPU_HSA
+    ):
+        return (
+            f"is not an AMDGPU shared object (machine {machine}, type {kind}, OS ABI"
+            f" {ident[7]})"
+        )
     mach = flags & _MACH
     expected = machs.get(target.processor, mach)
     if mach != expected:
-        other = next((name for name, value in machs.items() if value == mach), f"machine {mach:#x}")
+        other = next(
+            (name for name, value in machs.items() if value == mach),
+            f"machine {mach:#x}",
+        )
         return f"is code for {other}"
     if ident[8] >= _ABI_V4:
         for feature, shift in _FEATURE_SHIFT.items():
@@ -60,7 +77,10 @@ def code_object_problem(head: bytes, target: GfxTarget, machs: Mapping[str, int]
 
 def is_code_object(head: bytes) -> bool:
     """Return whether a file with these first bytes is an AMDGPU ELF file."""
-    return head[:6] == constants.ELF64_LITTLE and int.from_bytes(head[18:20], "little") == constants.EM_AMDGPU
+    return (
+        head[:6] == constants.ELF64_LITTLE
+        and int.from_bytes(head[18:20], "little") == constants.EM_AMDGPU
+    )
 
 
 def mach_of(head: bytes) -> int:
@@ -79,10 +99,14 @@ def read_metadata(image: ElfImage) -> Mapping[str, Any]:
             try:
                 value = msgpack.unpackb(description)
             except ValueError as reason:
-                raise ElfError(f"Cannot read the metadata of {image.label}: {reason}.") from reason
+                raise ElfError(
+                    f"Cannot read the metadata of {image.label}: {reason}."
+                ) from reason
             if isinstance(value, dict):
                 return value
-    raise ElfError(f"{image.label} has no kernel metadata.", hint="Build the code object again.")
+    raise ElfError(
+        f"{image.label} has no kernel metadata.", hint="Build the code object again."
+    )
 
 
 def kernarg_sizes(image: ElfImage) -> dict[str, int]:
@@ -94,13 +118,15 @@ def kernarg_sizes(image: ElfImage) -> dict[str, int]:
     kernels = read_metadata(image).get("amdhsa.kernels", ())
     with _valid_kernels(image.label):
         return {
-            str(kernel[".symbol"]).removesuffix(KERNEL_SUFFIX): int(kernel[".kernarg_segment_size"])
+            str(kernel[".symbol"]).removesuffix(KERNEL_SUFFIX): int(
+                kernel[".kernarg_segment_size"]
+            )
             for kernel in kernels
         }
 
 
 def argument_counts(metadata: Mapping[str, Any], label: str) -> dict[str, int]:
-    """Return the number of arguments of each kernel, without those that compilers add where a target needs them.
+    """Return the number of arguments of each kernel, without those that compilers add.
 
     Args:
         label: name of the code object in error messages.
@@ -111,7 +137,9 @@ def argument_counts(metadata: Mapping[str, Any], label: str) -> dict[str, int]:
     counts: dict[str, int] = {}
     with _valid_kernels(label):
         for kernel in metadata.get("amdhsa.kernels", ()):
-            kinds = [str(argument[".value_kind"]) for argument in kernel.get(".args", ())]
+            kinds = [
+                str(argument[".value_kind"]) for argument in kernel.get(".args", ())
+            ]
             given = [kind for kind in kinds if not kind.startswith("hidden_")]
             counts[str(kernel[".symbol"]).removesuffix(KERNEL_SUFFIX)] = len(given)
     return counts

@@ -65,7 +65,8 @@ class FatbinReport:
         entry_findings: damage, and code objects that do not match their entry.
         code_findings: problems of whole code objects.
         kernels: address of a bundle -> target -> kernels, of whole code objects.
-        arguments: address of a bundle -> kernel -> number of arguments in its source, of whole code objects.
+        arguments: address of a bundle -> kernel -> number of arguments in its source,
+            of whole code objects.
     """
 
     bundles: tuple[BundleLocation, ...]
@@ -83,7 +84,9 @@ class FatbinReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _BundleScan:
-    """Result of scanning one bundle: its entries, and the first bytes and the check of each code object.
+    """Result of scanning one bundle.
+
+    Its entries, and the first bytes and the check of each code object.
 
     Attributes:
         arguments: kernel -> number of arguments in its source.
@@ -99,19 +102,30 @@ class _BundleScan:
 
 
 def read_targets(
-    path: Path, *, verify: bool = False, whole: bool = False, machs: Mapping[str, int] | None = None, name: str = ""
+    path: Path,
+    *,
+    verify: bool = False,
+    whole: bool = False,
+    machs: Mapping[str, int] | None = None,
+    name: str = "",
 ) -> FatbinReport:
-    """List the device code of a file, which is streamed: each thread keeps one code object in memory.
+    """List the device code of a file, which is streamed.
+
+    Each thread keeps one code object in memory.
 
     Args:
-        verify: decompress everything. Check MD5s, each code object's header against its entry ID, and that the host
-            code registers only addresses of bundles. If False, only the entry tables are read.
-        whole: with `verify`, check all parts of the code objects (`check_code`) and list their kernels.
-        machs: processor -> EF_AMDGPU_MACH value. A processor that is not listed must have the same value in all
-            bundles, and no other processor may have this value.
+        verify: decompress everything. Check MD5s, each code object's header against its
+            entry ID, and that the host code registers only addresses of bundles. If
+            False, only the entry tables are read.
+        whole: with `verify`, check all parts of the code objects (`check_code`) and
+            list their kernels.
+        machs: processor -> EF_AMDGPU_MACH value. A processor that is not listed must
+            have the same value in all bundles, and no other processor may have this
+            value.
 
     Raises:
-        ElfError: the file is not an ELF file. Damaged fat binaries are reported as findings.
+        ElfError: the file is not an ELF file. Damaged fat binaries are reported as
+            findings.
     """
     bundles, damage = locate_bundles(path, name=name)
 
@@ -124,12 +138,18 @@ def read_targets(
     if verify:
         strays = set(bundle_pointers(path)) - {bundle.address for bundle in bundles}
         damages += [
-            f"{name or path.name}: the host code registers {a:#x}, but no bundle has this address."
+            f"{name or path.name}: the host code registers {a:#x}, but no bundle has"
+            " this address."
             for a in sorted(strays)
         ]
     findings = [finding("bundle-damaged", text, member=name) for text in damages]
-    findings += [finding("code-object-wrong", text, member=name) for text in _wrong(scans, dict(machs or {}))]
-    findings += [finding(code, text, member=name) for code, text in _unused_entries(scans)]
+    findings += [
+        finding("code-object-wrong", text, member=name)
+        for text in _wrong(scans, dict(machs or {}))
+    ]
+    findings += [
+        finding(code, text, member=name) for code, text in _unused_entries(scans)
+    ]
     others = [finding(code, text, member=name) for code, text in _defects(scans)]
     return FatbinReport(
         bundles=bundles,
@@ -141,7 +161,9 @@ def read_targets(
     )
 
 
-def _scan(reader: BundleReader, bundle: BundleLocation, *, verify: bool, whole: bool) -> _BundleScan:
+def _scan(
+    reader: BundleReader, bundle: BundleLocation, *, verify: bool, whole: bool
+) -> _BundleScan:
     entries: tuple[BundleEntry, ...] = ()
     heads: dict[BundleEntry, bytes] = {}
     checks: dict[BundleEntry, CodeCheck] = {}
@@ -190,10 +212,18 @@ def _unused_entries(scans: Sequence[_BundleScan]) -> Iterator[tuple[str, str]]:
         place = f"{scan.bundle.label}: bundle {scan.bundle.index}: entry"
         for entry in scan.entries:
             if entry.size and entry.target is None and not entry.is_host:
-                yield "bundle-entry-unknown", f"{place} {entry.id} is no code that HIP loads."
-        targets = Counter(entry.target for entry in scan.entries if entry.target and entry.size)
+                yield (
+                    "bundle-entry-unknown",
+                    f"{place} {entry.id} is no code that HIP loads.",
+                )
+        targets = Counter(
+            entry.target for entry in scan.entries if entry.target and entry.size
+        )
         for target in (target for target, count in targets.items() if count > 1):
-            yield "bundle-damaged", f"{place} {target} is there twice, and HIP loads one of them."
+            yield (
+                "bundle-damaged",
+                f"{place} {target} is there twice, and HIP loads one of them.",
+            )
 
 
 def _defects(scans: Sequence[_BundleScan]) -> Iterator[tuple[str, str]]:
@@ -211,12 +241,16 @@ def _defects(scans: Sequence[_BundleScan]) -> Iterator[tuple[str, str]]:
                 yield code, f"{place} {entry.id} {text}{others}."
 
 
-def _kernels(scans: Sequence[_BundleScan]) -> Mapping[int, Mapping[str, frozenset[str]]]:
+def _kernels(
+    scans: Sequence[_BundleScan],
+) -> Mapping[int, Mapping[str, frozenset[str]]]:
     # Targets share most kernel names: keep one string per name.
     shared: dict[str, str] = {}
     return {
         scan.bundle.address: {
-            entry.name: frozenset(shared.setdefault(kernel, kernel) for kernel in check.kernels)
+            entry.name: frozenset(
+                shared.setdefault(kernel, kernel) for kernel in check.kernels
+            )
             for entry, check in scan.checks.items()
         }
         for scan in scans
@@ -230,15 +264,32 @@ def _wrong(scans: Sequence[_BundleScan], machs: dict[str, int]) -> Iterator[str]
             target = entry.target
             if target is None:
                 continue
-            if target.processor not in machs and code_object.mach_of(head) not in machs.values():
+            if (
+                target.processor not in machs
+                and code_object.mach_of(head) not in machs.values()
+            ):
                 machs[target.processor] = code_object.mach_of(head)
             if target.processor not in machs:
-                others = [name for name, value in machs.items() if value == code_object.mach_of(head)]
-                yield f"{scan.bundle.label}: bundle {scan.bundle.index}: entry {entry.id} is code for {others[0]}."
+                others = [
+                    name
+                    for name, value in machs.items()
+                    if value == code_object.mach_of(head)
+                ]
+                yield (
+                    f"{scan.bundle.label}: bundle {scan.bundle.index}: entry {entry.id}"
+                    f" is code for {others[0]}."
+                )
                 continue
             if problem := code_object.code_object_problem(head, target, machs):
-                doubt = "" if target.processor in listed else " (elsewhere the processor has another machine number)"
-                yield f"{scan.bundle.label}: bundle {scan.bundle.index}: entry {entry.id} {problem}{doubt}."
+                doubt = (
+                    ""
+                    if target.processor in listed
+                    else " (elsewhere the processor has another machine number)"
+                )
+                yield (
+                    f"{scan.bundle.label}: bundle {scan.bundle.index}: entry {entry.id}"
+                    f" {problem}{doubt}."
+                )
 
 
 def _device_code(scans: Sequence[_BundleScan]) -> DeviceCode:
@@ -251,11 +302,17 @@ def _device_code(scans: Sequence[_BundleScan]) -> DeviceCode:
         for name in {entry.name for entry in present}:
             counts[name] = counts.get(name, 0) + 1
     packings = [scan.bundle.packed for scan in scans]
-    formats = {f"CCOB v{p.version} {METHOD_NAMES[p.method]}" if p else "plain" for p in packings}
+    formats = {
+        f"CCOB v{p.version} {METHOD_NAMES[p.method]}" if p else "plain"
+        for p in packings
+    }
     return DeviceCode(
         bundles=len(scans),
         formats=tuple(sorted(formats)),
         stored=sum(scan.bundle.size for scan in scans),
         unpacked=sum(scan.bundle.content_size for scan in scans),
-        targets=tuple(TargetCode(target=n, code_bytes=sizes[n], bundles=counts[n]) for n in sorted(sizes)),
+        targets=tuple(
+            TargetCode(target=n, code_bytes=sizes[n], bundles=counts[n])
+            for n in sorted(sizes)
+        ),
     )

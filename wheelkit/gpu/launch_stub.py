@@ -1,8 +1,9 @@
 """Host functions that launch kernels, compared with the kernels that are registered for them.
 
-For each kernel, clang emits a handle and a function: the handle points to the function, which stores the address of
-each argument in an array and launches the handle (CodeGen/CGCUDANV.cpp, emitDeviceStubBodyNew). A kernel that is
-registered for the handle of another one runs in its place, with the arguments of the other.
+For each kernel, clang emits a handle and a function: the handle points to the function,
+which stores the address of each argument in an array and launches the handle
+(CodeGen/CGCUDANV.cpp, emitDeviceStubBodyNew). A kernel that is registered for the
+handle of another one runs in its place, with the arguments of the other.
 """
 
 from __future__ import annotations
@@ -22,18 +23,26 @@ _LIMIT = 4096
 
 # x86-64 machine code: lea rax, [rsp+x] or mov rax, rsp; then mov [rsp+y], rax.
 _ARGUMENT = re.compile(
-    rb"(?:\x48\x8d\x44\x24.|\x48\x8d\x84\x24....|\x48\x89\xe0)\x48\x89(?:\x04\x24|\x44\x24.|\x84\x24....)", re.DOTALL
+    rb"(?:\x48\x8d\x44\x24.|\x48\x8d\x84\x24....|\x48\x89\xe0)\x48\x89(?:\x04\x24|\x44\x24.|\x84\x24....)",
+    re.DOTALL,
 )
-_CONFIGURATION = re.compile(rb"\x48\x8d\x7c\x24.\x48\x8d\x74\x24.|\x48\x8d\xbc\x24....\x48\x8d\xb4\x24....", re.DOTALL)
+_CONFIGURATION = re.compile(
+    rb"\x48\x8d\x7c\x24.\x48\x8d\x74\x24.|\x48\x8d\xbc\x24....\x48\x8d\xb4\x24....",
+    re.DOTALL,
+)
 """lea rdi, [rsp+x]; lea rsi, [rsp+y]: the arguments of __hipPopCallConfiguration."""
 _HANDLE = re.compile(rb"\x48\x8d\x3d(....)", re.DOTALL)
 """lea rdi, [rip+x]: the first argument of hipLaunchKernel."""
 
 
 def stub_problems(
-    path: Path, registered: Sequence[RegisteredKernels], arguments: Mapping[int, Mapping[str, int]]
+    path: Path,
+    registered: Sequence[RegisteredKernels],
+    arguments: Mapping[int, Mapping[str, int]],
 ) -> Iterator[str]:
-    """Yield a clause for each kernel that is registered for the handle of another one; unreadable stubs are skipped.
+    """Yield a clause for each kernel that is registered for the handle of another one.
+
+    Unreadable stubs are skipped.
 
     Args:
         arguments: address of a bundle -> kernel -> number of its arguments.
@@ -42,44 +51,66 @@ def stub_problems(
         ElfError: the file is not an ELF file, or is damaged.
     """
     with reader.open_image(path) as image:
-        functions = _pointers(image, {handle for bundle in registered for handle in bundle.handles.values()})
+        functions = _pointers(
+            image,
+            {handle for bundle in registered for handle in bundle.handles.values()},
+        )
         for bundle in registered:
             expected = arguments.get(bundle.address, {})
             for kernel, handle in bundle.handles.items():
                 if handle in functions:
-                    yield from _problem(image, kernel, handle, functions[handle], expected.get(kernel))
+                    yield from _problem(
+                        image, kernel, handle, functions[handle], expected.get(kernel)
+                    )
 
 
-def name_problems(debug: Path, registered: Sequence[RegisteredKernels]) -> Iterator[str]:
-    """Yield a clause for each kernel whose handle has the name of another kernel in a library's symbol table.
+def name_problems(
+    debug: Path, registered: Sequence[RegisteredKernels]
+) -> Iterator[str]:
+    """Yield a clause for each kernel whose handle has another kernel's symbol name.
 
     Args:
-        debug: file with the library's symbol table; clang names a handle after its kernel.
+        debug: file with the library's symbol table; clang names a handle after its
+            kernel.
 
     Raises:
         ElfError: the file is not an ELF file, or is damaged.
     """
-    kernels = {handle: kernel for bundle in registered for kernel, handle in bundle.handles.items()}
+    kernels = {
+        handle: kernel
+        for bundle in registered
+        for kernel, handle in bundle.handles.items()
+    }
     with reader.open_image(debug) as image:
         for handle, name in image.symbol_names(kernels, constants.STT_OBJECT):
             if name != kernels[handle]:
                 yield f"registers kernel {kernels[handle]} for the handle of {name}"
 
 
-def _problem(image: ElfImage, kernel: str, handle: int, address: int, expected: int | None) -> Iterator[str]:
+def _problem(
+    image: ElfImage, kernel: str, handle: int, address: int, expected: int | None
+) -> Iterator[str]:
     try:
         offset = image.offset_of(address)
     except ElfError:
-        yield f"registers kernel {kernel} for a handle that points to {address:#x}, where no function is"
+        yield (
+            f"registers kernel {kernel} for a handle that points to {address:#x}, where"
+            " no function is"
+        )
         return
     code = bytes(image.data[offset : offset + _LIMIT])
     end = _CONFIGURATION.search(code)
     launched = _HANDLE.search(code, end.end()) if end else None
     if end is None or launched is None:
         return
-    target = address + launched.end() + int.from_bytes(launched[1], "little", signed=True)
+    target = (
+        address + launched.end() + int.from_bytes(launched[1], "little", signed=True)
+    )
     if target != handle:
-        yield f"registers kernel {kernel} for the handle {handle:#x}, whose function launches {target:#x}"
+        yield (
+            f"registers kernel {kernel} for the handle {handle:#x}, whose function"
+            f" launches {target:#x}"
+        )
         return
     count = len(_ARGUMENT.findall(code, 0, end.start()))
     if expected is not None and count != expected:
@@ -92,7 +123,9 @@ def _pointers(image: ElfImage, places: set[int]) -> Mapping[int, int]:
     for section in image.sections if places else ():
         if section.type == constants.SHT_RELA and section.flags & constants.SHF_ALLOC:
             content = image.contents(section)
-            words = memoryview(content[: len(content) // constants.RELA.size * constants.RELA.size]).cast("Q")
+            words = memoryview(
+                content[: len(content) // constants.RELA.size * constants.RELA.size]
+            ).cast("Q")
             where = words[0::3].tolist()
             for row in compress(range(len(where)), map(places.__contains__, where)):
                 if words[3 * row + 1] == constants.R_X86_64_RELATIVE:

@@ -1,7 +1,10 @@
-"""Slimming of fat binaries: every bundle of a file keeps only the wanted targets and stays at its address.
+"""Slimming of fat binaries.
 
-Host code registers kernels by the bundle's address, so bundles do not move: the smaller bundle is written over the old
-one, and zeros fill the rest. Code objects stay unchanged.
+Every bundle of a file keeps only the wanted targets and stays at its address.
+
+Host code registers kernels by the bundle's address, so bundles do not move: the smaller
+bundle is written over the old one, and zeros fill the rest. Code objects stay
+unchanged.
 """
 
 from __future__ import annotations
@@ -42,8 +45,10 @@ class SlimReport:
 
     Attributes:
         changed: ranges of the file that were rewritten.
-        targets_kept, targets_dropped: names of the kept and the removed targets, sorted.
-        stored_before, stored_after: size of the bundles in the file, headers included; zeros fill the difference.
+        targets_kept, targets_dropped: names of the kept and the removed targets,
+            sorted.
+        stored_before, stored_after: size of the bundles in the file, headers included;
+            zeros fill the difference.
     """
 
     changed: tuple[ByteRange, ...] = ()
@@ -55,7 +60,10 @@ class SlimReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _BundlePlan:
-    """Plan of one bundle's new content: kept entries at their old and new offsets, and dropped entries."""
+    """Plan of one bundle's new content.
+
+    Kept entries at their old and new offsets, and dropped entries.
+    """
 
     bundle: BundleLocation
     kept: tuple[BundleEntry, ...]
@@ -78,17 +86,19 @@ def slim(
 ) -> SlimReport:
     """Remove all code that serves none of the wanted targets, in place; output is reproducible.
 
-    Writing begins after every compressed bundle was read and verified. Plain bundles, which have no checksum, are then
-    rewritten one by one.
+    Writing begins after every compressed bundle was read and verified. Plain bundles,
+    which have no checksum, are then rewritten one by one.
 
     Args:
         path: an ELF file, changed in place; a file without device code stays unchanged.
         targets: targets that every bundle must serve; see `bundle.select_entries`.
-        verify: check the MD5 of every old bundle, so that damaged code does not get a valid checksum.
+        verify: check the MD5 of every old bundle, so that damaged code does not get a
+            valid checksum.
 
     Raises:
         ElfError: the file is not an ELF file.
-        FatbinError: a bundle is damaged, a wanted target has no code, or a new bundle does not fit into its place.
+        FatbinError: a bundle is damaged, a wanted target has no code, or a new bundle
+            does not fit into its place.
     """
     bundles = find_bundles(path, name=name)
     cuts = _plan(path, bundles, targets, covers or {})
@@ -105,14 +115,21 @@ def slim(
     return SlimReport(
         changed=tuple(sorted(changed)),
         targets_kept=tuple(sorted(kept)),
-        targets_dropped=tuple(sorted({entry.name for cut in cuts for entry in cut.dropped} - kept)),
+        targets_dropped=tuple(
+            sorted({entry.name for cut in cuts for entry in cut.dropped} - kept)
+        ),
         stored_before=sum(cut.bundle.size for cut in cuts),
         stored_after=sum(sizes.values()),
     )
 
 
-def _contents(path: Path, cuts: Sequence[_BundlePlan], *, verify: bool) -> Iterator[tuple[BundleLocation, bytes]]:
-    """Yield each changed bundle with its new bytes: first all compressed bundles at once, then plain bundles."""
+def _contents(
+    path: Path, cuts: Sequence[_BundlePlan], *, verify: bool
+) -> Iterator[tuple[BundleLocation, bytes]]:
+    """Yield each changed bundle with its new bytes.
+
+    First all compressed bundles at once, then plain bundles.
+    """
     by_index = {cut.bundle.index: cut for cut in cuts}
 
     def rebuild(reader: BundleReader, bundle: BundleLocation) -> bytes | None:
@@ -121,7 +138,9 @@ def _contents(path: Path, cuts: Sequence[_BundlePlan], *, verify: bool) -> Itera
     packed = [cut for cut in cuts if cut.bundle.packed and (cut.dropped or verify)]
     threads = 1 if any(cut.size >= _LARGE for cut in packed) else THREADS
     bundles = [cut.bundle for cut in packed]
-    for bundle, content in zip(bundles, map_bundles(path, bundles, rebuild, threads=threads), strict=True):
+    for bundle, content in zip(
+        bundles, map_bundles(path, bundles, rebuild, threads=threads), strict=True
+    ):
         if content is not None:
             yield bundle, content
     for cut in cuts:
@@ -132,32 +151,53 @@ def _contents(path: Path, cuts: Sequence[_BundlePlan], *, verify: bool) -> Itera
 
 
 def _plan(
-    path: Path, bundles: Sequence[BundleLocation], targets: Sequence[GfxTarget], covers: Mapping[str, Sequence[str]]
+    path: Path,
+    bundles: Sequence[BundleLocation],
+    targets: Sequence[GfxTarget],
+    covers: Mapping[str, Sequence[str]],
 ) -> list[_BundlePlan]:
     """Return a plan for each bundle; raise FatbinError if any bundle lacks code for a target."""
 
-    def choose(reader: BundleReader, bundle: BundleLocation) -> tuple[tuple[BundleEntry, ...], EntrySelection]:
+    def choose(
+        reader: BundleReader, bundle: BundleLocation
+    ) -> tuple[tuple[BundleEntry, ...], EntrySelection]:
         entries = reader.entries(bundle)
         return entries, select_entries(entries, targets, covers)
 
-    cuts, missing = [], []
-    for bundle, (entries, chosen) in zip(bundles, map_bundles(path, bundles, choose), strict=True):
+    cuts = []
+    missing = []
+    for bundle, (entries, chosen) in zip(
+        bundles, map_bundles(path, bundles, choose), strict=True
+    ):
         if chosen.missing:
             names = ", ".join(map(str, chosen.missing))
-            missing.append(f"bundle {bundle.index} at byte {bundle.offset:#x} has no code for {names}")
+            missing.append(
+                f"bundle {bundle.index} at byte {bundle.offset:#x} has no code for"
+                f" {names}"
+            )
         placed = place_entries(chosen.kept, alignment=alignment_of(entries))
-        cuts.append(_BundlePlan(bundle=bundle, kept=chosen.kept, placed=placed, dropped=chosen.dropped))
+        cuts.append(
+            _BundlePlan(
+                bundle=bundle, kept=chosen.kept, placed=placed, dropped=chosen.dropped
+            )
+        )
     if missing:
         more = f", and {len(missing) - 3} more such bundles" if len(missing) > 3 else ""
         raise FatbinError(
             f"{bundles[0].label}: {'; '.join(missing[:3])}{more}.",
-            hint="Choose targets that `inspect` lists for this wheel, or build the wheel for the missing targets.",
+            hint=(
+                "Choose targets that `inspect` lists for this wheel, or build the wheel"
+                " for the missing targets."
+            ),
         )
     return cuts
 
 
 def _rebuild(reader: BundleReader, cut: _BundlePlan, *, verify: bool) -> bytes | None:
-    """Return a new bundle as stored in the file; None for a bundle that stays unchanged and was only verified."""
+    """Return a new bundle as stored in the file.
+
+    None for a bundle that stays unchanged and was only verified.
+    """
     plain = reader.room(cut.size if cut.dropped else 0)
     places: dict[BundleEntry, BundleEntry] = {}
     if cut.dropped:
@@ -191,6 +231,7 @@ def _packed(cut: _BundlePlan, plain: memoryview) -> bytes:
         if len(content) <= cut.bundle.capacity:
             return content
     raise cut.bundle.error(
-        f"the {len(content)} bytes of the new bundle do not fit into the {cut.bundle.capacity} bytes of the old one.",
+        f"the {len(content)} bytes of the new bundle do not fit into the"
+        f" {cut.bundle.capacity} bytes of the old one.",
         hint="Keep all targets of this file.",
     )

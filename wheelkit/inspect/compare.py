@@ -20,7 +20,8 @@ class Difference:
 
     Attributes:
         member: path inside the wheel.
-        section: section of a library; empty for other files, and for bytes outside all sections.
+        section: section of a library; empty for other files, and for bytes outside all
+            sections.
         what: description of the difference, one clause.
     """
 
@@ -45,7 +46,9 @@ def compare_wheels(before: Path, now: Path, scratch: Path) -> tuple[Difference, 
         return tuple(_compare(first, second, Path(folder)))
 
 
-def _compare(before: WheelArchive, now: WheelArchive, scratch: Path) -> Iterator[Difference]:
+def _compare(
+    before: WheelArchive, now: WheelArchive, scratch: Path
+) -> Iterator[Difference]:
     names = [{member.name for member in archive.members} for archive in (before, now)]
     for name in sorted(names[0] | names[1]):
         if name.endswith(".dist-info/RECORD"):
@@ -58,15 +61,22 @@ def _compare(before: WheelArchive, now: WheelArchive, scratch: Path) -> Iterator
             yield from _member(before, now, name, scratch)
 
 
-def _member(before: WheelArchive, now: WheelArchive, name: str, scratch: Path) -> Iterator[Difference]:
-    old, new = scratch / "before", scratch / "now"
+def _member(
+    before: WheelArchive, now: WheelArchive, name: str, scratch: Path
+) -> Iterator[Difference]:
+    old = scratch / "before"
+    new = scratch / "now"
     before.unpack(name, old)
     now.unpack(name, new)
     try:
         if _is_elf(old) and _is_elf(new):
             yield from compare_libraries(old, new, name)
         else:
-            yield Difference(member=name, section="", what=f"{old.stat().st_size} bytes, now {new.stat().st_size}")
+            yield Difference(
+                member=name,
+                section="",
+                what=f"{old.stat().st_size} bytes, now {new.stat().st_size}",
+            )
     finally:
         old.unlink()
         new.unlink()
@@ -74,16 +84,22 @@ def _member(before: WheelArchive, now: WheelArchive, name: str, scratch: Path) -
 
 def compare_libraries(before: Path, now: Path, name: str) -> Iterator[Difference]:
     """Yield every section in which two libraries differ."""
-    old, new = Elf.read(before).sections, Elf.read(now).sections
+    old = Elf.read(before).sections
+    new = Elf.read(now).sections
     differs = False
     for section in dict.fromkeys((*old, *new)):
         if section not in new or section not in old:
             what = "was removed" if section not in new else "was added"
-        elif old[section].type != new[section].type or old[section].size != new[section].size:
+        elif (
+            old[section].type != new[section].type
+            or old[section].size != new[section].size
+        ):
             what = f"{old[section].size} bytes, now {new[section].size}"
         else:
             size = old[section].file_size
-            count = _differing(before, old[section].offset, now, new[section].offset, size)
+            count = _differing(
+                before, old[section].offset, now, new[section].offset, size
+            )
             if not count:
                 continue
             what = f"{count} of {size} bytes differ"
@@ -100,7 +116,8 @@ def _differing(before: Path, at: int, now: Path, there: int, size: int) -> int:
         first.seek(at)
         second.seek(there)
         for done in range(0, size, _READ):
-            old, new = first.read(min(_READ, size - done)), second.read(min(_READ, size - done))
+            old = first.read(min(_READ, size - done))
+            new = second.read(min(_READ, size - done))
             if old != new:
                 count += sum(a != b for a, b in zip(old, new, strict=True))
     return count

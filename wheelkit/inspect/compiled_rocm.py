@@ -1,14 +1,16 @@
 """The ROCm that a wheel was compiled with, compared with the ROCm that was given to its build.
 
-Bazel's rules can compile with another ROCm than the given one: they download one if no variable selects a local
-ROCm (rules_ml_toolchain, gpu/rocm/hipcc_configure.bzl; XLA, third_party/gpus/rocm_configure.bzl). Three marks of the
-ROCm remain in a library:
+Bazel's rules can compile with another ROCm than the given one: they download one if no
+variable selects a local ROCm (rules_ml_toolchain, gpu/rocm/hipcc_configure.bzl; XLA,
+third_party/gpus/rocm_configure.bzl). Three marks of the ROCm remain in a library:
 
 - DT_NEEDED: the sonames of ROCm's libraries.
-- DT_RUNPATH: folders of a ROCm outside the given one, and Bazel's repositories of downloaded ROCms.
-- .comment: the version of ROCm's clang, which compiles device code and its host stubs, such as
-  `AMD clang version 22.0.0git (https://github.com/RadeonOpenCompute/llvm-project roc-7.2.0 26014 7b800a19…)`. The clang
-  of TheRock names its commit instead of the ROCm release.
+- DT_RUNPATH: folders of a ROCm outside the given one, and Bazel's repositories of
+  downloaded ROCms.
+- .comment: the version of ROCm's clang, which compiles device code and its host stubs,
+  such as `AMD clang version 22.0.0git
+  (https://github.com/RadeonOpenCompute/llvm-project roc-7.2.0 26014 7b800a19…)`. The
+  clang of TheRock names its commit instead of the ROCm release.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ from wheelkit.inspect.manylinux import ROCM_SONAME
 
 _LIBRARY = re.compile(r".*\.so(\.\d+)*")
 _DOWNLOADED = re.compile(r"rocm_(hermetic|redist)_dist")
-"""Repositories of downloaded ROCms (rules_ml_toolchain, WORKSPACE and extensions/rocm_hermetic_download.bzl)."""
+"""Repositories of downloaded ROCms (rules_ml_toolchain and WORKSPACE)."""
 _BUILD_FOLDER = re.compile(r"/(execroot|external|_bazel_\w+)/")
-"""Folders of Bazel, whose repository of the ROCm has the same name whether the ROCm was given or downloaded."""
+"""Folders of Bazel, whose repository of the ROCm has one name, given or downloaded."""
 _ROCM_FOLDER = re.compile(r"/rocm[^/]*(/|$)", re.IGNORECASE)
 _INSTALLED = PurePosixPath("/opt/rocm")
 
@@ -58,7 +60,8 @@ class CompiledRocm:
     """Result of a comparison.
 
     Attributes:
-        differences: one sentence part for each difference, naming the library, its ROCm and the given ROCm.
+        differences: one sentence part for each difference, naming the library, its ROCm
+            and the given ROCm.
         unmarked: libraries with device code that name no clang of ROCm.
     """
 
@@ -66,7 +69,9 @@ class CompiledRocm:
     unmarked: tuple[str, ...]
 
 
-def compare_rocm(path: Path, rocm: BuildRocm, *, scratch: Path | None = None) -> CompiledRocm:
+def compare_rocm(
+    path: Path, rocm: BuildRocm, *, scratch: Path | None = None
+) -> CompiledRocm:
     """Compare the libraries of a wheel with the ROCm of its build.
 
     Args:
@@ -77,7 +82,10 @@ def compare_rocm(path: Path, rocm: BuildRocm, *, scratch: Path | None = None) ->
     """
     differences: list[str] = []
     unmarked = []
-    with WheelArchive(path) as archive, tempfile.TemporaryDirectory(prefix="rocm-", dir=scratch) as folder:
+    with (
+        WheelArchive(path) as archive,
+        tempfile.TemporaryDirectory(prefix="rocm-", dir=scratch) as folder,
+    ):
         for member in archive.members:
             if _LIBRARY.fullmatch(member.name) is None:
                 continue
@@ -86,8 +94,11 @@ def compare_rocm(path: Path, rocm: BuildRocm, *, scratch: Path | None = None) ->
             with library.open("rb") as file:
                 readable = file.read(len(ELF64_LITTLE)) == ELF64_LITTLE
             if readable:
-                elf, name = Elf.read(library), PurePosixPath(member.name).name
-                differences += (f"{name} {text}" for text in library_differences(elf, rocm))
+                elf = Elf.read(library)
+                name = PurePosixPath(member.name).name
+                differences += (
+                    f"{name} {text}" for text in library_differences(elf, rocm)
+                )
                 if ".hip_fatbin" in elf.sections and not _clangs(elf):
                     unmarked.append(name)
             library.unlink()
@@ -106,7 +117,10 @@ def _sonames(elf: Elf, rocm: BuildRocm) -> Iterator[str]:
     for needed in elf.needed:
         known = of_stem.get(_stem(needed), [])
         if needed not in rocm.sonames and (known or ROCM_SONAME.fullmatch(needed)):
-            yield f"needs {needed}, and ROCm {rocm.version} has {', '.join(known) or f'no {_stem(needed)}.so'}"
+            yield (
+                f"needs {needed}, and ROCm {rocm.version} has"
+                f" {', '.join(known) or f'no {_stem(needed)}.so'}"
+            )
 
 
 def _stem(soname: str) -> str:
@@ -121,14 +135,24 @@ def _compilers(elf: Elf, rocm: BuildRocm) -> Iterator[str]:
     for comment in _clangs(elf):
         if rocm.identity:
             if comment.strip() != rocm.identity:
-                yield f"was compiled by {comment!r}, and the clang of ROCm {rocm.version} is {rocm.identity!r}"
+                yield (
+                    f"was compiled by {comment!r}, and the clang of ROCm {rocm.version}"
+                    f" is {rocm.identity!r}"
+                )
             continue
-        match, versions = AMD_CLANG.match(comment), rocm_of_compiler(comment)
+        match = AMD_CLANG.match(comment)
+        versions = rocm_of_compiler(comment)
         if versions:
             if _numbers(rocm.version) not in map(_numbers, versions):
-                yield f"was compiled by the clang of ROCm {versions[0]}, and the given ROCm is {rocm.version}"
+                yield (
+                    f"was compiled by the clang of ROCm {versions[0]}, and the given"
+                    f" ROCm is {rocm.version}"
+                )
         elif match and rocm.compiler and match[1] != rocm.compiler:
-            yield f"was compiled by AMD clang {match[1]}, and the clang of ROCm {rocm.version} is {rocm.compiler}"
+            yield (
+                f"was compiled by AMD clang {match[1]}, and the clang of ROCm"
+                f" {rocm.version} is {rocm.compiler}"
+            )
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -145,7 +169,13 @@ def _search_path(elf: Elf, rocm: BuildRocm) -> Iterator[str]:
         if _DOWNLOADED.search(entry.replace("_U", "_")):
             yield f"has the RUNPATH {entry}, which is a ROCm that Bazel downloaded"
             continue
-        is_rocm = entry.startswith("/") and _ROCM_FOLDER.search(entry) and not _BUILD_FOLDER.search(entry)
-        if is_rocm and not any(PurePosixPath(entry).is_relative_to(folder) for folder in own):
+        is_rocm = (
+            entry.startswith("/")
+            and _ROCM_FOLDER.search(entry)
+            and not _BUILD_FOLDER.search(entry)
+        )
+        if is_rocm and not any(
+            PurePosixPath(entry).is_relative_to(folder) for folder in own
+        ):
             seen = ", ".join(rocm.folders) or str(_INSTALLED)
             yield f"has the RUNPATH {entry}, and ROCm {rocm.version} is in {seen}"

@@ -1,4 +1,7 @@
-"""Libraries of a wheel: their facts, and the rules on symbol tables, search paths, module names and device code."""
+"""Libraries of a wheel.
+
+Their facts, and the rules on symbol tables, search paths, module names and device code.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,8 @@ def library_facts(
 
     Args:
         stored: compressed size in the archive, in bytes.
-        checkpoints: recorded while the library was inflated; used to estimate the stored size of its sections.
+        checkpoints: recorded while the library was inflated; used to estimate the
+            stored size of its sections.
     """
     path = elf.rpath if elf.runpath is None else elf.runpath
     marks = elf.rocm_versions
@@ -66,7 +70,11 @@ def library_facts(
 
 def _symbol_table_bytes(elf: Elf) -> int:
     """Return the size of .symtab and its string table in bytes."""
-    tables = [section for section in elf.sections.values() if section.type == constants.SHT_SYMTAB]
+    tables = [
+        section
+        for section in elf.sections.values()
+        if section.type == constants.SHT_SYMTAB
+    ]
     if not tables:
         return 0
     names = elf.sections.get(".strtab")
@@ -76,19 +84,26 @@ def _symbol_table_bytes(elf: Elf) -> int:
 def rocm_versions(elfs: Sequence[ElfFacts]) -> tuple[str, ...]:
     """Return the ROCm versions that compiled device code, sorted by number."""
     versions = {elf.rocm for elf in elfs if elf.rocm}
-    return tuple(sorted(versions, key=lambda text: [int(part) for part in text.split(".")]))
+    return tuple(
+        sorted(versions, key=lambda text: [int(part) for part in text.split(".")])
+    )
 
 
 MIN_SYMBOL_TABLE = 4096
 """Symbol tables below this many bytes are not reported."""
 
 MAX_RUNPATH_ENTRIES = 40
-"""A RUNPATH with more entries is excessive; all known install layouts together need half of them."""
+"""A RUNPATH with more entries is excessive.
+
+All known install layouts together need half of them.
+"""
 
 PJRT_ENTRY = "GetPjrtApi"
 """Function that a PJRT plugin exports (XLA, xla/pjrt/c/pjrt_c_api.h)."""
 
-_PUBLIC = re.compile(rf"{PJRT_ENTRY}|PyInit_\w+|__(start|stop)_\w+|_init|_fini|_edata|_end|__bss_start|VERS_[\d.]+")
+_PUBLIC = re.compile(
+    rf"{PJRT_ENTRY}|PyInit_\w+|__(start|stop)_\w+|_init|_fini|_edata|_end|__bss_start|VERS_[\d.]+"
+)
 """Entry points, and symbols that linkers export by themselves."""
 _ENTRY_ID = "hipv4-amdgcn-amd-amdhsa--"
 _LEFTOVER = re.compile(r"_solib_|\.runfiles(/|$)|bazel-|/execroot/|/_bazel_")
@@ -98,7 +113,9 @@ _ROCM_BESIDE = re.compile(
 )
 """ROCm's layouts in a folder above site-packages, in which published wheels search too."""
 _SYSTEM = re.compile(r"/(opt/rocm|usr/lib|usr/local/lib|lib)(64)?\b")
-_EXTENSION = re.compile(r"(?P<name>\w+)(\.(?P<abi>cpython-\d+t?|abi3|cp\d+t?)[\w.-]*)?\.so")
+_EXTENSION = re.compile(
+    r"(?P<name>\w+)(\.(?P<abi>cpython-\d+t?|abi3|cp\d+t?)[\w.-]*)?\.so"
+)
 
 
 def check_linking(elf: ElfFacts) -> Iterator[Finding]:
@@ -106,16 +123,27 @@ def check_linking(elf: ElfFacts) -> Iterator[Finding]:
     if elf.symbol_table_bytes >= MIN_SYMBOL_TABLE:
         yield finding(
             "symbols-not-stripped",
-            f"the library has {human(elf.symbol_table_bytes)} of symbol tables in {human(elf.size)}.",
+            f"the library has {human(elf.symbol_table_bytes)} of symbol tables in"
+            f" {human(elf.size)}.",
             member=elf.path,
         )
     if elf.rpath:
-        yield finding("rpath-used", f"the library has a DT_RPATH with {len(elf.runpath)} entries.", member=elf.path)
-    hip = next((soname for soname in elf.needed if soname.startswith("libamdhip64.so")), "")
-    if elf.hip_symbols and not hip:
-        names = some(sorted(elf.hip_symbols, key=lambda name: name.lstrip("_")), limit=2)
         yield finding(
-            "hip-needed-missing", f"the library uses {names}, but does not need libamdhip64.", member=elf.path
+            "rpath-used",
+            f"the library has a DT_RPATH with {len(elf.runpath)} entries.",
+            member=elf.path,
+        )
+    hip = next(
+        (soname for soname in elf.needed if soname.startswith("libamdhip64.so")), ""
+    )
+    if elf.hip_symbols and not hip:
+        names = some(
+            sorted(elf.hip_symbols, key=lambda name: name.lstrip("_")), limit=2
+        )
+        yield finding(
+            "hip-needed-missing",
+            f"the library uses {names}, but does not need libamdhip64.",
+            member=elf.path,
         )
     yield from check_search_path(elf.runpath, elf.path)
 
@@ -124,7 +152,8 @@ def check_search_path(entries: Sequence[str], member: str) -> Iterator[Finding]:
     """Check the entries of a RUNPATH; each entry is part of one finding at most.
 
     Args:
-        member: path of the library inside the wheel, which is its path in site-packages.
+        member: path of the library inside the wheel, which is its path in
+            site-packages.
     """
     groups: dict[str, list[str]] = {}
     for entry in entries:
@@ -133,17 +162,27 @@ def check_search_path(entries: Sequence[str], member: str) -> Iterator[Finding]:
             groups.setdefault(code, []).append(entry or "(empty)")
     for code, bad in groups.items():
         example = bad[0] if len(bad[0]) <= 48 else f"{bad[0][:47]}…"
-        yield finding(code, f"{len(bad)} of {len(entries)} entries are affected, such as {example}", member=member)
+        yield finding(
+            code,
+            f"{len(bad)} of {len(entries)} entries are affected, such as {example}",
+            member=member,
+        )
     if len(entries) > MAX_RUNPATH_ENTRIES:
         size = len(":".join(entries))
-        yield finding("runpath-excessive", f"the RUNPATH has {len(entries)} entries in {size} bytes.", member=member)
+        yield finding(
+            "runpath-excessive",
+            f"the RUNPATH has {len(entries)} entries in {size} bytes.",
+            member=member,
+        )
 
 
 def _entry_problem(entry: str, member: str) -> str | None:
     if _LEFTOVER.search(entry):
         return "runpath-build-leftover"
     if origin := _ORIGIN.match(entry):
-        path = posixpath.normpath(posixpath.join(posixpath.dirname(member), entry[origin.end() :].lstrip("/")))
+        path = posixpath.normpath(
+            posixpath.join(posixpath.dirname(member), entry[origin.end() :].lstrip("/"))
+        )
         outside = path.startswith("..") and not _ROCM_BESIDE.fullmatch(path)
         return "runpath-outside" if outside else None
     if _SYSTEM.match(posixpath.normpath(entry)):
@@ -151,8 +190,10 @@ def _entry_problem(entry: str, member: str) -> str | None:
     return "runpath-build-machine" if entry.startswith("/") else "runpath-unsafe"
 
 
-def check_module_name(elf: ElfFacts, pythons: Collection[str], abis: Collection[str]) -> Iterator[Finding]:
-    """Check that Python can import an extension by its file name, and that the wheel's tags match it.
+def check_module_name(
+    elf: ElfFacts, pythons: Collection[str], abis: Collection[str]
+) -> Iterator[Finding]:
+    """Check that Python can import an extension by its file name, and that tags match.
 
     Args:
         pythons: python tags of the wheel, such as cp312.
@@ -161,21 +202,41 @@ def check_module_name(elf: ElfFacts, pythons: Collection[str], abis: Collection[
     name = PurePosixPath(elf.path).name
     if not elf.modules:
         if elf.nanobind and not name.startswith("lib"):
-            yield finding("init-name-wrong", f"{name} exports no PyInit function.", member=elf.path)
+            yield finding(
+                "init-name-wrong",
+                f"{name} exports no PyInit function.",
+                member=elf.path,
+            )
         return
     match = _EXTENSION.fullmatch(name)
-    if match is None or (match["name"] not in elf.modules and not match["name"].startswith("lib")):
+    if match is None or (
+        match["name"] not in elf.modules and not match["name"].startswith("lib")
+    ):
         yield finding(
-            "init-name-wrong", f"{name} has PyInit functions only for {some(sorted(elf.modules))}.", member=elf.path
+            "init-name-wrong",
+            f"{name} has PyInit functions only for {some(sorted(elf.modules))}.",
+            member=elf.path,
         )
     suffix = (match["abi"] or "") if match else ""
     built = suffix.replace("cpython-", "cp")
     if built.startswith("cp") and built.partition("-")[0] not in abis:
         tags = " ".join(sorted(abis))
-        yield finding("python-tag-wrong", f"{name} is for {built} in a wheel for {tags}.", member=elf.path)
+        yield finding(
+            "python-tag-wrong",
+            f"{name} is for {built} in a wheel for {tags}.",
+            member=elf.path,
+        )
     elif "abi3" in abis and built != "abi3":
-        yield finding("python-tag-wrong", f"{name} is for one Python in a wheel for abi3.", member=elf.path)
-    elif "none" in abis and all(python.startswith("py") for python in pythons) and built != "abi3":
+        yield finding(
+            "python-tag-wrong",
+            f"{name} is for one Python in a wheel for abi3.",
+            member=elf.path,
+        )
+    elif (
+        "none" in abis
+        and all(python.startswith("py") for python in pythons)
+        and built != "abi3"
+    ):
         yield finding(
             "python-tag-wrong",
             "the extension module needs one Python, the wheel's tag fits every Python.",
@@ -193,86 +254,129 @@ def check_device_code(
     """Check that every library with device code has code for exactly the expected targets.
 
     Args:
-        elfs: libraries of the wheel; libraries without device code are skipped, since not all have device code.
-        covers: generic target -> the processors that run its code; generic code replaces missing exact code, as in
-            slimming (`bundle.select_entries`).
-        whole: True if every library could be read; otherwise missing device code is not reported.
+        elfs: libraries of the wheel; libraries without device code are skipped, since
+            not all have device code.
+        covers: generic target -> the processors that run its code; generic code
+            replaces missing exact code, as in slimming (`bundle.select_entries`).
+        whole: True if every library could be read; otherwise missing device code is not
+            reported.
     """
     device = [elf for elf in elfs if elf.device.bundles]
     if whole and expected and not device:
-        yield finding("device-code-missing", f"no library has device code for {some([str(t) for t in expected])}.")
+        yield finding(
+            "device-code-missing",
+            f"no library has device code for {some([str(t) for t in expected])}.",
+        )
     for elf in device:
-        entries = [BundleEntry(id=_ENTRY_ID + code.target, offset=0, size=1) for code in elf.device.targets]
-        chosen = select_entries(entries, expected, {name: tuple(served) for name, served in covers.items()})
+        entries = [
+            BundleEntry(id=_ENTRY_ID + code.target, offset=0, size=1)
+            for code in elf.device.targets
+        ]
+        chosen = select_entries(
+            entries, expected, {name: tuple(served) for name, served in covers.items()}
+        )
         if chosen.missing:
             yield finding(
-                "target-missing", f"the library has no code for {_listed(map(str, chosen.missing))}.", member=elf.path
+                "target-missing",
+                f"the library has no code for {_listed(map(str, chosen.missing))}.",
+                member=elf.path,
             )
         if chosen.dropped:
             yield finding(
-                "target-extra", f"the library has code for {_listed(e.name for e in chosen.dropped)}.", member=elf.path
+                "target-extra",
+                f"the library has code for {_listed(e.name for e in chosen.dropped)}.",
+                member=elf.path,
             )
 
 
 def check_exports(elfs: Iterable[ElfFacts], *, plugin: bool) -> Iterator[Finding]:
     """Check that the libraries of a JAX wheel for ROCm export their entry points and nothing else.
 
-    The libraries share a process with others that contain the same LLVM, so private exports can clash.
+    The libraries share a process with others that contain the same LLVM, so private
+    exports can clash.
 
     Args:
         plugin: True if one of the libraries must be a PJRT plugin.
     """
     libraries = list(elfs)
-    if plugin and libraries and not any(PJRT_ENTRY in elf.exported for elf in libraries):
+    if (
+        plugin
+        and libraries
+        and not any(PJRT_ENTRY in elf.exported for elf in libraries)
+    ):
         yield finding("pjrt-api-missing", f"no library exports {PJRT_ENTRY}.")
     for elf in libraries:
         private = [name for name in elf.exported if not _PUBLIC.fullmatch(name)]
         if private:
             yield finding(
                 "exports-unexpected",
-                f"the library exports {len(private)} private symbols, such as {some(private, 2)}.",
+                f"the library exports {len(private)} private symbols, such as"
+                f" {some(private, 2)}.",
                 member=elf.path,
             )
 
 
 def check_bindings(elfs: Sequence[ElfFacts]) -> Iterator[Finding]:
-    """Check that all modules of a wheel share the types of nanobind, and were compiled for the same Python."""
+    """Check that a wheel's modules share nanobind's types and one Python version."""
     tagged = [elf for elf in elfs if elf.nanobind]
     usual = Counter(elf.nanobind for elf in tagged).most_common(1)
     for elf in tagged:
         if elf.nanobind != usual[0][0]:
-            text = f"its tag of nanobind is {elf.nanobind}, but that of most other modules {usual[0][0]}."
+            text = (
+                f"its tag of nanobind is {elf.nanobind}, but that of most other modules"
+                f" {usual[0][0]}."
+            )
             yield finding("bindings-differ", text, member=elf.path)
     for pair in BY_PYTHON:
         # Modules with code of others may call both.
-        chosen = {elf.path: used for elf in tagged if len(used := set(pair).intersection(elf.python_calls)) == 1}
-        common = Counter(name for names in chosen.values() for name in names).most_common(1)
+        chosen = {
+            elf.path: used
+            for elf in tagged
+            if len(used := set(pair).intersection(elf.python_calls)) == 1
+        }
+        common = Counter(
+            name for names in chosen.values() for name in names
+        ).most_common(1)
         for path, (name,) in chosen.items():
             if name != common[0][0]:
-                text = f"it calls {name}, but most other modules {common[0][0]}, so it is for another Python."
+                text = (
+                    f"it calls {name}, but most other modules {common[0][0]}, so it is"
+                    " for another Python."
+                )
                 yield finding("bindings-differ", text, member=path)
 
 
 def check_evenness(elf: ElfFacts) -> Iterator[Finding]:
     """Check that all fat binaries of one library have code for the same targets."""
-    partial = [f"{c.target} in {c.bundles}" for c in elf.device.targets if c.bundles < elf.device.bundles]
+    partial = [
+        f"{c.target} in {c.bundles}"
+        for c in elf.device.targets
+        if c.bundles < elf.device.bundles
+    ]
     if partial:
         yield finding(
             "bundles-uneven",
-            f"code is present for {some(partial)} of {elf.device.bundles} fat binaries.",
+            f"code is present for {some(partial)} of {elf.device.bundles} fat"
+            " binaries.",
             member=elf.path,
         )
 
 
 def check_runtime_targets(
-    elfs: Iterable[ElfFacts], allow_list: Collection[str], covers: Mapping[str, Collection[str]], *, promised: bool
+    elfs: Iterable[ElfFacts],
+    allow_list: Collection[str],
+    covers: Mapping[str, Collection[str]],
+    *,
+    promised: bool,
 ) -> Iterator[Finding]:
     """Compare device code with the targets that XLA accepts at run time.
 
     Args:
-        allow_list: processors that XLA accepts; empty means unknown and skips the check.
+        allow_list: processors that XLA accepts; empty means unknown and skips the
+            check.
         covers: generic target -> the processors that run its code.
-        promised: True if the wheel was requested for certain targets, so that other targets are missing on purpose.
+        promised: True if the wheel was requested for certain targets, so that other
+            targets are missing on purpose.
     """
     sizes: dict[str, int] = {}
     for elf in elfs:
@@ -280,15 +384,30 @@ def check_runtime_targets(
             sizes[code.target] = sizes.get(code.target, 0) + code.code_bytes
     if not sizes or not allow_list:
         return
-    served = {name: {name.split(":")[0], *covers.get(name.split(":")[0], ())} for name in sizes}
-    refused = [name for name, processors in served.items() if processors.isdisjoint(allow_list)]
+    served = {
+        name: {name.split(":")[0], *covers.get(name.split(":")[0], ())}
+        for name in sizes
+    }
+    refused = [
+        name for name, processors in served.items() if processors.isdisjoint(allow_list)
+    ]
     if refused:
-        wasted, whole = sum(sizes[name] for name in refused), sum(sizes.values())
-        share = f"{len(refused)} of {len(sizes)} targets ({human(wasted)} of {human(whole)} unpacked)"
-        yield finding("target-refused", f"XLA refuses {share}: {', '.join(sorted(refused, key=target_order))}.")
+        wasted = sum(sizes[name] for name in refused)
+        whole = sum(sizes.values())
+        share = (
+            f"{len(refused)} of {len(sizes)} targets ({human(wasted)} of {human(whole)}"
+            " unpacked)"
+        )
+        yield finding(
+            "target-refused",
+            f"XLA refuses {share}: {', '.join(sorted(refused, key=target_order))}.",
+        )
     uncovered = sorted(set(allow_list).difference(*served.values()), key=target_order)
     if uncovered and not promised:
-        yield finding("target-uncovered", f"XLA accepts {', '.join(uncovered)}, but there is no code for them.")
+        yield finding(
+            "target-uncovered",
+            f"XLA accepts {', '.join(uncovered)}, but there is no code for them.",
+        )
 
 
 def target_order(name: str) -> tuple[bool, int, str]:

@@ -1,4 +1,7 @@
-"""Data classes of an inspection: frozen, without behaviour, converted to JSON by `core.model.to_json`."""
+"""Data classes of an inspection.
+
+Frozen, without behaviour, converted to JSON by `core.model.to_json`.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +40,12 @@ class ElfFacts:
         debug_file: name of the separate debug file; empty if there is none.
         debug_crc32: CRC-32 of the debug file.
         nanobind: tag of nanobind's ABI; empty for other libraries.
-        python_calls: functions that tell for which Python a module was compiled, as in `Elf.python_calls`.
+        python_calls: functions that tell for which Python a module was compiled, as in
+            `Elf.python_calls`.
         compilers: strings of .comment.
         rocm: ROCm version that compiled the device code; empty if unknown.
-        modules: names of the Python modules that the library can initialise (`PyInit_<name>`).
+        modules: names of the Python modules that the library can initialise
+            (`PyInit_<name>`).
         exported: names of the exported symbols, sorted.
         hip_symbols: undefined symbols of the HIP runtime, sorted.
         sections: bytes per part, named as in `parts`.
@@ -118,7 +123,8 @@ class WheelReport:
         project: normalized project name (PEP 503), from the file name.
         tags: expanded tags of the file name, sorted.
         metadata: None if the archive could not be opened.
-        platform: None for wheels without libraries, or if only the integrity was checked.
+        platform: None for wheels without libraries, or if only the integrity was
+            checked.
         verified: True if RECORD hashes and the MD5 of device code were checked.
         rocm: ROCm versions that compiled device code in the wheel, sorted.
         files: number of members.

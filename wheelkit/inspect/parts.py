@@ -16,12 +16,26 @@ from wheelkit.elf import constants
 from wheelkit.elf.reader import Section
 from wheelkit.inspect.model import ContentPart
 
-HOST, READ_ONLY, UNWIND, DEVICE = "host code", "read-only data", "exception tables", "device code"
-SYMBOLS, DEBUG, DATA, LINKING = "symbol tables", "debug info", "data", "dynamic linking"
-PYTHON, METADATA, OTHER = "Python", "metadata", "other"
+HOST = "host code"
+READ_ONLY = "read-only data"
+UNWIND = "exception tables"
+DEVICE = "device code"
+SYMBOLS = "symbol tables"
+DEBUG = "debug info"
+DATA = "data"
+LINKING = "dynamic linking"
+PYTHON = "Python"
+METADATA = "metadata"
+OTHER = "other"
 
 _LINKING_TYPES = frozenset(
-    {constants.SHT_STRTAB, constants.SHT_RELA, constants.SHT_HASH, constants.SHT_REL, constants.SHT_DYNSYM}
+    {
+        constants.SHT_STRTAB,
+        constants.SHT_RELA,
+        constants.SHT_HASH,
+        constants.SHT_REL,
+        constants.SHT_DYNSYM,
+    }
 )
 _FATBIN = ".hip_fatbin"
 
@@ -29,11 +43,14 @@ _STEP = 4096
 _SMALL = 8 << 20
 
 Checkpoint = tuple[int, int]
-"""(unpacked bytes, stored bytes) at one moment while a member is inflated; neither number ever decreases."""
+"""(unpacked bytes, stored bytes) at one moment while a member is inflated.
+
+Neither number ever decreases.
+"""
 
 
 class TracedArchive(WheelArchive):
-    """A wheel that records how many stored bytes were read when each chunk of a member was inflated."""
+    """A wheel that records the stored bytes read when each member chunk was inflated."""
 
     def __init__(self, path: Path) -> None:
         self.checkpoints: dict[str, list[Checkpoint]] = {}
@@ -47,7 +64,8 @@ class TracedArchive(WheelArchive):
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """Yield chunks as `WheelArchive` does, and record `checkpoints`."""
-        start, done = self[name].data_offset, 0
+        start = self[name].data_offset
+        done = 0
         line = self.checkpoints[name] = []
         for chunk in super().chunks(name):
             done += len(chunk)
@@ -71,7 +89,11 @@ def part_of_section(section: Section) -> str:
     if not section.flags & constants.SHF_ALLOC:
         if section.name.startswith((".debug", ".zdebug", ".gdb_index")):
             return DEBUG
-        return SYMBOLS if section.type == constants.SHT_SYMTAB or section.name == ".strtab" else OTHER
+        return (
+            SYMBOLS
+            if section.type == constants.SHT_SYMTAB or section.name == ".strtab"
+            else OTHER
+        )
     if section.flags & constants.SHF_EXECINSTR:
         return HOST
     if section.type in _LINKING_TYPES or section.type >= constants.SHT_GNU_FIRST:
@@ -87,37 +109,51 @@ def part_of_file(name: str) -> str:
 
 
 def split_library(
-    sections: Iterable[Section], size: int, stored: int, checkpoints: Sequence[Checkpoint] = ()
+    sections: Iterable[Section],
+    size: int,
+    stored: int,
+    checkpoints: Sequence[Checkpoint] = (),
 ) -> tuple[ContentPart, ...]:
-    """Return the parts of one library; bytes outside all sections (headers, padding) belong to `other`.
+    """Return the parts of one library.
+
+    Bytes outside all sections (headers, padding) belong to `other`.
 
     Args:
         sections: sections of the library, in any order.
         size: size of the library in bytes, the sum of the parts' `unpacked`.
         stored: compressed size of the library in bytes, the sum of the parts' `stored`.
-        checkpoints: recorded while the library was inflated, ascending. Between two checkpoints, all bytes count as
-            equally compressed; without checkpoints, all bytes of the library do.
+        checkpoints: recorded while the library was inflated, ascending. Between two
+            checkpoints, all bytes count as equally compressed; without checkpoints, all
+            bytes of the library do.
     """
     line = [(0, 0), *checkpoints, (size, stored)]
     unpacked: dict[str, int] = {}
     packed: dict[str, float] = {}
     end = 0
     for section in sorted(sections, key=lambda item: item.offset):
-        start, stop = max(section.offset, end), min(section.offset + section.file_size, size)
+        start = max(section.offset, end)
+        stop = min(section.offset + section.file_size, size)
         if stop > start:
             kind = part_of_section(section)
             unpacked[kind] = unpacked.get(kind, 0) + stop - start
-            packed[kind] = packed.get(kind, 0.0) + _stored_at(line, stop) - _stored_at(line, start)
+            packed[kind] = (
+                packed.get(kind, 0.0) + _stored_at(line, stop) - _stored_at(line, start)
+            )
             end = stop
     whole = {kind: round(value) for kind, value in packed.items()}
     unpacked[OTHER] = unpacked.get(OTHER, 0) + size - sum(unpacked.values())
     whole[OTHER] = max(0, whole.get(OTHER, 0) + stored - sum(whole.values()))
-    return tuple(ContentPart(name=kind, unpacked=unpacked[kind], stored=whole[kind]) for kind in unpacked)
+    return tuple(
+        ContentPart(name=kind, unpacked=unpacked[kind], stored=whole[kind])
+        for kind in unpacked
+    )
 
 
 def checkpoints(packed: bytes) -> list[Checkpoint]:
     """Inflate raw deflate data in steps of a few kB and return the checkpoints up to any damage."""
-    line, done, inflater = [], 0, isal_zlib.decompressobj(-15)
+    line = []
+    done = 0
+    inflater = isal_zlib.decompressobj(-15)
     with contextlib.suppress(BROKEN):
         for at in range(_STEP, len(packed) + _STEP, _STEP):
             done += len(inflater.decompress(packed[at - _STEP : at]))
@@ -132,11 +168,17 @@ def sum_parts(parts: Iterable[ContentPart]) -> tuple[ContentPart, ...]:
         unpacked, stored = sums.get(part.name, (0, 0))
         sums[part.name] = unpacked + part.unpacked, stored + part.stored
     ranked = sorted(sums.items(), key=lambda item: (-item[1][1], item[0]))
-    return tuple(ContentPart(name=name, unpacked=u, stored=s) for name, (u, s) in ranked if u or s)
+    return tuple(
+        ContentPart(name=name, unpacked=u, stored=s)
+        for name, (u, s) in ranked
+        if u or s
+    )
 
 
 def _stored_at(line: Sequence[Checkpoint], offset: int) -> float:
     """Return the stored bytes up to an unpacked offset, by linear interpolation."""
     right = bisect.bisect_left(line, (offset, 0), lo=1, hi=len(line) - 1)
     (x0, y0), (x1, y1) = line[right - 1], line[right]
-    return float(y1) if x1 <= x0 else y0 + (y1 - y0) * min(1.0, (offset - x0) / (x1 - x0))
+    return (
+        float(y1) if x1 <= x0 else y0 + (y1 - y0) * min(1.0, (offset - x0) / (x1 - x0))
+    )

@@ -1,7 +1,7 @@
 """The ROCm of published wheels, which their compilers, Summary and needed libraries prove together.
 
-Summary alone proves little: the published wheels of jax 0.11.2 name ROCm 7.14.0, but the clang of
-ROCm 7.12.0 compiled them.
+Summary alone proves little: the published wheels of jax 0.11.2 name ROCm 7.14.0, but
+the clang of ROCm 7.12.0 compiled them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from wheelkit.inspect.metadata import JAX_ROCM, rocm_in_summary
 from wheelkit.inspect.model import WheelReport
 
 _BUNDLED = "librocm_sysdeps_"
-"""System libraries that TheRock builds and ships with ROCm; AMD's earlier packages use those of the distribution."""
+"""System libraries that TheRock builds and ships with ROCm.
+
+AMD's earlier packages use those of the distribution.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,12 +40,20 @@ class RocmMark:
 
 
 def compiler_marks(report: WheelReport) -> tuple[RocmMark, ...]:
-    """Return the ROCms whose clang compiled a library of a wheel; unknown compilers are left out."""
+    """Return the ROCms whose clang compiled a library of a wheel.
+
+    Unknown compilers are left out.
+    """
     marks: dict[tuple[str, ...], RocmMark] = {}
     for elf in report.elfs:
         for versions in filter(None, map(rocm_of_compiler, elf.compilers)):
-            text = f"{elf.path} in {report.filename} was compiled by the clang of ROCm {versions[0]}"
-            marks.setdefault(versions, RocmMark(text=text, versions=versions, compiled=True))
+            text = (
+                f"{elf.path} in {report.filename} was compiled by the clang of ROCm"
+                f" {versions[0]}"
+            )
+            marks.setdefault(
+                versions, RocmMark(text=text, versions=versions, compiled=True)
+            )
     return tuple(marks.values())
 
 
@@ -53,40 +64,67 @@ def proven_rocm(reports: Sequence[WheelReport], given: str = "") -> str:
         given: version that the user claims; the compilers prove it, or else Summary.
 
     Raises:
-        RequestError: compilers, Summary, project names and needed libraries contradict each other or the given version,
-            or none of them names a version.
+        RequestError: compilers, Summary, project names and needed libraries contradict
+            each other or the given version, or none of them names a version.
     """
     compiled = [mark for report in reports for mark in compiler_marks(report)]
     claimed = [mark for report in reports for mark in _summary_marks(report)]
     # A given version settles a wrong Summary, but nothing settles the code.
     marks = compiled if given and compiled else [*compiled, *claimed]
-    candidates = [given] if given else [version for mark in (*claimed, *compiled) for version in mark.versions]
-    majors = {match["major"] for report in reports if (match := JAX_ROCM.fullmatch(report.project))}
+    candidates = (
+        [given]
+        if given
+        else [version for mark in (*claimed, *compiled) for version in mark.versions]
+    )
+    majors = {
+        match["major"]
+        for report in reports
+        if (match := JAX_ROCM.fullmatch(report.project))
+    }
     hint = f"Give --rocm-version={''.join(sorted(majors)[:1])}.x.y."
     if not candidates:
         names = ", ".join(report.filename for report in reports)
-        raise RequestError(f"Neither the compilers nor Summary of {names} name a ROCm.", hint=hint)
+        raise RequestError(
+            f"Neither the compilers nor Summary of {names} name a ROCm.", hint=hint
+        )
     for version in candidates:
         if not any(_contradictions(version, marks, reports)):
             return version
     likely = given or marks[0].versions[0]
     problems = list(dict.fromkeys(_contradictions(likely, marks, reports)))
     hint = "Take another release, or the wheels of one build."
-    if compiled and not any(_contradictions(compiled[0].versions[0], compiled, reports)):
-        hint = f"Give --rocm-version={compiled[0].versions[0]} to rely on the compiler, or take another release."
-    raise RequestError(f"The wheels are not proven to be for ROCm {likely}: {'; '.join(problems)}.", hint=hint)
+    if compiled and not any(
+        _contradictions(compiled[0].versions[0], compiled, reports)
+    ):
+        hint = (
+            f"Give --rocm-version={compiled[0].versions[0]} to rely on the compiler, or"
+            " take another release."
+        )
+    raise RequestError(
+        f"The wheels are not proven to be for ROCm {likely}: {'; '.join(problems)}.",
+        hint=hint,
+    )
 
 
 def _summary_marks(report: WheelReport) -> Iterator[RocmMark]:
     version = rocm_in_summary(report.metadata.summary) if report.metadata else ""
     if version and JAX_ROCM.fullmatch(report.project):
-        yield RocmMark(text=f"Summary of {report.filename} names ROCm {version}", versions=(version,))
+        yield RocmMark(
+            text=f"Summary of {report.filename} names ROCm {version}",
+            versions=(version,),
+        )
 
 
-def _contradictions(version: str, marks: Sequence[RocmMark], reports: Sequence[WheelReport]) -> Iterator[str]:
+def _contradictions(
+    version: str, marks: Sequence[RocmMark], reports: Sequence[WheelReport]
+) -> Iterator[str]:
     """Yield every statement of the wheels that a version contradicts."""
     base = Version(Version(version).base_version)
-    yield from (mark.text for mark in marks if base not in {Version(Version(v).base_version) for v in mark.versions})
+    yield from (
+        mark.text
+        for mark in marks
+        if base not in {Version(Version(v).base_version) for v in mark.versions}
+    )
     # A release without a list proves nothing about sonames.
     sonames = load_layouts().sonames.get((base.major, base.minor), frozenset())
     for report in reports:
@@ -96,15 +134,24 @@ def _contradictions(version: str, marks: Sequence[RocmMark], reports: Sequence[W
         for elf in report.elfs if sonames else ():
             for soname in elf.needed:
                 if _other_release(soname, base, sonames):
-                    yield f"{elf.path} in {report.filename} needs {soname}, which ROCm {base} lacks"
+                    yield (
+                        f"{elf.path} in {report.filename} needs {soname}, which ROCm"
+                        f" {base} lacks"
+                    )
 
 
 def _other_release(soname: str, rocm: Version, sonames: Collection[str]) -> bool:
-    """Return whether only other releases have a library: with this number, or as one of TheRock's system libraries.
+    """Return whether only other releases have a library.
 
-    The lists have the libraries that published wheels need, so a library that a list lacks proves nothing.
+    With this number, or as one of TheRock's system libraries.
+
+    The lists have the libraries that published wheels need, so a library that a list
+    lacks proves nothing.
     """
-    stem, stems = soname.partition(".so")[0], {name.partition(".so")[0] for name in sonames}
-    first_therock = min(Version(versions[0]) for versions in load_releases().compilers.values())
+    stem = soname.partition(".so")[0]
+    stems = {name.partition(".so")[0] for name in sonames}
+    first_therock = min(
+        Version(versions[0]) for versions in load_releases().compilers.values()
+    )
     bundled = stem.startswith(_BUNDLED) and rocm < first_therock
     return soname not in sonames and (stem in stems or bundled)

@@ -1,4 +1,7 @@
-"""Text report of an inspection: sizes, device code, libraries, findings; readable in 100 columns."""
+"""Text report of an inspection: sizes, device code, libraries, findings.
+
+Readable in 100 columns.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,9 @@ _SHOWN_LIBRARIES = 12
 def render(report: WheelReport, console: Console) -> None:
     """Print one wheel's report."""
     console.print()
-    console.print(report.filename, style="bold", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        report.filename, style="bold", markup=False, highlight=False, soft_wrap=True
+    )
     width = console.width - _INDENT
     _print(console, _facts(report, width))
     for heading, block in (
@@ -41,18 +46,32 @@ def render(report: WheelReport, console: Console) -> None:
 
 def render_findings(findings: Sequence[Finding], console: Console) -> None:
     """Print findings grouped by kind, with the place and the remedy."""
-    _print(console, _findings(findings) if findings else _line("nothing found"), heading="Findings")
+    _print(
+        console,
+        _findings(findings) if findings else _line("nothing found"),
+        heading="Findings",
+    )
     counts = [f"{sum(f.severity is s for f in findings)} {s.value}s" for s in Severity]
     if findings:
-        console.print("  " + ", ".join(c.removesuffix("s") if c.startswith("1 ") else c for c in counts))
+        console.print(
+            "  "
+            + ", ".join(
+                c.removesuffix("s") if c.startswith("1 ") else c for c in counts
+            )
+        )
 
 
 def _print(console: Console, block: RenderableType, *, heading: str = "") -> None:
     if heading:
         console.print()
         console.print(heading, style="bold", markup=False, highlight=False)
-    if isinstance(block, Text):  # it has the right width, apart from words that users copy
-        console.print(Text("\n").join(Text(" " * _INDENT) + line for line in block.split("\n")), soft_wrap=True)
+    if isinstance(
+        block, Text
+    ):  # it has the right width, apart from words that users copy
+        console.print(
+            Text("\n").join(Text(" " * _INDENT) + line for line in block.split("\n")),
+            soft_wrap=True,
+        )
     else:
         console.print(Padding(block, (0, 0, 0, _INDENT)), highlight=False)
 
@@ -71,7 +90,14 @@ def _line(text: str, style: str = "") -> Text:
 
 
 def _safe(text: str) -> str:
-    return "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)
+    return "".join(
+        (
+            letter
+            if letter.isprintable() or letter == "\n"
+            else "\N{REPLACEMENT CHARACTER}"
+        )
+        for letter in text
+    )
 
 
 def _rows(pairs: Sequence[tuple[str, str]], width: int) -> Text:
@@ -81,29 +107,56 @@ def _rows(pairs: Sequence[tuple[str, str]], width: int) -> Text:
     for name, value in pairs:
         if value:
             rows = fold(_safe(value), max(width - first, 1), 0).split("\n")
-            lines.append(Text.assemble((name.ljust(first), "dim"), ("\n" + " " * first).join(rows)))
+            lines.append(
+                Text.assemble(
+                    (name.ljust(first), "dim"), ("\n" + " " * first).join(rows)
+                )
+            )
     return Text("\n").join(lines)
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[int], width: int) -> Text:
+def _table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    numeric: Sequence[int],
+    width: int,
+) -> Text:
     return Text(table(columns, rows, numeric, width).strip("\n"))
 
 
 def _facts(report: WheelReport, width: int) -> Text:
     checked = "hashes not verified"
     if report.verified:
-        checked = "RECORD and device code checked" if report.targets else "RECORD checked"
+        checked = (
+            "RECORD and device code checked" if report.targets else "RECORD checked"
+        )
     rows = [
-        ("size", f"{human(report.size)} in {report.files} files, {checked}" if report.files else human(report.size)),
+        (
+            "size",
+            (
+                f"{human(report.size)} in {report.files} files, {checked}"
+                if report.files
+                else human(report.size)
+            ),
+        ),
         ("sha256", report.sha256),
     ]
     if report.metadata:
         rows += _metadata(report.metadata)
     if report.rocm:
-        rows.append(("ROCm", f"{', '.join(report.rocm)}, from the compiler's mark in the libraries"))
+        rows.append(
+            (
+                "ROCm",
+                f"{', '.join(report.rocm)}, from the compiler's mark in the libraries",
+            )
+        )
     if report.platform:
         allowed = report.platform.external
-        but = f", given {len(allowed)} libraries of ROCm: {' '.join(allowed)}" if allowed else ""
+        but = (
+            f", given {len(allowed)} libraries of ROCm: {' '.join(allowed)}"
+            if allowed
+            else ""
+        )
         rows.append(("runs on", f"{report.platform.policy}{but}"))
     return _rows(rows, width)
 
@@ -116,33 +169,59 @@ def _metadata(meta: WheelMetadata) -> Iterator[tuple[str, str]]:
     yield "requires", ", ".join(always) or "nothing"
     if meta.extras:
         lines = [line.replace("'", '"') for line in meta.requires_dist]
-        counts = {extra: sum(f'extra == "{extra}"' in line for line in lines) for extra in meta.extras}
-        yield "extras", ", ".join(f"{extra} ({count})" for extra, count in counts.items())
+        counts = {
+            extra: sum(f'extra == "{extra}"' in line for line in lines)
+            for extra in meta.extras
+        }
+        yield (
+            "extras",
+            ", ".join(f"{extra} ({count})" for extra, count in counts.items()),
+        )
     for group, entries in meta.entry_points.items():
-        yield "entry points", f"[{group}] " + ", ".join(f"{name} = {ref}" for name, ref in entries.items())
+        yield (
+            "entry points",
+            f"[{group}] "
+            + ", ".join(f"{name} = {ref}" for name, ref in entries.items()),
+        )
 
 
 def _parts(report: WheelReport, width: int) -> Text:
     whole = sum(part.stored for part in report.parts) or 1
     rows = [
-        (part.name, human(part.stored), f"{100 * part.stored / whole:.1f} %", human(part.unpacked))
+        (
+            part.name,
+            human(part.stored),
+            f"{100 * part.stored / whole:.1f} %",
+            human(part.unpacked),
+        )
         for part in report.parts
     ]
-    rows.append(("sum", human(whole), "", human(sum(part.unpacked for part in report.parts))))
+    rows.append(
+        ("sum", human(whole), "", human(sum(part.unpacked for part in report.parts)))
+    )
     return _table(("part", "in the wheel", "share", "unpacked"), rows, (1, 2, 3), width)
 
 
 def _device_heading(report: WheelReport) -> str:
     devices = [elf.device for elf in report.elfs if elf.device.bundles]
     formats = sorted({name for device in devices for name in device.formats})
-    stored, unpacked = sum(d.stored for d in devices), sum(d.unpacked for d in devices)
-    targets = "1 target" if len(report.targets) == 1 else f"{len(report.targets)} targets"
+    stored = sum(d.stored for d in devices)
+    unpacked = sum(d.unpacked for d in devices)
+    targets = (
+        "1 target" if len(report.targets) == 1 else f"{len(report.targets)} targets"
+    )
     if not formats:  # plain code objects, without a bundle around them
         objects = sum(1 for elf in report.elfs if elf.machine == "amdgpu")
-        return f"Device code: {targets} in {objects} code object{'s' if objects > 1 else ''}"
+        return (
+            f"Device code: {targets} in {objects} code"
+            f" object{'s' if objects > 1 else ''}"
+        )
     bundles = sum(d.bundles for d in devices)
     many = "1 fat binary" if bundles == 1 else f"{bundles} fat binaries"
-    return f"Device code: {targets} in {many} ({', '.join(formats)}), {human(stored)} -> {human(unpacked)}"
+    return (
+        f"Device code: {targets} in {many} ({', '.join(formats)}), {human(stored)} ->"
+        f" {human(unpacked)}"
+    )
 
 
 def _device(report: WheelReport, width: int) -> Table:
@@ -151,43 +230,75 @@ def _device(report: WheelReport, width: int) -> Table:
     grid = _grid(*[""] * across)
     height = -(-len(cells) // across)
     for row in range(height):
-        grid.add_row(*(_line(cells[i]) if i < len(cells) else "" for i in range(row, height * across, height)))
+        grid.add_row(
+            *(
+                _line(cells[i]) if i < len(cells) else ""
+                for i in range(row, height * across, height)
+            )
+        )
     return grid
 
 
 def _libraries(report: WheelReport, width: int) -> Text:
     rows = []
     for elf in sorted(report.elfs, key=lambda item: -item.size)[:_SHOWN_LIBRARIES]:
-        versions = " ".join(f"{prefix}_{number}" for prefix, number in elf.symbol_versions.items() if "GLIBC" in prefix)
+        versions = " ".join(
+            f"{prefix}_{number}"
+            for prefix, number in elf.symbol_versions.items()
+            if "GLIBC" in prefix
+        )
         rows.append(
             (
                 _safe(PurePosixPath(elf.path).name),
                 human(elf.size),
                 human(elf.symbol_table_bytes) if elf.symbol_table_bytes else "-",
-                f"{len(elf.device.targets)} x {elf.device.bundles}" if elf.device.bundles else "-",
+                (
+                    f"{len(elf.device.targets)} x {elf.device.bundles}"
+                    if elf.device.bundles
+                    else "-"
+                ),
                 f"{len(elf.runpath) or '-'}" + (" (RPATH)" if elf.rpath else ""),
                 _safe(versions),
             )
         )
-    shown = _table(("file", "size", "symbols", "targets", "RUNPATH", "highest versions"), rows, (1, 2, 3, 4), width)
+    shown = _table(
+        ("file", "size", "symbols", "targets", "RUNPATH", "highest versions"),
+        rows,
+        (1, 2, 3, 4),
+        width,
+    )
     more = len(report.elfs) - _SHOWN_LIBRARIES
     return shown.append(f"\nand {more} more", "dim") if more > 0 else shown
 
 
 def _findings(findings: Sequence[Finding]) -> Table:
     grid = _grid("", "*")
-    for (severity, code), group in itertools.groupby(findings, key=lambda item: (item.severity, item.code)):
+    for (severity, code), group in itertools.groupby(
+        findings, key=lambda item: (item.severity, item.code)
+    ):
         items = list(group)
-        head = Text.assemble((finding_kinds()[code].title, "bold"), (f"  {code}", "dim"))
+        head = Text.assemble(
+            (finding_kinds()[code].title, "bold"), (f"  {code}", "dim")
+        )
         grid.add_row(Text(severity.value, style=_STYLE[severity]), head)
         for item in items[:_SHOWN_MEMBERS]:
             place = PurePosixPath(item.member).name
-            message = item.message.replace("It ", "it ", 1) if item.message.startswith("It ") else item.message
+            message = (
+                item.message.replace("It ", "it ", 1)
+                if item.message.startswith("It ")
+                else item.message
+            )
             grid.add_row("", _line(f"{place}: {message}" if place else item.message))
         if len(items) > _SHOWN_MEMBERS:
             hidden = items[_SHOWN_MEMBERS:]
-            names = list(dict.fromkeys(PurePosixPath(item.member).name for item in hidden))
-            named = f" in {', '.join(names)}" if all(names) and len(names) <= _SHOWN_LIBRARIES else ""
+            names = list(
+                dict.fromkeys(PurePosixPath(item.member).name for item in hidden)
+            )
+            named = (
+                f" in {', '.join(names)}"
+                if all(names) and len(names) <= _SHOWN_LIBRARIES
+                else ""
+            )
             grid.add_row("", _line(f"and {len(hidden)} more{named}"))
         grid.add_row("", _line(f"-> {items[0].remedy}", "green"))
     return grid

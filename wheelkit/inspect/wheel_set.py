@@ -27,7 +27,9 @@ class SetReport:
     findings: tuple[Finding, ...]
 
 
-def inspect_set(paths: Sequence[Path], inspect: Callable[[Path], WheelReport] = inspect_wheel) -> SetReport:
+def inspect_set(
+    paths: Sequence[Path], inspect: Callable[[Path], WheelReport] = inspect_wheel
+) -> SetReport:
     """Inspect wheels that are installed together.
 
     Args:
@@ -40,7 +42,9 @@ def inspect_set(paths: Sequence[Path], inspect: Callable[[Path], WheelReport] = 
 def check_set(reports: Sequence[WheelReport]) -> tuple[Finding, ...]:
     """Return the findings between wheels; `member` of each finding is the file name of a wheel."""
     named = [report for report in reports if report.project]
-    return sort_findings((*check_duplicates(named), *check_pins(named), *check_partners(named)))
+    return sort_findings(
+        (*check_duplicates(named), *check_pins(named), *check_partners(named))
+    )
 
 
 def wheels_below(folder: Path) -> tuple[Path, ...]:
@@ -53,15 +57,28 @@ def wheels_below(folder: Path) -> tuple[Path, ...]:
     def refuse(error: OSError) -> None:
         raise error
 
-    files = (Path(top, name) for top, _, names in os.walk(folder, onerror=refuse) for name in names)
-    return tuple(sorted(path for path in files if path.suffix == ".whl" and path.is_file()))
+    files = (
+        Path(top, name)
+        for top, _, names in os.walk(folder, onerror=refuse)
+        for name in names
+    )
+    return tuple(
+        sorted(path for path in files if path.suffix == ".whl" and path.is_file())
+    )
 
 
 def check_duplicates(reports: Sequence[WheelReport]) -> Iterator[Finding]:
-    """Report wheels that installers cannot distinguish: same project, version and build, and a common tag."""
+    """Report wheels that installers cannot distinguish.
+
+    Same project, version and build, and a common tag.
+    """
     for one, other in itertools.combinations(reports, 2):
         same = (one.project, one.build) == (other.project, other.build)
-        if same and Version(one.version) == Version(other.version) and set(one.tags) & set(other.tags):
+        if (
+            same
+            and Version(one.version) == Version(other.version)
+            and set(one.tags) & set(other.tags)
+        ):
             what = "the same bytes" if one.sha256 == other.sha256 else "different bytes"
             yield finding(
                 "set-duplicate",
@@ -74,7 +91,9 @@ def check_pins(reports: Sequence[WheelReport]) -> Iterator[Finding]:
     """Check that each requirement on a project of the set is met by a wheel of the set."""
     for report in reports:
         for requirement in _requirements(report):
-            offered = [r for r in reports if r.project == canonicalize_name(requirement.name)]
+            offered = [
+                r for r in reports if r.project == canonicalize_name(requirement.name)
+            ]
             if offered and not any(_meets(requirement, r) for r in offered):
                 have = ", ".join(dict.fromkeys(r.version for r in offered))
                 text = f"the wheel requires {requirement}, but the set has {have}."
@@ -87,18 +106,28 @@ def check_partners(reports: Sequence[WheelReport]) -> Iterator[Finding]:
         match = JAX_ROCM.fullmatch(plugin.project)
         pins = [r for r in _requirements(plugin) if match and r.name.endswith("pjrt")]
         for requirement, pjrt in itertools.product(pins, reports):
-            if pjrt.project == canonicalize_name(requirement.name) and _meets(requirement, pjrt):
+            if pjrt.project == canonicalize_name(requirement.name) and _meets(
+                requirement, pjrt
+            ):
                 yield from _pair(plugin, pjrt)
 
 
 def _pair(plugin: WheelReport, pjrt: WheelReport) -> Iterator[Finding]:
-    ours, theirs = _rocm(plugin), _rocm(pjrt)
+    ours = _rocm(plugin)
+    theirs = _rocm(pjrt)
     if ours and theirs and not same_release(ours, theirs):
-        text = f"the plugin was built with ROCm {ours}, but {pjrt.filename} with {theirs}."
+        text = (
+            f"the plugin was built with ROCm {ours}, but {pjrt.filename} with {theirs}."
+        )
         yield finding("set-rocm-differs", text, member=plugin.filename)
-    mine, others = ({code.target for code in report.targets} for report in (plugin, pjrt))
+    mine, others = (
+        {code.target for code in report.targets} for report in (plugin, pjrt)
+    )
     if mine and others and mine != others:
-        text = f"only one of the plugin and {pjrt.filename} has code for {', '.join(sorted(mine ^ others))}."
+        text = (
+            f"only one of the plugin and {pjrt.filename} has code for"
+            f" {', '.join(sorted(mine ^ others))}."
+        )
         yield finding("set-targets-differ", text, member=plugin.filename)
 
 

@@ -1,4 +1,7 @@
-"""Edits of one library in place: device code, RUNPATH, NEEDED and symbols, and the byte ranges that they change."""
+"""Edits of one library in place.
+
+Device code, RUNPATH, NEEDED and symbols, and the byte ranges that they change.
+"""
 
 from __future__ import annotations
 
@@ -45,43 +48,61 @@ class MemberEdit:
         """Return the MemberInfo of the library, given its SHA-256."""
         assert sha256 is not None
         return MemberInfo(
-            path=self.name, size=self.elf.size, sha256=sha256, targets=self.code.targets_kept, needed=self.elf.needed,
+            path=self.name,
+            size=self.elf.size,
+            sha256=sha256,
+            targets=self.code.targets_kept,
+            needed=self.elf.needed,
             symbol_versions=self.elf.highest_versions(),
-        )  # fmt: skip
+        )
 
 
-def edit_members(files: Mapping[str, Path], plan: RepairPlan, debug_dir: Path | None) -> list[MemberEdit]:
+def edit_members(
+    files: Mapping[str, Path], plan: RepairPlan, debug_dir: Path | None
+) -> list[MemberEdit]:
     """Edit every library of a wheel.
 
     Args:
         files: path inside the new wheel -> extracted file, edited in place.
-        debug_dir: receives `{member path}.debug` for each library that loses its symbols; None discards the symbols.
+        debug_dir: receives `{member path}.debug` for each library that loses its
+            symbols; None discards the symbols.
 
     Raises:
-        CiBuildError: a library cannot be edited. The error has the class of the first problem; its message lists the
-            problems of all libraries.
+        CiBuildError: a library cannot be edited. The error has the class of the first
+            problem; its message lists the problems of all libraries.
     """
-    edits, errors = [], []
+    edits = []
+    errors = []
     for name, path in files.items():
         try:
-            edits.append(edit_member(name, path, plan, debug_dir and debug_dir / f"{name}.debug"))
+            edits.append(
+                edit_member(name, path, plan, debug_dir and debug_dir / f"{name}.debug")
+            )
         except CiBuildError as error:
             errors.append(error)
     if errors:
-        raise type(errors[0])(" ".join(error.message for error in errors), hint=errors[0].hint) from errors[0]
+        raise type(errors[0])(
+            " ".join(error.message for error in errors), hint=errors[0].hint
+        ) from errors[0]
     problems = list(_misplaced_code(edits, plan.device_members))
     if problems:
-        raise RepairError(" ".join(problems), hint="Correct the recipe's `device_members`, or use a complete wheel.")
+        raise RepairError(
+            " ".join(problems),
+            hint="Correct the recipe's `device_members`, or use a complete wheel.",
+        )
     return edits
 
 
-def edit_member(name: str, path: Path, plan: RepairPlan, debug: Path | None) -> MemberEdit:
+def edit_member(
+    name: str, path: Path, plan: RepairPlan, debug: Path | None
+) -> MemberEdit:
     """Edit one library in place.
 
     Raises:
         ElfError: the library is damaged, or an edit would have to move bytes.
         FatbinError: the device code is damaged, or lacks a target of the plan.
-        RepairError: the library was compiled with another ROCm, or no glob of the plan matches its RUNPATH.
+        RepairError: the library was compiled with another ROCm, or no glob of the plan
+            matches its RUNPATH.
     """
     before = Elf.read(path)
     _check_compiler(name, before, plan.rocm_version)
@@ -96,20 +117,34 @@ def edit_member(name: str, path: Path, plan: RepairPlan, debug: Path | None) -> 
         saved = report.bytes_saved
     after = Elf.read(path)
     return MemberEdit(
-        name=name, path=path, elf=after, changed=bool(changed) or after.size != before.size,
-        code=code, symbols_saved=saved, debug=debug if saved else None,
-    )  # fmt: skip
+        name=name,
+        path=path,
+        elf=after,
+        changed=bool(changed) or after.size != before.size,
+        code=code,
+        symbols_saved=saved,
+        debug=debug if saved else None,
+    )
 
 
 def _check_compiler(name: str, elf: Elf, rocm: str) -> None:
-    """Refuse a library if a compiler that .comment names belongs to another ROCm; an empty `rocm` accepts all."""
-    other = [versions[0] for versions in map(rocm_of_compiler, elf.comments) if versions and rocm not in versions]
+    """Refuse a library if a compiler that .comment names belongs to another ROCm.
+
+    An empty `rocm` accepts all.
+    """
+    other = [
+        versions[0]
+        for versions in map(rocm_of_compiler, elf.comments)
+        if versions and rocm not in versions
+    ]
     if not (rocm and other):
         return
     hint = "Use another release of the wheel."
     if other[0].partition(".")[0] == rocm.partition(".")[0]:
         hint = f"Use --rocm-version={other[0]} or another wheel."
-    raise RepairError(f"{name} was compiled with ROCm {', '.join(other)}, not {rocm}.", hint=hint)
+    raise RepairError(
+        f"{name} was compiled with ROCm {', '.join(other)}, not {rocm}.", hint=hint
+    )
 
 
 def _device_code(name: str, path: Path, elf: Elf, plan: RepairPlan) -> SlimReport:
@@ -118,18 +153,28 @@ def _device_code(name: str, path: Path, elf: Elf, plan: RepairPlan) -> SlimRepor
     if plan.targets is None:
         report = read_targets(path, verify=plan.verify_bundles, name=name)
         if report.findings:
-            raise RepairError(" ".join(f.message for f in report.findings), hint=report.findings[0].remedy)
+            raise RepairError(
+                " ".join(f.message for f in report.findings),
+                hint=report.findings[0].remedy,
+            )
         stored = sum(bundle.size for bundle in report.bundles)
         targets = tuple(sorted(code.target for code in report.device.targets))
-        return SlimReport(targets_kept=targets, stored_before=stored, stored_after=stored)
-    return slim(path, plan.targets, covers=plan.covers, verify=plan.verify_bundles, name=name)
+        return SlimReport(
+            targets_kept=targets, stored_before=stored, stored_after=stored
+        )
+    return slim(
+        path, plan.targets, covers=plan.covers, verify=plan.verify_bundles, name=name
+    )
 
 
 def _loading(name: str, path: Path, elf: Elf, plan: RepairPlan) -> list[ByteRange]:
     """Set RUNPATH, then add NEEDED: a shorter RUNPATH makes room for the soname."""
     changed: list[ByteRange] = []
     if plan.runpath and (elf.runpath or elf.rpath):
-        runpath = next((value for glob, value in plan.runpath.items() if fnmatchcase(name, glob)), None)
+        runpath = next(
+            (value for glob, value in plan.runpath.items() if fnmatchcase(name, glob)),
+            None,
+        )
         if runpath is None:
             raise RepairError(
                 f"{name} has a RUNPATH, but no glob of the plan's `runpath` matches the library.",
@@ -147,7 +192,13 @@ def _misplaced_code(edits: Sequence[MemberEdit], globs: Sequence[str]) -> Iterat
         matching = [edit for edit in edits if fnmatchcase(edit.name, glob)]
         if not matching:
             yield f"No library matches {glob} of `device_members`."
-        yield from (f"{edit.name} has no device code." for edit in matching if not edit.code.stored_before)
+        yield from (
+            f"{edit.name} has no device code."
+            for edit in matching
+            if not edit.code.stored_before
+        )
     for edit in edits:
-        if edit.code.stored_before and not any(fnmatchcase(edit.name, glob) for glob in globs):
+        if edit.code.stored_before and not any(
+            fnmatchcase(edit.name, glob) for glob in globs
+        ):
             yield f"{edit.name} has device code, but matches no glob of `device_members`."

@@ -1,8 +1,10 @@
-"""METADATA, WHEEL and entry_points.txt of a repaired wheel: changed fields are replaced, all other bytes stay.
+"""METADATA, WHEEL and entry_points.txt of a repaired wheel.
 
-The email package of the standard library would fold long lines and rewrite others. These files are therefore edited by
-line, and packaging.metadata validates the result. Sources: the core metadata specification 2.4, PEP 427 (wheel), PEP
-639 (licences).
+Changed fields are replaced, all other bytes stay.
+
+The email package of the standard library would fold long lines and rewrite others.
+These files are therefore edited by line, and packaging.metadata validates the result.
+Sources: the core metadata specification 2.4, PEP 427 (wheel), PEP 639 (licences).
 """
 
 from __future__ import annotations
@@ -23,10 +25,28 @@ LICENSE_FILE = "LICENSE.txt"
 _METADATA_VERSION = "2.4"
 # Order of the specification; a new field is inserted after those that precede it here.
 _ORDER = (
-    "metadata-version", "wheel-version", "generator", "root-is-purelib", "tag", "build", "name", "version", "summary",
-    "home-page", "author", "author-email", "license", "license-expression", "license-file", "classifier",
-    "requires-python", "requires-dist", "provides-extra", "description-content-type", "dynamic",
-)  # fmt: skip
+    "metadata-version",
+    "wheel-version",
+    "generator",
+    "root-is-purelib",
+    "tag",
+    "build",
+    "name",
+    "version",
+    "summary",
+    "home-page",
+    "author",
+    "author-email",
+    "license",
+    "license-expression",
+    "license-file",
+    "classifier",
+    "requires-python",
+    "requires-dist",
+    "provides-extra",
+    "description-content-type",
+    "dynamic",
+)
 
 
 class _Field(NamedTuple):
@@ -49,7 +69,10 @@ class Headers:
 
     def __init__(self, raw: bytes, *, label: str) -> None:
         lines = raw.splitlines(keepends=True)
-        end = next((number for number, line in enumerate(lines) if line in (b"\n", b"\r\n")), len(lines))
+        end = next(
+            (number for number, line in enumerate(lines) if line in (b"\n", b"\r\n")),
+            len(lines),
+        )
         self._newline = "\r\n" if lines and lines[0].endswith(b"\r\n") else "\n"
         self._body = b"".join(lines[end:])
         self._fields: list[_Field] = []
@@ -61,15 +84,22 @@ class Headers:
                 last = self._fields.pop()
                 self._fields.append(_Field(last.name, last.raw + line))
             else:
-                raise RepairError(f"Line {number} of {label} is not a header.", hint="The wheel is damaged.")
+                raise RepairError(
+                    f"Line {number} of {label} is not a header.",
+                    hint="The wheel is damaged.",
+                )
         try:
             raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise RepairError(f"{label} is not UTF-8: {error}.", hint="The wheel is damaged.") from error
+            raise RepairError(
+                f"{label} is not UTF-8: {error}.", hint="The wheel is damaged."
+            ) from error
 
     def values(self, name: str) -> list[str]:
         """Return every value of a field, in order."""
-        return [field.value for field in self._fields if field.name.lower() == name.lower()]
+        return [
+            field.value for field in self._fields if field.name.lower() == name.lower()
+        ]
 
     def set(self, name: str, *values: str) -> None:
         """Replace all values of a field, or remove the field if there are no values.
@@ -83,23 +113,37 @@ class Headers:
             return
         for value in values:
             if not value or re.search(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]", value):
-                raise RepairError(f"{name} cannot be {value!r}: the value must be one non-empty line of text.")
+                raise RepairError(
+                    f"{name} cannot be {value!r}: the value must be one non-empty line"
+                    " of text."
+                )
         place = self._place(name)
-        new = [_Field(name, f"{name}: {value}{self._newline}".encode()) for value in values]
-        before, after = self._fields[:place], self._fields[place:]
+        new = [
+            _Field(name, f"{name}: {value}{self._newline}".encode()) for value in values
+        ]
+        before = self._fields[:place]
+        after = self._fields[place:]
         self._fields = [*(f for f in before if f.name.lower() != name.lower()), *new]
         self._fields += [f for f in after if f.name.lower() != name.lower()]
 
     def drop(self, name: str, values: Collection[str]) -> None:
         """Remove the given values of a field and keep its other values."""
-        self._fields = [f for f in self._fields if f.name.lower() != name.lower() or f.value not in values]
+        self._fields = [
+            f
+            for f in self._fields
+            if f.name.lower() != name.lower() or f.value not in values
+        ]
 
     def _place(self, name: str) -> int:
-        key, names = name.lower(), [field.name.lower() for field in self._fields]
+        key = name.lower()
+        names = [field.name.lower() for field in self._fields]
         if key in names:
             return names.index(key)
         earlier = _ORDER[: _ORDER.index(key)]
-        return max((n for n, present in enumerate(names, start=1) if present in earlier), default=0)
+        return max(
+            (n for n, present in enumerate(names, start=1) if present in earlier),
+            default=0,
+        )
 
     def __bytes__(self) -> bytes:
         return b"".join(field.raw for field in self._fields) + self._body
@@ -109,13 +153,16 @@ def rewrite_metadata(raw: bytes, plan: RepairPlan) -> bytes:
     """Return METADATA with the version, summary, requirements and licence of the plan.
 
     Raises:
-        RepairError: the file belongs to another project, or the result violates the core metadata specification; the
-            message lists every problem.
+        RepairError: the file belongs to another project, or the result violates the
+            core metadata specification; the message lists every problem.
     """
     headers = Headers(raw, label="METADATA")
     names = headers.values("Name")
     if [canonicalize_name(name) for name in names] != [canonicalize_name(plan.project)]:
-        raise RepairError(f"METADATA has the name of {', '.join(names) or 'no project'} instead of {plan.project}.")
+        raise RepairError(
+            f"METADATA has the name of {', '.join(names) or 'no project'} instead of"
+            f" {plan.project}."
+        )
     if _older(headers.values("Metadata-Version"), _METADATA_VERSION):
         headers.set("Metadata-Version", _METADATA_VERSION)
     headers.set("Version", str(Version(plan.version)))
@@ -125,22 +172,33 @@ def rewrite_metadata(raw: bytes, plan: RepairPlan) -> bytes:
     headers.set("Provides-Extra")
     headers.set("License")
     headers.set("License-Expression", "Apache-2.0")
-    headers.set("License-File", *dict.fromkeys([*headers.values("License-File"), LICENSE_FILE]))
-    headers.drop("Classifier", [c for c in headers.values("Classifier") if c.startswith("License ::")])
-    headers.drop("Dynamic", [field for field in headers.values("Dynamic") if not headers.values(field)])
+    headers.set(
+        "License-File", *dict.fromkeys([*headers.values("License-File"), LICENSE_FILE])
+    )
+    headers.drop(
+        "Classifier",
+        [c for c in headers.values("Classifier") if c.startswith("License ::")],
+    )
+    headers.drop(
+        "Dynamic",
+        [field for field in headers.values("Dynamic") if not headers.values(field)],
+    )
     result = bytes(headers)
     try:
         Metadata.from_email(result, validate=True)
     except ExceptionGroup as group:
         problems = "; ".join(str(error) for error in group.exceptions)
         raise RepairError(
-            f"METADATA would be invalid: {problems}.", hint="Correct the values in the recipe."
+            f"METADATA would be invalid: {problems}.",
+            hint="Correct the values in the recipe.",
         ) from group
     return result
 
 
 def rewrite_wheel(raw: bytes, *, tags: Sequence[str], build: str) -> bytes:
-    """Return WHEEL with the tags of the file name, `Root-Is-Purelib: false`, and this project as a generator.
+    """Return WHEEL with the tags of the file name, `Root-Is-Purelib.
+
+    False`, and this project as a generator.
 
     Args:
         tags: expanded tags, such as ("cp312-cp312-manylinux_2_28_x86_64",).
@@ -155,8 +213,11 @@ def rewrite_wheel(raw: bytes, *, tags: Sequence[str], build: str) -> bytes:
 
 
 def render_entry_points(groups: Mapping[str, Mapping[str, str]]) -> bytes:
-    """Return entry_points.txt (entry points specification) with groups and names in the given order."""
-    blocks = [f"[{group}]\n" + "".join(f"{n} = {target}\n" for n, target in m.items()) for group, m in groups.items()]
+    """Return entry_points.txt with groups and names in the given order."""
+    blocks = [
+        f"[{group}]\n" + "".join(f"{n} = {target}\n" for n, target in m.items())
+        for group, m in groups.items()
+    ]
     return "\n".join(blocks).encode()
 
 

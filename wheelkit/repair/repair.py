@@ -1,7 +1,8 @@
 """Repair of a published wheel: exact targets, stripped libraries, and a platform tag that is true.
 
-Libraries are verified and edited in a hidden folder beside the output. After auditwheel has checked the edited
-libraries, a single rename makes the wheel visible. Libraries are never grafted.
+Libraries are verified and edited in a hidden folder beside the output. After auditwheel
+has checked the edited libraries, a single rename makes the wheel visible. Libraries are
+never grafted.
 """
 
 from __future__ import annotations
@@ -30,34 +31,54 @@ from wheelkit.elf.constants import MAGIC
 from wheelkit.elf.snapshot import Elf
 from wheelkit.inspect.metadata import rocm_in_summary
 from wheelkit.repair.member import MemberEdit, edit_members
-from wheelkit.repair.metadata import LICENSE_FILE, render_entry_points, rewrite_metadata, rewrite_wheel
+from wheelkit.repair.metadata import (
+    LICENSE_FILE,
+    render_entry_points,
+    rewrite_metadata,
+    rewrite_wheel,
+)
 from wheelkit.repair.plan import PLATFORM, RepairedWheel, RepairPlan
 
 
 def repair(
-    source: Path, plan: RepairPlan, out_dir: Path, *, debug_dir: Path | None = None, progress: Progress | None = None
+    source: Path,
+    plan: RepairPlan,
+    out_dir: Path,
+    *,
+    debug_dir: Path | None = None,
+    progress: Progress | None = None,
 ) -> RepairedWheel:
-    """Write a repaired copy of `source` to `out_dir`; its name has the plan's version and the tag `PLATFORM`.
+    """Write a repaired copy of `source` to `out_dir`.
+
+    Its name has the plan's version and the tag `PLATFORM`.
 
     Output is reproducible on every machine.
 
     Args:
         source: wheel to repair; it is only read.
         out_dir: existing folder with room for the unpacked libraries.
-        debug_dir: receives `{wheel's stem}/{member}.debug` for each library that loses its symbols; None discards them.
+        debug_dir: receives `{wheel's stem}/{member}.debug` for each library that loses
+            its symbols; None discards them.
 
     Raises:
         MachineError: a folder is missing, full or read-only.
         ArchiveError: the source is damaged, or does not match its RECORD.
         ElfError, FatbinError: a library cannot be edited, or lacks code for a target.
-        RepairError: the libraries do not run on the platform, or the wheel does not match the plan. The message lists
-            all reasons, and neither a wheel nor debug files are left behind.
+        RepairError: the libraries do not run on the platform, or the wheel does not
+            match the plan. The message lists all reasons, and neither a wheel nor debug
+            files are left behind.
     """
-    with WheelArchive(source) as archive, _scratch(out_dir) as scratch, ThreadPoolExecutor(2) as pool:
+    with (
+        WheelArchive(source) as archive,
+        _scratch(out_dir) as scratch,
+        ThreadPoolExecutor(2) as pool,
+    ):
         try:
             version = str(Version(plan.version))
         except InvalidVersion as error:
-            raise RepairError(f"{plan.version!r} is not a version (PEP 440).") from error
+            raise RepairError(
+                f"{plan.version!r} is not a version (PEP 440)."
+            ) from error
         name = archive.name._replace(version=version, build="", platform=PLATFORM)
         rewrite = WheelRewrite(archive, date_time=EPOCH)
         renamed = _rename_folders(rewrite, archive, name)
@@ -71,11 +92,17 @@ def repair(
         }
         files = _unpack(archive, libraries, scratch / "tree", progress)
         _expect_members(files, plan, source.name)
-        _say(progress, f"edit {len(files)} librar{'y' if len(files) == 1 else 'ies'} of {name.project}")
+        _say(
+            progress,
+            f"edit {len(files)} librar{'y' if len(files) == 1 else 'ies'} of"
+            f" {name.project}",
+        )
         edits = edit_members(files, plan, scratch / "debug" if debug_dir else None)
         _check_summary(archive, plan.rocm_version, edits)
         elves = {edit.name: edit.elf for edit in edits}
-        judging = pool.submit(_check_libraries, files, plan.allowed_sonames, source.name, elves)
+        judging = pool.submit(
+            _check_libraries, files, plan.allowed_sonames, source.name, elves
+        )
         for edit in edits:
             if edit.changed:
                 rewrite.set(edit.name, edit.path)
@@ -83,7 +110,9 @@ def repair(
         def build_info(record: Mapping[str, RecordEntry]) -> bytes:
             members = to_json(_infos(edits, record))
             info = {**plan.build_info, "compression": compressor(), "members": members}
-            return (json.dumps(info, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+            return (
+                json.dumps(info, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+            ).encode()
 
         if plan.build_info_path:
             rewrite.set(plan.build_info_path, build_info)
@@ -91,24 +120,41 @@ def repair(
         final = out_dir / str(name)
         written = rewrite.write(scratch / final.name)
         findings = judging.result()
-        pool.submit(shutil.rmtree, scratch / "tree")  # in parallel, since removing the tree takes as long as the digest
-        members, sha256 = _infos(edits, written.record), written.sha256
-        members += kernel_wheel.member_infos(archive, codes, archive.record(), plan.machs)
+        pool.submit(
+            shutil.rmtree, scratch / "tree"
+        )  # in parallel, since removing the tree takes as long as the digest
+        members = _infos(edits, written.record)
+        sha256 = written.sha256
+        members += kernel_wheel.member_infos(
+            archive, codes, archive.record(), plan.machs
+        )
         debug_files = _publish_debug(edits, debug_dir, final.stem)
         written.path.replace(final)
         return RepairedWheel(
-            path=final, size=written.size, sha256=sha256, members=members,
-            targets_kept=tuple(sorted({target for edit in edits for target in edit.code.targets_kept})),
-            targets_dropped=tuple(sorted({target for edit in edits for target in edit.code.targets_dropped})),
+            path=final,
+            size=written.size,
+            sha256=sha256,
+            members=members,
+            targets_kept=tuple(
+                sorted({target for edit in edits for target in edit.code.targets_kept})
+            ),
+            targets_dropped=tuple(
+                sorted(
+                    {target for edit in edits for target in edit.code.targets_dropped}
+                )
+            ),
             code_before=sum(edit.code.stored_before for edit in edits),
             code_after=sum(edit.code.stored_after for edit in edits),
             symbols_saved=sum(edit.symbols_saved for edit in edits),
-            findings=findings, debug_files=debug_files,
-        )  # fmt: skip
+            findings=findings,
+            debug_files=debug_files,
+        )
 
 
-def retag(source: Path, out_dir: Path, *, progress: Progress | None = None) -> tuple[Path, tuple[Finding, ...]]:
-    """Write a copy of a wheel to `out_dir` with the platform tag of repaired wheels, if auditwheel confirms the tag.
+def retag(
+    source: Path, out_dir: Path, *, progress: Progress | None = None
+) -> tuple[Path, tuple[Finding, ...]]:
+    """Write a copy of a wheel with the repaired platform tag, if auditwheel confirms it.
 
     All members except WHEEL and RECORD keep their content.
 
@@ -117,27 +163,42 @@ def retag(source: Path, out_dir: Path, *, progress: Progress | None = None) -> t
 
     Raises:
         ArchiveError: the source is damaged, or does not match its RECORD.
-        RepairError: a library needs more than the platform provides; nothing is written.
+        RepairError: a library needs more than the platform provides; nothing is
+            written.
     """
     with WheelArchive(source) as archive, _scratch(out_dir) as scratch:
-        libraries = {member.name: member.name for member in archive.members if _is_elf(archive, member.name)}
+        libraries = {
+            member.name: member.name
+            for member in archive.members
+            if _is_elf(archive, member.name)
+        }
         files = _unpack(archive, libraries, scratch / "tree", progress)
         findings = _check_libraries(files, frozenset(), source.name)
         name = archive.name._replace(platform=PLATFORM)
         rewrite = WheelRewrite(archive, date_time=EPOCH)
         wheel = f"{archive.dist_info}/WHEEL"
-        rewrite.set(wheel, rewrite_wheel(archive.read(wheel), tags=name.tags, build=name.build))
+        rewrite.set(
+            wheel, rewrite_wheel(archive.read(wheel), tags=name.tags, build=name.build)
+        )
         written = rewrite.write(scratch / str(name))
         return written.path.replace(out_dir / str(name)), findings
 
 
-def _check_summary(archive: WheelArchive, rocm: str, edits: Sequence[MemberEdit]) -> None:
-    """Refuse a wheel whose Summary names another ROCm, unless a known compiler proved the ROCm of the plan."""
+def _check_summary(
+    archive: WheelArchive, rocm: str, edits: Sequence[MemberEdit]
+) -> None:
+    """Refuse a wheel whose Summary names another ROCm, unless the plan's is proved."""
     claimed = rocm_in_summary(str(archive.metadata().get("Summary", "")))
     proven = any(edit.elf.rocm_versions for edit in edits)
-    if rocm and claimed and not proven and Version(Version(claimed).base_version) != Version(rocm):
+    if (
+        rocm
+        and claimed
+        and not proven
+        and Version(Version(claimed).base_version) != Version(rocm)
+    ):
         raise RepairError(
-            f"{archive.path.name}: Summary names ROCm {claimed}, not {rocm}, and no known compiler proves {rocm}.",
+            f"{archive.path.name}: Summary names ROCm {claimed}, not {rocm}, and no"
+            f" known compiler proves {rocm}.",
             hint=f"Use --rocm-version={claimed} or another wheel.",
         )
 
@@ -150,7 +211,10 @@ def _scratch(out_dir: Path) -> Iterator[Path]:
     except OSError as error:
         raise MachineError(
             f"Cannot use {out_dir}: {error.strerror} ({error.filename}).",
-            hint="Choose a folder with room for the unpacked libraries, 1 GB for the pjrt wheel.",
+            hint=(
+                "Choose a folder with room for the unpacked libraries, 1 GB for the"
+                " pjrt wheel."
+            ),
         ) from error
 
 
@@ -159,39 +223,59 @@ def _say(progress: Progress | None, text: str) -> None:
         progress.step(text)
 
 
-def _rename_folders(rewrite: WheelRewrite, archive: WheelArchive, name: WheelName) -> dict[str, str]:
-    """Rename .dist-info and .data for the new version; return old member name -> new member name."""
-    stem, new_stem = archive.dist_info.removesuffix(".dist-info"), f"{name.project}-{name.version}"
+def _rename_folders(
+    rewrite: WheelRewrite, archive: WheelArchive, name: WheelName
+) -> dict[str, str]:
+    """Rename .dist-info and .data for the new version.
+
+    Return old member name -> new member name.
+    """
+    stem = archive.dist_info.removesuffix(".dist-info")
+    new_stem = f"{name.project}-{name.version}"
     folders = {f"{stem}.{kind}": f"{new_stem}.{kind}" for kind in ("dist-info", "data")}
     renamed = {}
     for member in archive.members:
         top, slash, rest = member.name.partition("/")
         renamed[member.name] = folders.get(top, top) + slash + rest
     for old, new in folders.items():
-        if old != new and any(member.name.startswith(f"{old}/") for member in archive.members):
+        if old != new and any(
+            member.name.startswith(f"{old}/") for member in archive.members
+        ):
             rewrite.rename(old, new)
     return renamed
 
 
-def _rewrite_texts(rewrite: WheelRewrite, archive: WheelArchive, name: WheelName, plan: RepairPlan) -> None:
+def _rewrite_texts(
+    rewrite: WheelRewrite, archive: WheelArchive, name: WheelName, plan: RepairPlan
+) -> None:
     """Set all members that do not depend on the libraries, so that an invalid plan fails early."""
     info = f"{name.project}-{name.version}.dist-info"
-    rewrite.set(f"{info}/METADATA", rewrite_metadata(archive.read(f"{archive.dist_info}/METADATA"), plan))
-    wheel = rewrite_wheel(archive.read(f"{archive.dist_info}/WHEEL"), tags=name.tags, build=name.build)
+    rewrite.set(
+        f"{info}/METADATA",
+        rewrite_metadata(archive.read(f"{archive.dist_info}/METADATA"), plan),
+    )
+    wheel = rewrite_wheel(
+        archive.read(f"{archive.dist_info}/WHEEL"), tags=name.tags, build=name.build
+    )
     rewrite.set(f"{info}/WHEEL", wheel)
     rewrite.set(f"{info}/licenses/{LICENSE_FILE}", plan.license_text)
     if plan.entry_points is not None:
         rewrite.set(f"{info}/entry_points.txt", render_entry_points(plan.entry_points))
     for path, content in plan.files.items():
         if content.startswith(MAGIC):
-            raise RepairError(f"Cannot add {path}: the plan's `files` must not contain libraries.")
+            raise RepairError(
+                f"Cannot add {path}: the plan's `files` must not contain libraries."
+            )
         rewrite.set(path, content)
 
 
 def _unpack(
-    archive: WheelArchive, libraries: Mapping[str, str], tree: Path, progress: Progress | None
+    archive: WheelArchive,
+    libraries: Mapping[str, str],
+    tree: Path,
+    progress: Progress | None,
 ) -> dict[str, Path]:
-    """Check every member against RECORD and write the libraries to `tree`, laid out as in the new wheel.
+    """Check every member against RECORD and write the libraries to `tree`.
 
     Args:
         libraries: old member name -> new member name.
@@ -219,42 +303,68 @@ def _is_elf(archive: WheelArchive, name: str) -> bool:
 
 
 def _expect_members(files: Collection[str], plan: RepairPlan, source: str) -> None:
-    missing, extra = sorted(set(plan.members) - set(files)), sorted(set(files) - set(plan.members))
-    problems = [f"lacks {name}" for name in missing] + [f"also contains {name}" for name in extra if plan.members]
+    missing = sorted(set(plan.members) - set(files))
+    extra = sorted(set(files) - set(plan.members))
+    problems = [f"lacks {name}" for name in missing] + [
+        f"also contains {name}" for name in extra if plan.members
+    ]
     if problems:
         raise RepairError(
-            f"The libraries of {source} differ from the recipe's `members`: the wheel {', '.join(problems)}.",
+            f"The libraries of {source} differ from the recipe's `members`: the wheel"
+            f" {', '.join(problems)}.",
             hint="Use a complete wheel, or change the recipe's `members`.",
         )
 
 
 def _check_libraries(
-    files: Mapping[str, Path], allowed_sonames: frozenset[str], source: str, elves: Mapping[str, Elf] | None = None
+    files: Mapping[str, Path],
+    allowed_sonames: frozenset[str],
+    source: str,
+    elves: Mapping[str, Elf] | None = None,
 ) -> tuple[Finding, ...]:
     """Check the libraries of a new wheel with auditwheel; return warnings and notes."""
-    # auditwheel is imported in the thread that judges, while another one writes the wheel.
+    # auditwheel is imported in the thread that judges, while another one writes the
+    # wheel.
     from wheelkit.inspect.manylinux import platform_verdict
 
-    judged = platform_verdict(files, allowed_sonames=allowed_sonames, platform=PLATFORM, elves=elves)
+    judged = platform_verdict(
+        files, allowed_sonames=allowed_sonames, platform=PLATFORM, elves=elves
+    )
     if not judged.ok:
         errors = [f for f in judged.findings if f.severity is Severity.ERROR]
         raise RepairError(
             f"{source} cannot become a {PLATFORM} wheel:{_listed(errors)}",
-            hint="Correct the listed libraries; they are never grafted. Nothing was written.",
+            hint=(
+                "Correct the listed libraries; they are never grafted. Nothing was"
+                " written."
+            ),
         )
     return judged.findings
 
 
 def _listed(findings: Iterable[Finding]) -> str:
-    return "".join(f"\n  - {f.member or 'wheel'} [{f.code}]: {f.message} {f.remedy}" for f in findings) + "\n"
+    return (
+        "".join(
+            f"\n  - {f.member or 'wheel'} [{f.code}]: {f.message} {f.remedy}"
+            for f in findings
+        )
+        + "\n"
+    )
 
 
-def _infos(edits: Iterable[MemberEdit], record: Mapping[str, RecordEntry]) -> tuple[MemberInfo, ...]:
+def _infos(
+    edits: Iterable[MemberEdit], record: Mapping[str, RecordEntry]
+) -> tuple[MemberInfo, ...]:
     return tuple(edit.info(record[edit.name].sha256) for edit in edits)
 
 
-def _publish_debug(edits: Sequence[MemberEdit], debug_dir: Path | None, stem: str) -> dict[str, Path]:
-    """Move the debug files to `{debug_dir}/{stem}` with one rename; replace the debug files of an earlier run."""
+def _publish_debug(
+    edits: Sequence[MemberEdit], debug_dir: Path | None, stem: str
+) -> dict[str, Path]:
+    """Move the debug files to `{debug_dir}/{stem}` with one rename.
+
+    Replace the debug files of an earlier run.
+    """
     debug_files = {edit.name: edit.debug for edit in edits if edit.debug is not None}
     if debug_dir is None:
         return {}

@@ -15,7 +15,10 @@ from core.source_request import ActionCache, Credentials, Remote
 _PLAIN = re.compile(r"[\w@%+=:,./~^-]*")
 _NEVER = re.compile(r'["\\$`\x00-\x1f]')
 _OTHER_ROCMS = ("TF_ROCM_MULTIPLE_PATHS", "ROCM_DISTRO_URL", "ROCM_DISTRO_VERSION")
-"""Variables that select another ROCm (XLA, third_party/gpus/rocm_configure.bzl; rules_ml_toolchain, gpu/rocm)."""
+"""Variables that select another ROCm (XLA, third_party/gpus/rocm_configure.bzl.
+
+Rules_ml_toolchain, gpu/rocm).
+"""
 _PROGRESS = re.compile(r"^\[([\d,]+) / ([\d,]+)\]\s*(.*)$")
 _PROCESSES = re.compile(r"^INFO: [\d,]+ process(?:es)?: (.*)\.$")
 _UNREACHED = re.compile(r"^ERROR: (Failed to query remote execution capabilities: .*)$")
@@ -23,8 +26,13 @@ _REMOTE_FAILED = "(Exit 34)"
 """Mark of an action that failed because of the executors; an earlier line has the cause."""
 _REMOTE_WARNING = re.compile(r"^WARNING: (.*\b[Rr]emote\b.*)$")
 _ERROR = re.compile(r"^ERROR: (?!Build did NOT complete)(.*)$")
-_TARGET = re.compile(r"(?:from target |target '?|no such target ')((?:@@?[\w.~+-]*)?//[^\s)':]*(?::[^\s)',;]+)?)")
-_COMPILER = re.compile(r"(?:^|: )(?:fatal )?error: |^Error in \w+: |: undefined (?:reference to|symbol: )")
+_TARGET = re.compile(
+    r"(?:from target |target '?|no such target"
+    r" ')((?:@@?[\w.~+-]*)?//[^\s)':]*(?::[^\s)',;]+)?)"
+)
+_COMPILER = re.compile(
+    r"(?:^|: )(?:fatal )?error: |^Error in \w+: |: undefined (?:reference to|symbol: )"
+)
 _RESULTS = re.compile(r"^Target \S+ up-to-date:$")
 _RESULT = re.compile(r"^  (\S.*)$")
 _BUILD_FILE = re.compile(r"^(/\S*?)/BUILD(?:\.bazel)?:\d+:\d+: ")
@@ -34,11 +42,13 @@ def word(value: str) -> str:
     """Return a value quoted for bazelrc files, which build.py may also put into a shell command.
 
     Raises:
-        RequestError: the value has a character that bazelrc files and shells read differently.
+        RequestError: the value has a character that bazelrc files and shells read
+            differently.
     """
     if _NEVER.search(value):
         raise RequestError(
-            f"Cannot pass {value!r} to Bazel: it has a quote, a backslash, a dollar sign or a control character.",
+            f"Cannot pass {value!r} to Bazel: it has a quote, a backslash, a dollar"
+            " sign or a control character.",
             hint="Use a path or a name without such characters.",
         )
     return value if _PLAIN.fullmatch(value) else f'"{value}"'
@@ -51,31 +61,49 @@ def setting(option: str, value: str) -> str:
 
 def environment_settings(name: str, value: str, *kinds: str) -> tuple[str, ...]:
     """Return `--repo_env=NAME=value` and `--action_env=NAME=value`, or only the given kinds."""
-    return tuple(f"--{kind}={name}={word(value)}" for kind in kinds or ("repo_env", "action_env"))
+    return tuple(
+        f"--{kind}={name}={word(value)}" for kind in kinds or ("repo_env", "action_env")
+    )
 
 
-def device_options(wanted: Iterable[GfxTarget], rocm: str, device_libraries: str) -> tuple[str, ...]:
+def device_options(
+    wanted: Iterable[GfxTarget], rocm: str, device_libraries: str
+) -> tuple[str, ...]:
     """Return the options that name ROCm, its device libraries and the gfx targets.
 
-    ROCM_PATH selects the ROCm. Rules of some releases prefer other variables, or download a ROCm without it; empty
-    values of these variables select nothing, and end the build instead of a download (docs/build-from-source.md).
-    TF_ROCM_AMDGPU_TARGETS is set for repository rules and for actions, since a release of XLA may read it in only one
-    of them. HCC_AMDGPU_TARGET is hipcc's default for --offload-arch. GPU_ARCHS selects the targets of AITER.
+    ROCM_PATH selects the ROCm. Rules of some releases prefer other variables, or
+    download a ROCm without it; empty values of these variables select nothing, and end
+    the build instead of a download (docs/build-from-source.md). TF_ROCM_AMDGPU_TARGETS
+    is set for repository rules and for actions, since a release of XLA may read it in
+    only one of them. HCC_AMDGPU_TARGET is hipcc's default for --offload-arch. GPU_ARCHS
+    selects the targets of AITER.
 
     Args:
-        device_libraries: folder of device libraries that clang does not find by itself; empty if it does.
+        device_libraries: folder of device libraries that clang does not find by itself;
+            empty if it does.
     """
     chosen = tuple(wanted)
     options = [
         *environment_settings("ROCM_PATH", rocm),
-        *(option for name in _OTHER_ROCMS for option in environment_settings(name, "", "repo_env")),
+        *(
+            option
+            for name in _OTHER_ROCMS
+            for option in environment_settings(name, "", "repo_env")
+        ),
         *environment_settings("TF_ROCM_AMDGPU_TARGETS", targets.for_bazel(chosen)),
-        *environment_settings("HCC_AMDGPU_TARGET", targets.for_bazel(chosen), "action_env"),
-        *environment_settings("HIPCC_COMPILE_FLAGS_APPEND", "--offload-compress", "action_env"),
+        *environment_settings(
+            "HCC_AMDGPU_TARGET", targets.for_bazel(chosen), "action_env"
+        ),
+        *environment_settings(
+            "HIPCC_COMPILE_FLAGS_APPEND", "--offload-compress", "action_env"
+        ),
     ]
     if device_libraries:
-        # Wrappers of hipcc pass their environment on; XLA's repository rules know only older variables of hipcc.
-        options += environment_settings("HIP_DEVICE_LIB_PATH", device_libraries, "action_env")
+        # Wrappers of hipcc pass their environment on; XLA's repository rules know only
+        # older variables of hipcc.
+        options += environment_settings(
+            "HIP_DEVICE_LIB_PATH", device_libraries, "action_env"
+        )
     if processors := targets.for_aiter(chosen):
         options += environment_settings("GPU_ARCHS", processors, "action_env")
     return tuple(options)
@@ -85,8 +113,8 @@ def cache_options(cache: ActionCache, disk: str) -> tuple[str, ...]:
     """Return the options of action caches.
 
     Args:
-        disk: folder of the disk cache as seen by the build; a copy if the cache is read-only, since Bazel only has
-            writable disk caches.
+        disk: folder of the disk cache as seen by the build; a copy if the cache is
+            read-only, since Bazel only has writable disk caches.
     """
     options = []
     if cache.disk:
@@ -98,26 +126,35 @@ def cache_options(cache: ActionCache, disk: str) -> tuple[str, ...]:
     return tuple(options)
 
 
-def credential_options(given: Credentials, seen: Credentials, servers: Iterable[str]) -> tuple[str, ...]:
+def credential_options(
+    given: Credentials, seen: Credentials, servers: Iterable[str]
+) -> tuple[str, ...]:
     """Return the options that authenticate to remote executors and caches.
 
     Args:
         given: paths of the files on this machine.
         seen: paths of the same files as seen by the build.
-        servers: URLs of the servers for the credential helper; empty for a server that only a bazelrc names, which
-            allows every host.
+        servers: URLs of the servers for the credential helper; empty for a server that
+            only a bazelrc names, which allows every host.
     """
     options = []
     if given.ca:
         options.append(setting("tls_certificate", seen.ca))
     if given.cert:
-        options += [setting("tls_client_certificate", seen.cert), setting("tls_client_key", seen.key)]
+        options += [
+            setting("tls_client_certificate", seen.cert),
+            setting("tls_client_key", seen.key),
+        ]
     if given.credential_helper:
         hosts = [urlsplit(url).hostname for url in servers]
         scopes = dict.fromkeys(f"{host}=" if all(hosts) else "" for host in hosts)
-        options += [setting("credential_helper", f"{scope}{seen.credential_helper}") for scope in scopes]
+        options += [
+            setting("credential_helper", f"{scope}{seen.credential_helper}")
+            for scope in scopes
+        ]
     if given.bazelrc:
-        # jax's bazelrc makes Bazel print every option that it reads, including headers with tokens.
+        # jax's bazelrc makes Bazel print every option that it reads, including headers
+        # with tokens.
         options.append("--noannounce_rc")
     return tuple(options)
 
@@ -136,23 +173,39 @@ def remote_options(remote: Remote | None) -> tuple[str, ...]:
         options.append("--noremote_accept_cached")
     options.append("--spawn_strategy=remote,worker,sandboxed,local")
     if remote.fallback:
-        # Local actions need the outputs of remote actions, which are lost with the server unless they are downloaded.
+        # Local actions need the outputs of remote actions, which are lost with the
+        # server unless they are downloaded.
         options += ["--remote_local_fallback", "--remote_download_outputs=all"]
     else:
         options.append("--noremote_local_fallback")
-    return (*options, "--remote_timeout=3600", "--grpc_keepalive_time=30s", f"--jobs={remote.jobs}")
+    return (
+        *options,
+        "--remote_timeout=3600",
+        "--grpc_keepalive_time=30s",
+        f"--jobs={remote.jobs}",
+    )
 
 
 def progress_of(line: str) -> tuple[int, int, str] | None:
-    """Return the numbers of finished and of known actions, and the current action; None for other lines."""
+    """Return the numbers of finished and of known actions, and the current action.
+
+    None for other lines.
+    """
     match = _PROGRESS.match(line)
     if match is None:
         return None
-    return int(match[1].replace(",", "")), int(match[2].replace(",", "")), match[3].strip()
+    return (
+        int(match[1].replace(",", "")),
+        int(match[2].replace(",", "")),
+        match[3].strip(),
+    )
 
 
 def processes_of(line: str) -> dict[str, int] | None:
-    """Return the number of actions by strategy, such as `remote cache hit` or `sandbox`; None for other lines."""
+    """Return the number of actions by strategy, such as `remote cache hit` or `sandbox`.
+
+    None for other lines.
+    """
     match = _PROCESSES.match(line)
     if match is None:
         return None
@@ -166,7 +219,8 @@ class ActionCounts:
 
     Attributes:
         counts: result of `processes_of`.
-        warning: first warning about executors or a cache, or first error about unreachable executors.
+        warning: first warning about executors or a cache, or first error about
+            unreachable executors.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -174,7 +228,9 @@ class ActionCounts:
 
     def feed(self, line: str) -> None:
         """Parse one line."""
-        if not self.warning and (match := _UNREACHED.match(line) or _REMOTE_WARNING.match(line)):
+        if not self.warning and (
+            match := _UNREACHED.match(line) or _REMOTE_WARNING.match(line)
+        ):
             self.warning = match[1].strip()
         if (counts := processes_of(line)) is not None:
             self.counts = counts
@@ -182,22 +238,34 @@ class ActionCounts:
     @property
     def local(self) -> int:
         """Number of actions that ran on this machine, without Bazel's internal actions."""
-        elsewhere = ("internal", "remote", "remote cache hit", "disk cache hit", "action cache hit")
+        elsewhere = (
+            "internal",
+            "remote",
+            "remote cache hit",
+            "disk cache hit",
+            "action cache hit",
+        )
         return sum(count for how, count in self.counts.items() if how not in elsewhere)
 
     def summary(self) -> str:
         """Return the counts in one line; empty if no action ran."""
-        return ", ".join(f"{count:,} {how}" for how, count in self.counts.items() if how != "internal")
+        return ", ".join(
+            f"{count:,} {how}"
+            for how, count in self.counts.items()
+            if how != "internal"
+        )
 
 
 @dataclass(kw_only=True, slots=True)
 class Results:
     """Output files of the built target, parsed from every line of the output in order.
 
-    Bazel prints them after a successful build of one target, also if nothing had to run.
+    Bazel prints them after a successful build of one target, also if nothing had to
+    run.
 
     Attributes:
-        files: paths relative to the workspace, such as bazel-bin/jaxlib/tools/dist/x.whl.
+        files: paths relative to the workspace, such as
+            bazel-bin/jaxlib/tools/dist/x.whl.
     """
 
     files: list[str] = field(default_factory=list)
@@ -217,7 +285,8 @@ class Failure:
 
     Attributes:
         root: path of the workspace as seen by the build.
-        error: Bazel's first error; unreachable executors count only if there is no other error.
+        error: Bazel's first error; unreachable executors count only if there is no
+            other error.
         target: label of the failed target, or of its package.
         cause: first compiler or linker error after `error`.
     """
@@ -230,7 +299,9 @@ class Failure:
     def feed(self, line: str) -> None:
         """Parse one line."""
         if not self.error or _UNREACHED.fullmatch(f"ERROR: {self.error}"):
-            if (match := _ERROR.match(line)) and not (self.error and _REMOTE_FAILED in line):
+            if (match := _ERROR.match(line)) and not (
+                self.error and _REMOTE_FAILED in line
+            ):
                 self.error = match[1].strip()
                 self.target = self._target(self.error)
             return
@@ -242,9 +313,15 @@ class Failure:
             return match[1]
         # With --verbose_failures Bazel names the BUILD file and not the target.
         match = _BUILD_FILE.match(error)
-        return f"//{match[1].removeprefix(self.root).strip('/')}" if match and match[1].startswith(self.root) else ""
+        return (
+            f"//{match[1].removeprefix(self.root).strip('/')}"
+            if match and match[1].startswith(self.root)
+            else ""
+        )
 
     def summary(self) -> str:
         """Return error, target and cause in one line; empty if Bazel printed no error."""
-        target = f"in {self.target}" if self.target and self.target not in self.error else ""
+        target = (
+            f"in {self.target}" if self.target and self.target not in self.error else ""
+        )
         return "; ".join(part for part in (self.error, target, self.cause) if part)

@@ -1,4 +1,7 @@
-"""Dry run of a build from source: the steps before the plan, and the container of the plan's commands."""
+"""Dry run of a build from source.
+
+The steps before the plan, and the container of the plan's commands.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +34,30 @@ ROCM_CLANG = "lib/llvm/bin/clang"
 """The first of `compiler.programs` in parts.toml, whose module takes 0.1 s to import."""
 
 
-def environment_lines(request: WheelSetRequest, images: ImageBuilder | None) -> Iterator[str]:
+def environment_lines(
+    request: WheelSetRequest, images: ImageBuilder | None
+) -> Iterator[str]:
     """Yield the lines about the container engine, the images and the ROCm, in the order of a build.
 
     Args:
         images: builder of the builder image; None for a build on this machine.
     """
     assert request.rocm is not None
-    tree, image = planned_rocm(request), planned_image(images) if images is not None else ""
-    rocm = ["rocm:", *(f"  {line}" for line in planned_steps(request.rocm)), f"  its tree is {tree}"]
+    tree = planned_rocm(request)
+    image = planned_image(images) if images is not None else ""
+    rocm = [
+        "rocm:",
+        *(f"  {line}" for line in planned_steps(request.rocm)),
+        f"  its tree is {tree}",
+    ]
     if UNKNOWN in f"{tree} {image}":
         yield UNKNOWN_NOTE
     if images is None:
-        yield from ("machine:", "  build on this machine, without a container, after a check of its tools", *rocm)
+        yield from (
+            "machine:",
+            "  build on this machine, without a container, after a check of its tools",
+            *rocm,
+        )
         return
     engine = images.engine
     yield f"container engine: {engine.name}, whose daemon is assumed to run as root"
@@ -53,13 +67,20 @@ def environment_lines(request: WheelSetRequest, images: ImageBuilder | None) -> 
     yield from rocm
     yield f"builder image: {image}"
     yield from (f"  {line}" for line in planned_build(images))
-    yield "  remove containers that killed runs left; each container has labels of its run and owner, and a --cidfile"
+    yield (
+        "  remove containers that killed runs left; each container has labels of its"
+        " run and owner, and a --cidfile"
+    )
     yield f"    $ {render(list_argv(engine.program))}"
     if is_dnf(request.rocm.source):
         yield from _copy_lines(engine, image, request.cache)
     yield "  check that the image has the tools of the build"
-    bare = build_container(engine, image, source_of(request.build).container, (TOOLS_SCRIPT,))
-    yield f"    $ {render(container_argv(bare, tools_argv(request.build, IN_CONTAINER)))}"
+    bare = build_container(
+        engine, image, source_of(request.build).container, (TOOLS_SCRIPT,)
+    )
+    yield (
+        f"    $ {render(container_argv(bare, tools_argv(request.build, IN_CONTAINER)))}"
+    )
 
 
 def _copy_lines(engine: Engine, image: str, cache: Path) -> Iterator[str]:
@@ -74,29 +95,41 @@ def _copy_lines(engine: Engine, image: str, cache: Path) -> Iterator[str]:
 
 
 def clang_lines(container: ContainerSpec | None, rocm: str) -> Iterator[str]:
-    """Yield the lines about the ROCm's clang, whose version `given_rocm` reads before the first compilation."""
+    """Yield lines about the ROCm's clang, its version being read before compilation."""
     argv = (f"{rocm}/{ROCM_CLANG}", "--version")
     yield "  read the version of the ROCm's clang"
     yield f"    $ {render(container_argv(container, argv) if container else argv)}"
 
 
 def planned_container(
-    request: WheelSetRequest, images: ImageBuilder | None, inputs: SourceInputs, layout: SourceLayout
+    request: WheelSetRequest,
+    images: ImageBuilder | None,
+    inputs: SourceInputs,
+    layout: SourceLayout,
 ) -> ContainerSpec | None:
     """Return the container of the build's commands; None for a build on this machine."""
     if images is None:
         return None
-    source, built = source_of(request.build), request.built
+    source = source_of(request.build)
+    built = request.built
     disk = Path(source.cache.disk) if source.cache.disk else None
     if disk is not None and source.cache.read_only:
         disk = built / DISK_CACHE
     rocm = planned_rocm(request)
-    mounts = build_mounts(source, inputs.sources, layout, rocm, built, built / WORK, disk_cache=disk)
-    return build_container(images.engine, planned_image(images), source.container, mounts)
+    mounts = build_mounts(
+        source, inputs.sources, layout, rocm, built, built / WORK, disk_cache=disk
+    )
+    return build_container(
+        images.engine, planned_image(images), source.container, mounts
+    )
 
 
 def planned_rocm(request: WheelSetRequest) -> Path:
     """Return the path of the ROCm; the name of a tree that is not unpacked yet is not known."""
     assert request.rocm is not None
     folder = Path(request.rocm.source)
-    return folder.resolve() if folder.is_dir() else request.cache / "rocm" / "trees" / UNKNOWN / "rocm"
+    return (
+        folder.resolve()
+        if folder.is_dir()
+        else request.cache / "rocm" / "trees" / UNKNOWN / "rocm"
+    )

@@ -26,10 +26,22 @@ _CLANG = re.compile(r"llvm-(\d+)")
 _ROCM_PROGRAMS = ("bin/hipcc", "llvm/bin/clang", "lib/llvm/bin/clang")
 
 
-def host_paths(source: SourceRequest, checkouts: Sequence[Checkout], cache: Path, built: Path, rocm: str) -> BuildPaths:
-    """Return the paths of a build on this machine; the path of a missing program is its bare name."""
+def host_paths(
+    source: SourceRequest,
+    checkouts: Sequence[Checkout],
+    cache: Path,
+    built: Path,
+    rocm: str,
+) -> BuildPaths:
+    """Return the paths of a build on this machine.
+
+    The path of a missing program is its bare name.
+    """
     folders = {
-        checkout.name: checkout.folder or str(cache / "sources" / f"{checkout.name}-{checkout.commit}")
+        checkout.name: (
+            checkout.folder
+            or str(cache / "sources" / f"{checkout.name}-{checkout.commit}")
+        )
         for checkout in checkouts
     }
     own = str(Path(source.clang).absolute()) if source.clang else ""
@@ -53,17 +65,29 @@ def _pinned_bazel() -> Pin:
 
 
 def _find_bazel(named: str) -> str:
-    """Return the path of the named Bazel, else of the pinned Bazel, else of any Bazel on PATH; `bazel` without one.
+    """Return the path of the named Bazel, else of the pinned Bazel, else of any Bazel on PATH.
 
-    The pinned Bazel is found on PATH and in Bazelisk's cache, which names each Bazel by its sha256 (see
-    downloadBazelIfNecessary in bazelbuild/bazelisk, core/core.go).
+    `bazel` without one.
+
+    The pinned Bazel is found on PATH and in Bazelisk's cache, which names each Bazel by
+    its sha256 (see downloadBazelIfNecessary in bazelbuild/bazelisk, core/core.go).
     """
     if named:
         return str(Path(named).absolute())
     pinned = _pinned_bazel().digest
-    cached = platformdirs.user_cache_path("bazelisk") / "downloads" / "sha256" / pinned / "bin" / "bazel"
+    cached = (
+        platformdirs.user_cache_path("bazelisk")
+        / "downloads"
+        / "sha256"
+        / pinned
+        / "bin"
+        / "bazel"
+    )
     found = [path for path in (which("bazel"), which(str(cached))) if path]
-    return next((path for path in found if file_sha256(Path(path)) == pinned), found[0] if found else "bazel")
+    return next(
+        (path for path in found if file_sha256(Path(path)) == pinned),
+        found[0] if found else "bazel",
+    )
 
 
 def newest_clang(libraries: Path) -> str:
@@ -82,57 +106,90 @@ def check_machine() -> None:
     Raises:
         MachineError: the machine is not Linux on x86_64.
     """
-    system, processor = platform.system(), platform.machine()
+    system = platform.system()
+    processor = platform.machine()
     if (system, processor) != ("Linux", "x86_64"):
         raise MachineError(
-            f"Wheels are made for Linux on x86_64, but this machine is {system} on {processor}.",
+            f"Wheels are made for Linux on x86_64, but this machine is {system} on"
+            f" {processor}.",
             hint="Build them on an x86_64 machine.",
         )
 
 
-def check_tools(request: BuildRequest, paths: BuildPaths, runner: Runner, warn: Callable[[str], None]) -> None:
-    """Check that this machine has the tools of a build, and the pinned Bazel, before the ROCm is fetched.
+def check_tools(
+    request: BuildRequest,
+    paths: BuildPaths,
+    runner: Runner,
+    warn: Callable[[str], None],
+) -> None:
+    """Check for the build tools and the pinned Bazel before the ROCm is fetched.
 
-    A Bazel that the user names is used whatever its digest; `warn` reports a version that the sources are not made for.
+    A Bazel that the user names is used whatever its digest; `warn` reports a version
+    that the sources are not made for.
 
     Raises:
         MachineError: tools are missing, or Bazel is neither the pinned nor a named one.
     """
-    source, pin = source_of(request), _pinned_bazel()
+    source = source_of(request)
+    pin = _pinned_bazel()
     problem = _bazel_problem(request, paths.bazel, pin)
     # An unknown Bazel is not started: Bazelisk would download another one.
     needed = [] if problem else [paths.bazel]
     needed += [paths.gcc] if source.compiler is Compiler.GCC else []
-    report = tools.report_tools(runner, ("/bin/sh", str(tools.SCRIPT), paths.clang, *needed))
+    report = tools.report_tools(
+        runner, ("/bin/sh", str(tools.SCRIPT), paths.clang, *needed)
+    )
     missing = [*report.missing(), *([problem] if problem else [])]
     if missing:
         raise MachineError(
             f"Tools for a build without a container are missing: {'; '.join(missing)}.",
-            hint=" ".join(("Install them, or omit --host.", *(_bazel_hints(pin) if problem else ()))),
+            hint=" ".join(
+                (
+                    "Install them, or omit --host.",
+                    *(_bazel_hints(pin) if problem else ()),
+                )
+            ),
         )
-    version, sources = tools.bazel_version(report.versions[paths.bazel]), tools.needed_bazel(request)
+    version = tools.bazel_version(report.versions[paths.bazel])
+    sources = tools.needed_bazel(request)
     if not tools.bazel_serves(version, sources):
-        warn(f"{paths.bazel} is Bazel {version}, but the sources are made for Bazel {sources}")
+        warn(
+            f"{paths.bazel} is Bazel {version}, but the sources are made for Bazel"
+            f" {sources}"
+        )
 
 
 def _bazel_problem(request: BuildRequest, bazel: str, pin: Pin) -> str:
-    """Return a part of a sentence about a Bazel that is neither the named nor the pinned one; empty for a good one."""
+    """Return a part of a sentence about a Bazel that is neither the named nor the pinned one.
+
+    Empty for a good one.
+    """
     if source_of(request).bazel:
         return ""
-    path, sources = which(bazel), tools.needed_bazel(request)
+    path = which(bazel)
+    sources = tools.needed_bazel(request)
     if not tools.bazel_serves(pin.version, sources):
-        return f"Bazel {sources}, which the sources need (the pinned Bazel is {pin.version})"
+        return (
+            f"Bazel {sources}, which the sources need (the pinned Bazel is"
+            f" {pin.version})"
+        )
     if path is None:
         return f"Bazel {pin.version} (not found)"
     if (digest := file_sha256(Path(path))) != pin.digest:
-        return f"Bazel {pin.version} ({path} has sha256 {digest}, but docker/images.toml pins {pin.digest})"
+        return (
+            f"Bazel {pin.version} ({path} has sha256 {digest}, but docker/images.toml"
+            f" pins {pin.digest})"
+        )
     return ""
 
 
 def _bazel_hints(pin: Pin) -> Iterator[str]:
     yield f"The pinned Bazel is {pin.origin}; --bazel-path=FILE names another one."
     if bazelisk := which("bazelisk"):
-        yield f"`USE_BAZEL_VERSION={pin.version} {bazelisk} --version` downloads the pinned Bazel to where it is found."
+        yield (
+            f"`USE_BAZEL_VERSION={pin.version} {bazelisk} --version` downloads the"
+            " pinned Bazel to where it is found."
+        )
 
 
 def check_rocm(rocm: Path) -> None:
@@ -144,25 +201,36 @@ def check_rocm(rocm: Path) -> None:
     if any((rocm / name).exists() for name in _ROCM_PROGRAMS):
         return
     missing = (
-        f"a compiler in the ROCm ({' or '.join(_ROCM_PROGRAMS)} in {rocm})" if rocm.is_dir() else f"a ROCm in {rocm}"
+        f"a compiler in the ROCm ({' or '.join(_ROCM_PROGRAMS)} in {rocm})"
+        if rocm.is_dir()
+        else f"a ROCm in {rocm}"
     )
     raise MachineError(
-        f"Tools for a build without a container are missing: {missing}.", hint="Install them, or omit --host."
+        f"Tools for a build without a container are missing: {missing}.",
+        hint="Install them, or omit --host.",
     )
 
 
 def describe_host(paths: BuildPaths, runner: Runner) -> str:
-    """Return a digest of system, compiler and Bazel with its sha256, which replaces an image digest.
+    """Return a digest of system, compiler and Bazel in place of an image digest.
 
     Raises:
         MachineError: a program prints no version.
     """
-    versions = [" ".join(platform.freedesktop_os_release().get(name, "") for name in ("ID", "VERSION_ID"))]
+    versions = [
+        " ".join(
+            platform.freedesktop_os_release().get(name, "")
+            for name in ("ID", "VERSION_ID")
+        )
+    ]
     for program in (paths.clang, paths.bazel):
         done = runner.run((program, "--version"), check=False)
         first = done.stdout.strip().partition("\n")[0]
         if done.returncode or not first:
-            raise MachineError(f"`{program} --version` prints no version.", hint="Fix this program, or omit --host.")
+            raise MachineError(
+                f"`{program} --version` prints no version.",
+                hint="Fix this program, or omit --host.",
+            )
         versions.append(first)
     versions[-1] += f", sha256 {file_sha256(Path(which(paths.bazel) or paths.bazel))}"
     text = "; ".join(versions)

@@ -1,7 +1,8 @@
 """Builds of native wheels from source: one command for each wheel, its log, and its result.
 
-Results are cached under a key of everything that affects them: the command, the source trees, the ROCm, the builder and
-the gfx targets. The output of a build is written to a log beside the set, line by line.
+Results are cached under a key of everything that affects them: the command, the source
+trees, the ROCm, the builder and the gfx targets. The output of a build is written to a
+log beside the set, line by line.
 """
 
 from __future__ import annotations
@@ -49,12 +50,15 @@ class SourceBuilder:
         layout: paths of the build.
         rocm: the ROCm given to the build, with which every wheel is compared.
         host: runner of git on this machine.
-        inside: function that returns a runner in the build environment; the runner passes every line to a listener.
+        inside: function that returns a runner in the build environment; the runner
+            passes every line to a listener.
         work: folder on this machine that the build sees as `layout.paths.out`.
         builds: folder for records of finished builds.
-        bazel_tree: folder on this machine for Bazel's own output, an entry of the cache.
+        bazel_tree: folder on this machine for Bazel's own output, an entry of the
+            cache.
         logs: log folder beside the set.
-        copy_cache: function that copies a read-only disk cache; called before each command, while no other run builds.
+        copy_cache: function that copies a read-only disk cache; called before each
+            command, while no other run builds.
     """
 
     request: SourceRequest
@@ -81,18 +85,22 @@ class SourceBuilder:
             now = sources.folder_commit(Path(checkout.folder), self.host)[0]
             if now != checkout.commit:
                 raise InputError(
-                    f"{checkout.folder} was changed during the build: its commit is {now}, and was {checkout.commit}.",
+                    f"{checkout.folder} was changed during the build: its commit is"
+                    f" {now}, and was {checkout.commit}.",
                     hint="Run the same command again.",
                 )
             return
         sources.fetch_tree(checkout, Path(folder), self.host, self.progress)
 
     def build(self, command: BuildCommand, inputs: InputStore) -> Resolved:
-        """Return the wheel of a command, which is added to `inputs`; a recorded wheel is not built again.
+        """Return the wheel of a command, which is added to `inputs`.
+
+        A recorded wheel is not built again.
 
         Raises:
             ProcessError: the build failed; the message has the cause and the log.
-            InputError: the build did not write exactly the requested wheel, or the user changed a source folder.
+            InputError: the build did not write exactly the requested wheel, or the user
+                changed a source folder.
             OtherRocmError: the wheel was compiled with another ROCm.
         """
         key = step_key(format=_FORMAT, command=command, made_of=made_of(self.inputs))
@@ -100,17 +108,24 @@ class SourceBuilder:
         if (recorded := _recorded(record)) is not None and inputs.has(recorded):
             return recorded
         self.builds.mkdir(parents=True, exist_ok=True)
-        # Only one run at a time may use Bazel's output tree, this folder and the copy of a read-only disk cache;
-        # `cache gc` must keep the tree meanwhile.
+        # Only one run at a time may use Bazel's output tree, this folder and the copy
+        # of a read-only disk cache; `cache gc` must keep the tree meanwhile.
         with FileLock(self.work.with_suffix(".lock")), lock_in_use(self.bazel_tree):
             if (recorded := _recorded(record)) is not None and inputs.has(recorded):
                 return recorded
             self.copy_cache()
             wheel = self._run(command)
             for checkout in self.inputs.sources:
-                if checkout.folder:  # a record would give this wheel to later runs with the original files
+                # A record would give this wheel to later runs with the original files.
+                if checkout.folder:
                     self.checkout(checkout, checkout.folder)
-            check_wheel(wheel, self.rocm, kept=self.logs / REFUSED, scratch=self.work, progress=self.progress)
+            check_wheel(
+                wheel,
+                self.rocm,
+                kept=self.logs / REFUSED,
+                scratch=self.work,
+                progress=self.progress,
+            )
             built = _describe(wheel, self.inputs.jax_commit)
             inputs.adopt(built, wheel)
         write_whole(record, json.dumps(to_json(built), indent=1).encode())
@@ -122,47 +137,74 @@ class SourceBuilder:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self.logs.mkdir(parents=True, exist_ok=True)
-        log = self.logs / f"{command.target}{'-' + command.python if command.python else ''}.log"
+        log = (
+            self.logs
+            / f"{command.target}{'-' + command.python if command.python else ''}.log"
+        )
         python = f" for Python {command.python}" if command.python else ""
         self.progress.step(f"build {command.project}{python}, log in {log}")
         with log.open("w", encoding="utf-8", buffering=1) as file:
             output = BuildOutput(file, self.progress, command.cwd)
             runner = self.inside(output.line)
-            done = runner.run(command.argv, env=command.env, cwd=command.cwd, check=False, keep=_KEEP)
+            done = runner.run(
+                command.argv, env=command.env, cwd=command.cwd, check=False, keep=_KEEP
+            )
         if done.returncode:
             raise self._failure(command, output, done.returncode, log)
         wheel = folder / output.wheels.requested(command)
         if not wheel.is_file():
-            raise InputError(f"The build of {command.target} did not write the wheel {wheel}.", hint=f"Read {log}.")
-        for other in folder.iterdir():  # copies of the wheels of earlier builds, several hundred megabytes each
+            raise InputError(
+                f"The build of {command.target} did not write the wheel {wheel}.",
+                hint=f"Read {log}.",
+            )
+        for other in (
+            folder.iterdir()
+        ):  # copies of the wheels of earlier builds, several hundred megabytes each
             if other != wheel and other.suffix == ".whl":
                 other.unlink()
         self._report_actions(command, output.actions)
         return wheel
 
-    def _report_actions(self, command: BuildCommand, actions: bazel.ActionCounts) -> None:
+    def _report_actions(
+        self, command: BuildCommand, actions: bazel.ActionCounts
+    ) -> None:
         """Log the number of actions by strategy; warn of actions that fell back to this machine."""
         request = self.request
-        if request.remote is None and not request.cache.remote and not request.cache.disk:
+        if (
+            request.remote is None
+            and not request.cache.remote
+            and not request.cache.disk
+        ):
             return
-        self.progress.step(f"{command.project}: {actions.summary() or 'no actions had to run'}")
+        self.progress.step(
+            f"{command.project}: {actions.summary() or 'no actions had to run'}"
+        )
         warnings = [actions.warning] if actions.warning else []
         if actions.local and (warnings or request.remote is not None):
             warnings = [f"{actions.local:,} actions ran on this machine", *warnings]
         if warnings:
             self.progress.warning(f"{command.project}: {': '.join(warnings)}")
 
-    def _failure(self, command: BuildCommand, output: BuildOutput, returncode: int, log: Path) -> ProcessError:
+    def _failure(
+        self, command: BuildCommand, output: BuildOutput, returncode: int, log: Path
+    ) -> ProcessError:
         """Return the error of a failed build."""
         ended = f"exit code {returncode}; last line: {output.last or 'none'}"
         cause = output.failure.summary() or ended
         if returncode == _KILLED:
-            cause = f"killed, most likely out of memory (see --container-memory); {ended}"
-        return ProcessError(f"The build of {command.project} failed: {cause}.", hint=f"Read {log}.")
+            cause = (
+                f"killed, most likely out of memory (see --container-memory); {ended}"
+            )
+        return ProcessError(
+            f"The build of {command.project} failed: {cause}.", hint=f"Read {log}."
+        )
 
 
 def made_of(inputs: SourceInputs) -> dict[str, Any]:
-    """Return the inputs, besides the command, that affect the result of a build; this repository's commit does not."""
+    """Return the inputs, besides the command, that affect the result of a build.
+
+    This repository's commit does not.
+    """
     return {
         "rocm": inputs.rocm,
         "builder": inputs.builder,

@@ -2,12 +2,15 @@
 
 The builds name their wheels in two ways (jax 0.8.0 to 0.11.0, rocm-jax 0.8.0 to 0.9.1):
 
-- The wheel builder that rocm-jax runs prints `Output wheel: <path>` for the file that it writes to `--output_path`. In
-  jax, the same line comes from a Bazel action and names a path inside Bazel's output tree.
-- jax's build.py prints `Distribution path: <path>` for each file that it copies from `bazel-bin/jaxlib/tools/dist`.
-  Bazel never removes files there, so the wheels of other Pythons and of earlier builds are copied too. Each wheel is
-  a declared output of its own target, and Bazel prints the outputs of the target that it has just brought up to date
-  (`--show_result`). Only this wheel is of this build, whatever the names and times of the others.
+- The wheel builder that rocm-jax runs prints `Output wheel: <path>` for the file that
+  it writes to `--output_path`. In jax, the same line comes from a Bazel action and
+  names a path inside Bazel's output tree.
+- jax's build.py prints `Distribution path: <path>` for each file that it copies from
+  `bazel-bin/jaxlib/tools/dist`. Bazel never removes files there, so the wheels of other
+  Pythons and of earlier builds are copied too. Each wheel is a declared output of its
+  own target, and Bazel prints the outputs of the target that it has just brought up to
+  date (`--show_result`). Only this wheel is of this build, whatever the names and times
+  of the others.
 """
 
 from __future__ import annotations
@@ -63,23 +66,31 @@ class BuiltWheels:
         """Return the file name of the wheel in `command.output` that this build made.
 
         Raises:
-            InputError: the output names no wheel, several wheels, or a wheel that was not requested; or Bazel did not
-                build a copied wheel.
+            InputError: the output names no wheel, several wheels, or a wheel that was
+                not requested; or Bazel did not build a copied wheel.
         """
         paths = list(dict.fromkeys(self.copied or self.written))
         if self.copied:
-            built = {path.removeprefix(f"{_DIST}/") for path in self.results.files if path.endswith(".whl")}
+            built = {
+                path.removeprefix(f"{_DIST}/")
+                for path in self.results.files
+                if path.endswith(".whl")
+            }
             mine = [path for path in paths if path.rpartition("/")[2] in built]
             if not mine:
                 raise InputError(
-                    f"The build of {command.target} copied {', '.join(paths)}, but Bazel built "
-                    f"{', '.join(sorted(self.results.files)) or 'no file'}.",
+                    f"The build of {command.target} copied {', '.join(paths)}, but"
+                    " Bazel built"
+                    f" {', '.join(sorted(self.results.files)) or 'no file'}.",
                     hint=f"Read its log. The wheel has to be in {_DIST}.",
                 )
             paths = mine
         if len(paths) != 1:
             what = f"{len(paths)} wheels ({', '.join(paths)})" if paths else "no wheel"
-            raise InputError(f"The output of the build of {command.target} names {what}.", hint="Read its log.")
+            raise InputError(
+                f"The output of the build of {command.target} names {what}.",
+                hint="Read its log.",
+            )
         return _checked_name(paths[0], command)
 
 
@@ -91,7 +102,8 @@ class BuildOutput:
     """
 
     def __init__(self, log: TextIO, progress: BuildProgress, root: str) -> None:
-        self._log, self._progress = log, progress
+        self._log = log
+        self._progress = progress
         self.wheels = BuiltWheels()
         self.failure = bazel.Failure(root=root)
         self.actions = bazel.ActionCounts()
@@ -112,12 +124,14 @@ class BuildOutput:
 
 
 def _checked_name(path: str, command: BuildCommand) -> str:
-    """Return the file name of a wheel after comparing folder, project, version and interpreter tag with the request."""
+    """Return a wheel's file name after comparing its parts with the request."""
     folder, _, name = path.rpartition("/")
     try:
         project, version, _, tags = parse_wheel_filename(name)
     except InvalidWheelFilename as error:
-        raise InputError(f"The build wrote a file that is not a wheel: {name}.", hint="Read its log.") from error
+        raise InputError(
+            f"The build wrote a file that is not a wheel: {name}.", hint="Read its log."
+        ) from error
     expected = {cpython_tag(command.python)} if command.python else {"py3"}
     interpreters = {tag.interpreter for tag in tags}
     wrong = [
@@ -126,13 +140,20 @@ def _checked_name(path: str, command: BuildCommand) -> str:
             (f"it is in {folder}", folder == command.output),
             (f"its project is {project}", project == command.project),
             (f"its version is {version}", str(version) in command.versions),
-            (f"its interpreter tag is {', '.join(sorted(interpreters))}", interpreters == expected),
+            (
+                f"its interpreter tag is {', '.join(sorted(interpreters))}",
+                interpreters == expected,
+            ),
         )
         if not fits
     ]
     if wrong:
         raise InputError(
-            f"The build wrote {name} instead of the requested wheel: {'; '.join(wrong)}.",
-            hint=f"Read its log. The requested wheel is {command.project} {command.versions[0]} in {command.output}.",
+            f"The build wrote {name} instead of the requested wheel:"
+            f" {'; '.join(wrong)}.",
+            hint=(
+                f"Read its log. The requested wheel is {command.project}"
+                f" {command.versions[0]} in {command.output}."
+            ),
         )
     return name

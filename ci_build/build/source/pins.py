@@ -1,4 +1,4 @@
-"""The pinned commits of JAX releases (`pins.toml`), and the interfaces of their builds (`sources.toml`)."""
+"""The pinned commits of JAX releases, and the interfaces of their builds."""
 
 from __future__ import annotations
 
@@ -33,11 +33,13 @@ class Interface:
 
     Attributes:
         since: first release with this interface.
-        folder: folder that contains build/build.py, relative to the tree; empty for the tree itself.
+        folder: folder that contains build/build.py, relative to the tree; empty for the
+            tree itself.
         xla_repository: key of `repositories` for `--xla=head`.
         bazelrc: additional bazelrc in the tree, or empty.
         options: Bazel options of every ROCm wheel.
-        clang_options: options instead of them if the user names a host clang; empty if the build never downloads one.
+        clang_options: options instead of them if the user names a host clang; empty if
+            the build never downloads one.
         compilers: supported host compilers.
         rbe_platform: label of the platform of remote executors.
         bazel: Bazel version of the sources.
@@ -55,7 +57,10 @@ class Interface:
     clang_options: tuple[str, ...] = ()
 
     def downloads_clang(self, given: str) -> bool:
-        """Return whether Bazel downloads the host clang of ROCm wheels; `given` is the user's clang, or empty."""
+        """Return whether Bazel downloads the host clang of ROCm wheels.
+
+        `given` is the user's clang, or empty.
+        """
         return bool(self.clang_options) and not given
 
     def rocm_options(self, given: str) -> tuple[str, ...]:
@@ -69,7 +74,8 @@ class SourcePins:
 
     Attributes:
         jax, xla: commits to compile.
-        rocm_jax: commit of rocm-jax, which builds the ROCm wheels; empty if jax builds them.
+        rocm_jax: commit of rocm-jax, which builds the ROCm wheels; empty if jax builds
+            them.
         epoch: commit time in seconds since 1970.
     """
 
@@ -103,12 +109,21 @@ def load_pins(path: Path = PINS) -> PinTable:
     try:
         body = tomllib.loads(path.read_text(encoding="utf-8"))
         pins = {
-            release: SourcePins(jax=row["jax"], xla=row["xla"], rocm_jax=row.get("rocm-jax", ""), epoch=row["epoch"])
+            release: SourcePins(
+                jax=row["jax"],
+                xla=row["xla"],
+                rocm_jax=row.get("rocm-jax", ""),
+                epoch=row["epoch"],
+            )
             for release, row in body["pins"].items()
         }
-        return PinTable(tags=dict(body["tags"]), unsupported=dict(body["unsupported"]), pins=pins)
+        return PinTable(
+            tags=dict(body["tags"]), unsupported=dict(body["unsupported"]), pins=pins
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RequestError(f"{path} is not a table of pins: {error}.", hint="Give a copy of pins.toml.") from error
+        raise RequestError(
+            f"{path} is not a table of pins: {error}.", hint="Give a copy of pins.toml."
+        ) from error
 
 
 @functools.cache
@@ -118,7 +133,9 @@ def _pins() -> PinTable:
 
 @functools.cache
 def _table() -> Mapping[str, Any]:
-    return tomllib.loads(Path(__file__).with_name("sources.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(
+        Path(__file__).with_name("sources.toml").read_text(encoding="utf-8")
+    )
 
 
 def first_release() -> str:
@@ -146,7 +163,8 @@ def interface_for(jax_version: str) -> Interface:
     rows = [row for row in _table()["interfaces"] if Version(row["since"]) <= release]
     if not rows:
         raise RequestError(
-            f"jax {jax_version} is too old to be built from source.", hint=f"Build jax {first_release()} or newer."
+            f"jax {jax_version} is too old to be built from source.",
+            hint=f"Build jax {first_release()} or newer.",
         )
     row = max(rows, key=lambda row: Version(row["since"]))
     return Interface(

@@ -25,8 +25,19 @@ from ci_build.build.source.builder import (
     find_tools,
     rocm_container,
 )
-from ci_build.build.source.dry_run import clang_lines, environment_lines, planned_container, planned_rocm
-from ci_build.build.source.host_build import check_machine, check_rocm, check_tools, describe_host, host_paths
+from ci_build.build.source.dry_run import (
+    clang_lines,
+    environment_lines,
+    planned_container,
+    planned_rocm,
+)
+from ci_build.build.source.host_build import (
+    check_machine,
+    check_rocm,
+    check_tools,
+    describe_host,
+    host_paths,
+)
 from ci_build.build.source.sources import resolve_inputs
 from ci_build.containers.container import ContainerRunner, ContainerSpec
 from ci_build.images.builder import ImageBuilder
@@ -59,9 +70,11 @@ class PreparedBuild:
     """A plan, and what its execution or its dry run needs.
 
     Attributes:
-        builder: builder of the native wheels; None for published wheels and in a dry run.
+        builder: builder of the native wheels; None for published wheels and in a dry
+            run.
         before: lines of a dry run about the work before the plan.
-        container: container of the build's commands in a dry run; None without a container.
+        container: container of the build's commands in a dry run; None without a
+            container.
     """
 
     plan: BuildPlan
@@ -95,7 +108,8 @@ class SourceBuildContext:
 
     def images(self) -> ImageBuilder:
         """Return the builder of the builder image."""
-        container, rocm = self.source.container, self.request.rocm
+        container = self.source.container
+        rocm = self.request.rocm
         return ImageBuilder(
             pins=load_pins(),
             cache=self.request.cache,
@@ -107,7 +121,9 @@ class SourceBuildContext:
             base=container.base,
             registry=self.request.registry,
             mirrors=self.request.mirrors,
-            rocm=dnf_arguments(rocm) if rocm is not None and is_dnf(rocm.source) else {},
+            rocm=(
+                dnf_arguments(rocm) if rocm is not None and is_dnf(rocm.source) else {}
+            ),
             dry_run=self.request.dry_run,
         )
 
@@ -118,12 +134,16 @@ def check_environment(context: SourceBuildContext) -> None:
     Raises:
         NoContainerEngineError: there is no container engine.
         InputError: the builder image is missing and cannot be built.
-        MachineError: the machine is not Linux on x86_64, or lacks tools that a build without a container needs.
+        MachineError: the machine is not Linux on x86_64, or lacks tools that a build
+            without a container needs.
     """
-    request, source = context.request, context.source
+    request = context.request
+    source = context.source
     check_machine()
     if source.container.host:
-        paths = host_paths(source, source.sources, request.cache, request.built, rocm="")
+        paths = host_paths(
+            source, source.sources, request.cache, request.built, rocm=""
+        )
         check_tools(request.build, paths, context.runner, context.reporter.warning)
         return
     try:
@@ -131,29 +151,43 @@ def check_environment(context: SourceBuildContext) -> None:
     except NoContainerEngineError as error:
         if request.rocm is None or not is_dnf(request.rocm.source):
             raise
-        hint = f"Use Docker or Podman, or install ROCm {request.rocm.version} and give --therock-path=/opt/rocm --host."
+        hint = (
+            f"Use Docker or Podman, or install ROCm {request.rocm.version} and give"
+            " --therock-path=/opt/rocm --host."
+        )
         raise NoContainerEngineError(error.message, hint=hint) from error
 
 
 @contextmanager
 def installed_rocm(context: SourceBuildContext) -> Iterator[DnfRocm | None]:
-    """Return the ROCm that dnf installed in the builder image, built if it is missing; None for another source."""
-    rocm, reporter = context.request.rocm, context.reporter
+    """Return the ROCm that dnf installed in the builder image, built if it is missing.
+
+    None for another source.
+    """
+    rocm = context.request.rocm
+    reporter = context.reporter
     if rocm is None or not is_dnf(rocm.source):
         yield None
         return
-    from ci_build.rocm.installed import DnfRocm  # Start-up time: a dry run copies no ROCm.
+    from ci_build.rocm.installed import (
+        DnfRocm,
+    )  # Start-up time: a dry run copies no ROCm.
 
     images = context.images()
     with reporter.group("builder image"):
         image = builder_image(images)
     with ContentStore(context.request.cache / "rocm" / "trees").scratch() as folder:
         container = rocm_container(images.engine, image.id, folder)
-        yield DnfRocm(inside=ContainerRunner(context.runner, container, say=reporter.line), folder=folder)
+        yield DnfRocm(
+            inside=ContainerRunner(context.runner, container, say=reporter.line),
+            folder=folder,
+        )
 
 
 def prepare(context: SourceBuildContext) -> PreparedBuild:
-    """Resolve every commit and digest, and plan the build; a dry run contacts no server and starts no container.
+    """Resolve every commit and digest, and plan the build.
+
+    A dry run contacts no server and starts no container.
 
     Raises:
         NoContainerEngineError, MachineError: there is no build environment.
@@ -171,25 +205,40 @@ def prepare(context: SourceBuildContext) -> PreparedBuild:
     paths = _paths(context, inputs)
     paths = replace(paths, device_libraries=_device_libraries(context, paths.rocm))
     layout = SourceLayout(paths=paths, checkouts=str(request.cache / "sources"))
-    builder, before, container, lock = None, tuple[str, ...](), None, b""
+    builder = None
+    before = tuple[str, ...]()
+    container = None
+    lock = b""
     if context.rocm is None:
         images = None if context.source.container.host else context.images()
         container = planned_container(request, images, inputs, layout)
-        before = (*environment_lines(request, images), *clang_lines(container, layout.paths.rocm))
+        before = (
+            *environment_lines(request, images),
+            *clang_lines(container, layout.paths.rocm),
+        )
     else:
         lock = set_lock(context.rocm.lock)
-        builder = _make_builder(context, inputs, layout, context.rocm, hashlib.sha256(lock).hexdigest())
-        inputs, layout = builder.inputs, builder.layout
+        builder = _make_builder(
+            context, inputs, layout, context.rocm, hashlib.sha256(lock).hexdigest()
+        )
+        inputs = builder.inputs
+        layout = builder.layout
     trust = context.rocm.trust if context.rocm else None
     plan = make_plan(
-        request.build, inputs, rocm_manifest=context.manifest, rocm_lock=lock, rocm_trust=trust, layout=layout
+        request.build,
+        inputs,
+        rocm_manifest=context.manifest,
+        rocm_lock=lock,
+        rocm_trust=trust,
+        layout=layout,
     )
     return PreparedBuild(plan=plan, builder=builder, before=before, container=container)
 
 
 def _paths(context: SourceBuildContext, inputs: SourceInputs) -> BuildPaths:
     """Return the paths of the build that are known without inspecting an image."""
-    request, source = context.request, context.source
+    request = context.request
+    source = context.source
     if not source.container.host:
         return replace(IN_CONTAINER, clang=source.clang or IN_CONTAINER.clang)
     rocm = planned_rocm(request) if context.rocm is None else context.rocm.root
@@ -197,9 +246,12 @@ def _paths(context: SourceBuildContext, inputs: SourceInputs) -> BuildPaths:
 
 
 def _device_libraries(context: SourceBuildContext, prefix: str) -> str:
-    """Return the folder for HIP_DEVICE_LIB_PATH as seen by the build; empty if clang finds the device libraries itself.
+    """Return the folder for HIP_DEVICE_LIB_PATH as seen by the build.
 
-    Unpacked trees have the link where clang looks; only a folder of the user, which is not changed, may lack it.
+    Empty if clang finds the device libraries itself.
+
+    Unpacked trees have the link where clang looks; only a folder of the user, which is
+    not changed, may lack it.
 
     Raises:
         RequestError: the folder's device libraries cannot reach remote executors.
@@ -210,28 +262,44 @@ def _device_libraries(context: SourceBuildContext, prefix: str) -> str:
     # Start-up time: a dry run with a URL reads no ROCm.
     from ci_build.rocm.facts import device_library_folder, hidden_device_libraries
 
-    folder = context.rocm.lock.device_library_folder if context.rocm else device_library_folder(root)
+    folder = (
+        context.rocm.lock.device_library_folder
+        if context.rocm
+        else device_library_folder(root)
+    )
     hidden = hidden_device_libraries(root, folder)
     if hidden and context.source.remote is not None:
         raise RequestError(
-            f"{root} has its device libraries in {hidden} only, where actions on remote executors cannot see them.",
-            hint=f"Run `ln -s {hidden.removesuffix('/bitcode')} {root}/amdgcn`, or give the tarball.",
+            f"{root} has its device libraries in {hidden} only, where actions on remote"
+            " executors cannot see them.",
+            hint=(
+                f"Run `ln -s {hidden.removesuffix('/bitcode')} {root}/amdgcn`, or give"
+                " the tarball."
+            ),
         )
     return f"{prefix}/{hidden}" if hidden else ""
 
 
 def _make_builder(
-    context: SourceBuildContext, inputs: SourceInputs, layout: SourceLayout, rocm: Rocm, rocm_digest: str
+    context: SourceBuildContext,
+    inputs: SourceInputs,
+    layout: SourceLayout,
+    rocm: Rocm,
+    rocm_digest: str,
 ) -> SourceBuilder:
     # Start-up time: a dry run builds nothing.
     from ci_build.build.source.given_rocm import given_rocm
     from ci_build.build.source.native import SourceBuilder
 
-    source, built, out = context.source, context.request.built, context.request.out.absolute()
-    work, disk = built / WORK, disk_cache(source.cache, built)
+    source = context.source
+    built = context.request.built
+    out = context.request.out.absolute()
+    work = built / WORK
+    disk = disk_cache(source.cache, built)
     if source.container.host:
         check_rocm(rocm.root)
-        paths, runner = layout.paths, context.runner
+        paths = layout.paths
+        runner = context.runner
         if disk is not None:
             paths = replace(paths, disk_cache=str(disk))
         environment: Environment = (paths, describe_host(paths, runner), runner.also)
@@ -256,35 +324,54 @@ def _make_builder(
 
 
 def _start_container(
-    context: SourceBuildContext, inputs: SourceInputs, layout: SourceLayout, rocm: Path, work: Path, disk: Path | None
+    context: SourceBuildContext,
+    inputs: SourceInputs,
+    layout: SourceLayout,
+    rocm: Path,
+    work: Path,
+    disk: Path | None,
 ) -> Environment:
     """Obtain the builder image, and describe the container of a build's commands."""
-    source, built, runner, reporter = context.source, context.request.built, context.runner, context.reporter
+    source = context.source
+    built = context.request.built
+    runner = context.runner
+    reporter = context.reporter
     images = context.images()
     engine = images.engine
     with reporter.group("builder image"):
         image = builder_image(images)
     create_folders(layout, built, work, disk)
-    mounts = build_mounts(source, inputs.sources, layout, rocm.resolve(), built, work, disk_cache=disk)
+    mounts = build_mounts(
+        source, inputs.sources, layout, rocm.resolve(), built, work, disk_cache=disk
+    )
     spec = build_container(engine, image.id, source.container, mounts)
-    bare = ContainerRunner(runner, replace(spec, mounts=(TOOLS_SCRIPT,)), say=reporter.line)
+    bare = ContainerRunner(
+        runner, replace(spec, mounts=(TOOLS_SCRIPT,)), say=reporter.line
+    )
     paths = find_tools(context.request.build, layout.paths, image.name, bare)
     return (
         paths,
         image.digest,
-        lambda listener: ContainerRunner(runner.also(listener), spec, say=reporter.line),
+        lambda listener: ContainerRunner(
+            runner.also(listener), spec, say=reporter.line
+        ),
     )
 
 
 def disk_cache(cache: ActionCache, built: Path) -> Path | None:
-    """Return the folder of Bazel's disk cache, or of the copy of a read-only one; None without a disk cache."""
+    """Return the folder of Bazel's disk cache, or of the copy of a read-only one.
+
+    None without a disk cache.
+    """
     if not cache.disk:
         return None
     return built / DISK_CACHE if cache.read_only else Path(cache.disk)
 
 
 def copy_disk_cache(cache: ActionCache, built: Path) -> None:
-    """Replace the copy of a read-only disk cache; the caller excludes other builds, which use the same copy.
+    """Replace the copy of a read-only disk cache.
+
+    The caller excludes other builds, which use the same copy.
 
     The copy has hard links: Bazel adds files to a cache, but never changes a file.
 
@@ -295,14 +382,15 @@ def copy_disk_cache(cache: ActionCache, built: Path) -> None:
         return
     copy = built / DISK_CACHE
     try:
-        # The folder itself stays: other runs mount it when they ask the ROCm for its version.
+        # The folder itself stays: other runs mount it when they ask the ROCm for its
+        # version.
         for path in copy.glob("*"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         shutil.copytree(cache.disk, copy, copy_function=os.link, dirs_exist_ok=True)
     except OSError as error:
         raise MachineError(
-            f"Cannot use the disk cache {cache.disk} read-only: hard links in {copy} failed: "
-            f"{error.strerror or 'unknown error'}.",
+            f"Cannot use the disk cache {cache.disk} read-only: hard links in {copy}"
+            f" failed: {error.strerror or 'unknown error'}.",
             hint="Put --cache-dir on the same file system, owned by the same user.",
         ) from error
 

@@ -11,7 +11,13 @@ from typing import TypeVar
 import tomli_w
 from packaging.version import InvalidVersion, Version
 
-from ci_build.build.source.pins import BuildRepository, PinTable, SourcePins, first_release, interface_for
+from ci_build.build.source.pins import (
+    BuildRepository,
+    PinTable,
+    SourcePins,
+    first_release,
+    interface_for,
+)
 from core.atomic import write_whole
 from core.errors import InputError
 from core.model import Progress
@@ -24,10 +30,11 @@ _HEADER = """\
 #
 # tags        release -> commit of the tag jax-v<release> of jax-ml/jax
 # unsupported release -> reason why its ROCm wheels cannot be built from source
-# pins        jax, xla: compiled sources; third_party/xla of the jax commit pins the XLA commit. rocm-jax: source of the
-#             rocm-jax interface, with the tag rocm-jax-v<release> of ROCm/rocm-jax (0.9.0: branch rocm-jaxlib-v0.9.0);
-#             its third_party pins the jax and XLA commits. epoch: commit time of the repository that builds the wheels,
-#             used as SOURCE_DATE_EPOCH
+# pins        jax, xla: compiled sources; third_party/xla of the jax commit pins the
+#             XLA commit. rocm-jax: source of the rocm-jax interface, with the tag
+#             rocm-jax-v<release> of ROCm/rocm-jax (0.9.0: branch rocm-jaxlib-v0.9.0);
+#             its third_party pins the jax and XLA commits. epoch: commit time of the
+#             repository that builds the wheels, used as SOURCE_DATE_EPOCH
 
 """
 _GIT = ("git", "-c", "core.hooksPath=/dev/null")
@@ -61,10 +68,16 @@ class TaggedRepository:
         Raises:
             InputError: the folder is not a git repository, or has no release tags.
         """
-        lines = self.git("for-each-ref", "--format=%(refname:short) %(objectname) %(*objectname)", "refs/tags")
+        lines = self.git(
+            "for-each-ref",
+            "--format=%(refname:short) %(objectname) %(*objectname)",
+            "refs/tags",
+        )
         found = {}
         for words in (line.split() for line in lines.splitlines()):
-            if words[0].startswith(self.prefix) and _is_release(words[0].removeprefix(self.prefix)):
+            if words[0].startswith(self.prefix) and _is_release(
+                words[0].removeprefix(self.prefix)
+            ):
                 found[words[0].removeprefix(self.prefix)] = words[-1]
         if not found:
             raise InputError(
@@ -97,28 +110,41 @@ def _is_release(text: str) -> bool:
         version = Version(text)
     except InvalidVersion:
         return False
-    return not version.is_prerelease and str(version) == text and version >= Version(first_release())
+    return (
+        not version.is_prerelease
+        and str(version) == text
+        and version >= Version(first_release())
+    )
 
 
-def updated(table: PinTable, jax: TaggedRepository, rocm_jax: TaggedRepository) -> PinTable:
+def updated(
+    table: PinTable, jax: TaggedRepository, rocm_jax: TaggedRepository
+) -> PinTable:
     """Return the table with all releases that the checkouts have tags of.
 
     Raises:
-        InputError: a tag of jax was moved or removed, or the sources of a release are incomplete.
+        InputError: a tag of jax was moved or removed, or the sources of a release are
+            incomplete.
     """
-    found, builders = jax.tags(), rocm_jax.tags()
+    found = jax.tags()
+    builders = rocm_jax.tags()
     if changed := moved(table.tags, found):
         raise InputError(
             f"The tags in {jax.folder} differ from pins.toml: {'; '.join(changed)}.",
-            hint="Fetch the tags; if upstream moved one, remove it from pins.toml first.",
+            hint=(
+                "Fetch the tags; if upstream moved one, remove it from pins.toml first."
+            ),
         )
-    pins, unsupported = dict(table.pins), dict(table.unsupported)
+    pins = dict(table.pins)
+    unsupported = dict(table.unsupported)
     for release, commit in found.items():
         if release in pins:
             continue
         if interface_for(release).kind is BuildRepository.JAX:
             xla = jax.pinned(commit, _XLA, *_XLA_FILES)
-            pins[release] = SourcePins(jax=commit, xla=xla, rocm_jax="", epoch=jax.epoch(commit))
+            pins[release] = SourcePins(
+                jax=commit, xla=xla, rocm_jax="", epoch=jax.epoch(commit)
+            )
         elif builder := builders.get(release):
             pins[release] = SourcePins(
                 jax=rocm_jax.pinned(builder, _JAX, _ROCM_JAX_FILES.format("jax")),
@@ -128,16 +154,20 @@ def updated(table: PinTable, jax: TaggedRepository, rocm_jax: TaggedRepository) 
             )
         else:
             unsupported[release] = (
-                f"ROCm/rocm-jax, which built the ROCm wheels then, has no tag {ROCM_JAX_TAG}{release}"
+                "ROCm/rocm-jax, which built the ROCm wheels then, has no tag"
+                f" {ROCM_JAX_TAG}{release}"
             )
-    ready = {release: text for release, text in unsupported.items() if release not in pins}
+    ready = {
+        release: text for release, text in unsupported.items() if release not in pins
+    }
     return replace(table, tags=found, pins=pins, unsupported=ready)
 
 
 def moved(recorded: Mapping[str, str], found: Mapping[str, str]) -> tuple[str, ...]:
     """Return a line for each recorded tag that is missing or names another commit."""
     return tuple(
-        f"{JAX_TAG}{release} is {found.get(release, 'missing')}, and pins.toml has {commit}"
+        f"{JAX_TAG}{release} is {found.get(release, 'missing')}, and pins.toml has"
+        f" {commit}"
         for release, commit in recorded.items()
         if found.get(release) != commit
     )
@@ -153,26 +183,50 @@ def problems(table: PinTable) -> tuple[str, ...]:
     for release, pins in table.pins.items():
         if release not in table.tags:
             lines.append(f"{release} has pins, but no tag")
-        elif interface_for(release).kind is BuildRepository.JAX and pins.jax != table.tags[release]:
-            lines.append(f"{release} is pinned to {pins.jax}, but its tag is {table.tags[release]}")
+        elif (
+            interface_for(release).kind is BuildRepository.JAX
+            and pins.jax != table.tags[release]
+        ):
+            lines.append(
+                f"{release} is pinned to {pins.jax}, but its tag is"
+                f" {table.tags[release]}"
+            )
     return tuple(lines)
 
 
-def fetch_tags(url: str, prefix: str, folder: Path, runner: Runner, progress: Progress) -> TaggedRepository:
-    """Fetch the commits of all release tags of a repository, without history, into a new bare repository.
+def fetch_tags(
+    url: str, prefix: str, folder: Path, runner: Runner, progress: Progress
+) -> TaggedRepository:
+    """Fetch the commits of a repository's release tags into a new bare repository.
 
     Raises:
         ProcessError: the repository cannot be reached.
         InputError: the repository has no release tags.
     """
     progress.step(f"fetch the release tags of {url}")
-    listed = runner.run((*_GIT, "ls-remote", "--tags", "--refs", url, f"refs/tags/{prefix}*")).stdout
+    listed = runner.run(
+        (*_GIT, "ls-remote", "--tags", "--refs", url, f"refs/tags/{prefix}*")
+    ).stdout
     names = [line.partition("\t")[2] for line in listed.splitlines()]
-    wanted = [name for name in names if _is_release(name.removeprefix(f"refs/tags/{prefix}"))]
+    wanted = [
+        name for name in names if _is_release(name.removeprefix(f"refs/tags/{prefix}"))
+    ]
     runner.run((*_GIT, "init", "--quiet", "--bare", str(folder)))
     if wanted:
         refs = [f"{name}:{name}" for name in wanted]
-        runner.run((*_GIT, "-C", str(folder), "fetch", "--quiet", "--no-tags", "--depth=1", url, *refs))
+        runner.run(
+            (
+                *_GIT,
+                "-C",
+                str(folder),
+                "fetch",
+                "--quiet",
+                "--no-tags",
+                "--depth=1",
+                url,
+                *refs,
+            )
+        )
     return TaggedRepository(folder=folder, prefix=prefix, runner=runner)
 
 

@@ -26,7 +26,9 @@ HEAD = "HEAD"
 _GIT = ("git", "-c", "advice.detachedHead=false", "-c", "core.hooksPath=/dev/null")
 _ZIP_EPOCH = 315532800
 """1980-01-01, the oldest time of a member of a zip file."""
-_LEFT_BY_BUILDS = re.compile(r"bazel-.*|\.jax_configure\.bazelrc|MODULE\.bazel\.lock|__pycache__|\.git")
+_LEFT_BY_BUILDS = re.compile(
+    r"bazel-.*|\.jax_configure\.bazelrc|MODULE\.bazel\.lock|__pycache__|\.git"
+)
 _USER_OPTIONS = (".bazelrc.user", "*/.bazelrc.user")
 """Bazel options of the user, which .bazelrc imports; the repositories' .gitignore lists them."""
 _VERSION = re.compile(r'^_version = "([^"]+)"$', re.MULTILINE)
@@ -34,16 +36,23 @@ _XLA_PIN = re.compile(r'^XLA_COMMIT = "([0-9a-f]{40})"$', re.MULTILINE)
 
 
 def resolve_inputs(
-    request: BuildRequest, runner: Runner, *, own: Path, own_digest: Callable[[], str], own_commit: str, offline: bool
+    request: BuildRequest,
+    runner: Runner,
+    *,
+    own: Path,
+    own_digest: Callable[[], str],
+    own_commit: str,
+    offline: bool,
 ) -> SourceInputs:
     """Return the commits of every source tree, of jax and XLA, and of this repository.
 
-    A folder with changes is accepted. Its commit is marked `-dirty.<digest of the changes>`, so that its results are
-    never mistaken for results of the commit.
+    A folder with changes is accepted. Its commit is marked `-dirty.<digest of the
+    changes>`, so that its results are never mistaken for results of the commit.
 
     Args:
         own: root of this repository.
-        own_digest: function that computes the digest of this program, in case this repository is not in git.
+        own_digest: function that computes the digest of this program, in case this
+            repository is not in git.
         own_commit: commit of this repository; empty detects it.
         offline: contact no server; `--xla=head` stays HEAD.
 
@@ -52,7 +61,8 @@ def resolve_inputs(
     """
     assert request.source is not None
     pins = pins_for(request.jax_version)
-    sources, times = [], {}
+    sources = []
+    times = {}
     for checkout in request.source.sources:
         if checkout.folder:
             commit, times[checkout.name] = folder_commit(Path(checkout.folder), runner)
@@ -60,9 +70,17 @@ def resolve_inputs(
             commit = remote_head(checkout.url, runner)
         else:
             commit = checkout.commit
-        sources.append(Checkout(name=checkout.name, url=checkout.url, commit=commit, folder=checkout.folder))
+        sources.append(
+            Checkout(
+                name=checkout.name,
+                url=checkout.url,
+                commit=commit,
+                folder=checkout.folder,
+            )
+        )
     trees = {checkout.name: checkout for checkout in sources}
-    jax, xla = trees.get("jax"), trees.get("xla")
+    jax = trees.get("jax")
+    xla = trees.get("xla")
     if jax is not None and jax.folder:
         _check_release(Path(jax.folder), request.jax_version)
     # rocm-jax always compiles the jax that it pins.
@@ -75,46 +93,72 @@ def resolve_inputs(
         xla_commit = pins.xla if pins else ""
     return SourceInputs(
         sources=tuple(sources),
-        jax_commit=compiled.commit if compiled is not None else (pins.jax if pins else ""),
+        jax_commit=(
+            compiled.commit if compiled is not None else (pins.jax if pins else "")
+        ),
         xla_commit=xla_commit,
         epoch=times.get("jax", pins.epoch if pins else _ZIP_EPOCH),
         own_commit=own_commit or folder_commit(own, runner, digest=own_digest)[0],
     )
 
 
-def folder_commit(folder: Path, runner: Runner, *, digest: Callable[[], str] | None = None) -> tuple[str, int]:
+def folder_commit(
+    folder: Path, runner: Runner, *, digest: Callable[[], str] | None = None
+) -> tuple[str, int]:
     """Return the commit of a folder, and its time in seconds since 1970.
 
-    The commit is `<commit>-dirty.<digest>` if files differ from it, and `tree-<digest>` for a folder that is not
-    the root of a git repository.
+    The commit is `<commit>-dirty.<digest>` if files differ from it, and `tree-<digest>`
+    for a folder that is not the root of a git repository.
 
     Args:
-        digest: function that computes the digest of a folder outside git; the default hashes all its files.
+        digest: function that computes the digest of a folder outside git; the default
+            hashes all its files.
     """
     git = (*_GIT, "-C", str(folder))
     try:
         root = runner.run((*git, "rev-parse", "--show-toplevel"), check=False)
-        is_root = root.returncode == 0 and Path(root.stdout.strip()).resolve() == folder.resolve()
+        is_root = (
+            root.returncode == 0
+            and Path(root.stdout.strip()).resolve() == folder.resolve()
+        )
     except ProcessError:
         is_root = False  # git is not installed
     if not is_root:
         content = tree_digest(folder) if digest is None else digest()
         return f"tree-{content[:16]}", _ZIP_EPOCH
     commit = runner.run((*git, "rev-parse", "--verify", "HEAD^{commit}")).stdout.strip()
-    seconds = int(runner.run((*git, "show", "--no-patch", "--format=%ct", "HEAD")).stdout)
-    status = runner.run((*git, "status", "--porcelain=v1", "-z", "--untracked-files=all")).stdout
-    listed = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--", *_USER_OPTIONS)
+    seconds = int(
+        runner.run((*git, "show", "--no-patch", "--format=%ct", "HEAD")).stdout
+    )
+    status = runner.run(
+        (*git, "status", "--porcelain=v1", "-z", "--untracked-files=all")
+    ).stdout
+    listed = (
+        "ls-files",
+        "-z",
+        "--others",
+        "--ignored",
+        "--exclude-standard",
+        "--",
+        *_USER_OPTIONS,
+    )
     options = runner.run((*git, *listed)).stdout.split("\0")
     paths = sorted({*changed_paths(status), *filter(None, options)})
-    changed = tuple(path for path in paths if not _LEFT_BY_BUILDS.fullmatch(path.partition("/")[0]))
+    changed = tuple(
+        path for path in paths if not _LEFT_BY_BUILDS.fullmatch(path.partition("/")[0])
+    )
     if not changed:
         return commit, seconds
     return f"{commit}-dirty.{_digest_of(folder, changed)[:16]}", seconds
 
 
 def changed_paths(text: str) -> tuple[str, ...]:
-    """Return the sorted paths in the output of `git status --porcelain -z`; a renamed file has two."""
-    changed, fields = set(), iter(text.split("\0"))
+    """Return the sorted paths in the output of `git status --porcelain -z`.
+
+    A renamed file has two.
+    """
+    changed = set()
+    fields = iter(text.split("\0"))
     for entry in fields:
         if not entry:
             continue
@@ -125,7 +169,7 @@ def changed_paths(text: str) -> tuple[str, ...]:
 
 
 def tree_digest(folder: Path) -> str:
-    """Return the SHA-256 of the names and contents of all files, except files that builds leave behind."""
+    """Return the SHA-256 of all files' names and contents, without build leftovers."""
     return _digest_of(folder, sorted(_files(folder)))
 
 
@@ -134,7 +178,9 @@ def _files(folder: Path) -> Iterator[str]:
         folders[:] = [name for name in folders if not _LEFT_BY_BUILDS.fullmatch(name)]
         names += [name for name in folders if Path(top, name).is_symlink()]
         yield from (
-            Path(top, name).relative_to(folder).as_posix() for name in names if not _LEFT_BY_BUILDS.fullmatch(name)
+            Path(top, name).relative_to(folder).as_posix()
+            for name in names
+            if not _LEFT_BY_BUILDS.fullmatch(name)
         )
 
 
@@ -147,7 +193,9 @@ def _digest_of(folder: Path, paths: Sequence[str]) -> str:
             total.update(f"link {path.readlink()}\0".encode())
         elif path.is_file():
             total.update(bytes.fromhex(file_sha256(path)))
-        elif path.is_dir():  # git lists another repository in the tree, such as a submodule, as one path
+        elif (
+            path.is_dir()
+        ):  # git lists another repository in the tree, such as a submodule, as one path
             total.update(bytes.fromhex(tree_digest(path)))
         else:
             total.update(b"gone\0")
@@ -168,7 +216,9 @@ def remote_head(url: str, runner: Runner) -> str:
     listed = runner.run(head_command(url)).stdout
     match = re.match(r"([0-9a-f]{40})\tHEAD$", listed, re.MULTILINE)
     if match is None:
-        raise InputError(f"The repository has no HEAD: {url}.", hint="Give a commit with --xla.")
+        raise InputError(
+            f"The repository has no HEAD: {url}.", hint="Give a commit with --xla."
+        )
     return match[1]
 
 
@@ -179,7 +229,9 @@ def release_of(folder: Path) -> str:
         RequestError: the folder is not a jax tree.
     """
     try:
-        found = _VERSION.search((folder / "jax" / "version.py").read_text(encoding="utf-8"))
+        found = _VERSION.search(
+            (folder / "jax" / "version.py").read_text(encoding="utf-8")
+        )
     except OSError:
         found = None
     if found is None:
@@ -192,13 +244,18 @@ def release_of(folder: Path) -> str:
 
 def is_xla(folder: Path) -> bool:
     """Return whether a folder is the root of an XLA tree."""
-    return (folder / "xla").is_dir() and any((folder / name).is_file() for name in ("WORKSPACE", "MODULE.bazel"))
+    return (folder / "xla").is_dir() and any(
+        (folder / name).is_file() for name in ("WORKSPACE", "MODULE.bazel")
+    )
 
 
 def local_mirror(url: str) -> Path | None:
-    """Return the folder that a URL or path of a repository names on this machine; None for a server or nothing.
+    """Return the folder that a URL or path of a repository names on this machine.
 
-    As in git, `host:path` is a server, but a colon after the first slash is part of a path.
+    None for a server or nothing.
+
+    As in git, `host:path` is a server, but a colon after the first slash is part of a
+    path.
     """
     if url.startswith("file://"):
         return Path(unquote(urlsplit(url).path))
@@ -214,7 +271,8 @@ def _check_release(folder: Path, jax_version: str) -> None:
         same = False
     if not same:
         raise RequestError(
-            f"{folder} is jax {release}, but jax {jax_version} was requested.", hint=f"Give --jax-version={release}."
+            f"{folder} is jax {release}, but jax {jax_version} was requested.",
+            hint=f"Give --jax-version={release}.",
         )
 
 
@@ -226,7 +284,9 @@ def pinned_xla(folder: Path) -> str:
     """
     for name in ("revision.bzl", "workspace.bzl"):
         path = folder / "third_party" / "xla" / name
-        if path.is_file() and (match := _XLA_PIN.search(path.read_text(encoding="utf-8"))):
+        if path.is_file() and (
+            match := _XLA_PIN.search(path.read_text(encoding="utf-8"))
+        ):
             return match[1]
     raise RequestError(
         f"{folder} does not pin an XLA: XLA_COMMIT is not in third_party/xla.",
@@ -238,16 +298,38 @@ def fetch_commands(checkout: Checkout, folder: str) -> tuple[tuple[str, ...], ..
     """Return the commands that fetch one commit, without its history, into a folder."""
     return (
         (*_GIT, "init", "--quiet", folder),
-        (*_GIT, "-C", folder, "fetch", "--quiet", "--no-tags", "--depth=1", checkout.url, checkout.commit),
-        (*_GIT, "-C", folder, "checkout", "--quiet", "--force", "--detach", checkout.commit),
+        (
+            *_GIT,
+            "-C",
+            folder,
+            "fetch",
+            "--quiet",
+            "--no-tags",
+            "--depth=1",
+            checkout.url,
+            checkout.commit,
+        ),
+        (
+            *_GIT,
+            "-C",
+            folder,
+            "checkout",
+            "--quiet",
+            "--force",
+            "--detach",
+            checkout.commit,
+        ),
     )
 
 
-def fetch_tree(checkout: Checkout, folder: Path, runner: Runner, progress: Progress) -> None:
+def fetch_tree(
+    checkout: Checkout, folder: Path, runner: Runner, progress: Progress
+) -> None:
     """Fetch a source tree at its commit, unless the folder already has it.
 
-    The tree is fetched under a temporary name and then renamed; a tree with changes is fetched again. The tree
-    is locked as in use until this process ends, so that garbage collection skips it.
+    The tree is fetched under a temporary name and then renamed; a tree with changes is
+    fetched again. The tree is locked as in use until this process ends, so that garbage
+    collection skips it.
 
     Raises:
         InputError: the commit cannot be fetched.
@@ -256,7 +338,8 @@ def fetch_tree(checkout: Checkout, folder: Path, runner: Runner, progress: Progr
         return
     if COMMIT.fullmatch(checkout.commit) is None:
         raise InputError(
-            f"{checkout.name}: {checkout.commit!r} is not a full commit.", hint="Give all 40 hexadecimal digits."
+            f"{checkout.name}: {checkout.commit!r} is not a full commit.",
+            hint="Give all 40 hexadecimal digits.",
         )
     from filelock import FileLock  # Start-up time: a dry run fetches nothing.
 
@@ -274,14 +357,17 @@ def fetch_tree(checkout: Checkout, folder: Path, runner: Runner, progress: Progr
 
 
 def _fetch(checkout: Checkout, folder: Path, runner: Runner) -> None:
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as name:
+    with tempfile.TemporaryDirectory(
+        prefix=f".{folder.name}-", dir=folder.parent
+    ) as name:
         work = Path(name) / "tree"
         try:
             for argv in fetch_commands(checkout, str(work)):
                 runner.run(argv, env={"GIT_TERMINAL_PROMPT": "0"})
         except ProcessError as error:
             raise InputError(
-                f"Cannot fetch {checkout.name} at {checkout.commit} from {checkout.url}. {error.message}",
+                f"Cannot fetch {checkout.name} at {checkout.commit} from"
+                f" {checkout.url}. {error.message}",
                 hint="Check the network, or give --source-mirror or a local folder.",
             ) from error
         at = folder_commit(work, runner)[0]
@@ -299,8 +385,11 @@ def check_complete(inputs: SourceInputs) -> None:
     Raises:
         InputError: a commit or digest is unknown.
     """
-    if empty := sorted(name for name, value in inputs.stamps().items() if value in ("", HEAD)):
+    if empty := sorted(
+        name for name, value in inputs.stamps().items() if value in ("", HEAD)
+    ):
         raise InputError(
-            f"Internal error: unknown commits or digests of sources: {', '.join(empty)}.",
+            "Internal error: unknown commits or digests of sources:"
+            f" {', '.join(empty)}.",
             hint="Report this; nothing was built.",
         )

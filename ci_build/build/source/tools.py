@@ -1,4 +1,7 @@
-"""Tools of a build from source: their check in an image or on this machine, and the Bazel that the sources need."""
+"""Tools of a build from source.
+
+Their check in an image or on this machine, and the Bazel that the sources need.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ from core.model import BuildRequest
 from core.process import Runner
 
 SCRIPT = DOCKER / "check-tools.sh"
-"""Script that reports the tools of an environment; the builder image also runs it as a self-test."""
+"""Script that reports the tools of an environment.
+
+The builder image also runs it as a self-test.
+"""
 _BAZEL = re.compile(r"bazel\s+(\S+)")
 
 
@@ -41,16 +47,29 @@ class ToolReport:
 def report_tools(runner: Runner, argv: Sequence[str]) -> ToolReport:
     """Return the report of `SCRIPT`, from the command that runs it."""
     done = runner.run(argv, check=False)
-    rows = [line.split("\t", 2) for line in done.stdout.splitlines() if line.startswith(("ok\t", "no\t"))]
-    by_state = {state: {row[1]: row[-1] for row in rows if row[0] == state} for state in ("ok", "no")}
+    rows = [
+        line.split("\t", 2)
+        for line in done.stdout.splitlines()
+        if line.startswith(("ok\t", "no\t"))
+    ]
+    by_state = {
+        state: {row[1]: row[-1] for row in rows if row[0] == state}
+        for state in ("ok", "no")
+    }
     if not rows:
-        by_state["no"] = {argv[0]: (done.stderr.strip() or "prints nothing").splitlines()[-1]}
+        by_state["no"] = {
+            argv[0]: (done.stderr.strip() or "prints nothing").splitlines()[-1]
+        }
     return ToolReport(versions=by_state["ok"], problems=by_state["no"])
 
 
 def needed_bazel(request: BuildRequest) -> str:
-    """Return the Bazel version of the sources, from .bazelversion in --jax-source-dir or from the interface."""
-    folders = [Path(tree.folder) for tree in source_of(request).sources if tree.name == "jax" and tree.folder]
+    """Return the Bazel version of the sources, from .bazelversion or the interface."""
+    folders = [
+        Path(tree.folder)
+        for tree in source_of(request).sources
+        if tree.name == "jax" and tree.folder
+    ]
     for folder in folders:
         try:
             lines = (folder / ".bazelversion").read_text(encoding="utf-8").split()
@@ -68,9 +87,13 @@ def bazel_version(printed: str) -> str:
 
 
 def bazel_serves(version: str, needed: str) -> bool:
-    """Return whether a Bazel builds sources made for another version: the same major version, and not an older one."""
+    """Return whether a Bazel builds sources made for another version.
+
+    The same major version, and not an older one.
+    """
     try:
-        found, wanted = Version(version.partition("-")[0]), Version(needed)
+        found = Version(version.partition("-")[0])
+        wanted = Version(needed)
     except InvalidVersion:
         return version == needed
     return found.major == wanted.major and found >= wanted

@@ -15,15 +15,33 @@ from core.report import print_line
 @cloup.command()
 @click.argument("wheels", nargs=-1, required=True, metavar="WHEEL|DIR…")
 @click.option(
-    "--out", required=True, metavar="DIR", type=click.Path(path_type=Path), help="Output directory of the set."
+    "--out",
+    required=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Output directory of the set.",
 )
-@click.option("--rocm-version", metavar="X.Y.Z", help="ROCm of the wheels.  [default: proven by the wheels]")
-@click.option("--json", "as_json", is_flag=True, help="Print the set and its digest as JSON.")
+@click.option(
+    "--rocm-version",
+    metavar="X.Y.Z",
+    help="ROCm of the wheels.  [default: proven by the wheels]",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the set and its digest as JSON."
+)
 @click.pass_obj
-def adopt(state: State, wheels: tuple[str, ...], out: Path, rocm_version: str | None, *, as_json: bool) -> None:
+def adopt(
+    state: State,
+    wheels: tuple[str, ...],
+    out: Path,
+    rocm_version: str | None,
+    *,
+    as_json: bool,
+) -> None:
     """Make a wheel set from existing wheels.
 
-    The wheels are copied unchanged, so that gates can check them. wheels.json records the set as `adopted`.
+    The wheels are copied unchanged, so that gates can check them. wheels.json records
+    the set as `adopted`.
     """
     from ci_build.build import adopt as adoption  # Start-up time: it loads auditwheel.
 
@@ -32,8 +50,11 @@ def adopt(state: State, wheels: tuple[str, ...], out: Path, rocm_version: str | 
     with reporter.group("adopt"):
         wheel_set = adoption.adopt(wheels, out=out, rocm=rocm, progress=reporter)
     if as_json:
-        print_json({"digest": wheel_set.digest, "folder": str(out), "wheel_set": wheel_set})
+        print_json(
+            {"digest": wheel_set.digest, "folder": str(out), "wheel_set": wheel_set}
+        )
     else:
         print_line(
-            f"wheel set {wheel_set.digest} in {out}: {len(wheel_set.wheels)} wheels for {', '.join(wheel_set.targets)}"
+            f"wheel set {wheel_set.digest} in {out}: {len(wheel_set.wheels)} wheels for"
+            f" {', '.join(wheel_set.targets)}"
         )

@@ -9,7 +9,12 @@ import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
-from ci_build.cli.options.release import bucket_option, channel_option, dry_run_option, trust_config_option
+from ci_build.cli.options.release import (
+    bucket_option,
+    channel_option,
+    dry_run_option,
+    trust_config_option,
+)
 from core.errors import PromotionBlockedError, RequestError
 from promotion.attest import VerificationReport, verify_files, verify_set, with_identity
 from promotion.attest import attest as go
@@ -17,7 +22,12 @@ from promotion.attest import attest as go
 
 @cloup.command()
 @click.argument("wheel_set", metavar="SET")
-@click.option("--verify", "verify_only", is_flag=True, help="Verify the attestations instead of signing.")
+@click.option(
+    "--verify",
+    "verify_only",
+    is_flag=True,
+    help="Verify the attestations instead of signing.",
+)
 @channel_option
 @trust_config_option
 @bucket_option
@@ -25,31 +35,49 @@ from promotion.attest import attest as go
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
 def attest(
-    state: State, /, wheel_set: str, channel: str, trust_config: Path | None, bucket: str,
-    *, verify_only: bool, dry_run: bool, as_json: bool,
-) -> None:  # fmt: skip
+    state: State,
+    /,
+    wheel_set: str,
+    channel: str,
+    trust_config: Path | None,
+    bucket: str,
+    *,
+    verify_only: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Sign the wheels of a staged set with the identity of this CI job (PEP 740).
 
-    Promotion publishes the attestations. SET is INDEX/DIGEST as printed by `stage`. With --verify, SET may also be a
-    wheel or a directory of wheels, with the attestations (`<wheel>.provenance`) beside the wheels. The policy of the
-    channel lists the accepted signers.
+    Promotion publishes the attestations. SET is INDEX/DIGEST as printed by `stage`.
+    With --verify, SET may also be a wheel or a directory of wheels, with the
+    attestations (`<wheel>.provenance`) beside the wheels. The policy of the channel
+    lists the accepted signers.
     """
     from ci_build.release import gating  # Start-up time: the gates load auditwheel.
 
     reporter = state.reporter()
     if verify_only:
         if dry_run:
-            raise RequestError("--dry-run has no effect with --verify.", hint="Omit --dry-run.")
+            raise RequestError(
+                "--dry-run has no effect with --verify.", hint="Omit --dry-run."
+            )
         place = Path(wheel_set)
         if place.exists():
             found = verify_files(place, channel, trust_config)
         else:
             opened = open_bucket(bucket, reporter)
-            found = verify_set(opened, gating.find_staged(wheel_set, opened), channel, trust_config)
+            found = verify_set(
+                opened, gating.find_staged(wheel_set, opened), channel, trust_config
+            )
         _tell(state, found, as_json=as_json)
         return
-    if click.get_current_context().get_parameter_source("channel") is click.core.ParameterSource.COMMANDLINE:
-        raise RequestError("--channel has no effect without --verify.", hint="Omit --channel.")
+    if (
+        click.get_current_context().get_parameter_source("channel")
+        is click.core.ParameterSource.COMMANDLINE
+    ):
+        raise RequestError(
+            "--channel has no effect without --verify.", hint="Omit --channel."
+        )
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
     staged = gating.find_staged(wheel_set, opened)
     with with_identity(trust_config) as sign:
@@ -75,4 +103,6 @@ def _tell(state: State, found: VerificationReport, *, as_json: bool) -> None:
             for wheel in wheels:
                 state.reporter().line(f"  {wheel}: {who}")
     if found.problems:
-        raise PromotionBlockedError("\n  ".join(("Attestations are missing or wrong:", *found.problems)))
+        raise PromotionBlockedError(
+            "\n  ".join(("Attestations are missing or wrong:", *found.problems))
+        )

@@ -27,31 +27,55 @@ from promotion.gates.device.suite import parse_source
     "--out",
     metavar="PATH",
     type=click.Path(path_type=Path),
-    help="Archive to write, or folder with --with-gate.  [default: INDEX-DIGEST.tar, or INDEX-DIGEST]",
+    help=(
+        "Archive to write, or folder with --with-gate.  [default: INDEX-DIGEST.tar, or"
+        " INDEX-DIGEST]"
+    ),
 )
-@click.option("--with-gate", is_flag=True, help="Write a folder for `gate device --offline`.")
-@click.option("--platform", type=click.Choice(PLATFORMS), help="With --with-gate: platform of the tests.")
-@click.option("--python", metavar="X.Y", help="With --with-gate: Python version of the tests.")
 @click.option(
-    "--jax-tests", metavar="PATH|URL@commit", help="With --with-gate: JAX's suite.  [default: the smoke suite]"
+    "--with-gate", is_flag=True, help="Write a folder for `gate device --offline`."
+)
+@click.option(
+    "--platform",
+    type=click.Choice(PLATFORMS),
+    help="With --with-gate: platform of the tests.",
+)
+@click.option(
+    "--python", metavar="X.Y", help="With --with-gate: Python version of the tests."
+)
+@click.option(
+    "--jax-tests",
+    metavar="PATH|URL@commit",
+    help="With --with-gate: JAX's suite.  [default: the smoke suite]",
 )
 @click.option(
     "--also",
     metavar="FILE",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="With --with-gate: hash-locked requirements to install with the set, such as NVIDIA's plugin.",
+    help=(
+        "With --with-gate: hash-locked requirements to install with the set, such as"
+        " NVIDIA's plugin."
+    ),
 )
 @bucket_option
 @click.pass_obj
 def bundle(
-    state: State, /, wheel_set: str, out: Path | None, bucket: str, *, with_gate: bool, **values: object
+    state: State,
+    /,
+    wheel_set: str,
+    out: Path | None,
+    bucket: str,
+    *,
+    with_gate: bool,
+    **values: object,
 ) -> None:
     """Archive a set and its dependencies for machines without a network.
 
-    SET is INDEX/DIGEST as printed by `stage`, or the set's directory. If the bucket has the set, the archive contains
-    its evidence.
+    SET is INDEX/DIGEST as printed by `stage`, or the set's directory. If the bucket has
+    the set, the archive contains its evidence.
 
-    With --with-gate, the result is a folder, the --wheelhouse of `gate device --offline` (docs/offline-tests.md).
+    With --with-gate, the result is a folder, the --wheelhouse of `gate device
+    --offline` (docs/offline-tests.md).
     """
     gate = _gate_bundle(values, with_gate=with_gate)
     if out is not None:
@@ -61,18 +85,25 @@ def bundle(
     beside = (out or Path("bundle")).absolute().parent
     if not os.access(beside, os.W_OK):
         what = "is not writable" if beside.exists() else "does not exist"
-        raise RequestError(f"--out: the folder {beside} {what}.", hint="Give another --out.")
-    reporter, folder = state.reporter(), Path(wheel_set)
+        raise RequestError(
+            f"--out: the folder {beside} {what}.", hint="Give another --out."
+        )
+    reporter = state.reporter()
+    folder = Path(wheel_set)
     runner = host_runner(reporter)
     opened = open_bucket(bucket, reporter, existing=not folder.is_dir())
     with ExitStack() as ended:
         if folder.is_dir():
             gating.check_set_folder(folder)
-            opened, staged = ended.enter_context(staged_for_bundle(opened, folder, beside, reporter))
+            opened, staged = ended.enter_context(
+                staged_for_bundle(opened, folder, beside, reporter)
+            )
         else:
             staged = gating.find_staged(wheel_set, opened)
         if out is None:
-            out = Path(f"{staged.index}-{staged.digest[:12]}{'' if with_gate else '.tar'}")
+            out = Path(
+                f"{staged.index}-{staged.digest[:12]}{'' if with_gate else '.tar'}"
+            )
             _check_out(out, with_gate=with_gate)
         click.echo(write_bundle(opened, staged, out, runner, reporter, gate))
 
@@ -82,20 +113,33 @@ def _check_out(out: Path, *, with_gate: bool) -> None:
     if not os.path.lexists(out) or (not with_gate and is_bundle(out)):
         return
     if with_gate:
-        raise RequestError(f"--out exists: {out}.", hint="Give another --out, or remove it.")
+        raise RequestError(
+            f"--out exists: {out}.", hint="Give another --out, or remove it."
+        )
     if out.is_dir():
-        raise RequestError(f"--out is a folder: {out}.", hint="Give the path of an archive, such as bundle.tar.")
-    raise RequestError(f"--out exists and is not a bundle: {out}.", hint="Give another --out, or remove the file.")
+        raise RequestError(
+            f"--out is a folder: {out}.",
+            hint="Give the path of an archive, such as bundle.tar.",
+        )
+    raise RequestError(
+        f"--out exists and is not a bundle: {out}.",
+        hint="Give another --out, or remove the file.",
+    )
 
 
 def _gate_bundle(values: Mapping[str, Any], *, with_gate: bool) -> GateBundle | None:
     given = [f"--{name.replace('_', '-')}" for name, value in values.items() if value]
     if given and not with_gate:
-        raise RequestError(f"{', '.join(given)} has no effect without --with-gate.", hint="Give --with-gate too.")
+        raise RequestError(
+            f"{', '.join(given)} has no effect without --with-gate.",
+            hint="Give --with-gate too.",
+        )
     if not with_gate:
         return None
     if not (values["platform"] and values["python"]):
-        raise RequestError("--with-gate needs --platform and --python.", hint="Give both.")
+        raise RequestError(
+            "--with-gate needs --platform and --python.", hint="Give both."
+        )
     suite = parse_source(values["jax_tests"]) if values["jax_tests"] else None
     also: Path | None = values["also"]
     return GateBundle(

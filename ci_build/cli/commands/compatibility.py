@@ -30,12 +30,25 @@ _FORMATS = ("markdown", "rst", "json")
 @cloup.command()
 @click.argument("index")
 @click.option(
-    "--format", "form", type=click.Choice(_FORMATS), default=_FORMATS[0], show_default=True, help="Output format."
+    "--format",
+    "form",
+    type=click.Choice(_FORMATS),
+    default=_FORMATS[0],
+    show_default=True,
+    help="Output format.",
 )
 @click.option(
-    "--out", type=click.Path(path_type=Path), metavar="FILE", help="File to write.  [default: standard output]"
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="File to write.  [default: standard output]",
 )
-@click.option("--base-url", default="", metavar="URL", help="Public URL of the bucket, for links to evidence.")
+@click.option(
+    "--base-url",
+    default="",
+    metavar="URL",
+    help="Public URL of the bucket, for links to evidence.",
+)
 @click.option(
     "--rocm-lock",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -51,21 +64,40 @@ _FORMATS = ("markdown", "rst", "json")
 @bucket_option
 @click.pass_obj
 def compat(
-    state: State, /, index: str, form: str, out: Path | None, base_url: str, rocm_lock: Path | None,
-    images: Path | None, bucket: str,
-) -> None:  # fmt: skip
+    state: State,
+    /,
+    index: str,
+    form: str,
+    out: Path | None,
+    base_url: str,
+    rocm_lock: Path | None,
+    images: Path | None,
+    bucket: str,
+) -> None:
     """Write the compatibility tables of INDEX from the evidence of its released sets."""
-    store, released = open_bucket(bucket, state.reporter()), ReleasedIndex(index=index)
+    store = open_bucket(bucket, state.reporter())
+    released = ReleasedIndex(index=index)
     entries = [*history(store, released)][::-1]
     evidence = [
-        (entry, read_evidence(store, released, entry.promoted.set_digest)) for entry in entries if entry.promoted
+        (entry, read_evidence(store, released, entry.promoted.set_digest))
+        for entry in entries
+        if entry.promoted
     ]
-    lock = _newest_lock(store, released, entries) if rocm_lock is None else load_lock(rocm_lock)
+    lock = (
+        _newest_lock(store, released, entries)
+        if rocm_lock is None
+        else load_lock(rocm_lock)
+    )
     rocm, rocm_source, libraries = _libraries(lock)
     tables = make_tables(
-        index, evidence, offered=entries[-1].state.visible, libraries=libraries, rocm=rocm, rocm_source=rocm_source,
+        index,
+        evidence,
+        offered=entries[-1].state.visible,
+        libraries=libraries,
+        rocm=rocm,
+        rocm_source=rocm_source,
         images=_images(images),
-    )  # fmt: skip
+    )
     if form == "json" and out is None:
         print_json(tables)
         return
@@ -74,14 +106,18 @@ def compat(
     else:
         base = base_url.rstrip("/") + "/" if base_url else ""
         render = to_rst if form == "rst" else to_markdown
-        text = render(f"Compatibility of JAX on ROCm: {tables.index}", sheets(tables, base=base))
+        text = render(
+            f"Compatibility of JAX on ROCm: {tables.index}", sheets(tables, base=base)
+        )
     if out is None:
         click.echo(text)
     else:
         write_whole(out, text.encode())
 
 
-def _newest_lock(bucket: Bucket, released: ReleasedIndex, entries: Sequence[LedgerEntry]) -> RocmLock | None:
+def _newest_lock(
+    bucket: Bucket, released: ReleasedIndex, entries: Sequence[LedgerEntry]
+) -> RocmLock | None:
     """Return the lock of the newest set; None if the set has none or was removed.
 
     Raises:
@@ -96,7 +132,10 @@ def _newest_lock(bucket: Bucket, released: ReleasedIndex, entries: Sequence[Ledg
         return None
     data = bucket.get(key)
     if sha256_of(data) != newest.files[ROCM_LOCK]:
-        raise BucketError(f"{key} has other bytes than were promoted.", hint=f"Run `ci_build verify {released.index}`.")
+        raise BucketError(
+            f"{key} has other bytes than were promoted.",
+            hint=f"Run `ci_build verify {released.index}`.",
+        )
     return parse_lock(data, key)
 
 
@@ -105,7 +144,11 @@ def _libraries(lock: RocmLock | None) -> tuple[str, str, dict[str, str]]:
     if lock is None:
         return "", "", {}
     digest = f"sha256 {lock.sha256}" if lock.sha256 else ""
-    return lock.version, ", ".join(filter(None, (lock.source, digest))) or "a local folder", dict(lock.libraries)
+    return (
+        lock.version,
+        ", ".join(filter(None, (lock.source, digest))) or "a local folder",
+        dict(lock.libraries),
+    )
 
 
 def _images(file: Path | None) -> list[dict[str, Any]]:
@@ -113,8 +156,12 @@ def _images(file: Path | None) -> list[dict[str, Any]]:
         return []
     try:
         listed = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(listed, list) or not all(isinstance(item, dict) and item.get("digest") for item in listed):
+        if not isinstance(listed, list) or not all(
+            isinstance(item, dict) and item.get("digest") for item in listed
+        ):
             raise ValueError("expected a list of objects with a digest")
     except (OSError, ValueError) as error:
-        raise RequestError(f"Cannot read the contents of images from {file}: {error}.") from error
+        raise RequestError(
+            f"Cannot read the contents of images from {file}: {error}."
+        ) from error
     return listed

@@ -19,13 +19,17 @@ from ci_build.cli.options.table import build_options
 def dist_wheels(state: State, /, **after: object) -> None:
     """Build a wheel set: wheels, wheels.json, constraints.txt, pylock.toml, SHA256SUMS.
 
-    Options may also stand before the command, and each can be set as CI_BUILD_<NAME> in the environment. With
-    --kernels and --cluster, workers compile the kernels.
+    Options may also stand before the command, and each can be set as CI_BUILD_<NAME> in
+    the environment. With --kernels and --cluster, workers compile the kernels.
     """
     cluster = cluster_request(after)
-    settings, reporter = state.settings(after), state.reporter(after)
-    runner, connect = host_runner(reporter), connector(reporter)
-    request = with_cluster(wheel_set_request(settings, reporter, runner, connect), cluster)
+    settings = state.settings(after)
+    reporter = state.reporter(after)
+    runner = host_runner(reporter)
+    connect = connector(reporter)
+    request = with_cluster(
+        wheel_set_request(settings, reporter, runner, connect), cluster
+    )
     prepared = build.prepare(request, reporter, runner, connect)
     as_json = settings.flag("json")
     if request.dry_run:

@@ -18,12 +18,20 @@ from promotion.storage.bucket_url import bucket_name
 
 
 @cloup.command()
-@click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="Folder to write the site to.")
+@click.option(
+    "--out",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder to write the site to.",
+)
 @click.option(
     "--bucket",
     metavar="DIR|URL",
     envvar=ENV_PREFIX + "BUCKET",
-    help=f"Bucket to publish the site in, below docs/.  [with --out, {ENV_PREFIX}BUCKET has no effect]",
+    help=(
+        f"Bucket to publish the site in, below docs/.  [with --out, {ENV_PREFIX}BUCKET"
+        " has no effect]"
+    ),
 )
 @click.option(
     "--compatibility",
@@ -31,26 +39,45 @@ from promotion.storage.bucket_url import bucket_name
     type=click.Path(path_type=Path),
     help="Page of compatibility tables to include, as written by `compat --out FILE`.",
 )
-@click.option("--cache-dir", metavar="DIR", help="Cache directory.  [default: user's cache]")
+@click.option(
+    "--cache-dir", metavar="DIR", help="Cache directory.  [default: user's cache]"
+)
 @dry_run_option
-@click.option("--json", "as_json", is_flag=True, help="Print the changes of the bucket as JSON.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the changes of the bucket as JSON."
+)
 @click.pass_obj
 def docs(
-    state: State, /, out: Path | None, bucket: str | None, compatibility: Path | None, cache_dir: str | None, *,
-    dry_run: bool, as_json: bool,
-) -> None:  # fmt: skip
+    state: State,
+    /,
+    out: Path | None,
+    bucket: str | None,
+    compatibility: Path | None,
+    cache_dir: str | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Build the documentation site, with a reference generated from this program.
 
-    Give --out to write it to a folder, which works in a browser without a server, --bucket to publish it beside the
-    indexes of a bucket, or both.
+    Give --out to write it to a folder, which works in a browser without a server,
+    --bucket to publish it beside the indexes of a bucket, or both.
     """
-    given = click.get_current_context().get_parameter_source("bucket") is click.core.ParameterSource.COMMANDLINE
+    given = (
+        click.get_current_context().get_parameter_source("bucket")
+        is click.core.ParameterSource.COMMANDLINE
+    )
     bucket = bucket if given or out is None else None
     if out is None and bucket is None:
-        raise RequestError("No place for the site was given.", hint="Give --out DIR, --bucket URL, or both.")
+        raise RequestError(
+            "No place for the site was given.",
+            hint="Give --out DIR, --bucket URL, or both.",
+        )
     if bucket is None and (dry_run or as_json):
         name = "--dry-run" if dry_run else "--json"
-        raise RequestError(f"{name} has no effect without --bucket.", hint="Give --bucket, or omit it.")
+        raise RequestError(
+            f"{name} has no effect without --bucket.", hint="Give --bucket, or omit it."
+        )
     # Start-up time: they load most of the program.
     from ci_build.cli import SECTIONS, main
     from ci_build.cli.command_help import project_keys, read_commands
@@ -59,13 +86,22 @@ def docs(
     from ci_build.docs.site import build_site
     from promotion.storage.keys import DOCS
 
-    reporter, cache = state.reporter({"cache_dir": cache_dir}), state.settings({"cache_dir": cache_dir}).cache_dir
-    store = open_bucket(bucket_name(bucket), reporter, dry_run=dry_run) if bucket is not None else None
+    reporter = state.reporter({"cache_dir": cache_dir})
+    cache = state.settings({"cache_dir": cache_dir}).cache_dir
+    store = (
+        open_bucket(bucket_name(bucket), reporter, dry_run=dry_run)
+        if bucket is not None
+        else None
+    )
     commands = read_commands(main, SECTIONS)
-    request = DocsRequest(commands=commands, project_keys=project_keys(), compatibility=compatibility)
+    request = DocsRequest(
+        commands=commands, project_keys=project_keys(), compatibility=compatibility
+    )
     with ExitStack() as held:
         site = out or Path(held.enter_context(tempfile.TemporaryDirectory())) / "site"
-        build_site(request, site, cache=cache, runner=host_runner(reporter), progress=reporter)
+        build_site(
+            request, site, cache=cache, runner=host_runner(reporter), progress=reporter
+        )
         if out is not None:
             reporter.line(f"the site is {out / ENTRY}")
         if store is None:
@@ -74,5 +110,8 @@ def docs(
     if as_json:
         print_json(to_json(done))
     else:
-        changes = f"{len(done.written)} files written, {len(done.removed)} removed, {done.same} unchanged"
+        changes = (
+            f"{len(done.written)} files written, {len(done.removed)} removed,"
+            f" {done.same} unchanged"
+        )
         reporter.line(f"{DOCS}{ENTRY}: {changes}")

@@ -21,17 +21,37 @@ from promotion.storage.keys import ReleasedIndex
 
 @cloup.command()
 @click.argument("index")
-@click.option("--nights", is_flag=True, help="List nights with sizes, results of gates, and promotions.")
-@click.option("--limit", type=click.IntRange(1), default=60, show_default=True, metavar="N", help="Number of nights.")
+@click.option(
+    "--nights",
+    is_flag=True,
+    help="List nights with sizes, results of gates, and promotions.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=60,
+    show_default=True,
+    metavar="N",
+    help="Number of nights.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON.")
 @bucket_option
 @click.pass_obj
-def history(state: State, /, index: str, bucket: str, *, nights: bool, limit: int, as_json: bool) -> None:
+def history(
+    state: State, /, index: str, bucket: str, *, nights: bool, limit: int, as_json: bool
+) -> None:
     """List the changes of INDEX, or its nights, newest first."""
     if nights:
-        _print_nights(night_results(open_bucket(bucket, state.reporter()), index, limit=limit), as_json=as_json)
+        _print_nights(
+            night_results(open_bucket(bucket, state.reporter()), index, limit=limit),
+            as_json=as_json,
+        )
         return
-    entries = [*operations.history(open_bucket(bucket, state.reporter()), ReleasedIndex(index=index))]
+    entries = [
+        *operations.history(
+            open_bucket(bucket, state.reporter()), ReleasedIndex(index=index)
+        )
+    ]
     if as_json:
         print_json(entries)
         return
@@ -43,8 +63,12 @@ def history(state: State, /, index: str, bucket: str, *, nights: bool, limit: in
             entry.kind.value,
             entry.promoted.set_digest[:12]
             if entry.promoted
-            else ", ".join(map(str, entry.sets or (entry.to,) * (entry.kind is EntryKind.ROLLBACK))),
-            f"jax {entry.promoted.jax_version}, ROCm {entry.promoted.rocm_version}" if entry.promoted else "",
+            else ", ".join(
+                map(str, entry.sets or (entry.to,) * (entry.kind is EntryKind.ROLLBACK))
+            ),
+            f"jax {entry.promoted.jax_version}, ROCm {entry.promoted.rocm_version}"
+            if entry.promoted
+            else "",
             "yes" if entry.number in visible else "",
             entry.actor,
             entry.reason,
@@ -69,11 +93,23 @@ def _print_nights(results: Sequence[NightResult], *, as_json: bool) -> None:
                 night.time,
                 f"jax {night.jax}, ROCm {night.rocm}" if night.jax else night.version,
                 night.set.rpartition("/")[2][:12],
-                f"entry {night.entry}{'' if night.visible else ', hidden'}" if night.entry else "staged",
+                f"entry {night.entry}{'' if night.visible else ', hidden'}"
+                if night.entry
+                else "staged",
                 tiers_text(night.tiers),
                 human(sum(night.sizes.values())),
                 *(str(checks[word]) for word in ("passed", "failed", "skipped")),
             )
         )
-    columns = ("night", "of", "set", "promotion", "tiers", "wheels", "passed", "failed", "skipped")
+    columns = (
+        "night",
+        "of",
+        "set",
+        "promotion",
+        "tiers",
+        "wheels",
+        "passed",
+        "failed",
+        "skipped",
+    )
     print_table(columns, rows, numeric=(5, 6, 7, 8))

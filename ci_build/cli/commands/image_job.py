@@ -1,4 +1,7 @@
-"""One run of an image command: its options, its image builder, its dry run, and the steps after a build."""
+"""One run of an image command.
+
+Its options, its image builder, its dry run, and the steps after a build.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ci_build.cli.common import State, connector, host_runner, print_json, show_plan
-from ci_build.cli.options.containers import check_images, container_engine, image_mirrors, registry_problems
+from ci_build.cli.options.containers import (
+    check_images,
+    container_engine,
+    image_mirrors,
+    registry_problems,
+)
 from ci_build.images import local
 from ci_build.images.builder import ImageBuilder
 from ci_build.images.local import ContainerImage
@@ -23,18 +31,23 @@ class ImageJob:
 
     Args:
         values: values of the command's options.
-        count: number of images to build, for which `check` is called; None if it is not known yet.
+        count: number of images to build, for which `check` is called; None if it is not
+            known yet.
 
     Attributes:
         settings: values with their origins, the environment and the defaults.
 
     Raises:
-        RequestError: images.toml cannot be read, an image or engine has an impossible name, or `check` refuses an
-            option.
+        RequestError: images.toml cannot be read, an image or engine has an impossible
+            name, or `check` refuses an option.
     """
 
-    def __init__(self, state: State, values: Mapping[str, Any], *, count: int | None = None) -> None:
-        self.values, self.settings, self.reporter = values, state.settings(values), state.reporter(values)
+    def __init__(
+        self, state: State, values: Mapping[str, Any], *, count: int | None = None
+    ) -> None:
+        self.values = values
+        self.settings = state.settings(values)
+        self.reporter = state.reporter(values)
         check_images(self.settings)
         self.builder = ImageBuilder(
             pins=load_pins(values.get("pins") or PINS),
@@ -62,46 +75,70 @@ class ImageJob:
         """Check the options of a run that builds this number of images.
 
         Args:
-            finds_bases: whether the base images are built images, which are searched in the registry.
+            finds_bases: whether the base images are built images, which are searched in
+                the registry.
 
         Raises:
-            RequestError: --tag is not an image name, or one name is given for several images; --push is given without
-                a registry; --no-cache, --image-registry or --image-mirror has no effect.
+            RequestError: --tag is not an image name, or one name is given for several
+                images; --push is given without a registry; --no-cache, --image-registry
+                or --image-mirror has no effect.
         """
         if self.values["tag"]:
             local.check_name(self.values["tag"], "--tag")
             if count != 1:
                 raise RequestError(
-                    f"--tag is one name, but {count} images will be built.", hint="Select one with --filter."
+                    f"--tag is one name, but {count} images will be built.",
+                    hint="Select one with --filter.",
                 )
         if self.values["push"] and not self.builder.registry:
             hint = "Give --image-registry, or set CI_BUILD_IMAGE_REGISTRY."
             raise RequestError("--push needs a registry.", hint=hint)
         if self.builder.builder_image and self.builder.no_cache:
-            raise RequestError("--no-cache has no effect with --builder-image.", hint="Omit one of them.")
+            raise RequestError(
+                "--no-cache has no effect with --builder-image.",
+                hint="Omit one of them.",
+            )
         found = finds_bases or self.builder.builder_image == SEARCH
-        problems = registry_problems(self.settings, pulls=not found, searches=found or self.values["push"])
+        problems = registry_problems(
+            self.settings, pulls=not found, searches=found or self.values["push"]
+        )
         if problems:
             raise RequestError(" ".join(problems), hint="Omit the option.")
 
-    def build(self, recipes: Sequence[Recipe], bases: Sequence[Recipe], *, title: str) -> None:
+    def build(
+        self, recipes: Sequence[Recipe], bases: Sequence[Recipe], *, title: str
+    ) -> None:
         """Build, tag and push images, or print the plan in a dry run."""
         if self.dry_run:
-            self.show_plan({recipe.tag: (recipe.name,) for recipe in recipes}, [*bases, *recipes])
+            self.show_plan(
+                {recipe.tag: (recipe.name,) for recipe in recipes}, [*bases, *recipes]
+            )
             return
         with self.reporter.group(title):
-            built = [(self.builder.build(recipe), (recipe.name,), recipe.labels) for recipe in recipes]
+            built = [
+                (self.builder.build(recipe), (recipe.name,), recipe.labels)
+                for recipe in recipes
+            ]
         self.finish(built)
 
-    def show_plan(self, images: Mapping[str, Sequence[str]], recipes: Sequence[Recipe]) -> None:
+    def show_plan(
+        self, images: Mapping[str, Sequence[str]], recipes: Sequence[Recipe]
+    ) -> None:
         """Print the steps of a run that builds or looks up images, tags them and pushes them.
 
         Args:
-            images: name of each image with its content as tag -> its further names, besides --tag.
-            recipes: recipes of the images and of their bases, bases first; empty for a builder image that is not built.
+            images: name of each image with its content as tag -> its further names,
+                besides --tag.
+            recipes: recipes of the images and of their bases, bases first; empty for a
+                builder image that is not built.
         """
         if self.values["json"]:
-            print_json([{"name": next(iter(names), tag.removesuffix(f":{UNKNOWN}"))} for tag, names in images.items()])
+            print_json(
+                [
+                    {"name": next(iter(names), tag.removesuffix(f":{UNKNOWN}"))}
+                    for tag, names in images.items()
+                ]
+            )
         builder = self.builder
         if recipes:
             self.show(*describe(recipes, builder.engine, no_cache=builder.no_cache))
@@ -110,12 +147,24 @@ class ImageJob:
         for tag, names in images.items():
             names = (*names, *([self.values["tag"]] if self.values["tag"] else []))
             if names:
-                self.show(f"tag {tag}", *(f"  $ {render(local.tag_argv(builder.engine, tag, name))}" for name in names))
+                self.show(
+                    f"tag {tag}",
+                    *(
+                        f"  $ {render(local.tag_argv(builder.engine, tag, name))}"
+                        for name in names
+                    ),
+                )
             if self.values["push"]:
                 self.show(f"push {tag} to {builder.registry}")
-                for reference in (f"{builder.registry}/{name}" for name in (tag, *names)):
-                    self.show(f"  $ {render(local.tag_argv(builder.engine, tag, reference))}")
-                    self.show(f"  $ {render(local.push_argv(builder.engine, reference))}")
+                for reference in (
+                    f"{builder.registry}/{name}" for name in (tag, *names)
+                ):
+                    self.show(
+                        f"  $ {render(local.tag_argv(builder.engine, tag, reference))}"
+                    )
+                    self.show(
+                        f"  $ {render(local.push_argv(builder.engine, reference))}"
+                    )
 
     def show(self, *lines: str) -> None:
         """Print lines of a dry run on standard output; with --json, on standard error."""
@@ -125,7 +174,9 @@ class ImageJob:
         else:
             show_plan(lines, as_json=False)
 
-    def finish(self, built: Sequence[tuple[ContainerImage, tuple[str, ...], Mapping[str, str]]]) -> None:
+    def finish(
+        self, built: Sequence[tuple[ContainerImage, tuple[str, ...], Mapping[str, str]]]
+    ) -> None:
         """Tag, push and report images.
 
         Args:
@@ -138,10 +189,18 @@ class ImageJob:
             for name in names:
                 local.tag(self.builder.engine, self.builder.host, image.id, name)
             pushed = self.builder.push(image, names) if self.values["push"] else ""
-            facts = {"name": image.name, "digest": image.digest, "built": image.built, "id": image.id}
+            facts = {
+                "name": image.name,
+                "digest": image.digest,
+                "built": image.built,
+                "id": image.id,
+            }
             receipts.append({**facts, "tags": names, "pushed": pushed, **contents})
             state = "built" if image.built else "exists"
-            self.reporter.line(f"{image.name} {state}: {image.digest}" + "".join(f", {name}" for name in names))
+            self.reporter.line(
+                f"{image.name} {state}: {image.digest}"
+                + "".join(f", {name}" for name in names)
+            )
             if pushed:
                 self.reporter.line(f"pushed {pushed}")
         if self.values["json"]:

@@ -44,7 +44,9 @@ def index() -> None:
     type=click.IntRange(0, 65535),
     help="Port to listen on; 0 selects a free one.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on."
+)
 @click.pass_obj
 def serve(state: State, /, bucket: str, port: int, host: str) -> None:
     """Serve a bucket over HTTP until interrupted."""
@@ -62,14 +64,29 @@ def serve(state: State, /, bucket: str, port: int, host: str) -> None:
 @bucket_option
 @dry_run_option
 @click.pass_obj
-def publish(state: State, /, index: str, bucket: str, channel: str | None, *, everything: bool, dry_run: bool) -> None:
-    """Update the pages of INDEX to the state of its ledger; missing and changed pages are restored."""
+def publish(
+    state: State,
+    /,
+    index: str,
+    bucket: str,
+    channel: str | None,
+    *,
+    everything: bool,
+    dry_run: bool,
+) -> None:
+    """Update the pages of INDEX to the state of its ledger.
+
+    Missing and changed pages are restored.
+    """
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
     released = ReleasedIndex(index=index)
     authority = read_authority(opened, released, channel)
     if read_head(opened, released, authority)[0].number == 0:
-        raise RequestError(f"The bucket has no index {index}.", hint="Promote a set to this index first.")
+        raise RequestError(
+            f"The bucket has no index {index}.",
+            hint="Promote a set to this index first.",
+        )
     everything = everything or pages_changed(opened, released)
     written = write_pages(opened, released, everything=everything, authority=authority)
     reporter.line(f"{len(written)} pages written" if written else "nothing to do")
@@ -96,12 +113,18 @@ def sign(
 ) -> None:
     """Sign the ledger of INDEX, which was written without signatures.
 
-    The new entry contains the digest of the last unsigned entry; check them with `history` and `verify` first.
+    The new entry contains the digest of the last unsigned entry; check them with
+    `history` and `verify` first.
     """
     reporter = state.reporter()
-    opened, released = open_bucket(bucket, reporter, dry_run=dry_run), ReleasedIndex(index=index)
-    authority = find_authority(opened, released, ledger_request(ledger_key, channel), host_runner(reporter))
-    done = operations.sign(opened, released, reason=reason, actor=actor(), authority=authority)
+    opened = open_bucket(bucket, reporter, dry_run=dry_run)
+    released = ReleasedIndex(index=index)
+    authority = find_authority(
+        opened, released, ledger_request(ledger_key, channel), host_runner(reporter)
+    )
+    done = operations.sign(
+        opened, released, reason=reason, actor=actor(), authority=authority
+    )
     if done.entry is None:
         reporter.line("nothing to do: the ledger was signed before")
     else:
@@ -111,16 +134,29 @@ def sign(
 @index.command("check")
 @click.argument("url", metavar="URL")
 @click.option(
-    "--set", "digest", metavar="DIGEST", help="Digest of the set, or its first digits.  [default: the newest set]"
+    "--set",
+    "digest",
+    metavar="DIGEST",
+    help="Digest of the set, or its first digits.  [default: the newest set]",
 )
 @click.option(
-    "--python", "python", metavar="X.Y,…", help="Python versions to install for.  [default: all on this machine]"
+    "--python",
+    "python",
+    metavar="X.Y,…",
+    help="Python versions to install for.  [default: all on this machine]",
 )
 @installers_option("newest")
 @click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON.")
 @click.pass_obj
 def check(
-    state: State, /, url: str, digest: str | None, python: str | None, installers: str | None, *, as_json: bool
+    state: State,
+    /,
+    url: str,
+    digest: str | None,
+    python: str | None,
+    installers: str | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Install a released set as users do, and compare it with its ledger.
 
@@ -128,17 +164,32 @@ def check(
     """
     reporter = state.reporter()
     published = read_published(url, digest)
-    pythons = None if python is None else [word.strip() for word in python.split(",") if word.strip()]
+    pythons = (
+        None
+        if python is None
+        else [word.strip() for word in python.split(",") if word.strip()]
+    )
     cache = state.settings({}).cache_dir
     found = check_published(
-        published, host_runner(reporter), reporter, pythons=pythons, installers=installers or NEWEST, cache=cache
+        published,
+        host_runner(reporter),
+        reporter,
+        pythons=pythons,
+        installers=installers or NEWEST,
+        cache=cache,
     )
     checks = tuple(found)
     if as_json:
-        print_json({"url": published.url, "set": published.wheel_set.digest, "checks": checks})
+        print_json(
+            {"url": published.url, "set": published.wheel_set.digest, "checks": checks}
+        )
     else:
         for item in checks:
-            print_line(f"{item.outcome}  {item.name}{': ' + item.skipped if item.skipped else ''}")
+            print_line(
+                f"{item.outcome}  {item.name}{': ' + item.skipped if item.skipped else ''}"
+            )
             for finding in item.findings:
-                print_line(f"  {finding.severity} {finding.code}: {finding.message} {finding.remedy}")
+                print_line(
+                    f"  {finding.severity} {finding.code}: {finding.message} {finding.remedy}"
+                )
     raise_for_checks(published.url, checks)

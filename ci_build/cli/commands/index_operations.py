@@ -24,13 +24,18 @@ from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import OperationResult
 from promotion.storage.keys import ReleasedIndex
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+_json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print the result as JSON."
+)
 
 
 @cloup.command()
 @click.argument("index")
 @click.option(
-    "--to", type=click.IntRange(0), metavar="N", help="Ledger entry to return to.  [default: the previous state]"
+    "--to",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Ledger entry to return to.  [default: the previous state]",
 )
 @click.option("--reason", required=True, help="Reason to record in the ledger.")
 @index_channel_option
@@ -40,14 +45,28 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print the r
 @_json_option
 @click.pass_obj
 def rollback(
-    state: State, /, index: str, to: int | None, reason: str, bucket: str, channel: str | None, ledger_key: Path | None,
-    *, dry_run: bool, as_json: bool,
-) -> None:  # fmt: skip
+    state: State,
+    /,
+    index: str,
+    to: int | None,
+    reason: str,
+    bucket: str,
+    channel: str | None,
+    ledger_key: Path | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Return INDEX to an earlier state; no file is removed."""
     reporter = state.reporter()
-    opened, released = open_bucket(bucket, reporter, dry_run=dry_run), ReleasedIndex(index=index)
-    authority = find_authority(opened, released, ledger_request(ledger_key, channel), host_runner(reporter))
-    done = operations.rollback(opened, released, to=to, reason=reason, actor=actor(), authority=authority)
+    opened = open_bucket(bucket, reporter, dry_run=dry_run)
+    released = ReleasedIndex(index=index)
+    authority = find_authority(
+        opened, released, ledger_request(ledger_key, channel), host_runner(reporter)
+    )
+    done = operations.rollback(
+        opened, released, to=to, reason=reason, actor=actor(), authority=authority
+    )
     if as_json:
         print_json(_result(index, done))
     else:
@@ -59,7 +78,9 @@ def _marking(name: str, kind: EntryKind, text: str, *, reason: bool) -> click.Co
 
     @cloup.command(name, help=text)
     @click.argument("sets", nargs=-1, required=True, metavar="INDEX/SET…")
-    @click.option("--reason", required=reason, default="", help="Reason to record in the ledger.")
+    @click.option(
+        "--reason", required=reason, default="", help="Reason to record in the ledger."
+    )
     @index_channel_option
     @ledger_key_option
     @bucket_option
@@ -67,22 +88,41 @@ def _marking(name: str, kind: EntryKind, text: str, *, reason: bool) -> click.Co
     @_json_option
     @click.pass_obj
     def command(
-        state: State, /, sets: tuple[str, ...], reason: str, bucket: str, channel: str | None, ledger_key: Path | None,
-        *, dry_run: bool, as_json: bool,
-    ) -> None:  # fmt: skip
-        reporter, request = state.reporter(), ledger_request(ledger_key, channel)
+        state: State,
+        /,
+        sets: tuple[str, ...],
+        reason: str,
+        bucket: str,
+        channel: str | None,
+        ledger_key: Path | None,
+        *,
+        dry_run: bool,
+        as_json: bool,
+    ) -> None:
+        reporter = state.reporter()
+        request = ledger_request(ledger_key, channel)
         opened = open_bucket(bucket, reporter, dry_run=dry_run)
         by_index: dict[str, list[str]] = {}
         for name in sets:
             index, slash, digest = name.rpartition("/")
             if not slash:
-                raise click.UsageError(f"{name!r} is not a set: write INDEX/DIGEST or INDEX/NUMBER.")
+                raise click.UsageError(
+                    f"{name!r} is not a set: write INDEX/DIGEST or INDEX/NUMBER."
+                )
             by_index.setdefault(index, []).append(digest)
         results = []
         for index, digests in by_index.items():
             released = ReleasedIndex(index=index)
             authority = find_authority(opened, released, request, host_runner(reporter))
-            done = operations.mark(opened, released, kind, digests, reason=reason, actor=actor(), authority=authority)
+            done = operations.mark(
+                opened,
+                released,
+                kind,
+                digests,
+                reason=reason,
+                actor=actor(),
+                authority=authority,
+            )
             results.append(_result(index, done))
             if not as_json:
                 _report(done, reporter.line)
@@ -92,7 +132,12 @@ def _marking(name: str, kind: EntryKind, text: str, *, reason: bool) -> click.Co
     return command
 
 
-yank = _marking("yank", EntryKind.YANK, "Hide sets from users who do not pin them (PEP 592).", reason=True)
+yank = _marking(
+    "yank",
+    EntryKind.YANK,
+    "Hide sets from users who do not pin them (PEP 592).",
+    reason=True,
+)
 unyank = _marking("unyank", EntryKind.UNYANK, "Undo a yank.", reason=False)
 quarantine = _marking(
     "quarantine",
@@ -100,13 +145,18 @@ quarantine = _marking(
     "Withdraw sets until `unquarantine`; a rollback does not restore them.",
     reason=True,
 )
-unquarantine = _marking("unquarantine", EntryKind.FREE, "Undo a quarantine.", reason=False)
+unquarantine = _marking(
+    "unquarantine", EntryKind.FREE, "Undo a quarantine.", reason=False
+)
 pin = _marking("pin", EntryKind.PIN, "Protect sets from retention.", reason=True)
 unpin = _marking("unpin", EntryKind.UNPIN, "Undo a pin.", reason=False)
 
 
 def _result(index: str, done: OperationResult) -> Mapping[str, object]:
-    """Return a change of an index as JSON values; `ledger_entry` is null if there was nothing to do."""
+    """Return a change of an index as JSON values.
+
+    `ledger_entry` is null if there was nothing to do.
+    """
     return {
         "index": index,
         "ledger_entry": done.entry.number if done.entry else None,
@@ -126,9 +176,15 @@ def _report(done: OperationResult, line: Callable[[str], None]) -> None:
         if numbers:
             line(f"  {text}: the sets of entries {', '.join(map(str, numbers))}")
     if done.entry is None:
-        line("nothing to do" if done.withheld else "nothing to do: the index is already in this state")
+        line(
+            "nothing to do"
+            if done.withheld
+            else "nothing to do: the index is already in this state"
+        )
         return
-    line(f"ledger entry {done.entry.number}: {done.entry.kind}; {len(done.pages)} files written")
+    line(
+        f"ledger entry {done.entry.number}: {done.entry.kind}; {len(done.pages)} files written"
+    )
 
 
 @cloup.command()
@@ -163,24 +219,49 @@ def _report(done: OperationResult, line: Callable[[str], None]) -> None:
     metavar="DAYS",
     help="Delete the files of removed sets after DAYS days.",
 )
-@click.option("--apply", "really", is_flag=True, help="Apply the plan. Without it, only print the plan.")
+@click.option(
+    "--apply",
+    "really",
+    is_flag=True,
+    help="Apply the plan. Without it, only print the plan.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 @index_channel_option
 @ledger_key_option
 @bucket_option
 @click.pass_obj
 def retention(
-    state: State, /, index: str, days: float, keep_newest: int, keep_lock: tuple[Path, ...], grace_days: float,
-    bucket: str, channel: str | None, ledger_key: Path | None, *, really: bool, as_json: bool,
-) -> None:  # fmt: skip
+    state: State,
+    /,
+    index: str,
+    days: float,
+    keep_newest: int,
+    keep_lock: tuple[Path, ...],
+    grace_days: float,
+    bucket: str,
+    channel: str | None,
+    ledger_key: Path | None,
+    *,
+    really: bool,
+    as_json: bool,
+) -> None:
     """Remove old sets of INDEX from its pages, and later their files from the bucket."""
     reporter = state.reporter()
-    opened, released = open_bucket(bucket, reporter), ReleasedIndex(index=index)
-    keep = frozenset(digest for path in keep_lock for digest in index_retention.digests_in(path))
-    rule = index_retention.RetentionRule(days=days, keep_newest=keep_newest, keep=keep, grace_days=grace_days)
-    authority = find_authority(opened, released, ledger_request(ledger_key, channel), host_runner(reporter))
+    opened = open_bucket(bucket, reporter)
+    released = ReleasedIndex(index=index)
+    keep = frozenset(
+        digest for path in keep_lock for digest in index_retention.digests_in(path)
+    )
+    rule = index_retention.RetentionRule(
+        days=days, keep_newest=keep_newest, keep=keep, grace_days=grace_days
+    )
+    authority = find_authority(
+        opened, released, ledger_request(ledger_key, channel), host_runner(reporter)
+    )
     if really:
-        plan = index_retention.apply(opened, released, rule, actor=actor(), authority=authority)
+        plan = index_retention.apply(
+            opened, released, rule, actor=actor(), authority=authority
+        )
     else:
         plan = index_retention.plan(opened, released, rule, authority=authority)
     if as_json:
@@ -188,7 +269,10 @@ def retention(
         return
     for number, why in plan.kept.items():
         reporter.line(f"  the set of entry {number} stays: {why}")
-    for word, numbers in (("leaves the pages", plan.retire), ("is removed", plan.sweep)):
+    for word, numbers in (
+        ("leaves the pages", plan.retire),
+        ("is removed", plan.sweep),
+    ):
         for number in numbers:
             reporter.line(f"  the set of entry {number} {word}")
     for key in plan.remove:

@@ -11,9 +11,21 @@ from core.model import RocmVersion
 
 @cloup.command()
 @click.argument("wheels", nargs=-1, required=True, metavar="WHEEL|DIR|URL…")
-@click.option("--targets", metavar="GFX,…|native", help="Exact targets that the device code must have.")
-@click.option("--rocm-version", metavar="X.Y.Z", help="ROCm whose libraries the wheels may need.  [default: any]")
-@click.option("--no-verify", is_flag=True, help="Do not verify RECORD and the checksums of device code.")
+@click.option(
+    "--targets",
+    metavar="GFX,…|native",
+    help="Exact targets that the device code must have.",
+)
+@click.option(
+    "--rocm-version",
+    metavar="X.Y.Z",
+    help="ROCm whose libraries the wheels may need.  [default: any]",
+)
+@click.option(
+    "--no-verify",
+    is_flag=True,
+    help="Do not verify RECORD and the checksums of device code.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON.")
 @click.pass_obj
 def inspect(

@@ -33,14 +33,24 @@ def kernels() -> None:
 
 @kernels.command("list")
 @click.option(
-    "--targets", "spec", metavar="GFX,…|native", default="default", show_default=True, help="Targets or families."
+    "--targets",
+    "spec",
+    metavar="GFX,…|native",
+    default="default",
+    show_default=True,
+    help="Targets or families.",
 )
-@click.option("--modules", metavar="NAME,…", help="Modules to list, with their dependencies.  [default: all]")
+@click.option(
+    "--modules",
+    metavar="NAME,…",
+    help="Modules to list, with their dependencies.  [default: all]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def list_modules(spec: str, modules: str | None, *, as_json: bool) -> None:
     """List the kernel modules and their support of each target.
 
-    A target has a module's own code (yes), that of its portable replacement (portable), or none (unsupported).
+    A target has a module's own code (yes), that of its portable replacement (portable),
+    or none (unsupported).
     """
     rows = kernel_build.table(requested(spec), split_list(modules))
     if as_json:
@@ -53,10 +63,25 @@ def list_modules(spec: str, modules: str | None, *, as_json: bool) -> None:
 
 @kernels.command("build")
 @chosen_options(
-    "targets", "rocm_version", "no_rocm_version_extra", "no_strip", "aiter_source", "kernel_toolchain", "kernel_rocm",
-    "kernel_image", "kernel_modules", "kernel_instances", "require", "allow_partial",
-    "out", "cache_dir", "dry_run", "json", "verbose", "quiet",
-)  # fmt: skip
+    "targets",
+    "rocm_version",
+    "no_rocm_version_extra",
+    "no_strip",
+    "aiter_source",
+    "kernel_toolchain",
+    "kernel_rocm",
+    "kernel_image",
+    "kernel_modules",
+    "kernel_instances",
+    "require",
+    "allow_partial",
+    "out",
+    "cache_dir",
+    "dry_run",
+    "json",
+    "verbose",
+    "quiet",
+)
 @click.option(
     "--jobs",
     metavar="N",
@@ -69,63 +94,111 @@ def list_modules(spec: str, modules: str | None, *, as_json: bool) -> None:
     type=click.IntRange(1),
     help="Memory of all compilers together, in megabytes.  [default: most of the free memory]",
 )
-@click.option("--shard", metavar="I/N", help="Compile only part I of N of the device code, without building the wheel.")
-@click.option("--units", metavar="REGEX", help="Compile only units whose name matches, without building the wheel.")
-@click.option("--forecast", is_flag=True, help="Print the units to compile and their estimated cost.")
+@click.option(
+    "--shard",
+    metavar="I/N",
+    help="Compile only part I of N of the device code, without building the wheel.",
+)
+@click.option(
+    "--units",
+    metavar="REGEX",
+    help="Compile only units whose name matches, without building the wheel.",
+)
+@click.option(
+    "--forecast",
+    is_flag=True,
+    help="Print the units to compile and their estimated cost.",
+)
 @cluster_options
 @click.pass_obj
 def build(
-    state: State, /, *, jobs: int | None, memory: int | None, shard: str | None, units: str | None,
-    forecast: bool, **after: object,
-) -> None:  # fmt: skip
+    state: State,
+    /,
+    *,
+    jobs: int | None,
+    memory: int | None,
+    shard: str | None,
+    units: str | None,
+    forecast: bool,
+    **after: object,
+) -> None:
     """Build the wheel jax_aiter into --out.
 
     With --cluster, workers compile and this machine links.
     """
     cluster = cluster_request(after)
-    settings, reporter = state.settings(after), state.reporter(after)
+    settings = state.settings(after)
+    reporter = state.reporter(after)
     request, version = kernels_request(settings)
     asked = request.kernels
     assert asked is not None
     kernel_build.check_request(request)
     if cluster and (shard or forecast):
         option = "--shard" if shard else "--forecast"
-        raise RequestError(f"{option} and --cluster exclude each other.", hint="Omit one of them.")
+        raise RequestError(
+            f"{option} and --cluster exclude each other.", hint="Omit one of them."
+        )
     part = kernel_build.parse_part(asked, shard, units or "")
-    room, out = kernel_build.capacity(jobs, memory), Path(settings.text("out"))
+    room = kernel_build.capacity(jobs, memory)
+    out = Path(settings.text("out"))
     if out.exists() and not out.is_dir():
-        raise RequestError(f"--out {out} is not a directory.", hint="Name a directory; a missing one is created.")
+        raise RequestError(
+            f"--out {out} is not a directory.",
+            hint="Name a directory; a missing one is created.",
+        )
     if settings.flag("dry_run"):
         if shard or units or forecast:
             raise RequestError(
-                "--dry-run cannot list units, since it downloads nothing.", hint="Give --forecast without --dry-run."
+                "--dry-run cannot list units, since it downloads nothing.",
+                hint="Give --forecast without --dry-run.",
             )
         if settings.flag("json"):
             print_json(kernel_build.planned(request, version))
             return
-        lines = [*kernel_lines(request, version, settings.cache_dir), *([cluster_line(cluster)] if cluster else [])]
+        lines = [
+            *kernel_lines(request, version, settings.cache_dir),
+            *([cluster_line(cluster)] if cluster else []),
+        ]
         show_plan(lines, as_json=False)
         return
     runner = host_runner(reporter)
     place = kernel_build.find_compilers(asked, settings.cache_dir, runner)
     if shard or units or forecast:
-        cache, targets = settings.cache_dir, request.targets or ()
-        job = prepare(request, targets, cache=cache, runner=runner, progress=reporter, place=place)
-        with reporter.group(f"kernels: {version}, device code"), connected(cluster, reporter) as tasks:
-            found = kernel_build.compile_part(job, part, units or "", runner, reporter, room, tasks, only_say=forecast)
+        cache = settings.cache_dir
+        targets = request.targets or ()
+        job = prepare(
+            request, targets, cache=cache, runner=runner, progress=reporter, place=place
+        )
+        with (
+            reporter.group(f"kernels: {version}, device code"),
+            connected(cluster, reporter) as tasks,
+        ):
+            found = kernel_build.compile_part(
+                job, part, units or "", runner, reporter, room, tasks, only_say=forecast
+            )
         if settings.flag("json"):
             print_json(found)
         return
     with reporter.group(f"kernels: {version}"), connected(cluster, reporter) as tasks:
         done = make_wheel(
-            request, version, out, cache=settings.cache_dir, runner=runner, progress=reporter, capacity=room,
-            place=place, tasks=tasks,
-        )  # fmt: skip
-    built, size = done.built, done.path.stat().st_size
+            request,
+            version,
+            out,
+            cache=settings.cache_dir,
+            runner=runner,
+            progress=reporter,
+            capacity=room,
+            place=place,
+            tasks=tasks,
+        )
+    built = done.built
+    size = done.path.stat().st_size
     for line in built.skipped:
         reporter.line(line)
     if built.missing:
-        reporter.warning(f"the wheel is marked as partial; it lacks {', '.join(built.missing)}")
+        reporter.warning(
+            f"the wheel is marked as partial; it lacks {', '.join(built.missing)}"
+        )
     if settings.flag("json"):
         print_json(kernel_build.receipt(done.path, done.sha256, size, built))
         return
@@ -136,38 +209,69 @@ def build(
 
 @kernels.command("lock")
 @click.option(
-    "--aiter-source", metavar="DIR|FILE|amd-aiter==X", default="", help="Sources to lock.  [default: the pinned ones]"
+    "--aiter-source",
+    metavar="DIR|FILE|amd-aiter==X",
+    default="",
+    help="Sources to lock.  [default: the pinned ones]",
 )
-@click.option("--cache-dir", metavar="DIR", help="Cache directory.  [default: user's cache]")
+@click.option(
+    "--cache-dir", metavar="DIR", help="Cache directory.  [default: user's cache]"
+)
 @click.pass_obj
 def lock(state: State, aiter_source: str, cache_dir: str | None) -> None:
     """Write kernels/sources.lock: digests of AITER's source files.
 
     The lock covers the files that the modules use.
     """
-    reporter, catalog = state.reporter(), load_catalog()
+    reporter = state.reporter()
+    catalog = load_catalog()
     cache = state.settings({"cache_dir": cache_dir}).cache_dir / "kernels"
     for source in catalog.sources.values():
-        users = [module for module in catalog.modules.values() if module.source == source.name]
-        tree = sources.find(aiter_source, source, cache=cache, runner=host_runner(reporter), progress=reporter)
+        users = [
+            module
+            for module in catalog.modules.values()
+            if module.source == source.name
+        ]
+        tree = sources.find(
+            aiter_source,
+            source,
+            cache=cache,
+            runner=host_runner(reporter),
+            progress=reporter,
+        )
         text = sources.render_lock(tree.folder, users)
         sources.write_lock(text)
         reporter.line(f"{text.count(chr(10)) - 1} files of {tree.name} locked")
 
 
 @kernels.command("merge")
-@click.argument("others", metavar="DIR…", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@click.option("--cache-dir", metavar="DIR", help="Cache directory to merge into.  [default: user's cache]")
+@click.argument(
+    "others",
+    metavar="DIR…",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path, exists=True),
+)
+@click.option(
+    "--cache-dir",
+    metavar="DIR",
+    help="Cache directory to merge into.  [default: user's cache]",
+)
 @click.pass_obj
 def merge(state: State, others: tuple[Path, ...], cache_dir: str | None) -> None:
     """Merge the shards that other machines compiled.
 
     DIR is the cache directory of a machine that ran `kernels build --shard`.
     """
-    own = KernelStore(state.settings({"cache_dir": cache_dir}).cache_dir / "kernels" / "store")
+    own = KernelStore(
+        state.settings({"cache_dir": cache_dir}).cache_dir / "kernels" / "store"
+    )
     for other in others:
         folder = other / "kernels" / "store"
         if not folder.is_dir():
-            raise InputError(f"{other} has no kernel store.", hint="Name the cache directory of a run with --shard.")
+            raise InputError(
+                f"{other} has no kernel store.",
+                hint="Name the cache directory of a run with --shard.",
+            )
         came, damaged = own.merge(KernelStore(folder))
         state.reporter().line(f"{other}: {came} merged, {damaged} damaged")

@@ -7,7 +7,11 @@ from pathlib import Path
 import click
 import cloup
 
-from ci_build.cli.options.environment import LEDGER_KEY, find_signing_key, ledger_request
+from ci_build.cli.options.environment import (
+    LEDGER_KEY,
+    find_signing_key,
+    ledger_request,
+)
 from core.errors import RequestError
 
 
@@ -23,12 +27,17 @@ def new(file: Path) -> None:
 
     Only the owner of FILE can read it.
     """
-    from promotion.evidence.signing import new_key  # Start-up time: it loads cryptography.
+    from promotion.evidence.signing import (
+        new_key,
+    )  # Start-up time: it loads cryptography.
 
     try:
         click.echo(new_key(file).key)
     except FileExistsError as error:
-        raise RequestError(f"{file} already exists.", hint="Keys are never overwritten: name another file.") from error
+        raise RequestError(
+            f"{file} already exists.",
+            hint="Keys are never overwritten: name another file.",
+        ) from error
 
 
 @keys.command("show")
@@ -37,13 +46,21 @@ def new(file: Path) -> None:
 def show(file: Path | None, *, ledger: bool) -> None:
     """Print the public key of FILE, for promotion/policy.toml.
 
-    Without FILE, print the public key that `gate` and `release` would sign evidence with.
+    Without FILE, print the public key that `gate` and `release` would sign evidence
+    with.
     """
-    from ci_build.release.authority import signer_of  # Start-up time: it loads cryptography.
+    from ci_build.release.authority import (
+        signer_of,
+    )  # Start-up time: it loads cryptography.
 
     if ledger and file is not None:
-        raise RequestError("FILE and --ledger exclude each other.", hint="Omit one of them.")
+        raise RequestError(
+            "FILE and --ledger exclude each other.", hint="Omit one of them."
+        )
     key = ledger_request(None).key if ledger else find_signing_key(file)
     if key is None:
-        raise RequestError(f"{LEDGER_KEY} is not set.", hint="Set it to the text of a key, or name the FILE of a key.")
+        raise RequestError(
+            f"{LEDGER_KEY} is not set.",
+            hint="Set it to the text of a key, or name the FILE of a key.",
+        )
     click.echo(signer_of(key).key)

@@ -56,9 +56,12 @@ class _BuildsByDefault(cloup.Group):
 
 @cloup.group(cls=_BuildsByDefault, context_settings={"ignore_unknown_options": True})
 def matrix() -> None:
-    """Print the jobs of a CI service as JSON: builds, or the tests of a set; or run the builds on a cluster.
+    """Print the jobs of a CI service as JSON: builds, or the tests of a set.
 
-    `matrix builds` may be shortened to `matrix`. Further arguments are added to the command of every build.
+    Or run the builds on a cluster.
+
+    `matrix builds` may be shortened to `matrix`. Further arguments are added to the
+    command of every build.
     """
 
 
@@ -85,7 +88,9 @@ _AXES = (
     click.option(
         "--families",
         metavar="NAME,…",
-        default=",".join(family_of((GfxTarget.parse(target),)) for target in lists()["gated"]),
+        default=",".join(
+            family_of((GfxTarget.parse(target),)) for target in lists()["gated"]
+        ),
         show_default=True,
         help="GPU families.",
     ),
@@ -99,7 +104,10 @@ _AXES = (
     click.option(
         "--split-pythons",
         is_flag=True,
-        help="Build each Python in a separate job, for tests; an index accepts the set of one of these jobs only.",
+        help=(
+            "Build each Python in a separate job, for tests; an index accepts the set"
+            " of one of these jobs only."
+        ),
     ),
     click.argument("more", nargs=-1, type=click.UNPROCESSED),
 )
@@ -107,7 +115,9 @@ _AXES = (
 
 def _axes(function: _F) -> _F:
     """Add the options of a matrix of builds to a command."""
-    return reduce(lambda decorated, option: option(decorated), reversed(_AXES), function)
+    return reduce(
+        lambda decorated, option: option(decorated), reversed(_AXES), function
+    )
 
 
 def _cells(given: Mapping[str, Any]) -> tuple[tuple[Cell, ...], tuple[Excluded, ...]]:
@@ -132,7 +142,9 @@ def _cells(given: Mapping[str, Any]) -> tuple[tuple[Cell, ...], tuple[Excluded, 
         except click.UsageError as error:
             problem = error.format_message().removesuffix(".")
             hint = "See `ci_build dist_wheels --help`."
-            raise RequestError(f"The command of {cell.name} would be refused: {problem}.", hint=hint) from error
+            raise RequestError(
+                f"The command of {cell.name} would be refused: {problem}.", hint=hint
+            ) from error
     return cells, excluded
 
 
@@ -142,9 +154,9 @@ def _cells(given: Mapping[str, Any]) -> tuple[tuple[Cell, ...], tuple[Excluded, 
 def builds(*, output_format: str, **given: object) -> None:
     """Print the builds of a CI service with their commands.
 
-    One build makes the set for all Pythons of a JAX release, a ROCm and a family. `include` is the matrix for the CI
-    service; `excluded` lists the excluded combinations with reasons. MORE arguments are added to the command of every
-    build.
+    One build makes the set for all Pythons of a JAX release, a ROCm and a family.
+    `include` is the matrix for the CI service; `excluded` lists the excluded
+    combinations with reasons. MORE arguments are added to the command of every build.
     """
     cells, excluded = _cells(given)
     if output_format == "github":
@@ -156,17 +168,22 @@ def builds(*, output_format: str, **given: object) -> None:
 @matrix.command(context_settings={"ignore_unknown_options": True})
 @_axes
 @click.option(
-    "--out", metavar="DIR", type=click.Path(path_type=Path), default=Path(_DEFAULTS["build"]["out"]),
-    show_default=True, help="Folder of the sets; each set is in a folder with the name of its build.",
-)  # fmt: skip
+    "--out",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    default=Path(_DEFAULTS["build"]["out"]),
+    show_default=True,
+    help="Folder of the sets; each set is in a folder with the name of its build.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the sets as JSON.")
 @cluster_options
 @click.pass_obj
 def run(state: State, /, *, out: Path, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - values of options
     """Build all cells of a matrix on the workers of a cluster.
 
-    The options are those of `matrix builds`. The files of --rocm-manifest and --rocm-lock are sent to the
-    workers; other paths in MORE arguments must exist there. A failed build does not stop the others.
+    The options are those of `matrix builds`. The files of --rocm-manifest and
+    --rocm-lock are sent to the workers; other paths in MORE arguments must exist there.
+    A failed build does not stop the others.
     """
     # Start-up time: clusters need the packages of gates and kernels.
     from ci_build.build.matrix_run import cell_tasks, run_cells
@@ -174,39 +191,75 @@ def run(state: State, /, *, out: Path, as_json: bool, **given: Any) -> None:  # 
 
     cluster = cluster_request(given)
     if cluster is None:
-        raise RequestError("`matrix run` needs --cluster.", hint="Run the commands of `matrix builds` instead.")
+        raise RequestError(
+            "`matrix run` needs --cluster.",
+            hint="Run the commands of `matrix builds` instead.",
+        )
     cells, excluded = _cells(given)
-    reporter, built = state.reporter(), []
+    reporter = state.reporter()
+    built = []
     tasks = cell_tasks(cells, Payload(given["payload"]), out)
     for item in excluded:
-        reporter.line(f"excluded: Python {item.python}, jax {item.jax}, ROCm {item.rocm}, {item.family}: {item.why}")
-    with reporter.group(f"{len(cells)} builds"), Cluster.connect(cluster, reporter) as connected:
+        reporter.line(
+            f"excluded: Python {item.python}, jax {item.jax}, ROCm {item.rocm},"
+            f" {item.family}: {item.why}"
+        )
+    with (
+        reporter.group(f"{len(cells)} builds"),
+        Cluster.connect(cluster, reporter) as connected,
+    ):
         for cell in run_cells(tasks, out, connected):
             built.append(cell)
-            reporter.line(f"{cell.name}: {cell.error or f'set {cell.set[:12]} in {cell.out}'}")
+            reporter.line(
+                f"{cell.name}: {cell.error or f'set {cell.set[:12]} in {cell.out}'}"
+            )
     if as_json:
         print_json(built)
     if failed := [cell for cell in built if cell.error]:
         kind = MachineError if all(cell.lost for cell in failed) else InputError
         names = ", ".join(cell.name for cell in failed)
-        raise kind(f"{len(failed)} of {len(built)} builds failed: {names}.", hint="See above.")
+        raise kind(
+            f"{len(failed)} of {len(built)} builds failed: {names}.", hint="See above."
+        )
 
 
 @matrix.command()
 @click.argument("wheel_sets", metavar="INDEX/SET|N…", nargs=-1, required=True)
-@click.option("--when", type=click.Choice([trigger.value for trigger in Trigger]), default=Trigger.PRESUBMIT.value,
-              show_default=True, help="Occasion of the tests.")  # fmt: skip
-@click.option("--python-versions", metavar="X.Y,…", default="", help="Python versions.  [default: those of the set]")
 @click.option(
-    "--family", "families", multiple=True, metavar="NAME", help="GPU family; may be repeated.  [default: set by --when]"
+    "--when",
+    type=click.Choice([trigger.value for trigger in Trigger]),
+    default=Trigger.PRESUBMIT.value,
+    show_default=True,
+    help="Occasion of the tests.",
+)
+@click.option(
+    "--python-versions",
+    metavar="X.Y,…",
+    default="",
+    help="Python versions.  [default: those of the set]",
+)
+@click.option(
+    "--family",
+    "families",
+    multiple=True,
+    metavar="NAME",
+    help="GPU family; may be repeated.  [default: set by --when]",
 )
 @click.option(
     "--jax-tests",
     default="",
     metavar="PATH|URL@COMMIT|smoke",
-    help="JAX's test suite, or the smoke suite of this project.  [default: JAX's at the set's commit]",
+    help=(
+        "JAX's test suite, or the smoke suite of this project.  [default: JAX's at the"
+        " set's commit]"
+    ),
 )
-@click.option("--seed", default="", metavar="TEXT", help="Seed that selects one of several runners.")
+@click.option(
+    "--seed",
+    default="",
+    metavar="TEXT",
+    help="Seed that selects one of several runners.",
+)
 @click.option(
     "--image",
     default="",
@@ -217,17 +270,28 @@ def run(state: State, /, *, out: Path, as_json: bool, **given: Any) -> None:  # 
 @_FORMAT
 @click.pass_obj
 def tests(
-    state: State, /, wheel_sets: tuple[str, ...], when: str, python_versions: str, families: tuple[str, ...],
-    jax_tests: str, seed: str, image: str, bucket: str, output_format: str,
-) -> None:  # fmt: skip
+    state: State,
+    /,
+    wheel_sets: tuple[str, ...],
+    when: str,
+    python_versions: str,
+    families: tuple[str, ...],
+    jax_tests: str,
+    seed: str,
+    image: str,
+    bucket: str,
+    output_format: str,
+) -> None:
     """Print the test jobs of staged sets with their runners and commands.
 
-    A set is INDEX/DIGEST as printed by `stage`, with at least the first 6 digits of the digest, or INDEX/N with the
-    number of its ledger entry. Only families with targets of a set get jobs.
+    A set is INDEX/DIGEST as printed by `stage`, with at least the first 6 digits of the
+    digest, or INDEX/N with the number of its ledger entry. Only families with targets
+    of a set get jobs.
 
-    `include` is the matrix for the CI service. `merge` lists the jobs that join the shards of a run afterwards, on any
-    machine. Families in `without_runner` have no runner, and targets in `without_family` no family, so a promotion
-    needs a bypass for them. Runners are listed in promotion/policy/families.toml.
+    `include` is the matrix for the CI service. `merge` lists the jobs that join the
+    shards of a run afterwards, on any machine. Families in `without_runner` have no
+    runner, and targets in `without_family` no family, so a promotion needs a bypass for
+    them. Runners are listed in promotion/policy/families.toml.
     """
     # Start-up time: reading sets loads cryptography.
     from ci_build.release.policy_report import jax_suite
@@ -241,22 +305,41 @@ def tests(
     if image:
         check_image(image)
     opened = open_bucket(bucket, state.reporter())
-    found = [read_staged(opened, one) for one in dict.fromkeys(find_set(opened, name) for name in wheel_sets)]
+    found = [
+        read_staged(opened, one)
+        for one in dict.fromkeys(find_set(opened, name) for name in wheel_sets)
+    ]
     matrices = []
     for one in found:
         suite = jax_tests or jax_suite(one)
         made = job_matrix(
-            load_families(), when=Trigger(when), wheel_set=one, pythons=pythons, names=families, jax_tests=suite,
-            seed=seed, image=image, bucket="" if bucket == DEFAULT_BUCKET else bucket,
+            load_families(),
+            when=Trigger(when),
+            wheel_set=one,
+            pythons=pythons,
+            names=families,
+            jax_tests=suite,
+            seed=seed,
+            image=image,
+            bucket="" if bucket == DEFAULT_BUCKET else bucket,
             prefix=f"{one.digest[:SHORTEST_DIGEST]} " if len(found) > 1 else "",
-        )  # fmt: skip
+        )
         if any(job.suite != SANITY for job in made.jobs):
-            parse_source(suite)  # a suite without a commit is refused here, not on the runners
+            parse_source(
+                suite
+            )  # a suite without a commit is refused here, not on the runners
         matrices.append(made)
     jobs = joined(matrices)
-    notes = {"sets": [f"{one.index}/{one.digest}" for one in found], "without_runner": jobs.without_runner,
-             "without_family": jobs.without_family}  # fmt: skip
+    notes = {
+        "sets": [f"{one.index}/{one.digest}" for one in found],
+        "without_runner": jobs.without_runner,
+        "without_family": jobs.without_family,
+    }
     if output_format == "github":
-        click.echo("\n".join(github_outputs({"matrix": jobs.jobs, "merge": jobs.merges}, notes)))
+        click.echo(
+            "\n".join(
+                github_outputs({"matrix": jobs.jobs, "merge": jobs.merges}, notes)
+            )
+        )
     else:
         print_json({"include": jobs.jobs, "merge": jobs.merges, **notes})

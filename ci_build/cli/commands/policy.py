@@ -34,13 +34,21 @@ def policy() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
 @click.pass_obj
 def check(
-    state: State, /, wheel_set: str, channel: str, bucket: str, trust_config: Path | None,
-    *, allow_lower: bool, as_json: bool,
-) -> None:  # fmt: skip
+    state: State,
+    /,
+    wheel_set: str,
+    channel: str,
+    bucket: str,
+    trust_config: Path | None,
+    *,
+    allow_lower: bool,
+    as_json: bool,
+) -> None:
     """Check whether the policy lets a staged set be promoted.
 
-    SET is INDEX/DIGEST as printed by `stage`, of which six digits suffice. The command prints the required evidence of
-    each target, with the command that produces what is missing, and the waiver that would accept each flaky test.
+    SET is INDEX/DIGEST as printed by `stage`, of which six digits suffice. The command
+    prints the required evidence of each target, with the command that produces what is
+    missing, and the waiver that would accept each flaky test.
     """
     # Start-up time: the gates load auditwheel.
     from ci_build.release import gating, steps

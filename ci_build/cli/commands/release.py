@@ -10,9 +10,21 @@ import click
 import cloup
 
 from ci_build.build import dist_wheels
-from ci_build.cli.common import State, connector, host_runner, open_bucket, print_json, show_plan
+from ci_build.cli.common import (
+    State,
+    connector,
+    host_runner,
+    open_bucket,
+    print_json,
+    show_plan,
+)
 from ci_build.cli.options.cluster import with_cluster
-from ci_build.cli.options.environment import ENV_PREFIX, actor, find_signing_key, ledger_request
+from ci_build.cli.options.environment import (
+    ENV_PREFIX,
+    actor,
+    find_signing_key,
+    ledger_request,
+)
 from ci_build.cli.options.release import (
     CHANNELS,
     allow_lower_option,
@@ -43,7 +55,11 @@ _LOCAL_TABLES = ("release_local", "build")
 
 
 @cloup.command()
-@click.option("--local", is_flag=True, help="Release on the channel `local`, into a folder by default.")
+@click.option(
+    "--local",
+    is_flag=True,
+    help="Release on the channel `local`, into a folder by default.",
+)
 @click.option(
     "--bucket",
     metavar="DIR|URL",
@@ -62,9 +78,11 @@ _LOCAL_TABLES = ("release_local", "build")
 def release(state: State, /, *, local: bool, **after: object) -> None:
     """Build, stage, gate and promote a set to `v2`, and print the command that installs it.
 
-    `--local` uses published wheels for two targets, and the policy of the channel `local`. Without it, the defaults of
-    `dist_wheels` and the policy of the channel apply, the released index is checked through its public URL, and a
-    summary is written. A set that lacks evidence of other machines stays staged; the same command continues later.
+    `--local` uses published wheels for two targets, and the policy of the channel
+    `local`. Without it, the defaults of `dist_wheels` and the policy of the channel
+    apply, the released index is checked through its public URL, and a summary is
+    written. A set that lacks evidence of other machines stays staged; the same command
+    continues later.
     """
     names = ("channel", "corpus", *STEP_OPTION_NAMES, "signing_key", "ledger_key")
     given: dict[str, Any] = {name: after.pop(name) for name in names}
@@ -75,12 +93,15 @@ def release(state: State, /, *, local: bool, **after: object) -> None:
         _release(state, given, after)
 
 
-def _release_local(state: State, given: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+def _release_local(
+    state: State, given: Mapping[str, Any], after: Mapping[str, Any]
+) -> None:
     from ci_build.release import steps  # Start-up time: the gates load auditwheel.
 
     settings = state.settings({**after, "corpus": given["corpus"]}, _LOCAL_TABLES)
     reporter = state.reporter(after)
-    runner, connect = host_runner(reporter), connector(reporter)
+    runner = host_runner(reporter)
+    connect = connector(reporter)
     as_json = settings.flag("json")
     bucket = bucket_url.bucket_name(settings.text("bucket"))
     request = LocalRelease(
@@ -95,9 +116,13 @@ def _release_local(state: State, given: Mapping[str, Any], after: Mapping[str, A
     prepared = dist_wheels.prepare(request.wheel_set, reporter, runner, connect)
     if request.wheel_set.dry_run:
         lines = dist_wheels.dry_run_lines(prepared, request.wheel_set)
-        show_plan([*lines, *steps.plan_lines(request.bucket, request.corpus)], as_json=as_json)
+        show_plan(
+            [*lines, *steps.plan_lines(request.bucket, request.corpus)], as_json=as_json
+        )
         return
-    receipt = steps.release_local(request, opened, prepared, reporter, runner, show=not as_json)
+    receipt = steps.release_local(
+        request, opened, prepared, reporter, runner, show=not as_json
+    )
     if as_json:
         print_json(receipt)
 
@@ -106,25 +131,40 @@ def _release(state: State, given: Mapping[str, Any], after: Mapping[str, Any]) -
     # Start-up time: the gates load auditwheel.
     from ci_build.release import runs, steps
 
-    settings, reporter = state.settings(after), state.reporter(after)
+    settings = state.settings(after)
+    reporter = state.reporter(after)
     if not settings.given("bucket"):
-        raise RequestError("`release` requires --bucket or --local.", hint="Run `ci_build release --local`.")
-    bucket, channel = settings.text("bucket"), given["channel"] or CHANNELS[-1]
-    runner, connect = host_runner(reporter), connector(reporter)
-    options = release_options(given, bucket=bucket, channel=channel, settings=settings, connect=connect)
+        raise RequestError(
+            "`release` requires --bucket or --local.",
+            hint="Run `ci_build release --local`.",
+        )
+    bucket = settings.text("bucket")
+    channel = given["channel"] or CHANNELS[-1]
+    runner = host_runner(reporter)
+    connect = connector(reporter)
+    options = release_options(
+        given, bucket=bucket, channel=channel, settings=settings, connect=connect
+    )
     if ReleaseStep.BUILD not in options.steps:
         text = "--steps of a release must include build, which finds the set."
         raise RequestError(text, hint="Use `gate` and `promote` for single steps.")
     files = summary_files(given)
     request = wheel_set_request(settings, reporter, runner, connect)
-    request = with_cluster(request, options.cluster, other_use=ReleaseStep.GATES in options.steps)
+    request = with_cluster(
+        request, options.cluster, other_use=ReleaseStep.GATES in options.steps
+    )
     opened = bucket_url.open_bucket(options.bucket)
     prepared = dist_wheels.prepare(request, reporter, runner, connect)
     as_json = settings.flag("json")
     if request.dry_run:
         lines = dist_wheels.dry_run_lines(prepared, request)
         show_plan(
-            [*lines, *steps.plan_lines(options.bucket, options.corpus, device=options.device)],
+            [
+                *lines,
+                *steps.plan_lines(
+                    options.bucket, options.corpus, device=options.device
+                ),
+            ],
             as_json=as_json,
         )
         return
@@ -138,14 +178,23 @@ def _release(state: State, given: Mapping[str, Any], after: Mapping[str, Any]) -
 @dry_run_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
-def stage(state: State, /, wheel_set: Path, bucket: str, *, dry_run: bool, as_json: bool) -> None:
+def stage(
+    state: State, /, wheel_set: Path, bucket: str, *, dry_run: bool, as_json: bool
+) -> None:
     """Upload the set in directory SET to `v2-staging`, under its digest; nothing is overwritten."""
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run, existing=False)
     with reporter.group("stage"):
         staged = promotion_stage.stage(opened, wheel_set, progress=reporter)
     if as_json:
-        print_json({"index": staged.index, "digest": staged.digest, "set": str(staged), "installable": staged.simple})
+        print_json(
+            {
+                "index": staged.index,
+                "digest": staged.digest,
+                "set": str(staged),
+                "installable": staged.simple,
+            }
+        )
         return
     click.echo(str(staged))
 
@@ -162,9 +211,19 @@ def stage(state: State, /, wheel_set: Path, bucket: str, *, dry_run: bool, as_js
 @click.option("--json", "as_json", is_flag=True, help="Print the receipt as JSON.")
 @click.pass_obj
 def promote(
-    state: State, /, staged: str, channel: str, bucket: str, trust_config: Path | None, ledger_key: Path | None,
-    allow_unprotected: tuple[str, str] | None, *, allow_lower: bool, dry_run: bool, as_json: bool,
-) -> None:  # fmt: skip
+    state: State,
+    /,
+    staged: str,
+    channel: str,
+    bucket: str,
+    trust_config: Path | None,
+    ledger_key: Path | None,
+    allow_unprotected: tuple[str, str] | None,
+    *,
+    allow_lower: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Promote a set to `v2` if the policy accepts its evidence.
 
     SET is INDEX/DIGEST as printed by `stage`, or the set's directory.
@@ -174,7 +233,9 @@ def promote(
 
     require_explicit_channel(bucket)
     reporter = state.reporter()
-    opened = open_bucket(bucket, reporter, dry_run=dry_run, existing=not Path(staged).is_dir())
+    opened = open_bucket(
+        bucket, reporter, dry_run=dry_run, existing=not Path(staged).is_dir()
+    )
     found = gating.find_set(staged, opened, reporter)
     done = steps.promote(
         found,
@@ -187,4 +248,6 @@ def promote(
         allow_lower=allow_lower,
     )
     if as_json:
-        print_json({**steps.receipt_of(done), "new": done.new, "warnings": done.warnings})
+        print_json(
+            {**steps.receipt_of(done), "new": done.new, "warnings": done.warnings}
+        )

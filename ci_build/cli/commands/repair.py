@@ -17,7 +17,13 @@ from core.targets import is_all, requested
 from core.units import human
 
 _OPTIONS = (
-    *("rocm_version", "targets", "wheel_post_release", "no_rocm_version_extra", "no_strip"),
+    *(
+        "rocm_version",
+        "targets",
+        "wheel_post_release",
+        "no_rocm_version_extra",
+        "no_strip",
+    ),
     *("out", "cache_dir", "dry_run", "json", "verbose", "quiet"),
 )
 
@@ -27,25 +33,36 @@ _OPTIONS = (
 @chosen_options(*_OPTIONS, tables=())
 @click.pass_obj
 def repair(state: State, /, wheels: tuple[str, ...], **values: Any) -> None:  # noqa: ANN401 - values of options
-    """Repair existing wheels of jax-rocm<N>-pjrt, jax-rocm<N>-plugin and jaxlib as `dist_wheels` does.
+    """Repair existing wheels of the plugin, pjrt and jaxlib as `dist_wheels` does.
 
-    The code of other targets and the symbol tables are removed; RUNPATH, metadata, platform tag and RECORD are
-    corrected. The version names ROCm and targets, such as 0.10.2+rocm7.2.0.gfx1151. The wheels are written to --out,
-    which may exist; no file is overwritten. --targets=all keeps the code of all targets.
+    The code of other targets and the symbol tables are removed; RUNPATH, metadata,
+    platform tag and RECORD are corrected. The version names ROCm and targets, such as
+    0.10.2+rocm7.2.0.gfx1151. The wheels are written to --out, which may exist; no file
+    is overwritten. --targets=all keeps the code of all targets.
     """
-    from ci_build.build import repair_wheels as repairs  # Start-up time: it loads auditwheel.
+    from ci_build.build import (
+        repair_wheels as repairs,
+    )  # Start-up time: it loads auditwheel.
 
-    settings, reporter = state.settings(values), state.reporter(values)
+    settings = state.settings(values)
+    reporter = state.reporter(values)
     for option in ("targets", "out"):
         if not settings.given(option):
-            raise RequestError(f"--{option} is missing.", hint="See `ci_build repair --help`.")
-    spec, rocm = settings.text("targets"), settings.get("rocm_version").value
+            raise RequestError(
+                f"--{option} is missing.", hint="See `ci_build repair --help`."
+            )
+    spec = settings.text("targets")
+    rocm = settings.get("rocm_version").value
     request = repairs.RepairRequest(
         wheels=wheels,
         targets=None if is_all(spec) else requested(spec),
         rocm=RocmVersion(text=str(rocm)) if rocm else None,
         rocm_version_extra=not settings.flag("no_rocm_version_extra"),
-        post_release=settings.positive("wheel_post_release") if settings.given("wheel_post_release") else None,
+        post_release=(
+            settings.positive("wheel_post_release")
+            if settings.given("wheel_post_release")
+            else None
+        ),
         strip=not settings.flag("no_strip"),
         out=Path(settings.text("out")),
         cache=settings.cache_dir,
@@ -54,7 +71,11 @@ def repair(state: State, /, wheels: tuple[str, ...], **values: Any) -> None:  # 
         planned = repairs.plan_repairs(request, reporter)
         for text in repairs.unmet_pins(planned):
             reporter.warning(text)
-        done = () if settings.flag("dry_run") else repairs.repair_wheels(request, planned, reporter)
+        done = (
+            ()
+            if settings.flag("dry_run")
+            else repairs.repair_wheels(request, planned, reporter)
+        )
     as_json = settings.flag("json")
     if settings.flag("dry_run"):
         show_plan([*repairs.plan_lines(request, planned)], as_json=as_json)
@@ -67,4 +88,7 @@ def repair(state: State, /, wheels: tuple[str, ...], **values: Any) -> None:  # 
         print_json(rows)
         return
     for row in rows:
-        print_line(f"{row['path']}: {human(row['size_before'])} -> {human(row['size'])}, sha256 {row['sha256']}")
+        print_line(
+            f"{row['path']}: {human(row['size_before'])} -> {human(row['size'])},"
+            f" sha256 {row['sha256']}"
+        )

@@ -36,7 +36,10 @@ if TYPE_CHECKING:  # At run time, they would be slow to import.
 _FROM_CALLER = ("cache_dir", "rocm_lock", "source_mirror", "verbose", "quiet")
 """Options that `reproduce` reads from its command line instead of the recorded request."""
 _SOURCE_OF_IMAGES = ("image_mirror", "image_registry")
-"""Options about the origin of the builder image: of one that is pulled or built, and of one that is searched."""
+"""Options about the origin of the builder image.
+
+Of one that is pulled or built, and of one that is searched.
+"""
 _CONTAINER = ("container_engine", *_SOURCE_OF_IMAGES)
 """Options that `reproduce` reads from its command line if the build runs in a container."""
 
@@ -46,40 +49,81 @@ _CONTAINER = ("container_engine", *_SOURCE_OF_IMAGES)
 @click.option(
     "--rocm-lock",
     metavar="FILE",
-    help=f"Lock of the set's ROCm.  [default: {ROCM_LOCK} of the set, or else {defaults()['build']['rocm_lock']}]",
+    help=(
+        f"Lock of the set's ROCm.  [default: {ROCM_LOCK} of the set, or else"
+        f" {defaults()['build']['rocm_lock']}]"
+    ),
 )
 @click.option(
     "--cache-dir",
     metavar="DIR",
-    help="Cache of downloads; build results are not read from it.  [default: user's cache]",
+    help=(
+        "Cache of downloads; build results are not read from it.  [default: user's"
+        " cache]"
+    ),
 )
-@click.option("--container-engine", metavar="docker|podman|FILE", help="Container engine.  [default: the first found]")
+@click.option(
+    "--container-engine",
+    metavar="docker|podman|FILE",
+    help="Container engine.  [default: the first found]",
+)
 @chosen_options("image_mirror", "image_registry")
-@click.option("--source-mirror", metavar="URL|DIR", help="Mirror of jax-ml/jax, openxla/xla and ROCm/rocm-jax.")
+@click.option(
+    "--source-mirror",
+    metavar="URL|DIR",
+    help="Mirror of jax-ml/jax, openxla/xla and ROCm/rocm-jax.",
+)
 @bucket_option
 @click.option("--json", "as_json", is_flag=True, help="Print the differences as JSON.")
-@click.option("--verbose", "-v", is_flag=True, default=None, help="Also print commands and their output.")
+@click.option(
+    "--verbose",
+    "-v",
+    is_flag=True,
+    default=None,
+    help="Also print commands and their output.",
+)
 @click.pass_obj
-def reproduce(state: State, /, folder: Path, bucket: str, *, as_json: bool, **after: object) -> None:
+def reproduce(
+    state: State, /, folder: Path, bucket: str, *, as_json: bool, **after: object
+) -> None:
     """Rebuild a set from its wheels.json and its rocm.lock, and compare it.
 
-    SET is the folder of a set, its wheels.json alone, or INDEX/DIGEST of a set in the bucket. The wheels of a set of
-    published wheels are fetched and repaired again, without a lock.
+    SET is the folder of a set, its wheels.json alone, or INDEX/DIGEST of a set in the
+    bucket. The wheels of a set of published wheels are fetched and repaired again,
+    without a lock.
 
-    The exit code is 0 if all wheels are identical, else 20. The report names the sections that differ.
+    The exit code is 0 if all wheels are identical, else 20. The report names the
+    sections that differ.
     """
     from ci_build.build import reproduce  # Start-up time: it loads requests.
 
-    settings, reporter = state.settings(after), state.reporter(after)
-    runner, connect = host_runner(reporter), connector(reporter)
+    settings = state.settings(after)
+    reporter = state.reporter(after)
+    runner = host_runner(reporter)
+    connect = connector(reporter)
     with ExitStack() as stack:
-        if in_bucket := not folder.exists() and is_digest(folder.name) and len(folder.parts) == 2:
-            staged, opened = StagedSet(index=folder.parts[0], digest=folder.name), open_bucket(bucket, reporter)
-            folder = stack.enter_context(reproduce.rebuild_folder(settings.cache_dir)) / "original"
+        if (
+            in_bucket := not folder.exists()
+            and is_digest(folder.name)
+            and len(folder.parts) == 2
+        ):
+            staged = StagedSet(index=folder.parts[0], digest=folder.name)
+            opened = open_bucket(bucket, reporter)
+            folder = (
+                stack.enter_context(reproduce.rebuild_folder(settings.cache_dir))
+                / "original"
+            )
             reporter.step(f"download {staged}")
             fetch_set(opened, staged, folder)
-        if not in_bucket and click.get_current_context().get_parameter_source("bucket") is ParameterSource.COMMANDLINE:
-            raise RequestError(f"--bucket has no effect with {folder}.", hint="Omit it, or give INDEX/DIGEST.")
+        if (
+            not in_bucket
+            and click.get_current_context().get_parameter_source("bucket")
+            is ParameterSource.COMMANDLINE
+        ):
+            raise RequestError(
+                f"--bucket has no effect with {folder}.",
+                hint="Omit it, or give INDEX/DIGEST.",
+            )
         found = _reproduced(folder, settings, reporter, runner, connect)
     if as_json:
         print_json(found)
@@ -89,16 +133,26 @@ def reproduce(state: State, /, folder: Path, bucket: str, *, as_json: bool, **af
         for name, differences in found.differences.items():
             print_line(f"OTHER {name}")
             for item in differences:
-                print_line("  " + " ".join(part for part in (item.member, item.section, item.what) if part))
+                print_line(
+                    "  "
+                    + " ".join(
+                        part for part in (item.member, item.section, item.what) if part
+                    )
+                )
     if found.differences:
         raise ReproducibilityError(
-            f"{len(found.differences)} of {len(found.differences) + len(found.same)} wheels differ.",
+            f"{len(found.differences)} of {len(found.differences) + len(found.same)}"
+            " wheels differ.",
             hint="See the differences above.",
         )
 
 
 def _reproduced(
-    place: Path, settings: Settings, reporter: Reporter, runner: HostRunner, connect: Connect
+    place: Path,
+    settings: Settings,
+    reporter: Reporter,
+    runner: HostRunner,
+    connect: Connect,
 ) -> Reproduction:
     """Rebuild the set in a folder, or of a wheels.json, and compare it."""
     from ci_build.build import reproduce  # Start-up time: it loads requests.
@@ -110,21 +164,29 @@ def _reproduced(
     with reproduce.rebuild_folder(settings.cache_dir) as rebuild:
         recorded = recorded_settings(before, settings, rebuild / "set", place)
         commit = source["own_commit"] if source else ""
-        request = wheel_set_request(recorded, reporter, runner, connect, rebuild=rebuild, own_commit=commit)
+        request = wheel_set_request(
+            recorded, reporter, runner, connect, rebuild=rebuild, own_commit=commit
+        )
         return reproduce.reproduce(place, before, request, reporter, runner, connect)
 
 
 def with_lock(settings: Settings, wheel_set: WheelSet, place: Path) -> Settings:
-    """Return settings whose lock is by default that of the set, or the lock in the working folder that it was made of.
+    """Return settings whose default lock is that of the set, or its origin in the folder.
 
     Raises:
         RequestError: there is no lock.
     """
-    lock, held = Path(settings.text("rocm_lock")), place / ROCM_LOCK
+    lock = Path(settings.text("rocm_lock"))
+    held = place / ROCM_LOCK
     if ROCM_LOCK in wheel_set.files and place.is_dir() and not _became(lock, held):
-        settings = settings.with_defaults({"rocm_lock": Setting(value=str(held), origin=str(held))})
+        settings = settings.with_defaults(
+            {"rocm_lock": Setting(value=str(held), origin=str(held))}
+        )
     if not (lock := Path(settings.text("rocm_lock"))).exists():
-        raise RequestError(f"{lock} does not exist.", hint="Give the lock of the set's ROCm with --rocm-lock.")
+        raise RequestError(
+            f"{lock} does not exist.",
+            hint="Give the lock of the set's ROCm with --rocm-lock.",
+        )
     return settings
 
 
@@ -137,8 +199,10 @@ def _became(lock: Path, held: Path) -> bool:
     return known is not None and set_lock(known) == held.read_bytes()
 
 
-def recorded_settings(wheel_set: WheelSet, caller: Settings, out: Path, place: Path) -> Settings:
-    """Return settings that request the recorded set again, with commits and digests instead of branches and tags.
+def recorded_settings(
+    wheel_set: WheelSet, caller: Settings, out: Path, place: Path
+) -> Settings:
+    """Return settings that request the recorded set again, by commits and digests.
 
     Args:
         caller: settings for this machine: its folders, container engine and servers.
@@ -146,7 +210,8 @@ def recorded_settings(wheel_set: WheelSet, caller: Settings, out: Path, place: P
         place: folder or wheels.json of the recorded set.
 
     Raises:
-        RequestError: another version of this program built the set, or its ROCm manifest is missing.
+        RequestError: another version of this program built the set, or its ROCm
+            manifest is missing.
     """
     request = wheel_set.request
     try:
@@ -158,8 +223,12 @@ def recorded_settings(wheel_set: WheelSet, caller: Settings, out: Path, place: P
         return Settings(given, {}, {})
     except KeyError as missing:
         raise RequestError(
-            f"The recorded request has no {missing}: another version of this program built the set.",
-            hint="Reproduce the set with the version at commit own_commit of its wheels.json.",
+            f"The recorded request has no {missing}: another version of this program"
+            " built the set.",
+            hint=(
+                "Reproduce the set with the version at commit own_commit of its"
+                " wheels.json."
+            ),
         ) from missing
 
 
@@ -179,14 +248,17 @@ def _given_wheels(request: Mapping[str, Any], out: Path) -> dict[str, Any]:
     }
 
 
-def _given_published(request: Mapping[str, Any], caller: Settings, place: Path) -> dict[str, Any]:
+def _given_published(
+    request: Mapping[str, Any], caller: Settings, place: Path
+) -> dict[str, Any]:
     """Return the options of a build from published wheels."""
     given = {name: caller.get(name).value for name in ("cache_dir", "verbose", "quiet")}
     if request["rocm_manifest"]:
         manifest = place / ROCM_MANIFEST
         if not manifest.is_file():
             raise RequestError(
-                f"{place} has no {ROCM_MANIFEST}, which is a part of the set.", hint="Give the folder of the set."
+                f"{place} has no {ROCM_MANIFEST}, which is a part of the set.",
+                hint="Give the folder of the set.",
             )
         given["rocm_manifest"] = str(manifest)
     return {name: value for name, value in given.items() if value is not None}
@@ -194,7 +266,8 @@ def _given_published(request: Mapping[str, Any], caller: Settings, place: Path) 
 
 def _given_source(source: Mapping[str, Any], caller: Settings) -> dict[str, Any]:
     """Return the options of a build from source."""
-    container, remote = source["container"], source["remote"]
+    container = source["container"]
+    remote = source["remote"]
     folders = {checkout["name"]: checkout["folder"] for checkout in source["sources"]}
     given: dict[str, Any] = {
         "compiler": source["compiler"],
@@ -211,17 +284,39 @@ def _given_source(source: Mapping[str, Any], caller: Settings) -> dict[str, Any]
         "container_network": None if container["host"] else container["network"],
         "container_memory": container["memory"] or None,
         "container_shm_size": None if container["host"] else container["shm_size"],
-        # The caches of the recorded build are not used, since caches and executors do not change the wheels.
+        # The caches of the recorded build are not used, since caches and executors do
+        # not change the wheels.
         "rbe": remote is not None or None,
-        **({f"rbe_{name}": value or None for name, value in source["credentials"].items()} if remote else {}),
+        **(
+            {
+                f"rbe_{name}": value or None
+                for name, value in source["credentials"].items()
+            }
+            if remote
+            else {}
+        ),
         "locked": True,
     }
     if remote:
-        given["rbe_endpoint"], given["rbe_jobs"] = remote["endpoint"] or None, str(remote["jobs"])
-        given["rbe_platform"], given["no_rbe_fallback"] = remote["platform"] or "none", not remote["fallback"] or None
-    # The environment may set options of containers that this build does not use; on the command line, they are refused.
-    used = () if container["host"] else ("container_engine", _SOURCE_OF_IMAGES[container["image"] == SEARCH])
-    for name in (*_FROM_CALLER, *(name for name in _CONTAINER if name in used or caller.typed(name))):
+        given["rbe_endpoint"], given["rbe_jobs"] = (
+            remote["endpoint"] or None,
+            str(remote["jobs"]),
+        )
+        given["rbe_platform"], given["no_rbe_fallback"] = (
+            remote["platform"] or "none",
+            not remote["fallback"] or None,
+        )
+    # The environment may set options of containers that this build does not use; on the
+    # command line, they are refused.
+    used = (
+        ()
+        if container["host"]
+        else ("container_engine", _SOURCE_OF_IMAGES[container["image"] == SEARCH])
+    )
+    for name in (
+        *_FROM_CALLER,
+        *(name for name in _CONTAINER if name in used or caller.typed(name)),
+    ):
         if (value := caller.get(name).value) is not None:
             given[name] = value
     return given

@@ -31,11 +31,20 @@ def rocm() -> None:
 @rocm.command("manifest")
 @click.argument("tree", metavar="PATH", type=click.Path(path_type=Path))
 @click.option(
-    "--out", metavar="FILE", type=click.Path(path_type=Path), help="File to write.  [default: standard output]"
+    "--out",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="File to write.  [default: standard output]",
 )
-@click.option("--rocm-version", metavar="X.Y.Z", help="Version of the ROCm, if the tree does not record it.")
+@click.option(
+    "--rocm-version",
+    metavar="X.Y.Z",
+    help="Version of the ROCm, if the tree does not record it.",
+)
 @click.pass_obj
-def write_manifest(state: State, tree: Path, out: Path | None, rocm_version: str | None) -> None:
+def write_manifest(
+    state: State, tree: Path, out: Path | None, rocm_version: str | None
+) -> None:
     """Write the symbols that the ROCm in PATH exports.
 
     `--rocm-manifest` and the ABI gate read the written JSON.
@@ -56,7 +65,9 @@ def write_manifest(state: State, tree: Path, out: Path | None, rocm_version: str
 
 
 @rocm.command("list")
-@click.option("--family", metavar="NAME", help="GPU family, such as gfx94X-dcgpu.  [default: all]")
+@click.option(
+    "--family", metavar="NAME", help="GPU family, such as gfx94X-dcgpu.  [default: all]"
+)
 @click.option(
     "--therock-listing",
     metavar="URL",
@@ -72,16 +83,29 @@ def write_manifest(state: State, tree: Path, out: Path | None, rocm_version: str
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
-def list_builds(state: State, family: str | None, therock_listing: str | None, limit: int, *, as_json: bool) -> None:
+def list_builds(
+    state: State,
+    family: str | None,
+    therock_listing: str | None,
+    limit: int,
+    *,
+    as_json: bool,
+) -> None:
     """List the builds that `--therock` selects from, newest first."""
-    from core.http.client import without_user  # Start-up time: the client loads requests.
+    from core.http.client import (
+        without_user,
+    )  # Start-up time: the client loads requests.
 
     if family is not None:
         check_families([family])
     after = {"therock_listing": therock_listing}
     client = connector(state.reporter(after))()
     builds = listing.list_builds(client, state.settings(after).text("therock_listing"))
-    shown = [replace(build, url=without_user(build.url)) for build in builds if family in (None, build.family)]
+    shown = [
+        replace(build, url=without_user(build.url))
+        for build in builds
+        if family in (None, build.family)
+    ]
     shown = shown[: limit or None]
     if as_json:
         print_json(shown)
@@ -90,7 +114,9 @@ def list_builds(state: State, family: str | None, therock_listing: str | None, l
         print_table(("version", "family", "URL"), rows)
 
 
-_LOCK = click.argument("lock", metavar="[LOCK]", default="rocm.lock", type=click.Path(path_type=Path))
+_LOCK = click.argument(
+    "lock", metavar="[LOCK]", default="rocm.lock", type=click.Path(path_type=Path)
+)
 
 
 @rocm.command("show")
@@ -100,7 +126,10 @@ def show(lock: Path, *, as_json: bool) -> None:
     """Show the ROCm of a lock."""
     known = load_lock(lock)
     if known is None:
-        raise RequestError(f"{lock} does not exist.", hint="Create it with `ci_build dist_wheels --therock-path …`.")
+        raise RequestError(
+            f"{lock} does not exist.",
+            hint="Create it with `ci_build dist_wheels --therock-path …`.",
+        )
     if as_json:
         print_json(known)
         return
@@ -111,24 +140,35 @@ def show(lock: Path, *, as_json: bool) -> None:
         size = f", {human(known.size)}" if known.size else ""
         print_line(f"sha256 {known.sha256}{size}")
     print_line(f"kernels for {', '.join(known.targets) or 'no target'}")
-    print_line(f"{len(known.device_libraries)} device libraries, {len(known.libraries)} shared libraries:")
+    print_line(
+        f"{len(known.device_libraries)} device libraries, {len(known.libraries)} shared libraries:"
+    )
     for soname, version in known.libraries.items():
         print_line(f"  {soname} {version}".rstrip())
 
 
 @rocm.command("verify")
 @_LOCK
-@click.option("--cache-dir", metavar="DIR", help="Cache directory.  [default: user's cache]")
+@click.option(
+    "--cache-dir", metavar="DIR", help="Cache directory.  [default: user's cache]"
+)
 @click.pass_obj
 def verify(state: State, lock: Path, cache_dir: str | None) -> None:
     """Verify the ROCm of a lock; a missing ROCm is downloaded.
 
-    If the ROCm is an unpacked archive, every file is read; if it is a directory, only the files that the lock records.
+    If the ROCm is an unpacked archive, every file is read; if it is a directory, only
+    the files that the lock records.
     """
     from ci_build.rocm import source  # Start-up time: it loads requests.
 
     reporter = state.reporter()
     storage = rocm_storage(state.settings({"cache_dir": cache_dir}))
-    rocm = source.verify(lock, storage, reporter, host_runner(reporter), connector(reporter))
-    scope = "every file was read" if rocm.contents is not None else "files that the lock does not record were not read"
+    rocm = source.verify(
+        lock, storage, reporter, host_runner(reporter), connector(reporter)
+    )
+    scope = (
+        "every file was read"
+        if rocm.contents is not None
+        else "files that the lock does not record were not read"
+    )
     reporter.line(f"{rocm.root} matches {lock}; {scope}")

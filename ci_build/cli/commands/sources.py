@@ -17,10 +17,16 @@ from core.process import Runner
 from core.report import print_line, print_table
 
 _PINS = click.option(
-    "--pins", "path", metavar="FILE", type=click.Path(path_type=Path), default=pins.PINS,
+    "--pins",
+    "path",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    default=pins.PINS,
     help="File that replaces pins.toml.  [default: ci_build/build/source/pins.toml]",
-)  # fmt: skip
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+)
+_JSON = click.option(
+    "--json", "as_json", is_flag=True, help="Print the result as JSON."
+)
 _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 
 
@@ -39,7 +45,13 @@ def list_pins(path: Path, *, as_json: bool) -> None:
         print_json(table)
         return
     rows = [
-        (release, row.jax[:12], row.xla[:12], row.rocm_jax[:12] or "-", pins.interface_for(release).bazel)
+        (
+            release,
+            row.jax[:12],
+            row.xla[:12],
+            row.rocm_jax[:12] or "-",
+            pins.interface_for(release).bazel,
+        )
         for release, row in table.pins.items()
     ]
     print_table(("jax", "jax commit", "XLA commit", "rocm-jax commit", "Bazel"), rows)
@@ -50,7 +62,10 @@ def list_pins(path: Path, *, as_json: bool) -> None:
 @sources.command("update")
 @_PINS
 @click.option(
-    "--jax-source-dir", metavar="DIR", type=_FOLDER, help="Checkout of jax-ml/jax with tags.  [default: fetch the tags]"
+    "--jax-source-dir",
+    metavar="DIR",
+    type=_FOLDER,
+    help="Checkout of jax-ml/jax with tags.  [default: fetch the tags]",
 )
 @click.option(
     "--rocm-jax-source-dir",
@@ -58,7 +73,9 @@ def list_pins(path: Path, *, as_json: bool) -> None:
     type=_FOLDER,
     help="Checkout of ROCm/rocm-jax with tags.  [default: fetch the tags]",
 )
-@click.option("--source-mirror", metavar="URL", help="Server or folder that replaces GitHub.")
+@click.option(
+    "--source-mirror", metavar="URL", help="Server or folder that replaces GitHub."
+)
 @_JSON
 @click.option("--dry-run", is_flag=True, help="Print the changes without writing them.")
 @click.pass_obj
@@ -77,16 +94,27 @@ def update(
     Pins are never changed: a tag that was moved is an error.
     """
     if source_mirror and jax_source_dir and rocm_jax_source_dir:
-        raise RequestError("--source-mirror has no effect with both checkouts.", hint="Omit it, or omit a checkout.")
+        raise RequestError(
+            "--source-mirror has no effect with both checkouts.",
+            hint="Omit it, or omit a checkout.",
+        )
     reporter = state.reporter()
-    runner, before = host_runner(reporter), pins.load_pins(path)
-    with tempfile.TemporaryDirectory(prefix="ci_build-sources-") as folder, reporter.group("sources update"):
+    runner = host_runner(reporter)
+    before = pins.load_pins(path)
+    with (
+        tempfile.TemporaryDirectory(prefix="ci_build-sources-") as folder,
+        reporter.group("sources update"),
+    ):
 
         def repository(name: str, prefix: str, given: Path | None) -> TaggedRepository:
-            return _repository(name, prefix, given, source_mirror or "", Path(folder), runner, reporter)
+            return _repository(
+                name, prefix, given, source_mirror or "", Path(folder), runner, reporter
+            )
 
         jax = repository("jax", JAX_TAG, jax_source_dir)
-        after = source_updates.updated(before, jax, repository("rocm-jax", ROCM_JAX_TAG, rocm_jax_source_dir))
+        after = source_updates.updated(
+            before, jax, repository("rocm-jax", ROCM_JAX_TAG, rocm_jax_source_dir)
+        )
     new = [release for release in after.tags if release not in before.tags]
     if after != before and not dry_run:
         source_updates.write(path, after)
@@ -94,16 +122,27 @@ def update(
         print_json({"added": new, "table": after})
     for release in new:
         reason = after.unsupported.get(release)
-        reporter.line(f"{release}: {reason or f'jax {after.pins[release].jax}, XLA {after.pins[release].xla}'}")
+        reporter.line(
+            f"{release}:"
+            f" {reason or f'jax {after.pins[release].jax}, XLA {after.pins[release].xla}'}"
+        )
     count = f"{len(new)} release{'' if len(new) == 1 else 's'}"
     changed = f"{count} {'would be added' if dry_run else 'added'} to {path}"
     reporter.line(changed if new else "nothing changed")
 
 
 def _repository(
-    name: str, prefix: str, given: Path | None, mirror: str, folder: Path, runner: Runner, progress: Progress
+    name: str,
+    prefix: str,
+    given: Path | None,
+    mirror: str,
+    folder: Path,
+    runner: Runner,
+    progress: Progress,
 ) -> TaggedRepository:
     """Return a checkout of the user, or a fetched repository."""
     if given is not None:
         return TaggedRepository(folder=given, prefix=prefix, runner=runner)
-    return source_updates.fetch_tags(pins.repository_url(name, mirror), prefix, folder / name, runner, progress)
+    return source_updates.fetch_tags(
+        pins.repository_url(name, mirror), prefix, folder / name, runner, progress
+    )

@@ -9,7 +9,11 @@ import click
 import cloup
 
 from ci_build.cli.common import State, open_bucket, print_json
-from ci_build.cli.options.release import bucket_option, channel_option, trust_config_option
+from ci_build.cli.options.release import (
+    bucket_option,
+    channel_option,
+    trust_config_option,
+)
 from core.model import to_json
 from core.process import render, without_credentials
 from core.report import Reporter, print_line, print_table
@@ -19,41 +23,73 @@ from promotion.storage.bucket_url import is_url
 
 
 @cloup.command()
-@click.option("--cache-dir", metavar="DIR", help="Cache directory.  [default: user's cache]")
+@click.option(
+    "--cache-dir", metavar="DIR", help="Cache directory.  [default: user's cache]"
+)
 @channel_option
 @bucket_option
 @trust_config_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
 def status(
-    state: State, /, cache_dir: str | None, channel: str, bucket: str, trust_config: Path | None, *, as_json: bool
+    state: State,
+    /,
+    cache_dir: str | None,
+    channel: str,
+    bucket: str,
+    trust_config: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Show running work, cached inputs, and staged sets with the checks that block them."""
-    from ci_build.release import status as states  # Start-up time: the policy loads auditwheel.
+    from ci_build.release import (
+        status as states,
+    )  # Start-up time: the policy loads auditwheel.
 
-    reporter, cache = state.reporter(), state.settings({"cache_dir": cache_dir}).cache_dir
-    running, cached = states.running(cache), states.cached(cache)
+    reporter = state.reporter()
+    cache = state.settings({"cache_dir": cache_dir}).cache_dir
+    running = states.running(cache)
+    cached = states.cached(cache)
     opened = _existing(bucket, reporter)
     staged = [*states.staged_states(opened, channel, trust_config)] if opened else []
     if as_json:
-        print_json({"running": to_json(running), "cache": to_json(cached), "staged": to_json(staged)})
+        print_json(
+            {
+                "running": to_json(running),
+                "cache": to_json(cached),
+                "staged": to_json(staged),
+            }
+        )
         return
     for work in running:
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(work.started))
-        print_line(f"running since {since}, process {work.pid}: {without_credentials(render(work.argv))}")
+        print_line(
+            f"running since {since}, process {work.pid}:"
+            f" {without_credentials(render(work.argv))}"
+        )
         for path in work.paths:
             print_line(f"  uses {path}")
     if not running:
         print_line(f"no process uses {cache}")
     rows = [
-        (kind.kind, str(kind.entries), human(kind.size), time.strftime("%Y-%m-%d %H:%M", time.localtime(kind.used)))
+        (
+            kind.kind,
+            str(kind.entries),
+            human(kind.size),
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(kind.used)),
+        )
         for kind in cached
     ]
     if rows:
         print_table(("cached", "entries", "size", "last used"), rows, numeric=(1, 2))
     for item in staged:
-        tiers = ", ".join(f"{target} {tier}" for target, tier in sorted(item.tiers.items()))
-        print_line(f"{item.index}/{item.digest[:12]} {item.state}, {item.used:%Y-%m-%d %H:%M}{tiers and f': {tiers}'}")
+        tiers = ", ".join(
+            f"{target} {tier}" for target, tier in sorted(item.tiers.items())
+        )
+        print_line(
+            f"{item.index}/{item.digest[:12]} {item.state},"
+            f" {item.used:%Y-%m-%d %H:%M}{tiers and f': {tiers}'}"
+        )
         for reason in item.blocked_by:
             print_line(f"  {reason}")
     if not staged:

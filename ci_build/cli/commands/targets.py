@@ -13,7 +13,7 @@ from core.report import print_table
 @cloup.command()
 @click.option("--json", "as_json", is_flag=True, help="Print lists and table as JSON.")
 def targets(*, as_json: bool) -> None:
-    """List GPU targets, and whether the compiler, the default wheels, the gates and AITER cover them."""
+    """List GPU targets, and whether compiler, wheels, gates and AITER cover them."""
     if as_json:
         print_json({**table.lists(), "targets": table.table()})
         return
@@ -30,4 +30,15 @@ def targets(*, as_json: bool) -> None:
         )
         for row in table.table()
     ]
-    print_table(("target", "product", "architecture", "compiler", "default wheels", "gated", "AITER"), rows)
+    print_table(
+        (
+            "target",
+            "product",
+            "architecture",
+            "compiler",
+            "default wheels",
+            "gated",
+            "AITER",
+        ),
+        rows,
+    )

@@ -35,7 +35,9 @@ _OF_REPAIR = ("remove_foreign", "dry_run", "ledger_key")
 """Options that need --repair."""
 
 
-def _recorded_entry(_context: click.Context, _option: click.Parameter, value: str | None) -> RecordedEntry | None:
+def _recorded_entry(
+    _context: click.Context, _option: click.Parameter, value: str | None
+) -> RecordedEntry | None:
     try:
         return None if value is None else RecordedEntry.parse(value)
     except ValueError as error:
@@ -45,21 +47,35 @@ def _recorded_entry(_context: click.Context, _option: click.Parameter, value: st
 @cloup.command()
 @click.argument("index")
 @click.option(
-    "--read", is_flag=True, help="Download and hash every file, even where the store reports a trusted checksum."
+    "--read",
+    is_flag=True,
+    help=(
+        "Download and hash every file, even where the store reports a trusted checksum."
+    ),
 )
 @click.option(
     "--since",
     metavar="SEQUENCE:HASH",
     type=click.UNPROCESSED,
     callback=_recorded_entry,
-    help="Entry that an earlier verification printed: a ledger that was cut or rewritten since then is refused.",
+    help=(
+        "Entry that an earlier verification printed: a ledger that was cut or rewritten"
+        " since then is refused."
+    ),
 )
 @click.option(
     "--repair",
     is_flag=True,
-    help="First restore pages, complete sweeps, and remove the files that killed or refused promotions left.",
+    help=(
+        "First restore pages, complete sweeps, and remove the files that killed or"
+        " refused promotions left."
+    ),
 )
-@click.option("--remove-foreign", is_flag=True, help="With --repair: remove also objects that no promotion copied.")
+@click.option(
+    "--remove-foreign",
+    is_flag=True,
+    help="With --repair: remove also objects that no promotion copied.",
+)
 @trust_config_option
 @index_channel_option
 @ledger_key_option
@@ -68,51 +84,96 @@ def _recorded_entry(_context: click.Context, _option: click.Parameter, value: st
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_obj
 def verify(
-    state: State, /, index: str, since: RecordedEntry | None, trust_config: Path | None, bucket: str,
-    channel: str | None, ledger_key: Path | None,
-    *, read: bool, repair: bool, remove_foreign: bool, dry_run: bool, as_json: bool,
-) -> None:  # fmt: skip
-    """Verify the ledger of INDEX, compare files, tiers, attestations and pages with it, and report differences."""
+    state: State,
+    /,
+    index: str,
+    since: RecordedEntry | None,
+    trust_config: Path | None,
+    bucket: str,
+    channel: str | None,
+    ledger_key: Path | None,
+    *,
+    read: bool,
+    repair: bool,
+    remove_foreign: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Verify the ledger of INDEX, compare its contents with it, and report differences."""
     _refuse_unused(repair=repair)
     reporter = state.reporter()
-    opened, released = open_bucket(bucket, reporter, dry_run=dry_run), ReleasedIndex(index=index)
+    opened = open_bucket(bucket, reporter, dry_run=dry_run)
+    released = ReleasedIndex(index=index)
     done: IndexRepair | None = None
     if repair:
         reporter.step(f"repair {index}")
-        authority = find_authority(opened, released, ledger_request(ledger_key, channel), host_runner(reporter))
+        authority = find_authority(
+            opened, released, ledger_request(ledger_key, channel), host_runner(reporter)
+        )
         done = repair_index(
-            opened, released, actor=actor(), foreign=remove_foreign, authority=authority, since=since
-        )  # fmt: skip
+            opened,
+            released,
+            actor=actor(),
+            foreign=remove_foreign,
+            authority=authority,
+            since=since,
+        )
         if not as_json:
             _show(done, reporter)
     reporter.step(f"verify {index}")
     authority = read_authority(opened, released, channel)
     policy = load_policy(index, channel=authority.channel)
     found = audit.verify(
-        opened, released, reporter, read=read, verify_attestations=lazy_verifier(trust_config), authority=authority,
-        since=since, tier_problems=functools.partial(tier_problems, opened, released, policy=policy),
-    )  # fmt: skip
+        opened,
+        released,
+        reporter,
+        read=read,
+        verify_attestations=lazy_verifier(trust_config),
+        authority=authority,
+        since=since,
+        tier_problems=functools.partial(tier_problems, opened, released, policy=policy),
+    )
     problems = [*found]
     head = read_head(opened, released, authority)[0] if not problems else Head()
     last = RecordedEntry(number=head.number, sha256=head.sha256)
     if as_json:
         repaired = {"repaired": done} if done else {}
-        print_json({"index": index, "head": "" if problems else str(last), "problems": problems, **repaired})
+        print_json(
+            {
+                "index": index,
+                "head": "" if problems else str(last),
+                "problems": problems,
+                **repaired,
+            }
+        )
     if problems:
         raise BucketError("\n  ".join((f"{index} differs from its ledger:", *problems)))
     if not as_json:
-        keys = "no signature" if authority.keys is None else f"signatures of {', '.join(authority.keys)}"
-        reporter.line(f"{index} matches its ledger; channel {authority.channel} requires {keys}")
+        keys = (
+            "no signature"
+            if authority.keys is None
+            else f"signatures of {', '.join(authority.keys)}"
+        )
+        reporter.line(
+            f"{index} matches its ledger; channel {authority.channel} requires {keys}"
+        )
         reporter.line(f"newest entry, to record for `verify --since`: {last}")
 
 
 def _refuse_unused(*, repair: bool) -> None:
     """Refuse options that have no effect without --repair."""
     context = click.get_current_context()
-    given = [name for name in _OF_REPAIR if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    given = [
+        name
+        for name in _OF_REPAIR
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
     if given and not repair:
         names = ", ".join("--" + name.replace("_", "-") for name in given)
-        raise RequestError(f"{names} has no effect without --repair.", hint="Give --repair, or omit this.")
+        raise RequestError(
+            f"{names} has no effect without --repair.",
+            hint="Give --repair, or omit this.",
+        )
 
 
 def _show(done: IndexRepair, reporter: Reporter) -> None:

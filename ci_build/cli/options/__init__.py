@@ -1,5 +1,5 @@
-"""Options of the command line, their environment variables and defaults, parsed into frozen requests.
+"""Command-line options, their variables and defaults, parsed into frozen requests.
 
-Only this package reads the environment. Options stand before or after the subcommand, and each value has a recorded
-origin.
+Only this package reads the environment. Options stand before or after the subcommand,
+and each value has a recorded origin.
 """

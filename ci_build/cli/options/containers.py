@@ -12,8 +12,13 @@ from core.units import check_engine_size
 
 
 def image_mirrors(settings: Settings) -> dict[str, str]:
-    """Return registry or repository of images -> mirror; raise RequestError for an invalid mirror."""
-    return parse_mirrors(settings.text("image_mirror"), settings.get("image_mirror").origin)
+    """Return registry or repository of images -> mirror.
+
+    Raise RequestError for an invalid mirror.
+    """
+    return parse_mirrors(
+        settings.text("image_mirror"), settings.get("image_mirror").origin
+    )
 
 
 def registry_problems(settings: Settings, *, pulls: bool, searches: bool) -> list[str]:
@@ -41,7 +46,9 @@ def container_size(settings: Settings, name: str) -> str:
         RequestError: the value is not a size.
     """
     setting = settings.get(name)
-    return check_engine_size(str(setting.value), setting.origin) if setting.value else ""
+    return (
+        check_engine_size(str(setting.value), setting.origin) if setting.value else ""
+    )
 
 
 def container_engine(settings: Settings) -> str:

@@ -29,22 +29,52 @@ SIGNING_KEY = ENV_PREFIX + "SIGNING_KEY"
 LEDGER_KEY = ENV_PREFIX + "LEDGER_KEY"
 """Environment variable that may contain the text of the key that signs ledger entries."""
 OTHER_VARIABLES = (
-    *("bucket", "channel", "corpus", "ledger_key", "public_url", "signing_key", "trust_config"),
-    *("cluster", "cluster_store", "cluster_ca", "cluster_cert", "cluster_key", "slurm", "slurm_file"),
+    *(
+        "bucket",
+        "channel",
+        "corpus",
+        "ledger_key",
+        "public_url",
+        "signing_key",
+        "trust_config",
+    ),
+    *(
+        "cluster",
+        "cluster_store",
+        "cluster_ca",
+        "cluster_cert",
+        "cluster_key",
+        "slurm",
+        "slurm_file",
+    ),
 )
 """Variables, without prefix and in lower case, besides those of the options in `table.py`."""
 _OF_GITLAB = (
-    *("BEFORE_SHA", "ID", "MANUAL", "NAME", "REF", "REF_NAME", "REF_SLUG", "REPO", "STAGE", "TAG", "TOKEN"),
+    *(
+        "BEFORE_SHA",
+        "ID",
+        "MANUAL",
+        "NAME",
+        "REF",
+        "REF_NAME",
+        "REF_SLUG",
+        "REPO",
+        "STAGE",
+        "TAG",
+        "TOKEN",
+    ),
     "TRIGGERED",
 )
-"""Variables with the same prefix that GitLab before 16.0 sets in every job (GitLab issue 352957)."""
+"""Variables with the same prefix that GitLab before 16.0 sets in every job."""
 _FOR_GATES = re.compile(
     r"(?i:https?_proxy|all_proxy|no_proxy)|(PIP|AWS)_\w+|(ROCR|HIP)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|KUBE_CPU_REQUEST"
 )
 
 
 def refuse_unknown(environ: Mapping[str, str] | None, options: Iterable[str]) -> None:
-    """Refuse variables with the prefix of this program that no option has; empty ones are ignored, as if not set.
+    """Refuse variables with the prefix of this program that no option has.
+
+    Empty ones are ignored, as if not set.
 
     Args:
         environ: environment variables; None means those of this process.
@@ -56,38 +86,63 @@ def refuse_unknown(environ: Mapping[str, str] | None, options: Iterable[str]) ->
     environ = os.environ if environ is None else environ
     known = {name.upper() for name in (*options, *OTHER_VARIABLES)}
     allowed = {ENV_PREFIX + name for name in (*known, *_OF_GITLAB)}
-    unknown = sorted(name for name in environ if name.startswith(ENV_PREFIX) and environ[name] and name not in allowed)
+    unknown = sorted(
+        name
+        for name in environ
+        if name.startswith(ENV_PREFIX) and environ[name] and name not in allowed
+    )
     if not unknown:
         return
     shown = []
     for name in unknown:
-        near = difflib.get_close_matches(name.removeprefix(ENV_PREFIX).upper(), known, n=1)
+        near = difflib.get_close_matches(
+            name.removeprefix(ENV_PREFIX).upper(), known, n=1
+        )
         shown.append(f"{name} (did you mean {ENV_PREFIX}{near[0]}?)" if near else name)
-    text = "This environment variable belongs" if len(unknown) == 1 else "These environment variables belong"
-    raise RequestError(f"{text} to no option: {', '.join(shown)}.", hint="Correct or unset it.")
+    text = (
+        "This environment variable belongs"
+        if len(unknown) == 1
+        else "These environment variables belong"
+    )
+    raise RequestError(
+        f"{text} to no option: {', '.join(shown)}.", hint="Correct or unset it."
+    )
 
 
 def child_environment() -> dict[str, str]:
     """Return the environment of child processes, without the signing keys.
 
-    If the user's cache folder is not writable, XDG_CACHE_HOME names its replacement. If this environment has signing
-    keys or other credentials, children cannot read them from this process either; see `forbid_inspection`.
+    If the user's cache folder is not writable, XDG_CACHE_HOME names its replacement. If
+    this environment has signing keys or other credentials, children cannot read them
+    from this process either; see `forbid_inspection`.
     """
-    if any(os.environ.get(name) for name in (SIGNING_KEY, LEDGER_KEY, *CREDENTIAL_VARIABLES)):
+    if any(
+        os.environ.get(name)
+        for name in (SIGNING_KEY, LEDGER_KEY, *CREDENTIAL_VARIABLES)
+    ):
         forbid_inspection()
     usual = Path(platformdirs.user_cache_dir())
     folder = writable_folder(usual, "cache")
     caches = {} if folder == usual else {"XDG_CACHE_HOME": str(folder)}
-    return {name: value for name, value in os.environ.items() if name not in (SIGNING_KEY, LEDGER_KEY)} | caches
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in (SIGNING_KEY, LEDGER_KEY)
+    } | caches
 
 
 def gate_environment() -> dict[str, str]:
-    """Return the variables that a gate in a container needs: proxies, pip, AWS, GPU masks and Kubernetes' limits."""
-    return {name: value for name, value in os.environ.items() if _FOR_GATES.fullmatch(name)}
+    """Return the variables that a gate in a container needs.
+
+    Proxies, pip, AWS, GPU masks and Kubernetes' limits.
+    """
+    return {
+        name: value for name, value in os.environ.items() if _FOR_GATES.fullmatch(name)
+    }
 
 
 def find_signing_key(file: Path | None) -> SigningKey:
-    """Return the key in the given file, else the key in the environment, else the user's own key."""
+    """Return the key in the given file, else in the environment, else the user's."""
     if file is not None:
         return SigningKey(file=file, origin="--signing-key")
     if text := os.environ.get(SIGNING_KEY, ""):
@@ -99,9 +154,11 @@ def find_signing_key(file: Path | None) -> SigningKey:
 
 
 def ledger_request(
-    file: Path | None, channel: str | None = None, allow_unprotected: tuple[str, str] | None = None
+    file: Path | None,
+    channel: str | None = None,
+    allow_unprotected: tuple[str, str] | None = None,
 ) -> LedgerRequest:
-    """Return the key that signs ledger entries, in the given file or the environment, and the ref of a CI run.
+    """Return the key that signs ledger entries, and the ref of a CI run.
 
     Args:
         channel: channel of the index, or None.
@@ -115,11 +172,23 @@ def ledger_request(
         key = SigningKey(file=None, text=text, origin=LEDGER_KEY)
     owner, reason = (text.strip() for text in allow_unprotected or ("", ""))
     if allow_unprotected is not None and not (owner and reason):
-        raise RequestError("--allow-unprotected requires an owner and a reason.", hint="Name both.")
+        raise RequestError(
+            "--allow-unprotected requires an owner and a reason.", hint="Name both."
+        )
     if not (owner + reason).isprintable():
-        raise RequestError("The owner or the reason of --allow-unprotected is not plain text.", hint="Use UTF-8.")
+        raise RequestError(
+            "The owner or the reason of --allow-unprotected is not plain text.",
+            hint="Use UTF-8.",
+        )
     commit, ref = ci_ref()
-    return LedgerRequest(key=key, channel=channel or "", owner=owner, reason=reason, ci_commit=commit, ci_ref=ref)
+    return LedgerRequest(
+        key=key,
+        channel=channel or "",
+        owner=owner,
+        reason=reason,
+        ci_commit=commit,
+        ci_ref=ref,
+    )
 
 
 def ci_ref() -> tuple[str, str]:
@@ -127,24 +196,38 @@ def ci_ref() -> tuple[str, str]:
     if ref := os.environ.get("GITHUB_REF"):
         return os.environ.get("GITHUB_SHA", ""), ref
     commit = os.environ.get("CI_COMMIT_SHA", "")
-    for name, prefix in (("CI_COMMIT_TAG", "refs/tags/"), ("CI_COMMIT_BRANCH", "refs/heads/")):
+    for name, prefix in (
+        ("CI_COMMIT_TAG", "refs/tags/"),
+        ("CI_COMMIT_BRANCH", "refs/heads/"),
+    ):
         if text := os.environ.get(name):
             return commit, prefix + text
     return commit, ""
 
 
 def cache_folder() -> tuple[Path, str]:
-    """Return the user's cache folder, or its replacement and a warning; the warning is empty for the user's folder."""
+    """Return the user's cache folder, or its replacement and a warning.
+
+    The warning is empty for the user's folder.
+    """
     usual = Path(platformdirs.user_cache_dir(_PROJECT))
     folder = writable_folder(usual, f"cache/{_PROJECT}")
-    return folder, "" if folder == usual else f"{usual} is not writable; the cache is in {folder}."
+    return (
+        folder,
+        (
+            ""
+            if folder == usual
+            else f"{usual} is not writable; the cache is in {folder}."
+        ),
+    )
 
 
 def writable_folder(folder: Path, name: str) -> Path:
-    """Return a user's folder, or a replacement below the temporary folder if the user's folder is not writable.
+    """Return a user's folder, or a temporary replacement if it is not writable.
 
     Args:
-        name: path of the replacement, relative to the folder that contains all replacements of a user.
+        name: path of the replacement, relative to the folder that contains all
+            replacements of a user.
 
     Raises:
         MachineError: the folder of the replacements belongs to another user.
@@ -157,33 +240,50 @@ def writable_folder(folder: Path, name: str) -> Path:
     stand_in.mkdir(mode=0o700, exist_ok=True)
     if stand_in.lstat().st_uid != os.getuid():
         raise MachineError(
-            f"{folder} is not writable, and its replacement {stand_in} belongs to another user.",
+            f"{folder} is not writable, and its replacement {stand_in} belongs to"
+            " another user.",
             hint="Set XDG_CACHE_HOME and XDG_CONFIG_HOME to writable folders.",
         )
     return stand_in / name
 
 
 def new_reporter(*, verbose: bool = False, quiet: bool = False) -> Reporter:
-    """Return a progress reporter that suits standard error: a terminal, a file, or the log of a CI service."""
+    """Return a progress reporter that suits standard error.
+
+    A terminal, a file, or the log of a CI service.
+    """
     services = {"GITHUB_ACTIONS": Folding.GITHUB, "GITLAB_CI": Folding.GITLAB}
-    folding = next((kind for name, kind in services.items() if os.environ.get(name) == "true"), Folding.NONE)
-    ci = os.environ.get("CI", "").lower() in ("1", "true") or folding is not Folding.NONE
-    terminal = sys.stderr.isatty() and not ci and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
+    folding = next(
+        (kind for name, kind in services.items() if os.environ.get(name) == "true"),
+        Folding.NONE,
+    )
+    ci = (
+        os.environ.get("CI", "").lower() in ("1", "true") or folding is not Folding.NONE
+    )
+    terminal = (
+        sys.stderr.isatty()
+        and not ci
+        and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
+    )
     return Reporter(terminal=terminal, folding=folding, verbose=verbose, quiet=quiet)
 
 
 def proxy_of(url: str) -> str | None:
     """Return the proxy for a URL from http_proxy, https_proxy, all_proxy and no_proxy."""
-    from urllib.request import getproxies_environment, proxy_bypass  # Start-up time: it loads http.client and ssl.
+    from urllib.request import (
+        getproxies_environment,
+        proxy_bypass,
+    )  # Start-up time: it loads http.client and ssl.
 
-    parts, proxies = urlsplit(url), getproxies_environment()
+    parts = urlsplit(url)
+    proxies = getproxies_environment()
     if proxy_bypass(parts.hostname or ""):
         return None
     return proxies.get(parts.scheme) or proxies.get("all")
 
 
 def step_summary() -> Path | None:
-    """Return the file of the job's summary in GitHub Actions ("Workflow commands", job summaries); None elsewhere."""
+    """Return the file of the job's summary in GitHub Actions, else None."""
     name = os.environ.get("GITHUB_STEP_SUMMARY", "")
     return Path(name) if name else None
 
@@ -193,7 +293,10 @@ _CERTIFICATES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 
 
 def connection() -> tuple[dict[str, str], str]:
-    """Return the proxy variables of the environment, and the path of its CA bundle; empty if there is none."""
+    """Return the proxy variables of the environment, and the path of its CA bundle.
+
+    Empty if there is none.
+    """
     names = (*_PROXIES, *map(str.upper, _PROXIES))
     proxies = {name: os.environ[name] for name in names if os.environ.get(name)}
     files = [os.environ.get(name, "") for name in _CERTIFICATES]
@@ -201,8 +304,12 @@ def connection() -> tuple[dict[str, str], str]:
 
 
 def actor() -> str:
-    """Return the user with the CI run, or with the machine's name outside of CI, for ledger entries."""
-    run = os.environ.get("GITHUB_RUN_ID") or os.environ.get("CI_JOB_ID") or os.environ.get("BUILD_ID")
+    """Return the user with the CI run or the machine's name, for ledger entries."""
+    run = (
+        os.environ.get("GITHUB_RUN_ID")
+        or os.environ.get("CI_JOB_ID")
+        or os.environ.get("BUILD_ID")
+    )
     try:
         user = os.environ.get("GITHUB_ACTOR") or getpass.getuser()
     except (KeyError, OSError):  # The process owner has no name.

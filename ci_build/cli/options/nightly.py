@@ -1,4 +1,8 @@
-"""Options of a night: the newest ROCm, release or commit of jax and XLA, targets of an index, and tables of nights."""
+"""Options of a night.
+
+The newest ROCm, release or commit of jax and XLA, targets of an index, and tables of
+nights.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +26,19 @@ from core.source_request import Checkout
 from core.targets import MULTI_ARCH
 from promotion.policy.policy import load_policy
 
-HEAD, NEWEST = "head", "newest"
+HEAD = "head"
+NEWEST = "newest"
 _SCHEMA = 1
 MakeSettings = Callable[[Mapping[str, Any]], Settings]
-"""A function that returns the settings with further values, as if they stood on the command line."""
+"""A function that returns the settings with further values, as if given by the user."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NightRow:
-    """A row of a table of nights: its name, and values of options by identifier, such as `jax_version`."""
+    """A row of a table of nights.
+
+    Its name, and values of options by identifier, such as `jax_version`.
+    """
 
     name: str
     values: Mapping[str, Any]
@@ -43,28 +51,48 @@ def read_table(file: Path, chosen: Sequence[str]) -> tuple[NightRow, ...]:
         InputError: the file cannot be read, is not a table, or has an unknown option.
         RequestError: a chosen row does not exist.
     """
-    known = {*option_names(), "jax"} - {"out", "cache_dir", "dry_run", "json", "verbose", "quiet"}
+    known = {*option_names(), "jax"} - {
+        "out",
+        "cache_dir",
+        "dry_run",
+        "json",
+        "verbose",
+        "quiet",
+    }
     try:
         body = tomllib.loads(file.read_text(encoding="utf-8"))
         if body.pop("schema", None) != _SCHEMA:
             raise ValueError(f"schema is not {_SCHEMA}")
         rows = [
-            NightRow(name=name, values={key.replace("-", "_"): _value(value) for key, value in values.items()})
+            NightRow(
+                name=name,
+                values={
+                    key.replace("-", "_"): _value(value)
+                    for key, value in values.items()
+                },
+            )
             for name, values in body.items()
         ]
         for row in rows:
             if unknown := sorted(row.values.keys() - known):
-                raise ValueError(f"[{row.name}] has unknown options: {', '.join(unknown)}")
+                raise ValueError(
+                    f"[{row.name}] has unknown options: {', '.join(unknown)}"
+                )
             if not row.name.replace("-", "").isalnum():
-                raise ValueError(f"{row.name!r} is not a name; use letters, digits and -")
+                raise ValueError(
+                    f"{row.name!r} is not a name; use letters, digits and -"
+                )
     except (OSError, ValueError, AttributeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise InputError(
-            f"{file} is not a table of nights: {why}.", hint="See ci_build/release/continuous.toml."
+            f"{file} is not a table of nights: {why}.",
+            hint="See ci_build/release/continuous.toml.",
         ) from error
     if missing := [name for name in chosen if name not in {row.name for row in rows}]:
         names = ", ".join(row.name for row in rows)
-        raise RequestError(f"{file} has no row {', '.join(missing)}.", hint=f"Give one of {names}.")
+        raise RequestError(
+            f"{file} has no row {', '.join(missing)}.", hint=f"Give one of {names}."
+        )
     return tuple(row for row in rows if not chosen or row.name in chosen)
 
 
@@ -80,9 +108,14 @@ def _value(value: object) -> str | bool:
 
 
 def newest_settings(
-    make: MakeSettings, index: str, channel: str, jax: str | None, reporter: Reporter, runner: Runner
+    make: MakeSettings,
+    index: str,
+    channel: str,
+    jax: str | None,
+    reporter: Reporter,
+    runner: Runner,
 ) -> Settings:
-    """Return settings that name the newest jax and ROCm, the newest XLA commit if asked for, and an index's targets.
+    """Return settings with the newest jax, ROCm and optionally XLA, and an index's targets.
 
     Raises:
         RequestError: options contradict each other.
@@ -101,7 +134,9 @@ def newest_settings(
         release = settings.text("jax_version")
         if settings.given("jax_source_dir"):
             release = release_of(Path(settings.text("jax_source_dir")))
-        url = repository_url(interface_for(release).xla_repository, settings.text("source_mirror"))
+        url = repository_url(
+            interface_for(release).xla_repository, settings.text("source_mirror")
+        )
         values["xla"] = remote_head(url, runner)
         reporter.line(f"--xla=head: {values['xla']}")
     return make(values)
@@ -113,15 +148,24 @@ def _targets(index: str, channel: str) -> str:
     return ",".join(required) or ("default" if index == MULTI_ARCH else index)
 
 
-def _jax(settings: Settings, jax: str | None, reporter: Reporter, runner: Runner) -> Mapping[str, Any]:
-    """Return the value of the option that names the jax of a night; empty if an option or a default names it."""
+def _jax(
+    settings: Settings, jax: str | None, reporter: Reporter, runner: Runner
+) -> Mapping[str, Any]:
+    """Return the value of the option that names the jax of a night.
+
+    Empty if an option or a default names it.
+    """
     named = settings.objections(("jax_version", "jax_source_dir"), "")
     if jax is not None and named:
-        raise RequestError(f"--jax and {named[0].strip()} both name a jax.", hint="Omit one of them.")
+        raise RequestError(
+            f"--jax and {named[0].strip()} both name a jax.", hint="Omit one of them."
+        )
     published = settings.choice("payload", Payload) is Payload.PUBLISHED
     if jax == HEAD:
         if published:
-            raise RequestError("--jax=head contradicts --payload=published.", hint="Omit one of them.")
+            raise RequestError(
+                "--jax=head contradicts --payload=published.", hint="Omit one of them."
+            )
         return {"jax_source_dir": str(_head_tree(settings, reporter, runner))}
     if named or (published and jax is None and not settings.given("rocm_version")):
         return {}
@@ -132,7 +176,10 @@ def _jax(settings: Settings, jax: str | None, reporter: Reporter, runner: Runner
         version = newest_release(major, split_list(settings.text("find_links")), runner)
     else:
         text = "--jax=newest with --payload=published needs --rocm-version."
-        raise RequestError(text, hint="The ROCm of published wheels is not known before their download.")
+        raise RequestError(
+            text,
+            hint="The ROCm of published wheels is not known before their download.",
+        )
     reporter.line(f"--jax=newest: {version}")
     return {"jax_version": version}
 
@@ -143,5 +190,7 @@ def _head_tree(settings: Settings, reporter: Reporter, runner: Runner) -> Path:
     commit = remote_head(url, runner)
     folder = settings.cache_dir / "sources" / f"jax-{commit}"
     with reporter.group(f"--jax=head: {commit}"):
-        fetch_tree(Checkout(name="jax", url=url, commit=commit), folder, runner, reporter)
+        fetch_tree(
+            Checkout(name="jax", url=url, commit=commit), folder, runner, reporter
+        )
     return folder

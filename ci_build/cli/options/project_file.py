@@ -1,4 +1,7 @@
-"""The project file: defaults of options, in `ci_build.toml` or in `[tool.ci_build]` of `pyproject.toml`."""
+"""The project file.
+
+Defaults of options, in `ci_build.toml` or in `[tool.ci_build]` of `pyproject.toml`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ci_build.cli.options.environment import ENV_PREFIX, LEDGER_KEY, OTHER_VARIABLES, SIGNING_KEY
+from ci_build.cli.options.environment import (
+    ENV_PREFIX,
+    LEDGER_KEY,
+    OTHER_VARIABLES,
+    SIGNING_KEY,
+)
 from ci_build.cli.options.table import SWITCHES, option_names, path_options
 from core.errors import RequestError
 
@@ -19,7 +27,15 @@ SECRETS = {name.removeprefix(ENV_PREFIX).lower() for name in (SIGNING_KEY, LEDGE
 """Options whose value is a secret, which no file may contain."""
 _LISTS = ("slurm",)
 """Options that click repeats, beside those of `table.py`, whose lists are text with commas."""
-_PATHS = ("bucket", "trust_config", "cluster_store", "cluster_ca", "cluster_cert", "cluster_key", "slurm_file")
+_PATHS = (
+    "bucket",
+    "trust_config",
+    "cluster_store",
+    "cluster_ca",
+    "cluster_cert",
+    "cluster_key",
+    "slurm_file",
+)
 """Options besides those of `table.py` whose value may be a path."""
 
 
@@ -49,7 +65,9 @@ NO_PROJECT_FILE = ProjectFile()
 
 
 def find_project_file(folder: Path) -> ProjectFile:
-    """Return the nearest project file of a folder or its parents; in one folder, `ci_build.toml` comes first.
+    """Return the nearest project file of a folder or its parents.
+
+    In one folder, `ci_build.toml` comes first.
 
     Raises:
         RequestError: the file is not TOML, or has an unknown key or an unusable value.
@@ -72,13 +90,17 @@ def _table(path: Path) -> Mapping[str, Any] | None:
     try:
         document = tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RequestError(f"{path} is not valid TOML: {error}.", hint="Correct it.") from error
+        raise RequestError(
+            f"{path} is not valid TOML: {error}.", hint="Correct it."
+        ) from error
     if path.name == NAME:
         return document
     tool = document.get("tool")
     table = tool.get("ci_build") if isinstance(tool, dict) else None
     if table is not None and not isinstance(table, dict):
-        raise RequestError(f"[tool.ci_build] of {path} is not a table.", hint="Correct it.")
+        raise RequestError(
+            f"[tool.ci_build] of {path} is not a table.", hint="Correct it."
+        )
     return table
 
 
@@ -88,9 +110,14 @@ def _values(path: Path, table: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in table.items():
         name = key.replace("-", "_")
         if name not in known:
-            raise RequestError(f"{path} has an unknown key: {key!r}{_near(name, known)}.", hint="Correct or remove it.")
+            raise RequestError(
+                f"{path} has an unknown key: {key!r}{_near(name, known)}.",
+                hint="Correct or remove it.",
+            )
         if name in values:
-            raise RequestError(f"{path} sets {key!r} twice.", hint="Remove one of them.")
+            raise RequestError(
+                f"{path} sets {key!r} twice.", hint="Remove one of them."
+            )
         values[name] = _value(path, name, value)
     return values
 
@@ -103,15 +130,28 @@ def _near(name: str, known: set[str]) -> str:
 
 
 def _value(path: Path, name: str, value: Any) -> Any:  # noqa: ANN401 - a value of TOML
-    """Return a value as the command line would give it; a relative path is relative to the folder of the file."""
+    """Return a value as the command line would give it.
+
+    A relative path is relative to the folder of the file.
+    """
     if name in SWITCHES:
         if isinstance(value, bool):
             return value
-        raise RequestError(f"{name} in {path} is {value!r}.", hint="Write true or false.")
+        raise RequestError(
+            f"{name} in {path} is {value!r}.", hint="Write true or false."
+        )
     items = value if isinstance(value, list) else [value]
-    if not all(isinstance(item, str | int) and not isinstance(item, bool) for item in items):
-        raise RequestError(f"{name} in {path} is {value!r}.", hint="Write text, a whole number, or a list of them.")
+    if not all(
+        isinstance(item, str | int) and not isinstance(item, bool) for item in items
+    ):
+        raise RequestError(
+            f"{name} in {path} is {value!r}.",
+            hint="Write text, a whole number, or a list of them.",
+        )
     texts = [str(item) for item in items]
     if name in (*path_options(), *_PATHS):
-        texts = [text if "://" in text or "==" in text else str(path.parent / text) for text in texts]
+        texts = [
+            text if "://" in text or "==" in text else str(path.parent / text)
+            for text in texts
+        ]
     return texts if name in _LISTS else ",".join(texts)

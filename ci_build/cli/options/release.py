@@ -25,8 +25,15 @@ CHANNELS = ("local", "nightly", "release")
 DEFAULT_BUCKET = defaults()["release_local"]["bucket"]
 
 
-def _normal_bucket(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:  # noqa: ARG001
-    """Refuse a text that names no bucket before a folder of this name is made; file:// URLs become paths."""
+def _normal_bucket(
+    context: click.Context,  # noqa: ARG001
+    parameter: click.Parameter,  # noqa: ARG001
+    value: str | None,
+) -> str | None:
+    """Refuse a text that names no bucket before a folder of this name is made.
+
+    File:// URLs become paths.
+    """
     return value if value is None else bucket_name(value)
 
 
@@ -40,7 +47,9 @@ class Duration(click.FloatRange):
     def __init__(self, least: float) -> None:
         super().__init__(least, 36_500)
 
-    def convert(self, value: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(
+        self, value: float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
         """Return the number; fail for NaN too, which is neither too small nor too large."""
         number = float(super().convert(value, param, ctx))
         if math.isnan(number):
@@ -59,7 +68,11 @@ bucket_option = click.option(
 )
 """Option of commands that use a bucket and build no wheels."""
 
-dry_run_option = click.option("--dry-run", is_flag=True, help="Print every write to the bucket without performing it.")
+dry_run_option = click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print every write to the bucket without performing it.",
+)
 """Option of commands that write to a bucket and build no wheels."""
 
 channel_option = click.option(
@@ -76,7 +89,10 @@ channel_option = click.option(
 allow_lower_option = click.option(
     "--allow-lower",
     is_flag=True,
-    help="Accept a version that pip would not select, or one for an older ROCm than pip selects now.",
+    help=(
+        "Accept a version that pip would not select, or one for an older ROCm than pip"
+        " selects now."
+    ),
 )
 """Option of commands that evaluate the policy."""
 
@@ -85,7 +101,10 @@ index_channel_option = click.option(
     "--channel",
     type=click.Choice(CHANNELS),
     envvar=ENV_PREFIX + "CHANNEL",
-    help="Channel whose ledger_keys must have signed the ledger.  [default: the channel of its first entry]",
+    help=(
+        "Channel whose ledger_keys must have signed the ledger.  [default: the channel"
+        " of its first entry]"
+    ),
 )
 """Option of commands that read or change the ledger of an existing index."""
 
@@ -93,29 +112,39 @@ ledger_key_option = click.option(
     "--ledger-key",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help=f"Key that signs the ledger entry.  [default: the key in {LEDGER_KEY}, else unsigned]",
+    help=(
+        f"Key that signs the ledger entry.  [default: the key in {LEDGER_KEY}, else"
+        " unsigned]"
+    ),
 )
-"""Option of commands that change a ledger. The variable contains the key itself, as CI services provide secrets."""
+"""Option of commands that change a ledger.
+
+The variable contains the key itself, as CI services provide secrets.
+"""
 
 allow_unprotected_option = click.option(
     "--allow-unprotected",
     nargs=2,
     metavar="OWNER REASON",
-    help="Promote from a changed checkout or an unprotected ref; recorded in the ledger.",
+    help=(
+        "Promote from a changed checkout or an unprotected ref; recorded in the ledger."
+    ),
 )
 """Option of commands that promote."""
 
 
 def require_explicit_channel(bucket: str) -> None:
-    """Refuse the default channel for a bucket that is not a folder, since it stays with the index for good.
+    """Refuse the default channel for a non-folder bucket, since it stays with the index.
 
     Raises:
-        RequestError: the running command's --channel is the default one, and the bucket is an URL.
+        RequestError: the running command's --channel is the default one, and the bucket
+            is an URL.
     """
     source = click.get_current_context().get_parameter_source("channel")
     if source is click.core.ParameterSource.DEFAULT and is_url(bucket):
         raise RequestError(
-            f"The bucket {bucket.partition('?')[0]} is shared, so its channel must be named.",
+            f"The bucket {bucket.partition('?')[0]} is shared, so its channel must be"
+            " named.",
             hint=f"Give --channel: {', '.join(CHANNELS)}.",
         )
 
@@ -125,14 +154,21 @@ def installers_option(default: str) -> Callable[[_F], _F]:
     return click.option(
         "--installers",
         type=click.Choice(["newest", "all"]),
-        help=f"The newest pip and uv, or also the oldest supported pip.  [default: {default}]",
+        help=(
+            "The newest pip and uv, or also the oldest supported pip.  [default:"
+            f" {default}]"
+        ),
     )
 
 
-def has_folder(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+def has_folder(
+    context: click.Context, parameter: click.Parameter, value: Path | None
+) -> Path | None:
     """Refuse an output file in a folder that does not exist, before the work starts."""
     if value is not None and not value.absolute().parent.is_dir():
-        raise click.BadParameter(f"folder {value.parent} does not exist.", context, parameter)
+        raise click.BadParameter(
+            f"folder {value.parent} does not exist.", context, parameter
+        )
     return value
 
 
@@ -143,13 +179,20 @@ junit_option = click.option(
     callback=has_folder,
     help="JUnit XML file to write the evidence to.",
 )
-"""Option of gates. Its folder is checked at the start, since a gate may run for hours before it writes the file."""
+"""Option of gates.
+
+Its folder is checked at the start, since a gate may run for hours before it writes the
+file.
+"""
 
 trust_config_option = click.option(
     "--trust-config",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     envvar=ENV_PREFIX + "TRUST_CONFIG",
-    help="Trust configuration (JSON) of a private Sigstore.  [default: the public Sigstore]",
+    help=(
+        "Trust configuration (JSON) of a private Sigstore.  [default: the public"
+        " Sigstore]"
+    ),
 )
 """Option of commands that sign or verify attestations."""
 
@@ -157,6 +200,12 @@ signing_key_option = click.option(
     "--signing-key",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help=f"Key that signs evidence.  [default: the key in {SIGNING_KEY}, else your own key, created when needed]",
+    help=(
+        f"Key that signs evidence.  [default: the key in {SIGNING_KEY}, else your own"
+        " key, created when needed]"
+    ),
 )
-"""Option of commands that write evidence. The variable contains the key itself, as CI services provide secrets."""
+"""Option of commands that write evidence.
+
+The variable contains the key itself, as CI services provide secrets.
+"""

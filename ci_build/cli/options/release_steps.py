@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ci_build.cli.options.cluster import CLUSTER_VARIABLES, cluster_options, cluster_request
+from ci_build.cli.options.cluster import (
+    CLUSTER_VARIABLES,
+    cluster_options,
+    cluster_request,
+)
 from ci_build.cli.options.containers import container_settings
 from ci_build.cli.options.environment import (
     ENV_PREFIX,
@@ -28,7 +32,13 @@ from ci_build.cli.options.release import (
 )
 from ci_build.cli.options.rocm import rocm_storage
 from ci_build.cli.options.settings import Settings
-from ci_build.release.request import CORPORA, NO_URL, DeviceStep, ReleaseOptions, ReleaseStep
+from ci_build.release.request import (
+    CORPORA,
+    NO_URL,
+    DeviceStep,
+    ReleaseOptions,
+    ReleaseStep,
+)
 from core.errors import RequestError
 from core.units import parse_url
 from promotion.gates.device.request import check_image
@@ -41,14 +51,19 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 _STEP_OPTIONS = (
     click.option(
-        "--corpus", type=click.Choice(CORPORA), help="JAX programs to compile.  [default: as the policy requires]"
+        "--corpus",
+        type=click.Choice(CORPORA),
+        help="JAX programs to compile.  [default: as the policy requires]",
     ),
     click.option(
         "--public-url",
         metavar=f"URL|{NO_URL}",
         envvar=ENV_PREFIX + "PUBLIC_URL",
-        help="URL of the bucket for users: the released index is installed from it with pip and uv. "
-        f"`{NO_URL}` omits this check.  [default: a folder is served for it; required for s3://]",
+        help=(
+            "URL of the bucket for users: the released index is installed from it with"
+            f" pip and uv. `{NO_URL}` omits this check.  [default: a folder is served"
+            " for it; required for s3://]"
+        ),
     ),
     click.option(
         "--wait",
@@ -59,18 +74,26 @@ _STEP_OPTIONS = (
     click.option(
         "--steps",
         metavar="NAME,…",
-        help=f"Steps to perform, for jobs with separate identities: {', '.join(ReleaseStep)}.  [default: all]",
+        help=(
+            "Steps to perform, for jobs with separate identities:"
+            f" {', '.join(ReleaseStep)}.  [default: all]"
+        ),
     ),
     click.option(
         "--summary",
         metavar="FILE",
         multiple=True,
         type=click.Path(path_type=Path, dir_okay=False),
-        help="Append the summary to FILE as Markdown; write it as HTML or JSON if FILE ends in .html or .json. May be "
-        "repeated.  [default: $GITHUB_STEP_SUMMARY, if set]",
+        help=(
+            "Append the summary to FILE as Markdown; write it as HTML or JSON if FILE"
+            " ends in .html or .json. May be repeated.  [default: $GITHUB_STEP_SUMMARY,"
+            " if set]"
+        ),
     ),
     click.option(
-        "--jax-tests", metavar="URL@COMMIT", help="JAX's suite for the tests on GPUs.  [default: the set's commit]"
+        "--jax-tests",
+        metavar="URL@COMMIT",
+        help="JAX's suite for the tests on GPUs.  [default: the set's commit]",
     ),
     click.option(
         "--image",
@@ -80,8 +103,10 @@ _STEP_OPTIONS = (
     click.option(
         "--device-gate",
         type=click.Choice(("jobs", "here", "cluster")),
-        help="Tests on GPUs: list the jobs for other machines, or test the GPUs of this machine or of the workers of "
-        "--cluster.  [default: jobs]",
+        help=(
+            "Tests on GPUs: list the jobs for other machines, or test the GPUs of this"
+            " machine or of the workers of --cluster.  [default: jobs]"
+        ),
     ),
     signing_key_option,
     ledger_key_option,
@@ -90,7 +115,17 @@ _STEP_OPTIONS = (
     allow_unprotected_option,
 )
 STEP_OPTION_NAMES = (
-    *("public_url", "wait", "steps", "summary", "jax_tests", "image", "device_gate", "trust_config", "allow_lower"),
+    *(
+        "public_url",
+        "wait",
+        "steps",
+        "summary",
+        "jax_tests",
+        "image",
+        "device_gate",
+        "trust_config",
+        "allow_lower",
+    ),
     *("allow_unprotected", *CLUSTER_VARIABLES),
 )
 """Names of the options of `step_options` that `release --local` does not use."""
@@ -110,7 +145,10 @@ _NEEDS_STEP = {
 
 def _is_typed(name: str) -> bool:
     """Return whether the command line sets an option of the running command."""
-    return click.get_current_context().get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    return (
+        click.get_current_context().get_parameter_source(name)
+        is click.core.ParameterSource.COMMANDLINE
+    )
 
 
 def step_options(function: _F) -> _F:
@@ -122,7 +160,7 @@ def step_options(function: _F) -> _F:
 
 
 def refuse_step_options(why: str) -> None:
-    """Refuse options of `step_options`, and --channel, that the command line gives although they have no effect.
+    """Refuse given options of `step_options`, and --channel, that have no effect.
 
     Raises:
         RequestError: an option was given.
@@ -130,48 +168,77 @@ def refuse_step_options(why: str) -> None:
     names = [name for name in ("channel", *STEP_OPTION_NAMES) if _is_typed(name)]
     if names:
         shown = ", ".join("--" + name.replace("_", "-") for name in names)
-        raise RequestError(f"{shown} {'has' if len(names) == 1 else 'have'} no effect {why}.", hint="Omit it.")
+        raise RequestError(
+            f"{shown} {'has' if len(names) == 1 else 'have'} no effect {why}.",
+            hint="Omit it.",
+        )
 
 
 def release_options(
-    given: Mapping[str, Any], *, bucket: str, channel: str, settings: Settings, connect: Connect
+    given: Mapping[str, Any],
+    *,
+    bucket: str,
+    channel: str,
+    settings: Settings,
+    connect: Connect,
 ) -> ReleaseOptions:
     """Return the options that `step_options` added.
 
     Args:
-        settings: options of the build, with the user's cache and the settings of containers.
+        settings: options of the build, with the user's cache and the settings of
+            containers.
 
     Raises:
-        RequestError: a step is unknown, the public URL is missing or invalid, or an option has no effect.
+        RequestError: a step is unknown, the public URL is missing or invalid, or an
+            option has no effect.
     """
-    steps, bucket = _steps(given["steps"]), bucket_name(bucket)
+    steps = _steps(given["steps"])
+    bucket = bucket_name(bucket)
     url = given["public_url"] or ""
     if ReleaseStep.CHECK in steps and not url and is_url(bucket):
         raise RequestError(
-            f"The public URL of {bucket.partition('?')[0]} is unknown, and the released index is checked through it.",
+            f"The public URL of {bucket.partition('?')[0]} is unknown, and the released"
+            " index is checked through it.",
             hint=f"Give --public-url=URL, or --public-url={NO_URL} to omit the check.",
         )
-    if url and url != NO_URL and parse_url(url, "--public-url").scheme not in ("http", "https"):
-        raise RequestError(f"--public-url is not an http or https URL: {url}.", hint="Give the URL that users see.")
+    if (
+        url
+        and url != NO_URL
+        and parse_url(url, "--public-url").scheme not in ("http", "https")
+    ):
+        raise RequestError(
+            f"--public-url is not an http or https URL: {url}.",
+            hint="Give the URL that users see.",
+        )
     for name, step in _NEEDS_STEP.items():
         if step not in steps and _is_typed(name):
             option = name.replace("_", "-")
             text = f"--{option} has no effect without the step {step}."
             raise RequestError(text, hint="Omit it, or change --steps.")
     if _is_typed("cluster") and not {ReleaseStep.BUILD, ReleaseStep.GATES} & {*steps}:
-        raise RequestError("--cluster has no effect without the steps build and gates.", hint="Omit it.")
+        raise RequestError(
+            "--cluster has no effect without the steps build and gates.",
+            hint="Omit it.",
+        )
     if given["image"]:
         check_image(given["image"])
-    cluster, place = cluster_request({**given}), given["device_gate"] or "jobs"
+    cluster = cluster_request({**given})
+    place = given["device_gate"] or "jobs"
     if place == "cluster" and cluster is None:
-        raise RequestError("--device-gate=cluster needs --cluster.", hint="Give the address of a scheduler.")
+        raise RequestError(
+            "--device-gate=cluster needs --cluster.",
+            hint="Give the address of a scheduler.",
+        )
     device = None
     if place != "jobs":
         own = cluster if place == "cluster" else None
         device = DeviceStep(
-            environ=child_environment(), container=container_settings(settings), rocm=rocm_storage(settings),
-            connect=connect, cluster=own,
-        )  # fmt: skip
+            environ=child_environment(),
+            container=container_settings(settings),
+            rocm=rocm_storage(settings),
+            connect=connect,
+            cluster=own,
+        )
     return ReleaseOptions(
         bucket=bucket,
         channel=channel,
@@ -197,13 +264,20 @@ def _steps(text: str | None) -> tuple[ReleaseStep, ...]:
     if text is None:
         return tuple(ReleaseStep)
     words = [word.strip() for word in text.split(",") if word.strip()]
-    if unknown := sorted({*words} - {*ReleaseStep}) or ([] if words else ["none given"]):
-        raise RequestError(f"--steps is invalid: {', '.join(unknown)}.", hint=f"Give some of {', '.join(ReleaseStep)}.")
+    if unknown := sorted({*words} - {*ReleaseStep}) or (
+        [] if words else ["none given"]
+    ):
+        raise RequestError(
+            f"--steps is invalid: {', '.join(unknown)}.",
+            hint=f"Give some of {', '.join(ReleaseStep)}.",
+        )
     return tuple(step for step in ReleaseStep if step in words)
 
 
 def summary_files(given: Mapping[str, Any]) -> tuple[Path, ...]:
-    """Return the files of the summary: those of --summary, else the job's summary of the CI service, if there is one.
+    """Return the files of the summary.
+
+    Those of --summary, else the job's summary of the CI service, if there is one.
 
     Raises:
         RequestError: the folder of a file does not exist.
@@ -211,6 +285,8 @@ def summary_files(given: Mapping[str, Any]) -> tuple[Path, ...]:
     files: tuple[Path, ...] = given["summary"]
     for file in files:
         if not file.absolute().parent.is_dir():
-            raise RequestError(f"--summary: folder {file.parent} does not exist.", hint="Create it.")
+            raise RequestError(
+                f"--summary: folder {file.parent} does not exist.", hint="Create it."
+            )
     default = step_summary()
     return files or ((default,) if default else ())

@@ -16,7 +16,12 @@ from packaging.version import InvalidVersion, Version
 from ci_build.build.output_dir import check_output_dir
 from ci_build.build.request import WheelSetRequest
 from ci_build.cli.options.containers import image_mirrors
-from ci_build.cli.options.rocm import find_rocm, rocm_defaults, rocm_problems, rocm_storage
+from ci_build.cli.options.rocm import (
+    find_rocm,
+    rocm_defaults,
+    rocm_problems,
+    rocm_storage,
+)
 from ci_build.cli.options.settings import Problems, Setting, Settings, split_list
 from ci_build.cli.options.source import source_defaults, source_problems, source_request
 from ci_build.cli.options.table import (
@@ -42,7 +47,10 @@ if TYPE_CHECKING:  # At run time, it would load requests.
 
 _KERNEL_ROCM = ("rocm_version", "no_rocm_version_extra")
 """Options about the ROCm in the version of the kernel wheel."""
-LINKS_HINT = "Give folders with wheels, or http or https pages that link to wheels, with commas between them."
+LINKS_HINT = (
+    "Give folders with wheels, or http or https pages that link to wheels, with commas"
+    " between them."
+)
 
 
 def wheel_set_request(
@@ -56,19 +64,27 @@ def wheel_set_request(
     """Return the complete request for a wheel set, and warn about options without effect.
 
     Args:
-        rebuild: folder for all outputs of a rebuild, which uses no results of caches and executors; None for a build.
-        own_commit: commit of this repository that the wheels record; empty to detect the commit.
+        rebuild: folder for all outputs of a rebuild, which uses no results of caches
+            and executors; None for a build.
+        own_commit: commit of this repository that the wheels record; empty to detect
+            the commit.
 
     Raises:
-        RequestError: options contradict each other, name something that does not exist, or the set cannot be written.
+        RequestError: options contradict each other, name something that does not exist,
+            or the set cannot be written.
     """
     from_source = settings.get("payload").value == Payload.SOURCE
     if from_source:
         settings = settings.with_defaults(source_defaults(settings))
     check_output_dir(Path(settings.text("out")))
     if settings.given("therock") or settings.given("therock_index_url"):
-        # The selection of a ROCm may use the network, so all other contradictions are reported before.
-        build_request(settings.with_defaults({"rocm_version": Setting(value="0.0", origin="not known yet")}))
+        # The selection of a ROCm may use the network, so all other contradictions are
+        # reported before.
+        build_request(
+            settings.with_defaults(
+                {"rocm_version": Setting(value="0.0", origin="not known yet")}
+            )
+        )
     rocm = find_rocm(settings, reporter, runner, connect, use_amd=from_source)
     if rocm is not None and from_source:
         settings = settings.with_defaults(rocm_defaults(settings, rocm))
@@ -84,7 +100,10 @@ def wheel_set_request(
     elif build.payload is Payload.SOURCE:
         raise RequestError(
             "A build from source needs a ROCm.",
-            hint="Give --therock-path, --therock or a released --rocm-version, or --payload=published.",
+            hint=(
+                "Give --therock-path, --therock or a released --rocm-version, or"
+                " --payload=published."
+            ),
         )
     manifest = settings.get("rocm_manifest").value
     return WheelSetRequest(
@@ -106,64 +125,94 @@ def _check_container(build: BuildRequest, rocm: RocmSource) -> None:
     """Refuse a build without a new builder image, in which dnf installs the ROCm."""
     if build.source is None:
         raise RequestError(
-            f"--rocm-lock has a ROCm that dnf installed, which --payload={build.payload} does not use.",
+            "--rocm-lock has a ROCm that dnf installed, which"
+            f" --payload={build.payload} does not use.",
             hint="Give --rocm-version, or another lock.",
         )
     container = build.source.container
-    option = "--host" if container.host else "--builder-image" if container.image else ""
+    option = (
+        "--host" if container.host else "--builder-image" if container.image else ""
+    )
     if option:
         raise RequestError(
-            f"--rocm-version={rocm.version} without a ROCm is installed in a new builder image, not with {option}.",
+            f"--rocm-version={rocm.version} without a ROCm is installed in a new"
+            f" builder image, not with {option}.",
             hint=f"Give --therock-path=/opt/rocm, or omit {option}.",
         )
 
 
 def kernels_request(settings: Settings) -> tuple[BuildRequest, str]:
-    """Return the request of `ci_build kernels build`, which is for the kernel wheel alone, and the wheel's version.
+    """Return the request of `ci_build kernels build`, and the kernel wheel's version.
 
     Raises:
         RequestError: options contradict each other.
     """
-    from kernels.recipe import wheel_version  # Start-up time: only this command needs it.
+    from kernels.recipe import (
+        wheel_version,
+    )  # Start-up time: only this command needs it.
 
     implied = {"kernels": True, "payload": Payload.PUBLISHED.value}
     origin = "ci_build kernels"
-    settings = settings.with_defaults({name: Setting(value=value, origin=origin) for name, value in implied.items()})
+    settings = settings.with_defaults(
+        {name: Setting(value=value, origin=origin) for name, value in implied.items()}
+    )
     request, _ = build_request(settings, all_targets=expand(ALL))
     assert request.kernels is not None
     if request.kernels.toolchain == "pypi":
-        text = "needs --kernel-toolchain=rocm or container: other wheels depend on no ROCm."
-        Problems(settings.objections(filter(settings.typed, _KERNEL_ROCM), text)).refuse()
-    return request, wheel_version(request, every_target=is_all(settings.text("targets")))
+        text = (
+            "needs --kernel-toolchain=rocm or container: other wheels depend on no"
+            " ROCm."
+        )
+        Problems(
+            settings.objections(filter(settings.typed, _KERNEL_ROCM), text)
+        ).refuse()
+    return request, wheel_version(
+        request, every_target=is_all(settings.text("targets"))
+    )
 
 
 def build_request(
-    settings: Settings, *, accept_cached: bool = True, all_targets: tuple[GfxTarget, ...] | None = None
+    settings: Settings,
+    *,
+    accept_cached: bool = True,
+    all_targets: tuple[GfxTarget, ...] | None = None,
 ) -> tuple[BuildRequest, tuple[str, ...]]:
     """Return the build request of a wheel set, and warnings about options without effect.
 
     Args:
         accept_cached: whether remote executors may use cached results.
-        all_targets: targets that `all` selects with published wheels; None for the targets of these wheels.
+        all_targets: targets that `all` selects with published wheels; None for the
+            targets of these wheels.
 
     Raises:
-        RequestError: options contradict each other; the message names every contradiction.
+        RequestError: options contradict each other; the message names every
+            contradiction.
     """
     payload = settings.choice("payload", Payload)
     problems = Problems(rocm_problems(settings))
     jax_version = problems.read(lambda: _version(settings.get("jax_version")))
     if payload is Payload.PUBLISHED:
         if jax_version and not settings.given("rocm_version"):
-            settings = problems.read(lambda: _with_proven_rocm(settings, jax_version)) or settings
+            settings = (
+                problems.read(lambda: _with_proven_rocm(settings, jax_version))
+                or settings
+            )
         text = "belongs to a build from source and contradicts --payload=published."
         problems.add(*settings.objections(REFUSED_WITH_PUBLISHED, text))
         typed = filter(settings.typed, CONTAINER_OPTIONS)
-        problems.add(*settings.objections(typed, "applies to a container, but --payload=published uses no container."))
+        problems.add(
+            *settings.objections(
+                typed,
+                "applies to a container, but --payload=published uses no container.",
+            )
+        )
     else:
         problems.add(*source_problems(settings))
     rocm = settings.get("rocm_version")
     if rocm.value is None and payload is not Payload.PUBLISHED:
-        problems.add("--rocm-version is missing; only --payload=published has a default.")
+        problems.add(
+            "--rocm-version is missing; only --payload=published has a default."
+        )
     kernels, kernel_problems = _kernels(settings)
     problems.add(*kernel_problems)
     pythons = problems.read(lambda: chosen_pythons(settings))
@@ -171,16 +220,21 @@ def build_request(
         pythons = problems.read(lambda: _pythons_of(jax_version, pythons, settings))
     source = None
     if payload is Payload.SOURCE:
-        source = source_request(settings, jax_version, problems, accept_cached=accept_cached)
+        source = source_request(
+            settings, jax_version, problems, accept_cached=accept_cached
+        )
     spec = settings.text("targets")
     every = payload is Payload.PUBLISHED and is_all(spec)
     targets = problems.read(lambda: all_targets if every else requested(spec))
     post = settings.given("wheel_post_release")
-    post_release = problems.read(lambda: settings.positive("wheel_post_release")) if post else None
+    post_release = (
+        problems.read(lambda: settings.positive("wheel_post_release")) if post else None
+    )
     find_links = problems.read(lambda: _find_links(settings))
     problems.refuse()
     if source is not None and source.one_target:
-        targets, pythons = (targets or ())[:1], pythons[:1]
+        targets = (targets or ())[:1]
+        pythons = pythons[:1]
     request = BuildRequest(
         payload=payload,
         jax_version=jax_version,
@@ -195,7 +249,9 @@ def build_request(
         find_links=find_links,
     )
     if payload is Payload.PUBLISHED and settings.given("compiler"):
-        return request, ("--compiler has no effect with --payload=published: nothing is compiled.",)
+        return request, (
+            "--compiler has no effect with --payload=published: nothing is compiled.",
+        )
     return request, ()
 
 
@@ -205,7 +261,10 @@ def _with_proven_rocm(settings: Settings, jax_version: str) -> Settings:
     Raises:
         RequestError: the ROCm of the release is unknown or contradictory.
     """
-    rocm = Setting(value=published_rocm(jax_version), origin=f"published wheels of jax {jax_version}")
+    rocm = Setting(
+        value=published_rocm(jax_version),
+        origin=f"published wheels of jax {jax_version}",
+    )
     return settings.with_defaults({"rocm_version": rocm})
 
 
@@ -224,16 +283,27 @@ def _kernels(settings: Settings) -> tuple[KernelRequest | None, list[str]]:
         instances=settings.text("kernel_instances"),
     )
     if request.toolchain not in KERNEL_TOOLCHAINS:
-        return None, [f"--kernel-toolchain is {request.toolchain!r}, not one of {', '.join(KERNEL_TOOLCHAINS)}."]
+        return None, [
+            (
+                f"--kernel-toolchain is {request.toolchain!r}, not one of"
+                f" {', '.join(KERNEL_TOOLCHAINS)}."
+            )
+        ]
     if request.rocm and request.toolchain == "pypi":
         return None, ["--kernel-rocm needs --kernel-toolchain=rocm or container."]
     if bool(request.image) != (request.toolchain == "container"):
-        return None, ["--kernel-image and --kernel-toolchain=container must be given together."]
+        return None, [
+            "--kernel-image and --kernel-toolchain=container must be given together."
+        ]
     problems = []
     if request.instances and request.toolchain == "pypi":
-        problems.append("--kernel-instances needs --kernel-toolchain=rocm or container.")
+        problems.append(
+            "--kernel-instances needs --kernel-toolchain=rocm or container."
+        )
     if request.instances and not request.allow_partial:
-        problems.append("--kernel-instances leaves kernels out, so it needs --allow-partial.")
+        problems.append(
+            "--kernel-instances leaves kernels out, so it needs --allow-partial."
+        )
     try:
         re.compile(request.instances)
     except re.error as error:
@@ -245,20 +315,32 @@ def _find_links(settings: Settings) -> tuple[str, ...]:
     """Return the folders, as absolute paths, and URLs of `--find-links`.
 
     Raises:
-        RequestError: a folder cannot be read, or a URL is not one of a page or has credentials.
+        RequestError: a folder cannot be read, or a URL is not one of a page or has
+            credentials.
     """
-    setting, found = settings.get("find_links"), []
+    setting = settings.get("find_links")
+    found = []
     for place in split_list(setting.value):
         if "://" not in place:
             if not (Path(place).is_dir() and os.access(place, os.R_OK | os.X_OK)):
-                raise RequestError(f"{setting.origin}: {place} is not a folder that can be read.", hint=LINKS_HINT)
+                raise RequestError(
+                    f"{setting.origin}: {place} is not a folder that can be read.",
+                    hint=LINKS_HINT,
+                )
             found.append(str(Path(place).absolute()))
             continue
         parts = parse_url(place, setting.origin)
         if parts.scheme not in ("http", "https"):
-            raise RequestError(f"{setting.origin} is not the URL of a page: {place}.", hint=LINKS_HINT)
-        if "@" in parts.netloc:  # wheels.json records the URL, and other users can read the arguments of pip
-            raise RequestError(f"{setting.origin} has a user or a password in its URL.", hint="Use a netrc file.")
+            raise RequestError(
+                f"{setting.origin} is not the URL of a page: {place}.", hint=LINKS_HINT
+            )
+        if (
+            "@" in parts.netloc
+        ):  # wheels.json records the URL, and other users can read the arguments of pip
+            raise RequestError(
+                f"{setting.origin} has a user or a password in its URL.",
+                hint="Use a netrc file.",
+            )
         found.append(place)
     return tuple(found)
 
@@ -268,7 +350,8 @@ def _version(setting: Setting) -> str:
         return str(Version(str(setting.value)))
     except InvalidVersion as error:
         raise RequestError(
-            f"{setting.origin} {setting.value!r} is not a version.", hint="Write it like 0.10.2."
+            f"{setting.origin} {setting.value!r} is not a version.",
+            hint="Write it like 0.10.2.",
         ) from error
 
 
@@ -280,7 +363,9 @@ def chosen_pythons(settings: Settings) -> tuple[str, ...]:
     """
     supported = supported_pythons()
     if not settings.given("python_versions") and "release_local" in settings.tables:
-        return this_python_and_one_more(supported, f"{sys.version_info.major}.{sys.version_info.minor}")
+        return this_python_and_one_more(
+            supported, f"{sys.version_info.major}.{sys.version_info.minor}"
+        )
     setting = settings.get("python_versions")
     chosen = split_list(str(setting.value))
     require_known_pythons(chosen, setting.origin)
@@ -304,10 +389,15 @@ def require_known_pythons(versions: Sequence[str], origin: str) -> None:
     unknown = [version for version in versions if version not in supported_pythons()]
     if unknown or not versions:
         hint = f"Give some of the supported versions: {', '.join(supported_pythons())}."
-        raise RequestError(f"{origin} has unsupported versions: {', '.join(unknown) or 'none given'}.", hint=hint)
+        raise RequestError(
+            f"{origin} has unsupported versions: {', '.join(unknown) or 'none given'}.",
+            hint=hint,
+        )
 
 
-def _pythons_of(jax_version: str, pythons: tuple[str, ...], settings: Settings) -> tuple[str, ...]:
+def _pythons_of(
+    jax_version: str, pythons: tuple[str, ...], settings: Settings
+) -> tuple[str, ...]:
     """Return the requested Pythons that the JAX release supports.
 
     Raises:
@@ -317,19 +407,22 @@ def _pythons_of(jax_version: str, pythons: tuple[str, ...], settings: Settings) 
     good = tuple(python for python in pythons if python in SpecifierSet(supported))
     if not good or (settings.given("python_versions") and good != pythons):
         raise RequestError(
-            f"jax {jax_version} needs Python {supported}, but {settings.get('python_versions').origin} "
-            f"requests {', '.join(python for python in pythons if python not in good)}.",
+            f"jax {jax_version} needs Python {supported}, but"
+            f" {settings.get('python_versions').origin} requests"
+            f" {', '.join(python for python in pythons if python not in good)}.",
             hint="Omit these versions, or build an older --jax-version.",
         )
     return good
 
 
 def this_python_and_one_more(supported: list[str], current: str) -> tuple[str, ...]:
-    """Return the running Python and the next newer supported one, or the next older one if there is no newer one.
+    """Return the running Python and the next newer supported one, else the next older one.
 
     If the running Python is not supported, return the two newest supported ones.
     """
     if current not in supported:
         return tuple(supported[-2:])
     at = supported.index(current)
-    return tuple(supported[at : at + 2] if at + 1 < len(supported) else supported[at - 1 :])
+    return tuple(
+        supported[at : at + 2] if at + 1 < len(supported) else supported[at - 1 :]
+    )

@@ -37,7 +37,7 @@ SELECTS_A_ROCM = (*_NAMES_A_ROCM, "rocm_version", "rocm_build_job", "locked")
 """Options that select the ROCm of a build from source."""
 _RELEASE = re.compile(r"([0-9]+)\.([0-9]+)(?:\.[0-9]+)?")
 _FIRST_OF_DNF, _FIRST_OF_THEROCK = (7, 0), (7, 9)
-"""First release that wheels are built for, and first one that AMD built with TheRock and published as tarballs."""
+"""First release that wheels are built for, and first one that TheRock built."""
 _NEED_A_SOURCE = ("therock_sha256", "rocm_full", "no_tarball_cache", "cache_limit")
 _NEED_A_LISTING = ("family", "therock_listing")
 
@@ -49,7 +49,9 @@ def rocm_storage(settings: Settings) -> RocmStorage:
         RequestError: the limit is not a size.
     """
     return RocmStorage(
-        cache=settings.cache_dir, keep_tarballs=not settings.flag("no_tarball_cache"), limit=_limit(settings)
+        cache=settings.cache_dir,
+        keep_tarballs=not settings.flag("no_tarball_cache"),
+        limit=_limit(settings),
     )
 
 
@@ -59,12 +61,17 @@ def _limit(settings: Settings) -> int:
 
 
 def find_rocm(
-    settings: Settings, reporter: Reporter, runner: HostRunner, connect: Connect, *, use_amd: bool = False
+    settings: Settings,
+    reporter: Reporter,
+    runner: HostRunner,
+    connect: Connect,
+    *,
+    use_amd: bool = False,
 ) -> RocmSource | None:
     """Return the ROCm that the options name, or None if they name no ROCm.
 
-    The ROCm is not downloaded. `--therock` downloads the listing of builds, and `--therock-index-url` without a version
-    queries the index.
+    The ROCm is not downloaded. `--therock` downloads the listing of builds, and
+    `--therock-index-url` without a version queries the index.
 
     Args:
         use_amd: whether `--rocm-version` alone names AMD's dnf repository.
@@ -75,8 +82,10 @@ def find_rocm(
     amd = use_amd and _means_dnf(settings)
     _refuse_contradictions(settings, amd=amd)
     _limit(settings)
-    path, choice = settings.get("therock_path").value, settings.get("therock").value
-    lock, locked = Path(settings.text("rocm_lock")), settings.flag("locked")
+    path = settings.get("therock_path").value
+    choice = settings.get("therock").value
+    lock = Path(settings.text("rocm_lock"))
+    locked = settings.flag("locked")
     version = settings.text("therock_version")
     if settings.text("therock_index_url"):
         path, version = _index(settings, reporter, runner)
@@ -100,50 +109,76 @@ def find_rocm(
     )
 
 
-def _index(settings: Settings, reporter: Reporter, runner: HostRunner) -> tuple[str, str]:
-    """Return the source of an index, and the version of its packages; empty if another option or the lock has it."""
+def _index(
+    settings: Settings, reporter: Reporter, runner: HostRunner
+) -> tuple[str, str]:
+    """Return the source of an index, and the version of its packages.
+
+    Empty if another option or the lock has it.
+    """
     from core.http.client import canonical  # Start-up time: it loads requests.
 
-    index, version = settings.text("therock_index_url"), settings.text("therock_version")
+    index = settings.text("therock_index_url")
+    version = settings.text("therock_version")
     if not index.lower().startswith(("http://", "https://")):
         raise RequestError(
-            f"--therock-index-url is not an http or https URL: {without_credentials(index)!r}.",
+            "--therock-index-url is not an http or https URL:"
+            f" {without_credentials(index)!r}.",
             hint="Give the URL of an index.",
         )
-    if not version and not settings.given("rocm_version") and not settings.flag("locked"):
-        from ci_build.rocm.package_index import newest_version  # Start-up time: it loads isal.
+    if (
+        not version
+        and not settings.given("rocm_version")
+        and not settings.flag("locked")
+    ):
+        from ci_build.rocm.package_index import (
+            newest_version,
+        )  # Start-up time: it loads isal.
 
         version = newest_version(index, runner)
         reporter.line(f"--therock-index-url: the newest ROCm of the index is {version}")
-        check_age(version, _today(), f"Give --therock-version={version} to use it, or another --therock-index-url.")
+        check_age(
+            version,
+            _today(),
+            f"Give --therock-version={version} to use it, or another"
+            " --therock-index-url.",
+        )
     return SCHEME + canonical(index), version
 
 
 def _means_dnf(settings: Settings) -> bool:
-    """Return whether `--rocm-version` alone names a release; false for nightlies, or if options name a ROCm.
+    """Return whether `--rocm-version` alone names a release.
+
+    False for nightlies, or if options name a ROCm.
 
     Raises:
-        RequestError: the release is one of TheRock, which started with 7.9; the repository has none of them.
+        RequestError: the release is one of TheRock, which started with 7.9; the
+            repository has none of them.
     """
     version = settings.text("rocm_version") if settings.given("rocm_version") else ""
-    named = settings.get("therock_path").value or any(settings.given(name) for name in _NAMES_A_ROCM)
+    named = settings.get("therock_path").value or any(
+        settings.given(name) for name in _NAMES_A_ROCM
+    )
     release = _RELEASE.fullmatch(version)
     if named or settings.flag("locked") or release is None:
         return False
     numbers = (int(release[1]), int(release[2]))
     if numbers >= _FIRST_OF_THEROCK:
         raise RequestError(
-            f"--rocm-version={version}: AMD's repository for RHEL 8 ends before 7.9, the first release of TheRock.",
+            f"--rocm-version={version}: AMD's repository for RHEL 8 ends before 7.9,"
+            " the first release of TheRock.",
             hint=f"Give --therock={version}.",
         )
     return numbers >= _FIRST_OF_DNF
 
 
 def rocm_defaults(settings: Settings, rocm: RocmSource) -> Mapping[str, Setting]:
-    """Return the ROCm version and the targets that the ROCm's name or lock, or `--family`, implies."""
+    """Return the ROCm version and targets implied by its name, lock or `--family`."""
     found: dict[str, Setting] = {}
     if rocm.index_version:
-        found["rocm_version"] = Setting(value=rocm.index_version, origin="--therock-version")
+        found["rocm_version"] = Setting(
+            value=rocm.index_version, origin="--therock-version"
+        )
     elif rocm.locked and (is_index(rocm.source) or is_dnf(rocm.source)):
         known = load_lock(rocm.lock) if rocm.lock is not None else None
         if known is not None:
@@ -155,7 +190,11 @@ def rocm_defaults(settings: Settings, rocm: RocmSource) -> Mapping[str, Setting]
         if family in load_table().families:
             found["targets"] = Setting(value=family, origin=f"the name {name}")
     # A multi-arch tarball may serve the families; its name has none.
-    if settings.given("therock") and MULTIARCH not in (families := split_words(settings.text("family"))) and families:
+    if (
+        settings.given("therock")
+        and MULTIARCH not in (families := split_words(settings.text("family")))
+        and families
+    ):
         found["targets"] = Setting(value=",".join(families), origin="--family")
     return found
 
@@ -170,9 +209,14 @@ def rocm_problems(settings: Settings) -> list[str]:
 
 
 def build_job_defaults(settings: Settings) -> Mapping[str, Setting]:
-    """Return the tarball URL of an internal build job as `therock_path`; empty if no job was named."""
+    """Return the tarball URL of an internal build job as `therock_path`.
+
+    Empty if no job was named.
+    """
     url = rocm_build_url(settings)
-    return {"therock_path": Setting(value=url, origin="--rocm-build-url")} if url else {}
+    return (
+        {"therock_path": Setting(value=url, origin="--rocm-build-url")} if url else {}
+    )
 
 
 def rocm_build_url(settings: Settings) -> str:
@@ -188,7 +232,10 @@ def rocm_build_url(settings: Settings) -> str:
     if not template:
         raise RequestError(
             f"No URL template was given for --rocm-build-job: {job}.",
-            hint="Give --rocm-build-url, or CI_BUILD_ROCM_BUILD_URL, such as https://host/{job}/{num}/rocm.tar.gz.",
+            hint=(
+                "Give --rocm-build-url, or CI_BUILD_ROCM_BUILD_URL, such as"
+                " https://host/{job}/{num}/rocm.tar.gz."
+            ),
         )
     fields = {
         "job": job,
@@ -199,7 +246,8 @@ def rocm_build_url(settings: Settings) -> str:
         return template.format_map(fields)
     except (KeyError, ValueError, IndexError) as error:
         raise RequestError(
-            f"--rocm-build-url cannot be filled in: {template!r}.", hint="Use the fields {job}, {num} and {version}."
+            f"--rocm-build-url cannot be filled in: {template!r}.",
+            hint="Use the fields {job}, {num} and {version}.",
         ) from error
 
 
@@ -208,8 +256,14 @@ def _refuse_contradictions(settings: Settings, *, amd: bool) -> None:
     named = [name for name in _NAMES_A_ROCM if settings.given(name)]
     if len(named) > 1:
         options = " and ".join("--" + name.replace("_", "-") for name in named)
-        problems.append(f"{options} {'both' if len(named) == 2 else 'all'} name a ROCm.")
-    problems += [f"--{name.replace('_', '-')} is empty." for name in named if not settings.get(name).value]
+        problems.append(
+            f"{options} {'both' if len(named) == 2 else 'all'} name a ROCm."
+        )
+    problems += [
+        f"--{name.replace('_', '-')} is empty."
+        for name in named
+        if not settings.get(name).value
+    ]
     if settings.given("therock_version") and not settings.given("therock_index_url"):
         problems.append("--therock-version has no effect without --therock-index-url.")
     if settings.given("therock_index_url") or amd:
@@ -218,25 +272,43 @@ def _refuse_contradictions(settings: Settings, *, amd: bool) -> None:
     families = split_words(settings.text("family"))
     if settings.given("therock") and not (families or settings.given("targets")):
         problems.append("--therock needs --family or --targets.")
-    # The value may come from an internal build job, whose URL is a default of --therock-path.
-    source = settings.get("therock_path").value or amd or any(map(settings.given, _NAMES_A_ROCM))
+    # The value may come from an internal build job, whose URL is a default of
+    # --therock-path.
+    source = (
+        settings.get("therock_path").value
+        or amd
+        or any(map(settings.given, _NAMES_A_ROCM))
+    )
     if source and settings.given("rocm_manifest"):
-        problems.append("--rocm-manifest has no effect with a whole ROCm, whose manifest is generated.")
+        problems.append(
+            "--rocm-manifest has no effect with a whole ROCm, whose manifest is"
+            " generated."
+        )
     if not source:
         text = "has no effect without --therock-path, --therock or --therock-index-url."
         problems += settings.objections(_NEED_A_SOURCE, text)
     if not settings.given("therock"):
-        problems += settings.objections(_NEED_A_LISTING, "has no effect without --therock.")
+        problems += settings.objections(
+            _NEED_A_LISTING, "has no effect without --therock."
+        )
     if not source and not settings.flag("locked"):
-        text = "has no effect without --therock-path, --therock, --therock-index-url or --locked."
-        # The environment may require checksums for a whole machine, also for builds without a ROCm.
+        text = (
+            "has no effect without --therock-path, --therock, --therock-index-url or"
+            " --locked."
+        )
+        # The environment may require checksums for a whole machine, also for builds
+        # without a ROCm.
         unused = ("rocm_lock", *filter(settings.typed, ("require_checksum",)))
         problems += settings.objections(unused, text)
     if problems:
-        raise RequestError(" ".join(problems), hint="See `ci_build dist_wheels --help`.")
+        raise RequestError(
+            " ".join(problems), hint="See `ci_build dist_wheels --help`."
+        )
 
 
-def _choose(settings: Settings, reporter: Reporter, connect: Connect, choice: str) -> str:
+def _choose(
+    settings: Settings, reporter: Reporter, connect: Connect, choice: str
+) -> str:
     families = tuple(split_words(settings.text("family")))
     if not families:
         family = family_of(requested(settings.text("targets")))
@@ -255,6 +327,7 @@ def _today() -> date:
 def _locked_source(lock: Path) -> str:
     if (known := load_lock(lock)) is None:
         raise RequestError(
-            f"--locked needs {lock}, which does not exist.", hint="Run once without --locked to create it."
+            f"--locked needs {lock}, which does not exist.",
+            hint="Run once without --locked to create it.",
         )
     return locked_source(known, lock)

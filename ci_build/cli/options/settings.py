@@ -1,4 +1,7 @@
-"""Values of options with their origins: the command line, the environment, the project file, a default."""
+"""Values of options with their origins.
+
+The command line, the environment, the project file, a default.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from ci_build.cli.options.environment import ENV_PREFIX, OTHER_VARIABLES, cache_folder, refuse_unknown
+from ci_build.cli.options.environment import (
+    ENV_PREFIX,
+    OTHER_VARIABLES,
+    cache_folder,
+    refuse_unknown,
+)
 from ci_build.cli.options.project_file import NO_PROJECT_FILE, ProjectFile
 from ci_build.cli.options.table import SWITCHES, option_names
 from core.defaults import defaults
@@ -46,15 +54,22 @@ class Problems:
         self._texts += texts
 
     def read(self, reading: Callable[[], T]) -> T:
-        """Return the value that a function reads; if it fails, record the error for `refuse` and return None."""
+        """Return the value that a function reads.
+
+        If it fails, record the error for `refuse` and return None.
+        """
         try:
             return reading()
         except RequestError as error:
-            self._errors[error.message if error.hint == HELP_HINT else str(error)] = error
+            self._errors[error.message if error.hint == HELP_HINT else str(error)] = (
+                error
+            )
             return cast("T", None)
 
     def refuse(self) -> None:
-        """Raise all problems as one error; a single unreadable value keeps its own hint and exit code.
+        """Raise all problems as one error.
+
+        A single unreadable value keeps its own hint and exit code.
 
         Raises:
             RequestError: there are problems.
@@ -71,7 +86,9 @@ def split_list(text: str | None) -> tuple[str, ...]:
 
 
 class Settings:
-    """Every option with its origin: command line after the subcommand, before it, environment, project file, defaults.
+    """Every option with its origin.
+
+    Command line after the subcommand, before it, environment, project file, defaults.
 
     Args:
         after: values given after the subcommand; None for options that were not given.
@@ -81,7 +98,8 @@ class Settings:
         project: project file, whose values the environment overrides.
 
     Raises:
-        RequestError: a value is an invalid URL, or an environment variable belongs to no option.
+        RequestError: a value is an invalid URL, or an environment variable belongs to
+            no option.
     """
 
     def __init__(
@@ -108,25 +126,32 @@ class Settings:
             elif name in options and environ.get(variable):
                 self._given[name] = Setting(value=environ[variable], origin=variable)
             elif name in project.values and name in option_names():
-                self._given[name] = Setting(value=project.values[name], origin=project.origin(name))
+                self._given[name] = Setting(
+                    value=project.values[name], origin=project.origin(name)
+                )
         for setting in self._given.values():
             # A template with fields is not a URL yet.
             if "://" in str(setting.value) and "{" not in str(setting.value):
                 parse_url(str(setting.value), setting.origin)
 
     def with_defaults(self, defaults: Mapping[str, Setting]) -> Settings:
-        """Return settings in which these values override `defaults.toml` for options that were not given."""
+        """Return settings in which these values override `defaults.toml`."""
         other = copy.copy(self)
         other._defaults = {**self._defaults, **defaults}
         return other
 
     def get(self, name: str) -> Setting:
-        """Return the setting of an option: as given, else from `with_defaults`, else from `defaults.toml`."""
+        """Return the setting of an option.
+
+        As given, else from `with_defaults`, else from `defaults.toml`.
+        """
         if (setting := self._given.get(name) or self._defaults.get(name)) is not None:
             return setting
         for table in self.tables:
             if name in defaults().get(table, {}):
-                return Setting(value=defaults()[table][name], origin=f"defaults.toml [{table}]")
+                return Setting(
+                    value=defaults()[table][name], origin=f"defaults.toml [{table}]"
+                )
         return Setting(value=None, origin="not given")
 
     def text(self, name: str) -> str:
@@ -135,7 +160,9 @@ class Settings:
         return "" if value is None else str(value)
 
     def choice(self, name: str, kind: type[E]) -> E:
-        """Return the value of an option with fixed values; click has not checked a value from the environment.
+        """Return the value of an option with fixed values.
+
+        Click has not checked a value from the environment.
 
         Raises:
             RequestError: the value is not one of the fixed values.
@@ -145,7 +172,9 @@ class Settings:
             return kind(setting.value)
         except ValueError as error:
             hint = f"Give one of {', '.join(kind)}."
-            raise RequestError(f"{setting.origin} is invalid: {setting.value!r}.", hint=hint) from error
+            raise RequestError(
+                f"{setting.origin} is invalid: {setting.value!r}.", hint=hint
+            ) from error
 
     def positive(self, name: str) -> int:
         """Return the value of an option as a positive integer.
@@ -155,25 +184,41 @@ class Settings:
         """
         text = self.text(name)
         if not text.isdecimal() or int(text) < 1:
-            raise RequestError(f"{self.get(name).origin} is invalid: {text!r}.", hint="Give a positive whole number.")
+            raise RequestError(
+                f"{self.get(name).origin} is invalid: {text!r}.",
+                hint="Give a positive whole number.",
+            )
         return int(text)
 
     def given(self, name: str) -> bool:
-        """Return whether anything except a default sets an option; a switch set to off does not count."""
+        """Return whether anything except a default sets an option.
+
+        A switch set to off does not count.
+        """
         return name in self._given and (name not in SWITCHES or self.flag(name))
 
     def typed(self, name: str) -> bool:
-        """Return whether the command line sets an option; the environment may set options for a whole machine."""
+        """Return whether the command line sets an option.
+
+        The environment may set options for a whole machine.
+        """
         return self.get(name).origin.startswith("--")
 
     def objections(self, names: Iterable[str], text: str) -> list[str]:
-        """Return one sentence for each of these options that is set: the origin of its value, then the text."""
+        """Return one sentence for each of these options that is set.
+
+        The origin of its value, then the text.
+        """
         return [f"{self.get(name).origin} {text}" for name in names if self.given(name)]
 
     def flag(self, name: str) -> bool:
         """Return the value of a switch; 0, false and no in the environment disable it."""
         value = self.get(name).value
-        return value not in (None, False) and str(value).lower() not in ("0", "false", "no")
+        return value not in (None, False) and str(value).lower() not in (
+            "0",
+            "false",
+            "no",
+        )
 
     @property
     def cache_dir(self) -> Path:

@@ -14,7 +14,19 @@ from ci_build.cluster.request import SlurmRequest
 from core.errors import InputError, RequestError
 
 _TAKEN = frozenset(
-    {"array", "chdir", "error", "job-name", "nodes", "ntasks", "ntasks-per-node", "output", "test-only", "wait", "wrap"}
+    {
+        "array",
+        "chdir",
+        "error",
+        "job-name",
+        "nodes",
+        "ntasks",
+        "ntasks-per-node",
+        "output",
+        "test-only",
+        "wait",
+        "wrap",
+    }
 )
 """Options of sbatch that follow from one worker for each job."""
 _NEEDED = ("jobs", "cpus-per-task", "mem")
@@ -31,8 +43,10 @@ def slurm_request(file: str, words: Sequence[str], store: str) -> SlurmRequest:
 
     Args:
         file: TOML file with options; empty for none.
-        words: KEY=VALUE, or KEY for a switch, from the command line; they override the file.
-        store: value of --cluster-store; if it is a folder, it is the default of `shared`.
+        words: KEY=VALUE, or KEY for a switch, from the command line; they override the
+            file.
+        store: value of --cluster-store; if it is a folder, it is the default of
+            `shared`.
 
     Raises:
         InputError: the file cannot be read.
@@ -40,8 +54,13 @@ def slurm_request(file: str, words: Sequence[str], store: str) -> SlurmRequest:
     """
     given = {**_read(file), **dict(map(_pair, words))}
     problems = [f"{key} is missing." for key in _NEEDED if key not in given]
-    problems += [f"{key!r} is no option of sbatch." for key in given if not _KEY.fullmatch(key)]
-    problems += [f"{key} follows from one worker for each job." for key in sorted(given.keys() & _TAKEN)]
+    problems += [
+        f"{key!r} is no option of sbatch." for key in given if not _KEY.fullmatch(key)
+    ]
+    problems += [
+        f"{key} follows from one worker for each job."
+        for key in sorted(given.keys() & _TAKEN)
+    ]
     values: dict[str, Any] = {"shared": "" if "://" in store else store}
     for key, value in given.items():
         try:
@@ -49,17 +68,28 @@ def slurm_request(file: str, words: Sequence[str], store: str) -> SlurmRequest:
         except (TypeError, ValueError) as error:
             problems.append(f"{key} is invalid: {error}.")
     if not values["shared"]:
-        problems.append("shared is missing: name a folder of all machines for certificates and logs.")
-    if (resources := values.get("resources", _gpus(str(given.get("gres", ""))))) is None:
-        problems.append("gres names GPUs by another word than their target: add resources, such as gfx942=8.")
+        problems.append(
+            "shared is missing: name a folder of all machines for certificates and logs."
+        )
+    if (
+        resources := values.get("resources", _gpus(str(given.get("gres", ""))))
+    ) is None:
+        problems.append(
+            "gres names GPUs by another word than their target: add resources, such as gfx942=8."
+        )
     if problems:
-        raise RequestError(f"The jobs of --cluster slurm are incomplete: {' '.join(problems)}", hint=_HINT)
+        raise RequestError(
+            f"The jobs of --cluster slurm are incomplete: {' '.join(problems)}",
+            hint=_HINT,
+        )
     environment = child_environment()
     return SlurmRequest(
         jobs=values["jobs"],
         cpus=values["cpus-per-task"],
         memory_mb=values["mem"],
-        directives={key: _text(value) for key, value in given.items() if key not in _OWN},
+        directives={
+            key: _text(value) for key, value in given.items() if key not in _OWN
+        },
         resources=resources or {},
         prologue=values.get("prologue", ()),
         listen=values.get("listen", ""),
@@ -77,7 +107,9 @@ def _read(file: str) -> dict[str, Any]:
         return tomllib.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"--slurm-file {file} cannot be read: {why}.", hint=_HINT) from error
+        raise InputError(
+            f"--slurm-file {file} cannot be read: {why}.", hint=_HINT
+        ) from error
 
 
 def _pair(word: str) -> tuple[str, str | bool]:
@@ -89,7 +121,12 @@ def _text(value: object) -> str:
     """Return the text of an option; it is empty for a switch such as `exclusive`."""
     if value is True:
         return ""
-    if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).isprintable() or value == "":
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (str, int))
+        or not str(value).isprintable()
+        or value == ""
+    ):
         raise ValueError(repr(value))
     return str(value)
 
@@ -121,22 +158,34 @@ def _place(value: object) -> str:
 
 def _resources(value: object) -> dict[str, float]:
     """Return the resources of a worker from `gfx942=8,…`."""
-    found = [re.fullmatch(r"\s*([\w-]+)=([1-9][0-9]*)\s*", part) for part in str(value).split(",")]
+    found = [
+        re.fullmatch(r"\s*([\w-]+)=([1-9][0-9]*)\s*", part)
+        for part in str(value).split(",")
+    ]
     if None in found:
         raise ValueError(f"{value!r}, not resources such as gfx942=8")
     return {match[1]: float(match[2]) for match in found if match}
 
 
 def _gpus(gres: str) -> dict[str, float] | None:
-    """Return the GPUs of --gres as resources, if their type is a target as in `gpu:gfx942:8`; else None."""
+    """Return the GPUs of --gres as resources, if their type is a target as in `gpu:gfx942:8`.
+
+    Else None.
+    """
     found = [_GPUS.fullmatch(part) for part in gres.split(",") if part]
-    return None if None in found else {match[1]: float(match[2]) for match in found if match}
+    return (
+        None
+        if None in found
+        else {match[1]: float(match[2]) for match in found if match}
+    )
 
 
 def _lines(value: object) -> tuple[str, ...]:
     """Return lines of a shell script from one line or a list of lines."""
     lines = [value] if isinstance(value, str) else value
-    if not isinstance(lines, list) or not all(isinstance(line, str) and line.isprintable() for line in lines):
+    if not isinstance(lines, list) or not all(
+        isinstance(line, str) and line.isprintable() for line in lines
+    ):
         raise ValueError(f"{value!r}, not lines of a script")
     return tuple(lines)
 

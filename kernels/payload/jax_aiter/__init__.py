@@ -8,12 +8,14 @@
     from jax_aiter.gemm_fp4 import gemm_fp4
     from jax_aiter.flatmm_fp8 import flatmm_fp8
 
-Each operation uses AITER's kernel if the package has one for the GPU, else a fused kernel of this project, else XLA's
-code for jax.numpy. For products, AITER's tuned tables decide. `info()`, or `python -m jax_aiter`, reports the chosen
-backends and the reasons, and `info(function, *arguments)` what would run for these arguments.
-JAX_AITER_BACKEND=auto|aiter|portable|xla forces a backend, JAX_AITER_BACKEND_RMS_NORM=… forces it for one operation;
-JAX_AITER_TARGET=gfx942 lowers for GPUs that this machine does not have. Forcing an unavailable backend is an error.
-Importing the package loads no kernels and starts no backend. The modules are also attributes: `jax_aiter.mha`.
+Each operation uses AITER's kernel if the package has one for the GPU, else a fused
+kernel of this project, else XLA's code for jax.numpy. For products, AITER's tuned
+tables decide. `info()`, or `python -m jax_aiter`, reports the chosen backends and the
+reasons, and `info(function, *arguments)` what would run for these arguments.
+JAX_AITER_BACKEND=auto|aiter|portable|xla forces a backend, JAX_AITER_BACKEND_RMS_NORM=…
+forces it for one operation; JAX_AITER_TARGET=gfx942 lowers for GPUs that this machine
+does not have. Forcing an unavailable backend is an error. Importing the package loads
+no kernels and starts no backend. The modules are also attributes: `jax_aiter.mha`.
 """
 
 import importlib

@@ -16,7 +16,9 @@ _SUMS = 1 << 24
 """Number of sums of blocks in float32 that are kept at a time: 64 MiB."""
 
 
-def validate(operation: str, xq: Array, wq: Array, x_scale: Array, w_scale: Array) -> None:
+def validate(
+    operation: str, xq: Array, wq: Array, x_scale: Array, w_scale: Array
+) -> None:
     """Check the shapes of all operands and the dtype of the scales.
 
     Raises:
@@ -41,23 +43,37 @@ def validate(operation: str, xq: Array, wq: Array, x_scale: Array, w_scale: Arra
 def product(xq: Array, wq: Array, x_scale: Array, w_scale: Array) -> Array:
     """Return the product of the quantised row-major factors, [M, N] in float32.
 
-    Each block of K is a product of the quantised numbers, summed in float32, and its sums are scaled. XLA has no
-    product with float32 scales: those of `jax.lax.scaled_dot` are rounded to bfloat16.
+    Each block of K is a product of the quantised numbers, summed in float32, and its
+    sums are scaled. XLA has no product with float32 scales: those of
+    `jax.lax.scaled_dot` are rounded to bfloat16.
     """
     (rows, depth), columns = xq.shape, wq.shape[0]
     blocks = depth // BLOCK
     # Number of blocks at a time, so that their sums stay small.
-    some = max(n for n in range(1, blocks + 1) if blocks % n == 0 and (n == 1 or n * rows * columns <= _SUMS))
+    some = max(
+        n
+        for n in range(1, blocks + 1)
+        if blocks % n == 0 and (n == 1 or n * rows * columns <= _SUMS)
+    )
 
     def add(step: Any, out: Array) -> Array:
         def part(array: Array, axis: int, size: int) -> Array:
-            return jax.lax.dynamic_slice_in_dim(array, step * size, size, axis) if some < blocks else array
+            return (
+                jax.lax.dynamic_slice_in_dim(array, step * size, size, axis)
+                if some < blocks
+                else array
+            )
 
         x, w = (part(q, 1, some * BLOCK).reshape(len(q), some, BLOCK) for q in (xq, wq))
         sums = contract("mbk,nbk->bmn", x, w, jnp.float32)
-        by_row, by_column = part(x_scale, 0, some), jnp.repeat(part(w_scale, 0, some), BLOCK, axis=1)
+        by_row = part(x_scale, 0, some)
+        by_column = jnp.repeat(part(w_scale, 0, some), BLOCK, axis=1)
         return out + jnp.sum(sums * by_row[:, :, None] * by_column[:, None, :], axis=0)
 
     zeros = vary(jnp.zeros((rows, columns), jnp.float32), varying(xq))
-    out: Array = add(0, zeros) if some == blocks else jax.lax.fori_loop(0, blocks // some, add, zeros)
+    out: Array = (
+        add(0, zeros)
+        if some == blocks
+        else jax.lax.fori_loop(0, blocks // some, add, zeros)
+    )
     return out

@@ -22,19 +22,30 @@ def rank(operation: str, name: str, array: Any, shape: str) -> None:
         ValueError: the array has another number of dimensions.
     """
     if not hasattr(array, "dtype"):
-        raise TypeError(f"{operation}: {name} is a {type(array).__name__}; it has to be an array of shape {shape}.")
+        raise TypeError(
+            f"{operation}: {name} is a {type(array).__name__}; it has to be an array of"
+            f" shape {shape}."
+        )
     if array.ndim != shape.count(",") + 1:
-        raise ValueError(f"{operation}: {name} has the shape {list(array.shape)}; it has to be {shape}.")
+        raise ValueError(
+            f"{operation}: {name} has the shape {list(array.shape)}; it has to be"
+            f" {shape}."
+        )
 
 
-def equal(operation: str, name: str, found: Sequence[int], wanted: Sequence[int], shape: str) -> None:
+def equal(
+    operation: str, name: str, found: Sequence[int], wanted: Sequence[int], shape: str
+) -> None:
     """Check a shape.
 
     Raises:
         ValueError: the array has another shape.
     """
     if tuple(found) != tuple(wanted):
-        text = f"{operation}: {name} has the shape {list(found)}; it has to be {shape} = {list(wanted)}."
+        text = (
+            f"{operation}: {name} has the shape {list(found)}; it has to be {shape} ="
+            f" {list(wanted)}."
+        )
         raise ValueError(text)
 
 
@@ -46,7 +57,9 @@ def dtype(operation: str, name: str, array: Any, allowed: Sequence[Any]) -> None
     """
     if not any(array.dtype == jnp.dtype(one) for one in allowed):
         names = ", ".join(jnp.dtype(one).name for one in allowed)
-        raise TypeError(f"{operation}: {name} has the dtype {array.dtype}; it has to be {names}.")
+        raise TypeError(
+            f"{operation}: {name} has the dtype {array.dtype}; it has to be {names}."
+        )
 
 
 def multiple(operation: str, name: str, value: int, factor: int) -> None:
@@ -56,7 +69,9 @@ def multiple(operation: str, name: str, value: int, factor: int) -> None:
         ValueError: the size is not positive or not a multiple.
     """
     if value % factor or value <= 0:
-        raise ValueError(f"{operation}: {name} is {value}; it has to be a multiple of {factor}.")
+        raise ValueError(
+            f"{operation}: {name} is {value}; it has to be a multiple of {factor}."
+        )
 
 
 def first_failing(conditions: Sequence[tuple[bool, str]]) -> str:

@@ -1,12 +1,13 @@
 """Choice of a backend (AITER, the portable kernels or XLA) for each operation, with its reason.
 
-Options are read from the environment whenever an operation is traced; a function that jax.jit has traced keeps its
-choice:
+Options are read from the environment whenever an operation is traced; a function that
+jax.jit has traced keeps its choice:
 
     JAX_AITER_BACKEND=auto|aiter|portable|xla     forces a backend for every operation
-    JAX_AITER_BACKEND_<OPERATION>=…               forces a backend for one operation, such as RMS_NORM
-    JAX_AITER_TARGET=gfx942[,gfx950]              GPUs to lower for, instead of those of this machine
-    JAX_AITER_COMPUTE_UNITS=304                   compute units of the GPUs of JAX_AITER_TARGET, for AITER's
+    JAX_AITER_BACKEND_<OPERATION>=…               forces a backend for one operation,
+    such as RMS_NORM JAX_AITER_TARGET=gfx942[,gfx950]              GPUs to lower for,
+    instead of those of this machine JAX_AITER_COMPUTE_UNITS=304
+    compute units of the GPUs of JAX_AITER_TARGET, for AITER's
                                                   tuned tables; unknown without it
 """
 
@@ -28,7 +29,8 @@ from jax_aiter._loader import Loader, loader
 from jax_aiter._table import AITER, AUTO, BACKENDS, OPERATIONS, PORTABLE, XLA, FfiTarget
 from jax_aiter._tuned import Advice, Places, Product
 
-OPTION, TARGET_OPTION = "JAX_AITER_BACKEND", "JAX_AITER_TARGET"
+OPTION = "JAX_AITER_BACKEND"
+TARGET_OPTION = "JAX_AITER_TARGET"
 UNITS_OPTION = "JAX_AITER_COMPUTE_UNITS"
 
 _GFX = re.compile(r"gfx[0-9a-f]+(:[a-z]+[+-])*")
@@ -43,9 +45,11 @@ class Choice:
         operation: name in OPERATIONS.
         backend: one of BACKENDS.
         call: name of the custom call; empty for XLA.
-        kernel, splitk: AITER's kernel and its parts of K for a product; "" and 0 for the handler's choice.
+        kernel, splitk: AITER's kernel and its parts of K for a product; "" and 0 for
+            the handler's choice.
         sizes: m, n and k that they are for; empty for any.
-        forced: whether an option forces the backend, so that no other backend replaces it on another platform.
+        forced: whether an option forces the backend, so that no other backend replaces
+            it on another platform.
         why: reason for the choice.
     """
 
@@ -59,12 +63,19 @@ class Choice:
     why: str = field(default="", compare=False)
 
     def tuned(self, m: int, n: int, k: int) -> tuple[str, int]:
-        """Return kernel and splitk for a product; "" and 0 for another one, such as the part of one device."""
+        """Return kernel and splitk for a product.
+
+        "" and 0 for another one, such as the part of one device.
+        """
         return (self.kernel, self.splitk) if self.sizes in ((), (m, n, k)) else ("", 0)
 
 
-def forced_backend(operation: str, environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
-    """Return the forced backend and the option that forces it, such as NAME=xla; (AUTO, "") if none is forced.
+def forced_backend(
+    operation: str, environment: Mapping[str, str] = os.environ
+) -> tuple[str, str]:
+    """Return the forced backend and the option that forces it, such as NAME=xla.
+
+    (AUTO, "") if none is forced.
 
     Raises:
         BackendError: an option has an unknown value or names an unknown operation.
@@ -73,12 +84,15 @@ def forced_backend(operation: str, environment: Mapping[str, str] = os.environ) 
     for name in sorted(environment):
         if name.startswith(f"{OPTION}_") and name not in options:
             raise BackendError(
-                f"{name} is set, but does not name an operation. Valid names: {', '.join(sorted(options))}."
+                f"{name} is set, but does not name an operation. Valid names:"
+                f" {', '.join(sorted(options))}."
             )
     for name in (f"{OPTION}_{operation.upper()}", OPTION):
         value = environment.get(name, "")
         if value and value not in (AUTO, *BACKENDS):
-            raise BackendError(f"{name}={value} is invalid. Use one of {', '.join((AUTO, *BACKENDS))}.")
+            raise BackendError(
+                f"{name}={value} is invalid. Use one of {', '.join((AUTO, *BACKENDS))}."
+            )
         if value:
             return value, ("" if value == AUTO else f"{name}={value}")
     return AUTO, ""
@@ -93,7 +107,10 @@ def rocm_devices() -> tuple[Any, ...]:
 
 
 def gfx_of(device: Any) -> str | None:
-    """Return the gfx target of a device, such as "gfx942"; None if the device does not report one."""
+    """Return the gfx target of a device, such as "gfx942".
+
+    None if the device does not report one.
+    """
     text = str(getattr(device, "compute_capability", ""))
     return text if _GFX.fullmatch(text) else None
 
@@ -115,39 +132,70 @@ def wanted_targets(
         parts = tuple(dict.fromkeys(part.strip() for part in named.split(",")))
         for part in parts:
             if not _GFX.fullmatch(part):
-                raise BackendError(f"{TARGET_OPTION}={named} names {part!r}, which is not a gfx target such as gfx942.")
+                raise BackendError(
+                    f"{TARGET_OPTION}={named} names {part!r}, which is not a gfx target"
+                    " such as gfx942."
+                )
         return parts, f"{TARGET_OPTION}={named}"
     gpus = rocm_devices() if devices is None else devices
     mute = [device for device in gpus if gfx_of(device) is None]
     if mute:
         return (), f"device {mute[0]} does not report its gfx target"
-    return tuple(dict.fromkeys(str(gfx_of(device)) for device in gpus)), "the AMD GPUs of this process"
+    return (
+        tuple(dict.fromkeys(str(gfx_of(device)) for device in gpus)),
+        "the AMD GPUs of this process",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    # Targets that code is lowered for, their origin, and the compute units of the devices that report them.
+    # Targets that code is lowered for, their origin, and the compute units of the
+    # devices that report them.
     gfx: tuple[str, ...]
     source: str
     units: tuple[tuple[str, int], ...]
 
     @property
     def places(self) -> Places:
-        # Processor and compute units of each kind of GPU; empty if a GPU does not report them.
-        known = tuple(dict.fromkeys((gfx.partition(":")[0], number) for gfx, number in self.units))
-        return known if {gfx.partition(":")[0] for gfx in self.gfx} == {gfx for gfx, _ in known} else ()
+        # Processor and compute units of each kind of GPU; empty if a GPU does not
+        # report them.
+        known = tuple(
+            dict.fromkeys((gfx.partition(":")[0], number) for gfx, number in self.units)
+        )
+        return (
+            known
+            if {gfx.partition(":")[0] for gfx in self.gfx} == {gfx for gfx, _ in known}
+            else ()
+        )
 
 
 def _wanted(environment: Mapping[str, str], devices: Sequence[Any] | None) -> _Wanted:
     gfx, source = wanted_targets(environment, devices)
     number = environment.get(UNITS_OPTION, "")
-    if number and (not number.isdecimal() or int(number) == 0 or not environment.get(TARGET_OPTION, "")):
-        raise BackendError(f"{UNITS_OPTION}={number} has to be a positive number, and {TARGET_OPTION} has to be set.")
+    if number and (
+        not number.isdecimal()
+        or int(number) == 0
+        or not environment.get(TARGET_OPTION, "")
+    ):
+        raise BackendError(
+            f"{UNITS_OPTION}={number} has to be a positive number, and {TARGET_OPTION}"
+            " has to be set."
+        )
     if environment.get(TARGET_OPTION, ""):
-        return _Wanted(gfx, source, tuple((name, int(number)) for name in gfx if number))
+        return _Wanted(
+            gfx, source, tuple((name, int(number)) for name in gfx if number)
+        )
     gpus = rocm_devices() if devices is None else devices
-    kinds = {(gfx_of(device), getattr(device, "core_count", None)): None for device in gpus}
-    return _Wanted(gfx, source, tuple((name, units) for name, units in kinds if name and isinstance(units, int)))
+    kinds = {
+        (gfx_of(device), getattr(device, "core_count", None)): None for device in gpus
+    }
+    return _Wanted(
+        gfx,
+        source,
+        tuple(
+            (name, units) for name, units in kinds if name and isinstance(units, int)
+        ),
+    )
 
 
 def decide(
@@ -160,20 +208,23 @@ def decide(
     environment: Mapping[str, str] = os.environ,
     devices: Sequence[Any] | None = None,
 ) -> tuple[Choice, str]:
-    """Return the choice for an operation and its kernel module (empty for XLA), without loading the module.
+    """Return the choice for an operation and its kernel module, without loading the module.
 
     Args:
         operation: name in OPERATIONS.
-        targets: custom calls that can implement the operation, the best of each backend first; None means those of
-            OPERATIONS.
-        obstacles: backend or custom call -> reason why it does not support these arguments, such as their shape.
-        product: the product, which AITER's tuned tables may have a row for; None if it is unknown.
+        targets: custom calls that can implement the operation, the best of each backend
+            first; None means those of OPERATIONS.
+        obstacles: backend or custom call -> reason why it does not support these
+            arguments, such as their shape.
+        product: the product, which AITER's tuned tables may have a row for; None if it
+            is unknown.
         kernels: available modules.
         environment: variables that contain the options.
         devices: AMD GPUs; None means those of this process.
 
     Raises:
-        BackendError: an option forces an unavailable backend; the message has the reason.
+        BackendError: an option forces an unavailable backend; the message has the
+            reason.
     """
     forced, option = forced_backend(operation, environment)
     if forced == XLA:
@@ -186,7 +237,11 @@ def decide(
         if not mine:
             missing.append(f"there is no {_KERNELS[backend]} for {operation}")
         for call in mine:
-            obstacle = _problem(call, kernels, wanted) or obstacles.get(call.name, "") or obstacles.get(backend, "")
+            obstacle = (
+                _problem(call, kernels, wanted)
+                or obstacles.get(call.name, "")
+                or obstacles.get(backend, "")
+            )
             if obstacle:
                 missing.append(obstacle)
                 continue
@@ -194,25 +249,57 @@ def decide(
             why = option or f"{module.name} has code for {', '.join(wanted.gfx)}"
             advice = None
             if backend == AITER:
-                advice = _tuned.advise(operation, module, kernels.root / "hsa", wanted.places, product)
+                advice = _tuned.advise(
+                    operation, module, kernels.root / "hsa", wanted.places, product
+                )
             if advice is None:
-                return Choice(operation, backend, call.name, forced=bool(option), why=why), module.name
+                return (
+                    Choice(operation, backend, call.name, forced=bool(option), why=why),
+                    module.name,
+                )
             if advice.backend != backend and forced == AUTO:
                 missing.append(advice.why)
                 continue
-            return _tuned_choice(operation, call, advice, product, f"{why}; {advice.why}", bool(option)), module.name
+            return (
+                _tuned_choice(
+                    operation,
+                    call,
+                    advice,
+                    product,
+                    f"{why}; {advice.why}",
+                    bool(option),
+                ),
+                module.name,
+            )
     why = "; ".join(dict.fromkeys(missing))
     if forced != AUTO:
-        hint = f"Unset {option.partition('=')[0]}, or set {OPTION}_{operation.upper()} for this operation alone."
+        hint = (
+            f"Unset {option.partition('=')[0]}, or set {OPTION}_{operation.upper()} for"
+            " this operation alone."
+        )
         raise BackendError(f"{option} cannot be used: {why}. {hint}")
     return Choice(operation, XLA, why=why), ""
 
 
 def _tuned_choice(
-    operation: str, call: FfiTarget, advice: Advice, product: Product | None, why: str, forced: bool
+    operation: str,
+    call: FfiTarget,
+    advice: Advice,
+    product: Product | None,
+    why: str,
+    forced: bool,
 ) -> Choice:
     sizes = (product.m, product.n, product.k) if product and advice.kernel else ()
-    return Choice(operation, AITER, call.name, advice.kernel, advice.splitk, sizes, forced=forced, why=why)
+    return Choice(
+        operation,
+        AITER,
+        call.name,
+        advice.kernel,
+        advice.splitk,
+        sizes,
+        forced=forced,
+        why=why,
+    )
 
 
 def choose(
@@ -227,10 +314,13 @@ def choose(
     Raises:
         BackendError: an option forces an unavailable backend.
         ManifestError: the manifest is damaged.
-        ModuleLoadError: a module of the wheel cannot be loaded; no other backend replaces it silently.
+        ModuleLoadError: a module of the wheel cannot be loaded; no other backend
+            replaces it silently.
     """
     kernels = loader()
-    choice, module = decide(operation, targets, obstacles=obstacles, product=product, kernels=kernels)
+    choice, module = decide(
+        operation, targets, obstacles=obstacles, product=product, kernels=kernels
+    )
     if module:
         kernels.ensure(module)
     for observe in _observers:
@@ -258,19 +348,34 @@ def _module(kernels: Loader, call: FfiTarget) -> Any:
 
 
 def _problem(call: FfiTarget, kernels: Loader, wanted: _Wanted) -> str:
-    # Return the reason why a custom call cannot be used, the most general reason first; empty if it can.
+    # Return the reason why a custom call cannot be used, the most general reason first;
+    # empty if it can.
     if kernels.manifest is None:
-        return f"this package has no kernel modules ({kernels.root / 'manifest.json'} does not exist)"
+        return (
+            f"this package has no kernel modules ({kernels.root / 'manifest.json'} does"
+            " not exist)"
+        )
     if not wanted.gfx:
-        return f"there is no AMD GPU to lower for ({wanted.source}; set {TARGET_OPTION} to name a target)"
+        return (
+            f"there is no AMD GPU to lower for ({wanted.source}; set {TARGET_OPTION} to"
+            " name a target)"
+        )
     module = _module(kernels, call)
     if module is None:
         return f"no module of this package provides {call.name}"
     for target in wanted.gfx:
         if not module.runs_on(target):
-            return f"module {module.name} has no code for {target}, only for {', '.join(module.targets)}"
+            return (
+                f"module {module.name} has no code for {target}, only for"
+                f" {', '.join(module.targets)}"
+            )
     for target, units in wanted.units:
         if not module.fits(target, units):
-            numbers = ", ".join(map(str, sorted(module.variants[target.partition(":")[0]])))
-            return f"module {module.name} has no code for {target} with {units} compute units, only with {numbers}"
+            numbers = ", ".join(
+                map(str, sorted(module.variants[target.partition(":")[0]]))
+            )
+            return (
+                f"module {module.name} has no code for {target} with {units} compute"
+                f" units, only with {numbers}"
+            )
     return ""

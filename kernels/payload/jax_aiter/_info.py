@@ -19,12 +19,15 @@ from jax_aiter._tuned import Product
 _PREFIX = "JAX_AITER_"
 
 
-def info(function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """Return the content of this package, the GPUs, and the choice for each operation with its reason.
+def info(
+    function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any
+) -> dict[str, Any]:
+    """Return this package's content, the GPUs, and each operation's choice with its reason.
 
-    With a function, such as `jax_aiter.gemm.gemm` or the gradient of a model, also return what would run for these
-    arguments: the function is traced, not run, and arguments may be `jax.ShapeDtypeStruct`. Without a function, no
-    module is loaded. The result can be written as JSON:
+    With a function, such as `jax_aiter.gemm.gemm` or the gradient of a model, also
+    return what would run for these arguments: the function is traced, not run, and
+    arguments may be `jax.ShapeDtypeStruct`. Without a function, no module is loaded.
+    The result can be written as JSON:
 
         version     of the package; None without kernels
         jax, ffi_api
@@ -34,25 +37,40 @@ def info(function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) 
         modules     by name: kind, targets, handlers, loaded
         devices     of this process: id, platform, kind, gfx target, compute units
         options     the JAX_AITER_… variables that are set
-        operations  by name: backend, reason (why) and module for the lowered targets; XLA computes shapes and dtypes
-                    that a kernel does not support
-        choices     with a function: one entry for each different choice, with operation, backend, custom call, kernel,
-                    splitk, product and reason (why)
+        operations  by name: backend, reason (why) and module for the lowered targets;
+                    XLA computes shapes and dtypes that a kernel does not support
+        choices     with a function: one entry for each different choice, with
+                    operation, backend, custom call, kernel, splitk, product and reason
+                    (why)
     """
     report = _report()
-    return report if function is None else {**report, "choices": _choices(function, args, kwargs)}
+    return (
+        report
+        if function is None
+        else {**report, "choices": _choices(function, args, kwargs)}
+    )
 
 
-def _choices(function: Callable[..., Any], args: Any, kwargs: Any) -> list[dict[str, Any]]:
+def _choices(
+    function: Callable[..., Any], args: Any, kwargs: Any
+) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
 
     def note(choice: Choice, module: str, product: Product | None) -> None:
-        fields = {name: getattr(choice, name) for name in ("operation", "backend", "call", "kernel", "splitk", "why")}
-        entry = {**fields, "module": module or None, "product": str(product) if product else None}
+        fields = {
+            name: getattr(choice, name)
+            for name in ("operation", "backend", "call", "kernel", "splitk", "why")
+        }
+        entry = {
+            **fields,
+            "module": module or None,
+            "product": str(product) if product else None,
+        }
         if entry not in found:
             found.append(entry)
 
-    # The new context makes jax.jit trace functions again, which it may have traced before.
+    # The new context makes jax.jit trace functions again, which it may have traced
+    # before.
     with _choice.observed(note), _TRACE(object()):
         jax.eval_shape(function, *args, **kwargs)
     return found
@@ -62,19 +80,39 @@ _TRACE = jax.make_user_context(None)
 
 
 def _report() -> dict[str, Any]:
-    report: dict[str, Any] = {"version": None, "jax": jax.__version__, "ffi_api": list(framework_api())}
-    options = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIX)}
-    rest = {"devices": [_device(device) for device in jax.local_devices()], "options": options}
+    report: dict[str, Any] = {
+        "version": None,
+        "jax": jax.__version__,
+        "ffi_api": list(framework_api()),
+    }
+    options = {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(_PREFIX)
+    }
+    rest = {
+        "devices": [_device(device) for device in jax.local_devices()],
+        "options": options,
+    }
     try:
         kernels = loader()
     except JaxAiterError as problem:
-        return {**report, "problem": str(problem), "targets": [], "modules": {}, **rest, "operations": {}}
+        return {
+            **report,
+            "problem": str(problem),
+            "targets": [],
+            "modules": {},
+            **rest,
+            "operations": {},
+        }
     manifest = kernels.manifest
     return {
         **report,
         "version": manifest.version if manifest else None,
         "folder": str(kernels.root),
-        "problem": None if manifest else f"{kernels.root / 'manifest.json'} does not exist",
+        "problem": (
+            None if manifest else f"{kernels.root / 'manifest.json'} does not exist"
+        ),
         "targets": list(manifest.targets) if manifest else [],
         "modules": _modules(kernels),
         **rest,

@@ -1,8 +1,9 @@
 """Limits of the handlers: the arguments that each custom call accepts, in one table.
 
-A call that breaks a limit is never lowered; the text of the limit is the reason that `info` and errors show. The
-handlers in kernels/src check the same limits again: kernels/tests/integration/handlers/test_kernel_limits.py lowers
-random shapes and compares both.
+A call that breaks a limit is never lowered; the text of the limit is the reason that
+`info` and errors show. The handlers in kernels/src check the same limits again:
+kernels/tests/integration/handlers/test_kernel_limits.py lowers random shapes and
+compares both.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ INT = 2**31 - 1
 BUFFER = 2**32 - 1
 """Bytes within the range of a buffer descriptor."""
 
-_ASM, _CK = "AITER's assembly kernels", "Composable Kernel"
+_ASM = "AITER's assembly kernels"
+_CK = "Composable Kernel"
 
 
 def obstacle(target: FfiTarget, **facts: Any) -> str:
@@ -44,11 +46,18 @@ def obstacle(target: FfiTarget, **facts: Any) -> str:
 
     Args:
         target: the custom call.
-        facts: m, n, k and dtype of products; rows, n and dtype of normalisations; for attention the names of
-            `jax_aiter.mha._kernels.facts`.
+        facts: m, n, k and dtype of products; rows, n and dtype of normalisations; for
+            attention the names of `jax_aiter.mha._kernels.facts`.
     """
     known = SimpleNamespace(**facts)
-    return next((text.format(**facts) for holds, text in LIMITS[target.name] if not holds(known)), "")
+    return next(
+        (
+            text.format(**facts)
+            for holds, text in LIMITS[target.name]
+            if not holds(known)
+        ),
+        "",
+    )
 
 
 def _multiple(name: str, factor: int) -> Limit:
@@ -59,19 +68,29 @@ def _multiple(name: str, factor: int) -> Limit:
 
 
 def _least(name: str, least: int) -> Limit:
-    return lambda f: getattr(f, name) >= least, f"{name.upper()} is {{{name}}}, less than {least}"
+    return (
+        lambda f: getattr(f, name) >= least,
+        f"{name.upper()} is {{{name}}}, less than {least}",
+    )
 
 
 def _product(a: float, out: int, *more: Limit) -> tuple[Limit, ...]:
-    # Limits of a product whose factors have `a` bytes for each element, and its result `out`.
+    # Limits of a product whose factors have `a` bytes for each element, and its result
+    # `out`.
     def addressable(f: Any) -> bool:
         return bool(max(f.m * f.k * a, f.n * f.k * a, f.m * f.n * out) <= BUFFER)
 
     return (
         *more,
         (lambda f: f.m > 0, "M is 0"),
-        (lambda f: max(f.m, f.n, f.k) <= INT, "M={m}, N={n}, K={k}: the kernels' sizes end at 2**31 - 1"),
-        (addressable, "M={m}, N={n}, K={k}: an operand or the result has 4 GiB or more"),
+        (
+            lambda f: max(f.m, f.n, f.k) <= INT,
+            "M={m}, N={n}, K={k}: the kernels' sizes end at 2**31 - 1",
+        ),
+        (
+            addressable,
+            "M={m}, N={n}, K={k}: an operand or the result has 4 GiB or more",
+        ),
     )
 
 
@@ -81,7 +100,11 @@ def _bytes(f: Any) -> int:
 
 
 def _elements(f: Any) -> int:
-    sizes = (f.queries * f.heads * f.depth, f.keys * f.key_heads * f.depth, f.keys * f.key_heads * f.value_depth)
+    sizes = (
+        f.queries * f.heads * f.depth,
+        f.keys * f.key_heads * f.depth,
+        f.keys * f.key_heads * f.value_depth,
+    )
     return int(max(sizes))
 
 
@@ -106,9 +129,13 @@ _ASM_ATTENTION: tuple[Limit, ...] = (
     (lambda f: f.dtype == "bfloat16", f"{_ASM} need bfloat16, not {{dtype}}"),
     (
         lambda f: (
-            (f.depth, f.value_depth) == (128, 128) or ((f.depth, f.value_depth) == (192, 128) and f.gfx == {"gfx950"})
+            (f.depth, f.value_depth) == (128, 128)
+            or ((f.depth, f.value_depth) == (192, 128) and f.gfx == {"gfx950"})
         ),
-        f"{_ASM} need a head dimension of 128 (gfx950: q and k also 192), not [{{depth}}, {{value_depth}}]",
+        (
+            f"{_ASM} need a head dimension of 128 (gfx950: q and k also 192), not"
+            " [{depth}, {value_depth}]"
+        ),
     ),
     (lambda f: not f.bias and not f.slopes, f"{_ASM} support neither bias nor ALiBi"),
     (lambda f: not f.dropout, f"{_ASM} do not support dropout"),
@@ -116,7 +143,10 @@ _ASM_ATTENTION: tuple[Limit, ...] = (
     (lambda f: f.complete or f.packed, f"{_ASM} require that each query sees a key"),
     (lambda f: _bytes(f) <= INT, f"{_ASM} need sequences of less than 2 GiB"),
     # A block has 256 queries, whose rows have a 32-bit stride.
-    (lambda f: 256 * f.heads * f.depth * 2 <= INT, f"{_ASM} need fewer heads than {{heads}}"),
+    (
+        lambda f: 256 * f.heads * f.depth * 2 <= INT,
+        f"{_ASM} need fewer heads than {{heads}}",
+    ),
     (
         lambda f: f.queries * 4 <= INT and (f.packed or f.heads * f.queries <= INT),
         f"{_ASM} need fewer queries than {{queries}} for {{heads}} heads",
@@ -127,15 +157,24 @@ _ASM_ATTENTION: tuple[Limit, ...] = (
 _GRADIENT = f"{_ASM} of the gradient need"
 _PLAIN = ((-1, -1), (-1, 0))
 _ASM_GRADIENT: tuple[Limit, ...] = (
-    (lambda f: f.dtype in ("float16", "bfloat16"), f"{_GRADIENT} float16 or bfloat16, not {{dtype}}"),
+    (
+        lambda f: f.dtype in ("float16", "bfloat16"),
+        f"{_GRADIENT} float16 or bfloat16, not {{dtype}}",
+    ),
     (
         lambda f: (
             (f.depth == f.value_depth and 64 <= f.depth <= 192 and f.depth % 8 == 0)
             or (
-                (f.depth, f.value_depth) == (192, 128) and f.gfx == {"gfx950"} and f.window == (-1, -1) and not f.packed
+                (f.depth, f.value_depth) == (192, 128)
+                and f.gfx == {"gfx950"}
+                and f.window == (-1, -1)
+                and not f.packed
             )
         ),
-        f"{_GRADIENT} equal head dimensions, a multiple of 8 from 64 to 192, not [{{depth}}, {{value_depth}}]",
+        (
+            f"{_GRADIENT} equal head dimensions, a multiple of 8 from 64 to 192, not"
+            " [{depth}, {value_depth}]"
+        ),
     ),
     (lambda f: not f.bias and not f.slopes, f"{_ASM} support neither bias nor ALiBi"),
     (lambda f: not f.dropout, f"{_ASM} do not support dropout"),
@@ -151,11 +190,16 @@ _ASM_GRADIENT: tuple[Limit, ...] = (
     # Gradients of k and v have a head for each head of q.
     (lambda f: _gradient(f) * 2 <= INT, f"{_GRADIENT} sequences of less than 2 GiB"),
     (
-        lambda f: f.batch * max(_gradient(f) * 2, f.queries * f.heads * f.depth * 4) <= BUFFER,
+        lambda f: (
+            f.batch * max(_gradient(f) * 2, f.queries * f.heads * f.depth * 4) <= BUFFER
+        ),
         f"{_GRADIENT} gradients of less than 4 GiB, q's in float32",
     ),
     # A block has up to 256 keys, whose rows have a 32-bit stride.
-    (lambda f: 256 * f.key_heads * f.depth * 2 <= INT, f"{_GRADIENT} fewer heads than {{key_heads}}"),
+    (
+        lambda f: 256 * f.key_heads * f.depth * 2 <= INT,
+        f"{_GRADIENT} fewer heads than {{key_heads}}",
+    ),
     (
         lambda f: f.queries * 4 <= INT and (f.packed or f.heads * f.queries <= INT),
         f"{_GRADIENT} fewer queries than {{queries}} for {{heads}} heads",
@@ -164,18 +208,32 @@ _ASM_GRADIENT: tuple[Limit, ...] = (
     _NOT_EMPTY,
 )
 _CK_ATTENTION: tuple[Limit, ...] = (
-    (lambda f: f.dtype in ("float16", "bfloat16"), f"{_CK}'s attention needs float16 or bfloat16, not {{dtype}}"),
     (
-        lambda f: all(depth % 8 == 0 and 0 < depth <= 256 for depth in (f.depth, f.value_depth)),
-        f"{_CK} needs head dimensions of multiples of 8 up to 256, not [{{depth}}, {{value_depth}}]",
+        lambda f: f.dtype in ("float16", "bfloat16"),
+        f"{_CK}'s attention needs float16 or bfloat16, not {{dtype}}",
+    ),
+    (
+        lambda f: all(
+            depth % 8 == 0 and 0 < depth <= 256 for depth in (f.depth, f.value_depth)
+        ),
+        (
+            f"{_CK} needs head dimensions of multiples of 8 up to 256, not [{{depth}},"
+            " {value_depth}]"
+        ),
     ),
     (lambda f: f.bias in ("", f.dtype), f"{_CK} needs a bias of the dtype of q"),
     (
         lambda f: not f.dropout or not (f.bias or f.slopes or f.returns_lse),
         f"with dropout, {_CK} supports neither bias, ALiBi nor lse",
     ),
-    (lambda f: max(_elements(f), _out(f)) <= INT, f"{_CK} needs sequences of fewer than 2**31 elements"),
-    (lambda f: f.heads * f.queries <= INT, f"{_CK} needs fewer queries than {{queries}} for {{heads}} heads"),
+    (
+        lambda f: max(_elements(f), _out(f)) <= INT,
+        f"{_CK} needs sequences of fewer than 2**31 elements",
+    ),
+    (
+        lambda f: f.heads * f.queries <= INT,
+        f"{_CK} needs fewer queries than {{queries}} for {{heads}} heads",
+    ),
     _SIZES,
     _NOT_EMPTY,
 )
@@ -197,7 +255,12 @@ LIMITS: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
         # M is padded to whole groups of rows before.
         GEMM_FP4.name: _product(0.5, 2, _multiple("n", 128), _multiple("k", 256)),
         GEMM_FP8_MI350.name: _product(
-            1, 2, _least("m", 16), _least("k", 512), _multiple("k", 128), _multiple("n", 256)
+            1,
+            2,
+            _least("m", 16),
+            _least("k", 512),
+            _multiple("k", 128),
+            _multiple("n", 256),
         ),
         FLATMM_FP8.name: _product(1, 2, _multiple("k", 128), _multiple("n", 256)),
         MHA_FWD_ASM.name: _ASM_ATTENTION,
@@ -212,7 +275,10 @@ LIMITS: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
             ),
         ),
         CK_RMS_NORM.name: (
-            (lambda f: f.dtype in ("float16", "bfloat16"), "AITER's kernels need float16 or bfloat16, not {dtype}"),
+            (
+                lambda f: f.dtype in ("float16", "bfloat16"),
+                "AITER's kernels need float16 or bfloat16, not {dtype}",
+            ),
             (lambda f: f.rows > 0, "there are no rows"),
             (lambda f: f.n * 2 <= INT, "AITER's kernels need rows of less than 2 GiB"),
         ),

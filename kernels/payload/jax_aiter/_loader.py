@@ -1,7 +1,8 @@
-"""Loading of kernel modules at first use, in the manifest's order, and registration of their handlers with XLA.
+"""Loading of kernel modules at first use, and registration of their handlers with XLA.
 
-Before anything is registered, every file is compared with its digest, every symbol is looked up, and every handler is
-queried for its API version. Libraries see each other's symbols only through their own DT_NEEDED entries.
+Before anything is registered, every file is compared with its digest, every symbol is
+looked up, and every handler is queried for its API version. Libraries see each other's
+symbols only through their own DT_NEEDED entries.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ PLATFORM = "ROCM"
 """Platform that handlers are registered for."""
 FOLDER = Path(__file__).resolve().parent / "_kernels"
 
-_SET_ROOT, _BUILD_INFO = "jax_aiter_set_root", "jax_aiter_build_info"
+_SET_ROOT = "jax_aiter_set_root"
+_BUILD_INFO = "jax_aiter_build_info"
 
 
 class Loader:
@@ -57,10 +59,13 @@ class Loader:
         return tuple(self._libraries)
 
     def ensure(self, name: str) -> None:
-        """Load a module and the modules that it needs, once; several threads may call this method concurrently.
+        """Load a module and the modules that it needs, once.
+
+        Several threads may call this method concurrently.
 
         Raises:
-            ModuleLoadError: a file is missing or changed, a symbol is missing, or a handler does not fit this jaxlib.
+            ModuleLoadError: a file is missing or changed, a symbol is missing, or a
+                handler does not fit this jaxlib.
         """
         assert self.manifest is not None
         with self._lock:
@@ -76,47 +81,72 @@ class Loader:
         try:
             library = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
         except OSError as problem:
-            raise ModuleLoadError(f"Module {module.name}: {path} cannot be loaded: {problem}.") from problem
+            raise ModuleLoadError(
+                f"Module {module.name}: {path} cannot be loaded: {problem}."
+            ) from problem
         self._introduce(module, path, library)
-        handlers = [(handler, self._handler(module, path, library, handler)) for handler in module.handlers]
+        handlers = [
+            (handler, self._handler(module, path, library, handler))
+            for handler in module.handlers
+        ]
         for handler, function in handlers:
             try:
-                jax.ffi.register_ffi_target(handler.target, jax.ffi.pycapsule(function), platform=PLATFORM)
+                jax.ffi.register_ffi_target(
+                    handler.target, jax.ffi.pycapsule(function), platform=PLATFORM
+                )
             except Exception as problem:
-                text = f"Module {module.name}: {handler.target} of {path} cannot be registered: {problem}"
+                text = (
+                    f"Module {module.name}: {handler.target} of {path} cannot be"
+                    f" registered: {problem}"
+                )
                 raise ModuleLoadError(text) from problem
         return library
 
     def _introduce(self, module: Module, path: Path, library: ctypes.CDLL) -> None:
         build_info = _symbol(module, path, library, _BUILD_INFO)
-        build_info.argtypes, build_info.restype = [], ctypes.c_char_p
+        build_info.argtypes = []
+        build_info.restype = ctypes.c_char_p
         try:
             info = json.loads(build_info() or b"")
             name = info["module"]
         except (ValueError, TypeError, KeyError) as problem:
-            raise ModuleLoadError(f"Module {module.name}: {_BUILD_INFO} of {path} names no module.") from problem
+            raise ModuleLoadError(
+                f"Module {module.name}: {_BUILD_INFO} of {path} names no module."
+            ) from problem
         if name != module.name:
-            raise ModuleLoadError(f"Module {module.name}: {path} is the library of module {name!r}.")
+            raise ModuleLoadError(
+                f"Module {module.name}: {path} is the library of module {name!r}."
+            )
         set_root = _symbol(module, path, library, _SET_ROOT)
-        set_root.argtypes, set_root.restype = [ctypes.c_char_p], None
+        set_root.argtypes = [ctypes.c_char_p]
+        set_root.restype = None
         set_root(os.fsencode(self.root / "hsa"))
 
-    def _handler(self, module: Module, path: Path, library: ctypes.CDLL, handler: Handler) -> Any:
+    def _handler(
+        self, module: Module, path: Path, library: ctypes.CDLL, handler: Handler
+    ) -> Any:
         function = _symbol(module, path, library, handler.symbol)
         metadata = probe(function)
         where = f"Module {module.name}: {handler.symbol} of {path}"
         if isinstance(metadata, str):
-            raise ModuleLoadError(f"{where} is not an FFI handler: {metadata.rstrip('.')}.")
-        if (metadata.api, metadata.command_buffer) != (handler.api, handler.command_buffer):
             raise ModuleLoadError(
-                f"{where} is for FFI API {_dotted(metadata.api)} {_captured(metadata.command_buffer)}; the manifest "
-                f"declares {_dotted(handler.api)} {_captured(handler.command_buffer)}."
+                f"{where} is not an FFI handler: {metadata.rstrip('.')}."
+            )
+        if (metadata.api, metadata.command_buffer) != (
+            handler.api,
+            handler.command_buffer,
+        ):
+            raise ModuleLoadError(
+                f"{where} is for FFI API {_dotted(metadata.api)}"
+                f" {_captured(metadata.command_buffer)}; the manifest declares"
+                f" {_dotted(handler.api)} {_captured(handler.command_buffer)}."
             )
         installed = framework_api()
         if metadata.api > installed:
             raise ModuleLoadError(
-                f"{where} is for FFI API {_dotted(metadata.api)}, but the installed jaxlib has "
-                f"{_dotted(installed)}. Install a newer jaxlib, or a jax_aiter for this jaxlib."
+                f"{where} is for FFI API {_dotted(metadata.api)}, but the installed"
+                f" jaxlib has {_dotted(installed)}. Install a newer jaxlib, or a"
+                " jax_aiter for this jaxlib."
             )
         return function
 
@@ -132,9 +162,14 @@ def _check(module: Module, path: Path, digest: str) -> None:
         with path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as problem:
-        raise ModuleLoadError(f"Module {module.name}: {path} cannot be read: {problem.strerror}.") from problem
+        raise ModuleLoadError(
+            f"Module {module.name}: {path} cannot be read: {problem.strerror}."
+        ) from problem
     if sha256 != digest:
-        text = f"Module {module.name}: {path} has sha256 {sha256}, but the manifest has {digest}"
+        text = (
+            f"Module {module.name}: {path} has sha256 {sha256}, but the manifest has"
+            f" {digest}"
+        )
         raise ModuleLoadError(f"{text}: the file was changed after the build.")
 
 
@@ -142,7 +177,9 @@ def _symbol(module: Module, path: Path, library: ctypes.CDLL, name: str) -> Any:
     try:
         return getattr(library, name)
     except AttributeError as problem:
-        raise ModuleLoadError(f"Module {module.name}: {path} has no symbol {name}: {problem}.") from problem
+        raise ModuleLoadError(
+            f"Module {module.name}: {path} has no symbol {name}: {problem}."
+        ) from problem
 
 
 def _dotted(api: tuple[int, int]) -> str:

@@ -1,4 +1,7 @@
-"""Content of _kernels/manifest.json: the wheel's modules, their targets, and the digest of every file."""
+"""Content of _kernels/manifest.json.
+
+The wheel's modules, their targets, and the digest of every file.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,8 @@ class Module:
         targets: gfx targets of the module's code, which may include generic ones.
         handlers: handlers that the module registers with XLA.
         objects: digests of code objects by path below _kernels/hsa.
-        variants: supported numbers of compute units by target, if code objects are for certain variants only.
+        variants: supported numbers of compute units by target, if code objects are for
+            certain variants only.
     """
 
     name: str
@@ -58,15 +62,18 @@ class Module:
     variants: Mapping[str, frozenset[int]]
 
     def runs_on(self, gfx: str) -> bool:
-        """Return whether a device, such as "gfx942" or "gfx942:sramecc+:xnack-", runs code of this module.
+        """Return whether a device, such as "gfx942", runs code of this module.
 
-        Only the portable kernels are compiled for generic targets; each of AITER's code objects is for one processor.
-        Code for certain features, such as "gfx942:xnack+", needs a device that reports them.
+        Only the portable kernels are compiled for generic targets; each of AITER's code
+        objects is for one processor. Code for certain features, such as
+        "gfx942:xnack+", needs a device that reports them.
         """
         processor, *features = gfx.split(":")
         for target in self.targets:
             name, *required = target.split(":")
-            covered = processor == name or (self.kind == "portable" and processor in GENERICS.get(name, ()))
+            covered = processor == name or (
+                self.kind == "portable" and processor in GENERICS.get(name, ())
+            )
             if covered and set(required) <= set(features):
                 return True
         return False
@@ -103,13 +110,16 @@ class Manifest:
 
     def closure(self, name: str) -> tuple[Module, ...]:
         """Return a module and all modules that it needs, in load order."""
-        needed, todo = set[str](), [name]
+        needed = set[str]()
+        todo = [name]
         while todo:
             current = todo.pop()
             if current not in needed:
                 needed.add(current)
                 todo += self.modules[current].needs
-        return tuple(self.modules[other] for other in self.load_order if other in needed)
+        return tuple(
+            self.modules[other] for other in self.load_order if other in needed
+        )
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -129,12 +139,17 @@ def read_manifest(path: Path) -> Manifest:
         return _parse(path, data)
     except (AttributeError, KeyError, TypeError, ValueError) as problem:
         why = f"{problem} is missing" if isinstance(problem, KeyError) else str(problem)
-        raise ManifestError(f"{path} is not a valid manifest of kernel modules: {why}.") from problem
+        raise ManifestError(
+            f"{path} is not a valid manifest of kernel modules: {why}."
+        ) from problem
 
 
 def _parse(path: Path, data: Any) -> Manifest:
     if data["schema"] != SCHEMA:
-        raise ValueError(f"its schema is {data['schema']!r}, but this version of jax_aiter reads schema {SCHEMA}")
+        raise ValueError(
+            f"its schema is {data['schema']!r}, but this version of jax_aiter reads"
+            f" schema {SCHEMA}"
+        )
     modules = {name: _module(name, row) for name, row in data["modules"].items()}
     return Manifest(
         path=path,
@@ -142,7 +157,11 @@ def _parse(path: Path, data: Any) -> Manifest:
         targets=tuple(data["targets"]),
         load_order=tuple(data["load_order"]),
         modules=modules,
-        _by_target={handler.target: module.name for module in modules.values() for handler in module.handlers},
+        _by_target={
+            handler.target: module.name
+            for module in modules.values()
+            for handler in module.handlers
+        },
     )
 
 
@@ -156,7 +175,11 @@ def _module(name: str, row: Mapping[str, Any]) -> Module:
         )
         for entry in row["ffi"]
     )
-    objects = {file: digest for files in row["objects"].values() for file, digest in files.items()}
+    objects = {
+        file: digest
+        for files in row["objects"].values()
+        for file, digest in files.items()
+    }
     return Module(
         name=name,
         kind=row["kind"],
@@ -166,5 +189,8 @@ def _module(name: str, row: Mapping[str, Any]) -> Module:
         targets=tuple(row["targets"]),
         handlers=handlers,
         objects=objects,
-        variants={gfx: frozenset(map(int, numbers)) for gfx, numbers in row.get("variants", {}).items()},
+        variants={
+            gfx: frozenset(map(int, numbers))
+            for gfx, numbers in row.get("variants", {}).items()
+        },
     )

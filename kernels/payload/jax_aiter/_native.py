@@ -18,15 +18,24 @@ PLATFORM = "rocm"
 """Platform that kernels are lowered for."""
 
 
-def dispatch(choice: Choice, kernel: Callable[..., Any], reference: Callable[..., Any], *args: Any) -> Any:
+def dispatch(
+    choice: Choice,
+    kernel: Callable[..., Any],
+    reference: Callable[..., Any],
+    *args: Any,
+) -> Any:
     """Call the kernel if code is lowered for AMD GPUs, else the reference.
 
-    One program can thus be lowered for several platforms. A forced choice has no reference as a fallback, so lowering
-    for another platform is an error.
+    One program can thus be lowered for several platforms. A forced choice has no
+    reference as a fallback, so lowering for another platform is an error.
     """
     if choice.backend == XLA:
         return reference(*args)
-    branches = {PLATFORM: kernel} if choice.forced else {PLATFORM: kernel, "default": reference}
+    branches = (
+        {PLATFORM: kernel}
+        if choice.forced
+        else {PLATFORM: kernel, "default": reference}
+    )
     return jax.lax.platform_dependent(*args, **branches)
 
 
@@ -43,7 +52,11 @@ def ffi(
 
     def call(*operands: Array) -> tuple[Array, ...]:
         shapes = [_result(shape, dtype, operands) for shape, dtype in results]
-        return tuple(jax.ffi.ffi_call(target.name, shapes, vmap_method="sequential")(*operands, **attrs))
+        return tuple(
+            jax.ffi.ffi_call(target.name, shapes, vmap_method="sequential")(
+                *operands, **attrs
+            )
+        )
 
     return call
 
@@ -56,22 +69,35 @@ def rowwise(
     """Return a custom call with independent rows; vmap adds rows instead of calls.
 
     Args:
-        call: function that returns the call for a number of rows; all results have the rows as first dimension.
-        rows: for each operand, whether its first dimension is the rows; all rows share the other operands.
-        fits: whether the handler accepts a number of rows; with more of them, vmap runs the call once per element.
+        call: function that returns the call for a number of rows; all results have the
+            rows as first dimension.
+        rows: for each operand, whether its first dimension is the rows; all rows share
+            the other operands.
+        fits: whether the handler accepts a number of rows; with more of them, vmap runs
+            the call once per element.
     """
 
     def plain(*operands: Array) -> tuple[Array, ...]:
-        count = next(operand.shape[0] for operand, has_rows in zip(operands, rows, strict=True) if has_rows)
+        count = next(
+            operand.shape[0]
+            for operand, has_rows in zip(operands, rows, strict=True)
+            if has_rows
+        )
         return call(count)(*operands)
 
-    def batched(size: int, is_batched: Sequence[bool], *operands: Array) -> tuple[tuple[Array, ...], tuple[bool, ...]]:
+    def batched(
+        size: int, is_batched: Sequence[bool], *operands: Array
+    ) -> tuple[tuple[Array, ...], tuple[bool, ...]]:
         count = next(
             operand.shape[1 if batch else 0]
             for operand, batch, has_rows in zip(operands, is_batched, rows, strict=True)
             if has_rows
         )
-        shared = (batch for batch, has_rows in zip(is_batched, rows, strict=True) if not has_rows)
+        shared = (
+            batch
+            for batch, has_rows in zip(is_batched, rows, strict=True)
+            if not has_rows
+        )
         if any(shared) or not fits(size * count):
             axes = tuple(0 if batch else None for batch in is_batched)
             out = jax.vmap(plain, in_axes=axes)(*operands)
@@ -81,10 +107,16 @@ def rowwise(
             if not has_rows:
                 merged.append(operand)
                 continue
-            whole = operand if batch else jax.numpy.broadcast_to(operand, (size, *operand.shape))
+            whole = (
+                operand
+                if batch
+                else jax.numpy.broadcast_to(operand, (size, *operand.shape))
+            )
             merged.append(whole.reshape(-1, *whole.shape[2:]))
         out = mapped(*merged)
-        return tuple(part.reshape(size, -1, *part.shape[1:]) for part in out), (True,) * len(out)
+        return tuple(part.reshape(size, -1, *part.shape[1:]) for part in out), (
+            True,
+        ) * len(out)
 
     mapped = jax.custom_batching.custom_vmap(plain)
     mapped.def_vmap(batched)
@@ -95,8 +127,9 @@ def rowwise(
 def contract(subscripts: str, a: Array, b: Array, wide: Any) -> Array:
     """Return jnp.einsum of two arrays of one dtype, summed in a wider dtype.
 
-    On CPUs, some versions of XLA cannot multiply 16-bit floats into a wider result; there, both arrays are widened
-    first, which is exact. Elsewhere they keep their dtype, so that matrix units are used.
+    On CPUs, some versions of XLA cannot multiply 16-bit floats into a wider result;
+    there, both arrays are widened first, which is exact. Elsewhere they keep their
+    dtype, so that matrix units are used.
 
     Args:
         subscripts: subscripts of jnp.einsum.
@@ -104,7 +137,9 @@ def contract(subscripts: str, a: Array, b: Array, wide: Any) -> Array:
         wide: dtype of sums and of the result.
     """
     if a.dtype == wide:
-        full: Array = jax.numpy.einsum(subscripts, a, b, precision=jax.lax.Precision.HIGHEST)
+        full: Array = jax.numpy.einsum(
+            subscripts, a, b, precision=jax.lax.Precision.HIGHEST
+        )
         return full
 
     def widened(a: Array, b: Array) -> Array:
@@ -118,11 +153,13 @@ def contract(subscripts: str, a: Array, b: Array, wide: Any) -> Array:
 
 
 def together(*arrays: Any) -> tuple[Any, ...]:
-    """Return the arrays varying over the same axes of a shard_map, so that gradients are summed over the other axes.
+    """Return the arrays varying over the same axes of a shard_map, for correct gradients.
 
     Outside of shard_map, arrays are returned unchanged, as are arguments that are None.
     """
-    axes = frozenset[str]().union(*(varying(array) for array in arrays if array is not None))
+    axes = frozenset[str]().union(
+        *(varying(array) for array in arrays if array is not None)
+    )
     return tuple(array if array is None else vary(array, axes) for array in arrays)
 
 
@@ -130,7 +167,9 @@ def varying(array: Any) -> frozenset[str]:
     """Return the axes of a shard_map over which an array varies."""
     kind = jax.typeof(array)
     manual = getattr(kind, "manual_axis_type", None)
-    axes: frozenset[str] = getattr(kind, "vma", frozenset()) if manual is None else manual.varying
+    axes: frozenset[str] = (
+        getattr(kind, "vma", frozenset()) if manual is None else manual.varying
+    )
     return axes
 
 
@@ -151,7 +190,10 @@ def empty(dtype: Any) -> Array:
 
 
 def int32(value: int) -> Any:
-    """Return a 32-bit attribute; Python's own numbers become 64 bits wide if jax_enable_x64 is set."""
+    """Return a 32-bit attribute.
+
+    Python's own numbers become 64 bits wide if jax_enable_x64 is set.
+    """
     return np.int32(value)
 
 
@@ -162,12 +204,18 @@ def _result(shape: Sequence[int], dtype: Any, operands: Sequence[Array]) -> Any:
     if not _has_manual_axis_type():
         return jax.ShapeDtypeStruct(tuple(shape), dtype, vma=axes)
     like = jax.typeof(next(operand for operand in operands if varying(operand) == axes))
-    # A type that varies over axes needs the sharding of their mesh, with an unsharded spec.
-    sharding = like.sharding.update(spec=jax.sharding.PartitionSpec(*[None] * len(shape)))
+    # A type that varies over axes needs the sharding of their mesh, with an unsharded
+    # spec.
+    sharding = like.sharding.update(
+        spec=jax.sharding.PartitionSpec(*[None] * len(shape))
+    )
     said = {"sharding": sharding, "manual_axis_type": like.manual_axis_type}
     return jax.ShapeDtypeStruct(tuple(shape), dtype, **said)
 
 
 @cache
 def _has_manual_axis_type() -> bool:
-    return "manual_axis_type" in inspect.signature(jax.ShapeDtypeStruct.__init__).parameters
+    return (
+        "manual_axis_type"
+        in inspect.signature(jax.ShapeDtypeStruct.__init__).parameters
+    )

@@ -1,8 +1,9 @@
 """Query of the API that an FFI handler was compiled against, in the way XLA does at registration.
 
-The structures are those of xla/ffi/api/c_api.h. A handler that is called with the metadata extension fills in a
-structure and does nothing else. XLA refuses handlers that are newer than XLA. A newer handler registered before the GPU
-is initialised makes the whole backend fail, so handlers are queried before their registration.
+The structures are those of xla/ffi/api/c_api.h. A handler that is called with the
+metadata extension fills in a structure and does nothing else. XLA refuses handlers that
+are newer than XLA. A newer handler registered before the GPU is initialised makes the
+whole backend fail, so handlers are queried before their registration.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ _COMMAND_BUFFER = 1
 
 
 class _Extension(ctypes.Structure):
-    _fields_: ClassVar = [("struct_size", ctypes.c_size_t), ("type", ctypes.c_int), ("next", ctypes.c_void_p)]
+    _fields_: ClassVar = [
+        ("struct_size", ctypes.c_size_t),
+        ("type", ctypes.c_int),
+        ("next", ctypes.c_void_p),
+    ]
 
 
 class _Version(ctypes.Structure):
@@ -82,7 +87,10 @@ class _Api(ctypes.Structure):
 
 _CREATE_ERROR = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_ErrorArguments))
 _CALL_FRAME_SIZE = 168
-"""XLA_FFI_CallFrame_STRUCT_SIZE of all versions so far (0.1 to 0.5); handlers require exactly this size."""
+"""XLA_FFI_CallFrame_STRUCT_SIZE of all versions so far (0.1 to 0.5).
+
+Handlers require exactly this size.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +124,16 @@ def probe(function: Any) -> Metadata | str:
         return 1
 
     callback = _CREATE_ERROR(create_error)
-    api = _Api(struct_size=ctypes.sizeof(_Api), create_error=ctypes.cast(callback, ctypes.c_void_p))
+    api = _Api(
+        struct_size=ctypes.sizeof(_Api),
+        create_error=ctypes.cast(callback, ctypes.c_void_p),
+    )
     frame = _CallFrame(struct_size=_CALL_FRAME_SIZE)
-    frame.extension_start, frame.api = ctypes.addressof(extension), ctypes.addressof(api)
-    call = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(ctypes.cast(function, ctypes.c_void_p).value or 0)
+    frame.extension_start = ctypes.addressof(extension)
+    frame.api = ctypes.addressof(api)
+    call = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(
+        ctypes.cast(function, ctypes.c_void_p).value or 0
+    )
     error = call(ctypes.addressof(frame))
     version = (metadata.api_version.major, metadata.api_version.minor)
     if error is not None or min(version) < 0:
@@ -132,5 +146,7 @@ def framework_api() -> tuple[int, int]:
     """Return the XLA FFI API (major, minor) of the installed jaxlib's header."""
     header = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
     text = header.read_text(encoding="utf-8")
-    numbers = dict(re.findall(r"^#define XLA_FFI_API_(MAJOR|MINOR) (\d+)$", text, re.MULTILINE))
+    numbers = dict(
+        re.findall(r"^#define XLA_FFI_API_(MAJOR|MINOR) (\d+)$", text, re.MULTILINE)
+    )
     return int(numbers["MAJOR"]), int(numbers["MINOR"])

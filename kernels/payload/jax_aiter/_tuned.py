@@ -1,7 +1,8 @@
 """AITER's tuned tables, which choose between AITER's kernels and XLA for products.
 
-The tables are in the wheel, beside the code objects, as `<module>/tuned/*.csv`. They are searched as AITER's Python
-does (aiter/tuned_gemm.py, aiter/ops/gemm_op_a8w8.py, gemm_op_a4w4.py): by compute units, N, K, and M or M rounded up
+The tables are in the wheel, beside the code objects, as `<module>/tuned/*.csv`. They
+are searched as AITER's Python does (aiter/tuned_gemm.py, aiter/ops/gemm_op_a8w8.py,
+gemm_op_a4w4.py): by compute units, N, K, and M or M rounded up
 (csrc/py_itfs_cu/gemm_common.cu, getPaddedM).
 """
 
@@ -33,7 +34,8 @@ class Product:
 
     Attributes:
         m, n, k: sizes.
-        out: name of the result's dtype; with "+bias" if a bias is added that the kernels do not add.
+        out: name of the result's dtype; with "+bias" if a bias is added that the
+            kernels do not add.
     """
 
     m: int
@@ -66,8 +68,9 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    # fits: whether a row of AITER's table is about the product. padded: whether M may be rounded up. split: number of
-    # parts that a row's splitK means. default: backend without a row.
+    # fits: whether a row of AITER's table is about the product. padded: whether M may
+    # be rounded up. split: number of parts that a row's splitK means. default: backend
+    # without a row.
     fits: Callable[[Row, Product], bool]
     padded: bool
     split: Callable[[int, int], int]
@@ -75,7 +78,11 @@ class _Rule:
 
 
 def _float32(row: Row, product: Product) -> bool:
-    return (row["bias"], row["dtype"], f"torch.{product.out}") == ("False", "torch.bfloat16", row["outdtype"])
+    return (row["bias"], row["dtype"], f"torch.{product.out}") == (
+        "False",
+        "torch.bfloat16",
+        row["outdtype"],
+    )
 
 
 def _whole_parts(split: int, k: int) -> int:
@@ -88,21 +95,34 @@ _RULES: Mapping[str, _Rule] = MappingProxyType(
     {
         # Tiles of at most 96 x 64 and a float32 result: for small products only.
         "gemm": _Rule(_float32, True, lambda split, _k: split, XLA),
-        "gemm_i8": _Rule(lambda row, _product: row["q_dtype_w"] == "torch.int8", False, _whole_parts, AITER),
-        "gemm_fp4": _Rule(lambda _row, _product: True, True, lambda split, _k: 1 << split, AITER),
+        "gemm_i8": _Rule(
+            lambda row, _product: row["q_dtype_w"] == "torch.int8",
+            False,
+            _whole_parts,
+            AITER,
+        ),
+        "gemm_fp4": _Rule(
+            lambda _row, _product: True, True, lambda split, _k: 1 << split, AITER
+        ),
     }
 )
-"""Operation with a table -> how to read it. Tables of the fp8 products name kernels of Composable Kernel only."""
+"""Operation with a table -> how to read it.
+
+Tables of the fp8 products name kernels of Composable Kernel only.
+"""
 
 
-def advise(operation: str, module: Module, hsa: Path, places: Places, product: Product | None) -> Advice | None:
+def advise(
+    operation: str, module: Module, hsa: Path, places: Places, product: Product | None
+) -> Advice | None:
     """Return the backend that AITER's table suggests; without a row, the operation's default.
 
     Args:
         operation: name in OPERATIONS.
         module: module with AITER's kernels.
         hsa: folder of the code objects.
-        places: processor and compute units of each kind of GPU; empty if they are unknown.
+        places: processor and compute units of each kind of GPU; empty if they are
+            unknown.
         product: the product; None if it is unknown.
 
     Returns:
@@ -118,7 +138,10 @@ def advise(operation: str, module: Module, hsa: Path, places: Places, product: P
     if product is None:
         count = sum(len(rows) for rows in tables.values())
         kind = "XLA's GEMM is" if rule.default == XLA else "AITER's kernels are"
-        return Advice(rule.default, f"{kind} the default; a row for the shape decides ({count} rows of AITER's tables)")
+        return Advice(
+            rule.default,
+            f"{kind} the default; a row for the shape decides ({count} rows of AITER's tables)",
+        )
     if not places:
         return _default(rule, product, "the number of compute units is unknown")
     units = places[0][1]
@@ -128,18 +151,35 @@ def advise(operation: str, module: Module, hsa: Path, places: Places, product: P
         for row in tables.get((units, m, product.n, product.k), ()):
             if rule.fits(row, product):
                 return _of_row(rule, row, product, _kernels(module, hsa, places))
-    return _default(rule, product, f"AITER's tables have no row for {product} with {units} compute units")
+    return _default(
+        rule,
+        product,
+        f"AITER's tables have no row for {product} with {units} compute units",
+    )
 
 
-def _of_row(rule: _Rule, row: Row, product: Product, kernels: Mapping[str, int]) -> Advice:
+def _of_row(
+    rule: _Rule, row: Row, product: Product, kernels: Mapping[str, int]
+) -> Advice:
     name = row["kernelName"]
     place = f"AITER's table for M={row['M']}, N={row['N']}, K={row['K']}"
     if name not in kernels:
-        return _default(rule, product, f"{place} names a kernel that this package does not have")
+        return _default(
+            rule, product, f"{place} names a kernel that this package does not have"
+        )
     if product.n % kernels[name]:
-        return _default(rule, product, f"{place} names a kernel for N as a multiple of {kernels[name]}")
+        return _default(
+            rule,
+            product,
+            f"{place} names a kernel for N as a multiple of {kernels[name]}",
+        )
     split = rule.split(int(row["splitK"]), product.k)
-    return Advice(AITER, f"{place}: {row['us'].strip()} us on {row['cu_num']} compute units", name, split)
+    return Advice(
+        AITER,
+        f"{place}: {row['us'].strip()} us on {row['cu_num']} compute units",
+        name,
+        split,
+    )
 
 
 def _default(rule: _Rule, product: Product, why: str) -> Advice:
@@ -151,13 +191,17 @@ def _default(rule: _Rule, product: Product, why: str) -> Advice:
 def _rows_of(product: Product) -> tuple[int, ...]:
     # M, then M rounded up: finely, and to a power of two.
     m = product.m
-    step = next((step for most, step in ((256, 16), (1024, 32), (4096, 64)) if m <= most), 128)
+    step = next(
+        (step for most, step in ((256, 16), (1024, 32), (4096, 64)) if m <= most), 128
+    )
     coarse = 8192 if m > 8192 and product.n > 4096 else 1 << max(0, m - 1).bit_length()
     return tuple(dict.fromkeys((m, m + -m % step, coarse)))
 
 
 def _tables(module: Module, hsa: Path, places: Places) -> Tables:
-    files = [name for name in module.objects if name.endswith(".csv") and "/tuned/" in name]
+    files = [
+        name for name in module.objects if name.endswith(".csv") and "/tuned/" in name
+    ]
     known = {gfx for gfx, _ in places}
     mine = sorted(name for name in files if not known or name.split("/", 1)[0] in known)
     return _read_tables(hsa, tuple((name, module.objects[name]) for name in mine))
@@ -175,12 +219,22 @@ def _read_tables(hsa: Path, files: tuple[tuple[str, str], ...]) -> Tables:
 
 def _kernels(module: Module, hsa: Path, places: Places) -> Mapping[str, int]:
     # Kernels that each of the GPUs has, with the columns of their tiles.
-    files = [name for name in module.objects if name.endswith(".csv") and "/tuned/" not in name]
+    files = [
+        name
+        for name in module.objects
+        if name.endswith(".csv") and "/tuned/" not in name
+    ]
     sets = []
     for gfx in {gfx for gfx, _ in places}:
-        names = tuple((name, module.objects[name]) for name in files if name.split("/", 1)[0] == gfx)
+        names = tuple(
+            (name, module.objects[name])
+            for name in files
+            if name.split("/", 1)[0] == gfx
+        )
         sets.append(_read_kernels(hsa, names))
-    return {name: tile for name, tile in sets[0].items() if all(name in one for one in sets)}
+    return {
+        name: tile for name, tile in sets[0].items() if all(name in one for one in sets)
+    }
 
 
 @cache
@@ -196,7 +250,11 @@ def _rows(path: Path, digest: str) -> Iterator[dict[str, str]]:
     try:
         data = path.read_bytes()
     except OSError as problem:
-        raise ModuleLoadError(f"{path} cannot be read: {problem.strerror}.") from problem
+        raise ModuleLoadError(
+            f"{path} cannot be read: {problem.strerror}."
+        ) from problem
     if hashlib.sha256(data).hexdigest() != digest:
-        raise ModuleLoadError(f"{path} was changed after the build. Install the wheel again.")
+        raise ModuleLoadError(
+            f"{path} was changed after the build. Install the wheel again."
+        )
     yield from csv.DictReader(data.decode().splitlines())

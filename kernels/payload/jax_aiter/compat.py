@@ -1,8 +1,9 @@
 """Conventions of the package jax-aiter, for programs that were written for it.
 
-Attention always returns a tuple there, and gemm_i8 takes `b` in the order of the kernels. Import the functions of this
-module, or set JAX_AITER_COMPAT=1, which gives the functions of `jax_aiter.mha` and `jax_aiter.gemm_i8` these
-conventions without a change of the program. The option is read whenever an operation is traced.
+Attention always returns a tuple there, and gemm_i8 takes `b` in the order of the
+kernels. Import the functions of this module, or set JAX_AITER_COMPAT=1, which gives the
+functions of `jax_aiter.mha` and `jax_aiter.gemm_i8` these conventions without a change
+of the program. The option is read whenever an operation is traced.
 """
 
 from __future__ import annotations
@@ -39,21 +40,30 @@ def results(values: Sequence[Array]) -> Any:
 
 def flash_attn_func(*args: Any, **options: Any) -> tuple[Array, ...]:
     """Compute `jax_aiter.mha.flash_attn_func`; the result is a tuple, also for the output alone."""
-    from jax_aiter.mha import flash_attn_func as function  # Imported here, since that module imports this one.
+    from jax_aiter.mha import (
+        flash_attn_func as function,
+    )  # Imported here, since that module imports this one.
 
     return _tuple(function(*args, **options))
 
 
 def flash_attn_varlen(*args: Any, **options: Any) -> tuple[Array, ...]:
-    """Compute `jax_aiter.mha.flash_attn_varlen`; the result is a tuple, also for the output alone."""
-    from jax_aiter.mha import flash_attn_varlen as function  # Imported here, since that module imports this one.
+    """Compute `jax_aiter.mha.flash_attn_varlen`.
+
+    The result is a tuple, also for the output alone.
+    """
+    from jax_aiter.mha import (
+        flash_attn_varlen as function,
+    )  # Imported here, since that module imports this one.
 
     return _tuple(function(*args, **options))
 
 
 def gemm_i8(a: Array, b: Array, a_scale: Array, b_scale: Array, bias: Array) -> Array:
-    """Compute `jax_aiter.gemm_i8.gemm_i8` with `b` in the order of the kernels, [N, K] after `shuffle_weight`."""
-    from jax_aiter.gemm_i8 import gemm_i8 as function  # Imported here, since that module imports this one.
+    """Compute `jax_aiter.gemm_i8.gemm_i8` with `b` in the order of the kernels."""
+    from jax_aiter.gemm_i8 import (
+        gemm_i8 as function,
+    )  # Imported here, since that module imports this one.
 
     return function(a, b, a_scale, b_scale, bias, preshuffled=True)
 

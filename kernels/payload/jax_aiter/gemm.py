@@ -1,7 +1,8 @@
 """Matrix product with a transposed right factor, A @ B^T.
 
-XLA's GEMM (hipBLASLt) is the default. AITER's kernels for bfloat16, whose tiles have at most 96 x 64 elements, are used
-for shapes in AITER's tuned table, or if JAX_AITER_BACKEND_GEMM=aiter forces them. Gradients are products of XLA.
+XLA's GEMM (hipBLASLt) is the default. AITER's kernels for bfloat16, whose tiles have at
+most 96 x 64 elements, are used for shapes in AITER's tuned table, or if
+JAX_AITER_BACKEND_GEMM=aiter forces them. Gradients are products of XLA.
 """
 
 from __future__ import annotations
@@ -30,12 +31,15 @@ _SEMAPHORE = 1024
 """Number of counters for the split-k kernels; the handler zeroes them."""
 
 
-def gemm(a: Array, b: Array, *, bias: Array | None = None, out_dtype: Any = None) -> Array:
+def gemm(
+    a: Array, b: Array, *, bias: Array | None = None, out_dtype: Any = None
+) -> Array:
     """Compute a @ b.T + bias, summed in float32.
 
     Args:
-        a: [M, K], bfloat16, float16 or float32 (float64 with jax_enable_x64). Only bfloat16 has AITER kernels; they
-            write float32, so another out_dtype costs a pass over the result.
+        a: [M, K], bfloat16, float16 or float32 (float64 with jax_enable_x64). Only
+            bfloat16 has AITER kernels; they write float32, so another out_dtype costs a
+            pass over the result.
         b: [N, K], of the dtype of a.
         bias: [N], float32, or None.
         out_dtype: float32 or the dtype of a; None means the dtype of a.
@@ -46,8 +50,8 @@ def gemm(a: Array, b: Array, *, bias: Array | None = None, out_dtype: Any = None
     Raises:
         ValueError: shapes do not fit.
         TypeError: dtypes do not fit.
-        jax_aiter.BackendError: a forced backend is unavailable, or its kernels do not support these shapes: K and N
-            have to be multiples of 64.
+        jax_aiter.BackendError: a forced backend is unavailable, or its kernels do not
+            support these shapes: K and N have to be multiples of 64.
     """
     _check.rank("gemm", "a", a, "[M, K]")
     _check.rank("gemm", "b", b, "[N, K]")
@@ -56,7 +60,9 @@ def gemm(a: Array, b: Array, *, bias: Array | None = None, out_dtype: Any = None
     _check.dtype("gemm", "b", b, (a.dtype,))
     out = jnp.dtype(a.dtype if out_dtype is None else out_dtype)
     if out not in (a.dtype, jnp.dtype(jnp.float32)):
-        raise TypeError(f"gemm: out_dtype is {out.name}; it has to be {a.dtype} or float32.")
+        raise TypeError(
+            f"gemm: out_dtype is {out.name}; it has to be {a.dtype} or float32."
+        )
     if bias is not None:
         _check.rank("gemm", "bias", bias, "[N]")
         _check.equal("gemm", "bias", bias.shape, b.shape[:1], "[N]")
@@ -68,16 +74,29 @@ def gemm(a: Array, b: Array, *, bias: Array | None = None, out_dtype: Any = None
 
 def _product(a: Array, b: Array, bias: Array | None, out: Any) -> Array:
     # a @ b.T + bias without a derivative; the backend is chosen for these shapes.
-    product = Product(a.shape[0], b.shape[0], a.shape[1], jnp.dtype(out).name + ("+bias" if bias is not None else ""))
-    choice = choose("gemm", (GEMM_BF16,), obstacles={AITER: _obstacle(a.shape[0], a, b)}, product=product)
-    result: Array = jit_product(a, b, bias, jnp.dtype(out), choice, written(jnp.dtype(out), bias))
+    product = Product(
+        a.shape[0],
+        b.shape[0],
+        a.shape[1],
+        jnp.dtype(out).name + ("+bias" if bias is not None else ""),
+    )
+    choice = choose(
+        "gemm",
+        (GEMM_BF16,),
+        obstacles={AITER: _obstacle(a.shape[0], a, b)},
+        product=product,
+    )
+    result: Array = jit_product(
+        a, b, bias, jnp.dtype(out), choice, written(jnp.dtype(out), bias)
+    )
     return result
 
 
 def written(out: Any, bias: Array | None) -> Any:
     """Return the dtype that AITER's kernels write for a result.
 
-    Kernels of AITER's later sources write bfloat16, as the names of their code objects say; others write float32 only.
+    Kernels of AITER's later sources write bfloat16, as the names of their code objects
+    say; others write float32 only.
 
     Args:
         out: dtype of the result.
@@ -85,16 +104,28 @@ def written(out: Any, bias: Array | None) -> Any:
     """
     manifest = loader().manifest
     module = manifest.module_of(GEMM_BF16.name) if manifest else None
-    narrow = {name.split("/", 1)[0] for name in (module.objects if module else ()) if _WRITES_BF16.search(name)}
+    narrow = {
+        name.split("/", 1)[0]
+        for name in (module.objects if module else ())
+        if _WRITES_BF16.search(name)
+    }
     wanted = {target.partition(":")[0] for target in wanted_targets()[0]}
-    return out if out == jnp.bfloat16 and bias is None and wanted and wanted <= narrow else jnp.dtype(jnp.float32)
+    return (
+        out
+        if out == jnp.bfloat16 and bias is None and wanted and wanted <= narrow
+        else jnp.dtype(jnp.float32)
+    )
 
 
 def _obstacle(rows: int, a: Array, b: Array) -> str:
-    return _limits.obstacle(GEMM_BF16, m=rows, n=b.shape[0], k=b.shape[1], dtype=a.dtype.name)
+    return _limits.obstacle(
+        GEMM_BF16, m=rows, n=b.shape[0], k=b.shape[1], dtype=a.dtype.name
+    )
 
 
-def _lowered(a: Array, b: Array, bias: Array | None, out: Any, choice: Choice, written: Any) -> Array:
+def _lowered(
+    a: Array, b: Array, bias: Array | None, out: Any, choice: Choice, written: Any
+) -> Array:
     def reference(a: Array, b: Array, bias: Array) -> Array:
         wide = jnp.promote_types(a.dtype, jnp.float32)
         total = contract("mk,nk->mn", a, b, wide)
@@ -110,32 +141,42 @@ def _lowered(a: Array, b: Array, bias: Array | None, out: Any, choice: Choice, w
         return not _obstacle(rows, a, b)
 
     def kernel(a: Array, b: Array, bias: Array) -> Array:
-        # Not every generation of these kernels adds a bias or writes bfloat16; XLA fuses both into one pass.
+        # Not every generation of these kernels adds a bias or writes bfloat16; XLA
+        # fuses both into one pass.
         total = rowwise(call, (True, False), fits)(a, b)[0]
         return (total + bias if bias.size else total).astype(out)
 
-    result: Array = dispatch(choice, kernel, reference, a, b, empty(jnp.float32) if bias is None else bias)
+    result: Array = dispatch(
+        choice, kernel, reference, a, b, empty(jnp.float32) if bias is None else bias
+    )
     return result
 
 
-def _divided(a: Array, b: Array, bias: Array | None, out: Any, choice: Choice, written: Any) -> Array:
+def _divided(
+    a: Array, b: Array, bias: Array | None, out: Any, choice: Choice, written: Any
+) -> Array:
     def local(axes: Axes, a: Array, b: Array, *bias: Array) -> tuple[Array, ...]:
         if "k" not in axes:
             return (_lowered(a, b, bias[0] if bias else None, out, choice, written),)
-        # The devices' products are summed before the bias is added and the sum is rounded.
+        # The devices' products are summed before the bias is added and the sum is
+        # rounded.
         wide = jnp.promote_types(a.dtype, jnp.float32)
-        sums = total(_lowered(a, b, None, wide, choice, jnp.dtype(jnp.float32)), axes, "k")
+        sums = total(
+            _lowered(a, b, None, wide, choice, jnp.dtype(jnp.float32)), axes, "k"
+        )
         return ((sums + bias[0] if bias else sums).astype(out),)
 
     kernel = choice.backend != XLA
     part = 64 if kernel else 1
-    rule = Rule.parse("m k, n k -> m n" if bias is None else "m k, n k, n -> m n", m=1, n=part, k=part)
+    rule = Rule.parse(
+        "m k, n k -> m n" if bias is None else "m k, n k, n -> m n", m=1, n=part, k=part
+    )
     operands = (a, b) if bias is None else (a, b, bias)
     return partitioned(rule, local, *operands, by_rule=kernel)[0]
 
 
 jit_product = jax.jit(_divided, static_argnums=(3, 4, 5))
-"""Compiled product of a, b, bias or None, dtype of the result, a choice, and the dtype that its kernel writes."""
+"""Compiled product of a, b, bias or None, dtype, choice, and the kernel's dtype."""
 
 
 def _gemm_fwd(a: Array, b: Array, bias: Array | None, out: Any) -> tuple[Array, Any]:
@@ -147,21 +188,29 @@ def _gemm_bwd(_out: Any, saved: Any, dout: Array) -> Any:
     a, b, bias = saved
     da = _by_xla("m n, n k -> m k", dout, b).astype(a.dtype)
     db = _by_xla("m n, m k -> n k", dout, a).astype(b.dtype)
-    dbias = None if bias is None else like(jnp.sum(dout.astype(jnp.float32), axis=0), bias)
+    dbias = (
+        None if bias is None else like(jnp.sum(dout.astype(jnp.float32), axis=0), bias)
+    )
     return like(da, a), like(db, b), dbias
 
 
 def _by_xla(dims: str, left: Array, right: Array) -> Array:
-    # A product as XLA computes it, summed in float32 or wider and between the devices that divide the sum.
+    # A product as XLA computes it, summed in float32 or wider and between the devices
+    # that divide the sum.
     wide = jnp.promote_types(jnp.promote_types(left.dtype, right.dtype), jnp.float32)
     if left.dtype != right.dtype:
-        left, right = left.astype(wide), right.astype(wide)
+        left = left.astype(wide)
+        right = right.astype(wide)
     summed = next(name for name in "mn" if name not in dims.rpartition("->")[2])
 
     def local(axes: Axes, left: Array, right: Array) -> tuple[Array, ...]:
-        return (total(contract(dims.replace(" ", ""), left, right, wide), axes, summed),)
+        return (
+            total(contract(dims.replace(" ", ""), left, right, wide), axes, summed),
+        )
 
-    return partitioned(Rule.parse(dims, m=1, n=1, k=1), local, left, right, by_rule=False)[0]
+    return partitioned(
+        Rule.parse(dims, m=1, n=1, k=1), local, left, right, by_rule=False
+    )[0]
 
 
 _gemm = partial(jax.custom_vjp, nondiff_argnums=(3,))(_product)

@@ -23,7 +23,13 @@ LAYOUT = (32, 16)
 
 
 def gemm_i8(
-    a: Array, b: Array, a_scale: Array, b_scale: Array, bias: Array, *, preshuffled: bool | None = None
+    a: Array,
+    b: Array,
+    a_scale: Array,
+    b_scale: Array,
+    bias: Array,
+    *,
+    preshuffled: bool | None = None,
 ) -> Array:
     """Compute (a @ b.T) * a_scale * b_scale + bias, summed in int32.
 
@@ -33,8 +39,9 @@ def gemm_i8(
         a_scale: [M, 1], float32.
         b_scale: [1, N], float32.
         bias: [1, N] or [N], float32.
-        preshuffled: whether b has the order of `shuffle_weight(b, LAYOUT)`. A row-major b is reordered at every call.
-            None means False, or True under JAX_AITER_COMPAT=1.
+        preshuffled: whether b has the order of `shuffle_weight(b, LAYOUT)`. A row-major
+            b is reordered at every call. None means False, or True under
+            JAX_AITER_COMPAT=1.
 
     Returns:
         [M, N], bfloat16.
@@ -43,8 +50,8 @@ def gemm_i8(
         ValueError: shapes do not fit.
         TypeError: dtypes do not fit.
         jax_aiter.NotDifferentiableError: the operation was differentiated.
-        jax_aiter.BackendError: a forced backend is unavailable, or its kernels do not support these shapes: K and N
-            have to be multiples of 128.
+        jax_aiter.BackendError: a forced backend is unavailable, or its kernels do not
+            support these shapes: K and N have to be multiples of 128.
     """
     _check.rank("gemm_i8", "a", a, "[M, K]")
     _check.rank("gemm_i8", "b", b, "[N, K]")
@@ -68,28 +75,42 @@ def gemm_i8(
     _check.multiple("gemm_i8", "N", columns, 32)
     _check.multiple("gemm_i8", "K", depth, 32)
     obstacle = _limits.obstacle(GEMM_I8, m=rows, n=columns, k=depth)
-    choice = choose("gemm_i8", obstacles={AITER: obstacle}, product=Product(rows, columns, depth))
+    choice = choose(
+        "gemm_i8", obstacles={AITER: obstacle}, product=Product(rows, columns, depth)
+    )
     shuffled = compat.enabled() if preshuffled is None else preshuffled
-    return (shuffled_product if shuffled else _plain)(choice, *together(a, b, a_scale, b_scale, bias))
+    return (shuffled_product if shuffled else _plain)(
+        choice, *together(a, b, a_scale, b_scale, bias)
+    )
 
 
 def _lowered(choice: Choice, shuffled: bool, *operands: Array) -> Array:
-    def reference(a: Array, b: Array, a_scale: Array, b_scale: Array, bias: Array) -> Array:
+    def reference(
+        a: Array, b: Array, a_scale: Array, b_scale: Array, bias: Array
+    ) -> Array:
         plain = unshuffle_weight(b, LAYOUT) if shuffled else b
         total = jnp.einsum("mk,nk->mn", a, plain, preferred_element_type=jnp.int32)
-        return (total.astype(jnp.float32) * a_scale * b_scale + bias).astype(jnp.bfloat16)
+        return (total.astype(jnp.float32) * a_scale * b_scale + bias).astype(
+            jnp.bfloat16
+        )
 
     def kernel(a: Array, b: Array, *rest: Array) -> Any:
         b = b if shuffled else shuffle_weight(b, LAYOUT)
         result = ((a.shape[0], b.shape[0]), jnp.bfloat16)
         tuned, splitk = choice.tuned(a.shape[0], *b.shape)
-        return ffi(GEMM_I8, [result], splitk=int32(splitk), kernel=tuned)(a, b, *rest)[0]
+        return ffi(GEMM_I8, [result], splitk=int32(splitk), kernel=tuned)(a, b, *rest)[
+            0
+        ]
 
     result: Array = dispatch(choice, kernel, reference, *operands)
     return result
 
 
 _RULE = Rule.parse("m k, n k, m one, one n, n -> m n", m=1, n=128)
-_plain = quantised("gemm_i8", lambda choice, *operands: _lowered(choice, False, *operands), _RULE)
-shuffled_product = quantised("gemm_i8", lambda choice, *operands: _lowered(choice, True, *operands), _RULE)
+_plain = quantised(
+    "gemm_i8", lambda choice, *operands: _lowered(choice, False, *operands), _RULE
+)
+shuffled_product = quantised(
+    "gemm_i8", lambda choice, *operands: _lowered(choice, True, *operands), _RULE
+)
 """Compiled product of a choice and operands in the kernels' order."""

@@ -1,7 +1,8 @@
-"""Memory orders of quantised weights and scales for AITER's kernels, as jnp functions with their inverses.
+"""Memory orders of quantised weights and scales for AITER's kernels, with inverses.
 
-A weight is reordered once, when it is quantised, and from then on passed with preshuffled=True. The orders are those
-of AITER's aiter/ops/shuffle.py and aiter/utility/fp4_utils.py.
+A weight is reordered once, when it is quantised, and from then on passed with
+preshuffled=True. The orders are those of AITER's aiter/ops/shuffle.py and
+aiter/utility/fp4_utils.py.
 """
 
 from __future__ import annotations
@@ -13,19 +14,22 @@ from jax_aiter import _check
 
 __all__ = ["shuffle_scale", "shuffle_weight", "unshuffle_scale", "unshuffle_weight"]
 
-_SCALE_ROWS, _SCALE_COLUMNS = 256, 8
+_SCALE_ROWS = 256
+_SCALE_COLUMNS = 8
 
 
 def shuffle_weight(weight: Array, layout: tuple[int, int] = (16, 16)) -> Array:
     """Reorder a weight into the tiles that a matrix instruction reads.
 
-    A tile has layout[0] rows and 2 * layout[1] elements of each row. It is stored in pieces of 16 bytes: the first
-    piece of all its rows, then the second piece, and so on.
+    A tile has layout[0] rows and 2 * layout[1] elements of each row. It is stored in
+    pieces of 16 bytes: the first piece of all its rows, then the second piece, and so
+    on.
 
     Args:
-        weight: [..., N, K], of a dtype of one or two bytes; N a multiple of layout[0], K of 2 * layout[1]. Packed fp4
-            counts as bytes.
-        layout: LAYOUT of the operation's module: (32, 16) for int8, else (16, 16) or (16, 32).
+        weight: [..., N, K], of a dtype of one or two bytes; N a multiple of layout[0],
+            K of 2 * layout[1]. Packed fp4 counts as bytes.
+        layout: LAYOUT of the operation's module: (32, 16) for int8, else (16, 16) or
+            (16, 32).
 
     Returns:
         The reordered weight, of the same shape and dtype.
@@ -35,14 +39,18 @@ def shuffle_weight(weight: Array, layout: tuple[int, int] = (16, 16)) -> Array:
         TypeError: the dtype has more than two bytes.
     """
     rows, columns, tile, pieces, piece = _tiles("shuffle_weight", weight, layout)
-    tiled = weight.reshape(-1, rows // tile, tile, columns // (piece * pieces), pieces, piece)
+    tiled = weight.reshape(
+        -1, rows // tile, tile, columns // (piece * pieces), pieces, piece
+    )
     return tiled.transpose(0, 1, 3, 4, 2, 5).reshape(weight.shape)
 
 
 def unshuffle_weight(weight: Array, layout: tuple[int, int] = (16, 16)) -> Array:
     """Invert `shuffle_weight`, with the same arguments and errors."""
     rows, columns, tile, pieces, piece = _tiles("unshuffle_weight", weight, layout)
-    tiled = weight.reshape(-1, rows // tile, columns // (piece * pieces), pieces, tile, piece)
+    tiled = weight.reshape(
+        -1, rows // tile, columns // (piece * pieces), pieces, tile, piece
+    )
     return tiled.transpose(0, 1, 4, 2, 3, 5).reshape(weight.shape)
 
 
@@ -78,17 +86,28 @@ def unshuffle_scale(scale: Array, rows: int, columns: int) -> Array:
     """
     _check.rank("unshuffle_scale", "scale", scale, "[rows, K/32]")
     padded = (rows + -rows % _SCALE_ROWS, columns + -columns % _SCALE_COLUMNS)
-    _check.equal("unshuffle_scale", "scale", scale.shape, padded, "[rows up to 256, K/32 up to 8]")
+    _check.equal(
+        "unshuffle_scale",
+        "scale",
+        scale.shape,
+        padded,
+        "[rows up to 256, K/32 up to 8]",
+    )
     tiled = scale.reshape(padded[0] // 32, padded[1] // 8, 4, 16, 2, 2)
     return tiled.transpose(0, 5, 3, 1, 4, 2).reshape(padded)[:rows, :columns]
 
 
-def _tiles(operation: str, weight: Array, layout: tuple[int, int]) -> tuple[int, int, int, int, int]:
+def _tiles(
+    operation: str, weight: Array, layout: tuple[int, int]
+) -> tuple[int, int, int, int, int]:
     # Rows, columns, rows of a tile, its pieces, and elements of a piece.
     leading = getattr(weight, "ndim", 2) - 2
     _check.rank(operation, "weight", weight, f"[{'E, ' * leading}N, K]")
     if weight.dtype.itemsize > 2:
-        raise TypeError(f"{operation}: weight has the dtype {weight.dtype}; it has to be a dtype of one or two bytes.")
+        raise TypeError(
+            f"{operation}: weight has the dtype {weight.dtype}; it has to be a dtype of"
+            " one or two bytes."
+        )
     tile, depth = layout
     rows, columns = weight.shape[-2:]
     _check.multiple(operation, "N", rows, tile)

@@ -1,7 +1,8 @@
 """Root-mean-square normalisation, alone and fused with a residual addition, with gradients.
 
-AMD GPUs that the wheel has code for run one fused kernel in each direction; elsewhere XLA computes the same result.
-`jax_aiter.info()` reports the backend, and JAX_AITER_BACKEND_RMS_NORM forces one.
+AMD GPUs that the wheel has code for run one fused kernel in each direction; elsewhere
+XLA computes the same result. `jax_aiter.info()` reports the backend, and
+JAX_AITER_BACKEND_RMS_NORM forces one.
 """
 
 from __future__ import annotations
@@ -18,22 +19,36 @@ from jax_aiter import _check, _limits
 from jax_aiter._choice import Choice, choose
 from jax_aiter._native import dispatch, empty, ffi, rowwise, together
 from jax_aiter._partition import by_rows, like
-from jax_aiter._table import AITER, CK_RMS_NORM, RMS_NORM, RMS_NORM_BWD, RMS_NORM_WITH_ADD, XLA
+from jax_aiter._table import (
+    AITER,
+    CK_RMS_NORM,
+    RMS_NORM,
+    RMS_NORM_BWD,
+    RMS_NORM_WITH_ADD,
+    XLA,
+)
 
 __all__ = ["rms_norm", "rms_norm_with_add"]
 
 _DTYPES = (jnp.float32, jnp.float16, jnp.bfloat16, jnp.float64)
 _PARTIALS = (256, 4096)
-"""Minimum and maximum number of rows of partial sums of gamma's gradient; the backward kernel has a block per row."""
+"""Minimum and maximum number of rows of partial sums of gamma's gradient.
+
+The backward kernel has a block per row.
+"""
 _PARTIAL_SUMS = 1 << 21
-"""Number of partial sums within these limits: enough blocks to fill a GPU if rows are short; 8 MiB fit its cache."""
+"""Number of partial sums within these limits: enough blocks to fill a GPU if rows are short.
+
+8 MiB fit its cache.
+"""
 
 
 def rms_norm(x: Array, gamma: Array, epsilon: float = 1e-6) -> Array:
     """Normalise rows by their root mean square: y = x / sqrt(mean(x**2) + epsilon) * gamma.
 
     Args:
-        x: [..., n], float32, float16 or bfloat16 (float64 with jax_enable_x64, by XLA only).
+        x: [..., n], float32, float16 or bfloat16 (float64 with jax_enable_x64, by XLA
+            only).
         gamma: [n], of the dtype of x.
         epsilon: term added to the mean square; a positive number, not an array.
 
@@ -52,11 +67,14 @@ def rms_norm(x: Array, gamma: Array, epsilon: float = 1e-6) -> Array:
     return y.reshape(x.shape)
 
 
-def rms_norm_with_add(x: Array, residual: Array, gamma: Array, epsilon: float = 1e-6) -> tuple[Array, Array]:
+def rms_norm_with_add(
+    x: Array, residual: Array, gamma: Array, epsilon: float = 1e-6
+) -> tuple[Array, Array]:
     """Add a residual and normalise the sum: s = x + residual; y = rms_norm(s, gamma, epsilon).
 
     Args:
-        x: [..., n], float32, float16 or bfloat16 (float64 with jax_enable_x64, by XLA only).
+        x: [..., n], float32, float16 or bfloat16 (float64 with jax_enable_x64, by XLA
+            only).
         residual: addend of the shape and dtype of x.
         gamma: [n], of the dtype of x.
         epsilon: term added to the mean square; a positive number, not an array.
@@ -90,9 +108,13 @@ def _validate(operation: str, x: Any, gamma: Any, epsilon: float) -> None:
     _check.dtype(operation, "x", x, _DTYPES)
     _check.dtype(operation, "gamma", gamma, (x.dtype,))
     if isinstance(epsilon, jax.Array) or not epsilon > 0:
-        raise ValueError(f"{operation}: epsilon is {epsilon!r}; it has to be a positive number.")
+        raise ValueError(
+            f"{operation}: epsilon is {epsilon!r}; it has to be a positive number."
+        )
     if x.shape[-1] == 0:
-        raise ValueError(f"{operation}: x has the shape {list(x.shape)}; rows must not be empty.")
+        raise ValueError(
+            f"{operation}: x has the shape {list(x.shape)}; rows must not be empty."
+        )
 
 
 def _shape(x: Any) -> str:
@@ -100,7 +122,11 @@ def _shape(x: Any) -> str:
 
 
 def _obstacles(x: Array) -> dict[str, str]:
-    facts = {"rows": x.size // max(1, x.shape[-1]), "n": x.shape[-1], "dtype": x.dtype.name}
+    facts = {
+        "rows": x.size // max(1, x.shape[-1]),
+        "n": x.shape[-1],
+        "dtype": x.dtype.name,
+    }
     calls = (CK_RMS_NORM, RMS_NORM, RMS_NORM_WITH_ADD, RMS_NORM_BWD)
     return {call.name: _limits.obstacle(call, **facts) for call in calls}
 
@@ -118,19 +144,30 @@ def _rstd(x: Array, epsilon: float) -> Array:
     return jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1) + epsilon)
 
 
-# Forward: (y, rstd), where rstd is 1 / sqrt(mean(x**2) + epsilon) of each row in float32.
+# Forward: (y, rstd), where rstd is 1 / sqrt(mean(x**2) + epsilon) of each row in
+# float32.
 
 
-def _forward(x: Array, gamma: Array, epsilon: float, choice: Choice) -> tuple[Array, Array]:
+def _forward(
+    x: Array, gamma: Array, epsilon: float, choice: Choice
+) -> tuple[Array, Array]:
     def reference(x: Array, gamma: Array) -> tuple[Array, Array]:
         rstd = _rstd(x, epsilon)
         return (_wide(x) * rstd[:, None] * _wide(gamma)).astype(x.dtype), rstd
 
     def call(rows: int) -> Any:
-        return ffi(RMS_NORM, [((rows, x.shape[1]), x.dtype), ((rows,), jnp.float32)], epsilon=np.float32(epsilon))
+        return ffi(
+            RMS_NORM,
+            [((rows, x.shape[1]), x.dtype), ((rows,), jnp.float32)],
+            epsilon=np.float32(epsilon),
+        )
 
     def call_ck(rows: int) -> Any:
-        inner = ffi(CK_RMS_NORM, [((rows, x.shape[1]), x.dtype), ((0,), x.dtype)], epsilon=np.float32(epsilon))
+        inner = ffi(
+            CK_RMS_NORM,
+            [((rows, x.shape[1]), x.dtype), ((0,), x.dtype)],
+            epsilon=np.float32(epsilon),
+        )
         return lambda x, gamma: inner(x, empty(x.dtype), gamma)[:1]
 
     def ck(x: Array, gamma: Array) -> tuple[Array, Array]:
@@ -145,17 +182,31 @@ def _forward(x: Array, gamma: Array, epsilon: float, choice: Choice) -> tuple[Ar
 def _forward_with_add(
     x: Array, residual: Array, gamma: Array, epsilon: float, choice: Choice
 ) -> tuple[Array, Array, Array]:
-    def reference(x: Array, residual: Array, gamma: Array) -> tuple[Array, Array, Array]:
+    def reference(
+        x: Array, residual: Array, gamma: Array
+    ) -> tuple[Array, Array, Array]:
         total = x + residual
         rstd = _rstd(total, epsilon)
-        return (_wide(total) * rstd[:, None] * _wide(gamma)).astype(x.dtype), total, rstd
+        return (
+            (_wide(total) * rstd[:, None] * _wide(gamma)).astype(x.dtype),
+            total,
+            rstd,
+        )
 
     def call(rows: int) -> Any:
-        results = [((rows, x.shape[1]), x.dtype), ((rows, x.shape[1]), x.dtype), ((rows,), jnp.float32)]
+        results = [
+            ((rows, x.shape[1]), x.dtype),
+            ((rows, x.shape[1]), x.dtype),
+            ((rows,), jnp.float32),
+        ]
         return ffi(RMS_NORM_WITH_ADD, results, epsilon=np.float32(epsilon))
 
     def call_ck(rows: int) -> Any:
-        return ffi(CK_RMS_NORM, [((rows, x.shape[1]), x.dtype)] * 2, epsilon=np.float32(epsilon))
+        return ffi(
+            CK_RMS_NORM,
+            [((rows, x.shape[1]), x.dtype)] * 2,
+            epsilon=np.float32(epsilon),
+        )
 
     def ck(x: Array, residual: Array, gamma: Array) -> tuple[Array, Array, Array]:
         y, total = rowwise(call_ck, (True, True, False))(x, residual, gamma)
@@ -166,8 +217,12 @@ def _forward_with_add(
     return y, total, rstd
 
 
-def _backward(dy: Array, x: Array, gamma: Array, rstd: Array, choice: Choice) -> tuple[Array, Array]:
-    def reference(dy: Array, x: Array, gamma: Array, rstd: Array) -> tuple[Array, Array]:
+def _backward(
+    dy: Array, x: Array, gamma: Array, rstd: Array, choice: Choice
+) -> tuple[Array, Array]:
+    def reference(
+        dy: Array, x: Array, gamma: Array, rstd: Array
+    ) -> tuple[Array, Array]:
         normal = _wide(x) * rstd[:, None]
         scaled = _wide(dy) * _wide(gamma)
         along = jnp.mean(scaled * normal, axis=-1, keepdims=True)
@@ -176,8 +231,13 @@ def _backward(dy: Array, x: Array, gamma: Array, rstd: Array, choice: Choice) ->
 
     def kernel(dy: Array, x: Array, gamma: Array, rstd: Array) -> tuple[Array, Array]:
         rows, n = x.shape
-        partials = (min(rows, max(_PARTIALS[0], min(_PARTIALS[1], _PARTIAL_SUMS // max(1, n)))), n)
-        dx, dgamma = ffi(RMS_NORM_BWD, [(x.shape, x.dtype), (partials, jnp.float32)])(dy, x, gamma, rstd)
+        partials = (
+            min(rows, max(_PARTIALS[0], min(_PARTIALS[1], _PARTIAL_SUMS // max(1, n)))),
+            n,
+        )
+        dx, dgamma = ffi(RMS_NORM_BWD, [(x.shape, x.dtype), (partials, jnp.float32)])(
+            dy, x, gamma, rstd
+        )
         return dx, jnp.sum(dgamma, axis=0)
 
     dx, dgamma = dispatch(choice, kernel, reference, dy, x, gamma, rstd)
@@ -188,7 +248,9 @@ def _backward(dy: Array, x: Array, gamma: Array, rstd: Array, choice: Choice) ->
 
 
 @partial(jax.jit, static_argnums=(2, 3))
-def _jit_forward(x: Array, gamma: Array, epsilon: float, choice: Choice) -> tuple[Array, ...]:
+def _jit_forward(
+    x: Array, gamma: Array, epsilon: float, choice: Choice
+) -> tuple[Array, ...]:
     def whole(x: Array, gamma: Array) -> tuple[Array, ...]:
         return _forward(x, gamma, epsilon, choice)
 
@@ -196,27 +258,41 @@ def _jit_forward(x: Array, gamma: Array, epsilon: float, choice: Choice) -> tupl
         return whole(x, gamma)[:1]
 
     if choice.backend == AITER:
-        # AITER's kernel does not return rstd, and a gradient that needs only rstd must not call it.
+        # AITER's kernel does not return rstd, and a gradient that needs only rstd must
+        # not call it.
         (y,) = by_rows("* n, n -> * n", without_rstd, x, gamma, by_rule=True)
         return y, _rstd(x, epsilon)
     return by_rows("* n, n -> * n, *", whole, x, gamma, by_rule=choice.backend != XLA)
 
 
 @partial(jax.jit, static_argnums=(3, 4))
-def _jit_forward_with_add(x: Array, residual: Array, gamma: Array, epsilon: float, choice: Choice) -> tuple[Array, ...]:
+def _jit_forward_with_add(
+    x: Array, residual: Array, gamma: Array, epsilon: float, choice: Choice
+) -> tuple[Array, ...]:
     def whole(x: Array, residual: Array, gamma: Array) -> tuple[Array, ...]:
         return _forward_with_add(x, residual, gamma, epsilon, choice)
 
-    return by_rows("* n, * n, n -> * n, * n, *", whole, x, residual, gamma, by_rule=choice.backend != XLA)
+    return by_rows(
+        "* n, * n, n -> * n, * n, *",
+        whole,
+        x,
+        residual,
+        gamma,
+        by_rule=choice.backend != XLA,
+    )
 
 
 @partial(jax.jit, static_argnums=4)
-def _jit_backward(dy: Array, x: Array, gamma: Array, rstd: Array, choice: Choice) -> tuple[Array, Array]:
+def _jit_backward(
+    dy: Array, x: Array, gamma: Array, rstd: Array, choice: Choice
+) -> tuple[Array, Array]:
     def whole(dy: Array, x: Array, gamma: Array, rstd: Array) -> tuple[Array, ...]:
         return _backward(dy, x, gamma, rstd, choice)
 
     operands = dy, x, gamma, rstd
-    dx, dgamma = by_rows("* n, * n, n, * -> * n, n", whole, *operands, by_rule=choice.backend != XLA)
+    dx, dgamma = by_rows(
+        "* n, * n, n, * -> * n, n", whole, *operands, by_rule=choice.backend != XLA
+    )
     return like(dx, x), like(dgamma.astype(gamma.dtype), gamma)
 
 
@@ -225,7 +301,9 @@ def _rms_norm_primal(x: Array, gamma: Array, epsilon: float, choice: Choice) -> 
     return y
 
 
-def _rms_norm_fwd(x: Array, gamma: Array, epsilon: float, choice: Choice) -> tuple[Array, Any]:
+def _rms_norm_fwd(
+    x: Array, gamma: Array, epsilon: float, choice: Choice
+) -> tuple[Array, Any]:
     y, rstd = _jit_forward(x, gamma, epsilon, choice)
     return y, (x, gamma, rstd)
 
@@ -235,12 +313,16 @@ def _rms_norm_bwd(_epsilon: float, _choice: Choice, saved: Any, dy: Array) -> An
     return _jit_backward(dy, *saved, choice)
 
 
-def _with_add_primal(x: Array, residual: Array, gamma: Array, epsilon: float, choice: Choice) -> tuple[Array, Array]:
+def _with_add_primal(
+    x: Array, residual: Array, gamma: Array, epsilon: float, choice: Choice
+) -> tuple[Array, Array]:
     y, total, _ = _jit_forward_with_add(x, residual, gamma, epsilon, choice)
     return y, total
 
 
-def _with_add_fwd(x: Array, residual: Array, gamma: Array, epsilon: float, choice: Choice) -> Any:
+def _with_add_fwd(
+    x: Array, residual: Array, gamma: Array, epsilon: float, choice: Choice
+) -> Any:
     y, total, rstd = _jit_forward_with_add(x, residual, gamma, epsilon, choice)
     return (y, total), (total, gamma, rstd)
 

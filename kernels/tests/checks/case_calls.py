@@ -1,6 +1,7 @@
 """The custom calls of the programs of programs.py, written to calls.json.
 
-Without a number of compute units no row of a tuned table applies, so handlers choose the kernels.
+Without a number of compute units no row of a tuned table applies, so handlers choose
+the kernels.
 """
 
 from __future__ import annotations

@@ -32,7 +32,11 @@ AITERS = {
 }
 CHOICES = {
     "gfx942": {**XLA_ONLY, **NORMS, **dict.fromkeys(AITERS["gfx942"], "aiter")},
-    "gfx942:sramecc+:xnack-": {**XLA_ONLY, **NORMS, **dict.fromkeys(AITERS["gfx942"], "aiter")},
+    "gfx942:sramecc+:xnack-": {
+        **XLA_ONLY,
+        **NORMS,
+        **dict.fromkeys(AITERS["gfx942"], "aiter"),
+    },
     "gfx950": {**XLA_ONLY, **NORMS, **dict.fromkeys(AITERS["gfx950"], "aiter")},
     "gfx90a": {**XLA_ONLY, **dict.fromkeys(NORMS, "aiter")},
     "gfx1151": {**XLA_ONLY, **NORMS},
@@ -45,7 +49,10 @@ CHOICES = {
 def check_each_device_gets_the_best_that_there_is(gfx: str, kernels: Path) -> None:
     devices = [FakeDevice(gfx)] * 2
     loader = Loader(kernels)
-    found = {name: decide(name, kernels=loader, environment={}, devices=devices)[0] for name in OPERATIONS}
+    found = {
+        name: decide(name, kernels=loader, environment={}, devices=devices)[0]
+        for name in OPERATIONS
+    }
     assert {name: choice.backend for name, choice in found.items()} == CHOICES[gfx]
     assert all(choice.why and not choice.forced for choice in found.values())
     assert not loader.loaded
@@ -53,29 +60,54 @@ def check_each_device_gets_the_best_that_there_is(gfx: str, kernels: Path) -> No
 
 def check_devices_of_two_kinds_get_what_runs_on_both(kernels: Path) -> None:
     devices = [FakeDevice("gfx942"), FakeDevice("gfx950")]
-    found = {n: decide(n, kernels=Loader(kernels), environment={}, devices=devices)[0] for n in OPERATIONS}
+    found = {
+        n: decide(n, kernels=Loader(kernels), environment={}, devices=devices)[0]
+        for n in OPERATIONS
+    }
     served = dict.fromkeys(ATTENTION, "aiter")
     assert {n: c.backend for n, c in found.items()} == {**XLA_ONLY, **NORMS, **served}
-    assert "module gemm_i8 has no code for gfx950, only for gfx942" in found["gemm_i8"].why
+    assert (
+        "module gemm_i8 has no code for gfx950, only for gfx942" in found["gemm_i8"].why
+    )
 
 
 def check_a_named_target_goes_before_the_devices(kernels: Path) -> None:
-    for named, backend in (("gfx950", "aiter"), ("gfx1201", "xla"), ("gfx942, gfx950", "aiter")):
+    for named, backend in (
+        ("gfx950", "aiter"),
+        ("gfx1201", "xla"),
+        ("gfx942, gfx950", "aiter"),
+    ):
         environment = {"JAX_AITER_TARGET": named}
         choice, _ = decide(
-            "flash_attn", kernels=Loader(kernels), environment=environment, devices=[FakeDevice("gfx906")]
+            "flash_attn",
+            kernels=Loader(kernels),
+            environment=environment,
+            devices=[FakeDevice("gfx906")],
         )
         assert choice.backend == backend
-    with pytest.raises(BackendError, match="JAX_AITER_TARGET=sm_90 names 'sm_90', which is not a gfx target"):
-        decide("gemm", kernels=Loader(kernels), environment={"JAX_AITER_TARGET": "sm_90"}, devices=[])
+    with pytest.raises(
+        BackendError,
+        match="JAX_AITER_TARGET=sm_90 names 'sm_90', which is not a gfx target",
+    ):
+        decide(
+            "gemm",
+            kernels=Loader(kernels),
+            environment={"JAX_AITER_TARGET": "sm_90"},
+            devices=[],
+        )
 
 
 def check_code_runs_on_its_processor_with_its_features(kernels: Path) -> None:
     manifest = Loader(kernels).manifest
     assert manifest is not None
     assert manifest.modules["rms_norm"].runs_on("gfx950")  # by code for gfx9-4-generic
-    module = replace(manifest.modules["gemm_bf16"], targets=("gfx942:xnack+", "gfx9-4-generic"))
-    found = [module.runs_on(gfx) for gfx in ("gfx942", "gfx942:xnack-", "gfx942:sramecc+:xnack+")]
+    module = replace(
+        manifest.modules["gemm_bf16"], targets=("gfx942:xnack+", "gfx9-4-generic")
+    )
+    found = [
+        module.runs_on(gfx)
+        for gfx in ("gfx942", "gfx942:xnack-", "gfx942:sramecc+:xnack+")
+    ]
     assert found == [False, False, True]
 
 
@@ -85,13 +117,21 @@ def check_code_runs_on_its_processor_with_its_features(kernels: Path) -> None:
         ("gemm", {"JAX_AITER_BACKEND": "xla"}, "xla"),
         ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "aiter"),
         ("gemm_i8", {"JAX_AITER_BACKEND": "auto"}, "aiter"),
-        ("rms_norm", {"JAX_AITER_BACKEND": "aiter", "JAX_AITER_BACKEND_RMS_NORM": "portable"}, "portable"),
+        (
+            "rms_norm",
+            {"JAX_AITER_BACKEND": "aiter", "JAX_AITER_BACKEND_RMS_NORM": "portable"},
+            "portable",
+        ),
         ("rms_norm", {"JAX_AITER_BACKEND_RMS_NORM": "xla"}, "xla"),
     ],
 )
-def check_options_force_a_backend(kernels: Path, operation: str, environment: dict[str, str], backend: str) -> None:
+def check_options_force_a_backend(
+    kernels: Path, operation: str, environment: dict[str, str], backend: str
+) -> None:
     devices = [FakeDevice("gfx942")]
-    choice, module = decide(operation, kernels=Loader(kernels), environment=environment, devices=devices)
+    choice, module = decide(
+        operation, kernels=Loader(kernels), environment=environment, devices=devices
+    )
     assert choice.backend == backend
     asked, option = forced_backend(operation, environment)
     assert choice.forced == (asked != "auto") == bool(option)
@@ -101,37 +141,99 @@ def check_options_force_a_backend(kernels: Path, operation: str, environment: di
 @pytest.mark.parametrize(
     ("operation", "environment", "gfx", "said"),
     [
-    ("gemm", {"JAX_AITER_BACKEND": "portable"}, "gfx942", "there is no portable kernel for gemm"),
-    ("rms_norm", {"JAX_AITER_BACKEND": "aiter"}, "gfx942", "rmsnorm_fwd has no code for gfx942, only for gfx90a"),
-    ("flash_attn", {"JAX_AITER_BACKEND": "aiter"}, "gfx90a", "mha_fwd_asm has no code for gfx90a, .*; .* mha_fwd"),
-    ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "", "there is no AMD GPU to lower for"),
-    ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "10.3", "does not report its gfx target"),
-    ("gemm", {"JAX_AITER_BACKEND": "fast"}, "gfx942", "JAX_AITER_BACKEND=fast is invalid"),
-    ("gemm", {"JAX_AITER_BACKEND_GEM": "xla"}, "gfx942", "JAX_AITER_BACKEND_GEM is set, but does not name"),
-],
-)  # fmt: skip
+        (
+            "gemm",
+            {"JAX_AITER_BACKEND": "portable"},
+            "gfx942",
+            "there is no portable kernel for gemm",
+        ),
+        (
+            "rms_norm",
+            {"JAX_AITER_BACKEND": "aiter"},
+            "gfx942",
+            "rmsnorm_fwd has no code for gfx942, only for gfx90a",
+        ),
+        (
+            "flash_attn",
+            {"JAX_AITER_BACKEND": "aiter"},
+            "gfx90a",
+            "mha_fwd_asm has no code for gfx90a, .*; .* mha_fwd",
+        ),
+        (
+            "gemm",
+            {"JAX_AITER_BACKEND": "aiter"},
+            "",
+            "there is no AMD GPU to lower for",
+        ),
+        (
+            "gemm",
+            {"JAX_AITER_BACKEND": "aiter"},
+            "10.3",
+            "does not report its gfx target",
+        ),
+        (
+            "gemm",
+            {"JAX_AITER_BACKEND": "fast"},
+            "gfx942",
+            "JAX_AITER_BACKEND=fast is invalid",
+        ),
+        (
+            "gemm",
+            {"JAX_AITER_BACKEND_GEM": "xla"},
+            "gfx942",
+            "JAX_AITER_BACKEND_GEM is set, but does not name",
+        ),
+    ],
+)
 def check_forcing_what_is_not_there_says_what_is_missing(
     kernels: Path, operation: str, environment: dict[str, str], gfx: str, said: str
 ) -> None:
     devices = [FakeDevice(gfx)] if gfx else []
     with pytest.raises(BackendError, match=said):
-        decide(operation, kernels=Loader(kernels), environment=environment, devices=devices)
+        decide(
+            operation, kernels=Loader(kernels), environment=environment, devices=devices
+        )
 
 
-@pytest.mark.parametrize(("units", "backend"), [(304, "aiter"), (80, "aiter"), (228, "xla"), (None, "aiter")])
-def check_a_variant_that_has_no_code_is_not_served(kernels: Path, units: int | None, backend: str) -> None:
+@pytest.mark.parametrize(
+    ("units", "backend"), [(304, "aiter"), (80, "aiter"), (228, "xla"), (None, "aiter")]
+)
+def check_a_variant_that_has_no_code_is_not_served(
+    kernels: Path, units: int | None, backend: str
+) -> None:
     device = FakeDevice("gfx942", core_count=units)
-    choice, _ = decide("flash_attn", kernels=Loader(kernels), environment={}, devices=[FakeDevice("gfx942"), device])
+    choice, _ = decide(
+        "flash_attn",
+        kernels=Loader(kernels),
+        environment={},
+        devices=[FakeDevice("gfx942"), device],
+    )
     assert choice.backend == backend
     if backend == "xla":
-        assert "mha_fwd_asm has no code for gfx942 with 228 compute units, only with 80, 304" in choice.why
+        assert (
+            "mha_fwd_asm has no code for gfx942 with 228 compute units, only with 80, 304"
+            in choice.why
+        )
     # The library of another module has code for any of them.
-    assert decide("gemm_i8", kernels=Loader(kernels), environment={}, devices=[device])[0].backend == "aiter"
+    assert (
+        decide("gemm_i8", kernels=Loader(kernels), environment={}, devices=[device])[
+            0
+        ].backend
+        == "aiter"
+    )
 
 
 def check_without_modules_forcing_names_the_manifest(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match=r"this package has no kernel modules \(.*manifest\.json does not exist\)"):
-        decide("gemm", kernels=Loader(tmp_path), environment={"JAX_AITER_BACKEND": "aiter"}, devices=[])
+    with pytest.raises(
+        BackendError,
+        match=r"this package has no kernel modules \(.*manifest\.json does not exist\)",
+    ):
+        decide(
+            "gemm",
+            kernels=Loader(tmp_path),
+            environment={"JAX_AITER_BACKEND": "aiter"},
+            devices=[],
+        )
 
 
 @pytest.mark.releases
@@ -139,11 +241,13 @@ def check_a_shape_that_no_kernel_takes_goes_to_xla_or_is_an_error(
     installed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
-    a, b = jnp.ones((4, 63), jnp.bfloat16), jnp.ones((64, 63), jnp.bfloat16)
+    a = jnp.ones((4, 63), jnp.bfloat16)
+    b = jnp.ones((64, 63), jnp.bfloat16)
     assert gemm(a, b).shape == (4, 64)
     monkeypatch.setenv("JAX_AITER_BACKEND_GEMM", "aiter")
     with pytest.raises(
-        BackendError, match="JAX_AITER_BACKEND_GEMM=aiter cannot be used: K is 63, not a multiple of 64"
+        BackendError,
+        match="JAX_AITER_BACKEND_GEMM=aiter cannot be used: K is 63, not a multiple of 64",
     ):
         gemm(a, b)
 
@@ -155,25 +259,35 @@ def check_a_module_that_does_not_load_is_an_error_and_not_xla(
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx1100")
     (tmp_path / "manifest.json").write_bytes((kernels / "manifest.json").read_bytes())
     monkeypatch.setattr(_choice, "loader", lambda: Loader(tmp_path))
-    with pytest.raises(ModuleLoadError, match=r"Module rms_norm: .*librms_norm\.so cannot be read"):
+    with pytest.raises(
+        ModuleLoadError, match=r"Module rms_norm: .*librms_norm\.so cannot be read"
+    ):
         rms_norm(jnp.ones((2, 3)), jnp.ones(3))
 
 
 @pytest.mark.releases
-def check_info_is_data_and_loads_nothing(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_info_is_data_and_loads_nothing(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
     monkeypatch.setenv("JAX_AITER_BACKEND_RMS_NORM", "aiter")
     told: dict[str, Any] = json.loads(json.dumps(jax_aiter.info()))
     assert told["version"] == "1.2.3"
     assert told["problem"] is None
-    assert told["options"] == {"JAX_AITER_TARGET": "gfx942", "JAX_AITER_BACKEND_RMS_NORM": "aiter"}
+    assert told["options"] == {
+        "JAX_AITER_TARGET": "gfx942",
+        "JAX_AITER_BACKEND_RMS_NORM": "aiter",
+    }
     assert told["operations"]["flash_attn"] == {
         "backend": "aiter",
         "why": "mha_fwd_asm has code for gfx942",
         "module": "mha_fwd_asm",
     }
     assert told["operations"]["gemm"]["backend"] == "xla"
-    assert "XLA's GEMM is the default; a row for the shape decides" in told["operations"]["gemm"]["why"]
+    assert (
+        "XLA's GEMM is the default; a row for the shape decides"
+        in told["operations"]["gemm"]["why"]
+    )
     assert told["operations"]["rms_norm"]["backend"] is None
     assert "module rmsnorm_fwd has no code for" in told["operations"]["rms_norm"]["why"]
     assert told["modules"]["gemm_i8"]["kind"] == "co-launcher"
@@ -188,9 +302,13 @@ def check_the_version_is_that_of_the_wheel() -> None:
 
 @pytest.mark.releases
 def check_the_command_says_the_same() -> None:
-    done = subprocess.run([sys.executable, "-m", "jax_aiter"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "jax_aiter"], capture_output=True, text=True, check=True
+    )
     told = json.loads(done.stdout)
     assert told["jax"] == jax.__version__
-    assert {name: row["backend"] for name, row in told["operations"].items()} == XLA_ONLY
+    assert {
+        name: row["backend"] for name, row in told["operations"].items()
+    } == XLA_ONLY
     assert told["operations"].keys() == OPERATIONS.keys()
     assert Path(told["folder"]).name == "_kernels"

@@ -27,7 +27,10 @@ def packed(function: Attention, **options: Any) -> Any:
     return function(PACKED, PACKED, PACKED, STARTS, STARTS, 20, 20, **options)
 
 
-CALLS = [(batch, flash_attn_func, compat.flash_attn_func), (packed, flash_attn_varlen, compat.flash_attn_varlen)]
+CALLS = [
+    (batch, flash_attn_func, compat.flash_attn_func),
+    (packed, flash_attn_varlen, compat.flash_attn_varlen),
+]
 
 
 @pytest.mark.releases
@@ -48,14 +51,19 @@ def check_attention_returns_a_tuple(
 
 
 @pytest.mark.parametrize(("call", "function", "same"), CALLS, ids=["batch", "packed"])
-def check_dropout_works_without_a_seed(call: Any, function: Attention, same: Attention) -> None:
-    plain, seeded = call(function, dropout_p=0.5), call(function, dropout_p=0.5, dropout_seed=0)
+def check_dropout_works_without_a_seed(
+    call: Any, function: Attention, same: Attention
+) -> None:
+    plain = call(function, dropout_p=0.5)
+    seeded = call(function, dropout_p=0.5, dropout_seed=0)
     assert (plain == seeded).all()
     assert (plain != call(function)).any()
     assert (plain != call(function, dropout_p=0.5, dropout_seed=1)).any()
 
 
-def check_gemm_i8_takes_the_order_of_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def check_gemm_i8_takes_the_order_of_the_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     keys = jax.random.split(jax.random.key(1))
     a, b = (jax.random.randint(key, (64, 128), -128, 128, jnp.int8) for key in keys)
     shuffled = shuffle_weight(b, LAYOUT)

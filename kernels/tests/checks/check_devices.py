@@ -18,13 +18,22 @@ from kernels.tests.checks.common import compare
 from kernels.tests.checks.programs import F32, GAMMA, PROGRAMS, X, numbers
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
-MOVES = re.compile(r" (all-gather|all-to-all|collective-permute|ragged-all-to-all)(?:-start)?\(")
-CALL = re.compile(r'custom_call_target="jax_aiter_(\w+)", operand_layout_constraints=\{(.*)\}, api_version')
+MOVES = re.compile(
+    r" (all-gather|all-to-all|collective-permute|ragged-all-to-all)(?:-start)?\("
+)
+CALL = re.compile(
+    r'custom_call_target="jax_aiter_(\w+)", operand_layout_constraints=\{(.*)\},'
+    r" api_version"
+)
 SHAPE = re.compile(r"\[([1-9][0-9,]*)\]")
-M, N, ON_1 = P("x"), P("y"), P(None, "y")
-HEADS, PACKED_HEADS = P("x", None, "y"), P(None, None, "y")
+M = P("x")
+N = P("y")
+ON_1 = P(None, "y")
+HEADS = P("x", None, "y")
+PACKED_HEADS = P(None, None, "y")
 
-# Name of a program -> how x=2 and y=4 divide its operands; operands of the calls of one device.
+# Name of a program -> how x=2 and y=4 divide its operands; operands of the calls of one
+# device.
 DIVIDED: dict[str, tuple[tuple[P, ...], list[str]]] = {
     "rms_norm": ((P("x", "y"), P()), ["4,64 64", "4,64 4,64 64 4"]),
     "rms_norm_with_add": ((M, M, P()), ["16,64 16,64 64", "16,64 16,64 64 16"]),
@@ -35,23 +44,50 @@ DIVIDED: dict[str, tuple[tuple[P, ...], list[str]]] = {
     "gemm_fp8_mi350": ((M, N, P(None, "x"), ON_1), ["32,512 256,512 4,32 2,4"]),
     "flatmm_fp8": ((M, N, P(None, "x"), ON_1), ["32,512 256,512 4,32 4,2"]),
     "gemm_fp4": ((M, N, M, N), ["32,128 128,128 256,8 256,8"]),
-    "assembly": ((HEADS,) * 3, [
-        "1,20,2,128 1,20,1,128 1,20,1,128", "1,20,2,128 1,20,2,128 1,20,1,128 1,20,1,128 1,2,20 1,2,20"]),
-    "attention": ((HEADS,) * 3, [
-        "1,7,2,16 1,9,1,16 1,9,1,16", "1,7,2,16 1,7,2,16 1,9,1,16 1,9,1,16 1,7,2,16 1,2,7"]),
-    "attention with one head of keys": ((HEADS, M, M), [
-        "1,7,2,16 1,9,1,16 1,9,1,16", "1,7,2,16 1,7,2,16 1,9,1,16 1,9,1,16 1,7,2,16 1,2,7"]),
-    "attention with slopes": ((HEADS, HEADS, HEADS, N), [
-        "1,7,2,16 1,9,1,16 1,9,1,16 1,2", "1,7,2,16 1,7,2,16 1,9,1,16 1,9,1,16 1,7,2,16 1,2,7 1,2"]),
-    "packed assembly": ((PACKED_HEADS,) * 3, [
-        "20,2,128 20,1,128 20,1,128 3 3", "20,2,128 20,2,128 20,1,128 20,1,128 2,20 2,20 3 3"]),
-}  # fmt: skip
+    "assembly": (
+        (HEADS,) * 3,
+        [
+            "1,20,2,128 1,20,1,128 1,20,1,128",
+            "1,20,2,128 1,20,2,128 1,20,1,128 1,20,1,128 1,2,20 1,2,20",
+        ],
+    ),
+    "attention": (
+        (HEADS,) * 3,
+        [
+            "1,7,2,16 1,9,1,16 1,9,1,16",
+            "1,7,2,16 1,7,2,16 1,9,1,16 1,9,1,16 1,7,2,16 1,2,7",
+        ],
+    ),
+    "attention with one head of keys": (
+        (HEADS, M, M),
+        [
+            "1,7,2,16 1,9,1,16 1,9,1,16",
+            "1,7,2,16 1,7,2,16 1,9,1,16 1,9,1,16 1,7,2,16 1,2,7",
+        ],
+    ),
+    "attention with slopes": (
+        (HEADS, HEADS, HEADS, N),
+        [
+            "1,7,2,16 1,9,1,16 1,9,1,16 1,2",
+            "1,7,2,16 1,7,2,16 1,9,1,16 1,9,1,16 1,7,2,16 1,2,7 1,2",
+        ],
+    ),
+    "packed assembly": (
+        (PACKED_HEADS,) * 3,
+        [
+            "20,2,128 20,1,128 20,1,128 3 3",
+            "20,2,128 20,2,128 20,1,128 20,1,128 2,20 2,20 3 3",
+        ],
+    ),
+}
 FOR_RELEASES = ("rms_norm", "rms_norm of vmap", "gemm by k", "gemm_i8", "attention")
 
 
 def called(text: str) -> list[str]:
-    """Return the custom calls of a compiled program, with the shapes of operands that are not empty."""
-    found = [" ".join([name, *SHAPE.findall(shapes)]) for name, shapes in CALL.findall(text)]
+    """Return the custom calls of a compiled program, with shapes of nonempty operands."""
+    found = [
+        " ".join([name, *SHAPE.findall(shapes)]) for name, shapes in CALL.findall(text)
+    ]
     assert len(found) == text.count('custom_call_target="jax_aiter_')
     return found
 
@@ -66,7 +102,11 @@ ALL = [
     pytest.param(
         *(name, kind),
         id=f"{name} {kind}",
-        marks=[pytest.mark.releases] if name in FOR_RELEASES or kind == AxisType.Auto else [],
+        marks=(
+            [pytest.mark.releases]
+            if name in FOR_RELEASES or kind == AxisType.Auto
+            else []
+        ),
     )
     for name in DIVIDED
     for kind in (AxisType.Auto, AxisType.Explicit)
@@ -74,17 +114,24 @@ ALL = [
 
 
 @pytest.mark.parametrize(("name", "kind"), ALL)
-def check_each_device_computes_its_part(name: str, kind: AxisType, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_each_device_computes_its_part(
+    name: str, kind: AxisType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program, (specs, shapes) = PROGRAMS[name], DIVIDED[name]
     operands = program.values()
     monkeypatch.setenv("JAX_AITER_TARGET", program.gfx)
     monkeypatch.setenv("JAX_AITER_BACKEND_GEMM", "aiter")
     mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(kind, kind))
     with jax.set_mesh(mesh) if kind == AxisType.Explicit else nullcontext():
-        divided = [jax.device_put(part, NamedSharding(mesh, spec)) for part, spec in zip(operands, specs, strict=True)]
+        divided = [
+            jax.device_put(part, NamedSharding(mesh, spec))
+            for part, spec in zip(operands, specs, strict=True)
+        ]
         compiled = jax.jit(program.function).lower(*divided).compile()
         found = compiled(*divided)
-    wanted = [f"{call} {sizes}" for call, sizes in zip(program.calls, shapes, strict=True)]
+    wanted = [
+        f"{call} {sizes}" for call, sizes in zip(program.calls, shapes, strict=True)
+    ]
     assert sorted(called(compiled.as_text())) == sorted(wanted)
     assert MOVES.findall(compiled.as_text()) == []
     compare(found, on_one_device(name), 1e-5 if operands[0].dtype == F32 else 1e-2)
@@ -94,7 +141,8 @@ def rows_on(kinds: tuple[AxisType, AxisType]) -> tuple[Mesh, list[Any]]:
     mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=kinds)
     operands = [numbers(seed, part) for seed, part in enumerate((X, GAMMA))]
     return mesh, [
-        jax.device_put(part, NamedSharding(mesh, spec)) for part, spec in zip(operands, (M, P()), strict=True)
+        jax.device_put(part, NamedSharding(mesh, spec))
+        for part, spec in zip(operands, (M, P()), strict=True)
     ]
 
 
@@ -102,7 +150,12 @@ def rows_on(kinds: tuple[AxisType, AxisType]) -> tuple[Mesh, list[Any]]:
 def check_explicit_axes_that_the_caller_made_automatic_are_divided() -> None:
     mesh, operands = rows_on((AxisType.Explicit,) * 2)
     with jax.set_mesh(mesh):
-        text = jax.jit(jax.sharding.auto_axes(rms_norm, out_sharding=M)).lower(*operands).compile().as_text()
+        text = (
+            jax.jit(jax.sharding.auto_axes(rms_norm, out_sharding=M))
+            .lower(*operands)
+            .compile()
+            .as_text()
+        )
     assert (called(text), MOVES.findall(text)) == (["rms_norm 16,64 64"], [])
 
 
@@ -117,7 +170,8 @@ def check_older_partitioner_of_xla_divides() -> None:
     assert (called(text), MOVES.findall(text)) == (["rms_norm 16,64 64"], [])
 
 
-GEMM, GROUPS = Rule.parse("m k, n k -> m n", m=1, n=64), Rule.parse("b q h d, b k h' d -> b q h d", b=1, h=1)
+GEMM = Rule.parse("m k, n k -> m n", m=1, n=64)
+GROUPS = Rule.parse("b q h d, b k h' d -> b q h d", b=1, h=1)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +179,12 @@ GEMM, GROUPS = Rule.parse("m k, n k -> m n", m=1, n=64), Rule.parse("b q h d, b 
     [
         (GEMM, [(8, 256), (256, 256)], [P("x"), P("y")], {"m": ("x",), "n": ("y",)}),
         (GEMM, [(8, 256), (256, 256)], [P(None, "x"), P(None, "x")], {}),
-        (GEMM, [(8, 256), (256, 256)], [P("x"), P(), P(None, "y")], {"m": ("x",), "n": ("y",)}),
+        (
+            GEMM,
+            [(8, 256), (256, 256)],
+            [P("x"), P(), P(None, "y")],
+            {"m": ("x",), "n": ("y",)},
+        ),
         (GEMM, [(8, 256), (128, 256)], [P("x"), P("y")], {"m": ("x",)}),
         (GEMM, [(4, 256), (256, 256)], [P(("x", "y")), P()], {"m": ("x",)}),
         (GROUPS, [(2, 5, 8, 16), (2, 5, 2, 16)], [P(None, None, "y"), P()], {}),

@@ -11,19 +11,44 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax_aiter import NotDifferentiableError, _blockscale, flatmm_fp8, gemm_fp4, gemm_fp8, gemm_i8, layouts
+from jax_aiter import (
+    NotDifferentiableError,
+    _blockscale,
+    flatmm_fp8,
+    gemm_fp4,
+    gemm_fp8,
+    gemm_i8,
+    layouts,
+)
 from jax_aiter.gemm import gemm
 
-from kernels.tests.checks.common import compare, compare_gradients, made, wide, with_gradients
+from kernels.tests.checks.common import (
+    compare,
+    compare_gradients,
+    made,
+    wide,
+    with_gradients,
+)
 
 SIZE = st.integers(1, 40)
 E4M3 = jnp.float8_e4m3fn
 FNUZ = jnp.float8_e4m3fnuz
 
 
-@given(SIZE, SIZE, SIZE, st.sampled_from([jnp.float32, jnp.float16, jnp.bfloat16]), st.booleans(), st.booleans())
-def check_gemm_is_right_for_any_shape(m: int, n: int, k: int, dtype: Any, biased: bool, into_float32: bool) -> None:
-    a, b, bias = made(1, (m, k), dtype), made(2, (n, k), dtype), made(3, (n,)) if biased else None
+@given(
+    SIZE,
+    SIZE,
+    SIZE,
+    st.sampled_from([jnp.float32, jnp.float16, jnp.bfloat16]),
+    st.booleans(),
+    st.booleans(),
+)
+def check_gemm_is_right_for_any_shape(
+    m: int, n: int, k: int, dtype: Any, biased: bool, into_float32: bool
+) -> None:
+    a = made(1, (m, k), dtype)
+    b = made(2, (n, k), dtype)
+    bias = made(3, (n,)) if biased else None
     out = gemm(a, b, bias=bias, out_dtype=jnp.float32 if into_float32 else None)
     assert out.dtype == (jnp.float32 if into_float32 else dtype)
     wanted = wide(a) @ wide(b).T + (wide(bias) if bias is not None else 0)
@@ -34,7 +59,8 @@ def check_gemm_is_right_for_any_shape(m: int, n: int, k: int, dtype: Any, biased
 
 @pytest.mark.usefixtures("x64")
 def check_gradients_are_those_of_finite_differences() -> None:
-    a, b = made(1, (5, 7), jnp.float64), made(2, (3, 7), jnp.float64)
+    a = made(1, (5, 7), jnp.float64)
+    b = made(2, (3, 7), jnp.float64)
     compare_gradients(lambda a, b: (gemm(a, b), ()), a, b)
     bias = made(3, (3,))
     found = jax.grad(lambda bias: (gemm(a, b, bias=bias) * made(4, (5, 3))).sum())(bias)
@@ -47,13 +73,22 @@ def check_vmap_is_a_loop(axes: tuple[int | None, int | None]) -> None:
     a = made(1, (3, 4, 6) if axes[0] == 0 else (4, 6))
     b = made(2, (3, 5, 6) if axes[1] == 0 else (5, 6))
     both = with_gradients(gemm)
-    loop = [jax.jit(both)(a[i] if axes[0] == 0 else a, b[i] if axes[1] == 0 else b) for i in range(3)]
-    compare(jax.jit(jax.vmap(both, axes))(a, b), jax.tree.map(lambda *p: jnp.stack(p), *loop))
+    loop = [
+        jax.jit(both)(a[i] if axes[0] == 0 else a, b[i] if axes[1] == 0 else b)
+        for i in range(3)
+    ]
+    compare(
+        jax.jit(jax.vmap(both, axes))(a, b),
+        jax.tree.map(lambda *p: jnp.stack(p), *loop),
+    )
 
 
 def quantised_i8(m: int, n: int, k: int) -> tuple[Any, ...]:
     rng = np.random.default_rng(1)
-    a, b = (jnp.asarray(rng.integers(-128, 128, shape, np.int8)) for shape in ((m, k), (n, k)))
+    a, b = (
+        jnp.asarray(rng.integers(-128, 128, shape, np.int8))
+        for shape in ((m, k), (n, k))
+    )
     return a, b, abs(made(2, (m, 1))), abs(made(3, (1, n))), made(4, (n,))
 
 
@@ -63,12 +98,16 @@ def check_int8_is_right_for_any_shape(m: int, n: int, k: int) -> None:
     a, b, a_scale, b_scale, bias = quantised_i8(m, 32 * n, 32 * k)
     wanted = (wide(a) @ wide(b).T) * wide(a_scale) * wide(b_scale) + wide(bias)
     shuffled = layouts.shuffle_weight(b, gemm_i8.LAYOUT)
-    compare(gemm_i8.gemm_i8(a, shuffled, a_scale, b_scale, bias[None], preshuffled=True), wanted)
+    compare(
+        gemm_i8.gemm_i8(a, shuffled, a_scale, b_scale, bias[None], preshuffled=True),
+        wanted,
+    )
     compare(gemm_i8.gemm_i8(a, b, a_scale, b_scale, bias), wanted)
 
 
 def blocks(m: int, n: int, k: int, dtype: Any) -> tuple[Any, ...]:
-    xq, wq = made(1, (m, k), dtype), made(2, (n, k), dtype)
+    xq = made(1, (m, k), dtype)
+    wq = made(2, (n, k), dtype)
     return xq, wq, abs(made(3, (k // 128, m))), abs(made(4, (k // 128, n // 128)))
 
 
@@ -83,7 +122,9 @@ def dequantised(xq: Any, wq: Any, x_scale: Any, w_scale: Any) -> Any:
     return out
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 128, 128), (17, 256, 512), (33, 384, 256)])
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(1, 128, 128), (17, 256, 512), (33, 384, 256)]
+)
 def check_fp8_has_a_scale_for_each_block(m: int, n: int, k: int) -> None:
     for function, layout, dtypes in (
         (gemm_fp8.gemm_fp8_mi350, gemm_fp8.LAYOUT, [E4M3]),
@@ -97,16 +138,22 @@ def check_fp8_has_a_scale_for_each_block(m: int, n: int, k: int) -> None:
             compare(function(xq, shuffled, *scales, preshuffled=True), wanted)
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 32), (5, 16, 64), (7, 48, 320), (300, 32, 256)])
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(1, 1, 32), (5, 16, 64), (7, 48, 320), (300, 32, 256)]
+)
 def check_fp4_is_e2m1_with_e8m0(m: int, n: int, k: int) -> None:
     rng = np.random.default_rng(1)
     a, b = (rng.integers(0, 256, (rows, k // 2), np.uint8) for rows in (m, n))
-    a_scale, b_scale = (rng.integers(120, 135, (rows, k // 32), np.uint8) for rows in (m, n))
+    a_scale, b_scale = (
+        rng.integers(120, 135, (rows, k // 32), np.uint8) for rows in (m, n)
+    )
 
     def numbers(packed: Any, scale: Any) -> Any:
         halves = np.stack([packed & 15, packed >> 4], -1).reshape(packed.shape[0], -1)
         powers = scale.view(ml_dtypes.float8_e8m0fnu).astype(np.float64)
-        return halves.view(ml_dtypes.float4_e2m1fn).astype(np.float64) * np.repeat(powers, 32, 1)
+        return halves.view(ml_dtypes.float4_e2m1fn).astype(np.float64) * np.repeat(
+            powers, 32, 1
+        )
 
     wanted = numbers(a, a_scale) @ numbers(b, b_scale).T
     operands = [jnp.asarray(array) for array in (a, b, a_scale, b_scale)]
@@ -118,28 +165,45 @@ def check_fp4_is_e2m1_with_e8m0(m: int, n: int, k: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "k", "sums"), [(5, 128, 1024, 1 << 24), (5, 256, 768, 2 * 5 * 256), (3, 128, 512, 1)]
+    ("m", "n", "k", "sums"),
+    [(5, 128, 1024, 1 << 24), (5, 256, 768, 2 * 5 * 256), (3, 128, 512, 1)],
 )
 def check_few_sums_of_blocks_are_kept_at_a_time(
     m: int, n: int, k: int, sums: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_blockscale, "_SUMS", sums)
     operands = blocks(m, n, k, E4M3)
-    text = jax.jit(lambda *a: _blockscale.product(*a)).trace(*operands).lower().as_text()
+    text = (
+        jax.jit(lambda *a: _blockscale.product(*a)).trace(*operands).lower().as_text()
+    )
     assert ("stablehlo.while" in text) == (k // 128 * m * n > sums)
-    compare(jax.jit(lambda *a: _blockscale.product(*a))(*operands), dequantised(*operands), 1e-6)
+    compare(
+        jax.jit(lambda *a: _blockscale.product(*a))(*operands),
+        dequantised(*operands),
+        1e-6,
+    )
 
 
 @pytest.mark.releases
 def check_scaled_product_of_xla_equals_the_plain_one() -> None:
     rng = np.random.default_rng(1)
     a, b = (jnp.asarray(rng.integers(0, 256, (rows, 64), np.uint8)) for rows in (5, 7))
-    scales = [jnp.asarray(rng.integers(100, 150, (rows, 4), np.uint8)) for rows in (5, 7)]
+    scales = [
+        jnp.asarray(rng.integers(100, 150, (rows, 4), np.uint8)) for rows in (5, 7)
+    ]
     # 255 is NaN, and the smallest scale is no zero.
-    assert np.isnan(wide(gemm_fp4.plain(a, b, scales[0].at[:].set(255), scales[1]))).all()
+    assert np.isnan(
+        wide(gemm_fp4.plain(a, b, scales[0].at[:].set(255), scales[1]))
+    ).all()
     if hasattr(jax.lax, "scaled_dot"):  # jax 0.8 has no such product
-        compare(jax.jit(gemm_fp4.scaled)(a, b, *scales), jax.jit(gemm_fp4.plain)(a, b, *scales), 1e-6)
-        assert np.isnan(wide(gemm_fp4.scaled(a, b, scales[0].at[:].set(255), scales[1]))).all()
+        compare(
+            jax.jit(gemm_fp4.scaled)(a, b, *scales),
+            jax.jit(gemm_fp4.plain)(a, b, *scales),
+            1e-6,
+        )
+        assert np.isnan(
+            wide(gemm_fp4.scaled(a, b, scales[0].at[:].set(255), scales[1]))
+        ).all()
 
 
 def quantised_calls() -> dict[str, tuple[Any, tuple[Any, ...]]]:
@@ -148,8 +212,14 @@ def quantised_calls() -> dict[str, tuple[Any, tuple[Any, ...]]]:
     xq, wq, x_scale, w_scale = blocks(4, 128, 128, E4M3)
     return {
         "gemm_i8": (lambda s, t: gemm_i8.gemm_i8(a, b, s, t, bias), (a_scale, b_scale)),
-        "gemm_fp8_mi350": (lambda s, t: gemm_fp8.gemm_fp8_mi350(xq, wq, s, t), (x_scale, w_scale)),
-        "flatmm_fp8": (lambda s, t: flatmm_fp8.flatmm_fp8(xq, wq, s, t), (x_scale, w_scale)),
+        "gemm_fp8_mi350": (
+            lambda s, t: gemm_fp8.gemm_fp8_mi350(xq, wq, s, t),
+            (x_scale, w_scale),
+        ),
+        "flatmm_fp8": (
+            lambda s, t: flatmm_fp8.flatmm_fp8(xq, wq, s, t),
+            (x_scale, w_scale),
+        ),
     }
 
 
@@ -157,8 +227,14 @@ def quantised_calls() -> dict[str, tuple[Any, tuple[Any, ...]]]:
 @pytest.mark.releases
 def check_what_is_quantised_refuses_to_be_differentiated(name: str) -> None:
     function, scales = quantised_calls()[name]
-    for transformed in (jax.grad, lambda f: jax.jit(jax.grad(f)), lambda f: lambda *a: jax.jvp(f, a, a)):
+    for transformed in (
+        jax.grad,
+        lambda f: jax.jit(jax.grad(f)),
+        lambda f: lambda *a: jax.jvp(f, a, a),
+    ):
         with pytest.raises(NotDifferentiableError, match=f"{name} has no derivative"):
             transformed(lambda *a: function(*a).sum().astype(jnp.float32))(*scales)
     # The operand is a constant of the differentiated function.
-    assert jax.grad(lambda x: (x * function(*scales).astype(jnp.float32)).sum())(1.0) != 0
+    assert (
+        jax.grad(lambda x: (x * function(*scales).astype(jnp.float32)).sum())(1.0) != 0
+    )

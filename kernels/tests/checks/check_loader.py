@@ -26,7 +26,7 @@ Registered = list[tuple[str, str]]
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> Registered:
-    """Record registrations instead of passing them to XLA, which accepts a name only once per process."""
+    """Record registrations instead of passing them to XLA."""
     calls: Registered = []
 
     def register(name: str, capsule: object, *, platform: str) -> None:
@@ -37,7 +37,9 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Registered:
     return calls
 
 
-def check_a_module_is_loaded_after_those_that_it_needs(tmp_path: Path, registered: Registered) -> None:
+def check_a_module_is_loaded_after_those_that_it_needs(
+    tmp_path: Path, registered: Registered
+) -> None:
     kernels = Kernels(tmp_path)
     kernels.add("base", kind="device-lib")
     kernels.add("other")
@@ -53,7 +55,9 @@ def check_a_module_is_loaded_after_those_that_it_needs(tmp_path: Path, registere
     assert len(registered) == 1
 
 
-def check_a_module_learns_where_its_code_objects_are(tmp_path: Path, registered: Registered) -> None:
+def check_a_module_learns_where_its_code_objects_are(
+    tmp_path: Path, registered: Registered
+) -> None:
     kernels = Kernels(tmp_path)
     kernels.add("rms_norm")
     Loader(kernels.write()).ensure("rms_norm")
@@ -70,7 +74,8 @@ def check_threads_load_a_module_once(tmp_path: Path, registered: Registered) -> 
     for name in ("rms_norm", "gemm_bf16"):
         kernels.add(name)
     loader = Loader(kernels.write())
-    barrier, problems = threading.Barrier(8), []
+    barrier = threading.Barrier(8)
+    problems = []
 
     def load(name: str) -> None:
         barrier.wait()
@@ -79,7 +84,10 @@ def check_threads_load_a_module_once(tmp_path: Path, registered: Registered) -> 
         except Exception as problem:
             problems.append(problem)
 
-    threads = [threading.Thread(target=load, args=(name,)) for name in ("rms_norm", "gemm_bf16") * 4]
+    threads = [
+        threading.Thread(target=load, args=(name,))
+        for name in ("rms_norm", "gemm_bf16") * 4
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -108,7 +116,9 @@ def no_library(kernels: Kernels) -> None:
 
 
 def other_symbol(symbol: str) -> Callable[[Kernels], None]:
-    return lambda kernels: kernels.manifest["modules"]["gemm_bf16"]["ffi"][0].update(symbol=symbol)
+    return lambda kernels: kernels.manifest["modules"]["gemm_bf16"]["ffi"][0].update(
+        symbol=symbol
+    )
 
 
 NEWER = framework_api()[1] + 1
@@ -117,18 +127,63 @@ NEWER = framework_api()[1] + 1
 @pytest.mark.parametrize(
     ("defines", "entry", "change", "said"),
     [
-        ([], {}, damage("lib/libgemm_bf16.so"), r"libgemm_bf16\.so has sha256 \w{64}, .* changed after the build"),
+        (
+            [],
+            {},
+            damage("lib/libgemm_bf16.so"),
+            r"libgemm_bf16\.so has sha256 \w{64}, .* changed after the build",
+        ),
         ([], {}, damage("hsa/gfx942/gemm_bf16/kernel.co"), r"kernel\.co has sha256"),
-        ([], {}, remove("lib/libgemm_bf16.so"), r"libgemm_bf16\.so cannot be read: No such file"),
-        ([], {}, remove("hsa/gfx942/gemm_bf16/kernel.co"), r"kernel\.co cannot be read: No such file"),
-        ([], {}, no_library, r"libgemm_bf16\.so cannot be loaded: .*(invalid ELF header|file too short)"),
-        ([], {}, other_symbol("JaxAiterNone"), r"libgemm_bf16\.so has no symbol JaxAiterNone: .*undefined symbol"),
-        ([], {}, other_symbol("JaxAiterSilent"), r"JaxAiterSilent of .* is not an FFI handler"),
-        ([], {}, other_symbol("JaxAiterGrown"), "is not an FFI handler: Unexpected XLA_FFI_CallFrame size"),
+        (
+            [],
+            {},
+            remove("lib/libgemm_bf16.so"),
+            r"libgemm_bf16\.so cannot be read: No such file",
+        ),
+        (
+            [],
+            {},
+            remove("hsa/gfx942/gemm_bf16/kernel.co"),
+            r"kernel\.co cannot be read: No such file",
+        ),
+        (
+            [],
+            {},
+            no_library,
+            r"libgemm_bf16\.so cannot be loaded: .*(invalid ELF header|file too short)",
+        ),
+        (
+            [],
+            {},
+            other_symbol("JaxAiterNone"),
+            r"libgemm_bf16\.so has no symbol JaxAiterNone: .*undefined symbol",
+        ),
+        (
+            [],
+            {},
+            other_symbol("JaxAiterSilent"),
+            r"JaxAiterSilent of .* is not an FFI handler",
+        ),
+        (
+            [],
+            {},
+            other_symbol("JaxAiterGrown"),
+            "is not an FFI handler: Unexpected XLA_FFI_CallFrame size",
+        ),
         (["NO_SET_ROOT"], {}, None, "has no symbol jax_aiter_set_root"),
         (["NO_BUILD_INFO"], {}, None, "has no symbol jax_aiter_build_info"),
-        (["API_MINOR=2"], {}, None, r"is for FFI API 0\.2 without command buffers; the manifest declares 0\.1"),
-        (["TRAITS=1"], {}, None, r"0\.1 with command buffers; the manifest declares 0\.1 without"),
+        (
+            ["API_MINOR=2"],
+            {},
+            None,
+            r"is for FFI API 0\.2 without command buffers; the manifest declares 0\.1",
+        ),
+        (
+            ["TRAITS=1"],
+            {},
+            None,
+            r"0\.1 with command buffers; the manifest declares 0\.1 without",
+        ),
         ([], {"says": "rms_norm"}, None, "is the library of module 'rms_norm'"),
     ],
 )
@@ -152,42 +207,70 @@ def check_what_is_wrong_with_a_module_is_named(
     assert registered == []
 
 
-def check_a_handler_newer_than_jaxlib_is_refused_before_xla_sees_it(tmp_path: Path, registered: Registered) -> None:
+def check_a_handler_newer_than_jaxlib_is_refused_before_xla_sees_it(
+    tmp_path: Path, registered: Registered
+) -> None:
     kernels = Kernels(tmp_path)
-    ffi = [{"target": "jax_aiter_gemm_bf16", "symbol": "JaxAiterGemmBf16", "api": [0, NEWER], "command_buffer": False}]
+    ffi = [
+        {
+            "target": "jax_aiter_gemm_bf16",
+            "symbol": "JaxAiterGemmBf16",
+            "api": [0, NEWER],
+            "command_buffer": False,
+        }
+    ]
     kernels.add("gemm_bf16", f"API_MINOR={NEWER}", ffi=ffi)
     with pytest.raises(
-        ModuleLoadError, match=rf"is for FFI API 0\.{NEWER}, but the installed jaxlib has 0\.{NEWER - 1}"
+        ModuleLoadError,
+        match=(
+            rf"is for FFI API 0\.{NEWER}, but the installed jaxlib has 0\.{NEWER - 1}"
+        ),
     ):
         Loader(kernels.write()).ensure("gemm_bf16")
     assert registered == []
 
 
-def check_what_xla_refuses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_what_xla_refuses_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_loader, "PLATFORM", "cpu")
     # Before a backend exists, XLA accepts every name and reports problems later.
     jax.devices()
     for folder in ("one", "two"):
         # The same name for another function.
         kernels = Kernels(tmp_path / folder)
-        ffi = [{"target": "a_name", "symbol": "JaxAiterGemmI8", "api": [0, 1], "command_buffer": False}]
+        ffi = [
+            {
+                "target": "a_name",
+                "symbol": "JaxAiterGemmI8",
+                "api": [0, 1],
+                "command_buffer": False,
+            }
+        ]
         kernels.add("gemm_i8", ffi=ffi)
         kernels.write()
     Loader(tmp_path / "one").ensure("gemm_i8")
-    with pytest.raises(ModuleLoadError, match=r"a_name of .* cannot be registered: .*a_name"):
+    with pytest.raises(
+        ModuleLoadError, match=r"a_name of .* cannot be registered: .*a_name"
+    ):
         Loader(tmp_path / "two").ensure("gemm_i8")
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda m: m.update(schema=2), "its schema is 2, but this version of jax_aiter reads schema 1"),
+        (
+            lambda m: m.update(schema=2),
+            "its schema is 2, but this version of jax_aiter reads schema 1",
+        ),
         (lambda m: m.pop("load_order"), "'load_order' is missing"),
         (lambda m: m["modules"]["gemm_i8"].pop("sha256"), "'sha256' is missing"),
         (lambda m: m.update(modules=[]), "not a valid manifest of kernel modules"),
     ],
 )
-def check_an_invalid_manifest_is_refused(tmp_path: Path, change: Any, said: str) -> None:
+def check_an_invalid_manifest_is_refused(
+    tmp_path: Path, change: Any, said: str
+) -> None:
     kernels = Kernels(tmp_path)
     kernels.add("gemm_i8")
     with pytest.raises(ManifestError, match=said):
@@ -210,5 +293,7 @@ from jax_aiter._loader import loader
 import jax._src.xla_bridge as bridge
 print(json.dumps([bridge.backends_are_initialized(), loader.cache_info().currsize, 'torch' in sys.modules]))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert json.loads(done.stdout) == [False, 0, False]

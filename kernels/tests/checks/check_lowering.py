@@ -40,12 +40,15 @@ from kernels.tests.checks.programs import (
 )
 
 pytestmark = pytest.mark.usefixtures("installed")
-A, B = S((16, 128), BF16), S((256, 128), BF16)
+A = S((16, 128), BF16)
+B = S((256, 128), BF16)
 
 
 @pytest.mark.releases
 @pytest.mark.parametrize("name", PROGRAMS)
-def check_amd_gpus_get_custom_calls_and_others_none(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_amd_gpus_get_custom_calls_and_others_none(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = PROGRAMS[name]
     assert names(lowered(program.function, *program.operands)) == ()
     jax.clear_caches()
@@ -55,19 +58,32 @@ def check_amd_gpus_get_custom_calls_and_others_none(name: str, monkeypatch: pyte
     assert names(text) == program.calls
     for target, operands, results, attrs in calls(text):
         row = TARGETS[target]
-        assert (len(operands), len(results), set(attrs)) == (len(row.args), len(row.results), set(row.attrs))
+        assert (len(operands), len(results), set(attrs)) == (
+            len(row.args),
+            len(row.results),
+            set(row.attrs),
+        )
     monkeypatch.delenv("JAX_AITER_BACKEND_GEMM")
     jax.clear_caches()
     for platform in ("cpu", "cuda"):
-        assert names(lowered(program.function, *program.operands, platform=platform)) == ()
+        assert (
+            names(lowered(program.function, *program.operands, platform=platform)) == ()
+        )
 
 
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.releases] if "gemm" in name else []) for name in PROGRAMS]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.releases] if "gemm" in name else [])
+        for name in PROGRAMS
+    ],
 )
-def check_handlers_compute_what_xla_computes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    program, operands = PROGRAMS[name], PROGRAMS[name].values()
+def check_handlers_compute_what_xla_computes(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = PROGRAMS[name]
+    operands = PROGRAMS[name].values()
     monkeypatch.setenv("JAX_AITER_TARGET", program.gfx)
     monkeypatch.setenv("JAX_AITER_BACKEND_GEMM", "aiter")
     assert names(lowered(program.function, *operands, platform="cpu")) == program.calls
@@ -76,28 +92,94 @@ def check_handlers_compute_what_xla_computes(name: str, monkeypatch: pytest.Monk
     monkeypatch.setenv("JAX_AITER_BACKEND_GEMM", "xla")
     jax.clear_caches()
     wanted = jax.jit(program.function)(*operands)
-    compare(found, wanted, 1e-5 if operands[0].dtype == F32 else 3e-2 if "mha" in program.calls[0] else 4e-3)
+    compare(
+        found,
+        wanted,
+        (
+            1e-5
+            if operands[0].dtype == F32
+            else 3e-2
+            if "mha" in program.calls[0]
+            else 4e-3
+        ),
+    )
 
 
 FEW_TYPES = ["2x7x8x16xbf16", *["2x9x4x16xbf16"] * 2]
-OF_CK = {"scale": "2.500000e-01 : f32", "dropout": "2.500000e-01 : f32", "window_left": "-1 : i32"}
-OF_CK |= {"window_right": "-1 : i32", "longest_query": "0 : i32", "longest_key": "0 : i32"}
+OF_CK = {
+    "scale": "2.500000e-01 : f32",
+    "dropout": "2.500000e-01 : f32",
+    "window_left": "-1 : i32",
+}
+OF_CK |= {
+    "window_right": "-1 : i32",
+    "longest_query": "0 : i32",
+    "longest_key": "0 : i32",
+}
 # Calls that no handler of these checks computes; the one of gemm has a row in a table.
 UNCOMPUTED: dict[str, tuple[str, Callable[..., Any], Any, list[Any]]] = {
-    "gemm that AITER tuned": ("gfx942", partial(gemm, out_dtype=F32), (A, B), [(
-        "jax_aiter_gemm_bf16", ["16x128xbf16", "256x128xbf16", "0xf32"], ["16x256xf32", "1024xui32"],
-        {"splitk": "2 : i32", "kernel": '"small_64x64"'})]),
-    "rms_norm of halves": ("gfx90a", lambda x, g: rms_norm(x, g, 0.5), (S((4, 128), BF16), S((128,), BF16)), [(
-        "jax_aiter_ck_rms_norm", ["4x128xbf16", "0xbf16", "128xbf16"], ["4x128xbf16", "0xbf16"],
-        {"epsilon": "5.000000e-01 : f32"})]),
-    "attention with dropout and its gradient": ("gfx950", jax.grad(total(lambda q, k, v: flash_attn_func(
-        q, k, v, 0.25, dropout_seed=7, deterministic=False))), FEW, [
-        ("jax_aiter_mha_fwd", [*FEW_TYPES, "0xbf16", "0xf32", "0xi32", "0xi32", "4xui32"],
-         ["2x7x8x16xbf16", "2x8x7xf32"], OF_CK),
-        ("jax_aiter_mha_bwd", ["2x7x8x16xbf16", *FEW_TYPES, "2x7x8x16xbf16", "2x8x7xf32", "0xbf16", "0xf32", "0xi32",
-                               "0xi32", "4xui32"],
-         ["2x7x8x16xbf16", *["2x9x8x16xbf16"] * 2, "2x7x8x16xf32", "2x8x7xf32"], OF_CK)]),
-}  # fmt: skip
+    "gemm that AITER tuned": (
+        "gfx942",
+        partial(gemm, out_dtype=F32),
+        (A, B),
+        [
+            (
+                "jax_aiter_gemm_bf16",
+                ["16x128xbf16", "256x128xbf16", "0xf32"],
+                ["16x256xf32", "1024xui32"],
+                {"splitk": "2 : i32", "kernel": '"small_64x64"'},
+            )
+        ],
+    ),
+    "rms_norm of halves": (
+        "gfx90a",
+        lambda x, g: rms_norm(x, g, 0.5),
+        (S((4, 128), BF16), S((128,), BF16)),
+        [
+            (
+                "jax_aiter_ck_rms_norm",
+                ["4x128xbf16", "0xbf16", "128xbf16"],
+                ["4x128xbf16", "0xbf16"],
+                {"epsilon": "5.000000e-01 : f32"},
+            )
+        ],
+    ),
+    "attention with dropout and its gradient": (
+        "gfx950",
+        jax.grad(
+            total(
+                lambda q, k, v: flash_attn_func(
+                    q, k, v, 0.25, dropout_seed=7, deterministic=False
+                )
+            )
+        ),
+        FEW,
+        [
+            (
+                "jax_aiter_mha_fwd",
+                [*FEW_TYPES, "0xbf16", "0xf32", "0xi32", "0xi32", "4xui32"],
+                ["2x7x8x16xbf16", "2x8x7xf32"],
+                OF_CK,
+            ),
+            (
+                "jax_aiter_mha_bwd",
+                [
+                    "2x7x8x16xbf16",
+                    *FEW_TYPES,
+                    "2x7x8x16xbf16",
+                    "2x8x7xf32",
+                    "0xbf16",
+                    "0xf32",
+                    "0xi32",
+                    "0xi32",
+                    "4xui32",
+                ],
+                ["2x7x8x16xbf16", *["2x9x8x16xbf16"] * 2, "2x7x8x16xf32", "2x8x7xf32"],
+                OF_CK,
+            ),
+        ],
+    ),
+}
 
 
 @pytest.mark.releases
@@ -115,14 +197,19 @@ def check_uncomputed_calls_have_operands_and_attributes_of_the_contract(
 def check_one_export_serves_both_platforms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
     allowed = [export.DisabledSafetyCheck.custom_call(name) for name in TARGETS]
-    both = export.export(jax.jit(rms_norm), platforms=["cpu", "rocm"], disabled_checks=allowed)(X, GAMMA)
+    both = export.export(
+        jax.jit(rms_norm), platforms=["cpu", "rocm"], disabled_checks=allowed
+    )(X, GAMMA)
     assert len(calls(both.mlir_module())) == 1
-    x, gamma = made(1, X.shape), made(2, GAMMA.shape)
+    x = made(1, X.shape)
+    gamma = made(2, GAMMA.shape)
     compare(both.call(x, gamma), rms_norm(x, gamma))
 
 
 @pytest.mark.releases
-def check_what_is_forced_has_no_stand_in_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def check_what_is_forced_has_no_stand_in_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
     monkeypatch.setenv("JAX_AITER_BACKEND_RMS_NORM", "portable")
     assert len(calls(lowered(rms_norm, X, GAMMA))) == 1
@@ -134,7 +221,9 @@ def check_what_is_forced_has_no_stand_in_elsewhere(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.releases
-def check_vmap_makes_more_rows_and_not_more_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+def check_vmap_makes_more_rows_and_not_more_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
     text = lowered(jax.vmap(rms_norm, (0, None)), S((3, 4, 64), F32), GAMMA)
     assert [call[1][0] for call in calls(text)] == ["12x64xf32"]
@@ -149,23 +238,66 @@ def check_vmap_makes_more_rows_and_not_more_calls(monkeypatch: pytest.MonkeyPatc
 
 
 REFUSED: dict[str, tuple[str, Callable[..., Any], Any, str]] = {
-    "float32": ("gfx950", flash_attn_func, [S((1, 300, 4, 128), F32)] * 3, "need bfloat16, not float32"),
-    "a window": ("gfx942", lambda q, k, v: flash_attn_func(q, k, v, window_size=(3, 0)), QKV,
-                 "assembly kernels do not support windows"),
-    "no key": ("gfx942", lambda q, k, v: flash_attn_func(k, k[:, :9], v[:, :9], causal=True), QKV, "sees a key"),
-    "lengths": ("gfx950", lambda q, k, v, cu: flash_attn_func(q, k, v, cu_seqlens_q=cu, cu_seqlens_kv=cu),
-                (*QKV, S((3,), jnp.int32)), "do not support sequence lengths in a batch"),
-    "dropout and bias": ("gfx950", lambda q, k, v, b: flash_attn_func(q, k, v, 0.5, bias=b, dropout_seed=1), (
-        *FEW, S((7, 9), BF16)), "with dropout, Composable Kernel supports neither bias"),
-    "gradient in order": ("gfx950", jax.grad(total(lambda q, k, v: flash_attn_func(q, k, v, deterministic=True))), FEW,
-                          "which deterministic=True forbids"),
-    "gradient of a bias": ("gfx950", lambda *a: jax.grad(
-        lambda q, k, v, b: total(lambda: flash_attn_func(q, k, v, bias=b, deterministic=False))(), 3)(*a),
-        (*FEW, S((7, 9), BF16)), "compute no gradient of a bias"),
-    "gradient of lse": ("gfx950", jax.grad(total(
-        lambda q, k, v: flash_attn_func(q, k, v, return_lse=True, deterministic=False))), FEW,
-        "does not support a cotangent of lse"),
-}  # fmt: skip
+    "float32": (
+        "gfx950",
+        flash_attn_func,
+        [S((1, 300, 4, 128), F32)] * 3,
+        "need bfloat16, not float32",
+    ),
+    "a window": (
+        "gfx942",
+        lambda q, k, v: flash_attn_func(q, k, v, window_size=(3, 0)),
+        QKV,
+        "assembly kernels do not support windows",
+    ),
+    "no key": (
+        "gfx942",
+        lambda q, k, v: flash_attn_func(k, k[:, :9], v[:, :9], causal=True),
+        QKV,
+        "sees a key",
+    ),
+    "lengths": (
+        "gfx950",
+        lambda q, k, v, cu: flash_attn_func(q, k, v, cu_seqlens_q=cu, cu_seqlens_kv=cu),
+        (*QKV, S((3,), jnp.int32)),
+        "do not support sequence lengths in a batch",
+    ),
+    "dropout and bias": (
+        "gfx950",
+        lambda q, k, v, b: flash_attn_func(q, k, v, 0.5, bias=b, dropout_seed=1),
+        (*FEW, S((7, 9), BF16)),
+        "with dropout, Composable Kernel supports neither bias",
+    ),
+    "gradient in order": (
+        "gfx950",
+        jax.grad(total(lambda q, k, v: flash_attn_func(q, k, v, deterministic=True))),
+        FEW,
+        "which deterministic=True forbids",
+    ),
+    "gradient of a bias": (
+        "gfx950",
+        lambda *a: jax.grad(
+            lambda q, k, v, b: total(
+                lambda: flash_attn_func(q, k, v, bias=b, deterministic=False)
+            )(),
+            3,
+        )(*a),
+        (*FEW, S((7, 9), BF16)),
+        "compute no gradient of a bias",
+    ),
+    "gradient of lse": (
+        "gfx950",
+        jax.grad(
+            total(
+                lambda q, k, v: flash_attn_func(
+                    q, k, v, return_lse=True, deterministic=False
+                )
+            )
+        ),
+        FEW,
+        "does not support a cotangent of lse",
+    ),
+}
 
 
 @pytest.mark.releases
@@ -188,21 +320,28 @@ def check_attention_that_no_kernel_does_is_xlas_or_an_error_if_forced(
 def check_an_error_of_a_handler_is_an_exception() -> None:
     _, b, _, *others = (jnp.ones(part.shape, part.dtype) for part in INT8)
     with pytest.raises(Exception, match="thirteen rows are too many"):
-        jax.block_until_ready(jax.jit(gemm_i8)(jnp.ones((13, 128), jnp.int8), b, jnp.ones((13, 1)), *others))
+        jax.block_until_ready(
+            jax.jit(gemm_i8)(
+                jnp.ones((13, 128), jnp.int8), b, jnp.ones((13, 1)), *others
+            )
+        )
 
 
 TWO_CU = (S((9, 4, 128), BF16), *[S((11, 2, 128), BF16)] * 2, *[S((4,), jnp.int32)] * 2)
 
 
 @pytest.mark.releases
-def check_packed_attention_keeps_its_kernel_with_two_traced_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+def check_packed_attention_keeps_its_kernel_with_two_traced_arrays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
     monkeypatch.setenv("JAX_AITER_BACKEND", "aiter")
 
     def packed(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any = None) -> Any:
         return flash_attn_varlen(q, k, v, cu_q, cu_k, causal=True)
 
-    # The program chooses between the kernel and XLA's code; a promise or concrete arrays decide before.
+    # The program chooses between the kernel and XLA's code; a promise or concrete
+    # arrays decide before.
     text = lowered(packed, *TWO_CU)
     assert [call[0] for call in calls(text)] == ["jax_aiter_mha_fwd_asm"]
     assert "stablehlo.exponential" in text
@@ -213,8 +352,11 @@ def check_packed_attention_keeps_its_kernel_with_two_traced_arrays(monkeypatch: 
         assert [call[0] for call in calls(text)] == ["jax_aiter_mha_fwd_asm"]
         assert "stablehlo.exponential" not in text
     with pytest.raises(BackendError, match="module mha_fwd has no code"):
-        lowered(lambda q, k, v: flash_attn_func(q, k, v, causal=True), *[S((1, 9, 4, 128), BF16)], *[
-            S((1, 8, 4, 128), BF16)] * 2)  # fmt: skip
+        lowered(
+            lambda q, k, v: flash_attn_func(q, k, v, causal=True),
+            *[S((1, 9, 4, 128), BF16)],
+            *[S((1, 8, 4, 128), BF16)] * 2,
+        )
 
 
 @pytest.mark.usefixtures("on_cpu")
@@ -228,7 +370,7 @@ def check_packed_attention_keeps_its_kernel_with_two_traced_arrays(monkeypatch: 
 def check_the_program_decides_whether_each_query_sees_a_key(
     cu_k: list[int], causal: bool, kernel: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The handler refuses calls with a query that sees no key, so a right result proves the decision."""
+    """The handler refuses calls with a query that sees no key."""
     arrays = [made(seed, part.shape, BF16) for seed, part in enumerate(TWO_CU[:3])]
     arrays += [jnp.array([0, 4, 4, 9], jnp.int32), jnp.array(cu_k, jnp.int32)]
 
@@ -257,10 +399,15 @@ def check_the_program_decides_whether_each_query_sees_a_key(
     np.testing.assert_allclose(lse, of_lse, 1e-3, 1e-2)
 
 
-def check_kernels_that_write_bfloat16_are_asked_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_kernels_that_write_bfloat16_are_asked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Code objects of later AITER sources are named so; with a bias, the sum stays in float32."""
     later = Kernels(tmp_path)
-    objects = {f"gfx942/gemm_bf16/bf16gemm_fp32bf16_tn_{tile}.co": "0" * 64 for tile in ("32x64", "64x64")}
+    objects = {
+        f"gfx942/gemm_bf16/bf16gemm_fp32bf16_tn_{tile}.co": "0" * 64
+        for tile in ("32x64", "64x64")
+    }
     later.add("gemm_bf16", objects={"gfx942": objects})
     loader = Loader(later.write())
     monkeypatch.setattr(Loader, "ensure", lambda *_: None)
@@ -276,6 +423,8 @@ def check_kernels_that_write_bfloat16_are_asked_for_it(tmp_path: Path, monkeypat
 
     assert result(gemm, A, B) == "16x256xbf16"
     assert result(partial(gemm, out_dtype=F32), A, B) == "16x256xf32"
-    assert result(lambda a, b, c: gemm(a, b, bias=c), A, B, S((256,), F32)) == "16x256xf32"
+    assert (
+        result(lambda a, b, c: gemm(a, b, bias=c), A, B, S((256,), F32)) == "16x256xf32"
+    )
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942,gfx950")
     assert result(gemm, A, B) == "16x256xf32"

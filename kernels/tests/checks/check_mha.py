@@ -1,4 +1,7 @@
-"""Flash attention against unblocked attention in float64: gradients, masks, dropout, transformations, memory."""
+"""Flash attention against unblocked attention in float64.
+
+Gradients, masks, dropout, transformations, memory.
+"""
 
 from __future__ import annotations
 
@@ -15,33 +18,64 @@ from jax_aiter.mha import flash_attn_func, flash_attn_varlen
 from jax_aiter.mha._blocks import Config
 from jax_aiter.mha._dropout import kept, seed_words
 
-from kernels.tests.checks.common import compare, compare_gradients, made, mesh, wide, with_gradients
+from kernels.tests.checks.common import (
+    compare,
+    compare_gradients,
+    made,
+    mesh,
+    wide,
+    with_gradients,
+)
 
 
 def qkv(
-    sq: int, sk: int, *, batch: int = 2, heads: int = 4, kv: int = 2, d: int = 8, dv: int = 6, dtype: Any = None
+    sq: int,
+    sk: int,
+    *,
+    batch: int = 2,
+    heads: int = 4,
+    kv: int = 2,
+    d: int = 8,
+    dv: int = 6,
+    dtype: Any = None,
 ) -> Any:
     shapes = ((batch, sq, heads, d), (batch, sk, kv, d), (batch, sk, kv, dv))
-    return tuple(made(i, shape, jnp.float32 if dtype is None else dtype) for i, shape in enumerate(shapes))
+    return tuple(
+        made(i, shape, jnp.float32 if dtype is None else dtype)
+        for i, shape in enumerate(shapes)
+    )
 
 
 def dense(
-    q: Any, k: Any, v: Any, *, causal: bool = False, window: tuple[int, int] = (-1, -1), bias: Any = None,
-    slopes: Any = None, scale: float | None = None, keep: Any = None, lengths: Any = None,
-) -> tuple[Any, Any, Any]:  # fmt: skip
-    """Return out, lse and the probabilities that multiply v, computed unblocked by numpy in float64."""
-    q, k, v = wide(q), wide(k), wide(v)
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    causal: bool = False,
+    window: tuple[int, int] = (-1, -1),
+    bias: Any = None,
+    slopes: Any = None,
+    scale: float | None = None,
+    keep: Any = None,
+    lengths: Any = None,
+) -> tuple[Any, Any, Any]:
+    """Return out, lse and the multiplied probabilities, computed by numpy in float64."""
+    q = wide(q)
+    k = wide(k)
+    v = wide(v)
     (batch, sq, heads, d), sk = q.shape, k.shape[1]
     k, v = (np.repeat(part, heads // part.shape[2], 2) for part in (k, v))
     scores = np.einsum("bqhd,bkhd->bhqk", q, k) * (d**-0.5 if scale is None else scale)
     counts = [(sq, sk)] * batch if lengths is None else lengths
     for index, (queries, keys) in enumerate(counts):
-        i, j = np.arange(sq)[:, None] + (keys - queries), np.arange(sk)
+        i = np.arange(sq)[:, None] + (keys - queries)
+        j = np.arange(sk)
         if bias is not None:
             scores[index] += wide(bias)
         if slopes is not None:
             scores[index] -= wide(slopes)[index][:, None, None] * np.abs(i - j)
-        left, right = window[0], 0 if causal else window[1]
+        left = window[0]
+        right = 0 if causal else window[1]
         seen = (j < keys) & (np.arange(sq)[:, None] < queries)
         seen &= (j >= i - left) if left >= 0 else True
         seen &= (j <= i + right) if right >= 0 else True
@@ -72,14 +106,23 @@ def same_lse(found: Any, wanted: Any, tolerance: float = 1e-5) -> None:
     st.sampled_from([jnp.float32, jnp.bfloat16, jnp.float16]),
 )
 def check_it_is_right_for_any_shape(
-    sq: int, sk: int, heads: tuple[int, int], causal: bool, window: tuple[int, int], dtype: Any
+    sq: int,
+    sk: int,
+    heads: tuple[int, int],
+    causal: bool,
+    window: tuple[int, int],
+    dtype: Any,
 ) -> None:
     q, k, v = qkv(sq, sk, heads=heads[0], kv=heads[1], dtype=dtype)
-    out, lse = flash_attn_func(q, k, v, causal=causal, window_size=window, return_lse=True)
+    out, lse = flash_attn_func(
+        q, k, v, causal=causal, window_size=window, return_lse=True
+    )
     wanted, wanted_lse, _ = dense(q, k, v, causal=causal, window=window)
     assert out.dtype == dtype
     assert lse.dtype == jnp.float32
-    compare(out, wanted, {jnp.float32: 2e-5, jnp.bfloat16: 2e-2, jnp.float16: 3e-3}[dtype])
+    compare(
+        out, wanted, {jnp.float32: 2e-5, jnp.bfloat16: 2e-2, jnp.float16: 3e-3}[dtype]
+    )
     same_lse(lse, wanted_lse)
 
 
@@ -100,28 +143,43 @@ def made_case(name: str, dtype: Any) -> tuple[Any, dict[str, Any], dict[str, Any
     sq, sk = options.pop("sizes", (7, 9))
     arrays = {"q": None, "k": None, "v": None}
     arrays = dict(zip(arrays, qkv(sq, sk, dtype=dtype), strict=True))
-    told: dict[str, Any] = {"causal": options.get("causal", False), "window": options.get("window_size", (-1, -1))}
+    told: dict[str, Any] = {
+        "causal": options.get("causal", False),
+        "window": options.get("window_size", (-1, -1)),
+    }
     told["scale"] = options.get("softmax_scale")
     if options.pop("bias", False):
         arrays["bias"] = made(5, (sq, sk), dtype)
     if options.pop("alibi_slopes", False):
-        arrays["alibi_slopes"] = abs(made(6, (2, 4), jnp.float64 if dtype == jnp.float64 else jnp.float32))
+        arrays["alibi_slopes"] = abs(
+            made(6, (2, 4), jnp.float64 if dtype == jnp.float64 else jnp.float32)
+        )
     if lengths := options.pop("lengths", None):
         told["lengths"] = lengths
         for place, key in enumerate(("cu_seqlens_q", "cu_seqlens_kv")):
-            options[key] = jnp.cumsum(jnp.array([0, *(pair[place] for pair in lengths)]), dtype=jnp.int32)
+            options[key] = jnp.cumsum(
+                jnp.array([0, *(pair[place] for pair in lengths)]), dtype=jnp.int32
+            )
     if options.get("dropout_p"):
         b, h, i, j = np.ix_(*(np.arange(n) for n in (2, 4, sq, sk)))
-        keep = kept(seed_words(options["dropout_seed"]), 0.4, *map(jnp.asarray, (b, h, i, j)))
+        keep = kept(
+            seed_words(options["dropout_seed"]), 0.4, *map(jnp.asarray, (b, h, i, j))
+        )
         told["keep"] = np.asarray(keep) / 0.6
     return arrays, options, told
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.releases] if "dropout" in name else []) for name in OPTIONS]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.releases] if "dropout" in name else [])
+        for name in OPTIONS
+    ],
 )
-def check_each_option_does_what_it_says_and_its_gradients_are_those_of_finite_differences(name: str) -> None:
+def check_each_option_does_what_it_says_and_its_gradients_are_those_of_finite_differences(
+    name: str,
+) -> None:
     arrays, options, told = made_case(name, jnp.float64)
     other = {"bias": arrays.get("bias"), "slopes": arrays.get("alibi_slopes")}
     wanted = dense(arrays["q"], arrays["k"], arrays["v"], **told, **other)
@@ -129,7 +187,10 @@ def check_each_option_does_what_it_says_and_its_gradients_are_those_of_finite_di
 
     def function(*values: Any) -> Any:
         out, lse, p = flash_attn_func(
-            **dict(zip(arrays, values, strict=True)), **options, return_lse=True, return_attn_probs=True
+            **dict(zip(arrays, values, strict=True)),
+            **options,
+            return_lse=True,
+            return_attn_probs=True,
         )
         return (out, jnp.where(finite, lse, 0)), (lse, p)
 
@@ -163,24 +224,41 @@ def check_gradients_over_several_blocks() -> None:
     ids=str,
 )
 def check_packed_sequences_are_sequences_of_their_own(options: dict[str, Any]) -> None:
-    lengths_q, lengths_k = [5, 0, 300, 1, 40], [9, 4, 260, 7, 0]
-    cu_q, cu_k = (jnp.cumsum(jnp.array([0, *n]), dtype=jnp.int32) for n in (lengths_q, lengths_k))
-    q, k, v = (made(i, s) for i, s in enumerate([(350, 4, 8), (290, 2, 8), (290, 2, 6)]))
+    lengths_q = [5, 0, 300, 1, 40]
+    lengths_k = [9, 4, 260, 7, 0]
+    cu_q, cu_k = (
+        jnp.cumsum(jnp.array([0, *n]), dtype=jnp.int32) for n in (lengths_q, lengths_k)
+    )
+    q, k, v = (
+        made(i, s) for i, s in enumerate([(350, 4, 8), (290, 2, 8), (290, 2, 6)])
+    )
     slopes = abs(made(5, (4,)))
 
     def packed(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any) -> Any:
-        return flash_attn_varlen(q, k, v, cu_q, cu_k, alibi_slopes=slopes, return_lse=True, **options)
+        return flash_attn_varlen(
+            q, k, v, cu_q, cu_k, alibi_slopes=slopes, return_lse=True, **options
+        )
 
     out, lse = jax.jit(packed)(q, k, v, cu_q, cu_k)
     compare(packed(q, k, v, cu_q, cu_k)[0], out)
     assert lse.shape == (4, 350)
     assert (out[346:] == 0).all()
     assert (lse[:, 346:] == -jnp.inf).all()
-    told = {"causal": options.get("causal", False), "window": options.get("window_size", (-1, -1))}
+    told = {
+        "causal": options.get("causal", False),
+        "window": options.get("window_size", (-1, -1)),
+    }
     for n in range(5):
-        rows, columns = slice(int(cu_q[n]), int(cu_q[n + 1])), slice(int(cu_k[n]), int(cu_k[n + 1]))
+        rows = slice(int(cu_q[n]), int(cu_q[n + 1]))
+        columns = slice(int(cu_k[n]), int(cu_k[n + 1]))
         if lengths_q[n] and lengths_k[n]:
-            one = dense(q[rows][None], k[columns][None], v[columns][None], slopes=slopes[None], **told)
+            one = dense(
+                q[rows][None],
+                k[columns][None],
+                v[columns][None],
+                slopes=slopes[None],
+                **told,
+            )
             compare(out[rows], one[0][0], 2e-5)
             same_lse(lse[:, rows], one[1][0])
         else:
@@ -188,8 +266,13 @@ def check_packed_sequences_are_sequences_of_their_own(options: dict[str, Any]) -
 
 
 def check_dropout_is_fair_and_independent_of_seed_and_place() -> None:
-    places = [jnp.asarray(place) for place in np.ix_(*(np.arange(n) for n in (2, 4, 128, 128)))]
-    first, *others = (np.asarray(kept(seed_words(seed), 0.3, *places)) for seed in (0, 1, 1 << 32))
+    places = [
+        jnp.asarray(place)
+        for place in np.ix_(*(np.arange(n) for n in (2, 4, 128, 128)))
+    ]
+    first, *others = (
+        np.asarray(kept(seed_words(seed), 0.3, *places)) for seed in (0, 1, 1 << 32)
+    )
     # For 131072 samples, six standard deviations are 0.0076.
     assert abs(first.mean() - 0.7) < 0.0076
     others += [np.roll(first, 1, axis) for axis in range(4)]
@@ -199,7 +282,9 @@ def check_dropout_is_fair_and_independent_of_seed_and_place() -> None:
 
 def check_dropout_does_not_depend_on_blocks_nor_on_how_the_seed_comes() -> None:
     q, k, v = qkv(300, 700)
-    run = jax.jit(lambda seed: flash_attn_func(q, k, v, dropout_p=0.5, dropout_seed=seed))
+    run = jax.jit(
+        lambda seed: flash_attn_func(q, k, v, dropout_p=0.5, dropout_seed=seed)
+    )
     out = flash_attn_func(q, k, v, dropout_p=0.5, dropout_seed=7)
     compare(run(jnp.int32(7)), out)
     assert np.abs(wide(run(jnp.int32(8))) - wide(out)).max() > 0.1
@@ -218,7 +303,11 @@ def check_vmap_is_a_loop() -> None:
 
     both = with_gradients(function)
     loop = [jax.jit(both)(q[i], k[0], v[i], bias[i]) for i in range(3)]
-    compare(jax.jit(jax.vmap(both, axes))(q, k[0], v, bias), jax.tree.map(lambda *p: jnp.stack(p), *loop), 1e-5)
+    compare(
+        jax.jit(jax.vmap(both, axes))(q, k[0], v, bias),
+        jax.tree.map(lambda *p: jnp.stack(p), *loop),
+        1e-5,
+    )
 
 
 @pytest.mark.releases
@@ -231,11 +320,16 @@ def check_shards_give_what_the_whole_gives() -> None:
 
     specs = (P("d"), P("d"), P("d"), P())
     spread = jax.shard_map(function, mesh=mesh(), in_specs=specs, out_specs=P("d"))
-    compare(jax.jit(with_gradients(spread))(*arrays), jax.jit(with_gradients(function))(*arrays), 1e-5)
+    compare(
+        jax.jit(with_gradients(spread))(*arrays),
+        jax.jit(with_gradients(function))(*arrays),
+        1e-5,
+    )
 
 
 def check_scores_are_never_there_as_a_whole() -> None:
-    length, heads = 8192, 2
+    length = 8192
+    heads = 2
     shape = jax.ShapeDtypeStruct((1, length, heads, 16), jnp.float32)
     whole = length * length * heads * 4
 

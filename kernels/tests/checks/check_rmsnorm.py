@@ -13,21 +13,33 @@ from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 from jax_aiter.rmsnorm import rms_norm, rms_norm_with_add
 
-from kernels.tests.checks.common import compare, compare_gradients, made, mesh, wide, with_gradients
+from kernels.tests.checks.common import (
+    compare,
+    compare_gradients,
+    made,
+    mesh,
+    wide,
+    with_gradients,
+)
 
 DTYPES = [jnp.float32, jnp.float16, jnp.bfloat16]
 SHAPES = st.tuples(st.lists(st.integers(0, 5), max_size=3), st.integers(1, 70))
 
 
 def reference(x: Any, gamma: Any, epsilon: float) -> Any:
-    x, gamma = wide(x), wide(gamma)
+    x = wide(x)
+    gamma = wide(gamma)
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon) * gamma
 
 
 @given(SHAPES, st.sampled_from(DTYPES), st.sampled_from([1e-6, 1e-2]))
-def check_it_is_right_for_any_shape(shape: tuple[list[int], int], dtype: Any, epsilon: float) -> None:
+def check_it_is_right_for_any_shape(
+    shape: tuple[list[int], int], dtype: Any, epsilon: float
+) -> None:
     shape_x = (*shape[0], shape[1])
-    x, residual, gamma = made(1, shape_x, dtype) * 3, made(2, shape_x, dtype), made(3, (shape[1],), dtype)
+    x = made(1, shape_x, dtype) * 3
+    residual = made(2, shape_x, dtype)
+    gamma = made(3, (shape[1],), dtype)
     alone = rms_norm(x, gamma, epsilon)
     y, total = rms_norm_with_add(x, residual, gamma, epsilon)
     assert alone.dtype == y.dtype == total.dtype == dtype
@@ -38,26 +50,36 @@ def check_it_is_right_for_any_shape(shape: tuple[list[int], int], dtype: Any, ep
 
 @pytest.mark.parametrize("scale", [1e-18, 1e18])
 def check_sums_neither_vanish_nor_overflow_in_half_precision(scale: float) -> None:
-    x, gamma = made(1, (3, 40), jnp.bfloat16) * jnp.bfloat16(scale), jnp.ones(40, jnp.bfloat16)
+    x = made(1, (3, 40), jnp.bfloat16) * jnp.bfloat16(scale)
+    gamma = jnp.ones(40, jnp.bfloat16)
     compare(rms_norm(x, gamma, 1e-38), reference(x, gamma, 1e-38))
 
 
 @pytest.mark.releases
 @pytest.mark.usefixtures("x64")
 def check_gradients_are_those_of_finite_differences() -> None:
-    x, residual, gamma = (made(i, s, jnp.float64) for i, s in enumerate([(2, 3, 9), (2, 3, 9), (9,)]))
+    x, residual, gamma = (
+        made(i, s, jnp.float64) for i, s in enumerate([(2, 3, 9), (2, 3, 9), (9,)])
+    )
     compare_gradients(lambda x, g: (rms_norm(x, g, 1e-3), ()), x, gamma)
-    compare_gradients(lambda x, r, g: (rms_norm_with_add(x, r, g, 1e-3), ()), x, residual, gamma)
+    compare_gradients(
+        lambda x, r, g: (rms_norm_with_add(x, r, g, 1e-3), ()), x, residual, gamma
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def check_gradients_have_the_dtypes_of_what_they_belong_to(dtype: Any) -> None:
-    x, gamma = made(1, (4, 33), dtype), made(2, (33,), dtype)
-    found = jax.grad(lambda *a: (rms_norm(*a) ** 2).sum().astype(jnp.float32), (0, 1))(x, gamma)
+    x = made(1, (4, 33), dtype)
+    gamma = made(2, (33,), dtype)
+    found = jax.grad(lambda *a: (rms_norm(*a) ** 2).sum().astype(jnp.float32), (0, 1))(
+        x, gamma
+    )
     plain = [array.astype(jnp.float32) for array in (x, gamma)]
     wanted = jax.grad(lambda *a: (rms_norm(*a) ** 2).sum(), (0, 1))(*plain)
     assert [g.dtype for g in found] == [dtype, dtype]
-    compare(found, wanted, {jnp.float32: 1e-6, jnp.float16: 4e-3, jnp.bfloat16: 3e-2}[dtype])
+    compare(
+        found, wanted, {jnp.float32: 1e-6, jnp.float16: 4e-3, jnp.bfloat16: 3e-2}[dtype]
+    )
 
 
 @pytest.mark.releases
@@ -67,15 +89,25 @@ def check_vmap_is_a_loop(axes: tuple[int | None, int | None]) -> None:
     gamma = made(2, (3, 8) if axes[1] is not None else (8,))
 
     def parts(i: int) -> tuple[Any, Any]:
-        return (x if axes[0] is None else jnp.take(x, i, axes[0])), (gamma if axes[1] is None else gamma[i])
+        return (x if axes[0] is None else jnp.take(x, i, axes[0])), (
+            gamma if axes[1] is None else gamma[i]
+        )
 
     both = with_gradients(rms_norm)
     loop = [jax.jit(both)(*parts(i)) for i in range(3)]
-    compare(jax.jit(jax.vmap(both, axes))(x, gamma), jax.tree.map(lambda *p: jnp.stack(p), *loop))
+    compare(
+        jax.jit(jax.vmap(both, axes))(x, gamma),
+        jax.tree.map(lambda *p: jnp.stack(p), *loop),
+    )
 
 
 @pytest.mark.releases
 def check_shards_give_what_the_whole_gives() -> None:
     arrays = made(1, (16, 24)), made(2, (16, 24)), made(3, (24,))
-    spread = jax.shard_map(rms_norm_with_add, mesh=mesh(), in_specs=(P("d"), P("d"), P()), out_specs=P("d"))
-    compare(jax.jit(with_gradients(spread))(*arrays), jax.jit(with_gradients(rms_norm_with_add))(*arrays))
+    spread = jax.shard_map(
+        rms_norm_with_add, mesh=mesh(), in_specs=(P("d"), P("d"), P()), out_specs=P("d")
+    )
+    compare(
+        jax.jit(with_gradients(spread))(*arrays),
+        jax.jit(with_gradients(rms_norm_with_add))(*arrays),
+    )

@@ -11,8 +11,11 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from jax.sharding import AxisType, Mesh
 
-# No deadline, since the machine may be busy; few examples, since XLA compiles for every shape.
-settings.register_profile("jax", deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
+# No deadline, since the machine may be busy; few examples, since XLA compiles for every
+# shape.
+settings.register_profile(
+    "jax", deadline=None, max_examples=12, suppress_health_check=list(HealthCheck)
+)
 settings.load_profile("jax")
 
 TOLERANCE = {"float64": 1e-12, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
@@ -31,21 +34,28 @@ def wide(array: Any) -> np.ndarray[Any, Any]:
 
 def compare(found: Any, wanted: Any, tolerance: float | None = None) -> None:
     """Compare two trees of arrays; the default tolerance is that of the dtype of the result."""
-    leaves, others = jax.tree.leaves(found), jax.tree.leaves(wanted)
+    leaves = jax.tree.leaves(found)
+    others = jax.tree.leaves(wanted)
     assert len(leaves) == len(others)
     for one, other in zip(leaves, others, strict=True):
         assert one.shape == other.shape
         allowed = TOLERANCE[str(one.dtype)] if tolerance is None else tolerance
-        one, other = wide(one), wide(other)
+        one = wide(one)
+        other = wide(other)
         assert np.isfinite(one).all()
-        assert np.abs(one - other).max(initial=0) <= allowed * max(np.abs(other).max(initial=0), 1e-3)
+        assert np.abs(one - other).max(initial=0) <= allowed * max(
+            np.abs(other).max(initial=0), 1e-3
+        )
 
 
-def compare_gradients(function: Callable[..., Any], *arrays: Any, step: float = 1e-6) -> Any:
+def compare_gradients(
+    function: Callable[..., Any], *arrays: Any, step: float = 1e-6
+) -> Any:
     """Compare gradients with finite differences along random directions, in float64.
 
     Args:
-        function: function that returns an array or a tree of arrays, and values that are not differentiated.
+        function: function that returns an array or a tree of arrays, and values that
+            are not differentiated.
         arrays: arguments in float64.
         step: step of the differences.
 
@@ -57,7 +67,9 @@ def compare_gradients(function: Callable[..., Any], *arrays: Any, step: float = 
     def at(*moved: Any) -> tuple[Any, Any, Any]:
         out, pull, more = jax.vjp(function, *moved, has_aux=True)
         weights = jax.tree.map(lambda part: made(91, part.shape, part.dtype), out)
-        total = sum(jax.tree.leaves(jax.tree.map(lambda a, b: (a * b).sum(), out, weights)))
+        total = sum(
+            jax.tree.leaves(jax.tree.map(lambda a, b: (a * b).sum(), out, weights))
+        )
         return total, pull(weights), (out, more)
 
     both = jax.jit(at)
@@ -65,9 +77,14 @@ def compare_gradients(function: Callable[..., Any], *arrays: Any, step: float = 
     for place, (array, gradient) in enumerate(zip(arrays, gradients, strict=True)):
         for seed in (7, 8):
             direction = made(seed, array.shape, array.dtype)
-            moved = [(*arrays[:place], array + sign * step * direction, *arrays[place + 1 :]) for sign in (1, -1)]
+            moved = [
+                (*arrays[:place], array + sign * step * direction, *arrays[place + 1 :])
+                for sign in (1, -1)
+            ]
             slope = float(both(*moved[0])[0] - both(*moved[1])[0]) / (2 * step)
-            assert abs(slope - float((gradient * direction).sum())) <= 1e-6 * max(abs(slope), 1.0)
+            assert abs(slope - float((gradient * direction).sum())) <= 1e-6 * max(
+                abs(slope), 1.0
+            )
     return found
 
 

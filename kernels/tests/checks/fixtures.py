@@ -1,4 +1,7 @@
-"""Fixtures of the checks; a plugin, so that pytest ignores them outside of the environment with jax."""
+"""Fixtures of the checks.
+
+A plugin, so that pytest ignores them outside of the environment with jax.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ from kernels.tests.checks.kernels import all_modules
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker of checks that run with the oldest and the newest jax."""
-    config.addinivalue_line("markers", "releases: checks what goes through interfaces that a release of JAX may change")
+    config.addinivalue_line(
+        "markers",
+        "releases: checks what goes through interfaces that a release of JAX may change",
+    )
 
 
 @pytest.fixture(autouse=True)

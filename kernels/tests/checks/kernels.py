@@ -37,7 +37,9 @@ MODULES: Mapping[str, tuple[str, Sequence[str], Sequence[str]]] = {
 }
 TABLES: Mapping[str, Mapping[str, str]] = {
     "gemm_bf16": {
-        "gfx942/gemm_bf16/kernels.csv": "knl_name,tileM,tileN\nsmall_32x64,32,64\nsmall_64x64,64,64\n",
+        "gfx942/gemm_bf16/kernels.csv": (
+            "knl_name,tileM,tileN\nsmall_32x64,32,64\nsmall_64x64,64,64\n"
+        ),
         "gfx942/gemm_bf16/tuned/bf16.csv": (
             "M,N,K,bias,dtype,outdtype,cu_num,splitK,us,kernelName\n"
             "16,256,128,False,torch.bfloat16,torch.float32,80,2,4.5,small_64x64\n"
@@ -52,7 +54,9 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         ),
     },
     "gemm_fp4": {
-        "gfx950/gemm_fp4/kernels.csv": "tile_m,tile_n,knl_name\n64,128,fp4_64x128\n64,384,fp4_64x384\n",
+        "gfx950/gemm_fp4/kernels.csv": (
+            "tile_m,tile_n,knl_name\n64,128,fp4_64x128\n64,384,fp4_64x384\n"
+        ),
         "gfx950/gemm_fp4/tuned/a4w4.csv": (
             "cu_num,M,N,K,splitK,us,kernelName\n256,16,256,256,0,3.5,fp4_64x128\n256,1,512,256,0,3.5,of_ck\n"
             "256,2,512,256,0,3.5,fp4_64x384\n"
@@ -61,15 +65,37 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 }
 """Module -> tables by path below hsa; the numbers are not AITER's."""
 VARIANTS = {"mha_fwd_asm": {"variants": {"gfx942": {"304": "MI300", "80": "MI308"}}}}
-assert {target for _, _, targets in MODULES.values() for target in targets} == set(TARGETS)
-assert all(TARGETS[t].backend == AITER for kind, _, ts in MODULES.values() if kind == "co-launcher" for t in ts)
+assert {target for _, _, targets in MODULES.values() for target in targets} == set(
+    TARGETS
+)
+assert all(
+    TARGETS[t].backend == AITER
+    for kind, _, ts in MODULES.values()
+    if kind == "co-launcher"
+    for t in ts
+)
 
 
 @cache
 def compiled(module: str, *defines: str) -> bytes:
     """Return a library of handlers.c for a module."""
-    argv = ["cc", "-std=c11", "-O0", "-Wall", "-Werror", "-shared", "-fPIC", f"-I{jax.ffi.include_dir()}"]
-    argv += [f'-DMODULE="{module}"', *(f"-D{define}" for define in defines), str(SOURCE), "-lm", "-o"]
+    argv = [
+        "cc",
+        "-std=c11",
+        "-O0",
+        "-Wall",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+        f"-I{jax.ffi.include_dir()}",
+    ]
+    argv += [
+        f'-DMODULE="{module}"',
+        *(f"-D{define}" for define in defines),
+        str(SOURCE),
+        "-lm",
+        "-o",
+    ]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "library.so"
         subprocess.run([*argv, str(out)], check=True)
@@ -91,7 +117,13 @@ class Kernels:
 
     root: Path
     manifest: dict[str, Any] = field(
-        default_factory=lambda: {"schema": 1, "version": "1.2.3", "targets": [], "load_order": [], "modules": {}}
+        default_factory=lambda: {
+            "schema": 1,
+            "version": "1.2.3",
+            "targets": [],
+            "load_order": [],
+            "modules": {},
+        }
     )
 
     def add(self, name: str, *defines: str, **changes: Any) -> dict[str, Any]:
@@ -106,7 +138,9 @@ class Kernels:
         for table, text in TABLES.get(name, {}).items():
             (self.root / "hsa" / table).parent.mkdir(parents=True, exist_ok=True)
             (self.root / "hsa" / table).write_text(text)
-        tables = {table: sha256(self.root / "hsa" / table) for table in TABLES.get(name, {})}
+        tables = {
+            table: sha256(self.root / "hsa" / table) for table in TABLES.get(name, {})
+        }
         entry = {
             "kind": kind,
             "library": f"lib/lib{name}.so",
@@ -114,7 +148,13 @@ class Kernels:
             "needs": [],
             "targets": list(targets),
             "ffi": [
-                {"target": t, "symbol": TARGETS[t].symbol, "api": [0, 1], "command_buffer": False} for t in handlers
+                {
+                    "target": t,
+                    "symbol": TARGETS[t].symbol,
+                    "api": [0, 1],
+                    "command_buffer": False,
+                }
+                for t in handlers
             ],
             "objects": {"gfx942": {f"gfx942/{name}/kernel.co": sha256(code), **tables}},
         }

@@ -1,4 +1,7 @@
-"""Check of a wheel's package with its kernels: every module loads, and programs for AMD GPUs call it."""
+"""Check of a wheel's package with its kernels.
+
+Every module loads, and programs for AMD GPUs call it.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,18 @@ from kernels.tests.checks.programs import PROGRAMS, calls, lowered, names
 
 MANIFEST = loader().manifest
 assert MANIFEST is not None
-PRESENT = {handler.target for module in MANIFEST.modules.values() for handler in module.handlers}
+PRESENT = {
+    handler.target
+    for module in MANIFEST.modules.values()
+    for handler in module.handlers
+}
 """Custom calls of the wheel's modules."""
 
 
 @pytest.mark.parametrize("gfx", MANIFEST.targets)
-def check_each_target_is_served_by_the_modules_that_have_its_code(gfx: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_each_target_is_served_by_the_modules_that_have_its_code(
+    gfx: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert MANIFEST is not None
     monkeypatch.setenv("JAX_AITER_TARGET", gfx)
     report: dict[str, Any] = jax_aiter.info()
@@ -31,30 +40,46 @@ def check_each_target_is_served_by_the_modules_that_have_its_code(gfx: str, monk
         modules = (MANIFEST.module_of(target.name) for target in targets)
         served = any(module is not None and module.runs_on(gfx) for module in modules)
         # AITER's tables decide about gemm by its shape.
-        assert (report["operations"][name]["backend"] != "xla") == (served and name != "gemm"), name
+        assert (report["operations"][name]["backend"] != "xla") == (
+            served and name != "gemm"
+        ), name
 
 
 PREFIX = "jax_aiter_"
-CALLED = [name for name, program in PROGRAMS.items() if all(PREFIX + call in PRESENT for call in program.calls)]
+CALLED = [
+    name
+    for name, program in PROGRAMS.items()
+    if all(PREFIX + call in PRESENT for call in program.calls)
+]
 
 
 @pytest.mark.parametrize("name", CALLED)
-def check_programs_call_kernels_that_load(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_programs_call_kernels_that_load(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert MANIFEST is not None
     program = PROGRAMS[name]
-    monkeypatch.setenv("JAX_AITER_TARGET", program.gfx if program.gfx in MANIFEST.targets else "gfx1100")
+    monkeypatch.setenv(
+        "JAX_AITER_TARGET",
+        program.gfx if program.gfx in MANIFEST.targets else "gfx1100",
+    )
     monkeypatch.setenv("JAX_AITER_BACKEND_GEMM", "aiter")
     jax.clear_caches()
     assert names(lowered(program.function, *program.operands)) == program.calls
 
 
-@pytest.mark.skipif(GEMM_BF16.name not in PRESENT, reason="the wheel has no such module")
+@pytest.mark.skipif(
+    GEMM_BF16.name not in PRESENT, reason="the wheel has no such module"
+)
 def check_a_row_of_the_wheels_tables_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
     monkeypatch.setenv("JAX_AITER_COMPUTE_UNITS", "80")
     factors = [jax.ShapeDtypeStruct((rows, 5120), "bfloat16") for rows in (64, 256)]
     (call,) = calls(lowered(partial(gemm, out_dtype="float32"), *factors))
-    assert call[3] == {"kernel": '"_ZN5aiter28bf16gemm_outf32_tn_32x64_pf3E"', "splitk": "10 : i32"}
+    assert call[3] == {
+        "kernel": '"_ZN5aiter28bf16gemm_outf32_tn_32x64_pf3E"',
+        "splitk": "10 : i32",
+    }
 
 
 def check_every_module_loads() -> None:

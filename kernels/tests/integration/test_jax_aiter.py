@@ -1,7 +1,8 @@
-"""The package jax_aiter with the real jax 0.10.2, without attention, division between devices and refusals.
+"""The package jax_aiter with the real jax 0.10.2, without attention, division and refusals.
 
-The locks in `kernels/tests/checks` come from `uv pip compile --universal --generate-hashes --no-emit-index-url
---no-annotate --no-header` of jax, jaxlib, hypothesis and pytest, for each tested version of jax.
+The locks in `kernels/tests/checks` come from `uv pip compile --universal
+--generate-hashes --no-emit-index-url --no-annotate --no-header` of jax, jaxlib,
+hypothesis and pytest, for each tested version of jax.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ from kernels.tests.support.jax_checks import REFUSALS, run_checks
 from tests.support.machine import need
 
 pytestmark = pytest.mark.network
-ELSEWHERE = {"check_mha.py", "check_attention_gradient.py", "check_devices.py", *REFUSALS}
+ELSEWHERE = {
+    "check_mha.py",
+    "check_attention_gradient.py",
+    "check_devices.py",
+    *REFUSALS,
+}
 """Modules that other files run."""
 
 

@@ -17,4 +17,11 @@ pytestmark = pytest.mark.network
 
 def test_checks_pass(environment: Environment, tmp_path: Path) -> None:
     modules = sorted(path.name for path in CHECKS.glob("check_*.py"))
-    run_checks(environment("0.8.0"), tmp_path / "run", *modules, "-m", "releases", flags=FASTER_COMPILER)
+    run_checks(
+        environment("0.8.0"),
+        tmp_path / "run",
+        *modules,
+        "-m",
+        "releases",
+        flags=FASTER_COMPILER,
+    )

@@ -1,4 +1,7 @@
-"""Settings of the PEP 517 backend of jax_aiter, in a process of its own: setuptools replaces distutils, and pip not."""
+"""Settings of the PEP 517 backend of jax_aiter, in a process of its own.
+
+Setuptools replaces distutils, and pip not.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ with backend._hook({"targets": ["gfx942", "gfx1100"]}):
 """
 HOOKS = ("get_requires_for_build_wheel", "get_requires_for_build_sdist")
 CASES: list[tuple[dict[str, Any], str]] = [
-    ({"target": "gfx942"}, "jax_aiter has no setting target. Valid settings: targets, modules"),
+    (
+        {"target": "gfx942"},
+        "jax_aiter has no setting target. Valid settings: targets, modules",
+    ),
     ({"--build-option": "--targets=gfx942"}, "jax_aiter has no setting --build-option"),
     ({"files": "x"}, "files and version need each other"),
     ({"version": "1"}, "files and version need each other"),
@@ -40,7 +46,9 @@ CASES: list[tuple[dict[str, Any], str]] = [
 def answers() -> Any:
     given = json.dumps([HOOKS, [settings for settings, _ in CASES]])
     argv = [sys.executable, "-c", SCRIPT]
-    done = subprocess.run(argv, input=given, capture_output=True, text=True, check=False, cwd=BACKEND)
+    done = subprocess.run(
+        argv, input=given, capture_output=True, text=True, check=False, cwd=BACKEND
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -16,19 +16,39 @@ from kernels import step_process
     [
         ("exit 3", {}, "exit code 3"),
         ("true", {}, "exit code 0"),
-        ('echo >"$0"; echo "warning: argument unused" >&2', {}, "the compiler ignored an option"),
-        ('echo 1234 >"$0"', {"max_size": 2}, "u has 5 bytes, more than its max_size of 2"),
+        (
+            'echo >"$0"; echo "warning: argument unused" >&2',
+            {},
+            "the compiler ignored an option",
+        ),
+        (
+            'echo 1234 >"$0"',
+            {"max_size": 2},
+            "u has 5 bytes, more than its max_size of 2",
+        ),
     ],
 )
-def test_step_refuses_output(script: str, checks: dict[str, Any], said: str, tmp_path: Path) -> None:
-    spec = {"store": str(tmp_path), "name": "u.o", "argv": ["sh", "-c", script, "{out}"], "key": "k", "label": "u"}
+def test_step_refuses_output(
+    script: str, checks: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    spec = {
+        "store": str(tmp_path),
+        "name": "u.o",
+        "argv": ["sh", "-c", script, "{out}"],
+        "key": "k",
+        "label": "u",
+    }
     with pytest.raises(KernelError, match=said):
         step_process.run(spec | {"environment": {}, "wrapped_mb": 0, "checks": checks})
     assert not list(tmp_path.rglob("u.o"))
 
 
-def test_objects_with_one_bundle_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_process, "fatbin_symbols", lambda data, label: ["__hip_fatbin_a"])
+def test_objects_with_one_bundle_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        step_process, "fatbin_symbols", lambda data, label: ["__hip_fatbin_a"]
+    )
     host = tmp_path / "host.o"
     host.touch()
     with pytest.raises(KernelError, match="needs one unique fat binary symbol"):

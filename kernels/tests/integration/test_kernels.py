@@ -1,4 +1,7 @@
-"""`ci_build kernels`: AITER's sources from the package index, every module that needs no ROCm, 11 targets."""
+"""`ci_build kernels`.
+
+AITER's sources from the package index, every module that needs no ROCm, 11 targets.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,18 @@ from wheelkit.kernel_wheel import read_manifest
 
 pytestmark = pytest.mark.network
 TARGETS = (
-    "gfx906", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1103", "gfx1151", "gfx1200", "gfx1201",
+    "gfx906",
+    "gfx90a",
+    "gfx942",
+    "gfx950",
+    "gfx1030",
+    "gfx1100",
+    "gfx1103",
+    "gfx1151",
+    "gfx1200",
+    "gfx1201",
     "gfx9-4-generic",
-)  # fmt: skip
+)
 LAUNCHERS_LIMIT = 6_000_000
 """Maximum bytes of a wheel with the co-launchers for gfx942 and gfx950."""
 
@@ -43,12 +55,18 @@ def receipt(work_cache: Path, shared_folder: Path) -> dict[str, Any]:
     told = shared_folder / "kernels.json"
     with FileLock(shared_folder / "kernels.lock"):
         if not told.exists():
-            told.write_text(json.dumps(build(shared_folder / "kernels", work_cache, ",".join(TARGETS))))
+            told.write_text(
+                json.dumps(
+                    build(shared_folder / "kernels", work_cache, ",".join(TARGETS))
+                )
+            )
     found: dict[str, Any] = json.loads(told.read_text())
     return found
 
 
-def test_build_covers_every_module_and_target(receipt: dict[str, Any], work_cache: Path, tmp_path: Path) -> None:
+def test_build_covers_every_module_and_target(
+    receipt: dict[str, Any], work_cache: Path, tmp_path: Path
+) -> None:
     with WheelArchive(Path(receipt["wheel"])) as archive:
         manifest = read_manifest(archive)
         assert manifest.targets == tuple(receipt["targets"])
@@ -67,7 +85,9 @@ def test_build_covers_every_module_and_target(receipt: dict[str, Any], work_cach
 # One module, in separate folders
 
 
-def test_cluster_builds_the_same_wheel(receipt: dict[str, Any], work_cache: Path, tmp_path: Path) -> None:
+def test_cluster_builds_the_same_wheel(
+    receipt: dict[str, Any], work_cache: Path, tmp_path: Path
+) -> None:
     """The worker compiles, this machine links, and no byte depends on that."""
     words = ("--modules=rms_norm,gemm_i8", "--allow-partial")
     alone = build(tmp_path / "alone", work_cache, "gfx942,gfx1100", *words)
@@ -79,15 +99,28 @@ def test_cluster_builds_the_same_wheel(receipt: dict[str, Any], work_cache: Path
     with cluster_processes(tmp_path / "cluster") as cluster:
         cluster.scheduler()
         cluster.worker("a", "--memory=4000")
-        where = (f"--cluster={cluster.address}", f"--cluster-store={tmp_path / 'store'}")
+        where = (
+            f"--cluster={cluster.address}",
+            f"--cluster-store={tmp_path / 'store'}",
+        )
         done = kernels(
-            "build", "--targets=gfx942,gfx1100", *words, *where, f"--out={tmp_path / 'out'}", "--json", cache=caches[0]
+            "build",
+            "--targets=gfx942,gfx1100",
+            *words,
+            *where,
+            f"--out={tmp_path / 'out'}",
+            "--json",
+            cache=caches[0],
         )
     spread = json.loads(done.stdout)
     assert spread["sha256"] == alone["sha256"]
     assert spread["steps"]["found"] == 0
-    remote = re.findall(r"^  \[\d+/\d+\] (.+) \(a, [\d.]+ s\)$", done.stderr, re.MULTILINE)
-    local = re.findall(r"^  \[\d+/\d+\] (\S+ \((?:host|link)\))$", done.stderr, re.MULTILINE)
+    remote = re.findall(
+        r"^  \[\d+/\d+\] (.+) \(a, [\d.]+ s\)$", done.stderr, re.MULTILINE
+    )
+    local = re.findall(
+        r"^  \[\d+/\d+\] (\S+ \((?:host|link)\))$", done.stderr, re.MULTILINE
+    )
     assert "rms_norm/rms_norm for gfx1100" in remote
     assert sorted(local) == ["libgemm_i8.so (host)", "librms_norm.so (host)"]
     assert len(remote) + len(local) == spread["steps"]["made"]
@@ -110,9 +143,17 @@ def own_src(tmp_path: Path) -> Path:
 ONLY = KernelRequest(modules=("rms_norm",), allow_partial=True)
 
 
-def run(toolchain: Toolchain, cache: Path, *targets: str, **more: Any) -> KernelBuildResult:
+def run(
+    toolchain: Toolchain, cache: Path, *targets: str, **more: Any
+) -> KernelBuildResult:
     request = more.pop("request", ONLY)
-    job = KernelBuild(request, [GfxTarget.parse(target) for target in targets], toolchain, cache=cache, **more)
+    job = KernelBuild(
+        request,
+        [GfxTarget.parse(target) for target in targets],
+        toolchain,
+        cache=cache,
+        **more,
+    )
     return job.run(HostRunner(os.environ), Silent(), Capacity())
 
 
@@ -123,7 +164,7 @@ def digests(built: KernelBuildResult) -> dict[str, str]:
 def test_builds_in_two_folders_are_byte_identical(
     pypi: Toolchain, work_cache: Path, own_src: Path, tmp_path: Path
 ) -> None:
-    """The second build has other folders of sources and cache, and another copy of the toolchain."""
+    """The second build has other source and cache folders and another toolchain copy."""
     first = run(pypi, work_cache / "kernels", "gfx942", "gfx1100")
     other = tmp_path / "other cache"
     root = Path(pypi.places["pypi"])
@@ -135,9 +176,13 @@ def test_builds_in_two_folders_are_byte_identical(
     assert digests(first) == digests(second)
 
 
-def test_failed_unit_is_named_with_target_and_command(pypi: Toolchain, work_cache: Path, own_src: Path) -> None:
+def test_failed_unit_is_named_with_target_and_command(
+    pypi: Toolchain, work_cache: Path, own_src: Path
+) -> None:
     unit = own_src / "rms_norm.hip"
-    unit.write_text('#ifdef __gfx1100__\n#error "not for this one"\n#endif\n' + unit.read_text())
+    unit.write_text(
+        '#ifdef __gfx1100__\n#error "not for this one"\n#endif\n' + unit.read_text()
+    )
     with pytest.raises(KernelError) as caught:
         run(pypi, work_cache / "kernels", "gfx90a", "gfx1100", src=own_src)
     said = str(caught.value)
@@ -162,12 +207,25 @@ def checkout(receipt: dict[str, Any], work_cache: Path) -> Path:
 OBJECT = "hsa/gfx942/flatmm_uk_gfx9_f16f8_128x256x128_1x4x1_16x16x32.co"
 
 
-def test_checkout_is_used_and_differences_are_named(checkout: Path, work_cache: Path, tmp_path: Path) -> None:
+def test_checkout_is_used_and_differences_are_named(
+    checkout: Path, work_cache: Path, tmp_path: Path
+) -> None:
     copy = tmp_path / "aiter"
     for name in ("hsa", "csrc"):
-        shutil.copytree(checkout / "aiter_meta" / name, copy / name, copy_function=os.link)
-    shutil.copytree(checkout / "aiter" / "configs", copy / "aiter" / "configs", copy_function=os.link)
-    words = ["build", "--targets=gfx942", f"--aiter-source={copy}", f"--out={tmp_path / 'out'}"]
+        shutil.copytree(
+            checkout / "aiter_meta" / name, copy / name, copy_function=os.link
+        )
+    shutil.copytree(
+        checkout / "aiter" / "configs",
+        copy / "aiter" / "configs",
+        copy_function=os.link,
+    )
+    words = [
+        "build",
+        "--targets=gfx942",
+        f"--aiter-source={copy}",
+        f"--out={tmp_path / 'out'}",
+    ]
     kernels(*words, cache=work_cache)
     (copy / OBJECT).parent.chmod(0o755)
     (copy / OBJECT).unlink()
@@ -188,18 +246,32 @@ def sdist(folder: Path, version: str) -> None:
     """Write a source archive whose setup.py would leave a mark."""
     top = folder / f"amd_aiter-{version}"
     (top / "aiter_meta" / "hsa").mkdir(parents=True)
-    (top / "PKG-INFO").write_text(f"Metadata-Version: 2.1\nName: amd-aiter\nVersion: {version}\n")
-    (top / "setup.py").write_text(f"open({str(folder / 'ran')!r}, 'w')\nfrom setuptools import setup\nsetup()\n")
+    (top / "PKG-INFO").write_text(
+        f"Metadata-Version: 2.1\nName: amd-aiter\nVersion: {version}\n"
+    )
+    (top / "setup.py").write_text(
+        f"open({str(folder / 'ran')!r}, 'w')\nfrom setuptools import setup\nsetup()\n"
+    )
     path = folder / f"amd_aiter-{version}.tar.gz"
     subprocess.run(["tar", "-C", folder, "-czf", path, top.name], check=True)
     shutil.rmtree(top)
 
 
 @pytest.mark.usefixtures("no_index")
-def test_an_archive_without_the_files_is_refused_by_name(pypi: Toolchain, work_cache: Path, tmp_path: Path) -> None:
+def test_an_archive_without_the_files_is_refused_by_name(
+    pypi: Toolchain, work_cache: Path, tmp_path: Path
+) -> None:
     sdist(tmp_path, "9.9")
-    words = ["build", "--targets=gfx942", f"--out={tmp_path / 'out'}", "--aiter-source=amd-aiter==9.9"]
+    words = [
+        "build",
+        "--targets=gfx942",
+        f"--out={tmp_path / 'out'}",
+        "--aiter-source=amd-aiter==9.9",
+    ]
     done = kernels(*words, cache=work_cache, check=False)
     assert done.returncode == 19, done.stderr
-    assert "amd_aiter-9.9.tar.gz lacks aiter/configs/a8w8_bpreshuffle_tuned_gemm.csv" in done.stderr
+    assert (
+        "amd_aiter-9.9.tar.gz lacks aiter/configs/a8w8_bpreshuffle_tuned_gemm.csv"
+        in done.stderr
+    )
     assert not (tmp_path / "ran").exists()

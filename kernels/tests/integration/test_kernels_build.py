@@ -1,6 +1,9 @@
-"""One build of kernels for two targets, and what it promises: contents, repetition, and use by one JAX.
+"""One build of kernels for two targets, and what it promises.
 
-It has a module of AITER's code objects and one of this project's kernels, which every other module resembles.
+Contents, repetition, and use by one JAX.
+
+It has a module of AITER's code objects and one of this project's kernels, which every
+other module resembles.
 """
 
 from __future__ import annotations
@@ -43,15 +46,22 @@ def test_wheel_has_code_of_each_module_for_its_targets(built: dict[str, Any]) ->
             for gfx, files in module.objects.items():
                 objects = [path for path in files if path.endswith(".co")]
                 codes.setdefault(module.name, {})[gfx] = len(objects)
-                assert {mach_of(archive.read(path)[:64]) for path in objects} == {machs()[gfx]}
-    assert codes == {"gemm_bf16": {"gfx942": 4}, "rms_norm": {"gfx942": 1, "gfx1100": 1}}
+                assert {mach_of(archive.read(path)[:64]) for path in objects} == {
+                    machs()[gfx]
+                }
+    assert codes == {
+        "gemm_bf16": {"gfx942": 4},
+        "rms_norm": {"gfx942": 1, "gfx1100": 1},
+    }
     assert "gemm_i8" in manifest.missing
 
 
 def test_wheel_passes_inspection_as_a_partial_one(built: dict[str, Any]) -> None:
     done = succeed("inspect", built["wheel"], f"--targets={TARGETS}", "--json")
     findings = json.loads(done.stdout)["wheels"][0]["findings"]
-    assert [found["code"] for found in findings if found["severity"] != "note"] == ["kernels-partial"]
+    assert [found["code"] for found in findings if found["severity"] != "note"] == [
+        "kernels-partial"
+    ]
 
 
 def test_second_build_compiles_nothing_and_gives_same_bytes(
@@ -61,15 +71,36 @@ def test_second_build_compiles_nothing_and_gives_same_bytes(
     assert (again["steps"]["made"], again["sha256"]) == (0, built["sha256"])
 
 
-def test_wheel_installs_and_serves_jax(built: dict[str, Any], environment: Environment, tmp_path: Path) -> None:
-    wheel, python = Path(built["wheel"]), environment("0.10.2")
-    install = [sys.executable, "-m", "pip", f"--python={python}", "install", "--dry-run", "--no-index", str(wheel)]
+def test_wheel_installs_and_serves_jax(
+    built: dict[str, Any], environment: Environment, tmp_path: Path
+) -> None:
+    wheel = Path(built["wheel"])
+    python = environment("0.10.2")
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        f"--python={python}",
+        "install",
+        "--dry-run",
+        "--no-index",
+        str(wheel),
+    ]
     done = subprocess.run(install, capture_output=True, text=True, check=False)
-    assert f"Would install jax-aiter-{wheel.name.split('-')[1]}" in done.stdout, done.stdout + done.stderr
+    assert f"Would install jax-aiter-{wheel.name.split('-')[1]}" in done.stdout, (
+        done.stdout + done.stderr
+    )
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "wheel")
     package = tmp_path / "wheel" / "jax_aiter"
     for path in {*PACKAGE.rglob("*.py")} - {PACKAGE / "version.py"}:
         assert (package / path.relative_to(PACKAGE)).read_bytes() == path.read_bytes()
     need("cc")
-    run_checks(python, tmp_path / "run", "wheel.py", *REFUSALS, package=package, flags=FAST_COMPILER)
+    run_checks(
+        python,
+        tmp_path / "run",
+        "wheel.py",
+        *REFUSALS,
+        package=package,
+        flags=FAST_COMPILER,
+    )

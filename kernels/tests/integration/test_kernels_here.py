@@ -29,16 +29,25 @@ from wheelkit.gpu.registration import registered_kernels
 pytestmark = pytest.mark.network
 ROOT = Path(__file__).resolve().parents[3]
 SHARED = ("toolchains", "zig", "sources", "rocm-digests")
-"""What a cache holds beside what was compiled; machines that share nothing would each fetch or make it."""
+"""What a cache holds beside what was compiled.
+
+Machines that share nothing would each fetch or make it.
+"""
 
 
 class Here:
     """`ci_build kernels` with one ROCm and cache folders of simulated machines."""
 
     def __init__(self, work_cache: Path, folder: Path) -> None:
-        self.folder, self.kernels = folder, work_cache / "kernels"
+        self.folder = folder
+        self.kernels = work_cache / "kernels"
         obtain_pypi(self.kernels, HostRunner(os.environ), Silent())
-        shutil.copytree(docker.rocm_here("7.2.0"), folder / "rocm", copy_function=os.link, symlinks=True)
+        shutil.copytree(
+            docker.rocm_here("7.2.0"),
+            folder / "rocm",
+            copy_function=os.link,
+            symlinks=True,
+        )
         self.environment = {**os.environ, "CCACHE_DIR": str(folder / "ccache")}
 
     def cache(self, name: str) -> Path:
@@ -53,18 +62,38 @@ class Here:
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         return succeed("kernels", *words, env=self.environment)
 
-    def build(self, cache: Path, *words: str, instances: str = "_bf16_n64_nsm$") -> dict[str, Any]:
-        words = (f"--instances={instances}", f"--kernel-rocm={self.folder / 'rocm'}", f"--cache-dir={cache}", *words)
-        done = self.run("build", "--targets=gfx942", "--toolchain=rocm", "--allow-partial", "--json", *words)
+    def build(
+        self, cache: Path, *words: str, instances: str = "_bf16_n64_nsm$"
+    ) -> dict[str, Any]:
+        words = (
+            f"--instances={instances}",
+            f"--kernel-rocm={self.folder / 'rocm'}",
+            f"--cache-dir={cache}",
+            *words,
+        )
+        done = self.run(
+            "build",
+            "--targets=gfx942",
+            "--toolchain=rocm",
+            "--allow-partial",
+            "--json",
+            *words,
+        )
         told: dict[str, Any] = json.loads(done.stdout)
         return told
 
     def ccache(self) -> tuple[int, int]:
         """Return the hits and misses since the last call."""
         said = subprocess.run(
-            ["ccache", "-sz"], env=self.environment, capture_output=True, text=True, check=True
+            ["ccache", "-sz"],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
-        found = dict(re.findall(r"(Hits|Misses):\s+(\d+) /", said.partition("Local storage")[0]))
+        found = dict(
+            re.findall(r"(Hits|Misses):\s+(\d+) /", said.partition("Local storage")[0])
+        )
         return int(found["Hits"]), int(found["Misses"])
 
 
@@ -78,21 +107,34 @@ def here(work_cache: Path, tmp_path: Path) -> Here:
 
 
 def test_shards_merge_and_compiler_cache_keys_rocm(here: Here, tmp_path: Path) -> None:
-    module, first, second, joined = "--modules=rmsnorm_fwd", *(here.cache(name) for name in ("first", "second", "all"))
-    # Device pass of one unit; host pass of the unit, the dispatcher and four of our files.
-    parts = [here.build(cache, module, f"--shard={n}/2")["steps"] for n, cache in enumerate((first, second), 1)]
+    module, first, second, joined = (
+        "--modules=rmsnorm_fwd",
+        *(here.cache(name) for name in ("first", "second", "all")),
+    )
+    # Device pass of one unit; host pass of the unit, the dispatcher and four of our
+    # files.
+    parts = [
+        here.build(cache, module, f"--shard={n}/2")["steps"]
+        for n, cache in enumerate((first, second), 1)
+    ]
     assert (sum(parts), min(parts) > 0) == (7, True)
     assert here.ccache() == (0, 7)
     said = here.run("merge", str(first), str(second), f"--cache-dir={joined}").stderr
-    assert re.findall(r"(\d+) merged, (\d+) damaged", said) == [(str(part), "0") for part in parts]
+    assert re.findall(r"(\d+) merged, (\d+) damaged", said) == [
+        (str(part), "0") for part in parts
+    ]
     whole = here.build(joined, module, f"--out={tmp_path / 'joined'}")
     assert whole["steps"] == {"made": 1, "found": 7}  # the link
     assert whole["modules"] == ["rmsnorm_fwd"]
 
-    # Each machine's compiler cache has its own shard; the bytes do not depend on the number of machines.
+    # Each machine's compiler cache has its own shard; the bytes do not depend on the
+    # number of machines.
     shutil.rmtree(first / "kernels" / "store")
     again = here.build(first, module, f"--out={tmp_path / 'again'}")
-    assert (again["steps"], again["sha256"]) == ({"made": 8, "found": 0}, whole["sha256"])
+    assert (again["steps"], again["sha256"]) == (
+        {"made": 8, "found": 0},
+        whole["sha256"],
+    )
     assert here.ccache() == tuple(parts)
 
     # Another ROCm, although no file that a compiler cache checks has changed.
@@ -101,10 +143,14 @@ def test_shards_merge_and_compiler_cache_keys_rocm(here: Here, tmp_path: Path) -
     assert here.ccache() == (0, 1)
 
 
-X, RESIDUAL, GAMMA, Y, SUM = (0x7F00_0000_0000 + at * 0x1_0000_0000_00 for at in range(5))
+X, RESIDUAL, GAMMA, Y, SUM = (
+    0x7F00_0000_0000 + at * 0x1_0000_0000_00 for at in range(5)
+)
 
 
-def call(rows: int, n: int, dtype: str = "bf16", *, adds: bool = False, **more: Any) -> dict[str, Any]:
+def call(
+    rows: int, n: int, dtype: str = "bf16", *, adds: bool = False, **more: Any
+) -> dict[str, Any]:
     side = [rows, n] if adds else [0]
     return {
         "args": [(dtype, [rows, n], X), (dtype, side, RESIDUAL), (dtype, [n], GAMMA)],
@@ -121,8 +167,19 @@ CALLS = {
     "long": call(20_000_000, 64),
     "add": call(4, 64, adds=True),
     "f32": call(4, 64, "f32"),
-    "shapes": call(4, 64) | {"args": [("bf16", [4, 64], X), ("bf16", [0], RESIDUAL), ("bf16", [63], GAMMA)]},
-    "crooked": call(4, 64) | {"results": [("bf16", [4, 64], Y + 8), ("bf16", [0], SUM)]},
+    "shapes": (
+        call(4, 64)
+        | {
+            "args": [
+                ("bf16", [4, 64], X),
+                ("bf16", [0], RESIDUAL),
+                ("bf16", [63], GAMMA),
+            ]
+        }
+    ),
+    "crooked": (
+        call(4, 64) | {"results": [("bf16", [4, 64], Y + 8), ("bf16", [0], SUM)]}
+    ),
     "epsilon": call(4, 64, epsilon=-1.0),
     "no code": call(4, 64, fail=209),
 }
@@ -133,20 +190,36 @@ def answers(stand_ins: Path, folder: Path) -> dict[str, dict[str, Any]]:
     for name in ("libamdhip64.so.7", "drive.so"):
         shutil.copyfile(stand_ins / name, folder / name)
     (folder / "calls.json").write_text(json.dumps(list(CALLS.values())))
-    argv = [sys.executable, str(HERE / "drive_ck.py"), str(folder), str(folder / "calls.json")]
+    argv = [
+        sys.executable,
+        str(HERE / "drive_ck.py"),
+        str(folder),
+        str(folder / "calls.json"),
+    ]
     environment = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
-    return dict(zip([*CALLS, "library"], json.loads(done.stdout.splitlines()[-1]), strict=True))
+    done = subprocess.run(
+        argv, env=environment, capture_output=True, text=True, check=True
+    )
+    return dict(
+        zip([*CALLS, "library"], json.loads(done.stdout.splitlines()[-1]), strict=True)
+    )
 
 
-def test_handler_reaches_real_kernels(here: Here, stand_ins: Path, tmp_path: Path) -> None:
+def test_handler_reaches_real_kernels(
+    here: Here, stand_ins: Path, tmp_path: Path
+) -> None:
     made = here.build(
-        here.cache("ck"), "--modules=rmsnorm_fwd", f"--out={tmp_path / 'out'}", instances=r"_(bf16|fp16)_n64_nsm$"
+        here.cache("ck"),
+        "--modules=rmsnorm_fwd",
+        f"--out={tmp_path / 'out'}",
+        instances=r"_(bf16|fp16)_n64_nsm$",
     )
     with zipfile.ZipFile(made["wheel"]) as wheel:
         library = tmp_path / "librmsnorm_fwd.so"
         library.write_bytes(wheel.read("jax_aiter/_kernels/lib/librmsnorm_fwd.so"))
-    symbols = {name for bundle in registered_kernels(library) for name in bundle.kernels}
+    symbols = {
+        name for bundle in registered_kernels(library) for name in bundle.kernels
+    }
     told = answers(stand_ins, tmp_path)
 
     def one(name: str) -> dict[str, Any]:
@@ -159,7 +232,16 @@ def test_handler_reaches_real_kernels(here: Here, stand_ins: Path, tmp_path: Pat
     assert (one("four")["grid"], one("four")["block"]) == ([250, 1, 1], [256, 1, 1])
     assert (one("one")["grid"], one("one")["block"]) == ([250, 1, 1], [256, 1, 1])
     assert len({one(name)["kernel"] for name in ("eight", "four", "one")}) == 3
-    wanted = {"x": X, "gamma": GAMMA, "y": Y, "residual": 0, "sum": 0, "epsilon": 0.5, "m": 1000, "n": 64}
+    wanted = {
+        "x": X,
+        "gamma": GAMMA,
+        "y": Y,
+        "residual": 0,
+        "sum": 0,
+        "epsilon": 0.5,
+        "m": 1000,
+        "n": 64,
+    }
     wanted |= dict.fromkeys(("x_stride", "y_stride"), 64)
     assert {name: one("eight")[name] for name in wanted} == wanted
     assert told["empty"] == {"launches": []}
@@ -172,7 +254,10 @@ def test_handler_reaches_real_kernels(here: Here, stand_ins: Path, tmp_path: Pat
     ]
 
     for name, said in {
-        "add": "no kernel on gfx942:sramecc+:xnack- for this call. Called with x bf16[4,64], residual bf16[4,64], ",
+        "add": (
+            "no kernel on gfx942:sramecc+:xnack- for this call. Called with x"
+            " bf16[4,64], residual bf16[4,64], "
+        ),
         "f32": "x f32[4,64] does not fit: it has to be f16 or bf16.",
         "shapes": "gamma bf16[63] does not fit: it has to be bf16[64].",
         "crooked": "y bf16[4,64] does not begin at a multiple of 16 bytes.",
@@ -181,7 +266,10 @@ def test_handler_reaches_real_kernels(here: Here, stand_ins: Path, tmp_path: Pat
     }.items():
         assert told[name]["error"].startswith("jax_aiter_ck_rms_norm: ")
         assert said in told[name]["error"]
-    assert all(told[name]["launches"] == [] for name in ("add", "f32", "shapes", "crooked", "epsilon"))
+    assert all(
+        told[name]["launches"] == []
+        for name in ("add", "f32", "shapes", "crooked", "epsilon")
+    )
     assert told["library"]["info"]["module"] == "rmsnorm_fwd"
     assert told["library"]["traits"] == [0, 1, 1]
 
@@ -190,20 +278,37 @@ def test_attention_of_few_kernels(here: Here, tmp_path: Path) -> None:
     """One of 1,032 kernels, a dispatcher restricted to it, and the handler, in one library."""
     one = "_d32_bf16_batch_.*_psddv_nlogits_nbias_nmask_lse_ndropout"
     cache = here.cache("attention")
-    with pytest.raises(AssertionError, match="No instance of ck_mha_bwd has a name that matches"):
-        here.build(cache, "--modules=mha_bwd", "--forecast", instances="_d32_bf16_batch_.*_lse")
-    made = here.build(cache, "--modules=mha_fwd", f"--out={tmp_path / 'out'}", instances=one)
-    # AITER generates one unit for gfx9 and one for gfx950, whose host side the dispatcher also needs.
+    with pytest.raises(
+        AssertionError, match="No instance of ck_mha_bwd has a name that matches"
+    ):
+        here.build(
+            cache, "--modules=mha_bwd", "--forecast", instances="_d32_bf16_batch_.*_lse"
+        )
+    made = here.build(
+        cache, "--modules=mha_fwd", f"--out={tmp_path / 'out'}", instances=one
+    )
+    # AITER generates one unit for gfx9 and one for gfx950, whose host side the
+    # dispatcher also needs.
     assert (made["modules"], made["steps"]) == (["mha_fwd"], {"made": 9, "found": 0})
     with zipfile.ZipFile(made["wheel"]) as wheel:
         library = Path(wheel.extract("jax_aiter/_kernels/lib/libmha_fwd.so", tmp_path))
-        assert json.loads(wheel.read("jax_aiter/_kernels/manifest.json"))["modules"]["mha_fwd"]["instances"] == one
+        assert (
+            json.loads(wheel.read("jax_aiter/_kernels/manifest.json"))["modules"][
+                "mha_fwd"
+            ]["instances"]
+            == one
+        )
     held = read_targets(library, verify=True, machs=machs())
     assert held.findings == ()
-    assert [(code.target, code.bundles) for code in held.device.targets] == [("gfx942", 1)]
+    assert [(code.target, code.bundles) for code in held.device.targets] == [
+        ("gfx942", 1)
+    ]
     assert "JaxAiterMhaFwd" in Elf.read(library).exported
-    # The unit for gfx950 is registered as well, with an empty bundle, which the coverage gate excuses by its name.
-    kernels = [name for bundle in registered_kernels(library) for name in bundle.kernels]
+    # The unit for gfx950 is registered as well, with an empty bundle, which the
+    # coverage gate excuses by its name.
+    kernels = [
+        name for bundle in registered_kernels(library) for name in bundle.kernels
+    ]
     rules = [rule for rule in load_rules() if rule.member.endswith("/libmha_fwd.so")]
     excused = [any(rule.excuses(name, "gfx942") for rule in rules) for name in kernels]
     assert all("FmhaFwdKernel" in name for name in kernels)

@@ -30,12 +30,22 @@ def family(pid: int) -> list[int]:
 def kept(cache: Path) -> int:
     """Return the number of targets with stored code."""
     store = KernelStore(cache / "kernels" / "store")
-    return sum(store.measured(f"rms_norm/rms_norm for {target}") is not None for target in TARGETS)
+    return sum(
+        store.measured(f"rms_norm/rms_norm for {target}") is not None
+        for target in TARGETS
+    )
 
 
 def test_killed_build_resumes(work_cache: Path, tmp_path: Path) -> None:
-    words = [f"--targets={','.join(TARGETS)}", f"--out={tmp_path}", f"--cache-dir={work_cache}", *MODULE]
-    process = subprocess.Popen([*CI_BUILD, "kernels", "build", *words], stderr=subprocess.DEVNULL)
+    words = [
+        f"--targets={','.join(TARGETS)}",
+        f"--out={tmp_path}",
+        f"--cache-dir={work_cache}",
+        *MODULE,
+    ]
+    process = subprocess.Popen(
+        [*CI_BUILD, "kernels", "build", *words], stderr=subprocess.DEVNULL
+    )
     end = time.monotonic() + _SECONDS
     while not kept(work_cache):
         assert process.poll() is None, "it ended before anybody could kill it"

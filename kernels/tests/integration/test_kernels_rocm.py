@@ -29,10 +29,17 @@ sys.exit(int(sys.argv[2]))
 
 def module(**changes: Any) -> KernelModule:
     generator = Generator(
-        script="gen/gen.py", arguments=("{out}", "0"), suffix=".cpp", count=3, kept=2, keep=(r".*_x\.cpp",)
+        script="gen/gen.py",
+        arguments=("{out}", "0"),
+        suffix=".cpp",
+        count=3,
+        kept=2,
+        keep=(r".*_x\.cpp",),
     )
     return replace(
-        load_catalog().modules["ck_rms_norm"], headers=("include",), generators=(replace(generator, **changes),)
+        load_catalog().modules["ck_rms_norm"],
+        headers=("include",),
+        generators=(replace(generator, **changes),),
     )
 
 
@@ -45,21 +52,36 @@ def tree(tmp_path: Path) -> SourceTree:
     return SourceTree(folder=folder, files=files, origin=None, name="s")
 
 
-def generated(tree: SourceTree, cache: Path, **changes: Any) -> tuple[list[str], list[str]]:
+def generated(
+    tree: SourceTree, cache: Path, **changes: Any
+) -> tuple[list[str], list[str]]:
     made = generate(module(**changes), tree, cache, HostRunner(os.environ), Silent())
     return sorted(made.units), sorted(made.headers)
 
 
-def test_unreachable_instances_are_not_compiled(tree: SourceTree, tmp_path: Path) -> None:
-    assert generated(tree, tmp_path / "cache") == (["a_x.cpp", "b_x.cpp"], ["common.hpp"])
-    (tree.folder / "gen" / "gen.py").unlink()  # the second run must not call the generator
-    assert generated(tree, tmp_path / "cache") == (["a_x.cpp", "b_x.cpp"], ["common.hpp"])
+def test_unreachable_instances_are_not_compiled(
+    tree: SourceTree, tmp_path: Path
+) -> None:
+    assert generated(tree, tmp_path / "cache") == (
+        ["a_x.cpp", "b_x.cpp"],
+        ["common.hpp"],
+    )
+    (
+        tree.folder / "gen" / "gen.py"
+    ).unlink()  # the second run must not call the generator
+    assert generated(tree, tmp_path / "cache") == (
+        ["a_x.cpp", "b_x.cpp"],
+        ["common.hpp"],
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"arguments": ("{out}", "3")}, r"The generator gen/gen\.py of ck_rms_norm failed: .*exit code 3"),
+        (
+            {"arguments": ("{out}", "3")},
+            r"The generator gen/gen\.py of ck_rms_norm failed: .*exit code 3",
+        ),
         ({"count": 4}, r"wrote 3 files, not 4"),
         ({"keep": ("none",), "kept": 1}, r"keeps 0 files of gen/gen\.py, not 1"),
     ],
@@ -69,24 +91,46 @@ def test_generator_failure_or_other_output_is_an_error(
 ) -> None:
     with pytest.raises(KernelError, match=said):
         generated(tree, tmp_path / "cache", **changes)
-    assert [path for path in (tmp_path / "cache" / "generated").iterdir() if path.is_dir()] == []
+    assert [
+        path for path in (tmp_path / "cache" / "generated").iterdir() if path.is_dir()
+    ] == []
 
 
-def test_instance_pattern_without_match_is_an_error(tree: SourceTree, tmp_path: Path) -> None:
-    few = generate(module(count=9, kept=9), tree, tmp_path, HostRunner(os.environ), Silent(), "_x")
+def test_instance_pattern_without_match_is_an_error(
+    tree: SourceTree, tmp_path: Path
+) -> None:
+    few = generate(
+        module(count=9, kept=9), tree, tmp_path, HostRunner(os.environ), Silent(), "_x"
+    )
     assert sorted(few.units) == ["a_x.cpp", "b_x.cpp"]
     for changes in ({"keep": ("none",)}, {"keep": (r"rmsnorm2d_fwd_api\.cpp",)}):
-        with pytest.raises(KernelError, match="No instance of ck_rms_norm has a name that matches '_z'"):
-            generate(module(**changes), tree, tmp_path, HostRunner(os.environ), Silent(), "_z")
+        with pytest.raises(
+            KernelError, match="No instance of ck_rms_norm has a name that matches '_z'"
+        ):
+            generate(
+                module(**changes),
+                tree,
+                tmp_path,
+                HostRunner(os.environ),
+                Silent(),
+                "_z",
+            )
     with pytest.raises(KernelError, match=r"keeps 2 files of gen/gen\.py, more than 1"):
         generate(module(kept=1), tree, tmp_path, HostRunner(os.environ), Silent(), "_x")
 
 
-@pytest.mark.parametrize("line", ["import socket; socket.socket()", "import os; os.system('true')"])
-def test_generator_cannot_use_network_or_processes(line: str, tree: SourceTree, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "line", ["import socket; socket.socket()", "import os; os.system('true')"]
+)
+def test_generator_cannot_use_network_or_processes(
+    line: str, tree: SourceTree, tmp_path: Path
+) -> None:
     (tree.folder / "gen" / "gen.py").write_text(f"{line}\n{SCRIPT}")
     with pytest.raises(
         KernelError,
-        match=r"(?s)gen/gen\.py of ck_rms_norm failed: .*generators must not use the network or start processes",
+        match=(
+            r"(?s)gen/gen\.py of ck_rms_norm failed: .*generators must not use the"
+            r" network or start processes"
+        ),
     ):
         generated(tree, tmp_path / "cache")

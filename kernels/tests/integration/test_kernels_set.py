@@ -1,4 +1,7 @@
-"""`dist_wheels --kernels`: the wheel of kernels is part of the set, staged with it, and checked by the gates."""
+"""`dist_wheels --kernels`.
+
+The wheel of kernels is part of the set, staged with it, and checked by the gates.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,13 @@ pytestmark = pytest.mark.network
 PYTHON = "{}.{}".format(*sys.version_info)
 
 
-SET = ["dist_wheels", "--payload=published", f"--python-versions={PYTHON}", "--targets=gfx942,gfx950", "--kernels"]
+SET = [
+    "dist_wheels",
+    "--payload=published",
+    f"--python-versions={PYTHON}",
+    "--targets=gfx942,gfx950",
+    "--kernels",
+]
 
 
 def gate(out: Path, bucket: Path) -> None:
@@ -26,13 +35,19 @@ def gate(out: Path, bucket: Path) -> None:
         succeed("gate", name, str(out), f"--bucket={bucket}")
 
 
-def test_set_with_kernels_includes_their_wheel(work_cache: Path, tmp_path: Path) -> None:
-    out, words = tmp_path / "dist", SET
+def test_set_with_kernels_includes_their_wheel(
+    work_cache: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "dist"
+    words = SET
     succeed(*words, f"--out={out}", f"--cache-dir={work_cache}")
     made: WheelSet = load_wheel_set((out / "wheels.json").read_text())
     kernels = next(wheel for wheel in made.wheels if wheel.name == "jax-aiter")
     assert kernels.version == f"{own_version()}+gfx942.gfx950"
-    assert {target for member in kernels.members for target in member.targets} == {"gfx942", "gfx950"}
+    assert {target for member in kernels.members for target in member.targets} == {
+        "gfx942",
+        "gfx950",
+    }
     assert any(item.filename.startswith("amd_aiter-") for item in made.inputs)
     assert f"jax-aiter=={kernels.version}" in (out / "constraints.txt").read_text()
     again = succeed(*words, f"--out={out}", f"--cache-dir={work_cache}", "--json")

@@ -10,7 +10,9 @@ from typing import Any
 from tests.integration.conftest import ci_build
 
 
-def kernels(*words: str, cache: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+def kernels(
+    *words: str, cache: Path, check: bool = True
+) -> subprocess.CompletedProcess[str]:
     """Run a subcommand of `ci_build kernels`, and fail unless it succeeds or `check` is False."""
     done = ci_build("kernels", *words, f"--cache-dir={cache}")
     assert done.returncode == 0 or not check, done.stderr

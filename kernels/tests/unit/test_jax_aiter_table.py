@@ -19,7 +19,9 @@ PACKAGE = Path(__file__).resolve().parents[3] / "kernels" / "payload" / "jax_ait
 
 @pytest.fixture(scope="module")
 def table() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("jax_aiter_table", PACKAGE / "_table.py")
+    spec = importlib.util.spec_from_file_location(
+        "jax_aiter_table", PACKAGE / "_table.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -35,16 +37,29 @@ def names(rows: tuple[str, ...]) -> tuple[str, ...]:
 
 def test_custom_calls_match_modules_toml(table: ModuleType) -> None:
     told: dict[str, tuple[ModuleKind, FfiHandler]] = {
-        entry.target: (module.kind, entry) for module in load_catalog().modules.values() for entry in module.ffi
+        entry.target: (module.kind, entry)
+        for module in load_catalog().modules.values()
+        for entry in module.ffi
     }
     assert {
-        target.name: (target.symbol, target.args, target.results, target.attrs) for target in table.TARGETS.values()
+        target.name: (target.symbol, target.args, target.results, target.attrs)
+        for target in table.TARGETS.values()
     } == {
-        name: (entry.symbol, names(entry.args), names(entry.results), names(entry.attrs))
+        name: (
+            entry.symbol,
+            names(entry.args),
+            names(entry.results),
+            names(entry.attrs),
+        )
         for name, (_, entry) in told.items()
     }
-    backends = {name: "portable" if kind is ModuleKind.PORTABLE else "aiter" for name, (kind, _) in told.items()}
-    assert {target.name: target.backend for target in table.TARGETS.values()} == backends
+    backends = {
+        name: "portable" if kind is ModuleKind.PORTABLE else "aiter"
+        for name, (kind, _) in told.items()
+    }
+    assert {
+        target.name: target.backend for target in table.TARGETS.values()
+    } == backends
 
 
 def test_every_custom_call_serves_an_operation(table: ModuleType) -> None:
@@ -53,7 +68,9 @@ def test_every_custom_call_serves_an_operation(table: ModuleType) -> None:
 
 
 def test_generic_targets_match_gfx_table(table: ModuleType) -> None:
-    assert dict(table.GENERICS) == {name: frozenset(covered) for name, covered in targets.covers().items()}
+    assert dict(table.GENERICS) == {
+        name: frozenset(covered) for name, covered in targets.covers().items()
+    }
 
 
 def test_package_requires_only_jax() -> None:

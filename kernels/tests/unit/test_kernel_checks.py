@@ -28,9 +28,17 @@ OBJECTS = CodeObjectSet(
     kernarg=32,
 )
 MODULE = KernelModule(
-    name="gemm", kind=ModuleKind.CO_LAUNCHER, about="", source="up", targets=("gfx942",), host=("a.cc",), seconds=1,
-    memory_mb=1, max_size=1, objects=(OBJECTS,),
-)  # fmt: skip
+    name="gemm",
+    kind=ModuleKind.CO_LAUNCHER,
+    about="",
+    source="up",
+    targets=("gfx942",),
+    host=("a.cc",),
+    seconds=1,
+    memory_mb=1,
+    max_size=1,
+    objects=(OBJECTS,),
+)
 
 
 @pytest.fixture
@@ -47,11 +55,17 @@ def tree(tmp_path: Path) -> Path:
 def found(tree: Path, module: KernelModule = MODULE, *processors: str) -> list[str]:
     files = {str(p.relative_to(tree)): "" for p in tree.rglob("*") if p.is_file()}
     source = sources.SourceTree(folder=tree, files=files, origin=None, name="s")
-    return [item.path for item in find_objects(module, processors or ("gfx942", "gfx1100"), source)]
+    return [
+        item.path
+        for item in find_objects(module, processors or ("gfx942", "gfx1100"), source)
+    ]
 
 
 def test_find_objects_returns_every_row(tree: Path) -> None:
-    assert found(tree) == [f"jax_aiter/_kernels/hsa/gfx942/gemm/{name}" for name in ("a.co", "b.co", "t.csv")]
+    assert found(tree) == [
+        f"jax_aiter/_kernels/hsa/gfx942/gemm/{name}"
+        for name in ("a.co", "b.co", "t.csv")
+    ]
     assert found(tree, MODULE, "gfx1100") == []
 
 
@@ -70,17 +84,40 @@ def replace_table(tree: Path, rows: str) -> None:
     [
         (rewrite("t.csv", "knl,co\nka,a.co\n"), "t.csv has no row for b.co"),
         (rewrite("t.csv", "a,b\n1,2\n"), "t.csv has no columns co and knl"),
-        (rewrite("t.csv", "knl,co\nka,../a.co\nkb,b.co\n"), "line 2 lacks a kernel or the file name of a code object"),
-        (rewrite("t.csv", "knl,co\nka,a.co\nkc,a.co\nkb,b.co\n"), "a.co has two kernels"),
-        (lambda tree: replace_table(tree, "ka,a.co\n"), f"{FOLDER} has 1 kernels of gemm, not 2"),
-        (lambda tree: (tree / FOLDER / "a.co").unlink(), f"{FOLDER}/a.co does not exist"),
-        (rewrite("a.co", code("gfx950", {"ka": 32})), "a.co is code for gfx950, not for gfx942"),
-        (rewrite("a.co", code("gfx942", {"other": 32})), "a.co has the kernels other, not ka"),
-        (rewrite("a.co", code("gfx942", {"ka": 48})), "ka has 48 bytes of arguments, but the host packs 32"),
+        (
+            rewrite("t.csv", "knl,co\nka,../a.co\nkb,b.co\n"),
+            "line 2 lacks a kernel or the file name of a code object",
+        ),
+        (
+            rewrite("t.csv", "knl,co\nka,a.co\nkc,a.co\nkb,b.co\n"),
+            "a.co has two kernels",
+        ),
+        (
+            lambda tree: replace_table(tree, "ka,a.co\n"),
+            f"{FOLDER} has 1 kernels of gemm, not 2",
+        ),
+        (
+            lambda tree: (tree / FOLDER / "a.co").unlink(),
+            f"{FOLDER}/a.co does not exist",
+        ),
+        (
+            rewrite("a.co", code("gfx950", {"ka": 32})),
+            "a.co is code for gfx950, not for gfx942",
+        ),
+        (
+            rewrite("a.co", code("gfx942", {"other": 32})),
+            "a.co has the kernels other, not ka",
+        ),
+        (
+            rewrite("a.co", code("gfx942", {"ka": 48})),
+            "ka has 48 bytes of arguments, but the host packs 32",
+        ),
         (rewrite("a.co", b"\x7fELF"), "a.co is not an ELF file"),
     ],
 )
-def test_find_objects_names_each_mistake(change: Callable[[Path], object], said: str, tree: Path) -> None:
+def test_find_objects_names_each_mistake(
+    change: Callable[[Path], object], said: str, tree: Path
+) -> None:
     change(tree)
     with pytest.raises(KernelError) as caught:
         found(tree)
@@ -88,7 +125,12 @@ def test_find_objects_names_each_mistake(change: Callable[[Path], object], said:
 
 
 def test_objects_of_old_abi_versions_are_read() -> None:
-    assert code_problems(code("gfx942", {"k": 8}, flags=0x500, abi=2), "x", "gfx942", ["k"]) == []
+    assert (
+        code_problems(
+            code("gfx942", {"k": 8}, flags=0x500, abi=2), "x", "gfx942", ["k"]
+        )
+        == []
+    )
     assert code_problems(code("gfx942", {"k": 8}, abi=1), "x", "gfx942", ["k"]) == []
 
 
@@ -96,15 +138,30 @@ def test_library_problems_names_missing_and_extra_symbols(tmp_path: Path) -> Non
     path = tmp_path / "l.so"
     path.write_bytes(library(GLIBC, entry=[TinySymbol("JaxAiterA", defined=True)]))
     assert library_problems(path, "l", ["JaxAiterA"]) == []
-    assert library_problems(path, "l", ["JaxAiterA", "JaxAiterB"]) == ["l does not export JaxAiterB"]
-    path.write_bytes(library(GLIBC, entry=[TinySymbol(name, defined=True) for name in ("JaxAiterA", "_ZdlPv")]))
+    assert library_problems(path, "l", ["JaxAiterA", "JaxAiterB"]) == [
+        "l does not export JaxAiterB"
+    ]
+    path.write_bytes(
+        library(
+            GLIBC,
+            entry=[TinySymbol(name, defined=True) for name in ("JaxAiterA", "_ZdlPv")],
+        )
+    )
     assert library_problems(path, "l", ["JaxAiterA"]) == []
-    assert library_problems(path, "l", ["JaxAiterA"], alone=True) == ["l also exports _ZdlPv"]
+    assert library_problems(path, "l", ["JaxAiterA"], alone=True) == [
+        "l also exports _ZdlPv"
+    ]
     entry = [TinySymbol("JaxAiterA", defined=True)]
-    path.write_bytes(library(GLIBC, entry=entry, needed=("libc.so.6", "libamdhip64.so.7")))
-    assert library_problems(path, "l", ["JaxAiterA"]) == ["l has forbidden dependencies: libamdhip64.so.7"]
+    path.write_bytes(
+        library(GLIBC, entry=entry, needed=("libc.so.6", "libamdhip64.so.7"))
+    )
+    assert library_problems(path, "l", ["JaxAiterA"]) == [
+        "l has forbidden dependencies: libamdhip64.so.7"
+    ]
     path.write_bytes(library(GLIBC, TinySymbol("hipInit"), entry=entry))
-    assert library_problems(path, "l", ["JaxAiterA"]) == ["l uses hipInit, which none of its libraries defines"]
+    assert library_problems(path, "l", ["JaxAiterA"]) == [
+        "l uses hipInit, which none of its libraries defines"
+    ]
     other = bytearray(path.read_bytes())
     other[18] = 183  # e_machine: EM_AARCH64
     path.write_bytes(other)
@@ -118,7 +175,9 @@ def test_library_problems_names_missing_and_extra_symbols(tmp_path: Path) -> Non
 
 def lock_of(tree: Path) -> dict[str, str]:
     return {
-        str(p.relative_to(tree)): hashlib.sha256(p.read_bytes()).hexdigest() for p in tree.rglob("*") if p.is_file()
+        str(p.relative_to(tree)): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in tree.rglob("*")
+        if p.is_file()
     }
 
 
@@ -136,7 +195,10 @@ def test_check_names_missing_changed_and_unlocked_files(tree: Path) -> None:
     rewrite("b.co", b"changed")(tree)
     with pytest.raises(KernelError) as caught:
         sources.check(tree, [*lock, "new.h"], "s", lock)
-    assert f"s lacks {FOLDER}/a.co; it has changed {FOLDER}/b.co; it needs unlocked new.h" in str(caught.value)
+    assert (
+        f"s lacks {FOLDER}/a.co; it has changed {FOLDER}/b.co; it needs unlocked new.h"
+        in str(caught.value)
+    )
 
 
 def test_digests_of_folders_follow_their_files() -> None:

@@ -40,7 +40,9 @@ def dry_run(*words: str) -> Any:
     Raises:
         RequestError: the request is refused.
     """
-    done = click.testing.CliRunner().invoke(cli.main, ["kernels", "build", "--dry-run", *words])
+    done = click.testing.CliRunner().invoke(
+        cli.main, ["kernels", "build", "--dry-run", *words]
+    )
     if done.exception is not None:
         raise done.exception
     return json.loads(done.stdout) if "--json" in words else done.stdout
@@ -49,7 +51,9 @@ def dry_run(*words: str) -> Any:
 # Costs
 
 
-@pytest.mark.parametrize("targets", [("gfx942",), ("gfx942", "gfx1100", "gfx9-4-generic")])
+@pytest.mark.parametrize(
+    "targets", [("gfx942",), ("gfx942", "gfx1100", "gfx9-4-generic")]
+)
 def test_bound_of_plain_module_is_its_cost(targets: tuple[str, ...], src: Path) -> None:
     steps = [*(step for _, step in unit_steps(MODULE, targets, TOOLCHAIN, src=src))]
     steps += library_steps(MODULE, TOOLCHAIN, src=src)
@@ -61,27 +65,41 @@ def test_bound_of_plain_module_is_its_cost(targets: tuple[str, ...], src: Path) 
 # Long builds
 
 
-def job(folder: Path, src: Path, *modules: str, allow_partial: bool = False) -> KernelBuild:
+def job(
+    folder: Path, src: Path, *modules: str, allow_partial: bool = False
+) -> KernelBuild:
     catalog: Catalog = replace(CATALOG, modules={"m": LONG})
     request = KernelRequest(modules=modules, allow_partial=allow_partial)
-    return KernelBuild(request, expand("gfx942"), TOOLCHAIN, cache=folder, catalog=catalog, src=src)
+    return KernelBuild(
+        request, expand("gfx942"), TOOLCHAIN, cache=folder, catalog=catalog, src=src
+    )
 
 
 def test_long_build_without_named_modules_is_refused(tmp_path: Path, src: Path) -> None:
     (src / "u.hip").write_text("")
-    with pytest.raises(RequestError, match=r"would take 4 hours of CPU.*--modules=m builds all") as e:
-        job(tmp_path, src).run(NoProcesses(), Silent(), Capacity(jobs=1, memory_mb=1000))
+    with pytest.raises(
+        RequestError, match=r"would take 4 hours of CPU.*--modules=m builds all"
+    ) as e:
+        job(tmp_path, src).run(
+            NoProcesses(), Silent(), Capacity(jobs=1, memory_mb=1000)
+        )
     assert e.value.exit_code == 2
     # A named module is built: its first process starts.
     with pytest.raises(AssertionError, match="starts a process"):
-        job(tmp_path, src, "m").run(NoProcesses(), Silent(), Capacity(jobs=1, memory_mb=1000))
+        job(tmp_path, src, "m").run(
+            NoProcesses(), Silent(), Capacity(jobs=1, memory_mb=1000)
+        )
 
 
 @pytest.mark.parametrize("allow_partial", [False, True])
-def test_build_without_complete_module_is_an_error(allow_partial: bool, tmp_path: Path, src: Path) -> None:
+def test_build_without_complete_module_is_an_error(
+    allow_partial: bool, tmp_path: Path, src: Path
+) -> None:
     (src / "u.hip").write_text("")
     with pytest.raises(KernelError, match="ninja failed"):
-        job(tmp_path, src, "m", allow_partial=allow_partial).run(IdleRunner(1), Silent(), Capacity())
+        job(tmp_path, src, "m", allow_partial=allow_partial).run(
+            IdleRunner(1), Silent(), Capacity()
+        )
 
 
 def test_dry_run_prints_cost_and_required_names() -> None:
@@ -91,8 +109,17 @@ def test_dry_run_prints_cost_and_required_names() -> None:
     quick = dry_run("--targets=gfx942", "--json")
     assert quick["has_to_be_named"] is False
     assert 0 < quick["at_most"]["cpu_seconds"] < 600
-    assert dry_run("--targets=gfx942", "--toolchain=rocm", "--json")["has_to_be_named"] is True
-    named = dry_run("--targets=gfx942", "--toolchain=rocm", "--modules=mha_fwd", "--allow-partial", "--json")
+    assert (
+        dry_run("--targets=gfx942", "--toolchain=rocm", "--json")["has_to_be_named"]
+        is True
+    )
+    named = dry_run(
+        "--targets=gfx942",
+        "--toolchain=rocm",
+        "--modules=mha_fwd",
+        "--allow-partial",
+        "--json",
+    )
     assert named["has_to_be_named"] is False
 
 
@@ -102,19 +129,36 @@ def test_dry_run_prints_cost_and_required_names() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--targets=gfx942,gfx1100", "--require=gemm_bf16"], "gemm_bf16 is required but has no code for gfx1100"),
+        (
+            ["--targets=gfx942,gfx1100", "--require=gemm_bf16"],
+            "gemm_bf16 is required but has no code for gfx1100",
+        ),
         (["--targets=gfx1100", "--require=gemm"], "Unknown kernel module: gemm"),
         (
             ["--targets=gfx942", "--modules=gemm_bf16"],
             "The wheel would lack flatmm_fp8, gemm_i8, mha_bwd_asm, .*add --allow-partial",
         ),
-        (["--targets=gfx942", "--aiter-source=/nowhere"], "is not a folder, a source archive"),
-        (["--targets=gfx942", "--toolchain=rocm", "--modules=ck_rms_norm", "--allow-partial"], "without a handler"),
+        (
+            ["--targets=gfx942", "--aiter-source=/nowhere"],
+            "is not a folder, a source archive",
+        ),
+        (
+            [
+                "--targets=gfx942",
+                "--toolchain=rocm",
+                "--modules=ck_rms_norm",
+                "--allow-partial",
+            ],
+            "without a handler",
+        ),
         (["--targets=gfx942", "--shard=1/2"], "need --toolchain=rocm"),
         (["--targets=gfx942", "--toolchain=rocm", "--shard=3/2"], "Write it like 2/8"),
         (["--targets=gfx942", "--forecast"], "--dry-run cannot list units"),
         (["--targets=gfx942", f"--out={__file__}"], "is not a directory"),
-        (["--targets=gfx942", "--rocm-version=7.1.0"], "--rocm-version needs --kernel-toolchain=rocm or container"),
+        (
+            ["--targets=gfx942", "--rocm-version=7.1.0"],
+            "--rocm-version needs --kernel-toolchain=rocm or container",
+        ),
     ],
 )
 def test_dry_run_refuses_invalid_requests(words: list[str], said: str) -> None:
@@ -139,17 +183,32 @@ def test_old_jaxlib_without_ffi_api_is_refused() -> None:
 @pytest.mark.parametrize("wish", ["torch==1.0", "amd-aiter>=1", "/nowhere"])
 def test_aiter_source_refuses_other_projects(wish: str, tmp_path: Path) -> None:
     source = CATALOG.sources["aiter"]
-    with pytest.raises(RequestError, match="is not a folder, a source archive or amd-aiter==VERSION"):
-        sources.find(wish, source, cache=tmp_path, runner=NoProcesses(), progress=Silent())
+    with pytest.raises(
+        RequestError, match="is not a folder, a source archive or amd-aiter==VERSION"
+    ):
+        sources.find(
+            wish, source, cache=tmp_path, runner=NoProcesses(), progress=Silent()
+        )
     with pytest.raises(AssertionError, match="starts a process"):
-        sources.find("AMD_aiter==1", source, cache=tmp_path, runner=NoProcesses(), progress=Silent())
+        sources.find(
+            "AMD_aiter==1",
+            source,
+            cache=tmp_path,
+            runner=NoProcesses(),
+            progress=Silent(),
+        )
 
 
 class FakeIndex:
     """A runner that answers as pip's child process."""
 
     def __init__(self, filename: str, sha256: str) -> None:
-        self._answer = {"filename": filename, "sha256": sha256, "versions": ["0.1"], "url": ""}
+        self._answer = {
+            "filename": filename,
+            "sha256": sha256,
+            "versions": ["0.1"],
+            "url": "",
+        }
 
     def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
         return ProcessResult(returncode=0, stdout=json.dumps(self._answer))
@@ -157,12 +216,23 @@ class FakeIndex:
 
 @pytest.mark.parametrize(
     ("wish", "filename", "said"),
-    [("amd-aiter==9", "", "has no source archive"), ("", "amd_aiter-1.tar.gz", "The file was replaced")],
+    [
+        ("amd-aiter==9", "", "has no source archive"),
+        ("", "amd_aiter-1.tar.gz", "The file was replaced"),
+    ],
 )
-def test_answer_of_index_is_refused(wish: str, filename: str, said: str, tmp_path: Path) -> None:
+def test_answer_of_index_is_refused(
+    wish: str, filename: str, said: str, tmp_path: Path
+) -> None:
     index = FakeIndex(filename, "0" * 64)
     with pytest.raises(InputError) as caught:
-        sources.find(wish, CATALOG.sources["aiter"], cache=tmp_path, runner=index, progress=Silent())
+        sources.find(
+            wish,
+            CATALOG.sources["aiter"],
+            cache=tmp_path,
+            runner=index,
+            progress=Silent(),
+        )
     assert said in f"{caught.value} {caught.value.hint}"
 
 
@@ -171,25 +241,57 @@ def test_archive_without_top_folder_is_refused(tmp_path: Path) -> None:
     with tarfile.open(archive, "w:gz") as tar:
         tar.addfile(tarfile.TarInfo("a"))
     with pytest.raises(InputError, match="one top-level folder"):
-        sources.find(str(archive), CATALOG.sources["aiter"], cache=tmp_path, runner=NoProcesses(), progress=Silent())
+        sources.find(
+            str(archive),
+            CATALOG.sources["aiter"],
+            cache=tmp_path,
+            runner=NoProcesses(),
+            progress=Silent(),
+        )
 
 
 # Locations
 
 
-def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_become_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    digest = hashlib.sha256(toolchains._LAYOUT.encode() + toolchains.LOCK.read_bytes()).hexdigest()
-    ready = Path("my cache", "kernels", "toolchains", f"pypi-{digest[:16]}", toolchains._READY)
-    for path in (ready, Path("my rocm/llvm/bin/clang++"), Path("my rocm/amdgcn/bitcode/ocml.bc")):
+    digest = hashlib.sha256(
+        toolchains._LAYOUT.encode() + toolchains.LOCK.read_bytes()
+    ).hexdigest()
+    ready = Path(
+        "my cache", "kernels", "toolchains", f"pypi-{digest[:16]}", toolchains._READY
+    )
+    for path in (
+        ready,
+        Path("my rocm/llvm/bin/clang++"),
+        Path("my rocm/amdgcn/bitcode/ocml.bc"),
+    ):
         path.parent.mkdir(parents=True)
         path.write_text("")
     wanted = expand("gfx942")
     kernels = KernelRequest(toolchain="rocm", rocm="my rocm")
     request = BuildRequest(
-        jax_version="0.10.2", rocm_version=RocmVersion(text="7.2.0"), python_versions=("3.12",), targets=wanted,
-        payload=Payload.PUBLISHED, kernels=kernels,
-    )  # fmt: skip
-    made = prepare(request, wanted, cache=Path("my cache"), runner=NoProcesses(), progress=Silent(), place=THIS_MACHINE)
-    places = [*map(Path, made.toolchain.places.values()), made.toolchain.ninja, made.store.root, made.work()]
+        jax_version="0.10.2",
+        rocm_version=RocmVersion(text="7.2.0"),
+        python_versions=("3.12",),
+        targets=wanted,
+        payload=Payload.PUBLISHED,
+        kernels=kernels,
+    )
+    made = prepare(
+        request,
+        wanted,
+        cache=Path("my cache"),
+        runner=NoProcesses(),
+        progress=Silent(),
+        place=THIS_MACHINE,
+    )
+    places = [
+        *map(Path, made.toolchain.places.values()),
+        made.toolchain.ninja,
+        made.store.root,
+        made.work(),
+    ]
     assert [path for path in places if not path.is_relative_to(tmp_path)] == []

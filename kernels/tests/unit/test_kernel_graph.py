@@ -27,7 +27,12 @@ from kernels.toolchains import Toolchain, load
 from tests.support.silent import Silent
 
 TOOLCHAIN = Toolchain(
-    name="pypi", digest="d" * 64, places={"pypi": "/t"}, environment={}, ninja=Path("/t/bin/ninja"), data=load()
+    name="pypi",
+    digest="d" * 64,
+    places={"pypi": "/t"},
+    environment={},
+    ninja=Path("/t/bin/ninja"),
+    data=load(),
 )
 UNIT = Unit(name="u", source="u.hip", kernels=("k",), seconds=2.0)
 MODULE = KernelModule(
@@ -56,13 +61,18 @@ def src(tmp_path: Path) -> Path:
 
 
 def steps_of(
-    src: Path, *processors: str, toolchain: Toolchain = TOOLCHAIN, module: KernelModule = MODULE
+    src: Path,
+    *processors: str,
+    toolchain: Toolchain = TOOLCHAIN,
+    module: KernelModule = MODULE,
 ) -> list[CompileStep]:
     units = [step for _, step in unit_steps(module, processors, toolchain, src=src)]
     return [*units, *library_steps(module, toolchain, src=src)]
 
 
-def graph_of(src: Path, steps: list[CompileStep], toolchain: Toolchain = TOOLCHAIN) -> Graph:
+def graph_of(
+    src: Path, steps: list[CompileStep], toolchain: Toolchain = TOOLCHAIN
+) -> Graph:
     return Graph(steps, toolchain, KernelStore(src.parent / "store"), {"src": src})
 
 
@@ -80,12 +90,25 @@ def keys(src: Path, *processors: str, **more: Any) -> dict[str, str]:
 def test_new_target_of_the_catalog_compiles_only_itself(tmp_path: Path) -> None:
     def keys_for(*names: str) -> dict[str, str]:
         targets = tuple(map(GfxTarget.parse, names))
-        return KernelBuild(KernelRequest(), targets, TOOLCHAIN, cache=tmp_path).graph().keys
+        return (
+            KernelBuild(KernelRequest(), targets, TOOLCHAIN, cache=tmp_path)
+            .graph()
+            .keys
+        )
 
-    before, after = keys_for("gfx942", "gfx950"), keys_for("gfx942", "gfx950", "gfx1151")
+    before = keys_for("gfx942", "gfx950")
+    after = keys_for("gfx942", "gfx950", "gfx1151")
     assert after.items() > before.items()
-    portable = [module for module in load_catalog().modules.values() if module.kind is ModuleKind.PORTABLE]
-    units = {f"{module.name}/{unit.name} for gfx1151" for module in portable for unit in module.units}
+    portable = [
+        module
+        for module in load_catalog().modules.values()
+        if module.kind is ModuleKind.PORTABLE
+    ]
+    units = {
+        f"{module.name}/{unit.name} for gfx1151"
+        for module in portable
+        for unit in module.units
+    }
     assert set(after) - set(before) == units
 
 
@@ -123,7 +146,9 @@ def test_library_key_covers_every_input(change: str, src: Path) -> None:
 
 
 def test_generic_targets_use_newer_code_object_version(src: Path) -> None:
-    words = {step.target: step.argv for step in steps_of(src, "gfx942", "gfx9-4-generic")}
+    words = {
+        step.target: step.argv for step in steps_of(src, "gfx942", "gfx9-4-generic")
+    }
     assert "-mcode-object-version=5" in words["gfx942"]
     assert "-mcode-object-version=6" in words["gfx9-4-generic"]
     assert "--offload-arch=gfx9-4-generic" in words["gfx9-4-generic"]
@@ -134,16 +159,28 @@ def test_ninja_file_is_longest_first_without_stored_steps(src: Path) -> None:
     work = src.parent / "work"
     work.mkdir()
     labels = [step.label for step in graph.missing()]
-    assert labels == ["libm.so (host)", "m.cc (host)", "m/u for gfx1100", "m/u for gfx942"]
+    assert labels == [
+        "libm.so (host)",
+        "m.cc (host)",
+        "m/u for gfx1100",
+        "m/u for gfx942",
+    ]
     give(graph, "m/u for gfx942", b"x")
-    text = graph.ninja(graph.missing(), work, limits_for([1], Capacity(jobs=1, memory_mb=10)))
+    text = graph.ninja(
+        graph.missing(), work, limits_for([1], Capacity(jobs=1, memory_mb=10))
+    )
     assert [line for line in text.splitlines() if "label =" in line] == [
         "  label = libm.so (host)",
         "  label = m.cc (host)",
         "  label = m/u for gfx1100",
     ]
     forecast = graph.forecast(Capacity(jobs=2, memory_mb=1000))
-    assert (forecast.steps, forecast.found, forecast.seconds, forecast.wall_seconds) == (3, 1, 7.0, 3.5)
+    assert (
+        forecast.steps,
+        forecast.found,
+        forecast.seconds,
+        forecast.wall_seconds,
+    ) == (3, 1, 7.0, 3.5)
 
 
 QUICK = Cost(seconds=1, memory_mb=1)
@@ -169,9 +206,14 @@ class IdleRunner:
         return ProcessResult(returncode=self._returncode)
 
 
-@pytest.mark.parametrize(("returncode", "said"), [(1, "ninja failed"), (0, "disappeared from")])
-def test_build_without_results_is_an_error(returncode: int, said: str, src: Path) -> None:
-    graph, capacity = graph_of(src, steps_of(src, "gfx942")), Capacity(jobs=1, memory_mb=1000)
+@pytest.mark.parametrize(
+    ("returncode", "said"), [(1, "ninja failed"), (0, "disappeared from")]
+)
+def test_build_without_results_is_an_error(
+    returncode: int, said: str, src: Path
+) -> None:
+    graph = graph_of(src, steps_of(src, "gfx942"))
+    capacity = Capacity(jobs=1, memory_mb=1000)
     with pytest.raises(KernelError, match=said):
         graph.build(src.parent / "work", IdleRunner(returncode), Silent(), capacity)
 
@@ -183,8 +225,11 @@ class FakeNinja:
         before: function that is called before ninja reads its file.
     """
 
-    def __init__(self, graph: Graph, before: Callable[[], object] = lambda: None) -> None:
-        self.graph, self.before = graph, before
+    def __init__(
+        self, graph: Graph, before: Callable[[], object] = lambda: None
+    ) -> None:
+        self.graph = graph
+        self.before = before
         self.labels: list[str] = []
 
     def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
@@ -202,11 +247,18 @@ class FakeNinja:
 
 
 def test_two_builds_at_once_run_their_own_steps(src: Path) -> None:
-    work, capacity = src.parent / "work", Capacity(jobs=1, memory_mb=1000)
-    first, second = (graph_of(src, steps_of(src, target)[:1]) for target in ("gfx942", "gfx1100"))
+    work = src.parent / "work"
+    capacity = Capacity(jobs=1, memory_mb=1000)
+    first, second = (
+        graph_of(src, steps_of(src, target)[:1]) for target in ("gfx942", "gfx1100")
+    )
     other = FakeNinja(second)
     own = FakeNinja(first, before=lambda: second.build(work, other, Silent(), capacity))
-    assert [*first.build(work, own, Silent(), capacity)] == own.labels == ["m/u for gfx942"]
+    assert (
+        [*first.build(work, own, Silent(), capacity)]
+        == own.labels
+        == ["m/u for gfx942"]
+    )
     assert other.labels == ["m/u for gfx1100"]
     assert list(work.iterdir()) == []
 
@@ -234,8 +286,14 @@ def test_keep_replaces_result_without_record(src: Path) -> None:
     assert made.path.read_bytes() == b"second"
 
 
-@given(st.lists(st.integers(1, 5000), max_size=12), st.integers(1, 16), st.integers(100, 40000))
-def test_limits_never_exceed_memory(needs: list[int], cpus: int, available: int) -> None:
+@given(
+    st.lists(st.integers(1, 5000), max_size=12),
+    st.integers(1, 16),
+    st.integers(100, 40000),
+)
+def test_limits_never_exceed_memory(
+    needs: list[int], cpus: int, available: int
+) -> None:
     limits = limits_for(needs, Capacity(jobs=cpus, memory_mb=available))
     assert limits.heavy_jobs >= 1
     assert 1 <= limits.jobs <= cpus
@@ -244,23 +302,54 @@ def test_limits_never_exceed_memory(needs: list[int], cpus: int, available: int)
     at_once = heavy[: min(limits.heavy_jobs, limits.jobs)]
     at_once += light[: limits.jobs - len(at_once)]
     # A step that needs more memory than available runs alone.
-    assert sum(at_once) <= available or len(at_once) == 1 or max(heavy, default=0) > available
+    assert (
+        sum(at_once) <= available
+        or len(at_once) == 1
+        or max(heavy, default=0) > available
+    )
 
 
 @given(st.integers(1, 7))
 def test_shards_are_disjoint_and_complete(count: int) -> None:
-    one = CompileStep(label="", argv=("x",), name="u", inputs={}, seconds=1, memory_mb=1, module="m", rocm=True)
+    one = CompileStep(
+        label="",
+        argv=("x",),
+        name="u",
+        inputs={},
+        seconds=1,
+        memory_mb=1,
+        module="m",
+        rocm=True,
+    )
     steps = [replace(one, label=f"s{n}", argv=(str(n),)) for n in range(40)]
     last = replace(one, label="link", after=("s1",))
     graph = Graph([*steps, last], TOOLCHAIN, KernelStore(Path("/nowhere")), {})
-    parts = [step.label for number in range(1, count + 1) for step in graph.shard(number, count).steps]
+    parts = [
+        step.label
+        for number in range(1, count + 1)
+        for step in graph.shard(number, count).steps
+    ]
     assert sorted(parts) == sorted(step.label for step in steps)
 
 
 def test_shard_filters_units_by_pattern(src: Path) -> None:
-    one = CompileStep(label="", argv=("x",), name="u", inputs={}, seconds=1, memory_mb=1, module="m", rocm=True)
+    one = CompileStep(
+        label="",
+        argv=("x",),
+        name="u",
+        inputs={},
+        seconds=1,
+        memory_mb=1,
+        module="m",
+        rocm=True,
+    )
     names = ["m/a_n64.cpp for gfx942", "m/a_n64.cpp (host)", "m/a_n128.cpp for gfx942"]
-    graph = Graph([replace(one, label=name, argv=(name,)) for name in names], TOOLCHAIN, KernelStore(src), {})
+    graph = Graph(
+        [replace(one, label=name, argv=(name,)) for name in names],
+        TOOLCHAIN,
+        KernelStore(src),
+        {},
+    )
     assert [step.label for step in graph.shard(1, 1, r"_n64\.cpp").steps] == names[:2]
     assert [step.label for step in graph.shard(1, 1, "for gfx942").steps] == names[::2]
     with pytest.raises(KernelError, match="No unit matches --units: '_n32'"):

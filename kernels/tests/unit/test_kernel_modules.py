@@ -18,23 +18,64 @@ from kernels.sources import read_lock, used_by
 
 def little() -> dict[str, Any]:
     """Return a catalog with one module of each kind."""
-    source = {"project": "up", "version": "1", "filename": "up-1.tar.gz", "sha256": "0" * 64, "size": 1, "folder": ""}
-    objects = {"targets": ["gfx942"], "folder": "hsa/{target}", "files": {"a.co": "a"}, "count": 1, "kernarg": 8}
+    source = {
+        "project": "up",
+        "version": "1",
+        "filename": "up-1.tar.gz",
+        "sha256": "0" * 64,
+        "size": 1,
+        "folder": "",
+    }
+    objects = {
+        "targets": ["gfx942"],
+        "folder": "hsa/{target}",
+        "files": {"a.co": "a"},
+        "count": 1,
+        "kernarg": 8,
+    }
     unit = {"name": "b", "source": "b.hip", "kernels": ["b"]}
-    generator = {"script": "gen.py", "arguments": ["{out}"], "suffix": ".cpp", "count": 3, "kept": 1, "keep": ["x"]}
+    generator = {
+        "script": "gen.py",
+        "arguments": ["{out}"],
+        "suffix": ".cpp",
+        "count": 3,
+        "kept": 1,
+        "keep": ["x"],
+    }
     every = {"about": "", "seconds": 1, "memory_mb": 100, "max_size": 1000}
     upstream = every | {"source": "up", "targets": ["gfx942"]}
     rocm = upstream | {"toolchains": ["rocm"]}
     modules: dict[str, dict[str, Any]] = {
-        "b": every | {"kind": "portable", "targets": ["every"], "host": ["b.cc"], "units": [unit]},
-        "a": upstream | {"kind": "co-launcher", "host": ["a.cc"], "objects": [objects], "fallback": "b"},
-        "d": rocm | {"kind": "device-lib", "host": [], "generators": [generator], "headers": ["include"]},
-        "c": rocm | {"kind": "ffi-shim", "host": ["c.cc"], "abi": "c++", "needs": ["d"]},
+        "b": every
+        | {"kind": "portable", "targets": ["every"], "host": ["b.cc"], "units": [unit]},
+        "a": upstream
+        | {
+            "kind": "co-launcher",
+            "host": ["a.cc"],
+            "objects": [objects],
+            "fallback": "b",
+        },
+        "d": rocm
+        | {
+            "kind": "device-lib",
+            "host": [],
+            "generators": [generator],
+            "headers": ["include"],
+        },
+        "c": rocm
+        | {"kind": "ffi-shim", "host": ["c.cc"], "abi": "c++", "needs": ["d"]},
     }
     modules["d"]["flags"] = {"rocm": ["-O3"]}
     for name in "abc":
-        ffi = {"symbol": f"JaxAiter{name.upper()}", "target": f"jax_aiter_{name}", "api": [0, 3]}
-        modules[name]["ffi"] = [ffi | {"command_buffer": True, "args": ["x f32[N]"], "results": ["y f32[N]"]}]
+        ffi = {
+            "symbol": f"JaxAiter{name.upper()}",
+            "target": f"jax_aiter_{name}",
+            "api": [0, 3],
+        }
+        modules[name]["ffi"] = [
+            ffi
+            | {"command_buffer": True, "args": ["x f32[N]"], "results": ["y f32[N]"]}
+        ]
     return {"schema": 1, "sources": {"up": source}, "modules": modules}
 
 
@@ -51,28 +92,72 @@ def problems(change: Callable[[dict[str, Any]], object]) -> str:
     [
         (lambda b: b.update(schema=2), "schema is 2, not 1"),
         (lambda b: b.update(module={}), "unknown keys: module"),
-        (lambda b: b["modules"].update(A=b["modules"].pop("a")), "modules.A: a name must consist of lower-case"),
+        (
+            lambda b: b["modules"].update(A=b["modules"].pop("a")),
+            "modules.A: a name must consist of lower-case",
+        ),
         (lambda b: b["modules"]["a"].pop("about"), "modules.a.about is missing"),
-        (lambda b: b["modules"]["a"].update(seconds="1"), "modules.a.seconds is '1', not float"),
-        (lambda b: b["modules"]["a"].update(targets=["gfx943"]), "gfx943 is not a gfx target"),
-        (lambda b: b["modules"]["a"].update(targets=["gfx942", "gfx950"]), "gfx950 has no objects"),
-        (lambda b: b["modules"]["a"].update(source="down"), "source down does not exist"),
-        (lambda b: b["modules"]["a"].update(fallback="d"), "fallback d is not a portable module"),
-        (lambda b: b["modules"]["a"]["ffi"][0].update(symbol="A"), "the symbol of jax_aiter_a is A, not JaxAiterA"),
-        (lambda b: b["modules"]["a"]["ffi"][0].update(args=[]), "jax_aiter_a needs both args and results"),
-        (lambda b: b["modules"]["a"].update(ffi=b["modules"]["b"]["ffi"]), "the FFI target of two handlers"),
-        (lambda b: b["modules"]["a"]["objects"][0].update(count=2), "files has 1 entries, but count is 2"),
-        (lambda b: b["modules"]["b"]["units"].append(b["modules"]["b"]["units"][0]), "two units have the name b"),
-        (lambda b: b["modules"]["d"].update(toolchains=["pypi"]), "the pypi toolchain cannot build device-libs"),
+        (
+            lambda b: b["modules"]["a"].update(seconds="1"),
+            "modules.a.seconds is '1', not float",
+        ),
+        (
+            lambda b: b["modules"]["a"].update(targets=["gfx943"]),
+            "gfx943 is not a gfx target",
+        ),
+        (
+            lambda b: b["modules"]["a"].update(targets=["gfx942", "gfx950"]),
+            "gfx950 has no objects",
+        ),
+        (
+            lambda b: b["modules"]["a"].update(source="down"),
+            "source down does not exist",
+        ),
+        (
+            lambda b: b["modules"]["a"].update(fallback="d"),
+            "fallback d is not a portable module",
+        ),
+        (
+            lambda b: b["modules"]["a"]["ffi"][0].update(symbol="A"),
+            "the symbol of jax_aiter_a is A, not JaxAiterA",
+        ),
+        (
+            lambda b: b["modules"]["a"]["ffi"][0].update(args=[]),
+            "jax_aiter_a needs both args and results",
+        ),
+        (
+            lambda b: b["modules"]["a"].update(ffi=b["modules"]["b"]["ffi"]),
+            "the FFI target of two handlers",
+        ),
+        (
+            lambda b: b["modules"]["a"]["objects"][0].update(count=2),
+            "files has 1 entries, but count is 2",
+        ),
+        (
+            lambda b: b["modules"]["b"]["units"].append(b["modules"]["b"]["units"][0]),
+            "two units have the name b",
+        ),
+        (
+            lambda b: b["modules"]["d"].update(toolchains=["pypi"]),
+            "the pypi toolchain cannot build device-libs",
+        ),
         (
             lambda b: b["modules"]["d"]["generators"][0].update(kept=4),
             "gen.py: kept is 4, which does not fit keep and count (3)",
         ),
-        (lambda b: b["modules"]["d"].update(only={"a": ["gfx1100"]}), "'a' is not a regular expression, or its proc"),
-        (lambda b: b["sources"]["up"].update(sha256="0"), "sources.up: sha256 or size is invalid"),
+        (
+            lambda b: b["modules"]["d"].update(only={"a": ["gfx1100"]}),
+            "'a' is not a regular expression, or its proc",
+        ),
+        (
+            lambda b: b["sources"]["up"].update(sha256="0"),
+            "sources.up: sha256 or size is invalid",
+        ),
     ],
 )
-def test_parse_catalog_names_schema_violation(change: Callable[[dict[str, Any]], object], said: str) -> None:
+def test_parse_catalog_names_schema_violation(
+    change: Callable[[dict[str, Any]], object], said: str
+) -> None:
     assert said in problems(change)
 
 
@@ -86,7 +171,12 @@ def test_reports_all_problems_at_once() -> None:
 
 def test_support_is_module_portable_or_none() -> None:
     catalog = parse_catalog(tomli_w.dumps(little()), "some.toml")
-    got = {name: [catalog.support(catalog.modules[name], gfx) for gfx in ("gfx942", "gfx1100")] for name in "abd"}
+    got = {
+        name: [
+            catalog.support(catalog.modules[name], gfx) for gfx in ("gfx942", "gfx1100")
+        ]
+        for name in "abd"
+    }
     assert got == {
         "a": [Support.YES, Support.PORTABLE],
         "b": [Support.PORTABLE, Support.PORTABLE],
@@ -108,8 +198,14 @@ def test_the_toolchain_is_locked_by_hash_and_names_no_host() -> None:
     folder = MODULES_TOML.parents[1] / "build"
     lock = (folder / "requirements-kernels.lock").read_text()
     assert not re.search(r"://|file:|index|find-links|@", lock)
-    assert set(re.findall(r"^([\w-]+)==", lock, re.MULTILINE)) == {"jaxlib", "ninja", "ziglang"}
-    pinned = re.findall(r"^(\S+==\S+)$", (folder / "requirements-kernels.in").read_text(), re.MULTILINE)
+    assert set(re.findall(r"^([\w-]+)==", lock, re.MULTILINE)) == {
+        "jaxlib",
+        "ninja",
+        "ziglang",
+    }
+    pinned = re.findall(
+        r"^(\S+==\S+)$", (folder / "requirements-kernels.in").read_text(), re.MULTILINE
+    )
     assert [pin for pin in pinned if f"{pin} \\" not in lock] == []
 
 
@@ -129,7 +225,10 @@ def test_lock_covers_files_of_each_module() -> None:
 
 
 def test_variants_inc_matches_modules_toml() -> None:
-    assert gfx_table.VARIANTS_INC.read_text(encoding="utf-8") == gfx_table.render_variants()
+    assert (
+        gfx_table.VARIANTS_INC.read_text(encoding="utf-8")
+        == gfx_table.render_variants()
+    )
 
 
 def test_gfx_table_inc_matches_targets_toml() -> None:

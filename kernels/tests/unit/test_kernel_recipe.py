@@ -31,21 +31,33 @@ def request(**changes: Any) -> BuildRequest:
 
 
 def names(*processors: str, **request: Any) -> list[str]:
-    return [module.name for module in recipe.chosen_modules(CATALOG, processors, KernelRequest(**request))]
+    return [
+        module.name
+        for module in recipe.chosen_modules(
+            CATALOG, processors, KernelRequest(**request)
+        )
+    ]
 
 
 def test_chosen_modules_skips_modules_without_code() -> None:
     portable = ["rms_norm"]
     assert names("gfx1100") == portable
     others = {"mha_fwd_asm", "mha_bwd_asm"}
-    assert set(names("gfx942", "gfx1100")) == {"gemm_bf16", "gemm_i8", "flatmm_fp8", *portable} | others
+    assert (
+        set(names("gfx942", "gfx1100"))
+        == {"gemm_bf16", "gemm_i8", "flatmm_fp8", *portable} | others
+    )
 
 
 @pytest.mark.parametrize(
     ("processors", "request_", "said"),
     [
         ((), {}, "No gfx target was named for the kernels"),
-        (("gfx1100",), {"modules": ("gemm_fp4",), "allow_partial": True}, "None of gemm_fp4 has code for gfx1100"),
+        (
+            ("gfx1100",),
+            {"modules": ("gemm_fp4",), "allow_partial": True},
+            "None of gemm_fp4 has code for gfx1100",
+        ),
         (
             ("gfx942",),
             {"modules": ("rms_norm",), "require": ("gemm_i8",), "allow_partial": True},
@@ -62,7 +74,12 @@ def test_chosen_modules_refuses_incomplete_request(
 
 def test_manifest_names_missing_modules() -> None:
     assert names("gfx942", modules=("rms_norm",), allow_partial=True) == ["rms_norm"]
-    library = NativeFile(path="jax_aiter/_kernels/lib/librms_norm.so", file=Path("x"), sha256="0", module="rms_norm")
+    library = NativeFile(
+        path="jax_aiter/_kernels/lib/librms_norm.so",
+        file=Path("x"),
+        sha256="0",
+        module="rms_norm",
+    )
     whole = recipe.manifest(CATALOG, [library], "1", ["gfx942"])
     partial = recipe.manifest(CATALOG, [library], "1", ["gfx942"], missing=["gemm_i8"])
     assert b"partial" not in whole
@@ -71,9 +88,13 @@ def test_manifest_names_missing_modules() -> None:
 
 def test_device_lib_alone_is_refused() -> None:
     modules = recipe.chosen_modules(
-        CATALOG, ["gfx942"], KernelRequest(modules=("ck_mha_fwd",), toolchain="rocm", allow_partial=True)
+        CATALOG,
+        ["gfx942"],
+        KernelRequest(modules=("ck_mha_fwd",), toolchain="rocm", allow_partial=True),
     )
-    with pytest.raises(RequestError, match="ck_mha_fwd is a device library without a handler"):
+    with pytest.raises(
+        RequestError, match="ck_mha_fwd is a device library without a handler"
+    ):
         recipe.refuse_code_alone(modules)
     recipe.refuse_code_alone([*modules, CATALOG.modules["mha_fwd"]])
 
@@ -82,9 +103,15 @@ def test_device_lib_alone_is_refused() -> None:
 
 
 def test_wheel_is_equal_for_every_release_of_jax() -> None:
-    versions = [("0.8.0", "7.0.2", None), ("0.10.2", "7.2.0", 3), ("0.12.0", "7.10.0", None)]
-    requests = [request(jax_version=jax, rocm_version=RocmVersion(text=rocm), post_release=post)
-                for jax, rocm, post in versions]  # fmt: skip
+    versions = [
+        ("0.8.0", "7.0.2", None),
+        ("0.10.2", "7.2.0", 3),
+        ("0.12.0", "7.10.0", None),
+    ]
+    requests = [
+        request(jax_version=jax, rocm_version=RocmVersion(text=rocm), post_release=post)
+        for jax, rocm, post in versions
+    ]
     (version,) = {recipe.wheel_version(one) for one in requests}
     assert version == f"{recipe.own_version()}+gfx942"
     first, *others = (recipe.repair_plan(one, version) for one in requests)
@@ -99,17 +126,30 @@ def test_wheel_is_equal_for_every_release_of_jax() -> None:
         ({"targets": None}, True, "+gfxall"),
         ({"strip": False}, False, "+gfx942.unstripped"),
         ({"kernels": KernelRequest(toolchain="rocm")}, False, "+rocm7.2.0.gfx942"),
-        ({"kernels": KernelRequest(toolchain="rocm"), "rocm_version_extra": False}, False, "+gfx942"),
+        (
+            {"kernels": KernelRequest(toolchain="rocm"), "rocm_version_extra": False},
+            False,
+            "+gfx942",
+        ),
     ],
 )
-def test_wheel_version_names_other_contents(changes: dict[str, Any], every: bool, label: str) -> None:
-    assert recipe.wheel_version(request(**changes), every_target=every) == recipe.own_version() + label
+def test_wheel_version_names_other_contents(
+    changes: dict[str, Any], every: bool, label: str
+) -> None:
+    assert (
+        recipe.wheel_version(request(**changes), every_target=every)
+        == recipe.own_version() + label
+    )
 
 
 def test_required_jaxlib_is_first_with_api_of_handlers() -> None:
-    api = max(handler.api for module in CATALOG.modules.values() for handler in module.ffi)
+    api = max(
+        handler.api for module in CATALOG.modules.values() for handler in module.ffi
+    )
     plan = recipe.repair_plan(request(), "1")
     jaxlib = SpecifierSet(plan.requires_dist[0].removeprefix("jaxlib"))
     assert [*jaxlib.filter(["0.7.2", recipe.FFI_SINCE[api], "0.10.2", "0.12.0"])] == [
-        recipe.FFI_SINCE[api], "0.10.2", "0.12.0",
-    ]  # fmt: skip
+        recipe.FFI_SINCE[api],
+        "0.10.2",
+        "0.12.0",
+    ]

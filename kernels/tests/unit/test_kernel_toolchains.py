@@ -45,17 +45,25 @@ FILES = {name: name.encode() for name in (*KEPT, *OTHERS)}
 def test_unpack_omits_files_for_other_systems_and_processors(tmp_path: Path) -> None:
     root = tmp_path / "root"
     toolchains._unpack(make_wheel(tmp_path, FILES, name=NAME), root)
-    assert sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()) == sorted(KEPT)
+    assert sorted(
+        str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()
+    ) == sorted(KEPT)
 
 
 def test_unpack_refuses_damage_in_omitted_file(tmp_path: Path) -> None:
     members = contents(FILES, info=INFO) | {OTHERS[0]: b"damaged"}
     with pytest.raises(InputError, match=f"is damaged: {OTHERS[0]}"):
-        toolchains._unpack(make_wheel(tmp_path, name=NAME, members=members), tmp_path / "root")
+        toolchains._unpack(
+            make_wheel(tmp_path, name=NAME, members=members), tmp_path / "root"
+        )
 
 
-def test_other_machine_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine="aarch64", sysname="Linux"))
+def test_other_machine_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        os, "uname", lambda: SimpleNamespace(machine="aarch64", sysname="Linux")
+    )
     with pytest.raises(MachineError, match="x86-64 Linux only"):
         toolchains.obtain_pypi(tmp_path, NoProcesses(), Silent())
 
@@ -74,4 +82,6 @@ def test_rocm_without_compiler_is_refused(tmp_path: Path) -> None:
     (tmp_path / "llvm/lib/clang/19/include").mkdir(parents=True)
     refused("is clang 19; the kernels need 20 or later")
     (tmp_path / "llvm/lib/clang/22/include").mkdir(parents=True)
-    assert with_rocm(TOOLCHAIN, tmp_path, "rocm", tmp_path / "cache").places["rocm"] == str(tmp_path)
+    assert with_rocm(TOOLCHAIN, tmp_path, "rocm", tmp_path / "cache").places[
+        "rocm"
+    ] == str(tmp_path)

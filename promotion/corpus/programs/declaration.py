@@ -1,7 +1,10 @@
-"""Declarations of the corpus' programs; uses only the standard library, since the child process imports it.
+"""Declarations of the corpus' programs.
 
-A program is a function of jax arrays with the decorator `@program(...)`. The decorator's arguments are literals: the
-parent process parses them from the source, without jax; the child process imports the module.
+Uses only the standard library, since the child process imports it.
+
+A program is a function of jax arrays with the decorator `@program(...)`. The
+decorator's arguments are literals: the parent process parses them from the source,
+without jax; the child process imports the module.
 """
 
 from __future__ import annotations
@@ -55,12 +58,14 @@ class DeclarationError(ValueError):
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of a program in XLA's notation: `bf16[8,128]`, or `f32[8,16]@data,-` when it is sharded.
+    """One argument of a program in XLA's notation.
+
+    `bf16[8,128]`, or `f32[8,16]@data,-` when it is sharded.
 
     Attributes:
         dtype: name in jax.numpy.
-        axes: mesh axes that split each dimension (`data|model` is both); empty when every device has the whole
-            argument.
+        axes: mesh axes that split each dimension (`data|model` is both); empty when
+            every device has the whole argument.
     """
 
     dtype: str
@@ -76,11 +81,22 @@ class Argument:
         """
         match = _ARGUMENT.fullmatch(text)
         if match is None or match[1] not in DTYPES:
-            raise ValueError(f"{text!r} is not an argument such as 'bf16[8,128]' or 'f32[8,16]@data,-'")
+            raise ValueError(
+                f"{text!r} is not an argument such as 'bf16[8,128]' or 'f32[8,16]@data,-'"
+            )
         shape = tuple(int(size) for size in match[2].split(",") if size)
-        axes = tuple(tuple(name.split("|")) if name != "-" else () for name in (match[3] or "").split(",") if name)
-        if axes and (len(axes) != len(shape) or any(name not in MESH for names in axes for name in names)):
-            raise ValueError(f"{text!r} must name one of {', '.join(MESH)} or - for each dimension")
+        axes = tuple(
+            tuple(name.split("|")) if name != "-" else ()
+            for name in (match[3] or "").split(",")
+            if name
+        )
+        if axes and (
+            len(axes) != len(shape)
+            or any(name not in MESH for names in axes for name in names)
+        ):
+            raise ValueError(
+                f"{text!r} must name one of {', '.join(MESH)} or - for each dimension"
+            )
         return cls(DTYPES[match[1]], shape, axes)
 
 
@@ -93,8 +109,8 @@ class Program:
         corpus: smallest corpus that includes the program, "small" or "full".
         devices: 1, or 8 for a program whose first argument is the mesh.
         needs: features, see FEATURES.
-        matrix_cores: instruction families ("mfma" on CDNA, "wmma" on RDNA 3 and later) that the code must contain on
-            targets with these instructions.
+        matrix_cores: instruction families ("mfma" on CDNA, "wmma" on RDNA 3 and later)
+            that the code must contain on targets with these instructions.
         flags: options of jax.config that are enabled for the program.
         summary: first line of the function's docstring.
     """
@@ -116,7 +132,10 @@ class Program:
     @property
     def x64(self) -> bool:
         """Report whether 64-bit types must be enabled."""
-        return any(argument.dtype in ("int64", "uint64", "float64", "complex128") for argument in self.arguments)
+        return any(
+            argument.dtype in ("int64", "uint64", "float64", "complex128")
+            for argument in self.arguments
+        )
 
 
 def declare(name: str, summary: str, *arguments: str, **options: Any) -> Program:  # noqa: ANN401 - what was written
@@ -126,15 +145,26 @@ def declare(name: str, summary: str, *arguments: str, **options: Any) -> Program
         DeclarationError: an option or a value is invalid.
     """
     try:
-        declared = Program(name, tuple(map(Argument.parse, arguments)), summary=summary, **options)
+        declared = Program(
+            name, tuple(map(Argument.parse, arguments)), summary=summary, **options
+        )
     except (TypeError, ValueError) as error:
         raise DeclarationError(f"{name}: {error}.") from error
     for good, problem in (
         (declared.corpus in ("small", "full"), "corpus must be 'small' or 'full'"),
         (declared.devices in (1, 8), "devices must be 1 or 8"),
-        (declared.devices == 8 or not any(a.axes for a in declared.arguments), "mesh axes need 8 devices"),
-        (FEATURES.issuperset(declared.needs), f"needs may only contain {', '.join(sorted(FEATURES))}"),
-        (MATRIX_CORES.issuperset(declared.matrix_cores), "matrix_cores may only contain 'mfma' and 'wmma'"),
+        (
+            declared.devices == 8 or not any(a.axes for a in declared.arguments),
+            "mesh axes need 8 devices",
+        ),
+        (
+            FEATURES.issuperset(declared.needs),
+            f"needs may only contain {', '.join(sorted(FEATURES))}",
+        ),
+        (
+            MATRIX_CORES.issuperset(declared.matrix_cores),
+            "matrix_cores may only contain 'mfma' and 'wmma'",
+        ),
         (bool(summary), "the docstring is missing"),
     ):
         if not good:
@@ -164,5 +194,8 @@ def program(*arguments: str, **options: Any) -> Callable[[Function], Function]: 
 
 
 def program_name(module: str, function: str) -> str:
-    """Return the name of a program, such as linalg.qr: last part of the module's name, and function."""
+    """Return the name of a program, such as linalg.qr.
+
+    Last part of the module's name, and function.
+    """
     return f"{module.rpartition('.')[2]}.{function}"

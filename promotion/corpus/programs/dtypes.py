@@ -14,19 +14,35 @@ def product(x: Array, y: Array) -> Array:
     return result
 
 
-@program("f8e4m3fnuz[256,256]", "f8e4m3fnuz[256,256]", needs=("fp8",), matrix_cores=("mfma", "wmma"))
+@program(
+    "f8e4m3fnuz[256,256]",
+    "f8e4m3fnuz[256,256]",
+    needs=("fp8",),
+    matrix_cores=("mfma", "wmma"),
+)
 def gemm_f8e4m3fnuz(x: Array, y: Array) -> Array:
     """Multiply matrices of fp8 e4m3 in the variant of CDNA 3 (fnuz)."""
     return product(x, y)
 
 
-@program("f8e4m3fn[256,256]", "f8e4m3fn[256,256]", corpus="small", needs=("fp8",), matrix_cores=("mfma", "wmma"))
+@program(
+    "f8e4m3fn[256,256]",
+    "f8e4m3fn[256,256]",
+    corpus="small",
+    needs=("fp8",),
+    matrix_cores=("mfma", "wmma"),
+)
 def gemm_f8e4m3fn(x: Array, y: Array) -> Array:
     """Multiply matrices of fp8 e4m3 of the Open Compute Project."""
     return product(x, y)
 
 
-@program("f8e5m2[256,256]", "f8e4m3fn[256,256]", needs=("fp8",), matrix_cores=("mfma", "wmma"))
+@program(
+    "f8e5m2[256,256]",
+    "f8e4m3fn[256,256]",
+    needs=("fp8",),
+    matrix_cores=("mfma", "wmma"),
+)
 def gemm_f8_mixed(x: Array, y: Array) -> Array:
     """Multiply fp8 e5m2 by e4m3, like gradients by weights."""
     return product(x, y)
@@ -35,7 +51,12 @@ def gemm_f8_mixed(x: Array, y: Array) -> Array:
 @program("f32[512]", needs=("fp8",))
 def fp8_conversions(x: Array) -> tuple[Array, ...]:
     """Convert single precision to each fp8 type and back."""
-    kinds = (jnp.float8_e4m3fn, jnp.float8_e4m3fnuz, jnp.float8_e5m2, jnp.float8_e5m2fnuz)
+    kinds = (
+        jnp.float8_e4m3fn,
+        jnp.float8_e4m3fnuz,
+        jnp.float8_e5m2,
+        jnp.float8_e5m2fnuz,
+    )
     return tuple(x.astype(kind).astype(jnp.float32) for kind in kinds)
 
 
@@ -45,7 +66,13 @@ def gemm_s8(x: Array, y: Array) -> Array:
     return lax.dot(x, y, preferred_element_type=jnp.int32)
 
 
-@program("s4[128,256]", "bf16[256,128]", corpus="small", needs=("int4",), matrix_cores=("mfma", "wmma"))
+@program(
+    "s4[128,256]",
+    "bf16[256,128]",
+    corpus="small",
+    needs=("int4",),
+    matrix_cores=("mfma", "wmma"),
+)
 def gemm_s4_weights(w: Array, x: Array) -> Array:
     """Multiply 4-bit weights by bfloat16 activations."""
     return product(w.astype(jnp.bfloat16), x)
@@ -73,4 +100,9 @@ def gemm_c64(x: Array, y: Array) -> Array:
 @program("bf16[512,512]", "f16[512,512]", "s64[512]", needs=("f64",))
 def promotions(x: Array, y: Array, index: Array) -> tuple[Array, ...]:
     """Promote mixed half precisions, 64-bit integers and booleans."""
-    return x + y, index * 3 // 7, (x > 0) & (y < 1), lax.bitcast_convert_type(x, jnp.uint16)
+    return (
+        x + y,
+        index * 3 // 7,
+        (x > 0) & (y < 1),
+        lax.bitcast_convert_type(x, jnp.uint16),
+    )

@@ -1,7 +1,8 @@
 """Programs that call the plugin's own FFI handlers: solver, prng, rnn, sparse, hybrid, linalg.
 
-When jax lowers a call, it queries MIOpen or hipSPARSE for the size of the workspace, which needs a device. The programs
-`handlers_…` call the same handlers without this query; XLA rejects a program if a handler is not registered.
+When jax lowers a call, it queries MIOpen or hipSPARSE for the size of the workspace,
+which needs a device. The programs `handlers_…` call the same handlers without this
+query; XLA rejects a program if a handler is not registered.
 """
 
 from __future__ import annotations
@@ -15,23 +16,35 @@ from jax.lax import linalg
 from .declaration import program
 
 
-@program("u32[]", corpus="small", needs=("ffi",), flags=("jax_threefry_gpu_kernel_lowering",))
+@program(
+    "u32[]", corpus="small", needs=("ffi",), flags=("jax_threefry_gpu_kernel_lowering",)
+)
 def prng_threefry(seed: Array) -> Array:
     """Generate random bits with the plugin's kernel (_prng)."""
     return jax.random.bits(jax.random.key(seed, impl="threefry2x32"), (1024,))
 
 
-@program("f32[4,16,32]", "f32[1,4,64]", "f32[1,4,64]", "f32[25088]", "s32[4]", needs=("ffi",))
-def rnn_lstm(x: Array, h: Array, c: Array, weights: Array, lengths: Array) -> tuple[Array, ...]:
+@program(
+    "f32[4,16,32]", "f32[1,4,64]", "f32[1,4,64]", "f32[25088]", "s32[4]", needs=("ffi",)
+)
+def rnn_lstm(
+    x: Array, h: Array, c: Array, weights: Array, lengths: Array
+) -> tuple[Array, ...]:
     """Run an LSTM forward with MIOpen (_rnn)."""
     y, h, c = rnn.lstm(x, h, c, weights, lengths, 32, 64, 1, 0.0, False)
     return y, h, c
 
 
-@program("f32[4,16,32]", "f32[1,4,64]", "f32[1,4,64]", "f32[25088]", "s32[4]", needs=("ffi",))
-def rnn_lstm_gradient(x: Array, h: Array, c: Array, weights: Array, lengths: Array) -> Array:
+@program(
+    "f32[4,16,32]", "f32[1,4,64]", "f32[1,4,64]", "f32[25088]", "s32[4]", needs=("ffi",)
+)
+def rnn_lstm_gradient(
+    x: Array, h: Array, c: Array, weights: Array, lengths: Array
+) -> Array:
     """Run an LSTM backward with MIOpen (_rnn)."""
-    return jax.grad(lambda w: jnp.sum(rnn.lstm(x, h, c, w, lengths, 32, 64, 1, 0.0, False)[0]))(weights)
+    return jax.grad(
+        lambda w: jnp.sum(rnn.lstm(x, h, c, w, lengths, 32, 64, 1, 0.0, False)[0])
+    )(weights)
 
 
 @program("f32[4,32,32]", "f32[4,32,32]", needs=("ffi",))
@@ -55,18 +68,30 @@ def hybrid_eig(a: Array) -> tuple[Array, Array]:
     return w, v
 
 
-@program("f32[32]", "f32[32]", "f32[32]", "f32[32,4]", "f32[32,32]", "f32[32]", needs=("ffi",))
+@program(
+    "f32[32]",
+    "f32[32]",
+    "f32[32]",
+    "f32[32,4]",
+    "f32[32,32]",
+    "f32[32]",
+    needs=("ffi",),
+)
 def tridiagonal_and_update(
     low: Array, diagonal: Array, up: Array, b: Array, factor: Array, change: Array
 ) -> tuple[Array, Array]:
     """Solve a tridiagonal system (_sparse) and update a Cholesky factor by rank one (_linalg)."""
-    return linalg.tridiagonal_solve(low, diagonal, up, b), linalg.cholesky_update(factor, change)
+    return linalg.tridiagonal_solve(low, diagonal, up, b), linalg.cholesky_update(
+        factor, change
+    )
 
 
 def call_handlers(names: tuple[str, ...], x: Array) -> Array:
     """Call each handler once, in order; the calls compile but would fail at run time."""
     for name in names:
-        x = jax.ffi.ffi_call(name, jax.ShapeDtypeStruct(x.shape, x.dtype))(x, opaque=name)
+        x = jax.ffi.ffi_call(name, jax.ShapeDtypeStruct(x.shape, x.dtype))(
+            x, opaque=name
+        )
     return x
 
 
@@ -74,7 +99,12 @@ def call_handlers(names: tuple[str, ...], x: Array) -> Array:
 def handlers_sparse(x: Array) -> Array:
     """Call the handlers of _sparse."""
     kinds = ("todense", "fromdense", "matvec", "matmat")
-    return call_handlers(tuple(f"hipsparse_{form}_{kind}_ffi" for form in ("csr", "coo") for kind in kinds), x)
+    return call_handlers(
+        tuple(
+            f"hipsparse_{form}_{kind}_ffi" for form in ("csr", "coo") for kind in kinds
+        ),
+        x,
+    )
 
 
 @program("f32[32]", corpus="small", needs=("ffi",))
@@ -86,11 +116,16 @@ def handlers_rnn(x: Array) -> Array:
 @program("f32[32]", needs=("ffi",))
 def handlers_rest(x: Array) -> Array:
     """Call the handlers of _solver that jax uses only for some shapes."""
-    return call_handlers(tuple(f"hipsolver_{kind}_ffi" for kind in ("gesvd", "gesvdj", "ormqr", "syrk")), x)
+    return call_handlers(
+        tuple(f"hipsolver_{kind}_ffi" for kind in ("gesvd", "gesvdj", "ormqr", "syrk")),
+        x,
+    )
 
 
 @program("f32[32]", needs=("ffi",))
 def python_callback(x: Array) -> Array:
     """Call back into Python on the host (rocm_plugin_extension)."""
-    result: Array = jax.pure_callback(lambda value: value, jax.ShapeDtypeStruct((32,), jnp.float32), x)
+    result: Array = jax.pure_callback(
+        lambda value: value, jax.ShapeDtypeStruct((32,), jnp.float32), x
+    )
     return result

@@ -23,4 +23,6 @@ def resize(x: Array) -> Array:
 @program("f32[32,32,3]", "f32[2]", "f32[2]")
 def scale_and_translate(x: Array, scale: Array, translation: Array) -> Array:
     """Scale and move an image by amounts that are known only at run time."""
-    return jax.image.scale_and_translate(x, (48, 48, 3), (0, 1), scale, translation, "lanczos3")
+    return jax.image.scale_and_translate(
+        x, (48, 48, 3), (0, 1), scale, translation, "lanczos3"
+    )

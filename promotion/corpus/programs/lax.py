@@ -12,10 +12,14 @@ from .declaration import program
 def fused_chain(x: Array, y: Array, z: Array) -> Array:
     """Run a long chain of elementwise primitives that ends in a reduction."""
     value = lax.fma(x, y, z) if hasattr(lax, "fma") else x * y + z
-    return lax.reduce_max(lax.rsqrt(lax.abs(value) + 1.0) * lax.logistic(value) - lax.erf(z), (1,))
+    return lax.reduce_max(
+        lax.rsqrt(lax.abs(value) + 1.0) * lax.logistic(value) - lax.erf(z), (1,)
+    )
 
 
-@program("bf16[256,512]", "bf16[512,256]", corpus="small", matrix_cores=("mfma", "wmma"))
+@program(
+    "bf16[256,512]", "bf16[512,256]", corpus="small", matrix_cores=("mfma", "wmma")
+)
 def dot_bf16(x: Array, y: Array) -> Array:
     """Multiply bfloat16 matrices and accumulate in single precision."""
     return lax.dot(x, y, preferred_element_type=jnp.float32)
@@ -24,13 +28,20 @@ def dot_bf16(x: Array, y: Array) -> Array:
 @program("f16[4,128,256]", "f16[4,256,128]", matrix_cores=("mfma", "wmma"))
 def dot_general_f16(x: Array, y: Array) -> Array:
     """Contract batched half-precision arrays."""
-    return lax.dot_general(x, y, (((2,), (1,)), ((0,), (0,))), preferred_element_type=jnp.float32)
+    return lax.dot_general(
+        x, y, (((2,), (1,)), ((0,), (0,))), preferred_element_type=jnp.float32
+    )
 
 
 @program("f32[8,32,32,16]", "f32[3,3,16,32]", corpus="small")
 def convolution(x: Array, w: Array) -> Array:
     """Compute a 2D convolution, NHWC, with an epilogue that adds a bias."""
-    return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")) + 1.0
+    return (
+        lax.conv_general_dilated(
+            x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        + 1.0
+    )
 
 
 @program("f16[4,16,28,28]", "f16[32,4,3,3]")
@@ -59,7 +70,9 @@ def gather_scatter(x: Array, rows: Array, updates: Array) -> tuple[Array, Array]
     """Scatter with max and gather slices, with explicit dimension numbers."""
     scatter = lax.ScatterDimensionNumbers((1,), (0,), (0,))
     gather = lax.GatherDimensionNumbers((1,), (0,), (0,))
-    return lax.scatter_max(x, rows, updates, scatter), lax.gather(x, rows, gather, (1, 64))
+    return lax.scatter_max(x, rows, updates, scatter), lax.gather(
+        x, rows, gather, (1, 64)
+    )
 
 
 @program("f32[64]", "s32[]")

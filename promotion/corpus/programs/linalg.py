@@ -1,4 +1,4 @@
-"""Programs of jax.numpy.linalg, which use hipSOLVER, rocSOLVER and hipBLAS through XLA and the plugin."""
+"""Programs of jax.numpy.linalg, which use hipSOLVER, rocSOLVER and hipBLAS."""
 
 from __future__ import annotations
 
@@ -50,4 +50,9 @@ def determinant_f64(a: Array) -> tuple[Array, Array, Array]:
 @program("f32[64,64]", "f32[64,64]")
 def norms(a: Array, b: Array) -> tuple[Array, ...]:
     """Compute norms, powers and chained products, which need no solver."""
-    return jnp.linalg.norm(a), jnp.linalg.matrix_power(a, 5), jnp.linalg.multi_dot([a, b, a]), jnp.trace(b)
+    return (
+        jnp.linalg.norm(a),
+        jnp.linalg.matrix_power(a, 5),
+        jnp.linalg.multi_dot([a, b, a]),
+        jnp.trace(b),
+    )

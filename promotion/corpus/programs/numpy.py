@@ -11,19 +11,36 @@ from .declaration import program
 @program("f32[64,128]", "f32[128]", corpus="small")
 def elementwise(x: Array, y: Array) -> Array:
     """Apply arithmetic and transcendental functions with broadcasting."""
-    return jnp.where(x > 0, jnp.tanh(x) * jnp.exp(-y), jnp.log1p(jnp.abs(x)) + jnp.sin(y) ** 2 - jnp.cbrt(y))
+    return jnp.where(
+        x > 0,
+        jnp.tanh(x) * jnp.exp(-y),
+        jnp.log1p(jnp.abs(x)) + jnp.sin(y) ** 2 - jnp.cbrt(y),
+    )
 
 
 @program("s32[64,128]", "u32[64,128]")
 def integers(x: Array, y: Array) -> tuple[Array, Array, Array]:
     """Compute with integers: division, remainders, shifts, population count."""
-    return x // (jnp.abs(x) + 3) + x % 7, jnp.bitwise_count(y) ^ (y >> 3), jnp.left_shift(x, 2) & 0xFF
+    return (
+        x // (jnp.abs(x) + 3) + x % 7,
+        jnp.bitwise_count(y) ^ (y >> 3),
+        jnp.left_shift(x, 2) & 0xFF,
+    )
 
 
 @program("f32[256,1024]", corpus="small")
 def reductions(x: Array) -> tuple[Array, ...]:
     """Compute sums, means, variances and extrema along rows and columns."""
-    return x.sum(0), x.mean(1), x.var(), x.max(1), x.argmin(0), jnp.prod(x, 1), jnp.any(x > 3, 1), jnp.median(x[0])
+    return (
+        x.sum(0),
+        x.mean(1),
+        x.var(),
+        x.max(1),
+        x.argmin(0),
+        jnp.prod(x, 1),
+        jnp.any(x > 3, 1),
+        jnp.median(x[0]),
+    )
 
 
 @program("f32[64,1024]")
@@ -42,7 +59,13 @@ def sorting(x: Array, y: Array) -> tuple[Array, ...]:
 def indexing(x: Array, index: Array) -> tuple[Array, ...]:
     """Gather, scatter, roll, pad and transpose arrays."""
     taken = jnp.take(x, index, axis=1, mode="clip")
-    return taken, x.at[:, index].add(1.0), jnp.roll(x, 3, 1), jnp.pad(x.T, 2), jnp.flip(x[::2], 0)
+    return (
+        taken,
+        x.at[:, index].add(1.0),
+        jnp.roll(x, 3, 1),
+        jnp.pad(x.T, 2),
+        jnp.flip(x[::2], 0),
+    )
 
 
 @program("f32[128,64]", "f32[64,128]", corpus="small", matrix_cores=("mfma",))
@@ -51,7 +74,9 @@ def matmul_f32(x: Array, y: Array) -> Array:
     return jnp.maximum(x @ y, 0)
 
 
-@program("bf16[8,256,128]", "bf16[8,128,256]", "bf16[256]", matrix_cores=("mfma", "wmma"))
+@program(
+    "bf16[8,256,128]", "bf16[8,128,256]", "bf16[256]", matrix_cores=("mfma", "wmma")
+)
 def einsum(x: Array, y: Array, bias: Array) -> Array:
     """Multiply batched bfloat16 matrices and add a bias."""
     return jnp.einsum("bij,bjk->bik", x, y) + bias
@@ -60,7 +85,11 @@ def einsum(x: Array, y: Array, bias: Array) -> Array:
 @program("f32[512]", "f32[512]", "f32[33]")
 def signals(x: Array, grid: Array, taps: Array) -> tuple[Array, ...]:
     """Compute interpolation, histograms and polynomials."""
-    return jnp.interp(x, jnp.sort(grid), x), jnp.histogram(x, bins=16)[0], jnp.polyval(taps, x)
+    return (
+        jnp.interp(x, jnp.sort(grid), x),
+        jnp.histogram(x, bins=16)[0],
+        jnp.polyval(taps, x),
+    )
 
 
 @program("f32[512]", "f32[33]")
@@ -72,4 +101,9 @@ def convolve(x: Array, taps: Array) -> Array:
 @program("f32[64,64]", "c64[64]")
 def compositions(x: Array, z: Array) -> tuple[Array, ...]:
     """Call functions of many primitives: unique, percentile, kron, complex arithmetic."""
-    return jnp.unique(x, size=32), jnp.percentile(x, 30.0), jnp.kron(x[:4, :4], x[:8, :8]), jnp.angle(z) + abs(z * z)
+    return (
+        jnp.unique(x, size=32),
+        jnp.percentile(x, 30.0),
+        jnp.kron(x[:4, :4], x[:8, :8]),
+        jnp.angle(z) + abs(z * z),
+    )

@@ -19,4 +19,7 @@ def segments(x: Array, owners: Array) -> tuple[Array, Array]:
 def tree(x: Array, y: Array) -> Array:
     """Map and reduce a tree of arrays, with promoted types."""
     parameters = {"x": x.astype(jnp.bfloat16), "y": [y, y * 2]}
-    return jax.tree.reduce(jnp.add, jax.tree.map(lambda leaf: jnp.sum(leaf.astype(jnp.float32)), parameters))
+    return jax.tree.reduce(
+        jnp.add,
+        jax.tree.map(lambda leaf: jnp.sum(leaf.astype(jnp.float32)), parameters),
+    )

@@ -16,7 +16,12 @@ from .declaration import program
 def call(kernel: Any, shape: tuple[int, ...], dtype: Any, **options: Any) -> Any:  # noqa: ANN401 - jax has no types
     """Call a Pallas kernel that is lowered to Triton."""
     out = jax.ShapeDtypeStruct(shape, dtype)
-    return pl.pallas_call(kernel, out_shape=out, compiler_params=plgpu.CompilerParams(num_warps=4), **options)
+    return pl.pallas_call(
+        kernel,
+        out_shape=out,
+        compiler_params=plgpu.CompilerParams(num_warps=4),
+        **options,
+    )
 
 
 @program("f32[1024]", "f32[1024]", corpus="small", needs=("pallas",))
@@ -27,24 +32,42 @@ def add(x: Array, y: Array) -> Array:
         o_ref[...] = x_ref[...] + jnp.exp(y_ref[...])
 
     block = pl.BlockSpec((256,), lambda i: (i,))
-    return call(kernel, (1024,), jnp.float32, grid=(4,), in_specs=[block, block], out_specs=block)(x, y)
+    return call(
+        kernel,
+        (1024,),
+        jnp.float32,
+        grid=(4,),
+        in_specs=[block, block],
+        out_specs=block,
+    )(x, y)
 
 
-@program("bf16[256,256]", "bf16[256,256]", needs=("pallas",), matrix_cores=("mfma", "wmma"))
+@program(
+    "bf16[256,256]", "bf16[256,256]", needs=("pallas",), matrix_cores=("mfma", "wmma")
+)
 def matmul(x: Array, y: Array) -> Array:
     """Multiply matrices in tiles, with a loop over the contracted dimension."""
 
     def kernel(x_ref: Any, y_ref: Any, o_ref: Any) -> None:  # noqa: ANN401
         def body(step: Any, total: Array) -> Array:  # noqa: ANN401
             here = pl.ds(step * 32, 32)
-            return total + jnp.dot(x_ref[:, here], y_ref[here, :], preferred_element_type=jnp.float32)
+            return total + jnp.dot(
+                x_ref[:, here], y_ref[here, :], preferred_element_type=jnp.float32
+            )
 
         o_ref[...] = jax.lax.fori_loop(0, 8, body, jnp.zeros((64, 64), jnp.float32))
 
     rows = pl.BlockSpec((64, 256), lambda i, _: (i, 0))
     columns = pl.BlockSpec((256, 64), lambda _, j: (0, j))
     tile = pl.BlockSpec((64, 64), lambda i, j: (i, j))
-    return call(kernel, (256, 256), jnp.float32, grid=(4, 4), in_specs=[rows, columns], out_specs=tile)(x, y)
+    return call(
+        kernel,
+        (256, 256),
+        jnp.float32,
+        grid=(4, 4),
+        in_specs=[rows, columns],
+        out_specs=tile,
+    )(x, y)
 
 
 @program("f32[64,512]", needs=("pallas",))
@@ -57,7 +80,9 @@ def softmax(x: Array) -> Array:
         o_ref[...] = weights / jnp.sum(weights, axis=-1, keepdims=True)
 
     block = pl.BlockSpec((1, 512), lambda i: (i, 0))
-    return call(kernel, (64, 512), jnp.float32, grid=(64,), in_specs=[block], out_specs=block)(x)
+    return call(
+        kernel, (64, 512), jnp.float32, grid=(64,), in_specs=[block], out_specs=block
+    )(x)
 
 
 @program("f32[1024]", needs=("pallas",))
@@ -73,12 +98,17 @@ def masked_load(x: Array) -> Array:
 
 
 @program(
-    "f16[1,128,2,64]", "f16[1,128,2,64]", "f16[1,128,2,64]",
-    needs=("pallas",), matrix_cores=("mfma", "wmma"),
-)  # fmt: skip
+    "f16[1,128,2,64]",
+    "f16[1,128,2,64]",
+    "f16[1,128,2,64]",
+    needs=("pallas",),
+    matrix_cores=("mfma", "wmma"),
+)
 def flash_attention(q: Array, k: Array, v: Array) -> Array:
     """Run the flash attention that jax contains."""
-    from jax.experimental.pallas.ops.gpu import attention  # Imported late, so that an error fails only this program.
+    from jax.experimental.pallas.ops.gpu import (
+        attention,
+    )  # Imported late, so that an error fails only this program.
 
     result: Array = attention.mha(q, k, v, segment_ids=None, causal=True)
     return result

@@ -43,4 +43,6 @@ def generators(seed: Array) -> tuple[Array, Array]:
 def permutations(seed: Array, x: Array) -> tuple[Array, Array]:
     """Shuffle and choose without replacement, by sorting."""
     key = jax.random.key(seed)
-    return jax.random.permutation(key, x), jax.random.choice(key, x, (16,), replace=False)
+    return jax.random.permutation(key, x), jax.random.choice(
+        key, x, (16,), replace=False
+    )

@@ -29,14 +29,22 @@ def special(x: Array, y: Array) -> tuple[Array, ...]:
 @program("f32[256]")
 def statistics(x: Array) -> tuple[Array, ...]:
     """Compute densities and cumulative distributions."""
-    return jsp.stats.norm.logcdf(x), jsp.stats.t.logpdf(x, 3.0), jsp.stats.gamma.cdf(jnp.abs(x), 2.0)
+    return (
+        jsp.stats.norm.logcdf(x),
+        jsp.stats.t.logpdf(x, 3.0),
+        jsp.stats.gamma.cdf(jnp.abs(x), 2.0),
+    )
 
 
 @program("f32[32,32]", "f32[32,4]", needs=("ffi",))
 def linalg(a: Array, b: Array) -> tuple[Array, ...]:
     """Compute LU with pivots, a triangular solve and a matrix exponential."""
     factors = jsp.linalg.lu_factor(a)
-    return jsp.linalg.lu_solve(factors, b), jsp.linalg.solve_triangular(a, b, lower=True), jsp.linalg.expm(a)
+    return (
+        jsp.linalg.lu_solve(factors, b),
+        jsp.linalg.solve_triangular(a, b, lower=True),
+        jsp.linalg.expm(a),
+    )
 
 
 @program("f32[2,1024]", "f32[31]")
@@ -72,9 +80,13 @@ def optimize(start: Array) -> Array:
 
 
 @program("f32[16,4]", "f32[129]", "f32[64,2]", "f32[8,2]")
-def geometry(rotations: Array, curve: Array, points: Array, centres: Array) -> tuple[Array, ...]:
+def geometry(
+    rotations: Array, curve: Array, points: Array, centres: Array
+) -> tuple[Array, ...]:
     """Compute rotations, a trapezoidal integral, interpolation on a grid and nearest centres."""
     turned = jsp.spatial.transform.Rotation.from_quat(rotations).as_matrix()
-    grid = jsp.interpolate.RegularGridInterpolator((jnp.arange(16.0), jnp.arange(4.0)), rotations)
+    grid = jsp.interpolate.RegularGridInterpolator(
+        (jnp.arange(16.0), jnp.arange(4.0)), rotations
+    )
     codes = jax.vmap(lambda p: jnp.argmin(jnp.sum((centres - p) ** 2, 1)))(points)
     return turned, jsp.integrate.trapezoid(curve), grid(points), codes

@@ -1,4 +1,7 @@
-"""Programs on a mesh of 2 x 4 devices: single collectives, and models that the partitioner splits."""
+"""Programs on a mesh of 2 x 4 devices.
+
+Single collectives, and models that the partitioner splits.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ def all_reduce(mesh: Mesh, x: Array) -> tuple[Array, Array]:
     def local(block: Array) -> tuple[Array, Array]:
         return lax.psum(block, BOTH), lax.pmax(block, "model")
 
-    total, biggest = jax.shard_map(local, mesh=mesh, in_specs=P(BOTH), out_specs=(P(), P("data")))(x)
+    total, biggest = jax.shard_map(
+        local, mesh=mesh, in_specs=P(BOTH), out_specs=(P(), P("data"))
+    )(x)
     return total, biggest
 
 
@@ -31,7 +36,9 @@ def all_gather(mesh: Mesh, x: Array) -> Array:
     def local(block: Array) -> Array:
         return lax.all_gather(block, "model", tiled=True)
 
-    return jax.shard_map(local, mesh=mesh, in_specs=P(BOTH), out_specs=P(("data", "model")))(x)
+    return jax.shard_map(
+        local, mesh=mesh, in_specs=P(BOTH), out_specs=P(("data", "model"))
+    )(x)
 
 
 @program("f32[64,128]@-,data", devices=8, needs=("collectives",))
@@ -41,7 +48,13 @@ def reduce_scatter(mesh: Mesh, x: Array) -> Array:
     def local(block: Array) -> Array:
         return lax.psum_scatter(block, "model", tiled=True)
 
-    return jax.shard_map(local, mesh=mesh, in_specs=P(None, "data"), out_specs=P("model", "data"), check_vma=False)(x)
+    return jax.shard_map(
+        local,
+        mesh=mesh,
+        in_specs=P(None, "data"),
+        out_specs=P("model", "data"),
+        check_vma=False,
+    )(x)
 
 
 @program("f32[64,128]@data|model,-", devices=8, needs=("collectives",))
@@ -71,30 +84,47 @@ def collective_broadcast(mesh: Mesh, x: Array) -> Array:
     def local(block: Array) -> Array:
         return lax.pbroadcast(block, ("model",), 0)
 
-    return jax.shard_map(local, mesh=mesh, in_specs=P(BOTH), out_specs=P(BOTH), check_vma=False)(x)
+    return jax.shard_map(
+        local, mesh=mesh, in_specs=P(BOTH), out_specs=P(BOTH), check_vma=False
+    )(x)
 
 
 @program(
-    "bf16[256,512]@data,-", "bf16[512,1024]@-,model", "bf16[1024,512]@model,-",
-    corpus="small", devices=8, needs=("collectives",), matrix_cores=("mfma", "wmma"),
-)  # fmt: skip
+    "bf16[256,512]@data,-",
+    "bf16[512,1024]@-,model",
+    "bf16[1024,512]@model,-",
+    corpus="small",
+    devices=8,
+    needs=("collectives",),
+    matrix_cores=("mfma", "wmma"),
+)
 def tensor_parallel(mesh: Mesh, x: Array, up: Array, down: Array) -> Array:
-    """Apply a feed-forward network whose weights the partitioner splits by columns, then by rows."""
+    """Apply a feed-forward network with weights split by columns, then by rows."""
     y = jax.nn.relu(x @ up) @ down
     return lax.with_sharding_constraint(y, NamedSharding(mesh, P("data", None)))
 
 
-@program("f32[64,128]@data|model,-", "f32[128,32]", "f32[64,32]@data|model,-", devices=8, needs=("collectives",))
+@program(
+    "f32[64,128]@data|model,-",
+    "f32[128,32]",
+    "f32[64,32]@data|model,-",
+    devices=8,
+    needs=("collectives",),
+)
 def data_parallel(mesh: Mesh, x: Array, w: Array, y: Array) -> Array:
     """Compute the gradient of a loss over a batch that is split over all devices."""
 
     def loss(weights: Array) -> Array:
         return jnp.mean((jnp.tanh(x @ weights) - y) ** 2)
 
-    return lax.with_sharding_constraint(w - 0.1 * jax.grad(loss)(w), NamedSharding(mesh, P()))
+    return lax.with_sharding_constraint(
+        w - 0.1 * jax.grad(loss)(w), NamedSharding(mesh, P())
+    )
 
 
 @program("f32[128,64]@data,model", devices=8, needs=("collectives",))
 def reshard(mesh: Mesh, x: Array) -> Array:
     """Transpose into another sharding, for which the partitioner chooses collectives."""
-    return lax.with_sharding_constraint(jnp.sort(x, axis=0).T, NamedSharding(mesh, P("data", "model")))
+    return lax.with_sharding_constraint(
+        jnp.sort(x, axis=0).T, NamedSharding(mesh, P("data", "model"))
+    )

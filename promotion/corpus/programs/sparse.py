@@ -19,20 +19,32 @@ def csr_matvec(data: Array, columns: Array, starts: Array, x: Array) -> Array:
 @program("f32[64]", "s32[64]", "s32[64]", "f32[64,8]", needs=("ffi",))
 def coo_matmat(data: Array, rows: Array, columns: Array, x: Array) -> Array:
     """Multiply a COO matrix by a dense matrix."""
-    result: Array = sparse.COO((data, rows, columns), shape=(32, 64), rows_sorted=True) @ x
+    result: Array = (
+        sparse.COO((data, rows, columns), shape=(32, 64), rows_sorted=True) @ x
+    )
     return result
 
 
 @program("f32[32,64]", needs=("ffi",))
 def conversions(x: Array) -> tuple[Array, Array]:
     """Convert dense to sparse and back, in both formats."""
-    return sparse.CSR.fromdense(x, nse=64).todense(), sparse.COO.fromdense(x, nse=64).todense()
+    return sparse.CSR.fromdense(x, nse=64).todense(), sparse.COO.fromdense(
+        x, nse=64
+    ).todense()
 
 
-@program("f32[64]", "s32[64,2]", "f32[64,16]", needs=("ffi",), flags=("jax_bcoo_cusparse_lowering",))
+@program(
+    "f32[64]",
+    "s32[64,2]",
+    "f32[64,16]",
+    needs=("ffi",),
+    flags=("jax_bcoo_cusparse_lowering",),
+)
 def bcoo_library(data: Array, indices: Array, x: Array) -> Array:
     """Multiply a BCOO matrix by a dense matrix with hipSPARSE."""
-    matrix = sparse.BCOO((data, indices), shape=(32, 64), indices_sorted=True, unique_indices=True)
+    matrix = sparse.BCOO(
+        (data, indices), shape=(32, 64), indices_sorted=True, unique_indices=True
+    )
     result: Array = matrix @ x
     return result
 

@@ -14,7 +14,13 @@ def network(weights: tuple[Array, Array], x: Array) -> Array:
     return jnp.tanh(x @ weights[0]) @ weights[1]
 
 
-@program("bf16[128,256]", "bf16[256,128]", "bf16[64,128]", corpus="small", matrix_cores=("mfma", "wmma"))
+@program(
+    "bf16[128,256]",
+    "bf16[256,128]",
+    "bf16[64,128]",
+    corpus="small",
+    matrix_cores=("mfma", "wmma"),
+)
 def grad(up: Array, down: Array, x: Array) -> tuple[Array, Array]:
     """Differentiate two dense layers in reverse mode."""
     first, second = jax.grad(lambda w: jnp.sum(network(w, x) ** 2))((up, down))
@@ -24,7 +30,9 @@ def grad(up: Array, down: Array, x: Array) -> tuple[Array, Array]:
 @program("f32[8,32,64]", "f32[8,64,32]")
 def vmap(x: Array, y: Array) -> Array:
     """Map a function with a loop over a batch."""
-    return jax.vmap(lambda a, b: lax.fori_loop(0, 3, lambda _, v: jnp.tanh(v @ b @ a), a))(x, y)
+    return jax.vmap(
+        lambda a, b: lax.fori_loop(0, 3, lambda _, v: jnp.tanh(v @ b @ a), a)
+    )(x, y)
 
 
 @program("f32[32,16,64]", "f32[64,64]", "f32[16,64]")
@@ -46,7 +54,9 @@ def remat(x: Array, weights: Array) -> Array:
     def layer(state: Array, w: Array) -> tuple[Array, None]:
         return jax.nn.gelu(state @ w), None
 
-    return jax.grad(lambda w: jnp.sum(lax.scan(jax.checkpoint(layer), x, w)[0]))(weights)
+    return jax.grad(lambda w: jnp.sum(lax.scan(jax.checkpoint(layer), x, w)[0]))(
+        weights
+    )
 
 
 @program("f32[16]", "f32[16]")
@@ -56,27 +66,47 @@ def jacobians(x: Array, v: Array) -> tuple[Array, ...]:
     def function(value: Array) -> Array:
         return jnp.sin(value) * jnp.cumsum(value**2)
 
-    return jax.jacfwd(function)(x), jax.hessian(lambda y: function(y).sum())(x), jax.jvp(function, (x,), (v,))[1]
+    return (
+        jax.jacfwd(function)(x),
+        jax.hessian(lambda y: function(y).sum())(x),
+        jax.jvp(function, (x,), (v,))[1],
+    )
 
 
 @program("f32[64]")
 def custom_rules(x: Array) -> Array:
     """Differentiate a function with a custom gradient."""
     clipped = jax.custom_vjp(lambda value: jnp.clip(value, -1, 1))
-    clipped.defvjp(lambda value: (clipped(value), value), lambda value, g: (g * jnp.exp(-(value**2)),))
+    clipped.defvjp(
+        lambda value: (clipped(value), value),
+        lambda value, g: (g * jnp.exp(-(value**2)),),
+    )
     return jax.grad(lambda value: jnp.sum(clipped(value) ** 3))(x)
 
 
 @program(
-    "bf16[64,256]", "bf16[256,512]", "bf16[512,64]", "f32[256,512]", "f32[512,64]",
+    "bf16[64,256]",
+    "bf16[256,512]",
+    "bf16[512,64]",
+    "f32[256,512]",
+    "f32[512,64]",
     matrix_cores=("mfma", "wmma"),
-)  # fmt: skip
-def training_step(x: Array, up: Array, down: Array, slow_up: Array, slow_down: Array) -> tuple[Array, ...]:
+)
+def training_step(
+    x: Array, up: Array, down: Array, slow_up: Array, slow_down: Array
+) -> tuple[Array, ...]:
     """Run a training step with momentum in mixed precision."""
 
     def loss(weights: tuple[Array, Array]) -> Array:
         return jnp.mean(network(weights, x).astype(jnp.float32) ** 2)
 
     value, (d_up, d_down) = jax.value_and_grad(loss)((up, down))
-    slow_up, slow_down = 0.9 * slow_up + d_up, 0.9 * slow_down + d_down
-    return value, (up - 0.1 * slow_up).astype(up.dtype), (down - 0.1 * slow_down).astype(down.dtype), slow_up, slow_down
+    slow_up = 0.9 * slow_up + d_up
+    slow_down = 0.9 * slow_down + d_down
+    return (
+        value,
+        (up - 0.1 * slow_up).astype(up.dtype),
+        (down - 0.1 * slow_down).astype(down.dtype),
+        slow_up,
+        slow_down,
+    )

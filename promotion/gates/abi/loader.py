@@ -1,8 +1,9 @@
-"""Simulation of the dynamic loader, which resolves each needed library to a file of one ROCm installation.
+"""Simulation of the dynamic loader, which resolves libraries in one ROCm installation.
 
-The rules are those of ld.so(8) and the gABI: a loaded library satisfies every later need for its soname; otherwise the
-RUNPATH of the library with the need is searched, then the system's directories; loading is breadth first.
-LD_LIBRARY_PATH is not set. The preloading of our wheels' loader (`pjrt/payload/_rocm.py`) is included.
+The rules are those of ld.so(8) and the gABI: a loaded library satisfies every later
+need for its soname; otherwise the RUNPATH of the library with the need is searched,
+then the system's directories; loading is breadth first. LD_LIBRARY_PATH is not set. The
+preloading of our wheels' loader (`pjrt/payload/_rocm.py`) is included.
 """
 
 from __future__ import annotations
@@ -14,14 +15,23 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from core.layouts import ROCM_PATH, SITE_PACKAGES, InstallLayout, family_packages, load_layouts, package_of, search_dirs
+from core.layouts import (
+    ROCM_PATH,
+    SITE_PACKAGES,
+    InstallLayout,
+    family_packages,
+    load_layouts,
+    package_of,
+    search_dirs,
+)
 from core.model import GfxTarget
 from wheelkit.rocm_manifest import RocmLibrary
 
 SYSTEM = "(system)"
 """Origin of the platform's libraries and of libraries that ROCm requires from the system."""
 
-_SITE, _PREFIX = PurePosixPath(SITE_PACKAGES), PurePosixPath(f"${ROCM_PATH}")
+_SITE = PurePosixPath(SITE_PACKAGES)
+_PREFIX = PurePosixPath(f"${ROCM_PATH}")
 _FAMILY = "{family}"
 
 
@@ -47,9 +57,14 @@ class InstalledLibrary:
 
 
 @functools.lru_cache(maxsize=4096)
-def _expanded(runpath: tuple[str, ...], origin: PurePosixPath) -> tuple[PurePosixPath, ...]:
+def _expanded(
+    runpath: tuple[str, ...], origin: PurePosixPath
+) -> tuple[PurePosixPath, ...]:
     """Return the directories of a RUNPATH; each library is loaded in dozens of scenarios."""
-    words = (entry.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", str(origin)) for entry in runpath)
+    words = (
+        entry.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", str(origin))
+        for entry in runpath
+    )
     return tuple(PurePosixPath(posixpath.normpath(word)) for word in words)
 
 
@@ -58,7 +73,8 @@ class Scenario:
     """A machine with one installation of ROCm.
 
     Attributes:
-        name: name of the layout, with the GPU family if the layout has a package for each family.
+        name: name of the layout, with the GPU family if the layout has a package for
+            each family.
         folders: directories that the loader of our wheels searches, in order.
         files: libraries of ROCm by path.
     """
@@ -68,8 +84,10 @@ class Scenario:
     files: Mapping[PurePosixPath, InstalledLibrary]
 
 
-def scenarios(libraries: Iterable[RocmLibrary], targets: Sequence[GfxTarget] | None) -> tuple[Scenario, ...]:
-    """Return a scenario for each declared layout of these libraries, or for each layout and GPU family.
+def scenarios(
+    libraries: Iterable[RocmLibrary], targets: Sequence[GfxTarget] | None
+) -> tuple[Scenario, ...]:
+    """Return a scenario for each declared layout, or for each layout and GPU family.
 
     Args:
         targets: targets of the set; None means all targets.
@@ -81,17 +99,30 @@ def scenarios(libraries: Iterable[RocmLibrary], targets: Sequence[GfxTarget] | N
             folders=tuple(
                 PurePosixPath(folder)
                 for folder in search_dirs(
-                    layout, site_packages=Path(_SITE), rocm_path=Path(_PREFIX), targets=targets
+                    layout,
+                    site_packages=Path(_SITE),
+                    rocm_path=Path(_PREFIX),
+                    targets=targets,
                 )
             ),
-            files={file.path: file for library in libraries for file in _placed(library, layout, family)},
+            files={
+                file.path: file
+                for library in libraries
+                for file in _placed(library, layout, family)
+            },
         )
         for layout in load_layouts().layouts.values()
-        for family in (family_packages(targets) if any(_FAMILY in folder for folder in layout.folders) else ("",))
-    )  # fmt: skip
+        for family in (
+            family_packages(targets)
+            if any(_FAMILY in folder for folder in layout.folders)
+            else ("",)
+        )
+    )
 
 
-def in_site_packages(path: str, *, soname: str, needed: tuple[str, ...], runpath: str) -> InstalledLibrary:
+def in_site_packages(
+    path: str, *, soname: str, needed: tuple[str, ...], runpath: str
+) -> InstalledLibrary:
     """Return a library of a wheel with its path after installation.
 
     Args:
@@ -100,7 +131,9 @@ def in_site_packages(path: str, *, soname: str, needed: tuple[str, ...], runpath
     """
     entries = tuple(runpath.split(":")) if runpath else ()
     place = _SITE / path
-    return InstalledLibrary(path=place, soname=soname or place.name, needed=needed, runpath=entries)
+    return InstalledLibrary(
+        path=place, soname=soname or place.name, needed=needed, runpath=entries
+    )
 
 
 def load(
@@ -116,11 +149,21 @@ def load(
     Args:
         wheels: libraries of all installed wheels by path.
         system: sonames of the platform.
-        preload: sonames that the wheel's loader loads first if the RUNPATH does not find the same file.
+        preload: sonames that the wheel's loader loads first if the RUNPATH does not
+            find the same file.
     """
-    process = LoadResult(files={**scenario.files, **wheels}, wheels=wheels, system=system)
+    process = LoadResult(
+        files={**scenario.files, **wheels}, wheels=wheels, system=system
+    )
     for soname in preload:
-        ours = next((folder / soname for folder in scenario.folders if folder / soname in process.files), None)
+        ours = next(
+            (
+                folder / soname
+                for folder in scenario.folders
+                if folder / soname in process.files
+            ),
+            None,
+        )
         if ours is not None and ours != process.search(library, soname):
             process.open(process.files[ours], name=soname)
     process.open(library, name=library.soname)
@@ -145,7 +188,14 @@ class LoadResult:
 
     def search(self, library: InstalledLibrary, soname: str) -> PurePosixPath | None:
         """Return the file that the library's RUNPATH finds for a soname; None without a file."""
-        return next((folder / soname for folder in library.folders if folder / soname in self.files), None)
+        return next(
+            (
+                folder / soname
+                for folder in library.folders
+                if folder / soname in self.files
+            ),
+            None,
+        )
 
     def open(self, library: InstalledLibrary, *, name: str) -> None:
         """Load a library and its needs, breadth first, unless the library is already loaded."""
@@ -163,13 +213,19 @@ class LoadResult:
                 if path is not None:
                     self.found[soname] = str(path)
                     waiting.append(self.files[path])
-                elif soname in self.system or (current.path not in self.wheels and soname not in contained):
-                    self.found[soname] = SYSTEM  # or a library that ROCm needs but does not contain
+                elif soname in self.system or (
+                    current.path not in self.wheels and soname not in contained
+                ):
+                    self.found[soname] = (
+                        SYSTEM  # or a library that ROCm needs but does not contain
+                    )
                 else:
                     self.missing.append((current.path, soname))
 
 
-def _placed(library: RocmLibrary, layout: InstallLayout, family: str) -> Iterator[InstalledLibrary]:
+def _placed(
+    library: RocmLibrary, layout: InstallLayout, family: str
+) -> Iterator[InstalledLibrary]:
     """Yield the library's file in a layout, if the layout contains it."""
     path = PurePosixPath(library.path)
     package = path.parts[0] if path.parts[0].startswith("_rocm_sdk_") else ""
@@ -181,14 +237,24 @@ def _placed(library: RocmLibrary, layout: InstallLayout, family: str) -> Iterato
         root = _PREFIX if layout.root == ROCM_PATH else PurePosixPath(layout.root)
     if root is not None:
         yield InstalledLibrary(
-            path=root / inside, soname=library.soname, needed=library.needed, runpath=library.runpath
-        )  # fmt: skip
+            path=root / inside,
+            soname=library.soname,
+            needed=library.needed,
+            runpath=library.runpath,
+        )
 
 
 def _package(soname: str, package: str, layout: InstallLayout) -> str:
-    """Return the directory of the package that contains a library, such as _rocm_sdk_libraries_{family}, or ""."""
+    """Return the directory of the package that contains a library, or ""."""
     project = package_of(soname)
     name = package or (f"_{project.replace('-', '_')}" if project else "")
     folders = {folder.partition("/")[0] for folder in layout.folders}
     stems = {folder.removesuffix(f"_{_FAMILY}"): folder for folder in folders}
-    return next((folder for stem, folder in stems.items() if name == stem or name.startswith(f"{stem}_")), "")
+    return next(
+        (
+            folder
+            for stem, folder in stems.items()
+            if name == stem or name.startswith(f"{stem}_")
+        ),
+        "",
+    )

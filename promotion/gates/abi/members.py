@@ -58,83 +58,130 @@ class ElfMember:
         return replace(found, message=f"{self.name} {found.message}", member=self.path)
 
 
-def read_members(context: GateContext, wheel: Wheel) -> tuple[list[Check], list[ElfMember]]:
+def read_members(
+    context: GateContext, wheel: Wheel
+) -> tuple[list[Check], list[ElfMember]]:
     """Read every ELF file of a wheel, and check each for faults that are independent of ROCm."""
     context.progress.step(f"libraries of {wheel.filename}")
     members: dict[str, ElfMember] = {}
     try:
         with WheelArchive(context.wheel(wheel)) as archive:
-            found = {member.name: _unpack(context, wheel, archive, member.name) for member in archive.members}
+            found = {
+                member.name: _unpack(context, wheel, archive, member.name)
+                for member in archive.members
+            }
             preload = _preload(archive)
     except ArchiveError as problem:
         broken = finding("archive-damaged", f"{wheel.filename} {problem.message}")
         return [Check(name=f"{wheel.filename}: platform", findings=(broken,))], []
     files = {path: file for path, file in found.items() if isinstance(file, Path)}
-    problems = {path: [damage] for path, damage in found.items() if isinstance(damage, Finding)}
+    problems = {
+        path: [damage] for path, damage in found.items() if isinstance(damage, Finding)
+    }
     for path, file in files.items():
         try:
-            members[path] = ElfMember(wheel=wheel, path=path, elf=Elf.read(file), preload=preload)
+            members[path] = ElfMember(
+                wheel=wheel, path=path, elf=Elf.read(file), preload=preload
+            )
         except CiBuildError as problem:
-            problems[path] = [finding("elf-unreadable", f"cannot be read: {problem.message}")]
+            problems[path] = [
+                finding("elf-unreadable", f"cannot be read: {problem.message}")
+            ]
     problems |= _platform_findings(files, members)
     for path, member in members.items():
         problems[path] += _build_path_findings(member, files[path])
-    checks, reported = [], set[str]()
+    checks = []
+    reported = set[str]()
     for path in (path for path in found if path in problems):
-        name, findings = f"{wheel.filename}: {path}", problems[path]
+        name = f"{wheel.filename}: {path}"
+        findings = problems[path]
         if wheel.as_published:
             findings = [*_deduplicated(as_published(findings, wheel.name), reported)]
-        named = tuple(replace(item, message=f"{name} {item.message}", member=path) for item in findings)
+        named = tuple(
+            replace(item, message=f"{name} {item.message}", member=path)
+            for item in findings
+        )
         checks.append(Check(name=f"{name}: platform", findings=named))
-    return checks or [Check(name=f"{wheel.filename}: platform", details={"libraries": 0})], [*members.values()]
+    return checks or [
+        Check(name=f"{wheel.filename}: platform", details={"libraries": 0})
+    ], [*members.values()]
 
 
-def _unpack(context: GateContext, wheel: Wheel, archive: WheelArchive, name: str) -> Path | Finding | None:
-    """Return the unpacked file of a member that is an ELF file, or a finding if the member is damaged."""
+def _unpack(
+    context: GateContext, wheel: Wheel, archive: WheelArchive, name: str
+) -> Path | Finding | None:
+    """Return a member's unpacked ELF file, or a finding if the member is damaged."""
     try:
         head = next(iter(archive.chunks(name)), b"")
         # Code objects run on the GPU; the coverage gate and the inspection check them.
         library = head.startswith(_MAGIC) and not is_code_object(head)
-        return SharedLibraries(context, wheel).unpack(archive, name) if library else None
+        return (
+            SharedLibraries(context, wheel).unpack(archive, name) if library else None
+        )
     except ArchiveError as problem:
         return finding("member-damaged", f"is damaged: {problem.message}")
 
 
 def _preload(archive: WheelArchive) -> tuple[str, ...]:
-    """Return the sonames that the loader of our wheels loads first, in order (`needed` in build_info.py)."""
-    names = [member.name for member in archive.members if PurePosixPath(member.name).name == BUILD_INFO]
+    """Return the sonames that the loader of our wheels loads first, in order."""
+    names = [
+        member.name
+        for member in archive.members
+        if PurePosixPath(member.name).name == BUILD_INFO
+    ]
     sonames: dict[str, None] = {}
     for name in names:
-        with contextlib.suppress(ArchiveError, ValueError, LookupError, TypeError):  # another project's file
+        with contextlib.suppress(
+            ArchiveError, ValueError, LookupError, TypeError
+        ):  # another project's file
             data = json.loads(archive.read(name))
             rocm = frozenset(data["rocm_sonames"])
-            sonames |= dict.fromkeys(soname for row in data["members"] for soname in row["needed"] if soname in rocm)
+            sonames |= dict.fromkeys(
+                soname
+                for row in data["members"]
+                for soname in row["needed"]
+                if soname in rocm
+            )
     return tuple(sonames)
 
 
 def _deduplicated(findings: Iterable[Finding], reported: set[str]) -> Iterator[Finding]:
-    """Keep one warning of each code for an adopted wheel, and no notes, which the inspection gate reports."""
+    """Keep one warning of each code for an adopted wheel, and no notes."""
     for item in findings:
-        if item.severity is Severity.ERROR or (item.severity is Severity.WARNING and item.code not in reported):
+        if item.severity is Severity.ERROR or (
+            item.severity is Severity.WARNING and item.code not in reported
+        ):
             reported.add(item.code)
             yield item
 
 
-def _platform_findings(unpacked: Mapping[str, Path], members: Mapping[str, ElfMember]) -> dict[str, list[Finding]]:
-    """Return findings on needs beyond manylinux_2_28 for each library; the inspection gate reports notes."""
+def _platform_findings(
+    unpacked: Mapping[str, Path], members: Mapping[str, ElfMember]
+) -> dict[str, list[Finding]]:
+    """Return findings on needs beyond manylinux_2_28 for each library.
+
+    The inspection gate reports notes.
+    """
     if not members:
         return {}
-    files, elves = {path: unpacked[path] for path in members}, {path: member.elf for path, member in members.items()}
-    others = {soname for member in members.values() for soname in member.elf.needed} - platform_libraries(PLATFORM)
+    files = {path: unpacked[path] for path in members}
+    elves = {path: member.elf for path, member in members.items()}
+    others = {
+        soname for member in members.values() for soname in member.elf.needed
+    } - platform_libraries(PLATFORM)
     try:
-        result = platform_verdict(files, allowed_sonames=frozenset(others), platform=PLATFORM, elves=elves)
+        result = platform_verdict(
+            files, allowed_sonames=frozenset(others), platform=PLATFORM, elves=elves
+        )
     except CiBuildError as problem:
         text = f"cannot be compared with {PLATFORM}: {problem.message}"
         return {path: [finding("elf-unreadable", text)] for path in files}
     findings: dict[str, list[Finding]] = {path: [] for path in files}
     for item in result.findings:
         if item.severity is not Severity.NOTE and item.code not in _REPLACED:
-            findings[item.member].append(replace(item, message=item.message.removeprefix("It ")))
+            findings[item.member].append(
+                replace(item, message=item.message.removeprefix("It "))
+            )
     return findings
 
 
@@ -143,9 +190,13 @@ def _build_path_findings(member: ElfMember, file: Path) -> Iterator[Finding]:
     entries = member.runpath.split(":") if member.runpath else []
     for item in check_search_path(entries, member.path):
         if item.severity is Severity.ERROR:
-            yield replace(item, message=f"has a RUNPATH of the build machine: {item.message}")
+            yield replace(
+                item, message=f"has a RUNPATH of the build machine: {item.message}"
+            )
     leaked = build_paths(file, member.elf.sections.values())
-    if strings := [text for text in leaked if not any(text in entry for entry in entries)]:
+    if strings := [
+        text for text in leaked if not any(text in entry for entry in entries)
+    ]:
         text = f"contains paths of the build machine: {some(strings)}."
         remedy = "Compile with -ffile-prefix-map, and pass relative paths to tools."
         yield warning("build-path-in-strings", text, remedy)

@@ -1,10 +1,12 @@
 """Check that a library's needed libraries and symbols exist, in the required versions.
 
-The rules are those of the dynamic loader (System V gABI, "Shared Object Dependencies"; LSB, "Symbol Versioning"; glibc,
-elf/dl-version.c and elf/dl-lookup.c): any library of the NEEDED closure may provide a symbol; a reference without a
-version matches every version; a version that the named library lacks prevents loading, unless that library has no
-versions; a weak symbol may be absent. A weak function of ROCm may not: its callers would jump to address 0. The
-messages of findings start with a verb, since the caller prepends the name of the library.
+The rules are those of the dynamic loader (System V gABI, "Shared Object Dependencies";
+LSB, "Symbol Versioning"; glibc, elf/dl-version.c and elf/dl-lookup.c): any library of
+the NEEDED closure may provide a symbol; a reference without a version matches every
+version; a version that the named library lacks prevents loading, unless that library
+has no versions; a weak symbol may be absent. A weak function of ROCm may not: its
+callers would jump to address 0. The messages of findings start with a verb, since the
+caller prepends the name of the library.
 """
 
 from __future__ import annotations
@@ -43,16 +45,30 @@ class LibraryExports:
 
     @classmethod
     def of(
-        cls, soname: str, origin: str, symbols: Mapping[str, tuple[str, ...]], needed: tuple[str, ...]
+        cls,
+        soname: str,
+        origin: str,
+        symbols: Mapping[str, tuple[str, ...]],
+        needed: tuple[str, ...],
     ) -> LibraryExports:
         """Return the exports of a library."""
-        versions = frozenset(version for versions in symbols.values() for version in versions) - {""}
-        return cls(soname=soname, origin=origin, symbols=symbols, needed=needed, versions=versions)
+        versions = frozenset(
+            version for versions in symbols.values() for version in versions
+        ) - {""}
+        return cls(
+            soname=soname,
+            origin=origin,
+            symbols=symbols,
+            needed=needed,
+            versions=versions,
+        )
 
     def has(self, symbol: Symbol) -> bool:
         """Report whether the loader would bind the symbol to this library."""
         versions = self.symbols.get(symbol.name)
-        return versions is not None and (symbol.version is None or not self.versions or symbol.version in versions)
+        return versions is not None and (
+            symbol.version is None or not self.versions or symbol.version in versions
+        )
 
 
 def unmet_needs(
@@ -69,19 +85,30 @@ def unmet_needs(
     for soname in elf.needed:
         if "/" in soname:
             text = f"needs {soname}, which is a path of the build machine."
-            yield error("needed-build-path", text, "Link by the library's name, not by path.")
-    words, missing = [], []
+            yield error(
+                "needed-build-path", text, "Link by the library's name, not by path."
+            )
+    words = []
+    missing = []
     for soname in elf.needed:
         if soname not in known and soname not in exports and "/" not in soname:
-            others = sorted(name for name in exports if name.partition(".so")[0] == soname.partition(".so")[0])
+            others = sorted(
+                name
+                for name in exports
+                if name.partition(".so")[0] == soname.partition(".so")[0]
+            )
             missing.append(soname)
-            words.append(soname + (f" (available: {', '.join(others)})" if others else ""))
+            words.append(
+                soname + (f" (available: {', '.join(others)})" if others else "")
+            )
     if words:
         yield error(
             "needed-unresolved",
-            f"needs {', '.join(words)}, which neither {rocm} nor the platform nor a wheel of the set contains.",
+            f"needs {', '.join(words)}, which neither {rocm} nor the platform nor a"
+            " wheel of the set contains.",
             rocm_with(missing)
-            or "Build against this ROCm and platform, link the needed library statically, or add it to the wheel.",
+            or "Build against this ROCm and platform, link the needed library"
+            " statically, or add it to the wheel.",
         )
 
 
@@ -99,13 +126,21 @@ def unmet_symbols(
         rocm: display name of the ROCm.
     """
     scope = tuple(closure(elf.needed, exports))
-    absent = {soname for soname in elf.needed if soname not in system and soname not in exports}
+    absent = {
+        soname
+        for soname in elf.needed
+        if soname not in system and soname not in exports
+    }
     # Keys: library that the symbols name (empty without one), and version.
     lost_versions: dict[tuple[str, str], list[Symbol]] = {}
     other_versions: dict[tuple[str, str], list[str]] = {}
     missing: dict[str, list[str]] = {}
     for symbol in elf.undefined:
-        if symbol.library in system or is_foreign(symbol.name) or any(provider.has(symbol) for provider in scope):
+        if (
+            symbol.library in system
+            or is_foreign(symbol.name)
+            or any(provider.has(symbol) for provider in scope)
+        ):
             continue
         if symbol.library in absent or (symbol.library is None and absent):
             continue
@@ -119,28 +154,53 @@ def unmet_symbols(
             other_versions.setdefault(key, []).append(symbol.name)
         else:
             missing.setdefault(key[0], []).append(symbol.name)
-    remedy = f"Build the library against {rocm}, or pass the manifest of the ROCm that it was built with."
+    remedy = (
+        f"Build the library against {rocm}, or pass the manifest of the ROCm that it"
+        " was built with."
+    )
     for (library, version), symbols in sorted(lost_versions.items()):
-        names, has = some([symbol.name for symbol in symbols]), ", ".join(sorted(exports[library].versions))
-        text = f"needs version {version} of {library} (for {names}); the one of {exports[library].origin} has {has}."
-        # The loader rejects a missing version even if only weak symbols need it, unless the linker marked the need as
-        # weak, which not every linker does.
+        names = some([symbol.name for symbol in symbols])
+        has = ", ".join(sorted(exports[library].versions))
+        text = (
+            f"needs version {version} of {library} (for {names}); the one of"
+            f" {exports[library].origin} has {has}."
+        )
+        # The loader rejects a missing version even if only weak symbols need it, unless
+        # the linker marked the need as weak, which not every linker does.
         finding = error if any(symbol.bind != "WEAK" for symbol in symbols) else warning
         yield finding("symbol-version-missing", text, remedy)
     for (library, version), others in sorted(other_versions.items()):
-        has = ", ".join(sorted({v or "none" for name in others for v in exports[library].symbols[name]}))
-        text = f"needs {some(others)} in version {version}; {library} of {exports[library].origin} has {has}."
+        has = ", ".join(
+            sorted(
+                {v or "none" for name in others for v in exports[library].symbols[name]}
+            )
+        )
+        text = (
+            f"needs {some(others)} in version {version}; {library} of"
+            f" {exports[library].origin} has {has}."
+        )
         yield error("symbol-version-missing", text, remedy)
     for library, names_of_missing in sorted(missing.items()):
         count = f"{len(names_of_missing)} symbol{'s' * (len(names_of_missing) > 1)}"
-        reason = f"{library} of {exports[library].origin} does not export" if library in exports else ""
+        reason = (
+            f"{library} of {exports[library].origin} does not export"
+            if library in exports
+            else ""
+        )
         where = reason or "no needed library exports"
-        yield error("symbol-missing", f"needs {count} that {where}: {some(names_of_missing)}.", remedy)
+        yield error(
+            "symbol-missing",
+            f"needs {count} that {where}: {some(names_of_missing)}.",
+            remedy,
+        )
 
 
-def closure(needed: Sequence[str], exports: Mapping[str, LibraryExports]) -> Iterator[LibraryExports]:
+def closure(
+    needed: Sequence[str], exports: Mapping[str, LibraryExports]
+) -> Iterator[LibraryExports]:
     """Yield the libraries of the NEEDED closure in the loader's search order."""
-    waiting, seen = deque(needed), set(needed)
+    waiting = deque(needed)
+    seen = set(needed)
     while waiting:
         provider = exports.get(waiting.popleft())
         if provider is not None:

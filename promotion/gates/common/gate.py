@@ -32,7 +32,8 @@ class Check:
         skipped: reason why the check did not run; empty if the check ran.
         known: reason for an expected failure; empty otherwise.
         target: gfx target, or ANY.
-        times: number of equal checks that this check represents; 0 for information that is not counted.
+        times: number of equal checks that this check represents; 0 for information that
+            is not counted.
         details: further JSON values for the evidence.
     """
 
@@ -47,7 +48,9 @@ class Check:
     def __post_init__(self) -> None:
         """Refuse details that collide with the fixed fields of a check in evidence."""
         if reserved := _RESERVED & self.details.keys():
-            raise ValueError(f"Names of details are reserved: {', '.join(sorted(reserved))}.")
+            raise ValueError(
+                f"Names of details are reserved: {', '.join(sorted(reserved))}."
+            )
 
     @property
     def failed(self) -> bool:
@@ -57,11 +60,22 @@ class Check:
     @property
     def outcome(self) -> str:
         """Return the outcome that counts the check: failed, skipped, known or passed."""
-        return "failed" if self.failed else "skipped" if self.skipped else "known" if self.known else "passed"
+        return (
+            "failed"
+            if self.failed
+            else "skipped"
+            if self.skipped
+            else "known"
+            if self.known
+            else "passed"
+        )
 
 
 class SharedResults:
-    """Results that the gates of one run compute once: the first that needs a result computes it, others wait."""
+    """Results that the gates of one run compute once.
+
+    The first that needs a result computes it, others wait.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -69,7 +83,10 @@ class SharedResults:
         self._results: dict[Hashable, Any] = {}
 
     def get(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Return the result for this key, computed unless an earlier call did; errors are not kept."""
+        """Return the result for this key, computed unless an earlier call did.
+
+        Errors are not kept.
+        """
         with self._lock:
             lock = self._locks[key]
         with lock:
@@ -84,12 +101,14 @@ class GateContext:
     """A staged set under test, with the bucket, runner and directories of the gate.
 
     Attributes:
-        targets: gfx targets to check, some or all targets of the set; used by gates with evidence for each target.
+        targets: gfx targets to check, some or all targets of the set; used by gates
+            with evidence for each target.
         work: an empty directory, removed after the gate.
         shared: a directory that all gates of one run share.
         lock: lock of the files in `shared`, since gates run concurrently.
         results: what gates of this run have computed for all of them.
-        tools: interpreters and settings of this machine, which all gates of one run share.
+        tools: interpreters and settings of this machine, which all gates of one run
+            share.
     """
 
     bucket: Bucket
@@ -105,13 +124,25 @@ class GateContext:
     tools: MachineTools = field(default_factory=MachineTools)
 
     def pythons(self, *versions: str) -> Mapping[str, Path]:
-        """Return the interpreters of this machine, by version; by default, those of the set's versions."""
-        return self.tools.pythons(versions or self.wheel_set.python_versions, self.runner)
+        """Return the interpreters of this machine, by version.
+
+        By default, those of the set's versions.
+        """
+        return self.tools.pythons(
+            versions or self.wheel_set.python_versions, self.runner
+        )
 
     def sha256(self, path: Path) -> str:
         """Return the SHA-256 of a file, which is read once in a run of gates unless it changes."""
         status = path.stat()
-        identity = (path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        identity = (
+            path,
+            status.st_dev,
+            status.st_ino,
+            status.st_size,
+            status.st_mtime_ns,
+            status.st_ctime_ns,
+        )
         return self.results.get(identity, lambda: sha256_of(path))
 
     def wheel(self, wheel: Wheel) -> Path:
@@ -123,15 +154,20 @@ class GateContext:
         path = self.bucket.fetch(self.staged.file(wheel.filename), self.work)
         if (actual := self.sha256(path)) != wheel.sha256:
             raise GateError(
-                f"The staged {wheel.filename} has sha256 {actual}, but wheels.json has {wheel.sha256}.",
+                f"The staged {wheel.filename} has sha256 {actual}, but wheels.json has"
+                f" {wheel.sha256}.",
                 hint="Stage the set again.",
             )
         return path
 
     def debug_file(self, wheel: Wheel, path: str) -> Path | None:
-        """Return the file with the symbol table of a wheel's library, or None if the set has none."""
+        """Return the symbol table file of a wheel's library, or None if absent."""
         name = f"debug/{wheel.filename.removesuffix('.whl')}/{path}.debug"
-        return self.bucket.fetch(self.staged.file(name), self.work) if name in self.wheel_set.files else None
+        return (
+            self.bucket.fetch(self.staged.file(name), self.work)
+            if name in self.wheel_set.files
+            else None
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,11 +175,15 @@ class Gate:
     """A named gate.
 
     Attributes:
-        per_target: whether evidence is stored for each gfx target instead of the whole set.
+        per_target: whether evidence is stored for each gfx target instead of the whole
+            set.
         run: function that yields the checks.
-        settings: options and digests of the gate's data; evidence with other settings is not reused.
-        partial: whether only a part is checked, so that the evidence is shown but not stored.
-        has_options: whether a RequestError is about options of the user, so that no evidence of the set records it.
+        settings: options and digests of the gate's data; evidence with other settings
+            is not reused.
+        partial: whether only a part is checked, so that the evidence is shown but not
+            stored.
+        has_options: whether a RequestError is about options of the user, so that no
+            evidence of the set records it.
     """
 
     name: str
@@ -161,16 +201,31 @@ class Gate:
 
 def error(code: str, message: str, remedy: str, *, member: str = "") -> Finding:
     """Return a finding that makes a check fail."""
-    return Finding(code=code, severity=Severity.ERROR, message=message, remedy=remedy, member=member)
+    return Finding(
+        code=code,
+        severity=Severity.ERROR,
+        message=message,
+        remedy=remedy,
+        member=member,
+    )
 
 
 def warning(code: str, message: str, remedy: str = "", *, member: str = "") -> Finding:
     """Return a finding that does not make a check fail."""
-    return Finding(code=code, severity=Severity.WARNING, message=message, remedy=remedy, member=member)
+    return Finding(
+        code=code,
+        severity=Severity.WARNING,
+        message=message,
+        remedy=remedy,
+        member=member,
+    )
 
 
 def signal_name(number: int) -> str:
-    """Return the name of a signal such as SIGSEGV; a real-time signal without a name becomes `signal 40`."""
+    """Return the name of a signal such as SIGSEGV.
+
+    A real-time signal without a name becomes `signal 40`.
+    """
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -1,6 +1,7 @@
 """Commands with which pip installs and resolves a set, and the user's pip configuration.
 
-The installers of this folder build commands but never run them, except to read that configuration.
+The installers of this folder build commands but never run them, except to read that
+configuration.
 """
 
 from __future__ import annotations
@@ -23,22 +24,35 @@ from core.process import Runner
 
 PLATFORM = "manylinux_2_28_x86_64"
 """Platform of wheels that are unpacked for a Python that this machine lacks."""
-_PLATFORMS = (*(f"manylinux_2_{minor}_x86_64" for minor in range(28, 4, -1)), "manylinux2014_x86_64", "linux_x86_64")
+_PLATFORMS = (
+    *(f"manylinux_2_{minor}_x86_64" for minor in range(28, 4, -1)),
+    "manylinux2014_x86_64",
+    "linux_x86_64",
+)
 _PLATFORM_OPTIONS = tuple(f"--platform={platform}" for platform in _PLATFORMS)
 """Options for every compatible platform, since pip does not derive the older platforms."""
 LOCKED = ("--require-hashes", "--no-deps")
 """Options with which pip and uv install hash-locked requirements."""
-UNSET = dict.fromkeys(("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_REQUIRE_VIRTUALENV", "PIP_TARGET"), "")
+UNSET = dict.fromkeys(
+    ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_REQUIRE_VIRTUALENV", "PIP_TARGET"),
+    "",
+)
 """Variables of the user that installers must not see."""
 LOOPBACK = "127.0.0.1"
 """Address of staged indexes, which are never reached through a proxy."""
 _PRECEDENCE = ("global", "install", ":env:")
-"""Sections of pip's configuration that apply to `pip install`; later sections override earlier sections."""
+"""Sections of pip's configuration that apply to `pip install`.
+
+Later sections override earlier sections.
+"""
 _UNREACHABLE = re.compile(
-    r"NewConnectionError|ConnectTimeoutError|ProxyError|Failed to establish a new connection|name resolution"
+    r"NewConnectionError|ConnectTimeoutError|ProxyError|Failed to establish a new"
+    r" connection|name resolution"
     r"|dns error|tcp connect error|client error \(Connect\)|ConnectError|ConnectTimeout"
-    r"|server error \(5|Server Error|operation timed out|Read timed out|connection closed before|[Cc]onnection reset"
-    r"|Network is unreachable|tunnel error|invalid peer certificate|CERTIFICATE_VERIFY_FAILED"
+    r"|server error \(5|Server Error|operation timed out|Read timed out|connection"
+    r" closed before|[Cc]onnection reset"
+    r"|Network is unreachable|tunnel error|invalid peer"
+    r" certificate|CERTIFICATE_VERIFY_FAILED"
 )
 _RUNNER = "lib/python*/site-packages/pip/__pip-runner__.py"
 """Program of an unpacked pip that runs with any interpreter, as the option --python of pip does."""
@@ -53,9 +67,13 @@ class Command:
 
 
 def parse_config(text: str) -> Mapping[str, str]:
-    """Parse the output of `pip config list`, with lines such as `global.index-url='https://…'`, to key -> value."""
+    """Parse the output of `pip config list` to key -> value."""
     rows = [line.partition("=") for line in text.splitlines()]
-    config = {name.strip(): str(ast.literal_eval(literal)) for name, _, literal in rows if literal}
+    config = {
+        name.strip(): str(ast.literal_eval(literal))
+        for name, _, literal in rows
+        if literal
+    }
     return {
         name.removeprefix(f"{section}."): value
         for section in _PRECEDENCE
@@ -85,20 +103,32 @@ class Installer(Protocol):
     def install_staged(self, python: Path, requirements: Path, index: str) -> Command:
         """Install hash-locked requirements from this index alone, without dependencies."""
 
-    def install_rest(self, python: Path, requirements: Path, *, locked: bool) -> Command:
-        """Install further requirements from the user's indexes; with `locked`, by hash and without dependencies."""
+    def install_rest(
+        self, python: Path, requirements: Path, *, locked: bool
+    ) -> Command:
+        """Install further requirements from the user's indexes.
+
+        With `locked`, by hash and without dependencies.
+        """
 
     def check(self, python: Path) -> Command:
         """Verify that the installed distributions are compatible."""
 
-    def unpack(self, version: str, folder: Path, requirements: Path, index: str) -> Command:
-        """Install like `install_staged`, but into a plain directory, for a Python version that this machine lacks."""
+    def unpack(
+        self, version: str, folder: Path, requirements: Path, index: str
+    ) -> Command:
+        """Install like `install_staged` into a directory for a Python not found here."""
 
     def resolve(self, python: Path, requirements: Path, index: str) -> Command:
-        """Resolve requirements from the user's indexes and a given index, without installing; see `chosen`."""
+        """Resolve requirements from the user's indexes and a given index, without installing.
 
-    def resolve_alone(self, python: Path, requirements: Path, index: str, folder: Path) -> Command:
-        """Resolve requirements from one index and one directory of wheels alone, without installing."""
+        See `chosen`.
+        """
+
+    def resolve_alone(
+        self, python: Path, requirements: Path, index: str, folder: Path
+    ) -> Command:
+        """Resolve requirements from one index and one directory, without installing."""
 
     def chosen(self, stdout: str) -> Mapping[str, frozenset[str]]:
         """Parse the output of `resolve` to project -> sha256 of the wheels that would be installed.
@@ -114,7 +144,8 @@ class Pip:
     Args:
         no_index: whether the user's configuration disables indexes.
         direct: hosts that are reached without a proxy, separated by commas.
-        environment: environment that contains the pip; None runs the running interpreter's with its option --python.
+        environment: environment that contains the pip; None runs the running
+            interpreter's with its option --python.
         name, pythons: see `Installer`.
         version: version of the pip; None means that of the running interpreter.
     """
@@ -131,7 +162,8 @@ class Pip:
         version: str | None = None,
         pythons: tuple[str, ...] | None = None,
     ) -> None:
-        self.name, self.pythons = name, pythons
+        self.name = name
+        self.pythons = pythons
         self.version = version or installed_version("pip")
         self._runner = next(environment.glob(_RUNNER), None) if environment else None
         self._no_index = no_index
@@ -140,47 +172,95 @@ class Pip:
 
     def create(self, python: Path, folder: Path) -> Command:
         """See `Installer`."""
-        return Command(argv=(str(python), "-m", "venv", "--without-pip", str(folder)), env=UNSET)
+        return Command(
+            argv=(str(python), "-m", "venv", "--without-pip", str(folder)), env=UNSET
+        )
 
     def install_staged(self, python: Path, requirements: Path, index: str) -> Command:
         """See `Installer`."""
-        return Command(argv=(*self._pip(python), *_staged_only(requirements, index)), env=self._alone)
+        return Command(
+            argv=(*self._pip(python), *_staged_only(requirements, index)),
+            env=self._alone,
+        )
 
-    def install_rest(self, python: Path, requirements: Path, *, locked: bool) -> Command:
+    def install_rest(
+        self, python: Path, requirements: Path, *, locked: bool
+    ) -> Command:
         """See `Installer`."""
-        args = ("install", "--no-input", "--no-compile", "--only-binary=:all:", *(LOCKED if locked else ()))
-        return Command(argv=(*self._pip(python), *args, f"--requirement={requirements}"), env=UNSET)
+        args = (
+            "install",
+            "--no-input",
+            "--no-compile",
+            "--only-binary=:all:",
+            *(LOCKED if locked else ()),
+        )
+        return Command(
+            argv=(*self._pip(python), *args, f"--requirement={requirements}"), env=UNSET
+        )
 
     def check(self, python: Path) -> Command:
         """See `Installer`."""
         return Command(argv=(*self._pip(python), "check"), env=UNSET)
 
-    def unpack(self, version: str, folder: Path, requirements: Path, index: str) -> Command:
+    def unpack(
+        self, version: str, folder: Path, requirements: Path, index: str
+    ) -> Command:
         """See `Installer`."""
-        where = (f"--target={folder}", f"--python-version={version}", *_PLATFORM_OPTIONS)
+        where = (
+            f"--target={folder}",
+            f"--python-version={version}",
+            *_PLATFORM_OPTIONS,
+        )
         pip = self._pip(Path(sys.executable))
-        return Command(argv=(*pip, *_staged_only(requirements, index), *where), env=self._alone)
+        return Command(
+            argv=(*pip, *_staged_only(requirements, index), *where), env=self._alone
+        )
 
     def resolve(self, python: Path, requirements: Path, index: str) -> Command:
         """See `Installer`."""
         # The given index is used even if the user disabled indexes.
         which = "--index-url" if self._no_index else "--extra-index-url"
-        args = (*_DRY, "--report=-", f"{which}={index}", f"--requirement={requirements}")
+        args = (
+            *_DRY,
+            "--report=-",
+            f"{which}={index}",
+            f"--requirement={requirements}",
+        )
         enable = {"PIP_NO_INDEX": "0"} if self._no_index else {}
-        return Command(argv=(*self._pip(python), *args), env={**UNSET, **enable, **self._direct})
+        return Command(
+            argv=(*self._pip(python), *args), env={**UNSET, **enable, **self._direct}
+        )
 
-    def resolve_alone(self, python: Path, requirements: Path, index: str, folder: Path) -> Command:
+    def resolve_alone(
+        self, python: Path, requirements: Path, index: str, folder: Path
+    ) -> Command:
         """See `Installer`."""
-        alone = ("--isolated", "--no-cache-dir", f"--index-url={index}", f"--find-links={folder}")
-        return Command(argv=(*self._pip(python), *_DRY, *alone, f"--requirement={requirements}"), env=self._alone)
+        alone = (
+            "--isolated",
+            "--no-cache-dir",
+            f"--index-url={index}",
+            f"--find-links={folder}",
+        )
+        return Command(
+            argv=(*self._pip(python), *_DRY, *alone, f"--requirement={requirements}"),
+            env=self._alone,
+        )
 
     def chosen(self, stdout: str) -> Mapping[str, frozenset[str]]:
         """Parse an installation report (pip's documentation, "Installation Report", version 1)."""
         try:
-            rows = {row["metadata"]["name"]: row["download_info"] for row in json.loads(stdout)["install"]}
-            return {canonicalize_name(name): frozenset({_digest(info["archive_info"])}) for name, info in rows.items()}
+            rows = {
+                row["metadata"]["name"]: row["download_info"]
+                for row in json.loads(stdout)["install"]
+            }
+            return {
+                canonicalize_name(name): frozenset({_digest(info["archive_info"])})
+                for name, info in rows.items()
+            }
         except (KeyError, TypeError) as error:
-            raise ValueError(f"Cannot parse pip's installation report: {error!r}") from error
+            raise ValueError(
+                f"Cannot parse pip's installation report: {error!r}"
+            ) from error
 
     def _pip(self, python: Path) -> tuple[str, ...]:
         """Return the command of this pip, which installs for an interpreter."""
@@ -190,18 +270,32 @@ class Pip:
 
 
 _PIP = ("-m", "pip", "--disable-pip-version-check")
-_DRY = ("install", "--dry-run", "--ignore-installed", "--quiet", "--no-input", "--only-binary=:all:")
+_DRY = (
+    "install",
+    "--dry-run",
+    "--ignore-installed",
+    "--quiet",
+    "--no-input",
+    "--only-binary=:all:",
+)
 
 
 def download(python: Path, version: str, requirements: Path, folder: Path) -> Command:
-    """Return the command that downloads hash-locked requirements for any Python version from the user's index."""
+    """Return the command that downloads hash-locked requirements from the user's index."""
     lock = (*LOCKED, "--only-binary=:all:", f"--requirement={requirements}")
-    args = ("download", "--no-input", f"--dest={folder}", f"--python-version={version}", *_PLATFORM_OPTIONS, *lock)
+    args = (
+        "download",
+        "--no-input",
+        f"--dest={folder}",
+        f"--python-version={version}",
+        *_PLATFORM_OPTIONS,
+        *lock,
+    )
     return Command(argv=(*_pip(python), *args), env=UNSET)
 
 
 def bypass_proxy(hosts: str) -> Mapping[str, str]:
-    """Return variables that let programs reach these hosts, separated by commas, without a proxy."""
+    """Return variables that let programs reach these hosts without a proxy."""
     return {"NO_PROXY": hosts, "no_proxy": hosts}
 
 
@@ -210,13 +304,25 @@ def _pip(python: Path) -> tuple[str, ...]:
 
 
 def _digest(archive: Mapping[str, Any]) -> str:
-    """Return the sha256 of a file in an installation report; pip before 23.1 writes the older key `hash`."""
-    return str(archive["hashes"]["sha256"] if "hashes" in archive else archive["hash"]).removeprefix("sha256=")
+    """Return the sha256 of a file in an installation report.
+
+    Pip before 23.1 writes the older key `hash`.
+    """
+    return str(
+        archive["hashes"]["sha256"] if "hashes" in archive else archive["hash"]
+    ).removeprefix("sha256=")
 
 
 def _staged_only(requirements: Path, index: str) -> tuple[str, ...]:
     alone = ("--isolated", f"--index-url={index}", *LOCKED, "--only-binary=:all:")
-    return ("install", *alone, "--no-input", "--no-compile", "--no-cache-dir", f"--requirement={requirements}")
+    return (
+        "install",
+        *alone,
+        "--no-input",
+        "--no-compile",
+        "--no-cache-dir",
+        f"--requirement={requirements}",
+    )
 
 
 def is_connection_failure(text: str) -> bool:
@@ -225,12 +331,12 @@ def is_connection_failure(text: str) -> bool:
 
 
 def on_one_line(text: str) -> str:
-    """Return the output of a program without line breaks, which uv puts anywhere between words if COLUMNS is set."""
+    """Return the output of a program without line breaks."""
     return " ".join(text.split())
 
 
 def offline_variables(wheelhouse: Path) -> Mapping[str, str]:
-    """Return the variables with which pip, and uv with pip's configuration, take packages from one folder only.
+    """Return variables with which pip and uv take packages from one folder only.
 
     Args:
         wheelhouse: an unpacked bundle, or another folder with wheels.
@@ -241,9 +347,14 @@ def offline_variables(wheelhouse: Path) -> Mapping[str, str]:
     folder = wheelhouse / "wheels" if (wheelhouse / "wheels").is_dir() else wheelhouse
     if not any(folder.glob("*.whl")):
         raise RequestError(
-            f"--wheelhouse has no wheels: {wheelhouse}.", hint="Make it with `ci_build bundle --with-gate`."
+            f"--wheelhouse has no wheels: {wheelhouse}.",
+            hint="Make it with `ci_build bundle --with-gate`.",
         )
-    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder.absolute()), "PIP_CONFIG_FILE": os.devnull}
+    return {
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(folder.absolute()),
+        "PIP_CONFIG_FILE": os.devnull,
+    }
 
 
 def pip_config(runner: Runner) -> Mapping[str, str]:

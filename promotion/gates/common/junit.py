@@ -1,7 +1,8 @@
 """Evidence as JUnit XML for CI services: a suite for each gate and target, a case for each check.
 
-Only elements that Jenkins, GitLab and GitHub Actions all understand are used: `testsuites`, `testsuite`, `testcase`,
-`failure`, `error` and `skipped`. A known failure counts as skipped, with its reason.
+Only elements that Jenkins, GitLab and GitHub Actions all understand are used:
+`testsuites`, `testsuite`, `testcase`, `failure`, `error` and `skipped`. A known failure
+counts as skipped, with its reason.
 """
 
 from __future__ import annotations
@@ -42,20 +43,37 @@ def _suite(evidence: Evidence) -> ET.Element:
     cases = [_check_case(name, check) for check in checks]
     if evidence.outcome is Outcome.ERROR:
         cases.insert(0, _gate_case(name, evidence, checks))
-    begun, ended = (datetime.fromisoformat(text) for text in (evidence.started, evidence.ended))
+    begun, ended = (
+        datetime.fromisoformat(text) for text in (evidence.started, evidence.ended)
+    )
     properties = ET.Element("properties")
-    facts = {"set": evidence.set_digest, "tier": evidence.tier.value, "machine": evidence.machine, **evidence.settings}
+    facts = {
+        "set": evidence.set_digest,
+        "tier": evidence.tier.value,
+        "machine": evidence.machine,
+        **evidence.settings,
+    }
     for key, value in facts.items():
         ET.SubElement(properties, "property", name=clean(key), value=clean(str(value)))
-    suite = make_suite(name, cases, (ended - begun).total_seconds(), timestamp=begun.strftime("%Y-%m-%dT%H:%M:%S"))
+    suite = make_suite(
+        name,
+        cases,
+        (ended - begun).total_seconds(),
+        timestamp=begun.strftime("%Y-%m-%dT%H:%M:%S"),
+    )
     suite.insert(0, properties)
     return suite
 
 
-def make_suite(name: str, cases: Sequence[ET.Element], seconds: float, **attributes: str) -> ET.Element:
+def make_suite(
+    name: str, cases: Sequence[ET.Element], seconds: float, **attributes: str
+) -> ET.Element:
     """Return a suite of these cases, with the numbers of tests, failures, errors and skips."""
     kinds = {"failures": "failure", "errors": "error", "skipped": "skipped"}
-    counts = {count: str(sum(case.find(kind) is not None for case in cases)) for count, kind in kinds.items()}
+    counts = {
+        count: str(sum(case.find(kind) is not None for case in cases))
+        for count, kind in kinds.items()
+    }
     numbers = {"tests": str(len(cases)), **counts, "time": f"{seconds:.3f}"}
     suite = ET.Element("testsuite", {"name": clean(name), **numbers, **attributes})
     suite.extend(cases)
@@ -64,29 +82,47 @@ def make_suite(name: str, cases: Sequence[ET.Element], seconds: float, **attribu
 
 def _check_case(suite: str, check: Mapping[str, Any]) -> ET.Element:
     seconds = float(check.get("seconds", 0.0))
-    case = ET.Element("testcase", classname=suite, name=clean(check["name"]), time=f"{seconds:.3f}")
+    case = ET.Element(
+        "testcase", classname=suite, name=clean(check["name"]), time=f"{seconds:.3f}"
+    )
     findings = [clean(text) for text in check.get("findings", ())]
     match check["outcome"]:
         case "failed":
             findings = findings or ["failed: the evidence has no finding"]
-            failure = ET.SubElement(case, "failure", type=findings[0].partition(":")[0], message=findings[0])
-            failure.text = clean("\n".join((*findings, str(check.get("error", "")))).strip())
+            failure = ET.SubElement(
+                case, "failure", type=findings[0].partition(":")[0], message=findings[0]
+            )
+            failure.text = clean(
+                "\n".join((*findings, str(check.get("error", "")))).strip()
+            )
         case "skipped":
             ET.SubElement(case, "skipped", message=clean(check.get("why", "")))
         case "known":
-            ET.SubElement(case, "skipped", message=clean(f"known failure: {check.get('why', '')}"))
+            ET.SubElement(
+                case, "skipped", message=clean(f"known failure: {check.get('why', '')}")
+            )
         case _ if findings:
             ET.SubElement(case, "system-out").text = "\n".join(findings)
     return case
 
 
-def _gate_case(suite: str, evidence: Evidence, checks: Iterable[Mapping[str, Any]]) -> ET.Element:
+def _gate_case(
+    suite: str, evidence: Evidence, checks: Iterable[Mapping[str, Any]]
+) -> ET.Element:
     """Return a case for the errors of a gate that belong to none of its checks."""
     of_checks = {text for check in checks for text in check.get("findings", ())}
-    texts = [f"{f.code}: {f.message}" for f in evidence.findings if f.severity is Severity.ERROR]
-    own = [clean(text) for text in texts if text not in of_checks] or ["gate-error: the evidence has no finding"]
+    texts = [
+        f"{f.code}: {f.message}"
+        for f in evidence.findings
+        if f.severity is Severity.ERROR
+    ]
+    own = [clean(text) for text in texts if text not in of_checks] or [
+        "gate-error: the evidence has no finding"
+    ]
     case = ET.Element("testcase", classname=suite, name=_ITSELF, time="0.000")
-    ET.SubElement(case, "error", type=own[0].partition(":")[0], message=own[0]).text = "\n".join(own)
+    ET.SubElement(
+        case, "error", type=own[0].partition(":")[0], message=own[0]
+    ).text = "\n".join(own)
     return case
 
 

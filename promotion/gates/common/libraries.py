@@ -22,7 +22,8 @@ class SharedLibraries:
     def unpack(self, archive: WheelArchive, name: str) -> Path:
         """Return the file with a member of the wheel, which no gate may change.
 
-        The files are laid out as in the wheel, but only those are there that a gate has unpacked.
+        The files are laid out as in the wheel, but only those are there that a gate has
+        unpacked.
 
         Raises:
             ArchiveError: the member is damaged.

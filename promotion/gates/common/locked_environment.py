@@ -15,8 +15,10 @@ from promotion.gates.common.uv_installer import Uv
 _SECONDS = 900.0
 
 
-def locked_environment(root: Path, name: str, lock: Path, uv: Uv, runner: Runner, *, what: str = "") -> Path:
-    """Return the environment of a lock file, which is installed by hash on its first use and then shared by all runs.
+def locked_environment(
+    root: Path, name: str, lock: Path, uv: Uv, runner: Runner, *, what: str = ""
+) -> Path:
+    """Return the shared environment of a lock file, installed by hash on its first use.
 
     Args:
         root: folder of the cache for such environments.
@@ -39,12 +41,17 @@ def locked_environment(root: Path, name: str, lock: Path, uv: Uv, runner: Runner
             install = uv.install_rest(environment / "bin" / "python", lock, locked=True)
             try:
                 # A relocatable environment may be renamed when it is complete.
-                runner.run((*create.argv, "--relocatable"), env=create.env, timeout=_SECONDS)
+                runner.run(
+                    (*create.argv, "--relocatable"), env=create.env, timeout=_SECONDS
+                )
                 runner.run(install.argv, env=install.env, timeout=_SECONDS)
             except ProcessError as problem:
                 raise MachineError(
                     f"Cannot install {what or name}: {problem.message}",
-                    hint="Check the package index of pip's configuration and run the command again.",
+                    hint=(
+                        "Check the package index of pip's configuration and run the"
+                        " command again."
+                    ),
                 ) from problem
             store.publish(environment, key)
     os.utime(folder)  # `cache gc` keeps recently used entries

@@ -1,4 +1,4 @@
-"""Programs and settings of this machine that the gates of one run share, since some take a second to find."""
+"""Programs and settings of this machine that the gates of one run share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ class MachineTools:
             missing = [version for version in wanted if version not in self._pythons]
             found = find_pythons(missing, runner)
             self._pythons |= {version: found.get(version) for version in missing}
-        return {version: path for version in wanted if (path := self._pythons[version]) is not None}
+        return {
+            version: path
+            for version in wanted
+            if (path := self._pythons[version]) is not None
+        }
 
     def pip_config(self, runner: Runner) -> Mapping[str, str]:
         """Return the user's pip configuration; see `installers.pip_config`."""

@@ -17,7 +17,8 @@ _VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 def find_pythons(versions: Iterable[str], runner: Runner) -> Mapping[str, Path]:
     """Find interpreters for versions such as 3.12; versions that this machine lacks are left out.
 
-    The search covers the running interpreter, uv's search path, and pyenv's versions, including inactive ones.
+    The search covers the running interpreter, uv's search path, and pyenv's versions,
+    including inactive ones.
     """
     pythons = {}
     for version in versions:
@@ -31,10 +32,22 @@ def find_pythons(versions: Iterable[str], runner: Runner) -> Mapping[str, Path]:
 def _candidates(version: str, runner: Runner) -> Iterator[Path]:
     if version == "{}.{}".format(*sys.version_info[:2]):
         yield Path(sys.executable)
-    if path := _output((find_uv_bin(), "python", "find", "--no-project", "--no-python-downloads", version), runner):
+    if path := _output(
+        (
+            find_uv_bin(),
+            "python",
+            "find",
+            "--no-project",
+            "--no-python-downloads",
+            version,
+        ),
+        runner,
+    ):
         yield Path(path)
     if root := _output(("pyenv", "root"), runner):
-        yield from sorted(Path(root).glob(f"versions/{version}.*/bin/python{version}"), reverse=True)
+        yield from sorted(
+            Path(root).glob(f"versions/{version}.*/bin/python{version}"), reverse=True
+        )
 
 
 def _output(argv: tuple[str, ...], runner: Runner) -> str:

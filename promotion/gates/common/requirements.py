@@ -22,19 +22,26 @@ def wheels_for(wheel_set: WheelSet, version: str) -> tuple[Wheel, ...]:
         tags = parse_wheel_filename(wheel.filename)[3]
         platforms = sorted({tag.platform for tag in tags})
         accepted = {*cpython_tags((major, minor), platforms=platforms)}
-        return not tags.isdisjoint(accepted | {*compatible_tags((major, minor), platforms=platforms)})
+        return not tags.isdisjoint(
+            accepted | {*compatible_tags((major, minor), platforms=platforms)}
+        )
 
     return tuple(wheel for wheel in wheel_set.wheels if fits(wheel))
 
 
 def modules(wheel_set: WheelSet) -> list[str]:
-    """Return the modules that users of the set import: jax, jaxlib, the plugin and the pjrt package."""
+    """Return the modules that users of the set import.
+
+    Jax, jaxlib, the plugin and the pjrt package.
+    """
     major = RocmVersion(text=wheel_set.rocm_version).major
     names = {
         f"jax-rocm{major}-pjrt": f"jax_plugins.xla_rocm{major}",
         f"jax-rocm{major}-plugin": f"jax_rocm{major}_plugin",
     }
-    projects = dict.fromkeys((*wheel_set.pins, *(wheel.name for wheel in wheel_set.wheels)))
+    projects = dict.fromkeys(
+        (*wheel_set.pins, *(wheel.name for wheel in wheel_set.wheels))
+    )
     return [names.get(project, project.replace("-", "_")) for project in projects]
 
 
@@ -55,22 +62,40 @@ def write_lines(path: Path, lines: Iterable[str]) -> Path:
 
 def sha256_of_wheels(package: Package) -> frozenset[str]:
     """Return the digests of the wheels of a package in a lock file."""
-    return frozenset(wheel.hashes["sha256"] for wheel in package.wheels or () if "sha256" in wheel.hashes)
+    return frozenset(
+        wheel.hashes["sha256"]
+        for wheel in package.wheels or ()
+        if "sha256" in wheel.hashes
+    )
 
 
 def locked(pylock: str, version: str, own: Iterable[str]) -> list[str]:
-    """Return hash-locked requirements for one Python from a lock file (PEP 751), without the set's own projects."""
+    """Return one Python's hash-locked requirements without the set's own projects."""
     try:
         lock = Pylock.from_dict(tomllib.loads(pylock))
     except (tomllib.TOMLDecodeError, PylockValidationError) as problem:
-        raise GateError(f"{PYLOCK} cannot be read: {problem}.", hint="Build the set again.") from problem
+        raise GateError(
+            f"{PYLOCK} cannot be read: {problem}.", hint="Build the set again."
+        ) from problem
     environment = {"python_version": version, "python_full_version": f"{version}.0"}
     lines = []
     for package in lock.packages:
-        if package.name in own or (package.marker and not package.marker.evaluate(environment)):
+        if package.name in own or (
+            package.marker and not package.marker.evaluate(environment)
+        ):
             continue
         hashes = sorted(sha256_of_wheels(package))
         if not hashes or package.version is None:
-            raise GateError(f"{PYLOCK} has no wheel with a sha256 for {package.name}.", hint="Build the set again.")
-        lines.append(" ".join((f"{package.name}=={package.version}", *(f"--hash=sha256:{h}" for h in hashes))))
+            raise GateError(
+                f"{PYLOCK} has no wheel with a sha256 for {package.name}.",
+                hint="Build the set again.",
+            )
+        lines.append(
+            " ".join(
+                (
+                    f"{package.name}=={package.version}",
+                    *(f"--hash=sha256:{h}" for h in hashes),
+                )
+            )
+        )
     return lines

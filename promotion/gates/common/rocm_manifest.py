@@ -1,4 +1,7 @@
-"""The ROCm that gates compare a set with: the manifest in the set, or a tree that the user names."""
+"""The ROCm that gates compare a set with.
+
+The manifest in the set, or a tree that the user names.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,12 @@ from pathlib import Path, PurePosixPath
 from core.errors import GateError
 from promotion.gates.common.gate import GateContext
 from promotion.storage.bucket import sha256_of
-from wheelkit.rocm_manifest import ROCM_MANIFEST, RocmManifest, dump_manifest, load_manifest
+from wheelkit.rocm_manifest import (
+    ROCM_MANIFEST,
+    RocmManifest,
+    dump_manifest,
+    load_manifest,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +36,14 @@ class RocmTree:
     @property
     def library_folders(self) -> tuple[Path, ...]:
         """Return the directories with libraries, the main one first."""
-        places = {PurePosixPath(library.path).parent for library in self.manifest.libraries.values()}
-        return tuple(self.folder / place for place in sorted(places, key=lambda place: (len(place.parts), place)))
+        places = {
+            PurePosixPath(library.path).parent
+            for library in self.manifest.libraries.values()
+        }
+        return tuple(
+            self.folder / place
+            for place in sorted(places, key=lambda place: (len(place.parts), place))
+        )
 
     @cached_property
     def sha256(self) -> str:
@@ -38,7 +52,7 @@ class RocmTree:
 
 
 def manifest_digest(manifest: RocmManifest) -> str:
-    """Return the SHA-256 of a manifest, which covers names, sizes, build ids and symbols of all libraries."""
+    """Return the SHA-256 of a manifest, which covers all libraries."""
     return hashlib.sha256(dump_manifest(manifest)).hexdigest()
 
 
@@ -55,7 +69,8 @@ def set_manifest(context: GateContext) -> RocmManifest | None:
     data = context.bucket.get(context.staged.file(ROCM_MANIFEST))
     if (actual := sha256_of(data)) != expected:
         raise GateError(
-            f"The staged {ROCM_MANIFEST} has sha256 {actual}, but wheels.json has {expected}.",
+            f"The staged {ROCM_MANIFEST} has sha256 {actual}, but wheels.json has"
+            f" {expected}.",
             hint="Stage the set again.",
         )
     return load_manifest(data)

@@ -44,11 +44,16 @@ from promotion.storage.bucket import AbsentError, Bucket
 from promotion.storage.keys import StagedSet
 
 _MOST_LISTED = 20
-"""Maximum number of errors in the final message; thousands of tests may fail for the same reason."""
+"""Maximum number of errors in the final message.
+
+Thousands of tests may fail for the same reason.
+"""
 _FIRST = ("compile", "coverage", "load", "install")
-"""Gates that start first, in this order: compile takes longest, and compiles jax's modules to bytecode, which load and
-install use; coverage needs no Python meanwhile. The others mostly use one core, so they run best beside gates with
-processes.
+"""Gates that start first, in this order.
+
+Compile takes longest, and compiles jax's modules to bytecode, which load and
+install use; coverage needs no Python meanwhile. The others mostly use one core, so they
+run best beside gates with processes.
 """
 
 
@@ -66,25 +71,32 @@ def run_gates(
 ) -> tuple[Evidence, ...]:
     """Run gates on a staged set and store their evidence beside the set.
 
-    A gate is skipped if its latest evidence for this set, with equal settings and code, is a pass; a gate with evidence
-    for each target runs for the remaining targets. As many gates run at once as there are cores, even if others fail.
+    A gate is skipped if its latest evidence for this set, with equal settings and code,
+    is a pass; a gate with evidence for each target runs for the remaining targets. As
+    many gates run at once as there are cores, even if others fail.
 
     Args:
         targets: targets of the set to check; None means all.
         redo: whether gates that passed run again.
         max_age: age at which a pass is no longer reused; None means never.
-        signer: signer of the evidence; a gate whose pass was signed with another key runs again.
+        signer: signer of the evidence; a gate whose pass was signed with another key
+            runs again.
 
     Returns:
         New and reused evidence, in order of gates and targets.
 
     Raises:
         RequestError: the set lacks one of the targets, or options of a gate are wrong.
-        BucketError: the set has evidence, but a staged file differs from its wheels.json.
+        BucketError: the set has evidence, but a staged file differs from its
+            wheels.json.
     """
     wheel_set = read_staged(bucket, staged)
     selected = _selected_targets(wheel_set, targets)
-    stored = (file for file in read_all(bucket, staged).values() if file.evidence.set_digest == wheel_set.digest)
+    stored = (
+        file
+        for file in read_all(bucket, staged).values()
+        if file.evidence.set_digest == wheel_set.digest
+    )
     last = () if redo else _latest_evidence(stored, signer)
     if last:  # evidence counts only for the files that the gates read
         refuse_changed_files(bucket, staged, wheel_set)
@@ -92,20 +104,34 @@ def run_gates(
     stop = threading.Event()
     results: list[dict[str, Evidence]] = []
     with tempfile.TemporaryDirectory(prefix="gates-") as top:
-        shared, scratch = Path(top, "shared"), Path(top, "tmp")
+        shared = Path(top, "shared")
+        scratch = Path(top, "tmp")
         shared.mkdir()
         scratch.mkdir()
         if isinstance(runner, HostRunner):
             runner = runner.until(stop, scratch)
-        # All gates get copies of one context, so that they share its locks, results and tools.
+        # All gates get copies of one context, so that they share its locks, results and
+        # tools.
         common = GateContext(
-            bucket=bucket, staged=staged, wheel_set=wheel_set, targets=selected, runner=runner, progress=progress,
-            work=scratch, shared=shared,
-        )  # fmt: skip
+            bucket=bucket,
+            staged=staged,
+            wheel_set=wheel_set,
+            targets=selected,
+            runner=runner,
+            progress=progress,
+            work=scratch,
+            shared=shared,
+        )
         pending: list[tuple[Gate, GateContext]] = []
         for gate in gates:
-            results.append(_reusable(gate, gate.subjects(selected), last, oldest, progress))
-            if left := tuple(target for target in gate.subjects(selected) if target not in results[-1]):
+            results.append(
+                _reusable(gate, gate.subjects(selected), last, oldest, progress)
+            )
+            if left := tuple(
+                target
+                for target in gate.subjects(selected)
+                if target not in results[-1]
+            ):
                 context = dataclasses.replace(
                     common,
                     targets=left if gate.per_target else selected,
@@ -117,22 +143,44 @@ def run_gates(
     for gate, by_target in zip(gates, results, strict=True):
         by_target |= {evidence.target: evidence for evidence in new.get(gate.name, ())}
     return tuple(
-        by_target[target] for gate, by_target in zip(gates, results, strict=True) for target in gate.subjects(selected)
+        by_target[target]
+        for gate, by_target in zip(gates, results, strict=True)
+        for target in gate.subjects(selected)
     )
 
 
 def _reusable(
-    gate: Gate, subjects: Sequence[str], last: Sequence[Evidence], oldest: datetime | None, progress: Progress
+    gate: Gate,
+    subjects: Sequence[str],
+    last: Sequence[Evidence],
+    oldest: datetime | None,
+    progress: Progress,
 ) -> dict[str, Evidence]:
     """Return target -> an earlier pass of a gate that still counts."""
-    passed = (old for old in last if (old.gate, old.outcome) == (gate.name, Outcome.PASSED))
-    same = [old for old in passed if old.target in subjects and old.settings == _settings(gate)]
-    by_target = {old.target: old for old in same if oldest is None or datetime.fromisoformat(old.ended) > oldest}
+    passed = (
+        old for old in last if (old.gate, old.outcome) == (gate.name, Outcome.PASSED)
+    )
+    same = [
+        old
+        for old in passed
+        if old.target in subjects and old.settings == _settings(gate)
+    ]
+    by_target = {
+        old.target: old
+        for old in same
+        if oldest is None or datetime.fromisoformat(old.ended) > oldest
+    }
     if expired := [old.target for old in same if old.target not in by_target]:
-        progress.step(f"gate {gate.name}: its pass is too old for the policy on {', '.join(expired)}")
+        progress.step(
+            f"gate {gate.name}: its pass is too old for the policy on"
+            f" {', '.join(expired)}"
+        )
     if by_target:
         on = "this set" if ANY in by_target else ", ".join(by_target)
-        progress.step(f"gate {gate.name} passed before on {on}, at {max(e.ended for e in by_target.values())}")
+        progress.step(
+            f"gate {gate.name} passed before on {on}, at"
+            f" {max(e.ended for e in by_target.values())}"
+        )
     return by_target
 
 
@@ -141,29 +189,40 @@ def _title(gate: Gate) -> str:
 
 
 def _run_all(
-    pending: Sequence[tuple[Gate, GateContext]], signer: Signer | None, stop: threading.Event
+    pending: Sequence[tuple[Gate, GateContext]],
+    signer: Signer | None,
+    stop: threading.Event,
 ) -> dict[str, list[Evidence]]:
     """Run gates concurrently, and return gate -> its evidence.
 
     Args:
-        stop: set if the run ends early, which ends the commands of all gates; their evidence is not stored.
+        stop: set if the run ends early, which ends the commands of all gates; their
+            evidence is not stored.
     """
 
     def run(gate: Gate, context: GateContext) -> list[Evidence]:
         with context.progress.task(_title(gate)) as task:
-            evidences = _run(gate, dataclasses.replace(context, progress=task), signer, stop)
+            evidences = _run(
+                gate, dataclasses.replace(context, progress=task), signer, stop
+            )
         shutil.rmtree(context.work)
         return evidences
 
-    # Python 3.11 shows other threads incomplete variables while it reads them for the first time, and uv needs them.
+    # Python 3.11 shows other threads incomplete variables while it reads them for the
+    # first time, and uv needs them.
     sysconfig.get_config_vars()
     order = [*_FIRST, *(gate.name for gate, _ in pending)]
     first = sorted(pending, key=lambda one: order.index(one[0].name))
     calls = EndableCalls()
-    with ThreadPoolExecutor(min(len(pending), len(os.sched_getaffinity(0))) or 1, thread_name_prefix="gate") as pool:
+    with ThreadPoolExecutor(
+        min(len(pending), len(os.sched_getaffinity(0))) or 1, thread_name_prefix="gate"
+    ) as pool:
         gc.freeze()  # imported modules stay in memory, so that collections need not visit them
         try:
-            futures = {gate.name: pool.submit(calls.run, run, gate, context) for gate, context in first}
+            futures = {
+                gate.name: pool.submit(calls.run, run, gate, context)
+                for gate, context in first
+            }
             for future in as_completed(futures.values()):
                 future.result()
             return {name: future.result() for name, future in futures.items()}
@@ -176,8 +235,10 @@ def _run_all(
             gc.unfreeze()
 
 
-def _run(gate: Gate, context: GateContext, signer: Signer | None, stop: threading.Event) -> list[Evidence]:
-    """Run a gate and store its evidence and the output of its processes, unless the gate is partial.
+def _run(
+    gate: Gate, context: GateContext, signer: Signer | None, stop: threading.Event
+) -> list[Evidence]:
+    """Run a gate and, unless it is partial, store its evidence and its processes' output.
 
     Raises:
         GateError: the run of gates was stopped.
@@ -198,22 +259,36 @@ def _run(gate: Gate, context: GateContext, signer: Signer | None, stop: threadin
     return evidences
 
 
-def _latest_evidence(stored: Iterable[EvidenceFile], signer: Signer | None) -> tuple[Evidence, ...]:
-    """Return the latest evidence of each gate; with a signer, ignore passes that another key signed."""
+def _latest_evidence(
+    stored: Iterable[EvidenceFile], signer: Signer | None
+) -> tuple[Evidence, ...]:
+    """Return the latest evidence of each gate.
+
+    With a signer, ignore passes that another key signed.
+    """
     return latest_by_part(
         signed.evidence
         for signed in stored
-        if signer is None or signed.key == signer.key or signed.evidence.outcome is not Outcome.PASSED
+        if signer is None
+        or signed.key == signer.key
+        or signed.evidence.outcome is not Outcome.PASSED
     )
 
 
-def _selected_targets(wheel_set: WheelSet, targets: Sequence[str] | None) -> tuple[str, ...]:
+def _selected_targets(
+    wheel_set: WheelSet, targets: Sequence[str] | None
+) -> tuple[str, ...]:
     unknown = [target for target in targets or () if target not in wheel_set.targets]
     if unknown:
         raise RequestError(
-            f"The set has no target {', '.join(unknown)}.", hint=f"Choose from {', '.join(wheel_set.targets)}."
+            f"The set has no target {', '.join(unknown)}.",
+            hint=f"Choose from {', '.join(wheel_set.targets)}.",
         )
-    return wheel_set.targets if targets is None else tuple(t for t in wheel_set.targets if t in targets)
+    return (
+        wheel_set.targets
+        if targets is None
+        else tuple(t for t in wheel_set.targets if t in targets)
+    )
 
 
 def _settings(gate: Gate) -> dict[str, str]:
@@ -225,9 +300,14 @@ def raise_for_failures(evidences: Iterable[Evidence]) -> None:
 
     Raises:
         GateError: a gate failed.
-        MachineError: this machine caused every failure, so the gates may pass on another machine.
+        MachineError: this machine caused every failure, so the gates may pass on
+            another machine.
     """
-    bad = [evidence for evidence in evidences if evidence.outcome in (Outcome.FAILED, Outcome.ERROR)]
+    bad = [
+        evidence
+        for evidence in evidences
+        if evidence.outcome in (Outcome.FAILED, Outcome.ERROR)
+    ]
     lines = [
         f"{evidence.gate} ({evidence.target}): {finding.message} {finding.remedy}".rstrip()
         for evidence in bad
@@ -236,13 +316,20 @@ def raise_for_failures(evidences: Iterable[Evidence]) -> None:
     ]
     if lines := [*dict.fromkeys(lines)]:
         if len(lines) > _MOST_LISTED:
-            lines = [*lines[:_MOST_LISTED], f"and {len(lines) - _MOST_LISTED} more, in the evidence."]
+            lines = [
+                *lines[:_MOST_LISTED],
+                f"and {len(lines) - _MOST_LISTED} more, in the evidence.",
+            ]
         kind = MachineError if all(map(is_machine_failure, bad)) else GateError
         raise kind("\n  ".join(("Gates did not pass:", *lines)))
 
 
 def _execute(gate: Gate, context: GateContext) -> list[Evidence]:
-    """Run a gate; an error that ends the gate early is recorded as evidence too, unless it is about its options."""
+    """Run a gate.
+
+    An error that ends the gate early is recorded as evidence too, unless it is about
+    its options.
+    """
     started = now()
     failure: tuple[Finding, ...] = ()
     checks: list[Check] = []
@@ -251,43 +338,81 @@ def _execute(gate: Gate, context: GateContext) -> list[Evidence]:
     except CiBuildError as problem:
         if gate.has_options and isinstance(problem, RequestError):
             raise
-        unreadable = isinstance(problem, BucketError) and not isinstance(problem, AbsentError)
-        of_machine = unreadable or isinstance(problem, MachineError) or machine_failure(problem)
+        unreadable = isinstance(problem, BucketError) and not isinstance(
+            problem, AbsentError
+        )
+        of_machine = (
+            unreadable or isinstance(problem, MachineError) or machine_failure(problem)
+        )
         code = ENVIRONMENT if of_machine else "gate-error"
         failure = (error(code, problem.message, problem.hint or "Run the gate again."),)
     except OSError as problem:
         code = ENVIRONMENT if machine_failure(problem) else "gate-error"
-        failure = (error(code, f"{type(problem).__name__}: {problem}.", "Check disk space and memory."),)
+        failure = (
+            error(
+                code,
+                f"{type(problem).__name__}: {problem}.",
+                "Check disk space and memory.",
+            ),
+        )
     except AssertionError:
         raise
     except Exception as problem:
         where = traceback.extract_tb(problem.__traceback__)[-1]
-        text = f"{type(problem).__name__}: {problem} ({Path(where.filename).name}:{where.lineno})."
-        failure = (error("gate-error", text, "Report this internal error of the gate together with the set."),)
+        text = (
+            f"{type(problem).__name__}: {problem}"
+            f" ({Path(where.filename).name}:{where.lineno})."
+        )
+        failure = (
+            error(
+                "gate-error",
+                text,
+                "Report this internal error of the gate together with the set.",
+            ),
+        )
     return [
         make_evidence(
-            gate, context.wheel_set, target, [c for c in checks if c.target in (target, ANY)], failure, started
+            gate,
+            context.wheel_set,
+            target,
+            [c for c in checks if c.target in (target, ANY)],
+            failure,
+            started,
         )
         for target in gate.subjects(context.targets)
     ]
 
 
 def make_evidence(
-    gate: Gate, wheel_set: WheelSet, target: str, checks: Sequence[Check], failure: tuple[Finding, ...], started: str
+    gate: Gate,
+    wheel_set: WheelSet,
+    target: str,
+    checks: Sequence[Check],
+    failure: tuple[Finding, ...],
+    started: str,
 ) -> Evidence:
-    """Return the evidence of one target from its checks, or from the failure that ended the gate early."""
+    """Return the evidence of one target from its checks or the failure of the gate."""
     count = Counter[str]()
     for check in checks:
         count[check.outcome] += check.times
     if not count.total() and not failure:
-        failure = (error("gate-empty", "The gate found nothing to check.", "Check the contents of the set."),)
+        failure = (
+            error(
+                "gate-empty",
+                "The gate found nothing to check.",
+                "Check the contents of the set.",
+            ),
+        )
     if failure:
         outcome = Outcome.ERROR
     elif count["failed"]:
         outcome = Outcome.FAILED
     elif count["skipped"] == count.total():
         outcome = Outcome.SKIPPED
-        text = f"Every check was skipped: {next(check.skipped for check in checks if check.skipped)}."
+        text = (
+            "Every check was skipped:"
+            f" {next(check.skipped for check in checks if check.skipped)}."
+        )
         failure = (warning("gate-skipped", text),)
     else:
         outcome = Outcome.PASSED
@@ -299,21 +424,43 @@ def make_evidence(
         outcome=outcome,
         started=started,
         ended=now(),
-        machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}",
+        machine=(
+            f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, Python"
+            f" {platform.python_version()}"
+        ),
         settings=_settings(gate),
         counts={
             "collected": count.total(),
             "run": count.total() - count["skipped"],
             **{word: count[word] for word in ("passed", "failed", "known", "skipped")},
         },
-        findings=(*failure, *(f for check in checks for f in check.findings if f.severity is not Severity.NOTE)),
+        findings=(
+            *failure,
+            *(
+                f
+                for check in checks
+                for f in check.findings
+                if f.severity is not Severity.NOTE
+            ),
+        ),
         details={"checks": [check_record(check) for check in checks]},
     )
 
 
 def check_record(check: Check) -> Mapping[str, Any]:
     """Return the JSON form of a check in evidence."""
-    why = check.skipped if check.outcome == "skipped" else check.known if check.outcome == "known" else ""
+    why = (
+        check.skipped
+        if check.outcome == "skipped"
+        else check.known
+        if check.outcome == "known"
+        else ""
+    )
     lines = [f"{finding.code}: {finding.message}" for finding in check.findings]
     reasons = {"why": why, "findings": lines}
-    return {"name": check.name, "outcome": check.outcome, **{k: v for k, v in reasons.items() if v}, **check.details}
+    return {
+        "name": check.name,
+        "outcome": check.outcome,
+        **{k: v for k, v in reasons.items() if v},
+        **check.details,
+    }

@@ -19,7 +19,8 @@ class Transcript:
     """
 
     def __init__(self, most: int = MOST) -> None:
-        self._most, self._size = most, 0
+        self._most = most
+        self._size = 0
         self._lines: deque[str] = deque()
         self._lock = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""Commands with which uv installs and resolves a set, with the user's pip configuration, which uv does not read."""
+"""Commands with which uv installs and resolves a set, using pip's configuration."""
 
 from __future__ import annotations
 
@@ -12,31 +12,55 @@ from packaging.pylock import Pylock, PylockValidationError
 from uv import find_uv_bin
 
 from core.process import Runner
-from promotion.gates.common.installers import LOCKED, LOOPBACK, PLATFORM, UNSET, Command, bypass_proxy, pip_config
+from promotion.gates.common.installers import (
+    LOCKED,
+    LOOPBACK,
+    PLATFORM,
+    UNSET,
+    Command,
+    bypass_proxy,
+    pip_config,
+)
 from promotion.gates.common.requirements import sha256_of_wheels
 
 _UNSET_UV = dict.fromkeys(
     (
-        *("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_NO_INDEX"),
-        *("UV_OFFLINE", "UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE_NEWER", "UV_PYTHON", "UV_TARGET"),
+        *(
+            "UV_DEFAULT_INDEX",
+            "UV_INDEX",
+            "UV_INDEX_URL",
+            "UV_EXTRA_INDEX_URL",
+            "UV_FIND_LINKS",
+            "UV_NO_INDEX",
+        ),
+        *(
+            "UV_OFFLINE",
+            "UV_CONSTRAINT",
+            "UV_OVERRIDE",
+            "UV_EXCLUDE_NEWER",
+            "UV_PYTHON",
+            "UV_TARGET",
+        ),
     ),
     "",
 )
 
 
 class Uv:
-    """The program uv, configured to use pip's indexes and to choose the best version of all indexes, like pip.
+    """The program uv, configured to use pip's indexes and choose versions like pip.
 
     Args:
         program: path of uv.
         config: the user's pip configuration, see `parse_config`.
-        cache: directory for files from staged indexes, which several environments can share; None disables it.
+        cache: directory for files from staged indexes, which several environments can
+            share; None disables it.
         direct: hosts that are reached without a proxy, separated by commas.
 
     Attributes:
         no_index: whether the user's configuration disables indexes.
-        arguments, environment: pip's configuration, translated for uv. URLs of indexes may contain credentials and are
-            passed in the environment, which other users cannot read.
+        arguments, environment: pip's configuration, translated for uv. URLs of indexes
+            may contain credentials and are passed in the environment, which other users
+            cannot read.
     """
 
     def __init__(
@@ -50,8 +74,12 @@ class Uv:
         self.name = "uv"
         self.version = installed_version("uv")
         self.pythons: tuple[str, ...] | None = None
-        self._program, self.caches, self._direct = program, cache is not None, bypass_proxy(direct)
-        self._cache_arguments = ("--no-cache",) if cache is None else (f"--cache-dir={cache}",)
+        self._program = program
+        self.caches = cache is not None
+        self._direct = bypass_proxy(direct)
+        self._cache_arguments = (
+            ("--no-cache",) if cache is None else (f"--cache-dir={cache}",)
+        )
         self.no_index = config.get("no-index", "").lower() in ("1", "true", "yes", "on")
         environment = {
             "SSL_CERT_FILE": config.get("cert", ""),
@@ -63,27 +91,49 @@ class Uv:
         }
         self.environment = {name: value for name, value in environment.items() if value}
         hosts = config.get("trusted-host", "").split()
-        self.arguments = ("--index-strategy=unsafe-best-match", *(f"--allow-insecure-host={host}" for host in hosts))
+        self.arguments = (
+            "--index-strategy=unsafe-best-match",
+            *(f"--allow-insecure-host={host}" for host in hosts),
+        )
 
     def create(self, python: Path, folder: Path) -> Command:
         """See `Installer`."""
-        args = ("venv", "--no-config", "--no-project", "--no-python-downloads", f"--python={python}", str(folder))
+        args = (
+            "venv",
+            "--no-config",
+            "--no-project",
+            "--no-python-downloads",
+            f"--python={python}",
+            str(folder),
+        )
         return Command(argv=(self._program, *args), env={**UNSET, **_UNSET_UV})
 
     def install_staged(self, python: Path, requirements: Path, index: str) -> Command:
         """See `Installer`."""
         return self._staged(requirements, index, f"--python={python}")
 
-    def install_files(self, python: Path, requirements: Path, folders: Iterable[Path], cache: Path) -> Command:
+    def install_files(
+        self, python: Path, requirements: Path, folders: Iterable[Path], cache: Path
+    ) -> Command:
         """Install hash-locked requirements from directories of wheels, without dependencies.
 
-        Unpacked files stay in the cache; environments of other Pythons link to these files.
+        Unpacked files stay in the cache; environments of other Pythons link to these
+        files.
         """
-        alone = ("--no-config", f"--cache-dir={cache}", "--no-index", *(f"--find-links={folder}" for folder in folders))
+        alone = (
+            "--no-config",
+            f"--cache-dir={cache}",
+            "--no-index",
+            *(f"--find-links={folder}" for folder in folders),
+        )
         argv = (self._program, "pip", "install", f"--python={python}", *alone, *LOCKED)
-        return Command(argv=(*argv, f"--requirement={requirements}"), env={**UNSET, **_UNSET_UV})
+        return Command(
+            argv=(*argv, f"--requirement={requirements}"), env={**UNSET, **_UNSET_UV}
+        )
 
-    def install_rest(self, python: Path, requirements: Path, *, locked: bool) -> Command:
+    def install_rest(
+        self, python: Path, requirements: Path, *, locked: bool
+    ) -> Command:
         """See `Installer`."""
         args = ("--only-binary=:all:", *(LOCKED if locked else ()), *self.arguments)
         offline = ("--no-index",) if self.no_index else ()
@@ -93,45 +143,92 @@ class Uv:
 
     def check(self, python: Path) -> Command:
         """See `Installer`."""
-        return Command(argv=(self._program, "pip", "check", f"--python={python}"), env=UNSET)
+        return Command(
+            argv=(self._program, "pip", "check", f"--python={python}"), env=UNSET
+        )
 
-    def unpack(self, version: str, folder: Path, requirements: Path, index: str) -> Command:
+    def unpack(
+        self, version: str, folder: Path, requirements: Path, index: str
+    ) -> Command:
         """See `Installer`."""
         platform = f"--python-platform=x86_64-{PLATFORM.removesuffix('_x86_64')}"
-        args = (f"--python={sys.executable}", f"--target={folder}", f"--python-version={version}", platform)
+        args = (
+            f"--python={sys.executable}",
+            f"--target={folder}",
+            f"--python-version={version}",
+            platform,
+        )
         return self._staged(requirements, index, *args)
 
     def resolve(self, python: Path, requirements: Path, index: str) -> Command:
         """See `Installer`; the index has the priority of a user's `--index`."""
-        argv = (*self._compile(python), *self._cache_arguments, *self.arguments, str(requirements))
-        indexes = {"UV_INDEX": " ".join((index, *self.environment.get("UV_INDEX", "").split()))}
+        argv = (
+            *self._compile(python),
+            *self._cache_arguments,
+            *self.arguments,
+            str(requirements),
+        )
+        indexes = {
+            "UV_INDEX": " ".join((index, *self.environment.get("UV_INDEX", "").split()))
+        }
         if self.no_index:
             indexes = {"UV_INDEX": "", "UV_DEFAULT_INDEX": index}
-        return Command(argv=argv, env={**UNSET, **self.environment, **indexes, **self._direct})
+        return Command(
+            argv=argv, env={**UNSET, **self.environment, **indexes, **self._direct}
+        )
 
-    def resolve_alone(self, python: Path, requirements: Path, index: str, folder: Path) -> Command:
+    def resolve_alone(
+        self, python: Path, requirements: Path, index: str, folder: Path
+    ) -> Command:
         """See `Installer`."""
-        alone = ("--no-config", *self._cache_arguments, f"--default-index={index}", f"--find-links={folder}")
+        alone = (
+            "--no-config",
+            *self._cache_arguments,
+            f"--default-index={index}",
+            f"--find-links={folder}",
+        )
         argv = (*self._compile(python), *alone, str(requirements))
         return Command(argv=argv, env={**UNSET, **_UNSET_UV, **self._direct})
 
-    def lock_for(self, version: str, requirements: Path, overrides: Path, folder: Path) -> Command:
-        """Resolve requirements for any Python version on Linux to hashed requirements, without installing.
+    def lock_for(
+        self, version: str, requirements: Path, overrides: Path, folder: Path
+    ) -> Command:
+        """Resolve requirements for any Python on Linux to hashed ones, without installing.
 
         Args:
             overrides: versions that replace all others.
             folder: directory of wheels in addition to the user's indexes.
         """
-        output = ("--quiet", "--no-header", "--no-annotate", "--generate-hashes", f"--override={overrides}")
+        output = (
+            "--quiet",
+            "--no-header",
+            "--no-annotate",
+            "--generate-hashes",
+            f"--override={overrides}",
+        )
         target = (
             "--no-python-downloads",
             f"--python-version={version}",
             f"--python-platform=x86_64-{PLATFORM.removesuffix('_x86_64')}",
         )
         offline = ("--no-index",) if self.no_index else ()
-        argv = (self._program, "pip", "compile", "--only-binary=:all:", *output, *target, *self.arguments, *offline)
-        links = ",".join(filter(None, (self.environment.get("UV_FIND_LINKS", ""), str(folder))))
-        return Command(argv=(*argv, str(requirements)), env={**UNSET, **self.environment, "UV_FIND_LINKS": links})
+        argv = (
+            self._program,
+            "pip",
+            "compile",
+            "--only-binary=:all:",
+            *output,
+            *target,
+            *self.arguments,
+            *offline,
+        )
+        links = ",".join(
+            filter(None, (self.environment.get("UV_FIND_LINKS", ""), str(folder)))
+        )
+        return Command(
+            argv=(*argv, str(requirements)),
+            env={**UNSET, **self.environment, "UV_FIND_LINKS": links},
+        )
 
     def chosen(self, stdout: str) -> Mapping[str, frozenset[str]]:
         """Parse a lock file (PEP 751), which lists all compatible wheels of a version."""
@@ -142,12 +239,32 @@ class Uv:
         return {package.name: sha256_of_wheels(package) for package in lock.packages}
 
     def _compile(self, python: Path) -> tuple[str, ...]:
-        args = ("pip", "compile", f"--python={python}", "--format=pylock.toml", "--quiet", "--no-header")
+        args = (
+            "pip",
+            "compile",
+            f"--python={python}",
+            "--format=pylock.toml",
+            "--quiet",
+            "--no-header",
+        )
         return (self._program, *args, "--only-binary=:all:")
 
     def _staged(self, requirements: Path, index: str, *where: str) -> Command:
-        alone = ("--no-config", *self._cache_arguments, f"--default-index={index}", *LOCKED)
-        argv = (self._program, "pip", "install", *where, *alone, "--only-binary=:all:", f"--requirement={requirements}")
+        alone = (
+            "--no-config",
+            *self._cache_arguments,
+            f"--default-index={index}",
+            *LOCKED,
+        )
+        argv = (
+            self._program,
+            "pip",
+            "install",
+            *where,
+            *alone,
+            "--only-binary=:all:",
+            f"--requirement={requirements}",
+        )
         return Command(argv=argv, env={**UNSET, **_UNSET_UV, **self._direct})
 
 

@@ -34,11 +34,15 @@ class Allowance(CorpusScope):
 
     def __post_init__(self) -> None:
         if not (self.reason and self.targets and self.programs):
-            raise ValueError(f"the entry for {', '.join(self.programs)} needs programs, targets and a reason")
+            raise ValueError(
+                f"the entry for {', '.join(self.programs)} needs programs, targets and a reason"
+            )
         try:
             SpecifierSet(self.jax)
         except InvalidSpecifier as problem:
-            raise ValueError(f"jax is not a version specifier such as '>=0.10,<0.11': {self.jax!r}") from problem
+            raise ValueError(
+                f"jax is not a version specifier such as '>=0.10,<0.11': {self.jax!r}"
+            ) from problem
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,23 +56,43 @@ class Budget:
     allowances: tuple[Allowance, ...]
     sha256: str
 
-    def excesses(self, program: str, processor: str, jax: str, code: Iterable[CompiledCode]) -> Iterator[str]:
+    def excesses(
+        self, program: str, processor: str, jax: str, code: Iterable[CompiledCode]
+    ) -> Iterator[str]:
         """Yield a clause that names the worst kernel for each limit that a program exceeds."""
         applicable = self._applicable(program, processor, jax)
         kernels = [kernel for code_object in code for kernel in code_object.kernels]
         for limit, description in _LIMITS.items():
-            worst: KernelMetadata | None = max(kernels, key=lambda kernel: getattr(kernel, limit), default=None)
-            most = max((getattr(allowance, limit) for allowance in applicable), default=0)
+            worst: KernelMetadata | None = max(
+                kernels, key=lambda kernel: getattr(kernel, limit), default=None
+            )
+            most = max(
+                (getattr(allowance, limit) for allowance in applicable), default=0
+            )
             if worst is not None and (value := getattr(worst, limit)) > most:
                 yield f"kernel {worst.name} has {value} {description}, more than the allowed {most}"
 
     def idle(self, program: str, processor: str, jax: str) -> str:
-        """Return the reason why a program may leave the matrix cores idle; "" if the program must use them."""
+        """Return the reason why a program may leave the matrix cores idle.
+
+        "" if the program must use them.
+        """
         applicable = self._applicable(program, processor, jax)
-        return next((allowance.reason for allowance in applicable if allowance.matrix_cores_idle), "")
+        return next(
+            (
+                allowance.reason
+                for allowance in applicable
+                if allowance.matrix_cores_idle
+            ),
+            "",
+        )
 
     def _applicable(self, program: str, processor: str, jax: str) -> list[Allowance]:
-        return [allowance for allowance in self.allowances if allowance.applies(program, processor, jax)]
+        return [
+            allowance
+            for allowance in self.allowances
+            if allowance.applies(program, processor, jax)
+        ]
 
 
 def load_budget(file: Path = BUDGET_FILE) -> Budget:
@@ -86,11 +110,19 @@ def load_budget(file: Path = BUDGET_FILE) -> Budget:
         if body:
             raise ValueError(f"unknown keys: {', '.join(body)}")
         allowances = tuple(
-            Allowance(**row | {"jax": row["jax"], "programs": tuple(row["programs"]), "targets": tuple(row["targets"])})
+            Allowance(
+                **row
+                | {
+                    "jax": row["jax"],
+                    "programs": tuple(row["programs"]),
+                    "targets": tuple(row["targets"]),
+                }
+            )
             for row in rows
         )
     except (KeyError, TypeError, ValueError) as problem:
         raise GateError(
-            f"Cannot load {file}: {problem}.", hint="Fix the file; its first lines document the fields."
+            f"Cannot load {file}: {problem}.",
+            hint="Fix the file; its first lines document the fields.",
         ) from problem
     return Budget(allowances=allowances, sha256=hashlib.sha256(data).hexdigest())

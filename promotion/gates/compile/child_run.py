@@ -23,7 +23,10 @@ from promotion.gates.common.gate import signal_name
 
 _TAIL_CHARACTERS = 3000
 _KEPT_CHARACTERS = 1 << 16
-"""Number of characters kept from a process's output; the reason of a crash precedes a long stack trace."""
+"""Number of characters kept from a process's output.
+
+The reason of a crash precedes a long stack trace.
+"""
 _REASON = re.compile(
     r"^F\d{4} \S+ +\d+ \S+\] (?P<xla>.+)$"
     r"|^E\d{4} \S+ +\d+ \S+\] (?P<triton>LLVM Fatal Error .+)$"
@@ -34,14 +37,19 @@ _REASON = re.compile(
 )
 """Messages of libraries that end the process on purpose, such as failed assertions."""
 _REASON_CHARACTERS = 400
-_MEMORY = re.compile(r"bad_alloc|MemoryError|out of memory|cannot allocate memory", re.IGNORECASE)
+_MEMORY = re.compile(
+    r"bad_alloc|MemoryError|out of memory|cannot allocate memory", re.IGNORECASE
+)
 """Messages of C++, Python, LLVM and the C library about a failed allocation."""
 _MEMORY_ERROR = re.compile(r"MemoryError\b|.*std::bad_alloc")
-"""A failed allocation as a Python exception; XLA's RESOURCE_EXHAUSTED is not included, since it concerns GPU memory."""
+"""A failed allocation as a Python exception.
+
+XLA's RESOURCE_EXHAUSTED is not included, since it concerns GPU memory.
+"""
 _RESIDENT = re.compile(r"^(VmHWM|VmRSS):\s+(\d+) kB", re.MULTILINE)
 """Peak and current resident memory in /proc/PID/status."""
 _RESERVED, _RESERVED_PER_CORE = 2 << 30, 64 << 20
-"""Bytes of private memory that a process may reserve but not use, such as stacks of thread pools and arenas of
+"""Bytes of private memory that a process may reserve but not use.
 allocators; RLIMIT_DATA counts reserved memory."""
 
 
@@ -61,10 +69,12 @@ class Result:
     """Result of compiling one program, with its code.
 
     Attributes:
-        error: error of the compiler, or a sentence about the process with its last output; empty after success.
+        error: error of the compiler, or a sentence about the process with its last
+            output; empty after success.
         files: code objects of the program.
         stats: further values from the child, for the evidence.
-        killed: whether the process was killed from outside, which may not be the program's fault.
+        killed: whether the process was killed from outside, which may not be the
+            program's fault.
     """
 
     program: str
@@ -81,7 +91,8 @@ class ProcessLimits:
     """Limits of a process.
 
     Attributes:
-        start_seconds: maximum time without a running program, such as start-up and exit.
+        start_seconds: maximum time without a running program, such as start-up and
+            exit.
         program_seconds: maximum time for each program.
         memory: maximum resident memory in bytes.
     """
@@ -96,7 +107,8 @@ class ChildRun:
     """Result of one request to a process.
 
     Attributes:
-        results: results of the finished programs and of the program that crashed the process, in order.
+        results: results of the finished programs and of the program that crashed the
+            process, in order.
         problem: a failure that no program caused; empty for a normal exit.
         peak: peak resident memory in bytes.
     """
@@ -109,7 +121,9 @@ class ChildRun:
     @property
     def made_no_progress(self) -> bool:
         """Report whether the process finished no program."""
-        return not any(result.fate in (Fate.COMPILED, Fate.FAILED) for result in self.results)
+        return not any(
+            result.fate in (Fate.COMPILED, Fate.FAILED) for result in self.results
+        )
 
 
 class ChildJournal:
@@ -118,12 +132,21 @@ class ChildJournal:
     Args:
         folder: directory of results.jsonl and the code objects.
         programs: requested programs.
-        on_event: called with the program and its fate; the fate is None when the program starts.
+        on_event: called with the program and its fate; the fate is None when the
+            program starts.
     """
 
-    def __init__(self, folder: Path, programs: Sequence[str], on_event: Callable[[str, Fate | None], None]) -> None:
-        self._folder, self._programs, self._on_event = folder, frozenset(programs), on_event
-        self._file, self._offset = folder / "results.jsonl", 0
+    def __init__(
+        self,
+        folder: Path,
+        programs: Sequence[str],
+        on_event: Callable[[str, Fate | None], None],
+    ) -> None:
+        self._folder = folder
+        self._programs = frozenset(programs)
+        self._on_event = on_event
+        self._file = folder / "results.jsonl"
+        self._offset = 0
         self.ready = self.done = False
         self.running = ""
         self.unusable = ""
@@ -142,7 +165,9 @@ class ChildJournal:
                 try:
                     self._process(json.loads(line))
                 except (ValueError, KeyError, TypeError, AttributeError):
-                    self.garbage = self.garbage or line[:200].decode(errors="backslashreplace")
+                    self.garbage = self.garbage or line[:200].decode(
+                        errors="backslashreplace"
+                    )
 
     def _process(self, event: Mapping[str, Any]) -> None:
         match event["event"]:
@@ -150,17 +175,34 @@ class ChildJournal:
                 self.ready = True
             case "unusable":
                 self.unusable = str(event["error"])
-            case "start" if not self.running and event["program"] in self._programs - self.results.keys():
+            case "start" if (
+                not self.running
+                and event["program"] in self._programs - self.results.keys()
+            ):
                 self.running = event["program"]
                 self._on_event(self.running, None)
             case "end" if self.running and event["program"] == self.running:
-                fate, text = {"compiled": Fate.COMPILED, "failed": Fate.FAILED}[event["outcome"]], str(event["error"])
+                fate = {"compiled": Fate.COMPILED, "failed": Fate.FAILED}[
+                    event["outcome"]
+                ]
+                text = str(event["error"])
                 files = tuple(self._folder / name for name in event["code_objects"])
-                if any(file.parent != self._folder or not file.is_file() or file.is_symlink() for file in files):
-                    raise ValueError("a code object is not a regular file in the folder")
+                if any(
+                    file.parent != self._folder
+                    or not file.is_file()
+                    or file.is_symlink()
+                    for file in files
+                ):
+                    raise ValueError(
+                        "a code object is not a regular file in the folder"
+                    )
                 result = Result(
                     program=self.running,
-                    fate=Fate.OUT_OF_MEMORY if fate is Fate.FAILED and _MEMORY_ERROR.match(text) else fate,
+                    fate=(
+                        Fate.OUT_OF_MEMORY
+                        if fate is Fate.FAILED and _MEMORY_ERROR.match(text)
+                        else fate
+                    ),
                     error=text,
                     seconds=float(event["seconds"]),
                     files=files,
@@ -183,15 +225,24 @@ class ChildWatch:
     """Watch on a running child process; the runner calls it several times a second.
 
     Args:
-        journals: one for each request, in order; the child completes one before it starts the next.
+        journals: one for each request, in order; the child completes one before it
+            starts the next.
         stop: event that ends the gate.
 
     Attributes:
-        started: times at which the requests started, the last one being that of the current request.
+        started: times at which the requests started, the last one being that of the
+            current request.
     """
 
-    def __init__(self, journals: Sequence[ChildJournal], limits: ProcessLimits, stop: threading.Event) -> None:
-        self._journals, self._limits, self._stop = journals, limits, stop
+    def __init__(
+        self,
+        journals: Sequence[ChildJournal],
+        limits: ProcessLimits,
+        stop: threading.Event,
+    ) -> None:
+        self._journals = journals
+        self._limits = limits
+        self._stop = stop
         self.started = [time.monotonic()]
         self.fate: Fate | None = None
         self.reason = ""
@@ -216,7 +267,11 @@ class ChildWatch:
         if not self.peak:
             # The kernel limits memory too, since allocations can outrun this watch.
             with suppress(ProcessLookupError, PermissionError, ValueError):
-                most = self._limits.memory + _RESERVED + (os.cpu_count() or 1) * _RESERVED_PER_CORE
+                most = (
+                    self._limits.memory
+                    + _RESERVED
+                    + (os.cpu_count() or 1) * _RESERVED_PER_CORE
+                )
                 resource.prlimit(pid, resource.RLIMIT_DATA, (most, most))
                 resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
         self.read()
@@ -226,13 +281,21 @@ class ChildWatch:
         used = {key: int(value) << 10 for key, value in _RESIDENT.findall(status)}
         self.peak = max(used.get("VmHWM", 0), self.peak, 1)
         waited = time.monotonic() - self.current.changed
-        time_limit = self._limits.program_seconds if self.current.running else self._limits.start_seconds
+        time_limit = (
+            self._limits.program_seconds
+            if self.current.running
+            else self._limits.start_seconds
+        )
         if self._stop.is_set():
             self.reason = "was cancelled"
         elif used.get("VmRSS", 0) > self._limits.memory:
-            self.fate, self.reason = Fate.OUT_OF_MEMORY, f"used more than {human(self._limits.memory)} of memory"
+            self.fate, self.reason = (
+                Fate.OUT_OF_MEMORY,
+                f"used more than {human(self._limits.memory)} of memory",
+            )
         elif waited > time_limit:
-            self.fate, self.reason = Fate.HUNG, f"made no progress for {time_limit:g} s"
+            self.fate = Fate.HUNG
+            self.reason = f"made no progress for {time_limit:g} s"
         return self.reason
 
 
@@ -251,32 +314,50 @@ def run_child(
     Args:
         argv: interpreter and program of the child.
         env: changes to the environment, see `Runner.run`.
-        requests: requests to the child (see promotion/corpus/child.py), each with an existing, empty directory as
-            `out`.
+        requests: requests to the child (see promotion/corpus/child.py), each with an
+            existing, empty directory as `out`.
         on_event: callback, see `ChildJournal`.
 
     Returns:
-        A result for each request that the child completed, and for the one that it was executing.
+        A result for each request that the child completed, and for the one that it was
+        executing.
     """
     folders = [Path(request["out"]) for request in requests]
     files = [folder / "request.json" for folder in folders]
     for file, request in zip(files, requests, strict=True):
         file.write_text(json.dumps(request))
-    journals = [ChildJournal(Path(request["out"]), request["programs"], on_event) for request in requests]
+    journals = [
+        ChildJournal(Path(request["out"]), request["programs"], on_event)
+        for request in requests
+    ]
     watch = ChildWatch(journals, limits, stop)
-    returncode, output = 0, ""
+    returncode = 0
+    output = ""
     try:
         command = (*argv, *map(str, files))
-        ended = runner.run(command, env=env, cwd=str(folders[0]), check=False, watch=watch, keep=_KEPT_CHARACTERS)
-        returncode, output = ended.returncode, ended.stderr or ended.stdout
+        ended = runner.run(
+            command,
+            env=env,
+            cwd=str(folders[0]),
+            check=False,
+            watch=watch,
+            keep=_KEPT_CHARACTERS,
+        )
+        returncode = ended.returncode
+        output = ended.stderr or ended.stdout
     except ProcessError as problem:
         if not watch.reason:
             raise
         output = "" if watch.fate else problem.message
     since = watch.current.changed
     watch.read()
-    journal, ended_at = watch.current, time.monotonic()
-    fate, clause = (watch.fate, watch.reason) if watch.reason else interpret_exit(returncode, output, done=journal.done)
+    journal = watch.current
+    ended_at = time.monotonic()
+    fate, clause = (
+        (watch.fate, watch.reason)
+        if watch.reason
+        else interpret_exit(returncode, output, done=journal.done)
+    )
     tail = output.strip()[-_TAIL_CHARACTERS:]
     if journal.running and clause:
         journal.record(
@@ -289,7 +370,13 @@ def run_child(
             )
         )
         clause = ""
-    when = "after its last program" if journal.done else "between two programs" if journal.ready else "at its start"
+    when = (
+        "after its last program"
+        if journal.done
+        else "between two programs"
+        if journal.ready
+        else "at its start"
+    )
     trouble = f"The process {clause}, {when}.\n{tail}".strip() if clause else ""
     return tuple(
         ChildRun(
@@ -298,32 +385,54 @@ def run_child(
             seconds=ended - started,
             peak=watch.peak,
         )
-        for one, started, ended in zip(journals, watch.started, (*watch.started[1:], ended_at), strict=False)
+        for one, started, ended in zip(
+            journals, watch.started, (*watch.started[1:], ended_at), strict=False
+        )
     )
 
 
 def _journal_problem(journal: ChildJournal) -> str:
     if journal.garbage:
         return f"Cannot parse the journal of the process: {journal.garbage}"
-    return f"Cannot use jax with the plugin: {journal.unusable}" if journal.unusable else ""
+    return (
+        f"Cannot use jax with the plugin: {journal.unusable}"
+        if journal.unusable
+        else ""
+    )
 
 
-def interpret_exit(returncode: int, output: str, *, done: bool) -> tuple[Fate | None, str]:
+def interpret_exit(
+    returncode: int, output: str, *, done: bool
+) -> tuple[Fate | None, str]:
     """Interpret an exit status.
 
     Args:
-        output: last output of the process; the clause includes the reason of a crash if the output contains one.
+        output: last output of the process; the clause includes the reason of a crash if
+            the output contains one.
         done: whether the process had finished all programs.
 
     Returns:
-        The fate of the running program, and a clause about the process; None and "" for a normal exit.
+        The fate of the running program, and a clause about the process; None and "" for
+        a normal exit.
     """
     if returncode == 0:
         return (None, "") if done else (Fate.CRASHED, "ended early with exit code 0")
-    how = f"died of {signal_name(-returncode)}" if returncode < 0 else f"ended with exit code {returncode}"
+    how = (
+        f"died of {signal_name(-returncode)}"
+        if returncode < 0
+        else f"ended with exit code {returncode}"
+    )
     if _MEMORY.search(output.strip()[-_TAIL_CHARACTERS:]):
         return Fate.OUT_OF_MEMORY, f"ran out of memory and {how}"
     if returncode == -signal.SIGKILL:
-        return Fate.OUT_OF_MEMORY, f"{how}, probably because the machine ran out of memory"
-    reasons = [match[match.lastgroup or 0].strip()[:_REASON_CHARACTERS] for match in _REASON.finditer(output)]
-    return Fate.CRASHED, ": ".join((how, *(reason.removesuffix(".") for reason in reasons[-1:])))
+        return (
+            Fate.OUT_OF_MEMORY,
+            f"{how}, probably because the machine ran out of memory",
+        )
+    reasons = [
+        match[match.lastgroup or 0].strip()[:_REASON_CHARACTERS]
+        for match in _REASON.finditer(output)
+    ]
+    return Fate.CRASHED, ": ".join(
+        (how, *(reason.removesuffix(".") for reason in reasons[-1:]))
+    )

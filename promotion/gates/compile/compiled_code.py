@@ -1,7 +1,8 @@
 """Compiled programs: AMDGPU code objects, their kernels, and their use of the matrix cores.
 
-Sources: LLVM, "User Guide for AMDGPU Backend": ELF code object, code object V3 and later metadata; the instruction
-encodings of LLVM's AMDGPU target (VOP3P: MFMA of gfx9, WMMA of gfx11 and gfx12).
+Sources: LLVM, "User Guide for AMDGPU Backend": ELF code object, code object V3 and
+later metadata; the instruction encodings of LLVM's AMDGPU target (VOP3P: MFMA of gfx9,
+WMMA of gfx11 and gfx12).
 """
 
 from __future__ import annotations
@@ -21,13 +22,21 @@ MFMA, WMMA = "mfma", "wmma"
 """The two families of matrix-core instructions."""
 
 _MFMA_PREFIX, _WMMA_PREFIX = 0xD380 >> 7, 0xCC
-"""Bits 31-23 of a VOP3P instruction on gfx9; bits 31-24 of a VOP3P instruction on gfx11 and gfx12."""
+"""Bits 31-23 of a VOP3P instruction on gfx9.
+
+Bits 31-24 of a VOP3P instruction on gfx11 and gfx12.
+"""
 _ACCUMULATOR_MOVES = frozenset({0x58, 0x59})
-_MFMA_OPCODES = (frozenset({0x2D, 0x2E}) | frozenset(range(0x35, 0x80))) - _ACCUMULATOR_MOVES
+_MFMA_OPCODES = (
+    frozenset({0x2D, 0x2E}) | frozenset(range(0x35, 0x80))
+) - _ACCUMULATOR_MOVES
 _WMMA_OPCODES = frozenset({0x33}) | frozenset(range(0x40, 0x8A))
 _VGPR = 0x100
 _NO_ACCUMULATOR = 128
-"""Encoding of the inline constant 0; lower values are scalar registers, which no matrix instruction reads."""
+"""Encoding of the inline constant 0.
+
+Lower values are scalar registers, which no matrix instruction reads.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,13 +72,20 @@ class CompiledCode:
 
 
 def matrix_cores(processor: str) -> str:
-    """Return the matrix-core instructions of a processor: MFMA, WMMA or "" (LLVM, features of AMDGPU processors)."""
-    if processor in ("gfx908", "gfx90a", "gfx9-4-generic") or processor.startswith(("gfx94", "gfx95")):
+    """Return the matrix-core instructions of a processor.
+
+    MFMA, WMMA or "" (LLVM, features of AMDGPU processors).
+    """
+    if processor in ("gfx908", "gfx90a", "gfx9-4-generic") or processor.startswith(
+        ("gfx94", "gfx95")
+    ):
         return MFMA
     return WMMA if processor.startswith(("gfx11", "gfx12")) else ""
 
 
-def header_finding(data: bytes, label: str, target: GfxTarget, machs: Mapping[str, int]) -> Finding | None:
+def header_finding(
+    data: bytes, label: str, target: GfxTarget, machs: Mapping[str, int]
+) -> Finding | None:
     """Return a finding if the ELF header of a code object does not match its target.
 
     Args:
@@ -94,39 +110,54 @@ def read_code_object(data: bytes, label: str, processor: str) -> CompiledCode:
         ElfError: the file is damaged or has no metadata.
     """
     image = ElfImage.parse(data, label)
-    texts = [image.contents(section) for section in image.sections if section.name.startswith(".text")]
+    texts = [
+        image.contents(section)
+        for section in image.sections
+        if section.name.startswith(".text")
+    ]
     return CompiledCode(
         size=len(data),
         sha256=hashlib.sha256(data).hexdigest(),
         kernels=tuple(_kernels(image)),
-        matrix_instructions=sum(count_matrix(text, matrix_cores(processor)) for text in texts),
+        matrix_instructions=sum(
+            count_matrix(text, matrix_cores(processor)) for text in texts
+        ),
     )
 
 
 def count_matrix(text: bytes, family: str) -> int:
     """Count the matrix-core instructions in machine code.
 
-    Every aligned pair of words is tested, without disassembly. A literal or the second word of another instruction may
-    look like the first word of a matrix instruction; the check of the operands excludes this case, since multiplicands
-    must be vector registers and the accumulator a vector register or an inline constant.
+    Every aligned pair of words is tested, without disassembly. A literal or the second
+    word of another instruction may look like the first word of a matrix instruction;
+    the check of the operands excludes this case, since multiplicands must be vector
+    registers and the accumulator a vector register or an inline constant.
 
     Args:
         text: machine code.
         family: MFMA, WMMA or "" for none.
     """
-    shift, prefix, opcodes = (23, _MFMA_PREFIX, _MFMA_OPCODES) if family == MFMA else (24, _WMMA_PREFIX, _WMMA_OPCODES)
+    shift, prefix, opcodes = (
+        (23, _MFMA_PREFIX, _MFMA_OPCODES)
+        if family == MFMA
+        else (24, _WMMA_PREFIX, _WMMA_OPCODES)
+    )
     mask = (1 << shift - 16) - 1
     if not family:
         return 0
     words = struct.unpack(f"<{len(text) // 4}I", text[: len(text) // 4 * 4])
     return sum(
-        first >> shift == prefix and (first >> 16 & mask) in opcodes and _operands(second)
+        first >> shift == prefix
+        and (first >> 16 & mask) in opcodes
+        and _operands(second)
         for first, second in itertools.pairwise(words)
     )
 
 
 def _operands(word: int) -> bool:
-    first, second, accumulator = word & 0x1FF, word >> 9 & 0x1FF, word >> 18 & 0x1FF
+    first = word & 0x1FF
+    second = word >> 9 & 0x1FF
+    accumulator = word >> 18 & 0x1FF
     return first >= _VGPR and second >= _VGPR and accumulator >= _NO_ACCUMULATOR
 
 

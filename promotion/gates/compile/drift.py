@@ -1,4 +1,7 @@
-"""Differences between the compiled code of a set and of the set promoted last; they are never errors."""
+"""Differences between the compiled code of a set and of the set promoted last.
+
+They are never errors.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,10 @@ def previous_code(bucket: Bucket, index: str, jax_version: str) -> PreviousCode:
     names = [name for name in promoted.files if _EVIDENCE.fullmatch(name)]
     keys = [released.set_file(promoted.set_digest, name) for name in names]
     last = latest(load_evidence(bucket.get(key), key) for key in keys)
-    code = {target: code_of_checks(evidence.details.get("checks", ())) for (_, target), evidence in last.items()}
+    code = {
+        target: code_of_checks(evidence.details.get("checks", ()))
+        for (_, target), evidence in last.items()
+    }
     return PreviousCode(set_digest=promoted.set_digest, code=code)
 
 
@@ -67,28 +73,47 @@ def code_of_checks(checks: Iterable[Mapping[str, Any]]) -> Code:
     return {check["name"]: check["code"] for check in checks if check.get("code")}
 
 
-def compare(before: PreviousCode, target: str, now: Code) -> tuple[list[Finding], Mapping[str, Any]]:
+def compare(
+    before: PreviousCode, target: str, now: Code
+) -> tuple[list[Finding], Mapping[str, Any]]:
     """Compare the code of one target with the set promoted last.
 
     Returns:
-        A warning for each program whose code grew and a note on all changes; and the names of the programs with new and
-        with changed code, for the evidence.
+        A warning for each program whose code grew and a note on all changes; and the
+        names of the programs with new and with changed code, for the evidence.
     """
     old = before.code.get(target, {})
     new = [program for program in now if program not in old]
     changed = [
         program
         for program in now
-        if program in old and [o["sha256"] for o in old[program]] != [o["sha256"] for o in now[program]]
+        if program in old
+        and [o["sha256"] for o in old[program]] != [o["sha256"] for o in now[program]]
     ]
     since = f"since set {before.set_digest[:12]}, which was promoted last"
     findings = []
     for program in changed:
-        size, grown = (sum(item["size"] for item in code[program]) for code in (old, now))
+        size, grown = (
+            sum(item["size"] for item in code[program]) for code in (old, now)
+        )
         if grown > size * (1 + GROWTH):
-            text = f"{target} {program}: its code grew from {human(size)} to {human(grown)} {since}."
-            findings.append(warning("code-grown", text, "Check the program's speed; this does not block promotion."))
+            text = (
+                f"{target} {program}: its code grew from {human(size)} to"
+                f" {human(grown)} {since}."
+            )
+            findings.append(
+                warning(
+                    "code-grown",
+                    text,
+                    "Check the program's speed; this does not block promotion.",
+                )
+            )
     if new or changed:
-        text = f"{target}: changed code in {len(changed)} programs, new code in {len(new)} {since}."
-        findings.append(Finding(code="code-drift", severity=Severity.NOTE, message=text, remedy=""))
+        text = (
+            f"{target}: changed code in {len(changed)} programs, new code in {len(new)}"
+            f" {since}."
+        )
+        findings.append(
+            Finding(code="code-drift", severity=Severity.NOTE, message=text, remedy="")
+        )
     return findings, {"since": before.set_digest, "new": new, "changed": changed}

@@ -14,7 +14,12 @@ from promotion.corpus.programs.declaration import Program
 from promotion.gates.common.gate import Check, error, warning
 from promotion.gates.compile.budget import Budget
 from promotion.gates.compile.child_run import Fate, Result
-from promotion.gates.compile.compiled_code import CompiledCode, header_finding, matrix_cores, read_code_object
+from promotion.gates.compile.compiled_code import (
+    CompiledCode,
+    header_finding,
+    matrix_cores,
+    read_code_object,
+)
 
 _ARCHITECTURE = re.compile(r'gcn_arch_name:\s*"([^"]+)"')
 _CODES = {
@@ -25,7 +30,10 @@ _CODES = {
     Fate.NOT_RUN: ("compile-not-run", "could not be run"),
 }
 _MOST_CHARACTERS = 400
-_ALLOW = "if this is intended, add an entry with the reason to promotion/gates/compile/budget.toml."
+_ALLOW = (
+    "if this is intended, add an entry with the reason to"
+    " promotion/gates/compile/budget.toml."
+)
 
 
 def compiled_for(target: str, spec: str) -> GfxTarget:
@@ -37,7 +45,10 @@ def compiled_for(target: str, spec: str) -> GfxTarget:
     match = _ARCHITECTURE.search(spec)
     named = GfxTarget.parse(match[1]) if match else None
     if named is None or named.processor != GfxTarget.parse(target).processor:
-        raise GateError(f"The spec of {target} describes {named or 'nothing'}.", hint="Fix promotion/corpus/specs.")
+        raise GateError(
+            f"The spec of {target} describes {named or 'nothing'}.",
+            hint="Fix promotion/corpus/specs.",
+        )
     return named
 
 
@@ -67,7 +78,8 @@ class TargetContext:
         if result.stats:
             details["stats"] = dict(result.stats)
         findings: list[Finding] = []
-        where, why = f"{self.name} {program.name}", ""
+        where = f"{self.name} {program.name}"
+        why = ""
         repeat = self.command.format(program=program.name)
         if result.fate is not Fate.COMPILED:
             details["error"] = result.error
@@ -82,26 +94,46 @@ class TargetContext:
                 findings.append(_failure(result, where, repeat, known_failure))
         else:
             code, damage = self._read(result, where, repeat)
-            details["code"] = [{"size": item.size, "sha256": item.sha256} for item in code]
+            details["code"] = [
+                {"size": item.size, "sha256": item.sha256} for item in code
+            ]
             details["kernels"] = _kernels(code)
             findings += (*damage, *self._code_findings(program, code, where, repeat))
             if known_failure:
-                text = f"{where} compiles, but is expected to fail: {known_failure.reason}"
+                text = (
+                    f"{where} compiles, but is expected to fail: {known_failure.reason}"
+                )
                 remedy = "Remove the entry from promotion/corpus/expectations.toml."
                 findings.append(warning("expectation-unneeded", text, remedy))
-        return Check(name=program.name, target=self.name, findings=tuple(findings), known=why, details=details)
+        return Check(
+            name=program.name,
+            target=self.name,
+            findings=tuple(findings),
+            known=why,
+            details=details,
+        )
 
-    def _read(self, result: Result, where: str, repeat: str) -> tuple[list[CompiledCode], list[Finding]]:
+    def _read(
+        self, result: Result, where: str, repeat: str
+    ) -> tuple[list[CompiledCode], list[Finding]]:
         """Return the code objects of a program, and findings on damaged code objects."""
-        code, damage = [], []
+        code = []
+        damage = []
         for file in result.files:
-            data, label = file.read_bytes(), f"{where}: {file.name}"
+            data = file.read_bytes()
+            label = f"{where}: {file.name}"
             if problem_finding := header_finding(data, label, self.target, self.machs):
                 damage.append(problem_finding)
             try:
                 code.append(read_code_object(data, label, self.target.processor))
             except ElfError as problem:
-                damage.append(error("code-object-damaged", problem.message, f"Compile the program again: {repeat}"))
+                damage.append(
+                    error(
+                        "code-object-damaged",
+                        problem.message,
+                        f"Compile the program again: {repeat}",
+                    )
+                )
         return code, damage
 
     def _code_findings(
@@ -110,30 +142,56 @@ class TargetContext:
         """Yield findings on spills and on idle matrix cores that the program should use."""
         processor = self.target.processor
         for clause in self.budget.excesses(program.name, processor, self.jax, code):
-            yield error("spills-over-budget", f"{where}: {clause}.", f"Find the change in the compiler; {_ALLOW}")
+            yield error(
+                "spills-over-budget",
+                f"{where}: {clause}.",
+                f"Find the change in the compiler; {_ALLOW}",
+            )
         family = matrix_cores(processor)
         if family not in program.matrix_cores:
             return
         used = any(item.matrix_instructions for item in code)
         why_idle = self.budget.idle(program.name, processor, self.jax)
         if not used and not why_idle:
-            text = f"{where}: its code has no {family.upper()} instruction, so the matrix cores are idle."
-            yield error("matrix-cores-idle", text, f"Compile the program alone: {repeat}; {_ALLOW}")
+            text = (
+                f"{where}: its code has no {family.upper()} instruction, so the matrix"
+                " cores are idle."
+            )
+            yield error(
+                "matrix-cores-idle",
+                text,
+                f"Compile the program alone: {repeat}; {_ALLOW}",
+            )
         elif used and why_idle:
             text = f"{where} uses the matrix cores, but is allowed not to: {why_idle}"
-            yield warning("budget-unneeded", text, "Remove the entry from promotion/gates/compile/budget.toml.")
+            yield warning(
+                "budget-unneeded",
+                text,
+                "Remove the entry from promotion/gates/compile/budget.toml.",
+            )
 
 
-def _failure(result: Result, where: str, repeat: str, known: Expectation | None) -> Finding:
-    """Return the finding on an unexpected failure of a program, or on a failure whose expectation has expired."""
+def _failure(
+    result: Result, where: str, repeat: str, known: Expectation | None
+) -> Finding:
+    """Return the finding on an unexpected failure or an expired expectation."""
     ran = result.fate is not Fate.NOT_RUN
     if known and known.error in result.error and ran:
-        text = f"{where} still fails, which was expected until {known.expires}: {known.reason}"
-        remedy = "Fix the failure, or set a new expiry date in promotion/corpus/expectations.toml."
+        text = (
+            f"{where} still fails, which was expected until {known.expires}:"
+            f" {known.reason}"
+        )
+        remedy = (
+            "Fix the failure, or set a new expiry date in"
+            " promotion/corpus/expectations.toml."
+        )
         return error("expectation-expired", text, remedy)
     code, verb = _CODES[result.fate]
     line = result.error.strip().partition("\n")[0]
-    text = f"{where} {verb}: {line if len(line) <= _MOST_CHARACTERS else f'{line[:_MOST_CHARACTERS]}…'}"
+    text = (
+        f"{where} {verb}:"
+        f" {line if len(line) <= _MOST_CHARACTERS else f'{line[:_MOST_CHARACTERS]}…'}"
+    )
     if known and ran:
         text += f" The expected failure was: {known.error}"
     return error(code, text, f"Compile the program alone: {repeat}")
@@ -146,5 +204,8 @@ def _kernels(code: Sequence[CompiledCode]) -> Mapping[str, int]:
     return {
         "count": len(kernels),
         "matrix_instructions": sum(item.matrix_instructions for item in code),
-        **{name: max((getattr(kernel, name) for kernel in kernels), default=0) for name in worst},
+        **{
+            name: max((getattr(kernel, name) for kernel in kernels), default=0)
+            for name in worst
+        },
     }

@@ -13,10 +13,10 @@ from pathlib import Path
 from promotion.gates.compile.child_run import ChildRun, Fate, Result
 
 PROCESS_MEMORY = 1 << 30
-"""Minimum bytes of memory for one process, which usually needs 600 MB and briefly more for some programs."""
+"""Minimum bytes of memory for one process, which usually needs 600 MB."""
 _MOST_MEMORY = 8 << 30
 _LEAST_PROGRAMS = 8
-"""Minimum number of programs for a process, since its start takes as long as compiling a few programs."""
+"""Minimum number of programs for a process, since its start is slow."""
 _MOST_PROGRAMS = 120
 """Maximum number of programs for a process, whose memory grows by 1 to 3 MB with each."""
 _MOST_FAILURES = 4
@@ -43,10 +43,12 @@ class BatchResult:
 Share = tuple[Batch, ...]
 """Batches that are compiled by one process at a time, in turn."""
 RunShare = Callable[[Share], Sequence[ChildRun]]
-"""Function that runs one process for some batches, and returns a run for each batch that the process started."""
+"""Function that runs one process for some batches and returns the started runs."""
 
 
-def share_machine(cores: int, available: int, jobs: int | None = None) -> tuple[int, int]:
+def share_machine(
+    cores: int, available: int, jobs: int | None = None
+) -> tuple[int, int]:
     """Return the number of concurrent processes and the memory limit of each.
 
     Args:
@@ -60,14 +62,18 @@ def share_machine(cores: int, available: int, jobs: int | None = None) -> tuple[
 def available_memory(root: Path = Path("/")) -> int:
     """Return the memory available without swapping, on this machine and in this control group.
 
-    Sources: proc(5), MemAvailable; Linux, "Control Group v2": memory.max and memory.current.
+    Sources: proc(5), MemAvailable; Linux, "Control Group v2": memory.max and
+    memory.current.
     """
     lines = (root / "proc/meminfo").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines)
     available = int(fields["MemAvailable"].split()[0]) << 10
     group = root / "sys/fs/cgroup"
     try:
-        most, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        most, used = (
+            (group / name).read_text().strip()
+            for name in ("memory.max", "memory.current")
+        )
     except OSError:
         return available
     return available if most == "max" else min(available, max(0, int(most) - int(used)))
@@ -76,18 +82,35 @@ def available_memory(root: Path = Path("/")) -> int:
 def shares(programs: Mapping[str, Sequence[str]], count: int) -> tuple[Share, ...]:
     """Divide the programs of all targets between a number of processes.
 
-    Later targets in the natural order take longer to compile (RDNA after CDNA), so they start first. A process gets
-    programs of few targets, since a target is complete when all its programs are.
+    Later targets in the natural order take longer to compile (RDNA after CDNA), so they
+    start first. A process gets programs of few targets, since a target is complete when
+    all its programs are.
     """
-    # Neighbours in the list of programs take similar times, so each half of a target gets every second program.
+    # Neighbours in the list of programs take similar times, so each half of a target
+    # gets every second program.
     targets = [*reversed([*programs.items()])]
-    work = [(target, at) for target, names in targets for at in (*range(0, len(names), 2), *range(1, len(names), 2))]
-    parts = max(min(count, len(work) // _LEAST_PROGRAMS), math.ceil(len(work) / _MOST_PROGRAMS), 1)
+    work = [
+        (target, at)
+        for target, names in targets
+        for at in (*range(0, len(names), 2), *range(1, len(names), 2))
+    ]
+    parts = max(
+        min(count, len(work) // _LEAST_PROGRAMS),
+        math.ceil(len(work) / _MOST_PROGRAMS),
+        1,
+    )
     cuts = [len(work) * part // parts for part in range(parts + 1)]
     return tuple(
         tuple(
-            Batch(target=target, programs=tuple(programs[target][at] for at in sorted(at for _, at in rows)))
-            for target, rows in itertools.groupby(work[first:last], key=lambda row: row[0])
+            Batch(
+                target=target,
+                programs=tuple(
+                    programs[target][at] for at in sorted(at for _, at in rows)
+                ),
+            )
+            for target, rows in itertools.groupby(
+                work[first:last], key=lambda row: row[0]
+            )
         )
         for first, last in itertools.pairwise(cuts)
         if first < last
@@ -99,22 +122,30 @@ class _BatchState:
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self._pending, self._killed = list(batch.programs), list[str]()
+        self._pending = list(batch.programs)
+        self._killed = list[str]()
         self._runs: list[ChildRun] = []
         self._results: dict[str, Result] = {}
         self._failures = 0
 
     @property
     def rest(self) -> Batch:
-        """Return the programs that have to run; none after several consecutive processes that finished no program."""
-        programs = (*self._pending, *self._killed) if self._failures < _MOST_FAILURES else ()
+        """Return the programs that have to run.
+
+        None after several consecutive processes that finished no program.
+        """
+        programs = (
+            (*self._pending, *self._killed) if self._failures < _MOST_FAILURES else ()
+        )
         return Batch(target=self.batch.target, programs=programs)
 
     def add(self, child_run: ChildRun) -> None:
         """Add the result of a process that ran `rest`."""
         self._runs.append(child_run)
         for result in child_run.results:
-            (self._pending if result.program in self._pending else self._killed).remove(result.program)
+            (self._pending if result.program in self._pending else self._killed).remove(
+                result.program
+            )
             if result.killed and result.program not in self._results:
                 self._killed.append(result.program)
             self._results[result.program] = result
@@ -128,21 +159,33 @@ class _BatchState:
         """Return the result; programs that did not run have the fate NOT_RUN."""
         results = dict(self._results)
         for program in (*self._pending, *self._killed):
-            text = f"{self._failures} consecutive processes ended without finishing a program."
-            results.setdefault(program, Result(program=program, fate=Fate.NOT_RUN, error=text))
+            text = (
+                f"{self._failures} consecutive processes ended without finishing a"
+                " program."
+            )
+            results.setdefault(
+                program, Result(program=program, fate=Fate.NOT_RUN, error=text)
+            )
         ordered = tuple(results[program] for program in self.batch.programs)
         return BatchResult(batch=self.batch, results=ordered, runs=tuple(self._runs))
 
 
 def compile_share(share: Share, run_share: RunShare) -> tuple[BatchResult, ...]:
-    """Compile batches; after a crash the running program fails, and a new process compiles the remaining programs.
+    """Compile batches.
 
-    No program runs twice, except a program that was killed from outside. A batch ends early after several consecutive
-    processes that finish none of its programs.
+    After a crash the running program fails, and a new process compiles the remaining
+    programs.
+
+    No program runs twice, except a program that was killed from outside. A batch ends
+    early after several consecutive processes that finish none of its programs.
     """
     states = [_BatchState(batch) for batch in share]
     while unfinished := [state for state in states if state.rest.programs]:
-        for state, child_run in zip(unfinished, run_share(tuple(state.rest for state in unfinished)), strict=False):
+        for state, child_run in zip(
+            unfinished,
+            run_share(tuple(state.rest for state in unfinished)),
+            strict=False,
+        ):
             state.add(child_run)
     return tuple(state.result() for state in states)
 
@@ -153,7 +196,8 @@ def compile_shares(
     """Compile shares concurrently and yield the results of each when it is complete.
 
     Args:
-        stop: event that ends the running processes, set when the generator is closed early.
+        stop: event that ends the running processes, set when the generator is closed
+            early.
     """
     with ThreadPoolExecutor(count, thread_name_prefix="compile") as pool:
         pending = [pool.submit(compile_share, share, run_share) for share in work]

@@ -20,14 +20,17 @@ def group_of(program: str) -> str:
 
 
 def results(evidences: Iterable[Evidence]) -> Table:
-    """Return a table of the number of programs per outcome, with a row per group and a column per target."""
+    """Return a table of program counts per outcome, by group and target."""
     columns: dict[str, dict[str, Counter[str]]] = {}
     for evidence in evidences:
         column = columns.setdefault(evidence.target, {})
         for check in _programs(evidence):
             column.setdefault(group_of(check["name"]), Counter())[check["outcome"]] += 1
     groups = dict.fromkeys(group for column in columns.values() for group in column)
-    rows = [(group, *(_result(column.get(group, Counter())) for column in columns.values())) for group in groups]
+    rows = [
+        (group, *(_result(column.get(group, Counter())) for column in columns.values()))
+        for group in groups
+    ]
     total = [_result(sum(column.values(), Counter())) for column in columns.values()]
     return ("programs", *columns), [*rows, ("all", *total)]
 
@@ -39,16 +42,30 @@ def failures(evidences: Iterable[Evidence]) -> Iterator[str]:
             if check["outcome"] == "failed":
                 text = check.get("error", "") or "; ".join(check.get("findings", ()))
                 why = text.strip().partition("\n")[0] or "see its findings"
-                yield f"{evidence.target} {check['name']}: {check.get('fate', 'failed')}: {why}"
+                yield (
+                    f"{evidence.target} {check['name']}: {check.get('fate', 'failed')}:"
+                    f" {why}"
+                )
             elif check["outcome"] in ("known", "skipped"):
-                yield f"{evidence.target} {check['name']}: {_WORDS[check['outcome']]}: {check.get('why', '')}"
+                yield (
+                    f"{evidence.target} {check['name']}: {_WORDS[check['outcome']]}:"
+                    f" {check.get('why', '')}"
+                )
 
 
 def _programs(evidence: Evidence) -> Iterator[Mapping[str, Any]]:
-    return (check for check in evidence.details.get("checks", ()) if "." in check["name"])
+    return (
+        check for check in evidence.details.get("checks", ()) if "." in check["name"]
+    )
 
 
 def _result(count: Counter[str]) -> str:
     total = sum(count.values())
-    rest = [f"{count[outcome]} {word}" for outcome, word in _WORDS.items() if count[outcome]]
-    return f"{count['passed']}/{total}{' (' + ', '.join(rest) + ')' if rest else ''}" if total else "-"
+    rest = [
+        f"{count[outcome]} {word}" for outcome, word in _WORDS.items() if count[outcome]
+    ]
+    return (
+        f"{count['passed']}/{total}{' (' + ', '.join(rest) + ')' if rest else ''}"
+        if total
+        else "-"
+    )

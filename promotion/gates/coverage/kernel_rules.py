@@ -1,4 +1,4 @@
-"""Exceptions from the rule that every registered kernel has code for every target (`kernel_rules.toml`)."""
+"""Exceptions from the rule that each registered kernel has code for all targets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ class KernelRule:
     def excuses(self, kernel: str, target: str) -> bool:
         """Report whether the rule allows a target to lack a kernel."""
         processor = GfxTarget.parse(target).processor
-        return not any(fnmatchcase(processor, glob) for glob in self.targets) and bool(self.pattern.search(kernel))
+        return not any(fnmatchcase(processor, glob) for glob in self.targets) and bool(
+            self.pattern.search(kernel)
+        )
 
 
 def load_rules(file: Path = RULES_FILE) -> tuple[KernelRule, ...]:
@@ -53,28 +55,46 @@ def load_rules(file: Path = RULES_FILE) -> tuple[KernelRule, ...]:
             raise ValueError(f"unknown keys: {', '.join(data)}")
     except (KeyError, TypeError, ValueError, InvalidSpecifier, re.error) as error:
         raise RequestError(
-            f"Cannot load {file}: {error}.", hint="Fix the file; its first lines document the fields."
+            f"Cannot load {file}: {error}.",
+            hint="Fix the file; its first lines document the fields.",
         ) from error
     return rules
 
 
-def _rule(*, member: str, pattern: str, targets: list[str], reason: str, rocm: str = "", jax: str = "") -> KernelRule:
+def _rule(
+    *,
+    member: str,
+    pattern: str,
+    targets: list[str],
+    reason: str,
+    rocm: str = "",
+    jax: str = "",
+) -> KernelRule:
     if not (targets and reason):
         raise ValueError("each entry needs targets and a reason")
     return KernelRule(
-        rocm=SpecifierSet(rocm), jax=SpecifierSet(jax, prereleases=True), member=member, pattern=re.compile(pattern),
-        targets=tuple(targets), reason=reason,
-    )  # fmt: skip
+        rocm=SpecifierSet(rocm),
+        jax=SpecifierSet(jax, prereleases=True),
+        member=member,
+        pattern=re.compile(pattern),
+        targets=tuple(targets),
+        reason=reason,
+    )
 
 
-def rules_for(rules: Iterable[KernelRule], wheel_set: WheelSet, member: str) -> tuple[KernelRule, ...]:
+def rules_for(
+    rules: Iterable[KernelRule], wheel_set: WheelSet, member: str
+) -> tuple[KernelRule, ...]:
     """Return the rules for one library of a set."""
     # A development version has the number of the release that follows it.
-    rocm, jax = Version(Version(wheel_set.rocm_version).base_version), Version(wheel_set.jax_version)
+    rocm = Version(Version(wheel_set.rocm_version).base_version)
+    jax = Version(wheel_set.jax_version)
     return tuple(
         rule
         for rule in rules
-        if rocm in rule.rocm and jax in rule.jax and rule.member.replace("{major}", str(rocm.major)) == member
+        if rocm in rule.rocm
+        and jax in rule.jax
+        and rule.member.replace("{major}", str(rocm.major)) == member
     )
 
 
@@ -89,14 +109,24 @@ def missing_kernels(
     Args:
         registered: registered kernels per bundle.
         kernels_by_bundle: address of a bundle -> target -> kernels with code.
-        target: target of the set; code for a generic target that includes it counts too.
+        target: target of the set; code for a generic target that includes it counts
+            too.
         rules: rules for this library.
     """
     without_code: set[str] = set()
     for bundle in registered:
         codes = kernels_by_bundle.get(bundle.address, {})
         present = {
-            kernel for name, kernels in codes.items() if not missing_targets([name], [target]) for kernel in kernels
+            kernel
+            for name, kernels in codes.items()
+            if not missing_targets([name], [target])
+            for kernel in kernels
         }
         without_code |= bundle.kernels - present
-    return tuple(sorted(kernel for kernel in without_code if not any(rule.excuses(kernel, target) for rule in rules)))
+    return tuple(
+        sorted(
+            kernel
+            for kernel in without_code
+            if not any(rule.excuses(kernel, target) for rule in rules)
+        )
+    )

@@ -1,1 +1,5 @@
-"""Device gate: JAX's own tests on GPUs, with a verdict for each test that separates test and machine failures."""
+"""Device gate.
+
+JAX's own tests on GPUs, with a verdict for each test that separates test and machine
+failures.
+"""

@@ -15,7 +15,12 @@ from promotion.evidence.known_tests import KnownTest, KnownTests
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.gate import Check, GateContext, error, warning
 from promotion.gates.device.config import DeviceGateConfig
-from promotion.gates.device.evidence import Reproduce, attachments, results_names, upload
+from promotion.gates.device.evidence import (
+    Reproduce,
+    attachments,
+    results_names,
+    upload,
+)
 from promotion.gates.device.results import counts, executed, file_of
 from promotion.gates.device.sessions.passes import ALL, MULTI
 from promotion.gates.device.suite import CORRECT, TESTS, suite_sizes
@@ -27,7 +32,10 @@ RUN = "run"
 """Name of the check that describes a run; it counts no tests."""
 _NAMED = 5
 LEAST_RUN, MOST_SKIPPED, SKIPPED_SLACK = 0.95, 1.10, 10
-"""Minimum share of the tests that ran for the baseline; maximum share of the tests skipped there, plus slack."""
+"""Minimum share of the tests that ran for the baseline.
+
+Maximum share of the tests skipped there, plus slack.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +57,12 @@ _ALIKE = ("platform", "size", "passes")
 
 
 def baseline(
-    bucket: Bucket, index: str, gate: str, target: str, settings: Mapping[str, str], alike: Sequence[str] = _ALIKE
+    bucket: Bucket,
+    index: str,
+    gate: str,
+    target: str,
+    settings: Mapping[str, str],
+    alike: Sequence[str] = _ALIKE,
 ) -> Baseline:
     """Return the baseline: the newest visible set on which the gate passed with the same settings.
 
@@ -62,67 +75,109 @@ def baseline(
     """
     released = ReleasedIndex(index=index)
     head, entries = read_head(bucket, released)
-    pattern = re.compile(rf"{EVIDENCE_FOLDER}/{re.escape(gate)}/{re.escape(target.replace(':', '~'))}/[0-9a-f]+\.json")
+    folder = re.escape(f"{EVIDENCE_FOLDER}/{gate}/{target.replace(':', '~')}")
+    pattern = re.compile(rf"{folder}/[0-9a-f]+\.json")
     for number in sorted(head.state.visible, reverse=True):
         promoted = entries.set(number)
-        keys = [released.set_file(promoted.set_digest, name) for name in promoted.files if pattern.fullmatch(name)]
+        keys = [
+            released.set_file(promoted.set_digest, name)
+            for name in promoted.files
+            if pattern.fullmatch(name)
+        ]
         comparable = [
             evidence
-            for evidence in latest_by_part(load_evidence(bucket.get(key), key) for key in keys)
+            for evidence in latest_by_part(
+                load_evidence(bucket.get(key), key) for key in keys
+            )
             if evidence.outcome is Outcome.PASSED
             and all(evidence.settings.get(name) == settings.get(name) for name in alike)
         ]
         if newest := max(comparable, key=lambda evidence: evidence.ended, default=None):
-            recorded = {f"{EVIDENCE_FOLDER}/{name}" for name in results_names(newest.details)}
+            recorded = {
+                f"{EVIDENCE_FOLDER}/{name}" for name in results_names(newest.details)
+            }
             results = next((name for name in promoted.files if name in recorded), "")
             return Baseline(
                 set_digest=promoted.set_digest,
                 counts=newest.counts,
-                results=released.set_file(promoted.set_digest, results) if results else "",
+                results=(
+                    released.set_file(promoted.set_digest, results) if results else ""
+                ),
             )
     return Baseline()
 
 
-def compare_with_baseline(run: int, skipped: int, before: Baseline) -> Iterator[Finding]:
-    """Yield a finding if too few tests ran or too many were skipped; without a baseline, yield nothing."""
+def compare_with_baseline(
+    run: int, skipped: int, before: Baseline
+) -> Iterator[Finding]:
+    """Yield a finding if too few tests ran or too many were skipped.
+
+    Without a baseline, yield nothing.
+    """
     if not before.set_digest:
         return
     least = int(before.counts.get("run", 0) * LEAST_RUN)
     most = int(before.counts.get("skipped", 0) * MOST_SKIPPED) + SKIPPED_SLACK
     reference = f"the set promoted last ({before.set_digest[:16]})"
     if run < least:
-        text = f"{run} tests ran, fewer than {least}; {before.counts.get('run', 0)} ran for {reference}."
-        yield error("too-few-tests", text, "Find out which tests were skipped or not collected.")
+        text = (
+            f"{run} tests ran, fewer than {least}; {before.counts.get('run', 0)} ran"
+            f" for {reference}."
+        )
+        yield error(
+            "too-few-tests", text, "Find out which tests were skipped or not collected."
+        )
     if skipped > most:
         text = (
-            f"{skipped} tests were skipped, more than {most}; {before.counts.get('skipped', 0)} were for {reference}."
+            f"{skipped} tests were skipped, more than {most};"
+            f" {before.counts.get('skipped', 0)} were for {reference}."
         )
         yield error("too-many-skipped", text, "Find out why they were skipped.")
 
 
-def check_ledgers(known: KnownTests, results: Sequence[TestResult], settings: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield warnings about ledger entries without effect: expired entries, and entries that match no test.
+def check_ledgers(
+    known: KnownTests, results: Sequence[TestResult], settings: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Yield warnings about ledger entries without effect.
+
+    Expired entries, and entries that match no test.
 
     Args:
-        settings: settings of the run; only a run of a whole suite shows that an entry matches no test.
+        settings: settings of the run; only a run of a whole suite shows that an entry
+            matches no test.
     """
     tests = [result.id for result in results]
     for entry, count in known.missed(tests):
-        text = f"{entry.id} in ledgers/skips.toml {entry.state(known.today)}; it would match {count} tests."
-        yield warning("ledger-over", text, f"Ask {entry.owner} to renew the entry, or remove it.")
+        text = (
+            f"{entry.id} in ledgers/skips.toml {entry.state(known.today)}; it would"
+            f" match {count} tests."
+        )
+        yield warning(
+            "ledger-over", text, f"Ask {entry.owner} to renew the entry, or remove it."
+        )
     for entry in known.idle(tests):
         if _is_about(entry, settings):
             text = f"{entry.id} in ledgers/skips.toml matches no test of this suite."
-            yield warning("ledger-idle", text, "Fix the entry's pattern, or remove the entry.")
+            yield warning(
+                "ledger-idle", text, "Fix the entry's pattern, or remove the entry."
+            )
 
 
 def _is_about(entry: KnownTest, settings: Mapping[str, str]) -> bool:
-    """Return whether a run covered the whole suite of an entry; only paths of smoke tests have no folder."""
-    size, passes = settings["size"], settings["passes"].split()
+    """Return whether a run covered the whole suite of an entry.
+
+    Only paths of smoke tests have no folder.
+    """
+    size = settings["size"]
+    passes = settings["passes"].split()
     whole = MULTI in passes or ALL in passes
     if not size:
         return whole and "/" not in entry.pattern.partition("::")[0]
-    return whole and suite_sizes()[size].files == (TESTS,) and not entry.pattern.startswith("test_")
+    return (
+        whole
+        and suite_sizes()[size].files == (TESTS,)
+        and not entry.pattern.startswith("test_")
+    )
 
 
 def run_check(
@@ -145,25 +200,44 @@ def run_check(
         warnings: findings about the run itself.
         logs: folder of the run; None without logs.
     """
-    before = baseline(context.bucket, context.staged.index, config.gate_name, target, settings)
-    number, findings = counts(results), list[Finding]()
+    before = baseline(
+        context.bucket, context.staged.index, config.gate_name, target, settings
+    )
+    number = counts(results)
+    findings = list[Finding]()
     if not config.shard and not config.listed:
-        findings += compare_with_baseline(executed(results), number[TestVerdict.SKIPPED], before)
+        findings += compare_with_baseline(
+            executed(results), number[TestVerdict.SKIPPED], before
+        )
         findings += check_ledgers(config.known, results, settings)
     files = attachments(results, logs, f"{config.gate_name}.{target}", reproduce)
     details = {
         **details,
         "verdicts": {verdict.value: count for verdict, count in number.items()},
-        "files": upload(context.bucket, context.staged, config.gate_name, target, files),
+        "files": upload(
+            context.bucket, context.staged, config.gate_name, target, files
+        ),
         "baseline": before.set_digest,
     }
-    return Check(name=RUN, findings=(*findings, *warnings), target=target, times=0, details=details)
+    return Check(
+        name=RUN,
+        findings=(*findings, *warnings),
+        target=target,
+        times=0,
+        details=details,
+    )
 
 
-def missing_tests(listed: Sequence[str], collected: Collection[str], results: Sequence[TestResult]) -> tuple[str, ...]:
-    """Return the listed tests that do not exist or are deselected, unless their whole file failed or was skipped."""
+def missing_tests(
+    listed: Sequence[str], collected: Collection[str], results: Sequence[TestResult]
+) -> tuple[str, ...]:
+    """Return the listed tests that do not exist or are deselected."""
     known = {*collected, *(result.id for result in results)}
-    return tuple(test for test in listed if "::" in test and known.isdisjoint((test, file_of(test))))
+    return tuple(
+        test
+        for test in listed
+        if "::" in test and known.isdisjoint((test, file_of(test)))
+    )
 
 
 def raise_unless_complete(
@@ -185,9 +259,12 @@ def raise_unless_complete(
         RequestError: listed tests do not exist, and there is no other problem.
         GateError: there are other problems.
     """
-    number, reasons = counts(results), list(problems)
+    number = counts(results)
+    reasons = list(problems)
     if missing:
-        names = ", ".join(missing[:_NAMED]) + (" and others" if missing[_NAMED:] else "")
+        names = ", ".join(missing[:_NAMED]) + (
+            " and others" if missing[_NAMED:] else ""
+        )
         good = (TestVerdict.PASSED, TestVerdict.SKIPPED)
         if not problems and all(result.verdict in good for result in results):
             raise RequestError(f"The suite lacks or deselects {names}.", hint=CORRECT)
@@ -199,9 +276,18 @@ def raise_unless_complete(
     if number[TestVerdict.NOT_RUN]:
         reasons.append(f"{number[TestVerdict.NOT_RUN]} tests were not run")
     if number[TestVerdict.ENVIRONMENT]:
-        reasons.append(f"{number[TestVerdict.ENVIRONMENT]} tests failed because of the machine")
-    failures = [number[verdict] for verdict in (TestVerdict.FAILED, TestVerdict.CRASHED, TestVerdict.FLAKY)]
+        reasons.append(
+            f"{number[TestVerdict.ENVIRONMENT]} tests failed because of the machine"
+        )
+    failures = [
+        number[verdict]
+        for verdict in (TestVerdict.FAILED, TestVerdict.CRASHED, TestVerdict.FLAKY)
+    ]
     if reasons:
-        only_machine = number[TestVerdict.ENVIRONMENT] and not any((*failures, *reasons[:-1]))
+        only_machine = number[TestVerdict.ENVIRONMENT] and not any(
+            (*failures, *reasons[:-1])
+        )
         kind = MachineError if only_machine else GateError
-        raise kind(f"The run is incomplete: {'; '.join(reasons)}.", hint="Run the gate again.")
+        raise kind(
+            f"The run is incomplete: {'; '.join(reasons)}.", hint="Run the gate again."
+        )

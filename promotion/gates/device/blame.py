@@ -1,6 +1,7 @@
 """Attribution of jax's failure to start: to the set, or to the machine.
 
-A set is at fault only if the devices work without jax, or if no device was needed to fail.
+A set is at fault only if the devices work without jax, or if no device was needed to
+fail.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ def query_control(
         soname = hip_soname(RocmVersion(text=rocm_version))
         names = [*hip, soname, f"/opt/rocm/lib/{soname}"]
     try:
-        done = runner.run((*python, str(CONTROL), platform.value, *names), env=env, timeout=_SECONDS)
+        done = runner.run(
+            (*python, str(CONTROL), platform.value, *names), env=env, timeout=_SECONDS
+        )
         return str(json.loads(done.stdout.splitlines()[-1])["error"])
     except ProcessError as problem:
         return problem.message
@@ -74,7 +77,9 @@ def query_control(
         return "the check of the devices printed no result"
 
 
-def is_fault_of_set(error: str, suspects: Suspects, *, needs_device: bool = True) -> bool:
+def is_fault_of_set(
+    error: str, suspects: Suspects, *, needs_device: bool = True
+) -> bool:
     """Return whether an error of jax belongs to the set instead of the machine.
 
     Args:
@@ -86,7 +91,8 @@ def is_fault_of_set(error: str, suspects: Suspects, *, needs_device: bool = True
         name = Path(match[1]).name
         if any(Path(path).name == name for path in suspects.own):
             return True
-        # The ROCm of the set is known: either the machine lacks one of its libraries, or the set needs a foreign one.
+        # The ROCm of the set is known: either the machine lacks one of its libraries,
+        # or the set needs a foreign one.
         return bool(suspects.rocm) and name not in suspects.rocm
     if not needs_device or suspects.platform is JaxPlatform.CPU:
         return True

@@ -15,9 +15,12 @@ _VARYING = re.compile(r"0x[0-9a-fA-F]+|\b[0-9]{5,}\b")
 
 
 def headline(message: str) -> str:
-    """Return the most informative line of a failure: pytest's first line with an E, or else the first line.
+    """Return the most informative line of a failure.
 
-    A line that ends with a colon is joined with the next, since the text of many errors begins on a line of its own.
+    Pytest's first line with an E, or else the first line.
+
+    A line that ends with a colon is joined with the next, since the text of many errors
+    begins on a line of its own.
     """
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     marked = [line[1:].strip() for line in lines if line.startswith("E ")]
@@ -34,7 +37,15 @@ def cause_of(message: str) -> str:
     line = headline(message)
     if NEWEST_FIRST in message:
         frames = (text.strip() for text in message.splitlines())
-        line = " ".join(filter(None, (line, next((text for text in frames if text.startswith('File "')), ""))))
+        line = " ".join(
+            filter(
+                None,
+                (
+                    line,
+                    next((text for text in frames if text.startswith('File "')), ""),
+                ),
+            )
+        )
     return _VARYING.sub("…", line) or "no reason given"
 
 
@@ -42,5 +53,7 @@ def by_cause(results: Iterable[TestResult]) -> dict[tuple[str, str], list[TestRe
     """Return (verdict, cause) -> results, the most frequent first."""
     groups: dict[tuple[str, str], list[TestResult]] = {}
     for result in results:
-        groups.setdefault((result.verdict.value, cause_of(result.message)), []).append(result)
+        groups.setdefault((result.verdict.value, cause_of(result.message)), []).append(
+            result
+        )
     return dict(sorted(groups.items(), key=lambda item: -len(item[1])))

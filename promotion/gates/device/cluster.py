@@ -1,4 +1,7 @@
-"""The gate device on a cluster: the shards of a run are tasks for workers that offer GPUs as resources."""
+"""The gate device on a cluster.
+
+The shards of a run are tasks for workers that offer GPUs as resources.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,19 @@ KIND = "device-shard"
 SHARDS = 8
 """Default number of tasks of a run: some for each worker, so that slow ones get fewer."""
 NOT_SENT = (
-    *("test_list", "tests", "shard", "also", "rocm", "rocm_of_set", "image", "inside", "work", "cpus", "workers"),
+    *(
+        "test_list",
+        "tests",
+        "shard",
+        "also",
+        "rocm",
+        "rocm_of_set",
+        "image",
+        "inside",
+        "work",
+        "cpus",
+        "workers",
+    ),
     *("offline", "wheelhouse"),
 )
 """Options of the gate that a run on a cluster does not have."""
@@ -48,9 +63,12 @@ def with_offered_devices(config: DeviceGateConfig, target: str) -> DeviceGateCon
     """Return the configuration as if this machine had the GPUs that each worker's task gets."""
     if config.platform is not JaxPlatform.ROCM:
         return config
-    gfx, count = GfxTarget.parse(target).processor, config.request.devices or 1
+    gfx = GfxTarget.parse(target).processor
+    count = config.request.devices or 1
     devices = tuple(GpuDevice(index=number, gfx=gfx) for number in range(count))
-    return replace(config, machine=MachineInfo(devices=devices), environ={}, devices=(count,))
+    return replace(
+        config, machine=MachineInfo(devices=devices), environ={}, devices=(count,)
+    )
 
 
 def make_cluster_gate(config: DeviceGateConfig, run: ClusterRun) -> Gate:
@@ -59,14 +77,20 @@ def make_cluster_gate(config: DeviceGateConfig, run: ClusterRun) -> Gate:
         name=config.gate_name,
         tier=config.tier,
         per_target=config.platform is JaxPlatform.ROCM,
-        run=lambda context: merged_checks(context, config, run_shards(context, config, run)),
+        run=lambda context: merged_checks(
+            context, config, run_shards(context, config, run)
+        ),
         settings=config.settings,
         has_options=True,
     )
 
 
-def run_shards(context: GateContext, config: DeviceGateConfig, run: ClusterRun) -> tuple[ShardResult, ...]:
-    """Run all shards on the cluster and return their results in order; their attachments go beside the set.
+def run_shards(
+    context: GateContext, config: DeviceGateConfig, run: ClusterRun
+) -> tuple[ShardResult, ...]:
+    """Run all shards on the cluster and return their results in order.
+
+    Their attachments go beside the set.
 
     Raises:
         RequestError: options are wrong, such as variables of JAX's script.
@@ -87,9 +111,16 @@ def run_shards(context: GateContext, config: DeviceGateConfig, run: ClusterRun) 
             results[numbers[result.task.key]] = _received(context, config, result)
     if failed:
         kinds = {result.kind for result in failed}
-        kind = RequestError if RequestError in kinds else MachineError if kinds == {MachineError} else GateError
+        kind = (
+            RequestError
+            if RequestError in kinds
+            else MachineError
+            if kinds == {MachineError}
+            else GateError
+        )
         texts = (
-            f"{result.task.label}{' on ' + result.worker if result.worker else ''}: {result.error}" for result in failed
+            f"{result.task.label}{' on ' + result.worker if result.worker else ''}: {result.error}"
+            for result in failed
         )
         raise kind("; ".join(texts), hint="Run the gate again.")
     shards = tuple(results[number] for number in sorted(results))
@@ -97,14 +128,18 @@ def run_shards(context: GateContext, config: DeviceGateConfig, run: ClusterRun) 
     return shards
 
 
-def _tasks(context: GateContext, config: DeviceGateConfig, run: ClusterRun, target: str) -> Sequence[Task]:
+def _tasks(
+    context: GateContext, config: DeviceGateConfig, run: ClusterRun, target: str
+) -> Sequence[Task]:
     """Return the task of each shard; the set and the durations of its tests travel by digest."""
-    folder, seconds = context.work / "set", context.work / "seconds.json"
+    folder = context.work / "set"
+    seconds = context.work / "seconds.json"
     context.progress.step(f"fetch {context.staged}")
     fetch_set(context.bucket, context.staged, folder)
     seconds.write_text(json.dumps(config.seconds or {}, sort_keys=True))
     inputs = {"set": TaskInput.of(folder), "seconds": TaskInput.of(seconds)}
-    is_rocm, devices = config.platform is JaxPlatform.ROCM, config.request.devices or 1
+    is_rocm = config.platform is JaxPlatform.ROCM
+    devices = config.request.devices or 1
     gfx = GfxTarget.parse(target).processor if is_rocm else ""
     return [
         Task(
@@ -113,7 +148,13 @@ def _tasks(context: GateContext, config: DeviceGateConfig, run: ClusterRun, targ
             arguments={
                 "gfx": gfx,
                 "bucket": config.options.get("--bucket", ""),
-                "request": request_json(replace(config.request, python=config.python, shard=f"{number}/{run.shards}")),
+                "request": request_json(
+                    replace(
+                        config.request,
+                        python=config.python,
+                        shard=f"{number}/{run.shards}",
+                    )
+                ),
             },
             inputs=inputs,
             resources={gfx: float(devices)} if is_rocm else {},
@@ -125,12 +166,16 @@ def _tasks(context: GateContext, config: DeviceGateConfig, run: ClusterRun, targ
 
 def request_json(request: DeviceRequest) -> Mapping[str, Any]:
     """Return the options of a request that differ from their defaults, as JSON values."""
-    values = {field.name: getattr(request, field.name) for field in fields(DeviceRequest)}
+    values = {
+        field.name: getattr(request, field.name) for field in fields(DeviceRequest)
+    }
     defaults = {field.name: field.default for field in fields(DeviceRequest)}
     return {name: value for name, value in values.items() if value != defaults[name]}
 
 
-def _received(context: GateContext, config: DeviceGateConfig, result: TaskResult) -> ShardResult:
+def _received(
+    context: GateContext, config: DeviceGateConfig, result: TaskResult
+) -> ShardResult:
     """Return the shard in the files of a result, and store the other files beside the set."""
     found: list[Path] = []
     for path in sorted(path for path in result.folder.rglob("*") if path.is_file()):
@@ -140,28 +185,51 @@ def _received(context: GateContext, config: DeviceGateConfig, result: TaskResult
             key = context.staged.evidence + path.relative_to(result.folder).as_posix()
             context.bucket.put_if_absent(key, path, sha256=sha256_of(path))
     if len(found) != 1:
-        raise GateError(f"{result.task.label} returned {len(found)} shards.", hint="Run the gate again.")
-    return load_shard(found[0].read_bytes(), found[0].name, context.staged, config.gate_name)
+        raise GateError(
+            f"{result.task.label} returned {len(found)} shards.",
+            hint="Run the gate again.",
+        )
+    return load_shard(
+        found[0].read_bytes(), found[0].name, context.staged, config.gate_name
+    )
 
 
-def _check_shards(shards: Sequence[ShardResult], config: DeviceGateConfig, run: ClusterRun, target: str) -> None:
+def _check_shards(
+    shards: Sequence[ShardResult],
+    config: DeviceGateConfig,
+    run: ClusterRun,
+    target: str,
+) -> None:
     problems = [*_differences(shards, config, target)]
     if len({shard.tests for shard in shards}) > 1:
         problems.append("the shards collected different tests")
-    expected = [Shard(number=number, count=run.shards) for number in range(1, run.shards + 1)]
+    expected = [
+        Shard(number=number, count=run.shards) for number in range(1, run.shards + 1)
+    ]
     if [shard.shard for shard in shards] != expected:
-        problems.append(f"the shards are {', '.join(str(shard.shard) for shard in shards)} of {run.shards}")
+        problems.append(
+            f"the shards are {', '.join(str(shard.shard) for shard in shards)} of {run.shards}"
+        )
     if problems:
-        raise GateError(f"The shards do not belong together: {'; '.join(problems)}.", hint="Run the gate again.")
+        raise GateError(
+            f"The shards do not belong together: {'; '.join(problems)}.",
+            hint="Run the gate again.",
+        )
 
 
-def _differences(shards: Sequence[ShardResult], config: DeviceGateConfig, target: str) -> Iterator[str]:
+def _differences(
+    shards: Sequence[ShardResult], config: DeviceGateConfig, target: str
+) -> Iterator[str]:
     for shard in shards:
         wrong = [
             f"{name} is {shard.settings.get(name, '')!r}, not {config.settings.get(name, '')!r}"
             for name in sorted({*shard.settings, *config.settings})
             if shard.settings.get(name, "") != config.settings.get(name, "")
         ]
-        wrong += [] if shard.target == target else [f"it is for {shard.target}, not {target}"]
+        wrong += (
+            []
+            if shard.target == target
+            else [f"it is for {shard.target}, not {target}"]
+        )
         if wrong:
             yield f"shard {shard.shard}: {', '.join(wrong)}"

@@ -29,7 +29,9 @@ _NOT_REPEATED = ("size", "test_list", "tests", "shard", "inside", "work")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceGateConfig:
-    """Configuration of one run of the device gate: the request, and values derived from the machine and the bucket.
+    """Configuration of one run of the device gate.
+
+    The request, and values derived from the machine and the bucket.
 
     Attributes:
         machine: devices of this machine.
@@ -70,7 +72,9 @@ class DeviceGateConfig:
     @property
     def size(self) -> str:
         """Return the size of JAX's suite; "" for listed tests and for the smoke suite."""
-        return "" if self.listed or self.source is None else self.request.size or "large"
+        return (
+            "" if self.listed or self.source is None else self.request.size or "large"
+        )
 
     @property
     def skips(self) -> tuple[KnownTest, ...]:
@@ -80,12 +84,18 @@ class DeviceGateConfig:
     @property
     def gate_name(self) -> str:
         """Return the gate's name, with the platform as a suffix unless it is ROCm."""
-        return "device" if self.platform is JaxPlatform.ROCM else f"device-{self.platform}"
+        return (
+            "device" if self.platform is JaxPlatform.ROCM else f"device-{self.platform}"
+        )
 
     @property
     def tier(self) -> Tier:
         """Return the tier of the evidence."""
-        return {JaxPlatform.ROCM: Tier.DEVICE, JaxPlatform.CPU: Tier.CPU, JaxPlatform.CUDA: Tier.CUDA}[self.platform]
+        return {
+            JaxPlatform.ROCM: Tier.DEVICE,
+            JaxPlatform.CPU: Tier.CPU,
+            JaxPlatform.CUDA: Tier.CUDA,
+        }[self.platform]
 
     @property
     def left_out(self) -> str:
@@ -98,40 +108,53 @@ class DeviceGateConfig:
             return ""
         if self.size and not suite_sizes()[self.size].multi:
             return f"size {self.size} leaves them out"
-        several = len(visible_devices(self.machine.devices, self.platform, self.environ)) > 1
+        several = (
+            len(visible_devices(self.machine.devices, self.platform, self.environ)) > 1
+        )
         return "" if several else "there is one device"
 
     @property
     def passes(self) -> tuple[str, ...]:
-        """Return the names of the passes in order. Every worker on a CPU has all virtual devices."""
+        """Return the names of the passes in order.
+
+        Every worker on a CPU has all virtual devices.
+        """
         if self.platform is JaxPlatform.CPU:
             return (ALL,)
         return (SINGLE,) if self.left_out else (SINGLE, MULTI)
 
     @property
     def options(self) -> dict[str, str]:
-        """Return the options that reproduce a single test of this run, except options at their defaults.
+        """Return the options that reproduce a single test of this run, without defaults.
 
         Each line of a value repeats the option.
         """
-        request = replace(self.request, devices=self.devices[0] if len(self.devices) == 1 else None, python=self.python)
+        request = replace(
+            self.request,
+            devices=self.devices[0] if len(self.devices) == 1 else None,
+            python=self.python,
+        )
         if request.rocm_of_set:
             request = replace(request, rocm=None)  # a folder of this machine's cache
         if self.source is not None:
-            location = f"{_from_anywhere(self.source.location, remote=self.source.remote)}@{self.source.commit}"
+            place = _from_anywhere(self.source.location, remote=self.source.remote)
+            location = f"{place}@{self.source.commit}"
             request = replace(request, jax_tests=location.rstrip("@"))
         values = {
             f"--{option.name.replace('_', '-')}": getattr(request, option.name)
             for option in fields(DeviceRequest)
-            if option.name not in _NOT_REPEATED and getattr(request, option.name) != option.default
+            if option.name not in _NOT_REPEATED
+            and getattr(request, option.name) != option.default
         }
         if self.bucket:
-            values["--bucket"] = _from_anywhere(self.bucket, remote="://" in self.bucket)
+            values["--bucket"] = _from_anywhere(
+                self.bucket, remote="://" in self.bucket
+            )
         return {name: _as_text(value) for name, value in values.items()}
 
     @property
     def settings(self) -> dict[str, str]:
-        """Return the settings that all shards of a run share and that must match for evidence to be reused."""
+        """Return the settings shared by all shards and matched to reuse evidence."""
         return {
             "platform": self.platform.value,
             "family": self.request.family,
@@ -145,19 +168,30 @@ class DeviceGateConfig:
             "also": sha256_of(self.request.also) if self.request.also else "",
             "skips": json.dumps(sorted((skip.pattern, skip.id) for skip in self.skips)),
             **({"image": self.request.image} if self.request.image else {}),
-            **({"suite-env": "\n".join(self.request.suite_env)} if self.request.suite_env else {}),
+            **(
+                {"suite-env": "\n".join(self.request.suite_env)}
+                if self.request.suite_env
+                else {}
+            ),
         }
 
 
 def reproduce(options: Mapping[str, str], staged: str, test: str) -> str:
-    """Return the command that runs a test again with the same set (INDEX/DIGEST) and `DeviceGateConfig.options`."""
-    lines = ((name, line) for name, value in {**options, "--test": test}.items() for line in value.split("\n"))
+    """Return the command that runs a test again with the same set and options."""
+    lines = (
+        (name, line)
+        for name, value in {**options, "--test": test}.items()
+        for line in value.split("\n")
+    )
     words = [f"{name}={line}" if line else name for name, line in lines]
     return shlex.join(["python3", "build/ci_build", "gate", "device", staged, *words])
 
 
 def _as_text(value: object) -> str:
-    """Return the value of an option as text: a flag has none, and the values of a repeated option are lines."""
+    """Return the value of an option as text.
+
+    A flag has none, and the values of a repeated option are lines.
+    """
     if isinstance(value, bool):
         return ""
     if isinstance(value, tuple):
@@ -166,5 +200,8 @@ def _as_text(value: object) -> str:
 
 
 def _from_anywhere(location: str, *, remote: bool) -> str:
-    """Return a location that is valid in other folders: an address without credentials, or an absolute path."""
+    """Return a location that is valid in other folders.
+
+    An address without credentials, or an absolute path.
+    """
     return without_credentials(location) if remote else str(Path(location).absolute())

@@ -29,7 +29,8 @@ class ExpectedMachine:
         rocm_version: ROCm version that the set was built with.
         site: folder with the installed libraries.
         rocm: libraries of this ROCm by soname; empty if the set has no manifest.
-        also: whether the user's own packages are installed with the set, such as NVIDIA's plugin.
+        also: whether the user's own packages are installed with the set, such as
+            NVIDIA's plugin.
     """
 
     platform: JaxPlatform
@@ -47,8 +48,15 @@ class ExpectedMachine:
         """The set's extension modules, which need ROCm and must be importable with it."""
         if self.platform is not JaxPlatform.ROCM:
             return ()
-        paths = sorted(path for path in self.libraries if re.fullmatch(r"jax_rocm\d+_plugin/[^/]+\.so", path))
-        return tuple(f"{path.partition('/')[0]}.{Path(path).name.partition('.')[0]}" for path in paths)
+        paths = sorted(
+            path
+            for path in self.libraries
+            if re.fullmatch(r"jax_rocm\d+_plugin/[^/]+\.so", path)
+        )
+        return tuple(
+            f"{path.partition('/')[0]}.{Path(path).name.partition('.')[0]}"
+            for path in paths
+        )
 
 
 def preflight_check(
@@ -73,4 +81,6 @@ def preflight_check(
     text = text[0].upper() + text[1:]
     finding = error(code, text, remedy) if problem else warning("preflight-note", text)
     findings = (finding,) if problem or note else ()
-    return Check(name=f"{PREFIX}{name}", findings=findings, times=0, details=facts or {})
+    return Check(
+        name=f"{PREFIX}{name}", findings=findings, times=0, details=facts or {}
+    )

@@ -1,10 +1,14 @@
-"""Leases of GPUs and cores to workers. This module only computes; `machine` detects devices and allotments.
+"""Leases of GPUs and cores to workers.
 
-The driver's own mask, below HIP and CUDA, restricts a worker to its device, so the worker cannot reach other devices.
+This module only computes; `machine` detects devices and allotments.
 
-Sources: "GPU isolation techniques" of the ROCm documentation (ROCR_VISIBLE_DEVICES accepts indices and UUIDs, and HIP
-renumbers the remaining devices); "CUDA environment variables" of the CUDA programming guide; jax-ml/jax,
-ci/run_pytest_rocm.sh, for the number of workers.
+The driver's own mask, below HIP and CUDA, restricts a worker to its device, so the
+worker cannot reach other devices.
+
+Sources: "GPU isolation techniques" of the ROCm documentation (ROCR_VISIBLE_DEVICES
+accepts indices and UUIDs, and HIP renumbers the remaining devices); "CUDA environment
+variables" of the CUDA programming guide; jax-ml/jax, ci/run_pytest_rocm.sh, for the
+number of workers.
 """
 
 from __future__ import annotations
@@ -22,7 +26,13 @@ DEVICE_SHARE = 2 * GIB
 """Bytes of device memory that JAX's suite needs for each worker."""
 RAM_SHARE = 6 * GIB
 MOST_WORKERS = 16
-_LIBRARIES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NPROC")
+_LIBRARIES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "NPROC",
+)
 """Variables that limit the threads of numerical libraries; XLA's thread pools read NPROC."""
 _INDEX = re.compile(r"[0-9]+")
 _UUID = re.compile(r"(?:GPU-|MIG-)[0-9A-Za-z/-]+")
@@ -40,7 +50,12 @@ class JaxPlatform(enum.StrEnum):
         """Return the variables that hide devices, lowest layer first."""
         match self:
             case JaxPlatform.ROCM:
-                return ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "CUDA_VISIBLE_DEVICES")
+                return (
+                    "ROCR_VISIBLE_DEVICES",
+                    "HIP_VISIBLE_DEVICES",
+                    "GPU_DEVICE_ORDINAL",
+                    "CUDA_VISIBLE_DEVICES",
+                )
             case JaxPlatform.CUDA:
                 return ("CUDA_VISIBLE_DEVICES",)
             case JaxPlatform.CPU:
@@ -54,12 +69,14 @@ class GpuDevice:
     Attributes:
         index: position in the driver's order.
         uuid: UUID as written in masks; empty if the driver reports none.
-        gfx: target such as gfx942, or the compute capability of a CUDA device, such as 9.0.
+        gfx: target such as gfx942, or the compute capability of a CUDA device, such as
+            9.0.
         memory: total memory in bytes.
         free: unused memory in bytes; None if unknown.
         name: product name.
         nodes: files that every process using the device has open.
-        gauge: files of the kernel with the device's total and used bytes; empty without such files.
+        gauge: files of the kernel with the device's total and used bytes; empty without
+            such files.
     """
 
     index: int
@@ -73,7 +90,10 @@ class GpuDevice:
 
     @property
     def token(self) -> str:
-        """Return the device's name in a mask: its UUID, which is stable under other masks, or else its index."""
+        """Return the device's name in a mask.
+
+        Its UUID, which is stable under other masks, or else its index.
+        """
         return self.uuid or str(self.index)
 
 
@@ -83,7 +103,8 @@ class Allotment:
 
     Attributes:
         cpus: numbers of the usable cores.
-        cores: number of cores that may be busy at once, at least 1; a control group may limit it below `len(cpus)`.
+        cores: number of cores that may be busy at once, at least 1; a control group may
+            limit it below `len(cpus)`.
         memory: bytes of RAM.
         why: origin of the limit on cores, for display.
     """
@@ -101,8 +122,10 @@ class Lease:
     Attributes:
         device: token of the device; empty on a CPU.
         cpus: cores to which the worker is pinned.
-        env: changes to the worker's environment before jax is imported; "" removes a variable.
-        nodes, gauges: `nodes` and `gauge` of the devices, see `GpuDevice`; shared devices have no gauges here.
+        env: changes to the worker's environment before jax is imported; "" removes a
+            variable.
+        nodes, gauges: `nodes` and `gauge` of the devices, see `GpuDevice`; shared
+            devices have no gauges here.
     """
 
     slot: int
@@ -116,13 +139,17 @@ class Lease:
 def visible_devices(
     devices: Sequence[GpuDevice], platform: JaxPlatform, environ: Mapping[str, str]
 ) -> tuple[GpuDevice, ...]:
-    """Return the devices that the masks of the environment leave; each mask indexes the devices of the previous mask.
+    """Return the devices that the masks of the environment leave.
 
-    An empty ROCR_VISIBLE_DEVICES, or CUDA_VISIBLE_DEVICES on a CUDA machine, hides everything. Of HIP's own masks,
-    HIP_VISIBLE_DEVICES takes precedence, and an empty mask has no effect.
+    Each mask indexes the devices of the previous mask.
+
+    An empty ROCR_VISIBLE_DEVICES, or CUDA_VISIBLE_DEVICES on a CUDA machine, hides
+    everything. Of HIP's own masks, HIP_VISIBLE_DEVICES takes precedence, and an empty
+    mask has no effect.
 
     Raises:
-        MachineError: a mask names a device that does not exist, or the same device twice, or is invalid.
+        MachineError: a mask names a device that does not exist, or the same device
+            twice, or is invalid.
     """
     left = tuple(devices)
     lowest, *upper = platform.masks or ("",)
@@ -132,7 +159,9 @@ def visible_devices(
     return left if name is None else _masked(left, name, environ[name])
 
 
-def _masked(devices: Sequence[GpuDevice], name: str, text: str) -> tuple[GpuDevice, ...]:
+def _masked(
+    devices: Sequence[GpuDevice], name: str, text: str
+) -> tuple[GpuDevice, ...]:
     entries = [entry.strip() for entry in text.split(",") if entry.strip()]
     chosen: list[GpuDevice] = []
     for entry in entries:
@@ -140,15 +169,23 @@ def _masked(devices: Sequence[GpuDevice], name: str, text: str) -> tuple[GpuDevi
         if len(matches) != 1:
             what = "is not a device" if not matches else "matches several devices"
             names = ", ".join(device.token for device in devices) or "none"
-            raise MachineError(f"{name}={text}: {entry!r} {what}.", hint=f"Choose from these devices: {names}.")
+            raise MachineError(
+                f"{name}={text}: {entry!r} {what}.",
+                hint=f"Choose from these devices: {names}.",
+            )
         if matches[0] in chosen:
-            raise MachineError(f"{name}={text} names {entry!r} twice.", hint="Name each device once.")
+            raise MachineError(
+                f"{name}={text} names {entry!r} twice.", hint="Name each device once."
+            )
         chosen += matches
     return tuple(chosen)
 
 
 def _find(devices: Sequence[GpuDevice], entry: str) -> list[GpuDevice]:
-    """Return the devices that an entry of a mask matches: an index, a UUID, or the beginning of a UUID."""
+    """Return the devices that an entry of a mask matches.
+
+    An index, a UUID, or the beginning of a UUID.
+    """
     if _INDEX.fullmatch(entry):
         return list(devices[int(entry) : int(entry) + 1])
     if not _UUID.fullmatch(entry):
@@ -160,38 +197,59 @@ def _find(devices: Sequence[GpuDevice], entry: str) -> list[GpuDevice]:
 def workers_per_device(devices: Sequence[GpuDevice], allotment: Allotment) -> int:
     """Return the number of workers per device: the minimum of several limits, at least one.
 
-    The limits are the device's free memory / 2 GiB, and, divided by the number of devices, the cores, RAM / 6 GiB and
-    16. A device that does not report its free memory counts with all of its memory. On a CPU, the number is 1.
+    The limits are the device's free memory / 2 GiB, and, divided by the number of
+    devices, the cores, RAM / 6 GiB and 16. A device that does not report its free
+    memory counts with all of its memory. On a CPU, the number is 1.
     """
     if not devices:
         return 1
-    by_memory = min(device.memory if device.free is None else device.free for device in devices) // DEVICE_SHARE
-    shared = min(allotment.cores, allotment.memory // RAM_SHARE, MOST_WORKERS) // len(devices)
+    by_memory = (
+        min(device.memory if device.free is None else device.free for device in devices)
+        // DEVICE_SHARE
+    )
+    shared = min(allotment.cores, allotment.memory // RAM_SHARE, MOST_WORKERS) // len(
+        devices
+    )
     return max(1, min(by_memory, shared))
 
 
 def leases(
-    platform: JaxPlatform, devices: Sequence[GpuDevice], allotment: Allotment, *, per_device: int = 1, workers: int = 0
+    platform: JaxPlatform,
+    devices: Sequence[GpuDevice],
+    allotment: Allotment,
+    *,
+    per_device: int = 1,
+    workers: int = 0,
 ) -> tuple[Lease, ...]:
-    """Return a lease for each worker; every device is used, and `per_device` workers share a device.
+    """Return a lease for each worker.
+
+    Every device is used, and `per_device` workers share a device.
 
     Args:
         devices: devices left by `visible_devices`; none on a CPU.
-        workers: number of workers on a CPU; 0 selects one worker per core, if the memory suffices.
+        workers: number of workers on a CPU; 0 selects one worker per core, if the
+            memory suffices.
 
     Raises:
         RequestError: a number of workers is invalid.
         MachineError: there is no device.
     """
     if per_device < 1 or workers < 0:
-        raise RequestError(f"Invalid number of workers per device: {per_device}.", hint="Give a positive number.")
+        raise RequestError(
+            f"Invalid number of workers per device: {per_device}.",
+            hint="Give a positive number.",
+        )
     if platform is JaxPlatform.CPU:
         fitting = min(allotment.cores, allotment.memory // RAM_SHARE, MOST_WORKERS)
         owners: list[tuple[GpuDevice, ...]] = [()] * (workers or max(1, fitting))
     elif not devices:
-        raise MachineError(f"No {platform} device is available.", hint="Check whether masks hide the devices.")
+        raise MachineError(
+            f"No {platform} device is available.",
+            hint="Check whether masks hide the devices.",
+        )
     else:
-        # Devices alternate, so that a session with fewer workers than leases still uses every device.
+        # Devices alternate, so that a session with fewer workers than leases still uses
+        # every device.
         owners = [(device,) for _ in range(per_device) for device in devices]
     shares = _share_cores(allotment, len(owners))
     threads = max(1, allotment.cores // len(owners))
@@ -201,7 +259,9 @@ def leases(
     )
 
 
-def whole_machine_lease(platform: JaxPlatform, devices: Sequence[GpuDevice], allotment: Allotment) -> Lease:
+def whole_machine_lease(
+    platform: JaxPlatform, devices: Sequence[GpuDevice], allotment: Allotment
+) -> Lease:
     """Return the lease of a process that uses all devices at once."""
     return _lease(platform, 0, devices, allotment.cpus, allotment.cores)
 
@@ -215,7 +275,7 @@ def _lease(
     *,
     shared: bool = False,
 ) -> Lease:
-    """Return the lease of a process that uses these devices and `threads` threads in numerical libraries."""
+    """Return the lease of a process with these devices and number of threads."""
     tokens = ",".join(device.token for device in devices)
     env = dict.fromkeys(_LIBRARIES, str(threads))
     if devices:
@@ -229,12 +289,17 @@ def _lease(
         cpus=cpus,
         env=env,
         nodes=tuple(dict.fromkeys(node for device in devices for node in device.nodes)),
-        gauges=() if shared else tuple(device.gauge for device in devices if device.gauge),
+        gauges=(
+            () if shared else tuple(device.gauge for device in devices if device.gauge)
+        ),
     )
 
 
 def _share_cores(allotment: Allotment, count: int) -> list[tuple[int, ...]]:
-    """Assign neighbouring cores to workers; if there are more workers than cores, several workers share a core."""
+    """Assign neighbouring cores to workers.
+
+    If there are more workers than cores, several workers share a core.
+    """
     cpus = allotment.cpus
     if count >= len(cpus):
         return [(cpus[number % len(cpus)],) if cpus else () for number in range(count)]

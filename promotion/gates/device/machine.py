@@ -2,9 +2,10 @@
 
 The kernel and the vendor's tool are queried, never HIP or CUDA.
 
-Sources: amdgpu's mem_info_vram files ("GPU memory usage information" of the kernel documentation); `nvidia-smi
---help-query-gpu`; Linux, "Control Group v2" (cpu.max, memory.max) and "CPU bandwidth control" for version 1
-(cpu.cfs_quota_us); Kubernetes, "Resource units" for KUBE_CPU_REQUEST.
+Sources: amdgpu's mem_info_vram files ("GPU memory usage information" of the kernel
+documentation); `nvidia-smi --help-query-gpu`; Linux, "Control Group v2" (cpu.max,
+memory.max) and "CPU bandwidth control" for version 1 (cpu.cfs_quota_us); Kubernetes,
+"Resource units" for KUBE_CPU_REQUEST.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class MachineInfo:
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
-def detect_machine(platform: JaxPlatform, runner: Runner, root: Path = Path("/")) -> MachineInfo:
+def detect_machine(
+    platform: JaxPlatform, runner: Runner, root: Path = Path("/")
+) -> MachineInfo:
     """Return the devices of this machine for a platform; a machine without devices is not an error.
 
     Args:
@@ -60,8 +63,12 @@ def detect_machine(platform: JaxPlatform, runner: Runner, root: Path = Path("/")
             return _nvidia_machine(runner)
         case JaxPlatform.CPU:
             lines = _text(root / "proc/cpuinfo").splitlines()
-            names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
-            return MachineInfo(devices=(), facts={"processor": names[0] if names else host.machine()})
+            names = [
+                line.partition(":")[2].strip() for line in lines if "model name" in line
+            ]
+            return MachineInfo(
+                devices=(), facts={"processor": names[0] if names else host.machine()}
+            )
 
 
 def _amd_machine(root: Path) -> MachineInfo:
@@ -70,20 +77,34 @@ def _amd_machine(root: Path) -> MachineInfo:
     gpus = gpu_nodes(kfd / "topology/nodes")
     own = str(os.getpid())
     return MachineInfo(
-        devices=tuple(_amd_device(root, index, node, facts) for index, (node, facts) in enumerate(gpus)),
-        driver=_first_line(root / "sys/module/amdgpu/version") or f"in kernel {host.release()}",
-        tenants=tuple(f"process {p.name} uses an AMD GPU" for p in _entries(kfd / "proc") if p.name != own),
+        devices=tuple(
+            _amd_device(root, index, node, facts)
+            for index, (node, facts) in enumerate(gpus)
+        ),
+        driver=_first_line(root / "sys/module/amdgpu/version")
+        or f"in kernel {host.release()}",
+        tenants=tuple(
+            f"process {p.name} uses an AMD GPU"
+            for p in _entries(kfd / "proc")
+            if p.name != own
+        ),
         facts={"kernel": host.release()},
     )
 
 
-def _amd_device(root: Path, index: int, node: Path, facts: Mapping[str, int]) -> GpuDevice:
+def _amd_device(
+    root: Path, index: int, node: Path, facts: Mapping[str, int]
+) -> GpuDevice:
     minor = facts.get("drm_render_minor", "")
     card = root / f"sys/class/drm/renderD{minor}/device"
     gauge = (card / "mem_info_vram_total", card / "mem_info_vram_used")
     counted, used = map(_number, gauge)
     banks = (properties(bank / "properties") for bank in _entries(node / "mem_banks"))
-    local = sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _LOCAL_MEMORY)
+    local = sum(
+        bank.get("size_in_bytes", 0)
+        for bank in banks
+        if bank.get("heap_type") in _LOCAL_MEMORY
+    )
     total = counted or local
     return GpuDevice(
         index=index,
@@ -102,7 +123,9 @@ def _nvidia_machine(runner: Runner) -> MachineInfo:
 
     def query(query: str) -> Iterator[list[str]]:
         with suppress(ProcessError):
-            result = runner.run(("nvidia-smi", query, "--format=csv,noheader,nounits"), timeout=60)
+            result = runner.run(
+                ("nvidia-smi", query, "--format=csv,noheader,nounits"), timeout=60
+            )
             for line in result.stdout.splitlines():
                 cells = [cell.strip() for cell in line.split(",")]
                 if len(cells) == query.count(",") + 1:
@@ -125,21 +148,29 @@ def _nvidia_machine(runner: Runner) -> MachineInfo:
         f"process {pid} ({name}) uses {uuid}"
         for uuid, pid, name in query("--query-compute-apps=gpu_uuid,pid,process_name")
     )
-    return MachineInfo(devices=devices, driver=rows[0][6] if rows else "", tenants=tenants)
+    return MachineInfo(
+        devices=devices, driver=rows[0][6] if rows else "", tenants=tenants
+    )
 
 
 def detect_allotment(
-    environ: Mapping[str, str], *, cpus: int | None = None, first: int = 0, root: Path = Path("/")
+    environ: Mapping[str, str],
+    *,
+    cpus: int | None = None,
+    first: int = 0,
+    root: Path = Path("/"),
 ) -> Allotment:
     """Return the cores and the memory that this process may use.
 
-    If fewer cores may be busy than the affinity mask allows, neighbouring cores are chosen at a position that depends
-    on `first`, so that several jobs on one host use different cores.
+    If fewer cores may be busy than the affinity mask allows, neighbouring cores are
+    chosen at a position that depends on `first`, so that several jobs on one host use
+    different cores.
 
     Args:
         environ: the inherited environment.
         cpus: value of `--cpus`.
-        first: index of the first device in use; it differs between jobs that share a host.
+        first: index of the first device in use; it differs between jobs that share a
+            host.
         root: root of the file system.
 
     Raises:
@@ -156,26 +187,35 @@ def detect_allotment(
     cores = max(1, int(least))
     start = first * cores % len(allowed)
     rotated = allowed[start:] + allowed[:start]
-    return Allotment(cpus=tuple(sorted(rotated[:cores])), cores=cores, memory=memory(root), why=why)
+    return Allotment(
+        cpus=tuple(sorted(rotated[:cores])), cores=cores, memory=memory(root), why=why
+    )
 
 
 def quotas(root: Path) -> Iterator[float]:
-    """Yield the number of cores that each control group of this process allows to be busy at once."""
+    """Yield the number of cores that each control group of this process allows."""
     for folder, version in control_groups(root, "cpu"):
         if version == 2:
             quota, _, period = _text(folder / "cpu.max").partition(" ")
         else:
-            quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
+            quota = _text(folder / "cpu.cfs_quota_us")
+            period = _text(folder / "cpu.cfs_period_us")
         if quota.isdecimal() and period.isdecimal() and int(period):
             yield int(quota) / int(period)
 
 
 def memory(root: Path) -> int:
     """Return the bytes of RAM that this process may use."""
-    lines = dict(line.split(":", 1) for line in _text(root / "proc/meminfo").splitlines() if ":" in line)
+    lines = dict(
+        line.split(":", 1)
+        for line in _text(root / "proc/meminfo").splitlines()
+        if ":" in line
+    )
     limits = [int(lines["MemTotal"].split()[0]) << 10] if "MemTotal" in lines else []
     for folder, version in control_groups(root, "memory"):
-        limit = _number(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
+        limit = _number(
+            folder / ("memory.max" if version == 2 else "memory.limit_in_bytes")
+        )
         limits += [] if limit is None else [limit]
     return min(limits, default=0)
 
@@ -186,12 +226,18 @@ def control_groups(root: Path, controller: str) -> Iterator[tuple[Path, int]]:
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, names, path = line.split(":", 2)
         if not names:
-            base, version = top, 2
+            base = top
+            version = 2
         elif controller in names.split(","):
-            base, version = next((top / n for n in (names, controller) if (top / n).is_dir()), top / controller), 1
+            base = next(
+                (top / n for n in (names, controller) if (top / n).is_dir()),
+                top / controller,
+            )
+            version = 1
         else:
             continue
-        # A container sees its own group as the root of the hierarchy, even if the path differs.
+        # A container sees its own group as the root of the hierarchy, even if the path
+        # differs.
         own = base / path.lstrip("/")
         for folder in (own, *own.parents):
             if folder.is_relative_to(base):
@@ -205,7 +251,10 @@ def _cores(text: str) -> float:
     except ValueError:
         cores = 0.0
     if not 0 < cores < 1 << 20:
-        raise MachineError(f"{KUBE} is not a number of cores: {text!r}.", hint="Write it like 8 or 7500m.")
+        raise MachineError(
+            f"{KUBE} is not a number of cores: {text!r}.",
+            hint="Write it like 8 or 7500m.",
+        )
     return cores
 
 
@@ -225,7 +274,9 @@ def _number(path: Path) -> int | None:
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:  # a container's device cgroup denies access to other containers' GPUs
+    except (
+        OSError
+    ):  # a container's device cgroup denies access to other containers' GPUs
         return ""
 
 

@@ -24,15 +24,22 @@ def make_merge_gate(config: DeviceGateConfig, shards: Sequence[ShardResult]) -> 
     )
 
 
-def merged_checks(context: GateContext, config: DeviceGateConfig, shards: Sequence[ShardResult]) -> Iterator[Check]:
+def merged_checks(
+    context: GateContext, config: DeviceGateConfig, shards: Sequence[ShardResult]
+) -> Iterator[Check]:
     """Yield the checks of all tests of a run, and the check of the run.
 
     Raises:
         GateError: the run is incomplete, or two shards ran the same test.
         MachineError: the machines caused all problems.
     """
-    results, target = join_results(shards), shards[0].target
-    options = {result.id: shard.run.get("options", config.options) for shard in shards for result in shard.results}
+    results = join_results(shards)
+    target = shards[0].target
+    options = {
+        result.id: shard.run.get("options", config.options)
+        for shard in shards
+        for result in shard.results
+    }
 
     def again(test: str) -> str:
         return reproduce(options[test], str(context.staged), test)
@@ -49,8 +56,15 @@ def merged_checks(context: GateContext, config: DeviceGateConfig, shards: Sequen
         shards[0].settings,
         results,
         again,
-        details={"suite": config.suite, "shards": [dict(shard.run) for shard in shards]},
+        details={
+            "suite": config.suite,
+            "shards": [dict(shard.run) for shard in shards],
+        },
         warnings=[warning(code, text) for code, text in dict.fromkeys(found)],
     )
-    problems = tuple(f"shard {shard.shard}: {problem}" for shard in shards for problem in shard.problems)
+    problems = tuple(
+        f"shard {shard.shard}: {problem}"
+        for shard in shards
+        for problem in shard.problems
+    )
     raise_unless_complete(problems, len(results), results)

@@ -1,6 +1,7 @@
 """Checks before the tests: platform, devices, loaded libraries and health of the machine.
 
-A failed check is reported as an environment problem, unless the set is at fault (`blame`).
+A failed check is reported as an environment problem, unless the set is at fault
+(`blame`).
 """
 
 from __future__ import annotations
@@ -16,25 +17,43 @@ from core.process import Runner
 from core.units import human
 from promotion.evidence.evidence import ENVIRONMENT
 from promotion.gates.common.gate import Check
-from promotion.gates.device.blame import SET_UNUSABLE, Control, Suspects, is_fault_of_set
+from promotion.gates.device.blame import (
+    SET_UNUSABLE,
+    Control,
+    Suspects,
+    is_fault_of_set,
+)
 from promotion.gates.device.expected_machine import ExpectedMachine, preflight_check
 from promotion.gates.device.lease import DEVICE_SHARE, GpuDevice, JaxPlatform
 from promotion.gates.device.machine import MachineInfo
-from promotion.gates.device.preflight_libraries import check_libraries, check_rocm, check_same_rocm, other_rocm
+from promotion.gates.device.preflight_libraries import (
+    check_libraries,
+    check_rocm,
+    check_same_rocm,
+    other_rocm,
+)
 
 CHILD = Path(__file__).with_name("preflight_child.py")
 SHARED_MEMORY = 1 << 30
 """Bytes that RCCL and NCCL need for buffers between processes; a container has 64 MB by default."""
 _SECONDS = 600.0
 _DOCTOR = "Run `ci_build doctor` on this machine."
-_FIX_SET = "Fix the set; the machine is not the cause. `ci_build gate load` may show more."
+_FIX_SET = (
+    "Fix the set; the machine is not the cause. `ci_build gate load` may show more."
+)
 _SHM = "/dev/shm"  # noqa: S108 - inspected, not written
 
 
 def query_jax(
-    runner: Runner, python: Sequence[str], env: Mapping[str, str], expected: ExpectedMachine
+    runner: Runner,
+    python: Sequence[str],
+    env: Mapping[str, str],
+    expected: ExpectedMachine,
 ) -> Mapping[str, Any]:
-    """Return jax's description of its devices in the tested environment; `error` describes a failure."""
+    """Return jax's description of its devices in the tested environment.
+
+    `error` describes a failure.
+    """
     try:
         argv = (*python, str(CHILD), expected.platform.value, *expected.modules)
         done = runner.run(argv, env=env, timeout=_SECONDS)
@@ -47,9 +66,12 @@ def query_jax(
 
 
 def check_host(
-    machine: MachineInfo, devices: Sequence[GpuDevice], expected: ExpectedMachine, root: Path
+    machine: MachineInfo,
+    devices: Sequence[GpuDevice],
+    expected: ExpectedMachine,
+    root: Path,
 ) -> Iterator[Check]:
-    """Check the driver, the devices and the host, in an order in which earlier problems explain later problems.
+    """Check the driver, the devices and the host, with causes before consequences.
 
     Args:
         root: root of the file system.
@@ -62,60 +84,117 @@ def check_host(
         kfd = root / "dev/kfd"
         opens = kfd.exists() and os.access(kfd, os.R_OK | os.W_OK)
         problem = "" if opens else "/dev/kfd cannot be opened for reading and writing"
-        remedy = "Start the container with --device=/dev/kfd --device=/dev/dri and the groups video and render."
+        remedy = (
+            "Start the container with --device=/dev/kfd --device=/dev/dri and the"
+            " groups video and render."
+        )
         yield preflight_check("/dev/kfd", problem, remedy)
     yield _shared_memory(root / _SHM.lstrip("/"))
-    poor = [device for device in devices if device.free is not None and device.free < DEVICE_SHARE]
-    problem = "; ".join(f"device {d.token} has {human(d.free or 0)} of {human(d.memory)} free" for d in poor)
-    yield preflight_check("device memory", problem, "End the processes that use the device, or use another device.")
-    yield preflight_check("tenants", note="; ".join(machine.tenants), facts={"tenants": list(machine.tenants)})
+    poor = [
+        device
+        for device in devices
+        if device.free is not None and device.free < DEVICE_SHARE
+    ]
+    problem = "; ".join(
+        f"device {d.token} has {human(d.free or 0)} of {human(d.memory)} free"
+        for d in poor
+    )
+    yield preflight_check(
+        "device memory",
+        problem,
+        "End the processes that use the device, or use another device.",
+    )
+    yield preflight_check(
+        "tenants",
+        note="; ".join(machine.tenants),
+        facts={"tenants": list(machine.tenants)},
+    )
 
 
-def _devices(machine: MachineInfo, devices: Sequence[GpuDevice], expected: ExpectedMachine) -> Check:
+def _devices(
+    machine: MachineInfo, devices: Sequence[GpuDevice], expected: ExpectedMachine
+) -> Check:
     targets = _plain(expected.targets)
-    other = sorted({device.gfx for device in devices} - set(targets)) if expected.platform is JaxPlatform.ROCM else []
+    other = (
+        sorted({device.gfx for device in devices} - set(targets))
+        if expected.platform is JaxPlatform.ROCM
+        else []
+    )
     if not devices:
         problem = f"no {expected.platform} device is available"
     elif other:
         problem = f"the devices are {', '.join(other)}, not {' or '.join(targets)}"
     elif expected.counts and len(devices) not in expected.counts:
-        problem = f"{len(devices)} devices are available, not {' or '.join(map(str, expected.counts))}"
+        problem = (
+            f"{len(devices)} devices are available, not"
+            f" {' or '.join(map(str, expected.counts))}"
+        )
     else:
         problem = ""
     names = ("token", "gfx", "name", "memory", "free")
     return preflight_check(
         "devices",
         problem,
-        "Use a runner of the requested family; `--devices` overrides the number of devices.",
+        "Use a runner of the requested family; `--devices` overrides the number of"
+        " devices.",
         facts={
-            "devices": [{name: getattr(device, name) for name in names} for device in devices],
+            "devices": [
+                {name: getattr(device, name) for name in names} for device in devices
+            ],
             "driver": machine.driver,
             **machine.facts,
         },
     )
 
 
-def check_jax(answer: Mapping[str, Any], expected: ExpectedMachine, control: Control) -> Iterator[Check]:
+def check_jax(
+    answer: Mapping[str, Any], expected: ExpectedMachine, control: Control
+) -> Iterator[Check]:
     """Check jax's platform, devices and libraries.
 
     Args:
         control: see `Control`; it is called only if jax fails.
     """
-    suspects = Suspects(platform=expected.platform, own=expected.libraries, rocm=expected.rocm, control=control)
+    suspects = Suspects(
+        platform=expected.platform,
+        own=expected.libraries,
+        rocm=expected.rocm,
+        control=control,
+    )
     if answer["error"]:
         yield _no_platform(answer, expected, suspects)
         return
     yield _platform(answer, expected)
     count = len(answer["devices"])
-    problem = "" if count == expected.count else f"jax sees {count} devices, not {expected.count}"
+    problem = (
+        ""
+        if count == expected.count
+        else f"jax sees {count} devices, not {expected.count}"
+    )
     hint = "Check whether masks or other processes hide devices."
     yield preflight_check("device count", problem, hint)
     if expected.platform is JaxPlatform.ROCM:
-        # A version override in the environment changes the runtime's names of the devices.
-        names = {str(device["capability"]).partition(":")[0] for device in answer["devices"]}
-        strange = sorted(name for name in names if name.startswith("gfx") and name not in _plain(expected.targets))
-        problem = f"the runtime reports the devices as {', '.join(strange)}" if strange else ""
-        yield preflight_check("gfx name", problem, "Unset HSA_OVERRIDE_GFX_VERSION.", facts={"gfx": sorted(names)})
+        # A version override in the environment changes the runtime's names of the
+        # devices.
+        names = {
+            str(device["capability"]).partition(":")[0] for device in answer["devices"]
+        }
+        strange = sorted(
+            name
+            for name in names
+            if name.startswith("gfx") and name not in _plain(expected.targets)
+        )
+        problem = (
+            f"the runtime reports the devices as {', '.join(strange)}"
+            if strange
+            else ""
+        )
+        yield preflight_check(
+            "gfx name",
+            problem,
+            "Unset HSA_OVERRIDE_GFX_VERSION.",
+            facts={"gfx": sorted(names)},
+        )
     yield check_libraries(answer["libraries"], expected)
     if expected.platform is JaxPlatform.ROCM:
         yield check_rocm(answer["libraries"], expected.rocm_version)
@@ -123,31 +202,54 @@ def check_jax(answer: Mapping[str, Any], expected: ExpectedMachine, control: Con
     for module, reason in answer.get("modules", {}).items():
         at_fault = is_fault_of_set(reason, suspects, needs_device=False)
         remedy, code = _whose(at_fault, _DOCTOR)
-        yield preflight_check(module, f"it cannot be imported: {reason}", remedy, code=code)
+        yield preflight_check(
+            module, f"it cannot be imported: {reason}", remedy, code=code
+        )
     yield from _kernels(answer["devices"], suspects)
 
 
-def _no_platform(answer: Mapping[str, Any], expected: ExpectedMachine, suspects: Suspects) -> Check:
+def _no_platform(
+    answer: Mapping[str, Any], expected: ExpectedMachine, suspects: Suspects
+) -> Check:
     problem = f"jax has no platform {expected.platform}: {answer['error']}"
     imports = answer.get("stage") == "import"
     if expected.platform is JaxPlatform.CUDA and not expected.also and not imports:
-        return preflight_check("platform", problem, "Give the lock file of NVIDIA's packages with --also.")
+        return preflight_check(
+            "platform", problem, "Give the lock file of NVIDIA's packages with --also."
+        )
     # A set need not work with the ROCm of another release.
     if other := other_rocm(answer.get("libraries", ()), expected.rocm_version):
-        return preflight_check("platform", f"{problem}; {other}", f"Install ROCm {expected.rocm_version}.")
+        return preflight_check(
+            "platform", f"{problem}; {other}", f"Install ROCm {expected.rocm_version}."
+        )
     at_fault = is_fault_of_set(answer["error"], suspects, needs_device=not imports)
     remedy, code = _whose(at_fault, _DOCTOR)
     return preflight_check("platform", problem, remedy, code=code)
 
 
-def _kernels(devices: Sequence[Mapping[str, Any]], suspects: Suspects) -> Iterator[Check]:
-    """Check the kernel of each device: if it fails on all devices, and these work without jax, the set is at fault."""
+def _kernels(
+    devices: Sequence[Mapping[str, Any]], suspects: Suspects
+) -> Iterator[Check]:
+    """Check the kernel of each device.
+
+    If it fails on all devices, and these work without jax, the set is at fault.
+    """
     wrong = [device["kernel"] for device in devices if device["kernel"]]
-    at_fault = bool(wrong) and len(wrong) == len(devices) and all(is_fault_of_set(text, suspects) for text in wrong)
+    at_fault = (
+        bool(wrong)
+        and len(wrong) == len(devices)
+        and all(is_fault_of_set(text, suspects) for text in wrong)
+    )
     remedy, code = _whose(at_fault, "Take this device out of service.")
     for device in devices:
-        problem = f"a kernel on device {device['id']}: {device['kernel']}" if device["kernel"] else ""
-        yield preflight_check(f"kernel on device {device['id']}", problem, remedy, code=code)
+        problem = (
+            f"a kernel on device {device['id']}: {device['kernel']}"
+            if device["kernel"]
+            else ""
+        )
+        yield preflight_check(
+            f"kernel on device {device['id']}", problem, remedy, code=code
+        )
 
 
 def _whose(at_fault: bool, remedy: str) -> tuple[str, str]:
@@ -156,16 +258,24 @@ def _whose(at_fault: bool, remedy: str) -> tuple[str, str]:
 
 
 def _platform(answer: Mapping[str, Any], expected: ExpectedMachine) -> Check:
-    platform, client = expected.platform, answer["client"]
+    platform = expected.platform
+    client = answer["client"]
     reported = {*answer["platforms"], answer["default"]}
-    if not reported <= ({"cpu"} if platform is JaxPlatform.CPU else {platform.value, "gpu"}):
+    if not reported <= (
+        {"cpu"} if platform is JaxPlatform.CPU else {platform.value, "gpu"}
+    ):
         problem = f"jax runs on {', '.join(sorted(reported))}, not on {platform}"
     # jax reports all GPUs as "gpu"; the runtime's version contains the platform.
     elif platform is not JaxPlatform.CPU and platform.value not in client.lower():
-        problem = f"jax's GPUs belong to {' '.join(client.split())!r}, not to {platform}"
+        problem = (
+            f"jax's GPUs belong to {' '.join(client.split())!r}, not to {platform}"
+        )
     else:
         problem = ""
-    facts = {"jax": answer["version"], "kinds": sorted({device["kind"] for device in answer["devices"]})}
+    facts = {
+        "jax": answer["version"],
+        "kinds": sorted({device["kind"] for device in answer["devices"]}),
+    }
     return preflight_check("platform", problem, _DOCTOR, facts=facts)
 
 
@@ -176,7 +286,11 @@ def _shared_memory(path: Path) -> Check:
     except OSError as failure:
         return preflight_check(_SHM, f"{_SHM} is not usable: {failure}", remedy)
     free = stat.f_bavail * stat.f_frsize
-    problem = "" if free >= SHARED_MEMORY else f"{_SHM} has {human(free)} free, not {human(SHARED_MEMORY)}"
+    problem = (
+        ""
+        if free >= SHARED_MEMORY
+        else f"{_SHM} has {human(free)} free, not {human(SHARED_MEMORY)}"
+    )
     return preflight_check(_SHM, problem, remedy, facts={"shm_bytes": free})
 
 

@@ -1,9 +1,11 @@
 """Check of jax and its devices, run by the tested Python before any test.
 
-The program uses only the standard library, numpy and jax. Its arguments are the platform and modules to import. The
-last line of output is JSON: `platforms` of the devices, the `default` platform, `client` (the runtime's version),
-`version` of jax, `devices` (id, kind, capability, result of the kernel), mapped `libraries`, `modules` that cannot be
-imported with their errors, `error`, and the `stage` of the error: import or devices.
+The program uses only the standard library, numpy and jax. Its arguments are the
+platform and modules to import. The last line of output is JSON: `platforms` of the
+devices, the `default` platform, `client` (the runtime's version), `version` of jax,
+`devices` (id, kind, capability, result of the kernel), mapped `libraries`, `modules`
+that cannot be imported with their errors, `error`, and the `stage` of the error: import
+or devices.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ _SIZE = 64
 
 def kernel(device: Any) -> str:  # noqa: ANN401 - a device of jax
     """Compile and run one kernel on a device; return a description of wrong results, or ""."""
-    jax, numpy = importlib.import_module("jax"), importlib.import_module("numpy")
+    jax = importlib.import_module("jax")
+    numpy = importlib.import_module("numpy")
     whole = numpy.arange(_SIZE * _SIZE, dtype=numpy.int32).reshape(_SIZE, _SIZE) % 7 - 3
     real = whole.astype(numpy.float32) / 8
 
@@ -28,12 +31,16 @@ def kernel(device: Any) -> str:  # noqa: ANN401 - a device of jax
         return a @ a.T + a.sum(), jax.numpy.tanh(b @ b.T)
 
     with jax.default_matmul_precision("highest"):
-        exact, close = jax.jit(program)(jax.device_put(whole, device), jax.device_put(real, device))
+        exact, close = jax.jit(program)(
+            jax.device_put(whole, device), jax.device_put(real, device)
+        )
     if {str(used) for used in (*exact.devices(), *close.devices())} != {str(device)}:
         return f"it ran on {exact.devices()}"
     if not numpy.array_equal(numpy.asarray(exact), whole @ whole.T + whole.sum()):
         return "a product of integers is wrong"
-    if not numpy.allclose(numpy.asarray(close), numpy.tanh(real @ real.T), rtol=1e-3, atol=1e-3):
+    if not numpy.allclose(
+        numpy.asarray(close), numpy.tanh(real @ real.T), rtol=1e-3, atol=1e-3
+    ):
         return "a product of floats is wrong"
     return ""
 
@@ -45,13 +52,28 @@ def about(device: Any) -> Answer:  # noqa: ANN401 - a device of jax
     except Exception as error:
         outcome = f"{type(error).__name__}: {error}"
     capability = str(getattr(device, "compute_capability", ""))
-    return {"id": device.id, "kind": device.device_kind, "capability": capability, "kernel": outcome}
+    return {
+        "id": device.id,
+        "kind": device.device_kind,
+        "capability": capability,
+        "kernel": outcome,
+    }
 
 
 def libraries() -> list[str]:
     """Return the libraries that this process has mapped."""
-    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="backslashreplace").splitlines()
-    return sorted({line.split(None, 5)[5] for line in lines if ".so" in line and len(line.split(None, 5)) == 6})
+    lines = (
+        Path("/proc/self/maps")
+        .read_text(encoding="utf-8", errors="backslashreplace")
+        .splitlines()
+    )
+    return sorted(
+        {
+            line.split(None, 5)[5]
+            for line in lines
+            if ".so" in line and len(line.split(None, 5)) == 6
+        }
+    )
 
 
 def unusable(modules: list[str]) -> dict[str, str]:
@@ -75,11 +97,23 @@ def main(platform: str, modules: list[str]) -> Answer:
         platforms = sorted({str(device.platform) for device in devices})
         own = str(getattr(devices[0].client, "platform_version", "")) if devices else ""
         default = jax.default_backend()
-        answer = {"platforms": platforms, "client": own, "default": default, "version": jax.__version__}
-        answer |= {"devices": [about(device) for device in devices], "modules": unusable(modules)}
+        answer = {
+            "platforms": platforms,
+            "client": own,
+            "default": default,
+            "version": jax.__version__,
+        }
+        answer |= {
+            "devices": [about(device) for device in devices],
+            "modules": unusable(modules),
+        }
         return {**answer, "libraries": libraries(), "error": ""}
     except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}", "stage": stage, "libraries": libraries()}
+        return {
+            "error": f"{type(error).__name__}: {error}",
+            "stage": stage,
+            "libraries": libraries(),
+        }
 
 
 if __name__ == "__main__":

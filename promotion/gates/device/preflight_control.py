@@ -1,10 +1,13 @@
-"""Check of the devices without jax, run when jax cannot use them: it separates faults of the machine from the set's.
+"""Check of the devices without jax, run when jax cannot use them.
 
-The program uses only the standard library. Its arguments are the platform and libraries to try; the driver's own
-functions fill and copy memory on each device. The last line of output is JSON: number of `devices` and `error`.
+It separates faults of the machine from the set's.
 
-Sources: "HIP Runtime API Reference" of the ROCm documentation; "CUDA Driver API" of NVIDIA, whose functions with
-64-bit addresses have the suffix _v2 (cuda.h).
+The program uses only the standard library. Its arguments are the platform and libraries
+to try; the driver's own functions fill and copy memory on each device. The last line of
+output is JSON: number of `devices` and `error`.
+
+Sources: "HIP Runtime API Reference" of the ROCm documentation; "CUDA Driver API" of
+NVIDIA, whose functions with 64-bit addresses have the suffix _v2 (cuda.h).
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ import json
 import sys
 from typing import Any
 
-_BYTES, _FILL = 1 << 20, 0x5A
+_BYTES = 1 << 20
+_FILL = 0x5A
 _TO_HOST = 2
 """hipMemcpyDeviceToHost."""
 
@@ -40,7 +44,8 @@ def check_hip(hip: Any) -> int:  # noqa: ANN401
     count = ctypes.c_int()
     call(hip, "hipGetDeviceCount", ctypes.byref(count))
     for number in range(count.value):
-        address, data = ctypes.c_void_p(), ctypes.create_string_buffer(_BYTES)
+        address = ctypes.c_void_p()
+        data = ctypes.create_string_buffer(_BYTES)
         call(hip, "hipSetDevice", number)
         call(hip, "hipMalloc", ctypes.byref(address), ctypes.c_size_t(_BYTES))
         call(hip, "hipMemset", address, _FILL, ctypes.c_size_t(_BYTES))
@@ -57,13 +62,21 @@ def check_cuda(cuda: Any) -> int:  # noqa: ANN401
     count = ctypes.c_int()
     call(cuda, "cuDeviceGetCount", ctypes.byref(count))
     for number in range(count.value):
-        device, context, address = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
+        device = ctypes.c_int()
+        context = ctypes.c_void_p()
+        address = ctypes.c_uint64()
         data = ctypes.create_string_buffer(_BYTES)
         call(cuda, "cuDeviceGet", ctypes.byref(device), number)
         call(cuda, "cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         call(cuda, "cuCtxSetCurrent", context)
         call(cuda, "cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(_BYTES))
-        call(cuda, "cuMemsetD8_v2", address, ctypes.c_ubyte(_FILL), ctypes.c_size_t(_BYTES))
+        call(
+            cuda,
+            "cuMemsetD8_v2",
+            address,
+            ctypes.c_ubyte(_FILL),
+            ctypes.c_size_t(_BYTES),
+        )
         call(cuda, "cuCtxSynchronize")
         call(cuda, "cuMemcpyDtoH_v2", data, address, ctypes.c_size_t(_BYTES))
         call(cuda, "cuMemFree_v2", address)

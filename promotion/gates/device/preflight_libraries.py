@@ -21,10 +21,15 @@ _HIP = re.compile(r"libamdhip64\.so(\..*)?")
 
 def check_libraries(mapped: Sequence[str], expected: ExpectedMachine) -> Check:
     """Check that the loaded native code comes from the site and has the set's bytes."""
-    problems, seen = [], {}
-    need = [path for path in expected.libraries if re.fullmatch(r"jax_plugins/.+\.so", path)]
+    problems = []
+    seen = {}
+    need = [
+        path for path in expected.libraries if re.fullmatch(r"jax_plugins/.+\.so", path)
+    ]
     for file in map(Path, mapped):
-        path = next((path for path in expected.libraries if str(file).endswith(f"/{path}")), "")
+        path = next(
+            (path for path in expected.libraries if str(file).endswith(f"/{path}")), ""
+        )
         if not path and file.name in {Path(other).name for other in need}:
             problems.append(f"{file} was loaded and does not belong to the set")
         elif path and file != expected.site / path:
@@ -32,11 +37,21 @@ def check_libraries(mapped: Sequence[str], expected: ExpectedMachine) -> Check:
         elif path:
             seen[path] = sha256_of(file)
             if seen[path] != expected.libraries[path]:
-                problems.append(f"{path} has sha256 {seen[path]}, not {expected.libraries[path]}")
-    if expected.platform is JaxPlatform.ROCM and not any(path in seen for path in need) and not problems:
-        problems.append(f"none of {', '.join(need) or 'the libraries of the set'} was loaded")
+                problems.append(
+                    f"{path} has sha256 {seen[path]}, not {expected.libraries[path]}"
+                )
+    if (
+        expected.platform is JaxPlatform.ROCM
+        and not any(path in seen for path in need)
+        and not problems
+    ):
+        problems.append(
+            f"none of {', '.join(need) or 'the libraries of the set'} was loaded"
+        )
     remedy = "Check PYTHONPATH and LD_LIBRARY_PATH, and run again."
-    return preflight_check("libraries", "; ".join(problems), remedy, facts={"loaded": seen})
+    return preflight_check(
+        "libraries", "; ".join(problems), remedy, facts={"loaded": seen}
+    )
 
 
 def check_rocm(mapped: Sequence[str], version: str) -> Check:
@@ -48,34 +63,59 @@ def check_rocm(mapped: Sequence[str], version: str) -> Check:
     release = _version_above(hip.resolve())
     facts = {"hip": str(hip), "version": release}
     if not release:
-        return preflight_check("ROCm", note=f"the ROCm of {hip} has no version file", facts=facts)
+        return preflight_check(
+            "ROCm", note=f"the ROCm of {hip} has no version file", facts=facts
+        )
     return preflight_check("ROCm", other_rocm(mapped, version), remedy, facts=facts)
 
 
 def other_rocm(mapped: Sequence[str], version: str) -> str:
-    """Return a clause about a loaded ROCm of another release; "" if it has the same or an unknown one."""
+    """Return a clause about a loaded ROCm of another release.
+
+    "" if it has the same or an unknown one.
+    """
     hip = _hip(mapped)
     release = "" if hip is None else _version_above(hip.resolve())
     try:
-        same = not release or Version(release).release[:2] == Version(version).release[:2]
+        same = (
+            not release or Version(release).release[:2] == Version(version).release[:2]
+        )
     except InvalidVersion:
         same = False
-    return "" if same else f"ROCm {release} was loaded; the set was built with {version}"
+    return (
+        "" if same else f"ROCm {release} was loaded; the set was built with {version}"
+    )
 
 
 def _hip(mapped: Sequence[str]) -> Path | None:
-    return next((Path(file) for file in mapped if _HIP.fullmatch(Path(file).name)), None)
+    return next(
+        (Path(file) for file in mapped if _HIP.fullmatch(Path(file).name)), None
+    )
 
 
 def check_same_rocm(mapped: Sequence[str], expected: ExpectedMachine) -> Check:
     """Check each loaded library against the manifest of the ROCm that the set was built with."""
     name = "ROCm's libraries"
     if not expected.rocm:
-        return preflight_check(name, note="the set has no manifest of its ROCm, so only the release was compared")
-    problems, same = [], {}
+        return preflight_check(
+            name,
+            note=(
+                "the set has no manifest of its ROCm, so only the release was compared"
+            ),
+        )
+    problems = []
+    same = {}
     for file in map(Path, mapped):
-        # Mapped files have their real names, such as libamdhip64.so.7.2.70200 for the soname libamdhip64.so.7.
-        library = next((lib for lib in expected.rocm.values() if f"{file.name}.".startswith(f"{lib.soname}.")), None)
+        # Mapped files have their real names, such as libamdhip64.so.7.2.70200 for the
+        # soname libamdhip64.so.7.
+        library = next(
+            (
+                lib
+                for lib in expected.rocm.values()
+                if f"{file.name}.".startswith(f"{lib.soname}.")
+            ),
+            None,
+        )
         if library is None:
             continue
         try:
@@ -86,20 +126,31 @@ def check_same_rocm(mapped: Sequence[str], expected: ExpectedMachine) -> Check:
         if actual == required:
             same[library.soname] = f"{what} {actual}"
         else:
-            problems.append(f"{file} has {what} {actual or 'none'}; the set's ROCm has {required}")
+            problems.append(
+                f"{file} has {what} {actual or 'none'}; the set's ROCm has {required}"
+            )
     if not problems and not same:
         problems.append("no library of the set's ROCm was loaded")
-    weak = sorted(soname for soname, value in same.items() if not value.startswith("sha256"))
-    note = f"the set's manifest has no sha256 of {', '.join(weak)}: build ids or sizes were compared" if weak else ""
-    remedy = (
-        f"Install the ROCm {expected.rocm_version} build that the set was built with, name it with `--rocm`, or give "
-        "`--rocm-of-set`."
+    weak = sorted(
+        soname for soname, value in same.items() if not value.startswith("sha256")
     )
-    return preflight_check(name, "; ".join(problems), remedy, note=note, facts={"rocm_libraries": same})
+    note = (
+        f"the set's manifest has no sha256 of {', '.join(weak)}: build ids or sizes"
+        " were compared"
+        if weak
+        else ""
+    )
+    remedy = (
+        f"Install the ROCm {expected.rocm_version} build that the set was built with,"
+        " name it with `--rocm`, or give `--rocm-of-set`."
+    )
+    return preflight_check(
+        name, "; ".join(problems), remedy, note=note, facts={"rocm_libraries": same}
+    )
 
 
 def _compare(file: Path, known: RocmLibrary) -> tuple[str, str, str]:
-    """Return the best known property of a file (sha256, build id or size), its value and the required value."""
+    """Return a file's best known property, its value and the required value."""
     if known.sha256:
         return "sha256", sha256_of(file), known.sha256
     elf = Elf.read(file)
@@ -111,7 +162,12 @@ def _compare(file: Path, known: RocmLibrary) -> tuple[str, str, str]:
 def _version_above(library: Path) -> str:
     for folder in library.parents:
         try:
-            return (folder / ".info" / "version").read_text(encoding="ascii").strip().partition("-")[0]
+            return (
+                (folder / ".info" / "version")
+                .read_text(encoding="ascii")
+                .strip()
+                .partition("-")[0]
+            )
         except (OSError, UnicodeDecodeError):
             continue
     return ""

@@ -24,23 +24,30 @@ class DeviceRequest:
         platform: platform of the tests: rocm, cpu or cuda.
         family: GPU family of the runner; empty if the platform has none.
         jax_tests: location of JAX's tests; empty selects the smoke suite.
-        suite_env: NAME=VALUE of variables of JAX's script that cannot be determined without executing it.
+        suite_env: NAME=VALUE of variables of JAX's script that cannot be determined
+            without executing it.
         size: size of JAX's suite; empty selects all of the suite.
         tests: files and tests to run; their evidence is not stored.
         python: Python version to test with; empty selects a version of the set.
         also: hash-locked requirements to install with the set, such as NVIDIA's plugin.
         rocm: root of the ROCm to load; None uses the ROCm that the loader finds.
-        rocm_of_set: whether to load the ROCm that the set was built with, if it can be downloaded.
-        devices: required number of devices; None uses the numbers of the family's runners.
-        workers_per_device: number, or "auto" to derive the number from free device memory, cores and RAM; empty means
-            "auto".
+        rocm_of_set: whether to load the ROCm that the set was built with, if it can be
+            downloaded.
+        devices: required number of devices; None uses the numbers of the family's
+            runners.
+        workers_per_device: number, or "auto" to derive the number from free device
+            memory, cores and RAM; empty means "auto".
         workers: number of workers on a CPU; 0 derives the number.
         cpus: number of cores to use; None uses all allotted cores.
-        image: container image in which the gate runs, as NAME@sha256:…; empty runs the gate on this machine.
-        inside: container engine with its version if the gate already runs in a container of `image`.
+        image: container image in which the gate runs, as NAME@sha256:…; empty runs the
+            gate on this machine.
+        inside: container engine with its version if the gate already runs in a
+            container of `image`.
         offline: whether packages come from `wheelhouse` only.
-        wheelhouse: folder that `bundle --with-gate` made, or a folder of wheels; None without `offline`.
-        work: folder of the run, from which an interrupted run resumes; None uses a temporary folder.
+        wheelhouse: folder that `bundle --with-gate` made, or a folder of wheels; None
+            without `offline`.
+        work: folder of the run, from which an interrupted run resumes; None uses a
+            temporary folder.
         test_timeout: seconds for each test.
     """
 
@@ -73,13 +80,21 @@ def parse_suite_env(pairs: Sequence[str]) -> dict[str, str]:
     """Return the variables of the values of `--suite-env`.
 
     Raises:
-        RequestError: a value is not NAME=VALUE in one line, or a variable is given twice.
+        RequestError: a value is not NAME=VALUE in one line, or a variable is given
+            twice.
     """
     variables: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
-        if not equals or not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) or "\n" in value:
-            raise RequestError(f"--suite-env is invalid: {pair!r}.", hint="Write it like NAME=VALUE, in one line.")
+        if (
+            not equals
+            or not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)
+            or "\n" in value
+        ):
+            raise RequestError(
+                f"--suite-env is invalid: {pair!r}.",
+                hint="Write it like NAME=VALUE, in one line.",
+            )
         if name in variables:
             raise RequestError(f"--suite-env gives {name} twice.", hint="Give it once.")
         variables[name] = value
@@ -93,5 +108,7 @@ def check_image(image: str) -> str:
         RequestError: the image is not given by its digest.
     """
     if not IMAGE.fullmatch(image):
-        raise RequestError(f"--image has no digest: {image}.", hint="Write it like NAME@sha256:….")
+        raise RequestError(
+            f"--image has no digest: {image}.", hint="Write it like NAME@sha256:…."
+        )
     return image

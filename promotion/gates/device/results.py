@@ -13,7 +13,7 @@ from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.common.gate import warning
 
 MESSAGE_CHARACTERS = 16_000
-"""Number of characters kept from the end of a test's message, where the reason follows the traceback."""
+"""Number of characters kept from the end of a test's message."""
 
 
 class Ending(enum.StrEnum):
@@ -31,7 +31,10 @@ class Ending(enum.StrEnum):
 
 
 class Round(enum.StrEnum):
-    """Reason of an attempt: the first run, a rerun after a crash, or a deciding retry alone in a fresh process."""
+    """Reason of an attempt.
+
+    The first run, a rerun after a crash, or a deciding retry alone in a fresh process.
+    """
 
     FIRST = "first"
     RERUN = "rerun"
@@ -47,8 +50,10 @@ class Attempt:
         seconds: time from the start of set-up to the end of tear-down, or to the crash.
         message: reason of a failure or skip, with the traceback; empty after a pass.
         worker: name of the process, such as 0/gw1 for worker gw1 of session 0.
-        device: device of the process, such as GPU-18f1a2b3c4d5e6f7 or 3; empty on a CPU.
-        entry: id of the ledger entry that skipped the test; "suite" if the suite itself skipped it.
+        device: device of the process, such as GPU-18f1a2b3c4d5e6f7 or 3; empty on a
+            CPU.
+        entry: id of the ledger entry that skipped the test; "suite" if the suite itself
+            skipped it.
     """
 
     id: str
@@ -61,17 +66,22 @@ class Attempt:
     entry: str = ""
 
 
-OUT_OF_MEMORY = "Its process was killed with SIGKILL while the kernel ended processes for want of memory"
+OUT_OF_MEMORY = (
+    "Its process was killed with SIGKILL while the kernel ended processes for want of"
+    " memory"
+)
 """Message of an attempt whose process the out-of-memory killer ended."""
 _ENVIRONMENT = re.compile(
     rf"{OUT_OF_MEMORY}|"
-    r"hipErrorNoDevice|HIP_ERROR_NoDevice|hipErrorInvalidDevice\b|no ROCm-capable device|No visible GPU devices"
+    r"hipErrorNoDevice|HIP_ERROR_NoDevice|hipErrorInvalidDevice\b|no ROCm-capable"
+    r" device|No visible GPU devices"
     r"|hipErrorOutOfMemory|HIP_ERROR_OutOfMemory|CUDA_ERROR_OUT_OF_MEMORY|CUDA_ERROR_NO_DEVICE"
     r"|hipErrorECCNotCorrectable|hipErrorHostUnregistered|HSA_STATUS_ERROR_OUT_OF_RESOURCES"
     r"|RESOURCE_EXHAUSTED: Out of memory while trying to allocate"
-    r"|No space left on device|Cannot allocate memory|Too many open files|unable to open /dev/kfd"
+    r"|No space left on device|Cannot allocate memory|Too many open files|unable to"
+    r" open /dev/kfd"
 )
-"""Errors of HIP, HSA, CUDA, XLA and the kernel about missing resources, which the tested code does not cause."""
+"""Errors about missing resources, which the tested code does not cause."""
 
 
 def is_machine_failure(message: str) -> bool:
@@ -84,15 +94,19 @@ def file_of(test: str) -> str:
     return test.partition("::")[0]
 
 
-def judge(test: str, attempts: Sequence[Attempt], *, machine_unfit: bool = False) -> TestResult:
+def judge(
+    test: str, attempts: Sequence[Attempt], *, machine_unfit: bool = False
+) -> TestResult:
     """Return the verdict on a test.
 
-    A retry in a fresh process overrides earlier attempts, also if the test skips itself there. A process that was
-    killed from outside says nothing about the test, unless its last attempt ends so.
+    A retry in a fresh process overrides earlier attempts, also if the test skips itself
+    there. A process that was killed from outside says nothing about the test, unless
+    its last attempt ends so.
 
     Args:
         attempts: in the order in which they ended.
-        machine_unfit: whether the machine failed the check after the run; failures are then blamed on the machine.
+        machine_unfit: whether the machine failed the check after the run; failures are
+            then blamed on the machine.
     """
     if not attempts:
         return TestResult(id=test, verdict=TestVerdict.NOT_RUN)
@@ -101,7 +115,11 @@ def judge(test: str, attempts: Sequence[Attempt], *, machine_unfit: bool = False
     # A skipped rerun does not replace an earlier failure.
     executed_ones = [item for item in earlier if item.ending is not Ending.SKIPPED]
     last = (retries or executed_ones or earlier or attempts)[-1]
-    failed = [item for item in attempts if item.ending not in (Ending.PASSED, Ending.SKIPPED, Ending.KILLED)]
+    failed = [
+        item
+        for item in attempts
+        if item.ending not in (Ending.PASSED, Ending.SKIPPED, Ending.KILLED)
+    ]
     match last.ending:
         case Ending.PASSED:
             verdict = TestVerdict.FLAKY if failed else TestVerdict.PASSED
@@ -138,7 +156,9 @@ def executed(results: Iterable[TestResult]) -> int:
     return sum(result.verdict not in silent for result in results)
 
 
-def killed_workers(results: Iterable[TestResult], attempts: Mapping[str, Sequence[Attempt]]) -> Iterator[Finding]:
+def killed_workers(
+    results: Iterable[TestResult], attempts: Mapping[str, Sequence[Attempt]]
+) -> Iterator[Finding]:
     """Yield a warning about tests that passed after their process was killed from outside."""
     killed = [
         result.id
@@ -147,5 +167,8 @@ def killed_workers(results: Iterable[TestResult], attempts: Mapping[str, Sequenc
         if any(attempt.ending is Ending.KILLED for attempt in attempts[result.id])
     ]
     if killed:
-        text = f"{len(killed)} tests passed after their process was killed with SIGKILL; the first is {killed[0]}."
+        text = (
+            f"{len(killed)} tests passed after their process was killed with SIGKILL;"
+            f" the first is {killed[0]}."
+        )
         yield warning("worker-killed", text, "Check whether the machine lacks memory.")

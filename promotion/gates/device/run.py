@@ -1,4 +1,8 @@
-"""The device gate: run a suite on this machine's devices with the staged wheels, or merge results of other machines."""
+"""The device gate.
+
+Run a suite on this machine's devices with the staged wheels, or merge results of other
+machines.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +23,47 @@ from promotion.gates.common.requirements import wheels_for
 from promotion.gates.common.rocm_manifest import set_manifest
 from promotion.gates.common.site import Site, make_site
 from promotion.gates.common.uv_installer import configured_uv
-from promotion.gates.device.baseline import missing_tests, raise_unless_complete, run_check
+from promotion.gates.device.baseline import (
+    missing_tests,
+    raise_unless_complete,
+    run_check,
+)
 from promotion.gates.device.blame import SET_UNUSABLE, query_control
 from promotion.gates.device.config import LOCK, DeviceGateConfig, reproduce
 from promotion.gates.device.evidence import checks_of_tests
 from promotion.gates.device.expected_machine import PREFIX, ExpectedMachine
-from promotion.gates.device.lease import JaxPlatform, leases, visible_devices, whole_machine_lease, workers_per_device
+from promotion.gates.device.lease import (
+    JaxPlatform,
+    leases,
+    visible_devices,
+    whole_machine_lease,
+    workers_per_device,
+)
 from promotion.gates.device.machine import detect_allotment
 from promotion.gates.device.preflight import check_host, check_jax, query_jax
 from promotion.gates.device.request import DeviceRequest, parse_suite_env
 from promotion.gates.device.results import judge
 from promotion.gates.device.sessions.harness import DONE, Harness
-from promotion.gates.device.sessions.passes import VIRTUAL_DEVICES, Suite, base_env, passes
+from promotion.gates.device.sessions.passes import (
+    VIRTUAL_DEVICES,
+    Suite,
+    base_env,
+    passes,
+)
 from promotion.gates.device.sessions.plan import RunPlan, RunReport
 from promotion.gates.device.sessions.session import SessionLimits
-from promotion.gates.device.shards import ShardResult, digest_of_tests, split_tests, upload_shard
+from promotion.gates.device.shards import (
+    ShardResult,
+    digest_of_tests,
+    split_tests,
+    upload_shard,
+)
 from promotion.gates.device.suite import jax_suite, smoke_suite
-from promotion.gates.device.suite_requirements import copy_test_helpers, release_mismatch, unmet_requirements
+from promotion.gates.device.suite_requirements import (
+    copy_test_helpers,
+    release_mismatch,
+    unmet_requirements,
+)
 
 _INSTALL_SECONDS = 900.0
 NOTE = "device-note"
@@ -45,7 +73,11 @@ NOTE = "device-note"
 def make_gate(config: DeviceGateConfig) -> Gate:
     """Return the device gate."""
     # Evidence of a whole suite must not be reused for a part of it.
-    part = {"part": " ".join((str(config.shard or ""), *config.listed))} if config.shard or config.listed else {}
+    part = (
+        {"part": " ".join((str(config.shard or ""), *config.listed))}
+        if config.shard or config.listed
+        else {}
+    )
     return Gate(
         name=config.gate_name,
         tier=config.tier,
@@ -61,13 +93,25 @@ class _GateRun:
     """One run of the gate."""
 
     def __init__(self, context: GateContext, config: DeviceGateConfig) -> None:
-        assert isinstance(context.runner, HostRunner), "the gate can watch only processes of this machine"
-        self.context, self.config, self.runner = context, config, context.runner
+        assert isinstance(context.runner, HostRunner), (
+            "the gate can watch only processes of this machine"
+        )
+        self.context = context
+        self.config = config
+        self.runner = context.runner
         self.facts: dict[str, Any] = {}
-        self.devices = visible_devices(config.machine.devices, config.platform, config.environ)
+        self.devices = visible_devices(
+            config.machine.devices, config.platform, config.environ
+        )
         kinds = {device.gfx for device in self.devices}
-        own = [target for target in context.targets if target.partition(":")[0] in kinds]
-        self.target = ANY if config.platform is not JaxPlatform.ROCM else (own or list(context.targets))[0]
+        own = [
+            target for target in context.targets if target.partition(":")[0] in kinds
+        ]
+        self.target = (
+            ANY
+            if config.platform is not JaxPlatform.ROCM
+            else (own or list(context.targets))[0]
+        )
         if config.platform is JaxPlatform.ROCM and len(kinds) > 1:
             raise MachineError(
                 f"The devices are of several kinds: {', '.join(sorted(kinds))}.",
@@ -82,14 +126,21 @@ class _GateRun:
             RequestError: options are wrong, such as names of tests.
             GateError: the run is incomplete; failed tests alone raise no error.
         """
-        context, config = self.context, self.config
+        context = self.context
+        config = self.config
         context.progress.step("preflight of the machine")
         self.host = detect_allotment(
-            config.environ, cpus=config.request.cpus, first=self.devices[0].index if self.devices else 0
+            config.environ,
+            cpus=config.request.cpus,
+            first=self.devices[0].index if self.devices else 0,
         )
         wheel_set = context.wheel_set
         rocm = set_manifest(context) if config.platform is JaxPlatform.ROCM else None
-        members = [member for wheel in wheels_for(wheel_set, config.python) for member in wheel.members]
+        members = [
+            member
+            for wheel in wheels_for(wheel_set, config.python)
+            for member in wheel.members
+        ]
         expected = ExpectedMachine(
             platform=config.platform,
             targets=context.targets,
@@ -100,13 +151,18 @@ class _GateRun:
             rocm={} if rocm is None or rocm.weak else rocm.libraries,
             also=config.request.also is not None,
         )
-        yield from self._preflight(check_host(config.machine, self.devices, expected, Path("/")))
+        yield from self._preflight(
+            check_host(config.machine, self.devices, expected, Path("/"))
+        )
         site = install_site(context, config)
         suite = self._suite(site)
         env = {**site.env, **base_env(config.platform, suite.env)}
         if folder := config.request.rocm:
             env |= {"ROCM_PATH": str(folder), "LD_LIBRARY_PATH": str(folder / "lib")}
-        machine_env = {**env, **whole_machine_lease(config.platform, self.devices, self.host).env}
+        machine_env = {
+            **env,
+            **whole_machine_lease(config.platform, self.devices, self.host).env,
+        }
         python = (str(site.python),)
         context.progress.step("preflight of jax")
         expected = replace(expected, site=site.folder)
@@ -114,26 +170,47 @@ class _GateRun:
         plan = self._plan(python, env, suite)
         folder = config.request.work or context.work / "run"
         count = len(plan.passes[0].leases)
-        context.progress.step(f"tests of {suite.commit} with {count} worker{'s' if count > 1 else ''}")
+        context.progress.step(
+            f"tests of {suite.commit} with {count} worker{'s' if count > 1 else ''}"
+        )
         count_tests = functools.partial(context.progress.count, unit="tests")
         report = Harness(self.runner, plan, folder, count_tests).run()
         results = self._verdicts(report, python, machine_env, expected)
-        yield from self._report(report, results, suite, folder, {**config.options, "--python": site.version})
+        yield from self._report(
+            report, results, suite, folder, {**config.options, "--python": site.version}
+        )
         if config.request.work and not report.problems:
             (folder / DONE).touch()
         missing = missing_tests(config.listed, report.collected, results)
         shard = config.shard is not None
-        raise_unless_complete(report.problems, len(report.collected), results, shard=shard, missing=missing)
+        raise_unless_complete(
+            report.problems,
+            len(report.collected),
+            results,
+            shard=shard,
+            missing=missing,
+        )
 
     def _report(
-        self, report: RunReport, results: tuple[TestResult, ...], suite: Suite, folder: Path, options: Mapping[str, str]
+        self,
+        report: RunReport,
+        results: tuple[TestResult, ...],
+        suite: Suite,
+        folder: Path,
+        options: Mapping[str, str],
     ) -> Iterator[Check]:
         """Yield the checks of the tests and of the run; store a shard."""
-        context, config, shard = self.context, self.config, self.config.shard
+        context = self.context
+        config = self.config
+        shard = self.config.shard
         again = functools.partial(reproduce, options, str(context.staged))
         yield from checks_of_tests(results, self.target, again, config.waivers)
         if shard and not results:
-            yield Check(name=f"shard {shard}", skipped="there are more shards than tests", target=self.target)
+            yield Check(
+                name=f"shard {shard}",
+                skipped="there are more shards than tests",
+                target=self.target,
+            )
         notes = (*suite.notes, *report.notes)
         warnings = [*suite.warnings, *report.warnings]
         if config.left_out:
@@ -148,7 +225,11 @@ class _GateRun:
             "sessions": report.sessions,
             "machine": self.facts,
             "options": options,
-            "allotment": {"cores": self.host.cores, "memory": self.host.memory, "why": self.host.why},
+            "allotment": {
+                "cores": self.host.cores,
+                "memory": self.host.memory,
+                "why": self.host.why,
+            },
         }
         check = run_check(
             context,
@@ -175,7 +256,9 @@ class _GateRun:
                 at=now(),
                 warnings=tuple((finding.code, finding.message) for finding in warnings),
             )
-            upload_shard(context.bucket, context.staged, config.gate_name, stored, config.signer)
+            upload_shard(
+                context.bucket, context.staged, config.gate_name, stored, config.signer
+            )
 
     def _preflight(self, checks: Iterable[Check]) -> Iterator[Check]:
         failed: dict[str, list[str]] = {}
@@ -183,13 +266,20 @@ class _GateRun:
             yield replace(check, target=self.target)
             self.facts |= check.details
             for finding in check.findings if check.failed else ():
-                failed.setdefault(finding.code, []).append(check.name.removeprefix(PREFIX))
+                failed.setdefault(finding.code, []).append(
+                    check.name.removeprefix(PREFIX)
+                )
         if of_set := failed.pop(SET_UNUSABLE, []):
-            text = f"jax cannot run with the set on this machine, which is fit: {', '.join(of_set)}."
+            text = (
+                "jax cannot run with the set on this machine, which is fit:"
+                f" {', '.join(of_set)}."
+            )
         if failed:
             names = ", ".join(name for names in failed.values() for name in names)
             hint = "Fix the machine; the wheels were not tested."
-            raise MachineError(f"The preflight of the machine failed: {names}.", hint=hint)
+            raise MachineError(
+                f"The preflight of the machine failed: {names}.", hint=hint
+            )
         if of_set:
             raise GateError(text, hint="Fix the set.")
 
@@ -210,27 +300,60 @@ class _GateRun:
             given=parse_suite_env(config.request.suite_env),
         )
         lock = LOCK.read_text(encoding="utf-8")
-        notes = [*suite.notes, *unmet_requirements(suite.requirements, lock, site.version)]
+        notes = [
+            *suite.notes,
+            *unmet_requirements(suite.requirements, lock, site.version),
+        ]
         warnings = []
         if suite.checkout:
             wheel_set = self.context.wheel_set
-            if text := release_mismatch(suite.checkout, wheel_set.pins.get("jax", wheel_set.jax_version)):
-                warnings.append(warning("suite-release", text, "Give --jax-tests a commit of the set's release."))
+            if text := release_mismatch(
+                suite.checkout, wheel_set.pins.get("jax", wheel_set.jax_version)
+            ):
+                warnings.append(
+                    warning(
+                        "suite-release",
+                        text,
+                        "Give --jax-tests a commit of the set's release.",
+                    )
+                )
             if copied := copy_test_helpers(suite.checkout, site.folder):
-                notes.append(f"Test helpers that jax's wheel lacks come from the checkout: {', '.join(copied)}.")
-        return replace(suite, notes=tuple(filter(None, notes)), warnings=tuple(warnings))
+                notes.append(
+                    "Test helpers that jax's wheel lacks come from the checkout:"
+                    f" {', '.join(copied)}."
+                )
+        return replace(
+            suite, notes=tuple(filter(None, notes)), warnings=tuple(warnings)
+        )
 
-    def _plan(self, python: tuple[str, ...], env: Mapping[str, str], suite: Suite) -> RunPlan:
-        config, shard, request = self.config, self.config.shard, self.config.request
+    def _plan(
+        self, python: tuple[str, ...], env: Mapping[str, str], suite: Suite
+    ) -> RunPlan:
+        config = self.config
+        shard = self.config.shard
+        request = self.config.request
         share = request.workers_per_device
-        per_device = workers_per_device(self.devices, self.host) if share in ("", "auto") else int(share)
-        single = leases(config.platform, self.devices, self.host, per_device=per_device, workers=request.workers)
+        per_device = (
+            workers_per_device(self.devices, self.host)
+            if share in ("", "auto")
+            else int(share)
+        )
+        single = leases(
+            config.platform,
+            self.devices,
+            self.host,
+            per_device=per_device,
+            workers=request.workers,
+        )
         whole = whole_machine_lease(config.platform, self.devices, self.host)
         if shard is not None:
-            listed, seconds = suite.choose or list, config.seconds or {}
+            listed = suite.choose or list
+            seconds = config.seconds or {}
 
             def choose(there: Sequence[str]) -> Sequence[str]:
-                return split_tests(listed(there), seconds, shard.count)[shard.number - 1]
+                return split_tests(listed(there), seconds, shard.count)[
+                    shard.number - 1
+                ]
 
             suite = replace(suite, choose=choose)
         return RunPlan(
@@ -242,25 +365,52 @@ class _GateRun:
             limits=SessionLimits(test=request.test_timeout),
             retries=request.retries,
             identity=json.dumps(
-                [self.context.staged.digest, config.settings, str(shard), config.listed, *_rocm_identity(request.rocm)]
+                [
+                    self.context.staged.digest,
+                    config.settings,
+                    str(shard),
+                    config.listed,
+                    *_rocm_identity(request.rocm),
+                ]
             ),
         )
 
-    def _check_jax(self, python: Sequence[str], env: Mapping[str, str], expected: ExpectedMachine) -> Iterator[Check]:
+    def _check_jax(
+        self, python: Sequence[str], env: Mapping[str, str], expected: ExpectedMachine
+    ) -> Iterator[Check]:
         answer = query_jax(self.runner, python, env, expected)
-        mapped, rocm = answer.get("libraries", ()), expected.rocm_version
-        control = functools.cache(lambda: query_control(self.runner, python, env, expected.platform, rocm, mapped))
+        mapped = answer.get("libraries", ())
+        rocm = expected.rocm_version
+        control = functools.cache(
+            lambda: query_control(
+                self.runner, python, env, expected.platform, rocm, mapped
+            )
+        )
         return check_jax(answer, expected, control)
 
     def _verdicts(
-        self, report: RunReport, python: Sequence[str], env: Mapping[str, str], expected: ExpectedMachine
+        self,
+        report: RunReport,
+        python: Sequence[str],
+        env: Mapping[str, str],
+        expected: ExpectedMachine,
     ) -> tuple[TestResult, ...]:
-        """Return the results; after failures, check the devices again, since a broken device causes many failures."""
-        if not any(result.verdict in (TestVerdict.FAILED, TestVerdict.CRASHED) for result in report.results):
+        """Return the results.
+
+        After failures, check the devices again, since a broken device causes many
+        failures.
+        """
+        if not any(
+            result.verdict in (TestVerdict.FAILED, TestVerdict.CRASHED)
+            for result in report.results
+        ):
             return report.results
         if not any(check.failed for check in self._check_jax(python, env, expected)):
             return report.results
-        return tuple(judge(result.id, report.attempts[result.id], machine_unfit=True) for result in report.results)
+        return tuple(
+            judge(result.id, report.attempts[result.id], machine_unfit=True)
+            for result in report.results
+        )
 
 
 def _rocm_identity(folder: Path | None) -> list[str]:
@@ -268,13 +418,23 @@ def _rocm_identity(folder: Path | None) -> list[str]:
     if folder is None:
         return []
     version = folder / ".info/version"
-    return [str(folder.resolve()), version.read_text(errors="replace") if version.is_file() else ""]
+    return [
+        str(folder.resolve()),
+        version.read_text(errors="replace") if version.is_file() else "",
+    ]
 
 
 def _container(request: DeviceRequest) -> dict[str, str]:
-    """Return image, digest and engine of the container in which the gate runs; empty without a container."""
+    """Return image, digest and engine of the container in which the gate runs.
+
+    Empty without a container.
+    """
     name, _, digest = request.image.partition("@")
-    return {"image": name, "digest": digest, "engine": request.inside} if request.inside else {}
+    return (
+        {"image": name, "digest": digest, "engine": request.inside}
+        if request.inside
+        else {}
+    )
 
 
 def install_site(context: GateContext, config: DeviceGateConfig) -> Site:
@@ -287,5 +447,7 @@ def install_site(context: GateContext, config: DeviceGateConfig) -> Site:
             context.runner.run(command.argv, env=command.env, timeout=_INSTALL_SECONDS)
     except ProcessError as problem:
         text = f"Cannot install the packages that run the tests: {problem.message}"
-        raise MachineError(text, hint="Check the package index and run the gate again.") from problem
+        raise MachineError(
+            text, hint="Check the package index and run the gate again."
+        ) from problem
     return site

@@ -1,4 +1,7 @@
-"""Shards of a run: distributing tests over several runners, and storing and finding each runner's results."""
+"""Shards of a run.
+
+Distributing tests over several runners, and storing and finding each runner's results.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,18 @@ from typing import Any
 
 from core.errors import GateError, RequestError
 from promotion.evidence.evidence import ANY
-from promotion.evidence.signing import SUFFIX, Signer, is_valid_signature, load_signature
-from promotion.evidence.test_results import TestResult, TestVerdict, dump_results, load_results
+from promotion.evidence.signing import (
+    SUFFIX,
+    Signer,
+    is_valid_signature,
+    load_signature,
+)
+from promotion.evidence.test_results import (
+    TestResult,
+    TestVerdict,
+    dump_results,
+    load_results,
+)
 from promotion.gates.device import evidence
 from promotion.gates.device.results import file_of
 from promotion.storage.bucket import Bucket, sha256_of
@@ -32,7 +45,10 @@ _MACHINE_SETTINGS = ("python", "passes")
 """Settings that depend on the runner's machine unless the user sets them."""
 
 _RunKey = tuple[str, int, str, tuple[str, ...]]
-"""Key of a run, common to its shards: target, number of shards, digest of all tests, machine settings."""
+"""Key of a run, common to its shards.
+
+Target, number of shards, digest of all tests, machine settings.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +67,8 @@ class ShardResult:
     """Results of one shard.
 
     Attributes:
-        tests: digest of the names of all collected tests, including the tests of other shards.
+        tests: digest of the names of all collected tests, including the tests of other
+            shards.
         warnings: code and text of further findings.
         run: details of the run, as in evidence.
         at: time at which the shard ended.
@@ -77,16 +94,24 @@ def parse_shard(text: str) -> Shard:
     """
     match = re.fullmatch(r"([0-9]{1,4})/([0-9]{1,4})", text)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise RequestError(f"--shard is invalid: {text!r}.", hint="Write it like 2/4 for the second of four shards.")
+        raise RequestError(
+            f"--shard is invalid: {text!r}.",
+            hint="Write it like 2/4 for the second of four shards.",
+        )
     return Shard(number=int(match[1]), count=int(match[2]))
 
 
-def split_tests(tests: Iterable[str], seconds: Mapping[str, float], count: int) -> tuple[tuple[str, ...], ...]:
-    """Distribute tests over shards of similar duration: longest test first, each to the shortest shard.
+def split_tests(
+    tests: Iterable[str], seconds: Mapping[str, float], count: int
+) -> tuple[tuple[str, ...], ...]:
+    """Distribute tests over shards of similar duration.
 
-    The result depends only on the arguments, not on the order of `tests`. A test without a known duration counts with
-    the median of its file, or else of the suite. The longest shard is at most 4/3 - 1/(3 count) times as long as in
-    the best distribution (Graham 1969); with many tests, the difference is much smaller.
+    Longest test first, each to the shortest shard.
+
+    The result depends only on the arguments, not on the order of `tests`. A test
+    without a known duration counts with the median of its file, or else of the suite.
+    The longest shard is at most 4/3 - 1/(3 count) times as long as in the best
+    distribution (Graham 1969); with many tests, the difference is much smaller.
 
     Returns:
         The sorted node ids of each shard; each test is in exactly one of them.
@@ -107,7 +132,9 @@ def _costs(tests: Sequence[str], seconds: Mapping[str, float]) -> dict[str, floa
         by_file[file_of(test)].append(duration)
     overall = median(seconds.values()) if seconds else UNKNOWN_SECONDS
     typical = {file: median(durations) for file, durations in by_file.items()}
-    return {test: seconds.get(test, typical.get(file_of(test), overall)) for test in tests}
+    return {
+        test: seconds.get(test, typical.get(file_of(test), overall)) for test in tests
+    }
 
 
 def digest_of_tests(collected: Sequence[str]) -> str:
@@ -115,7 +142,13 @@ def digest_of_tests(collected: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(sorted(collected)).encode()).hexdigest()
 
 
-def upload_shard(bucket: Bucket, staged: StagedSet, gate: str, result: ShardResult, signer: Signer | None) -> str:
+def upload_shard(
+    bucket: Bucket,
+    staged: StagedSet,
+    gate: str,
+    result: ShardResult,
+    signer: Signer | None,
+) -> str:
     """Store a shard beside its set, the signature first; return the shard's key."""
     body = {
         **{field.name: getattr(result, field.name) for field in fields(ShardResult)},
@@ -147,12 +180,14 @@ def collect_shards(
 
     Args:
         gate: name of the gate.
-        settings: settings of the run; the Python version and the passes may come from the shards.
+        settings: settings of the run; the Python version and the passes may come from
+            the shards.
         targets: targets that the shards may be for; None if the platform has none.
         signer: signer of the shards; None accepts unsigned shards too.
 
     Raises:
-        GateError: shards are missing, damaged, of different tests, or not signed by the signer.
+        GateError: shards are missing, damaged, of different tests, or not signed by the
+            signer.
         RequestError: no shard has these settings.
     """
     stored = []
@@ -160,36 +195,68 @@ def collect_shards(
         folder = staged.evidence_file(gate, target, "")
         keys = [key for key in bucket.list(folder) if key.endswith(f".{SHARD_FILE}")]
         stored += [_read(bucket, staged, key, gate, signer) for key in keys]
-    required = {k: v for k, v in settings.items() if k not in _MACHINE_SETTINGS or (k == "python" and v)}
-    # Evidence without such a setting lacks it; without this, shards of several images would be joined.
+    required = {
+        k: v
+        for k, v in settings.items()
+        if k not in _MACHINE_SETTINGS or (k == "python" and v)
+    }
+    # Evidence without such a setting lacks it; without this, shards of several images
+    # would be joined.
     required.setdefault("image", "")
     required.setdefault("suite-env", "")
-    matching = [shard for shard in stored if all(shard.settings.get(k, "") == v for k, v in required.items())]
+    matching = [
+        shard
+        for shard in stored
+        if all(shard.settings.get(k, "") == v for k, v in required.items())
+    ]
     if not matching:
         raise RequestError(
-            f"The set has no shard of {gate} with {settings.get('suite')}{_differences(stored, required)}.",
+            f"The set has no shard of {gate} with"
+            f" {settings.get('suite')}{_differences(stored, required)}.",
             hint="Run `gate device --shard 1/N` and so on.",
         )
     runs: dict[_RunKey, dict[int, ShardResult]] = {}
     for shard in sorted(matching, key=lambda shard: shard.at):
         machine = tuple(shard.settings.get(name, "") for name in _MACHINE_SETTINGS)
-        runs.setdefault((shard.target, shard.shard.count, shard.tests, machine), {})[shard.shard.number] = shard
-    complete = [shards for (_, count, _, _), shards in runs.items() if len(shards) == count]
+        runs.setdefault((shard.target, shard.shard.count, shard.tests, machine), {})[
+            shard.shard.number
+        ] = shard
+    complete = [
+        shards for (_, count, _, _), shards in runs.items() if len(shards) == count
+    ]
     if not complete:
-        raise GateError(f"No run is complete: {'; '.join(_missing(runs))}.", hint="Run the missing shards.")
-    newest = max(complete, key=lambda shards: max(shard.at for shard in shards.values()))
+        raise GateError(
+            f"No run is complete: {'; '.join(_missing(runs))}.",
+            hint="Run the missing shards.",
+        )
+    newest = max(
+        complete, key=lambda shards: max(shard.at for shard in shards.values())
+    )
     return tuple(newest[number] for number in sorted(newest))
 
 
 def join_results(shards: Sequence[ShardResult]) -> tuple[TestResult, ...]:
-    """Return the results of all shards; a file that several shards could not collect gets the worst verdict.
+    """Return the results of all shards.
+
+    A file that several shards could not collect gets the worst verdict.
 
     Raises:
         GateError: two shards ran the same test, so they were split differently.
     """
     joined: dict[str, TestResult] = {}
-    order = (TestVerdict.CRASHED, TestVerdict.FAILED, TestVerdict.ENVIRONMENT, TestVerdict.NOT_RUN, TestVerdict.FLAKY)
-    rank = {verdict: number for number, verdict in enumerate((*order, TestVerdict.SKIPPED, TestVerdict.PASSED))}
+    order = (
+        TestVerdict.CRASHED,
+        TestVerdict.FAILED,
+        TestVerdict.ENVIRONMENT,
+        TestVerdict.NOT_RUN,
+        TestVerdict.FLAKY,
+    )
+    rank = {
+        verdict: number
+        for number, verdict in enumerate(
+            (*order, TestVerdict.SKIPPED, TestVerdict.PASSED)
+        )
+    }
     for shard in shards:
         for result in shard.results:
             other = joined.get(result.id)
@@ -207,26 +274,43 @@ def _differences(stored: Sequence[ShardResult], required: Mapping[str, str]) -> 
         return ""
     own = max(stored, key=lambda shard: shard.at).settings
     differ = [
-        f"{name} {own.get(name, '')!r}, not {value!r}" for name, value in required.items() if own.get(name) != value
+        f"{name} {own.get(name, '')!r}, not {value!r}"
+        for name, value in required.items()
+        if own.get(name) != value
     ]
     return f"; the newest shard has {', '.join(differ)}"
 
 
 def _missing(runs: Mapping[_RunKey, Mapping[int, ShardResult]]) -> Iterator[str]:
     for (target, count, tests, (python, _)), shards in runs.items():
-        missing = [f"{number}/{count}" for number in range(1, count + 1) if number not in shards]
-        yield f"{target} with Python {python} and tests {tests[:12]} lacks shard {', '.join(missing)}"
+        missing = [
+            f"{number}/{count}"
+            for number in range(1, count + 1)
+            if number not in shards
+        ]
+        yield (
+            f"{target} with Python {python} and tests {tests[:12]} lacks shard"
+            f" {', '.join(missing)}"
+        )
 
 
-def _read(bucket: Bucket, staged: StagedSet, key: str, gate: str, signer: Signer | None) -> ShardResult:
+def _read(
+    bucket: Bucket, staged: StagedSet, key: str, gate: str, signer: Signer | None
+) -> ShardResult:
     data = bucket.get(key)
     if signer is not None:
         if bucket.head(key + SUFFIX) is None:
-            raise GateError(f"The shard is not signed: {key}.", hint="Run the shard with --signing-key.")
-        signature = load_signature(bucket.get(key + SUFFIX), key + SUFFIX)
-        if signature.key != signer.key or not is_valid_signature(data, SHARD_TYPE, signature):
             raise GateError(
-                f"The shard is signed with another key: {key}.", hint="Pass the runners' key with --signing-key."
+                f"The shard is not signed: {key}.",
+                hint="Run the shard with --signing-key.",
+            )
+        signature = load_signature(bucket.get(key + SUFFIX), key + SUFFIX)
+        if signature.key != signer.key or not is_valid_signature(
+            data, SHARD_TYPE, signature
+        ):
+            raise GateError(
+                f"The shard is signed with another key: {key}.",
+                hint="Pass the runners' key with --signing-key.",
             )
     return load_shard(data, key, staged, gate)
 
@@ -239,7 +323,11 @@ def load_shard(data: bytes, key: str, staged: StagedSet, gate: str) -> ShardResu
     """
     try:
         body = json.loads(gzip.decompress(data))
-        if (body["schema"], body["set"], body["gate"]) != (SCHEMA_VERSION, staged.digest, gate):
+        if (body["schema"], body["set"], body["gate"]) != (
+            SCHEMA_VERSION,
+            staged.digest,
+            gate,
+        ):
             raise ValueError("the shard belongs to another set, gate or schema")
         return ShardResult(
             shard=parse_shard(body["shard"]),
@@ -254,4 +342,6 @@ def load_shard(data: bytes, key: str, staged: StagedSet, gate: str) -> ShardResu
             warnings=tuple((str(code), str(text)) for code, text in body["warnings"]),
         )
     except (OSError, EOFError, KeyError, TypeError, ValueError) as problem:
-        raise GateError(f"Cannot read the shard {key}: {problem!r}.", hint="Run the shard again.") from problem
+        raise GateError(
+            f"Cannot read the shard {key}: {problem!r}.", hint="Run the shard again."
+        ) from problem

@@ -1,4 +1,7 @@
-"""Reader of shell scripts: variables, conditions, sourced files and pytest's command lines; nothing is executed."""
+"""Reader of shell scripts: variables, conditions, sourced files and pytest's command lines.
+
+Nothing is executed.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +15,43 @@ _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ASSIGNMENT = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
 _REFERENCE = re.compile(rf"\$(?:({_NAME})|\{{({_NAME})(?::?-([^}}]*))?\}})")
 _COMPUTED = re.compile(r"\$\(|`")
-_OPEN, _CLOSE = frozenset({"if", "for", "while", "until", "case"}), frozenset({"fi", "done", "esac"})
-_WORDS_BEFORE = frozenset({"then", "else", "elif", "do", "!", "time", "exec", "command", "env"})
+_OPEN = frozenset({"if", "for", "while", "until", "case"})
+_CLOSE = frozenset({"fi", "done", "esac"})
+_WORDS_BEFORE = frozenset(
+    {"then", "else", "elif", "do", "!", "time", "exec", "command", "env"}
+)
 _OPAQUE = frozenset({"eval", "declare", "typeset", "read", "printf", "local"})
 _NOT_FOR_TESTS = "JAXCI_"
 """Part of the names of variables that only the scripts themselves use."""
 OURS = frozenset(
     {
-        *("JAX_ENABLE_ROCM_XDIST", "JAX_ENABLE_CUDA_XDIST", "NPROC", "PATH", "PY_COLORS"),
+        *(
+            "JAX_ENABLE_ROCM_XDIST",
+            "JAX_ENABLE_CUDA_XDIST",
+            "NPROC",
+            "PATH",
+            "PY_COLORS",
+        ),
         *("MAX_PROCESSES", "MAX_PROCESSES_ARG", "LD_LIBRARY_PATH", "ROCM_PATH"),
     }
 )
 """Variables that the gate sets itself, so that computed values in scripts are no error.
 
-The ROCm comes from `--rocm` or from the wheels' loader, and LD_LIBRARY_PATH belongs to it.
+The ROCm comes from `--rocm` or from the wheels' loader, and LD_LIBRARY_PATH belongs to
+it.
 """
 _PROCESSES = frozenset({"-n", "--numprocesses", "--maxprocesses"})
-"""Options for the number of processes, which the gate sets, so that computed values in scripts are no error."""
+"""Options for the number of processes, which the gate sets itself."""
 _CHOOSING = re.compile(r"(?<!\S)(--deselect|--ignore|-k|-m)(?![\w-])")
-_INSTALLERS = ("install_wheels_locally.sh", "setup_build_environment.sh", "setup_portserver.sh")
-"""Sourced scripts that install or build; they are ignored, since the gate makes its own environment."""
+_INSTALLERS = (
+    "install_wheels_locally.sh",
+    "setup_build_environment.sh",
+    "setup_portserver.sh",
+)
+"""Sourced scripts that install or build.
+
+They are ignored, since the gate makes its own environment.
+"""
 _FILES_DEEP = 8
 
 
@@ -57,7 +77,8 @@ class ScriptReader:
         values: values of variables; None if only execution would determine them.
         exported: variable -> place of the export.
         conditional: variable -> place of an assignment under a condition.
-        choosing: variable -> place of an assignment under a condition, with options that select tests.
+        choosing: variable -> place of an assignment under a condition, with options
+            that select tests.
         used: given variables that the script assigns or passes to pytest.
         pytest: command lines that run pytest, with their places.
         problems: lines that cannot be read.
@@ -85,7 +106,9 @@ class ScriptReader:
 
 def for_tests(variable: str) -> bool:
     """Return whether a variable may affect tests."""
-    return variable.isupper() and variable not in OURS and _NOT_FOR_TESTS not in variable
+    return (
+        variable.isupper() and variable not in OURS and _NOT_FOR_TESTS not in variable
+    )
 
 
 def _read(reading: ScriptReader, name: str, deep: int) -> None:
@@ -105,13 +128,19 @@ def _read(reading: ScriptReader, name: str, deep: int) -> None:
     for number, line in _statements(text):
         where = f"{name}:{number}"
         first = line.split(None, 1)[0]
-        depth += (first in _OPEN or line.endswith("() {")) - (first in _CLOSE or first == "}")
+        depth += (first in _OPEN or line.endswith("() {")) - (
+            first in _CLOSE or first == "}"
+        )
         _statement(reading, line, where, deep, inside=depth > 0)
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """Yield statements with their line numbers; continued lines and multi-line quotes are joined, comments dropped."""
-    pending, begun = "", 0
+    """Yield statements with their line numbers.
+
+    Continued lines and multi-line quotes are joined, comments dropped.
+    """
+    pending = ""
+    begun = 0
     for number, raw in enumerate(text.splitlines(), 1):
         if not pending and raw.lstrip().startswith("#"):
             continue
@@ -138,13 +167,16 @@ def _open_quote(text: str) -> bool:
     return False
 
 
-def _statement(reading: ScriptReader, line: str, where: str, deep: int, *, inside: bool) -> None:
+def _statement(
+    reading: ScriptReader, line: str, where: str, deep: int, *, inside: bool
+) -> None:
     words = line.split()
     while words and words[0] in _WORDS_BEFORE:
         words = words[1:]
     if not words:
         return
-    verb, rest = words[0], line[line.index(words[0]) + len(words[0]) :].strip()
+    verb = words[0]
+    rest = line[line.index(words[0]) + len(words[0]) :].strip()
     if verb in ("source", "."):
         target = _value(reading, rest.split()[0]) if rest else None
         if target is None:
@@ -152,7 +184,9 @@ def _statement(reading: ScriptReader, line: str, where: str, deep: int, *, insid
         elif Path(target).name not in _INSTALLERS:
             _read(reading, target.removeprefix("./"), deep + 1)
     elif verb == "set":
-        reading.all_exported |= "allexport" in words or any(re.fullmatch("-[a-z]*a[a-z]*", word) for word in words)
+        reading.all_exported |= "allexport" in words or any(
+            re.fullmatch("-[a-z]*a[a-z]*", word) for word in words
+        )
     elif verb in _OPAQUE:
         reading.problem(where, f"it uses {verb}")
     elif verb == "unset":
@@ -168,10 +202,14 @@ def _statement(reading: ScriptReader, line: str, where: str, deep: int, *, insid
 
 
 def _runs_pytest(line: str) -> bool:
-    return re.search(r"(?:-m\s+|^|\s)pytest(?:\s|$)", line) is not None and not line.startswith("echo")
+    return re.search(
+        r"(?:-m\s+|^|\s)pytest(?:\s|$)", line
+    ) is not None and not line.startswith("echo")
 
 
-def _assign(reading: ScriptReader, text: str, where: str, *, exported: bool, inside: bool) -> None:
+def _assign(
+    reading: ScriptReader, text: str, where: str, *, exported: bool, inside: bool
+) -> None:
     match = _ASSIGNMENT.match(text)
     if match is None:  # `export NAME` of a variable set before
         for name in text.split():
@@ -211,7 +249,8 @@ def _expand(reading: ScriptReader, word: str) -> str | None:
 
     def put(match: re.Match[str]) -> str:
         nonlocal unknown
-        name, default = match[1] or match[2], match[3]
+        name = match[1] or match[2]
+        default = match[3]
         value = reading.values.get(name, None if default is None else default)
         if value is None:
             unknown = True
@@ -223,7 +262,10 @@ def _expand(reading: ScriptReader, word: str) -> str | None:
 
 
 def _words(reading: ScriptReader, line: str, where: str) -> list[str]:
-    """Return the arguments of pytest on a command line; a variable may contain several arguments."""
+    """Return the arguments of pytest on a command line.
+
+    A variable may contain several arguments.
+    """
     words: list[str] = []
     for word in shlex.split(line, comments=True):
         match = _REFERENCE.fullmatch(word)
@@ -232,10 +274,18 @@ def _words(reading: ScriptReader, line: str, where: str) -> list[str]:
             continue
         name = match[1] or match[2]
         if name in reading.choosing:
-            reading.problem(reading.choosing[name], f"a condition decides which tests {name} leaves out", name)
+            reading.problem(
+                reading.choosing[name],
+                f"a condition decides which tests {name} leaves out",
+                name,
+            )
         reading.used |= {name} & reading.given.keys()
         value = reading.values.get(name, match[3])
-        if value is None and for_tests(name.upper()) and not (words and words[-1] in _PROCESSES):
+        if (
+            value is None
+            and for_tests(name.upper())
+            and not (words and words[-1] in _PROCESSES)
+        ):
             reading.problem(where, f"pytest's argument {name} is computed", name)
         words += (value or "").split()
     return words
@@ -243,8 +293,19 @@ def _words(reading: ScriptReader, line: str, where: str) -> list[str]:
 
 def pytest_options(reading: ScriptReader) -> Iterator[tuple[str, str]]:
     """Yield (option, value) for the options of pytest's command lines that select tests."""
-    words = [word for line, where in reading.pytest for word in _words(reading, line, where)]
+    words = [
+        word for line, where in reading.pytest for word in _words(reading, line, where)
+    ]
     for number, word in enumerate(words):
         name, equals, value = word.partition("=")
         if name in ("--deselect", "--ignore", "-k", "-m"):
-            yield name, value if equals else words[number + 1] if number + 1 < len(words) else ""
+            yield (
+                name,
+                (
+                    value
+                    if equals
+                    else words[number + 1]
+                    if number + 1 < len(words)
+                    else ""
+                ),
+            )

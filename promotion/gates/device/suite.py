@@ -68,11 +68,16 @@ def parse_source(text: str) -> SuiteSource:
     """Parse `PATH`, `PATH@commit` or `URL@commit`.
 
     Raises:
-        RequestError: the address of a repository has no commit, so that the run would not be reproducible.
+        RequestError: the address of a repository has no commit, so that the run would
+            not be reproducible.
     """
     location, at, commit = text.rpartition("@")
     pinned = bool(at) and _COMMIT.fullmatch(commit) is not None
-    source = SuiteSource(location=location, commit=commit) if pinned else SuiteSource(location=text)
+    source = (
+        SuiteSource(location=location, commit=commit)
+        if pinned
+        else SuiteSource(location=text)
+    )
     if source.remote and not pinned:
         hint = "Write --jax-tests like URL@0123456789abcdef0123456789abcdef01234567."
         raise RequestError(f"The address has no commit: {text}.", hint=hint)
@@ -84,7 +89,10 @@ def suite_sizes() -> Mapping[str, SuiteSize]:
     """Return the sizes of JAX's suite, smallest first."""
     table = tomllib.loads(SIZES_FILE.read_text(encoding="utf-8"))
     del table["schema"]
-    return {name: SuiteSize(files=tuple(row["files"]), multi=bool(row["multi"])) for name, row in table.items()}
+    return {
+        name: SuiteSize(files=tuple(row["files"]), multi=bool(row["multi"]))
+        for name, row in table.items()
+    }
 
 
 def smoke_suite(listed: Sequence[str] = ()) -> Suite:
@@ -98,7 +106,9 @@ def smoke_suite(listed: Sequence[str] = ()) -> Suite:
     """
     files = _listed_files(SMOKE, listed) if listed else (".",)
     commit = f"smoke-{_digest(SMOKE)[:16]}"
-    return Suite(root=SMOKE, files=files, env={}, commit=commit, choose=_chooser(listed))
+    return Suite(
+        root=SMOKE, files=files, env={}, commit=commit, choose=_chooser(listed)
+    )
 
 
 def suite_id(source: SuiteSource | None, runner: Runner) -> str:
@@ -129,7 +139,8 @@ def jax_suite(
         work: an empty folder.
         size: name of a size in `suite_sizes`.
         listed: files and tests to run instead of a size.
-        given: values of the script's variables that cannot be determined, see `read_script`.
+        given: values of the script's variables that cannot be determined, see
+            `read_script`.
 
     Raises:
         InputError: the suite cannot be fetched, or is at another commit.
@@ -137,41 +148,73 @@ def jax_suite(
         RequestError: the size, the list or a given value is invalid.
     """
     if source.remote:
-        folder, commit = _fetch(source, work / "checkout", runner), source.commit
+        folder = _fetch(source, work / "checkout", runner)
+        commit = source.commit
     else:
-        folder, commit = Path(source.location), _local_commit(source, runner)
+        folder = Path(source.location)
+        commit = _local_commit(source, runner)
     script = read_script(folder, f"ci/run_pytest_{platform}.sh", given)
     root = work / "suite"
     root.mkdir()
     for name in _COPIED:
         if (folder / name).is_dir():
-            shutil.copytree(folder / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                folder / name, root / name, ignore=shutil.ignore_patterns("__pycache__")
+            )
         elif (folder / name).is_file():
             shutil.copy2(folder / name, root / name)
     if not (root / TESTS).is_dir():
-        raise InputError(f"{source.location} has no folder {TESTS}.", hint="Pass a checkout of JAX.")
+        raise InputError(
+            f"{source.location} has no folder {TESTS}.", hint="Pass a checkout of JAX."
+        )
     if not listed and size not in suite_sizes():
-        raise RequestError(f"Unknown size: {size!r}.", hint=f"Choose from {', '.join(suite_sizes())}.")
-    files, notes = (_listed_files(root, listed), ()) if listed else _files_of_size(root, size)
+        raise RequestError(
+            f"Unknown size: {size!r}.", hint=f"Choose from {', '.join(suite_sizes())}."
+        )
+    files, notes = (
+        (_listed_files(root, listed), ()) if listed else _files_of_size(root, size)
+    )
     requirements = folder / REQUIREMENTS_FILE
     return Suite(
         root=root,
         files=tuple(file for file in files if file not in script.ignore),
         env=script.env,
-        deselect=(*script.deselect, *(f"{file}::" if file.endswith(".py") else f"{file}/" for file in script.ignore)),
+        deselect=(
+            *script.deselect,
+            *(
+                f"{file}::" if file.endswith(".py") else f"{file}/"
+                for file in script.ignore
+            ),
+        ),
         commit=commit,
         choose=_chooser(listed),
-        notes=(*notes, *(f"A line of JAX's script was passed over: {line}." for line in script.unread)),
-        requirements=requirements.read_text(encoding="utf-8") if requirements.is_file() else "",
+        notes=(
+            *notes,
+            *(
+                f"A line of JAX's script was passed over: {line}."
+                for line in script.unread
+            ),
+        ),
+        requirements=(
+            requirements.read_text(encoding="utf-8") if requirements.is_file() else ""
+        ),
         checkout=folder,
     )
 
 
 def _chooser(listed: Sequence[str]) -> Choose | None:
-    """Return a function that selects the listed tests, and all tests of files without listed tests."""
+    """Return a function that selects listed tests, or all tests of other files."""
     tests = frozenset(line for line in listed if "::" in line)
     files = {file_of(test) for test in tests}
-    return (lambda there: [test for test in there if file_of(test) not in files or test in tests]) if tests else None
+    return (
+        (
+            lambda there: [
+                test for test in there if file_of(test) not in files or test in tests
+            ]
+        )
+        if tests
+        else None
+    )
 
 
 def _listed_files(root: Path, listed: Sequence[str]) -> tuple[str, ...]:
@@ -187,10 +230,18 @@ def _files_of_size(root: Path, size: str) -> tuple[tuple[str, ...], tuple[str, .
     names = suite_sizes()[size].files
     missing = [name for name in names if not (root / name).exists()]
     if len(missing) * 2 > len(names):
-        text = f"The checkout has only {len(names) - len(missing)} of the {len(names)} files of size {size}."
-        raise RequestError(text, hint="Fix promotion/gates/device/sizes.toml, or give another checkout.")
+        text = (
+            f"The checkout has only {len(names) - len(missing)} of the {len(names)}"
+            f" files of size {size}."
+        )
+        raise RequestError(
+            text,
+            hint="Fix promotion/gates/device/sizes.toml, or give another checkout.",
+        )
     note = f"The suite lacks {', '.join(missing)} of size {size}."
-    return tuple(name for name in names if name not in missing), (note,) if missing else ()
+    return tuple(name for name in names if name not in missing), (
+        (note,) if missing else ()
+    )
 
 
 def read_list(path: Path) -> tuple[str, ...]:
@@ -202,29 +253,50 @@ def read_list(path: Path) -> tuple[str, ...]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
-        raise RequestError(f"Cannot read {path}: {problem}.", hint="Pass a file that lists tests.") from problem
-    lines = tuple(name for line in text.splitlines() if (name := line.partition("#")[0].strip()))
+        raise RequestError(
+            f"Cannot read {path}: {problem}.", hint="Pass a file that lists tests."
+        ) from problem
+    lines = tuple(
+        name for line in text.splitlines() if (name := line.partition("#")[0].strip())
+    )
     if not lines:
-        raise RequestError(f"{path} lists no tests.", hint="Write a test file or a test on each line.")
+        raise RequestError(
+            f"{path} lists no tests.", hint="Write a test file or a test on each line."
+        )
     return lines
 
 
 def _local_commit(source: SuiteSource, runner: Runner) -> str:
-    """Return the commit of a folder, with a digest of its changes, or a digest of a folder without git."""
+    """Return a folder's commit with a digest of its changes, or only a digest."""
     folder = Path(source.location)
     if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder.", hint="Pass a checkout of JAX, or URL@commit.")
+        raise InputError(
+            f"{folder} is not a folder.", hint="Pass a checkout of JAX, or URL@commit."
+        )
     try:
         commit = _git(runner, folder, "rev-parse", "HEAD")
-        changed = _git(runner, folder, "status", "--porcelain", "--untracked-files=all", "--", *_CONDITIONS)
+        changed = _git(
+            runner,
+            folder,
+            "status",
+            "--porcelain",
+            "--untracked-files=all",
+            "--",
+            *_CONDITIONS,
+        )
     except ProcessError as problem:
         if source.commit:
             text = f"{folder} is not a git checkout, so its commit is unknown."
-            raise InputError(text, hint="Omit @commit or clone the repository.") from problem
+            raise InputError(
+                text, hint="Omit @commit or clone the repository."
+            ) from problem
         return f"tree-{_digest(folder, _CONDITIONS)[:16]}"
     if source.commit and (commit != source.commit or changed):
         actual = f"{commit} with changes" if changed else commit
-        raise InputError(f"{folder} is at {actual}, not at {source.commit}.", hint="Check out the commit.")
+        raise InputError(
+            f"{folder} is at {actual}, not at {source.commit}.",
+            hint="Check out the commit.",
+        )
     return f"{commit}+{_digest(folder, _CONDITIONS)[:8]}" if changed else commit
 
 
@@ -232,15 +304,29 @@ def _fetch(source: SuiteSource, folder: Path, runner: Runner) -> Path:
     folder.mkdir()
     try:
         runner.run(("git", "init", "--quiet", str(folder)))
-        _git(runner, folder, "fetch", "--quiet", "--depth=1", "--no-tags", "--", source.location, source.commit)
+        _git(
+            runner,
+            folder,
+            "fetch",
+            "--quiet",
+            "--depth=1",
+            "--no-tags",
+            "--",
+            source.location,
+            source.commit,
+        )
         _git(runner, folder, "checkout", "--quiet", "--detach", "FETCH_HEAD")
     except ProcessError as problem:
-        raise InputError(f"Cannot fetch {source.location}: {problem.message}", hint="Try again.") from problem
+        raise InputError(
+            f"Cannot fetch {source.location}: {problem.message}", hint="Try again."
+        ) from problem
     return folder
 
 
 def _git(runner: Runner, folder: Path, *arguments: str) -> str:
-    return runner.run(("git", "-C", str(folder), *arguments), timeout=_FETCH_SECONDS).stdout.strip()
+    return runner.run(
+        ("git", "-C", str(folder), *arguments), timeout=_FETCH_SECONDS
+    ).stdout.strip()
 
 
 def _digest(folder: Path, names: Sequence[str] = (".",)) -> str:
@@ -248,6 +334,13 @@ def _digest(folder: Path, names: Sequence[str] = (".",)) -> str:
     sums = hashlib.sha256()
     for top in (folder / name for name in names):
         for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
-            if path.is_file() and path.suffix in (".py", ".ini", ".toml", ".sh", ".env", ".txt"):
+            if path.is_file() and path.suffix in (
+                ".py",
+                ".ini",
+                ".toml",
+                ".sh",
+                ".env",
+                ".txt",
+            ):
                 sums.update(f"{path.relative_to(folder)} {sha256_of(path)}\n".encode())
     return sums.hexdigest()

@@ -1,4 +1,7 @@
-"""Requirements of JAX's suite beyond the wheels: a release of jax, packages, and test helpers outside jax's wheel."""
+"""Requirements of JAX's suite beyond the wheels.
+
+A release of jax, packages, and test helpers outside jax's wheel.
+"""
 
 from __future__ import annotations
 
@@ -19,38 +22,58 @@ _PACKAGE = "jax"
 
 
 def release_mismatch(checkout: Path, jax: str) -> str:
-    """Return a note if the suite belongs to another release than the jax under test; otherwise ""."""
+    """Return a note if the suite belongs to another release than the jax under test.
+
+    Otherwise "".
+    """
     try:
-        match = _RELEASE.search((checkout / "jax/version.py").read_text(encoding="utf-8"))
+        match = _RELEASE.search(
+            (checkout / "jax/version.py").read_text(encoding="utf-8")
+        )
     except (OSError, UnicodeDecodeError):
         return ""
     if match is None or match[1] == jax:
         return ""
-    return f"The suite belongs to jax {match[1]} but tests jax {jax}; failures may come from this mismatch."
+    return (
+        f"The suite belongs to jax {match[1]} but tests jax {jax}; failures may come"
+        " from this mismatch."
+    )
 
 
 def unmet_requirements(requirements: str, lock: str, python: str) -> tuple[str, ...]:
     """Return notes on the suite's requirements that the gate's environment does not meet.
 
     Args:
-        requirements: requirements of the suite, one per line (pip's documentation, "Requirements File Format").
+        requirements: requirements of the suite, one per line (pip's documentation,
+            "Requirements File Format").
         lock: lock file of the gate, with one version of each package.
         python: Python version such as 3.12, for markers.
     """
-    locked = {canonicalize_name(name): version for name, version in _PINNED.findall(lock)}
+    locked = {
+        canonicalize_name(name): version for name, version in _PINNED.findall(lock)
+    }
     environment = {"python_version": python, "python_full_version": f"{python}.0"}
     applicable = [
-        item for item in _parse_requirements(requirements) if item.marker is None or item.marker.evaluate(environment)
+        item
+        for item in _parse_requirements(requirements)
+        if item.marker is None or item.marker.evaluate(environment)
     ]
-    notes, missing = [], []
+    notes = []
+    missing = []
     for item in applicable:
         version = locked.get(canonicalize_name(item.name))
         if version is None:
             missing.append(item.name)
         elif not item.specifier.contains(version, prereleases=True):
-            notes.append(f"The suite requires {item.name}{item.specifier}; it runs with {version}.")
+            notes.append(
+                f"The suite requires {item.name}{item.specifier}; it runs with"
+                f" {version}."
+            )
     if missing:
-        notes.append(f"The suite also requires {', '.join(sorted(missing))}, which the gate does not install.")
+        notes.append(
+            f"The suite also requires {', '.join(sorted(missing))}, which the gate does"
+            " not install."
+        )
     return tuple(notes)
 
 
@@ -65,10 +88,11 @@ def _parse_requirements(text: str) -> Iterator[Requirement]:
 
 
 def copy_test_helpers(checkout: Path, site: Path) -> tuple[str, ...]:
-    """Copy modules that JAX's tests import, but that jax's wheel lacks, beside the installed modules.
+    """Copy modules that JAX's tests import, but jax's wheel lacks, to the site.
 
-    JAX's own scripts import jax from the checkout. Here the installed jax is under test, so only modules that it does
-    not contain are copied; no installed file changes.
+    JAX's own scripts import jax from the checkout. Here the installed jax is under
+    test, so only modules that it does not contain are copied; no installed file
+    changes.
 
     Args:
         checkout: checkout of JAX.
@@ -82,7 +106,11 @@ def copy_test_helpers(checkout: Path, site: Path) -> tuple[str, ...]:
     copied: dict[str, None] = {}
     to_read = sorted((checkout / "tests").rglob("*.py"))
     while to_read:
-        new = [path for path in _missing_modules(checkout, site, to_read) if path not in copied]
+        new = [
+            path
+            for path in _missing_modules(checkout, site, to_read)
+            if path not in copied
+        ]
         copied |= dict.fromkeys(new)
         to_read = [checkout / path for path in dict.fromkeys(new)]
     for path in copied:
@@ -91,14 +119,22 @@ def copy_test_helpers(checkout: Path, site: Path) -> tuple[str, ...]:
     return tuple(sorted(copied))
 
 
-def _missing_modules(checkout: Path, site: Path, files: Iterable[Path]) -> Iterator[str]:
-    """Yield the modules that the files import and the site lacks, with the `__init__.py` of their packages."""
-    for name in dict.fromkeys(name for file in files for name in _imports(checkout, file)):
+def _missing_modules(
+    checkout: Path, site: Path, files: Iterable[Path]
+) -> Iterator[str]:
+    """Yield imported modules that the site lacks, with their packages' `__init__.py`."""
+    for name in dict.fromkeys(
+        name for file in files for name in _imports(checkout, file)
+    ):
         parts = name.split(".")
         for end in range(1, len(parts) + 1):
             path = "/".join(parts[:end])
             for file in (f"{path}.py", f"{path}/__init__.py"):
-                if (checkout / file).is_file() and not (site / path).is_dir() and not (site / f"{path}.py").exists():
+                if (
+                    (checkout / file).is_file()
+                    and not (site / path).is_dir()
+                    and not (site / f"{path}.py").exists()
+                ):
                     yield file
 
 

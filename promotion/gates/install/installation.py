@@ -1,4 +1,7 @@
-"""Test of one installer and one Python: install a set into a fresh environment as a user would, and import it."""
+"""Test of one installer and one Python.
+
+Install a set into a fresh environment as a user would, and import it.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,19 @@ from core.model import Finding, WheelSet
 from core.process import CREDENTIAL_VARIABLES, ProcessResult, Runner
 from core.units import parse_url
 from promotion.gates.common.gate import Check, error, warning
-from promotion.gates.common.installers import Command, Installer, is_connection_failure, on_one_line
-from promotion.gates.common.requirements import hashed, locked, modules, wheels_for, write_lines
+from promotion.gates.common.installers import (
+    Command,
+    Installer,
+    is_connection_failure,
+    on_one_line,
+)
+from promotion.gates.common.requirements import (
+    hashed,
+    locked,
+    modules,
+    wheels_for,
+    write_lines,
+)
 from promotion.gates.common.site import LOADER_SENTENCE, Site
 from promotion.index.pages import install_requirements
 
@@ -44,9 +58,12 @@ class InstallationSource:
     Attributes:
         index: URL of a simple index with the set.
         lock: text of the set's pylock.toml; None if the set has none.
-        verify_origin: called after the installation; raises InstallationError unless the index served the wheels.
-        html_index: URL of the same index on a server without JSON pages; empty to test only `index`.
-        compiled: an environment with the same Python, which may have bytecode of the same files.
+        verify_origin: called after the installation; raises InstallationError unless
+            the index served the wheels.
+        html_index: URL of the same index on a server without JSON pages; empty to test
+            only `index`.
+        compiled: an environment with the same Python, which may have bytecode of the
+            same files.
     """
 
     index: str
@@ -62,9 +79,10 @@ class InstallationTest:
 
     Args:
         folder: an empty directory.
-        dependencies: program that installs the locked dependencies, which are no part of the set; None means the tested
-            one.
-        check_loader: whether to check the error of the loader with JAX_PLATFORMS=rocm too.
+        dependencies: program that installs the locked dependencies, which are no part
+            of the set; None means the tested one.
+        check_loader: whether to check the error of the loader with JAX_PLATFORMS=rocm
+            too.
         is_wanted: called before each step; False stops the test.
     """
 
@@ -80,10 +98,15 @@ class InstallationTest:
         check_loader: bool = True,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.source, self.installer, self.version, self.folder = source, installer, version, folder
+        self.source = source
+        self.installer = installer
+        self.version = version
+        self.folder = folder
         self.wheels = wheels_for(source.wheel_set, version)
         self._dependencies = dependencies or installer
-        self._runner, self._check_loader, self._is_wanted = runner, check_loader, is_wanted
+        self._runner = runner
+        self._check_loader = check_loader
+        self._is_wanted = is_wanted
         self._answer: dict[str, Any] = {}
         self._stderr = ""
         self._python = folder / "environment" / "bin" / "python"
@@ -94,10 +117,15 @@ class InstallationTest:
         return f"{self.installer.name} {self.installer.version}"
 
     def checks(self, python: Path | None) -> Iterator[Check]:
-        """Install, import and resolve the set; without an interpreter only unpack it, which counts as skipped."""
+        """Install, import and resolve the set.
+
+        Without an interpreter only unpack it, which counts as skipped.
+        """
         where = f"{self.installer.name} for Python {self.version}"
         if python is None:
-            skipped = f"no Python {self.version} on this machine: unpacked, but not imported"
+            skipped = (
+                f"no Python {self.version} on this machine: unpacked, but not imported"
+            )
             yield self._check(where, self._unpack, skipped=skipped)
             return
         installed = self._check(where, lambda: self._install(python))
@@ -109,13 +137,18 @@ class InstallationTest:
     def resolution_checks(self, python: Path) -> Iterator[Check]:
         """Resolve the set by name without installing it, which must choose exactly its files."""
         where = f"{self.installer.name} for Python {self.version}"
-        yield self._check(f"resolution by {where}", lambda: self._resolve(python, self.source.index))
+        yield self._check(
+            f"resolution by {where}", lambda: self._resolve(python, self.source.index)
+        )
         if html_index := self.source.html_index:
-            # Installers that accept JSON pages read HTML pages on hosts that negotiate no content.
+            # Installers that accept JSON pages read HTML pages on hosts that negotiate
+            # no content.
             name = f"resolution of HTML pages by {where}"
             yield self._check(name, lambda: self._resolve(python, html_index))
 
-    def _check(self, name: str, work: Callable[[], Mapping[str, Any]], *, skipped: str = "") -> Check:
+    def _check(
+        self, name: str, work: Callable[[], Mapping[str, Any]], *, skipped: str = ""
+    ) -> Check:
         started = time.monotonic()
         findings: tuple[Finding, ...] = ()
         details: Mapping[str, Any] = {}
@@ -123,41 +156,72 @@ class InstallationTest:
             details = work()
         except InstallationError as problem:
             # Findings about the loader in wheels that were not built here are warnings.
-            adopted = all(wheel.as_published for wheel in self.source.wheel_set.wheels if wheel.name.endswith("-pjrt"))
+            adopted = all(
+                wheel.as_published
+                for wheel in self.source.wheel_set.wheels
+                if wheel.name.endswith("-pjrt")
+            )
             kind = warning if adopted and problem.code.startswith("loader-") else error
-            skipped, findings = "", (kind(problem.code, f"{name}: {problem.message}", _REMEDY),)
+            skipped = ""
+            findings = (kind(problem.code, f"{name}: {problem.message}", _REMEDY),)
         seconds = round(time.monotonic() - started, 1)
         details = {**details, "installer": self.program, "seconds": seconds}
         return Check(name=name, findings=findings, skipped=skipped, details=details)
 
     def _install(self, python: Path) -> Mapping[str, Any]:
-        self._run("environment-failed", self.installer.create(python, self.folder / "environment"))
+        self._run(
+            "environment-failed",
+            self.installer.create(python, self.folder / "environment"),
+        )
         index = self.source.index
-        self._run("install-failed", self.installer.install_staged(self._python, self._requirements(), index))
+        self._run(
+            "install-failed",
+            self.installer.install_staged(self._python, self._requirements(), index),
+        )
         self.source.verify_origin()
-        wheel_set, lock = self.source.wheel_set, self.source.lock
+        wheel_set = self.source.wheel_set
+        lock = self.source.lock
         if lock is None:
-            pins = {wheel.name: wheel.version for wheel in self.wheels} | dict(wheel_set.pins)
+            pins = {wheel.name: wheel.version for wheel in self.wheels} | dict(
+                wheel_set.pins
+            )
             lines = [f"{name}=={pinned}" for name, pinned in pins.items()]
         else:
-            lines = locked(lock, self.version, {wheel.name for wheel in wheel_set.wheels})
+            lines = locked(
+                lock, self.version, {wheel.name for wheel in wheel_set.wheels}
+            )
         rest = write_lines(self.folder / "rest.txt", lines)
         program = self.installer if lock is None else self._dependencies
-        self._run("dependencies-failed", program.install_rest(self._python, rest, locked=lock is not None))
+        self._run(
+            "dependencies-failed",
+            program.install_rest(self._python, rest, locked=lock is not None),
+        )
         self._run("install-inconsistent", self.installer.check(self._python))
         if self.source.compiled is not None:
             self.source.compiled.share_bytecode(
-                self.folder / "environment" / "lib" / f"python{self.version}" / "site-packages"
+                self.folder
+                / "environment"
+                / "lib"
+                / f"python{self.version}"
+                / "site-packages"
             )
-        self._answer, self._stderr = self._probe(self._python, self._question(imports=True))
+        self._answer, self._stderr = self._probe(
+            self._python, self._question(imports=True)
+        )
         return {"installed": self._answer["installed"]}
 
     def _unpack(self) -> Mapping[str, Any]:
         target = self.folder / "unpacked"
         index = self.source.index
-        self._run("install-failed", self.installer.unpack(self.version, target, self._requirements(), index))
+        self._run(
+            "install-failed",
+            self.installer.unpack(self.version, target, self._requirements(), index),
+        )
         self.source.verify_origin()
-        self._probe(Path(sys.executable), {**self._question(imports=False), "paths": [str(target)]})
+        self._probe(
+            Path(sys.executable),
+            {**self._question(imports=False), "paths": [str(target)]},
+        )
         return {}
 
     def _resolve(self, python: Path, index: str) -> Mapping[str, Any]:
@@ -165,7 +229,9 @@ class InstallationTest:
         wheel_set = self.source.wheel_set
         lines = install_requirements(wheel_set.wheels, wheel_set.pins)
         requirements = write_lines(self.folder / "wanted.txt", lines)
-        completed = self._run("resolution-failed", self.installer.resolve(python, requirements, index))
+        completed = self._run(
+            "resolution-failed", self.installer.resolve(python, requirements, index)
+        )
         try:
             chosen = self.installer.chosen(completed.stdout)
         except ValueError as problem:
@@ -177,36 +243,59 @@ class InstallationTest:
             if wheel.sha256 not in got or got - own:
                 others = ", ".join(sorted(got - own)) or "nothing of the set"
                 text = (
-                    f"the resolver chose {wheel.name} with sha256 {others}, not {wheel.filename} with {wheel.sha256}."
+                    f"the resolver chose {wheel.name} with sha256 {others}, not"
+                    f" {wheel.filename} with {wheel.sha256}."
                 )
                 raise InstallationError("resolution-elsewhere", text)
         return {"chosen": sorted(chosen)}
 
     def _loader(self) -> Mapping[str, Any]:
         """Check the loader's warning, and that JAX_PLATFORMS=rocm turns it into an error."""
-        answer, stderr = self._answer, self._stderr
+        answer = self._answer
+        stderr = self._stderr
         if answer["refusal"]:
-            raise InstallationError("loader-breaks-jax", f"jax.devices() failed: {answer['refusal']}")
+            raise InstallationError(
+                "loader-breaks-jax", f"jax.devices() failed: {answer['refusal']}"
+            )
         if "rocm" in answer["platforms"]:
             return {"platforms": answer["platforms"]}
         warnings = [match[1] for match in LOADER_SENTENCE.finditer(stderr)]
         if not warnings:
-            raise InstallationError("loader-silent", "jax.devices() has no rocm device, and no reason was printed.")
+            raise InstallationError(
+                "loader-silent",
+                "jax.devices() has no rocm device, and no reason was printed.",
+            )
         sentence = warnings[0].removesuffix(_SUFFIX)
         if len(warnings) > 1 or sentence == warnings[0] or "Traceback" in stderr:
             text = "one warning that ends in " + repr(_SUFFIX.strip())
-            raise InstallationError("loader-form", f"expected {text}, but got: {stderr.strip()}")
+            raise InstallationError(
+                "loader-form", f"expected {text}, but got: {stderr.strip()}"
+            )
         (pjrt,) = (wheel for wheel in self.wheels if wheel.name.endswith("-pjrt"))
-        start = f"{pjrt.name} {pjrt.version} cannot use ROCm: " + ("" if answer["gpu"] else _NO_GPU)
+        start = f"{pjrt.name} {pjrt.version} cannot use ROCm: " + (
+            "" if answer["gpu"] else _NO_GPU
+        )
         if not sentence.startswith(start):
-            raise InstallationError("loader-form", f"the warning does not begin with {start!r}: {sentence}")
+            raise InstallationError(
+                "loader-form", f"the warning does not begin with {start!r}: {sentence}"
+            )
         if self._check_loader:
-            question: dict[str, Any] = {"paths": None, "distributions": {}, "imports": [], "devices": True}
+            question: dict[str, Any] = {
+                "paths": None,
+                "distributions": {},
+                "imports": [],
+                "devices": True,
+            }
             question["seconds"] = _PROBE_SECONDS
             answer, _ = self._probe(self._python, question, platforms="rocm")
             if sentence not in answer["refusal"]:
-                message = answer["refusal"] or f"platforms {', '.join(answer['platforms'])}"
-                text = f"with JAX_PLATFORMS=rocm the error of jax differs from the warning: {message}"
+                message = (
+                    answer["refusal"] or f"platforms {', '.join(answer['platforms'])}"
+                )
+                text = (
+                    "with JAX_PLATFORMS=rocm the error of jax differs from the"
+                    f" warning: {message}"
+                )
                 raise InstallationError("loader-form", text)
         return {"platforms": self._answer["platforms"], "loader": sentence}
 
@@ -214,30 +303,53 @@ class InstallationTest:
         if not self._is_wanted():
             raise InstallationError(code, "the test was stopped.")
         try:
-            return self._runner.run(command.argv, env=command.env, cwd=str(self.folder), timeout=_SECONDS)
+            return self._runner.run(
+                command.argv, env=command.env, cwd=str(self.folder), timeout=_SECONDS
+            )
         except ProcessError as problem:
             if "No space left on device" in on_one_line(problem.message):
                 hint = "Free space, and run the command again."
-                raise MachineError(f"The disk is full: {problem.message}", hint=hint) from problem
+                raise MachineError(
+                    f"The disk is full: {problem.message}", hint=hint
+                ) from problem
             host = parse_url(self.source.index).hostname or ""
             # The tested index answered a moment ago; its failures mention its host.
-            if is_connection_failure(problem.message) and host not in problem.message.partition("\n")[2]:
-                hint = "Check the network and pip's configuration, and run the command again."
-                raise MachineError(f"A package index cannot be reached: {problem.message}", hint=hint) from problem
+            if (
+                is_connection_failure(problem.message)
+                and host not in problem.message.partition("\n")[2]
+            ):
+                hint = (
+                    "Check the network and pip's configuration, and run the command"
+                    " again."
+                )
+                raise MachineError(
+                    f"A package index cannot be reached: {problem.message}", hint=hint
+                ) from problem
             raise InstallationError(code, problem.message) from problem
 
     def _requirements(self) -> Path:
         """Write requirements for the set's projects with the hashes of all their wheels."""
-        return write_lines(self.folder / "staged.txt", hashed(self.source.wheel_set.wheels))
+        return write_lines(
+            self.folder / "staged.txt", hashed(self.source.wheel_set.wheels)
+        )
 
     def _question(self, *, imports: bool) -> dict[str, Any]:
-        """Return the input of `probe.py`: the distributions to check and, with `imports`, the modules to import."""
+        """Return the input of `probe.py`.
+
+        The distributions to check and, with `imports`, the modules to import.
+        """
         wheel_set = self.source.wheel_set
         expected = {
-            wheel.name: {"version": wheel.version, "files": {member.path: member.sha256 for member in wheel.members}}
+            wheel.name: {
+                "version": wheel.version,
+                "files": {member.path: member.sha256 for member in wheel.members},
+            }
             for wheel in self.wheels
         }
-        pins = {name: {"version": pinned, "files": {}} for name, pinned in wheel_set.pins.items()}
+        pins = {
+            name: {"version": pinned, "files": {}}
+            for name, pinned in wheel_set.pins.items()
+        }
         return {
             "paths": None,
             "distributions": expected | (pins if imports else {}),
@@ -246,10 +358,16 @@ class InstallationTest:
             "seconds": _PROBE_SECONDS,
         }
 
-    def _probe(self, python: Path, question: Mapping[str, Any], *, platforms: str = "") -> tuple[dict[str, Any], str]:
+    def _probe(
+        self, python: Path, question: Mapping[str, Any], *, platforms: str = ""
+    ) -> tuple[dict[str, Any], str]:
         """Run `probe.py` and return its answer and standard error."""
         argv = (str(python), "-I", str(_PROBE), json.dumps(question))
-        env = {**dict.fromkeys(CREDENTIAL_VARIABLES, ""), "JAX_PLATFORMS": platforms, "JAX_PLATFORM_NAME": ""}
+        env = {
+            **dict.fromkeys(CREDENTIAL_VARIABLES, ""),
+            "JAX_PLATFORMS": platforms,
+            "JAX_PLATFORM_NAME": "",
+        }
         started = time.monotonic()
         try:
             completed = self._run("probe-failed", Command(argv=argv, env=env))
@@ -257,7 +375,10 @@ class InstallationTest:
             limit = question["seconds"]
             if time.monotonic() - started < limit:
                 raise
-            text = f"the imports and jax.devices() did not end within {limit:g} seconds: {problem.message}"
+            text = (
+                f"the imports and jax.devices() did not end within {limit:g} seconds:"
+                f" {problem.message}"
+            )
             raise InstallationError("import-hangs", text) from problem
         answer: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
         if answer["problems"]:

@@ -1,7 +1,8 @@
 """The installers of the gate and of `index check`, and their environments.
 
-The newest pip and uv are those of the running interpreter. The oldest supported pips are in `installers.toml`; each is
-installed by hash into an environment, which is kept in the user's cache.
+The newest pip and uv are those of the running interpreter. The oldest supported pips
+are in `installers.toml`; each is installed by hash into an environment, which is kept
+in the user's cache.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ class LockedInstaller:
 def locked_installers() -> tuple[LockedInstaller, ...]:
     """Return the installers of the table."""
     rows = tomllib.loads(_TABLE.read_text())["installers"]
-    return tuple(LockedInstaller(**{**row, "pythons": tuple(row["pythons"])}) for row in rows)
+    return tuple(
+        LockedInstaller(**{**row, "pythons": tuple(row["pythons"])}) for row in rows
+    )
 
 
 def installer_versions(selection: str) -> Mapping[str, str]:
@@ -68,7 +71,9 @@ def installer_versions(selection: str) -> Mapping[str, str]:
         RequestError: the selection is unknown.
     """
     if selection not in SELECTIONS:
-        raise RequestError(f"Unknown installers: {selection}.", hint=f"Give {' or '.join(SELECTIONS)}.")
+        raise RequestError(
+            f"Unknown installers: {selection}.", hint=f"Give {' or '.join(SELECTIONS)}."
+        )
     versions = {name: installed_version(name) for name in _RUNNING}
     if selection == ALL:
         for item in locked_installers():
@@ -88,16 +93,29 @@ def configured_installers(
     Args:
         folder: directory for caches of files.
         selection: NEWEST or ALL.
-        environments: the user's cache, which keeps the environments of installers; None uses `folder`.
+        environments: the user's cache, which keeps the environments of installers; None
+            uses `folder`.
         config: the user's pip configuration; None reads it.
 
     Raises:
         MachineError: an installer cannot be installed.
     """
-    # Staged indexes and the hosts in the user's NO_PROXY are reached directly. As in urllib.request, whose import takes
-    # longer than all else, the name in lower case comes first.
-    code = "from os import environ; print(environ.get('no_proxy', environ.get('NO_PROXY', '')))"
-    direct = ",".join(filter(None, (LOOPBACK, runner.run((sys.executable, "-I", "-S", "-c", code)).stdout.strip())))
+    # Staged indexes and the hosts in the user's NO_PROXY are reached directly. As in
+    # urllib.request, whose import takes longer than all else, the name in lower case
+    # comes first.
+    code = (
+        "from os import environ; print(environ.get('no_proxy', environ.get('NO_PROXY',"
+        " '')))"
+    )
+    direct = ",".join(
+        filter(
+            None,
+            (
+                LOOPBACK,
+                runner.run((sys.executable, "-I", "-S", "-c", code)).stdout.strip(),
+            ),
+        )
+    )
     config = pip_config(runner) if config is None else config
     uv = Uv(find_uv_bin(), config, cache=folder / "uv", direct=direct)
     # Without the option --python, pip saves one process for each command.
@@ -108,7 +126,9 @@ def configured_installers(
             oldest = Pip(
                 no_index=uv.no_index,
                 direct=direct,
-                environment=installer_environment(item, environments or folder, uv, runner),
+                environment=installer_environment(
+                    item, environments or folder, uv, runner
+                ),
                 name=item.name,
                 version=item.version,
                 pythons=item.pythons,
@@ -117,8 +137,10 @@ def configured_installers(
     return tuple(installers)
 
 
-def installer_environment(item: LockedInstaller, cache: Path, uv: Uv, runner: Runner) -> Path:
-    """Return the environment of an installer, which is installed on its first use and then shared by all runs.
+def installer_environment(
+    item: LockedInstaller, cache: Path, uv: Uv, runner: Runner
+) -> Path:
+    """Return the environment of an installer, installed once and shared by all runs.
 
     Args:
         cache: folder of all caches.
@@ -127,4 +149,11 @@ def installer_environment(item: LockedInstaller, cache: Path, uv: Uv, runner: Ru
     Raises:
         MachineError: it cannot be installed, for example without a network.
     """
-    return locked_environment(cache / STORE, item.name, item.lock, uv, runner, what=f"the installer {item.name}")
+    return locked_environment(
+        cache / STORE,
+        item.name,
+        item.lock,
+        uv,
+        runner,
+        what=f"the installer {item.name}",
+    )

@@ -1,7 +1,10 @@
-"""Incompatible pairs: the resolver must reject the set's wheels with the jaxlib of the next minor version.
+"""Incompatible pairs.
 
-Such a pair may load and register, then fail at every compilation, as jaxlib 0.12.0 does with the plugin 0.10.2, so only
-the metadata can prevent it. The kernel wheel serves every jaxlib since 0.8, so it must be rejected with an older one.
+The resolver must reject the set's wheels with the jaxlib of the next minor version.
+
+Such a pair may load and register, then fail at every compilation, as jaxlib 0.12.0 does
+with the plugin 0.10.2, so only the metadata can prevent it. The kernel wheel serves
+every jaxlib since 0.8, so it must be rejected with an older one.
 """
 
 from __future__ import annotations
@@ -29,24 +32,33 @@ _TOO_OLD = {KERNELS_PROJECT: "0.7.2"}
 """Project that serves several jaxlibs -> jaxlib whose XLA refuses its handlers."""
 _LOWER_BOUNDS = ("==", ">=", "~=", "===")
 _SECONDS = 300.0
-_REJECTED = re.compile(r"conflicting dependencies|ResolutionImpossible|depends? on jaxlib")
+_REJECTED = re.compile(
+    r"conflicting dependencies|ResolutionImpossible|depends? on jaxlib"
+)
 """Errors of pip and uv for contradicting requirements, not for a missing file or index."""
 
 
 def check_pair(
-    wheel_set: WheelSet, index: str, runner: Runner, installer: Installer, version: str, python: Path, folder: Path
+    wheel_set: WheelSet,
+    index: str,
+    runner: Runner,
+    installer: Installer,
+    version: str,
+    python: Path,
+    folder: Path,
 ) -> Check:
     """Resolve each of the set's wheels together with a jaxlib that does not fit.
 
-    Each jaxlib is a generated wheel with metadata only, so the result does not depend on an index. The other
-    installation tests show that the right jaxlib is accepted.
+    Each jaxlib is a generated wheel with metadata only, so the result does not depend
+    on an index. The other installation tests show that the right jaxlib is accepted.
 
     Args:
         index: URL of the set's own index.
         version: version of `python`.
         folder: an empty directory.
     """
-    started, findings = time.monotonic(), list[Finding]()
+    started = time.monotonic()
+    findings = list[Finding]()
     versions = {wheel.name: wheel.version for wheel in wheel_set.wheels}
     major, minor = Version(versions.get(_JAXLIB, wheel_set.jax_version)).release[:2]
     next_minor = f"{major}.{minor + 1}.0"
@@ -58,31 +70,75 @@ def check_pair(
             # Other dependencies are generated too, so that only jaxlib can be rejected.
             for requirement in map(Requirement, wheel.requires_dist):
                 if canonicalize_name(requirement.name) not in versions:
-                    bounds = [spec.version for spec in requirement.specifier if spec.operator in _LOWER_BOUNDS]
-                    _write_stand_in(folder, requirement.name, bounds[0].removesuffix(".*") if bounds else "1")
+                    bounds = [
+                        spec.version
+                        for spec in requirement.specifier
+                        if spec.operator in _LOWER_BOUNDS
+                    ]
+                    _write_stand_in(
+                        folder,
+                        requirement.name,
+                        bounds[0].removesuffix(".*") if bounds else "1",
+                    )
             requirements = folder / f"{wheel.name}.txt"
-            requirements.write_text(f"{wheel.name}=={wheel.version}\n{_JAXLIB}=={jaxlib}\n")
+            requirements.write_text(
+                f"{wheel.name}=={wheel.version}\n{_JAXLIB}=={jaxlib}\n"
+            )
             command = installer.resolve_alone(python, requirements, index, folder)
-            completed = runner.run(command.argv, env=command.env, cwd=str(folder), check=False, timeout=_SECONDS)
+            completed = runner.run(
+                command.argv,
+                env=command.env,
+                cwd=str(folder),
+                check=False,
+                timeout=_SECONDS,
+            )
             findings += _pair_findings(wheel, jaxlib, completed)
     program = f"{installer.name} {installer.version}"
-    details = {"jaxlib": next_minor, "installer": program, "seconds": round(time.monotonic() - started, 1)}
-    return Check(name=f"wrong pair with {installer.name}", findings=tuple(findings), details=details)
+    details = {
+        "jaxlib": next_minor,
+        "installer": program,
+        "seconds": round(time.monotonic() - started, 1),
+    }
+    return Check(
+        name=f"wrong pair with {installer.name}",
+        findings=tuple(findings),
+        details=details,
+    )
 
 
-def _pair_findings(wheel: Wheel, jaxlib: str, completed: ProcessResult) -> Iterator[Finding]:
+def _pair_findings(
+    wheel: Wheel, jaxlib: str, completed: ProcessResult
+) -> Iterator[Finding]:
     if completed.returncode == 0:
-        text = f"{wheel.filename} can be installed with jaxlib {jaxlib}, with which it was neither built nor tested."
+        text = (
+            f"{wheel.filename} can be installed with jaxlib {jaxlib}, with which it was"
+            " neither built nor tested."
+        )
         if wheel.as_published:
             repairable = parse_package_name(wheel.name) is not None
-            yield warning("pair-accepted", text, REPAIR_PUBLISHED if repairable else REPORT_PUBLISHED)
+            yield warning(
+                "pair-accepted",
+                text,
+                REPAIR_PUBLISHED if repairable else REPORT_PUBLISHED,
+            )
             return
-        yield error("pair-accepted", text, "Restrict jaxlib in the wheel's Requires-Dist to compatible versions.")
+        yield error(
+            "pair-accepted",
+            text,
+            "Restrict jaxlib in the wheel's Requires-Dist to compatible versions.",
+        )
         return
     output = on_one_line(completed.stdout + completed.stderr)
     if not _REJECTED.search(output):
-        text = f"{wheel.filename} with jaxlib {jaxlib} is rejected for another reason: {output}"
-        yield error("pair-untried", text, "Read the output, fix the cause and run the gate again.")
+        text = (
+            f"{wheel.filename} with jaxlib {jaxlib} is rejected for another reason:"
+            f" {output}"
+        )
+        yield error(
+            "pair-untried",
+            text,
+            "Read the output, fix the cause and run the gate again.",
+        )
 
 
 def _write_stand_in(folder: Path, project: str, version: str) -> None:
@@ -90,11 +146,19 @@ def _write_stand_in(folder: Path, project: str, version: str) -> None:
     name = canonicalize_name(project).replace("-", "_")
     info = f"{name}-{version}.dist-info"
     files = {
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: jax-rocm-release\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/METADATA": (
+            f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n"
+        ),
+        f"{info}/WHEEL": (
+            "Wheel-Version: 1.0\nGenerator: jax-rocm-release\nRoot-Is-Purelib:"
+            " true\nTag: py3-none-any\n"
+        ),
     }
     path = folder / f"{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
         for name, text in files.items():
             archive.writestr(name, text)
-        archive.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in (*files, f"{info}/RECORD")))
+        archive.writestr(
+            f"{info}/RECORD",
+            "".join(f"{name},,\n" for name in (*files, f"{info}/RECORD")),
+        )

@@ -4,12 +4,15 @@ The program uses only the standard library. The first argument is a question in 
 
 - `paths`: directories with distributions; null means sys.path.
 - `distributions`: name -> {"version": ..., "files": {path: sha256}}.
-- `imports`: modules to import, in order; `devices`: whether to call jax.devices() afterwards.
-- `seconds`: time after which the program ends with the stack of each thread on standard error.
+- `imports`: modules to import, in order; `devices`: whether to call jax.devices()
+  afterwards.
+- `seconds`: time after which the program ends with the stack of each thread on standard
+  error.
 
-The last line of output is the answer in JSON, since imports may print too: `problems` is a list of sentences,
-`platforms` are the platforms of jax's devices, `refusal` is the error of jax.devices(), `gpu` is true if there is a
-driver for AMD GPUs, and `installed` maps distributions to versions.
+The last line of output is the answer in JSON, since imports may print too: `problems`
+is a list of sentences, `platforms` are the platforms of jax's devices, `refusal` is the
+error of jax.devices(), `gpu` is true if there is a driver for AMD GPUs, and `installed`
+maps distributions to versions.
 """
 
 from __future__ import annotations
@@ -37,11 +40,16 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def wrong_files(distribution: importlib.metadata.Distribution, expected: dict[str, str]) -> Iterator[str]:
+def wrong_files(
+    distribution: importlib.metadata.Distribution, expected: dict[str, str]
+) -> Iterator[str]:
     """Yield differences of installed files from RECORD and from the wheel set."""
     seen = set()
-    # RECORD is read here, since `distribution.files` omits missing files from Python 3.12 on.
-    for file, digest, _ in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
+    # RECORD is read here, since `distribution.files` omits missing files from Python
+    # 3.12 on.
+    for file, digest, _ in csv.reader(
+        (distribution.read_text("RECORD") or "").splitlines()
+    ):
         path = Path(str(distribution.locate_file(file)))
         seen.add(file)
         if not digest and file not in expected:
@@ -59,11 +67,15 @@ def wrong_files(distribution: importlib.metadata.Distribution, expected: dict[st
     yield from (f"{path} is not in RECORD" for path in sorted(expected.keys() - seen))
 
 
-def distributions(paths: list[str] | None) -> dict[str, list[importlib.metadata.Distribution]]:
+def distributions(
+    paths: list[str] | None,
+) -> dict[str, list[importlib.metadata.Distribution]]:
     """Return the installed distributions by normalised name (PEP 503)."""
     by_name: dict[str, list[importlib.metadata.Distribution]] = {}
     for item in importlib.metadata.distributions(path=paths or sys.path):
-        by_name.setdefault(re.sub(r"[-_.]+", "-", item.metadata["Name"]).lower(), []).append(item)
+        by_name.setdefault(
+            re.sub(r"[-_.]+", "-", item.metadata["Name"]).lower(), []
+        ).append(item)
     return by_name
 
 
@@ -78,7 +90,10 @@ def wrong_distributions(
         elif candidates[0].version != what["version"]:
             yield f"{name} is installed in version {candidates[0].version}, not {what['version']}"
         else:
-            yield from (f"{name}: {problem}" for problem in wrong_files(candidates[0], what["files"]))
+            yield from (
+                f"{name}: {problem}"
+                for problem in wrong_files(candidates[0], what["files"])
+            )
 
 
 def failed_imports(modules: list[str]) -> Iterator[str]:
@@ -108,12 +123,16 @@ def main(question: dict[str, Any]) -> dict[str, Any]:
         "platforms": platforms,
         "refusal": refusal,
         "gpu": any(Path(place).exists() for place in DRIVERS),
-        "installed": {name: items[0].version for name, items in sorted(installed.items())},
+        "installed": {
+            name: items[0].version for name, items in sorted(installed.items())
+        },
     }
 
 
 if __name__ == "__main__":
     question = json.loads(sys.argv[1])
-    faulthandler.dump_traceback_later(question["seconds"], exit=True)  # it ends code that keeps the GIL too
+    faulthandler.dump_traceback_later(
+        question["seconds"], exit=True
+    )  # it ends code that keeps the GIL too
     answer = json.dumps(main(question))
     sys.stdout.write(f"\n{answer}\n")

@@ -1,4 +1,7 @@
-"""Run one probe of a wheel in a separate process; a crash or hang of that process becomes a finding."""
+"""Run one probe of a wheel in a separate process.
+
+A crash or hang of that process becomes a finding.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,9 @@ class Probe:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def run_probe(runner: Runner, site: Site, env: Mapping[str, str], probe: Probe) -> ProbeResult:
+def run_probe(
+    runner: Runner, site: Site, env: Mapping[str, str], probe: Probe
+) -> ProbeResult:
     """Run a probe in a separate process; a crash, a missing answer or a timeout is a finding.
 
     Args:
@@ -78,11 +83,17 @@ def run_probe(runner: Runner, site: Site, env: Mapping[str, str], probe: Probe) 
         if completed.returncode == 0 and isinstance(values, dict):
             return ProbeResult(values=values, stderr=completed.stderr)
         last = " ".join(completed.stderr.split())[-_TAIL_CHARACTERS:] or "none"
-        code, what = "look-died", f"ended with {how_it_ended(completed.returncode)}; last output: {last}"
+        code = "look-died"
+        what = f"ended with {how_it_ended(completed.returncode)}; last output: {last}"
     except ProcessError as problem:
-        code, what = "look-hangs", f"did not end: {problem.message}"
-    remedy = "Check that the module was built for this Python and ROCm, and debug the crash."
-    return ProbeResult(findings=(error(code, f"{probe.name} {what}.", remedy, member=probe.member),))
+        code = "look-hangs"
+        what = f"did not end: {problem.message}"
+    remedy = (
+        "Check that the module was built for this Python and ROCm, and debug the crash."
+    )
+    return ProbeResult(
+        findings=(error(code, f"{probe.name} {what}.", remedy, member=probe.member),)
+    )
 
 
 def how_it_ended(returncode: int) -> str:
@@ -90,4 +101,6 @@ def how_it_ended(returncode: int) -> str:
     if returncode >= 0:
         return f"exit code {returncode}"
     name = signal_name(-returncode).removeprefix("signal ")
-    return f"signal {name}" + (" (killed, for example because memory ran out)" if name == "SIGKILL" else "")
+    return f"signal {name}" + (
+        " (killed, for example because memory ran out)" if name == "SIGKILL" else ""
+    )

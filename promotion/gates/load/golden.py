@@ -1,8 +1,9 @@
 """Golden lists: reviewed lists of everything that the wheels for one JAX version register.
 
-`plugin/golden/<jax>.toml` lists the handlers of each extension module; `pjrt/golden/<jax>.toml` lists the C API of
-XLA's plugin and the handlers that jax registers with the plugin. `ci_build gate load SET --update-golden` writes the
-lists, so that a change shows in review.
+`plugin/golden/<jax>.toml` lists the handlers of each extension module;
+`pjrt/golden/<jax>.toml` lists the C API of XLA's plugin and the handlers that jax
+registers with the plugin. `ci_build gate load SET --update-golden` writes the lists, so
+that a change shows in review.
 """
 
 from __future__ import annotations
@@ -25,12 +26,16 @@ ROOT = Path(__file__).parents[3]
 """Directory that contains `plugin/golden` and `pjrt/golden`."""
 
 _HEADER = """\
-# What the {part} wheel for jax {jax_version} registers; `ci_build gate load SET --update-golden` writes this file.
+# What the {part} wheel for jax {jax_version} registers.
+# `ci_build gate load SET --update-golden` writes this file.
 # {about}
 """
 _ABOUT = {
     "plugin": "Handler = its stages, or `custom call`. Type = its parts.",
-    "pjrt": "The C API: PJRT_Extension_Type = bytes of its table. Handlers that jax registers: name = FFI API version.",
+    "pjrt": (
+        "The C API: PJRT_Extension_Type = bytes of its table. Handlers that jax"
+        " registers: name = FFI API version."
+    ),
 }
 
 
@@ -44,7 +49,9 @@ def digest(root: Path) -> str:
     sums = hashlib.sha256()
     for part in PARTS:
         for path in sorted((root / part / "golden").glob("*.toml")):
-            sums.update(f"{part} {path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+            sums.update(
+                f"{part} {path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode()
+            )
     return sums.hexdigest()
 
 
@@ -60,7 +67,9 @@ def read(path: Path) -> Lists | None:
         return None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError) as problem:
         hint = "Fix the file, or write it again with --update-golden."
-        raise GateError(f"{path} is not a golden list: {problem}.", hint=hint) from problem
+        raise GateError(
+            f"{path} is not a golden list: {problem}.", hint=hint
+        ) from problem
 
 
 def dump(lists: Lists, *, part: str, jax_version: str) -> str:
@@ -68,14 +77,18 @@ def dump(lists: Lists, *, part: str, jax_version: str) -> str:
     out = [_HEADER.format(part=part, jax_version=jax_version, about=_ABOUT[part])]
     for section, rows in sorted(lists.items()):
         out.append(f"\n[{section}]\n")
-        out += [f"{_key(name)} = {json.dumps(value)}\n" for name, value in sorted(rows.items())]
+        out += [
+            f"{_key(name)} = {json.dumps(value)}\n"
+            for name, value in sorted(rows.items())
+        ]
     return "".join(out)
 
 
 def differences(golden: Lists, found: Lists) -> Iterator[tuple[str, str]]:
     """Yield (section, description) for each section that differs from the golden list."""
     for section in sorted(golden.keys() | found.keys()):
-        expected, actual = golden.get(section, {}), found.get(section, {})
+        expected = golden.get(section, {})
+        actual = found.get(section, {})
         parts = [
             ("does not register", sorted(expected.keys() - actual.keys())),
             ("registers in addition", sorted(actual.keys() - expected.keys())),
@@ -88,14 +101,23 @@ def differences(golden: Lists, found: Lists) -> Iterator[tuple[str, str]]:
                 ],
             ),
         ]
-        if text := "; ".join(f"{verb} {', '.join(names)}" for verb, names in parts if names):
+        if text := "; ".join(
+            f"{verb} {', '.join(names)}" for verb, names in parts if names
+        ):
             yield section, text
 
 
-def _sections(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str | int]]]:
+def _sections(
+    table: Mapping[str, Any], path: tuple[str, ...]
+) -> Iterator[tuple[str, dict[str, str | int]]]:
     rows = {name: value for name, value in table.items() if not isinstance(value, dict)}
-    if not all(isinstance(value, (str, int)) for value in rows.values()) or (rows and not path):
-        raise TypeError(f"section {'.'.join(path) or 'at the top'} has values that are neither strings nor integers")
+    if not all(isinstance(value, (str, int)) for value in rows.values()) or (
+        rows and not path
+    ):
+        raise TypeError(
+            f"section {'.'.join(path) or 'at the top'} has values that are neither"
+            " strings nor integers"
+        )
     if rows or (path and not table):
         yield ".".join(path), rows
     for name, value in table.items():

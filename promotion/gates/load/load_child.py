@@ -1,9 +1,10 @@
 """Probes of the parts of a wheel; the Python of a site runs each probe in a separate process.
 
-The program uses only the standard library, and jax in some probes. The arguments are the name of a probe and its paths
-or names; the last line of output is the answer in JSON, since loaded libraries may print too. The answer has `error` if
-the probe raised an exception; after a crash there is no answer. Most probes only load a library, so that modules which
-few probes need are imported late.
+The program uses only the standard library, and jax in some probes. The arguments are
+the name of a probe and its paths or names; the last line of output is the answer in
+JSON, since loaded libraries may print too. The answer has `error` if the probe raised
+an exception; after a crash there is no answer. Most probes only load a library, so that
+modules which few probes need are imported late.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ from pathlib import Path
 from typing import Any
 
 Answer = dict[str, Any]
-_REGISTERING = ("jax", "jax.experimental.pallas", "jax.experimental.rnn", "jax.experimental.sparse")
+_REGISTERING = (
+    "jax",
+    "jax.experimental.pallas",
+    "jax.experimental.rnn",
+    "jax.experimental.sparse",
+)
 """Modules that register handlers when they are imported."""
 _TYPES = "ffi_types"
 _TABLES = ("registrations", "ffi_registrations", "ffi_handlers", _TYPES)
@@ -32,32 +38,50 @@ _API_HEADER = 40
 
 
 class _PjrtVersion(ctypes.Structure):
-    _fields_ = (("size", ctypes.c_size_t), ("start", ctypes.c_void_p), ("major", ctypes.c_int), ("minor", ctypes.c_int))
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("start", ctypes.c_void_p),
+        ("major", ctypes.c_int),
+        ("minor", ctypes.c_int),
+    )
 
 
 class _PjrtApi(ctypes.Structure):
     """The beginning of PJRT_Api (xla/pjrt/c/pjrt_c_api.h)."""
 
-    _fields_ = (("size", ctypes.c_size_t), ("extensions", ctypes.c_void_p), ("version", _PjrtVersion))
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("extensions", ctypes.c_void_p),
+        ("version", _PjrtVersion),
+    )
 
 
 class _PjrtExtension(ctypes.Structure):
     """PJRT_Extension_Base (xla/pjrt/c/pjrt_c_api.h)."""
 
-    _fields_ = (("size", ctypes.c_size_t), ("type", ctypes.c_int), ("next", ctypes.c_void_p))
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("type", ctypes.c_int),
+        ("next", ctypes.c_void_p),
+    )
 
 
 class _Wrapper(ctypes.Structure):
     """Argument of __hipRegisterFatBinary (clang, CodeGen/CGCUDANV.cpp)."""
 
-    _fields_ = (("magic", ctypes.c_uint32), ("version", ctypes.c_uint32), ("bundle", ctypes.c_uint64))
+    _fields_ = (
+        ("magic", ctypes.c_uint32),
+        ("version", ctypes.c_uint32),
+        ("bundle", ctypes.c_uint64),
+    )
 
 
 def dlopen(*paths: str) -> Answer:
     """Load libraries, bind all their symbols, and return their device code that HIP's stand-in saw.
 
-    `flushes` is the first library that makes the process flush denormal numbers. Linkers add such start-up code with
-    -ffast-math, and published wheels had it (gevent/gevent#1864, llvm/llvm-project#57589).
+    `flushes` is the first library that makes the process flush denormal numbers.
+    Linkers add such start-up code with -ffast-math, and published wheels had it
+    (gevent/gevent#1864, llvm/llvm-project#57589).
     """
     for path in paths:
         sys.stderr.write(f"loading {path}\n")  # names the library if loading it crashes
@@ -77,19 +101,27 @@ def _registrations() -> Answer:
     files = _mapped_files()
     tables: dict[int, ctypes.c_uint64] = {}
     for path in dict.fromkeys(path for _, _, path in files if ".so" in path):
-        with contextlib.suppress(OSError, ValueError):  # the library has no such variable
+        with contextlib.suppress(
+            OSError, ValueError
+        ):  # the library has no such variable
             table = ctypes.c_uint64.in_dll(ctypes.CDLL(path), "jax_rocm_registrations")
             tables[ctypes.addressof(table)] = table
     if not tables and any("/libamdhip64.so" in path for _, _, path in files):
         return {}
     found: dict[str, dict[str, list[Any]]] = {}
-    calls = [(ctypes.c_uint64 * 8 * table.value).from_address(address + 64) for address, table in tables.items()]
+    calls = [
+        (ctypes.c_uint64 * 8 * table.value).from_address(address + 64)
+        for address, table in tables.items()
+    ]
     rows = [tuple(row) for table in calls for row in table]
     kernels: dict[int, set[bytes]] = {row[1]: set() for row in rows if row[0] == 0}
     for function, handle, _, name, *_ in rows:
         if handle not in kernels:
             text = ctypes.string_at(name).decode(errors="replace")
-            raise ValueError(f"it registers {text} for the bundle {handle:#x}, which it did not register")
+            raise ValueError(
+                f"it registers {text} for the bundle {handle:#x}, which it did not"
+                " register"
+            )
         if function == 1:
             kernels[handle].add(ctypes.string_at(name))
     for address, names in kernels.items():
@@ -103,7 +135,10 @@ def _registrations() -> Answer:
 
 def _mapped_files() -> list[tuple[int, int, str]]:
     """Return start, end and path of each mapped part of a file."""
-    maps = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()]
+    maps = [
+        line.split(maxsplit=5)
+        for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    ]
     ends = [(row[0].partition("-"), row[5]) for row in maps if len(row) == 6]
     return [(int(start, 16), int(end, 16), path) for (start, _, end), path in ends]
 
@@ -115,12 +150,17 @@ def _digest(names: set[bytes]) -> str:
 
 
 def api(path: str) -> Answer:
-    """Read the API table of a PJRT plugin: version, number of functions, extensions as [type, bytes]."""
+    """Read the API table of a PJRT plugin.
+
+    Version, number of functions, extensions as [type, bytes].
+    """
     get = ctypes.CDLL(path, mode=os.RTLD_NOW).GetPjrtApi
     get.restype = ctypes.c_void_p
     address = get()
     table = _PjrtApi.from_address(address)
-    slots = (ctypes.c_void_p * ((table.size - _API_HEADER) // 8)).from_address(address + _API_HEADER)
+    slots = (ctypes.c_void_p * ((table.size - _API_HEADER) // 8)).from_address(
+        address + _API_HEADER
+    )
     extensions = []
     following = table.extensions
     while following:
@@ -135,9 +175,10 @@ def api(path: str) -> Answer:
 
 
 def module(name: str) -> Answer:
-    """Import an extension module, and return table -> name -> type of the handler, or parts of the type.
+    """Import an extension module and return table -> name -> type of the handler.
 
-    The type of a handler is the list of its stages, such as `execute, instantiate`, or `custom call`.
+    The type of a handler is the list of its stages, such as `execute, instantiate`, or
+    `custom call`.
     """
     imported = importlib.import_module(name)
     tables: dict[str, dict[str, str]] = {}
@@ -147,13 +188,16 @@ def module(name: str) -> Answer:
             if table == _TYPES:
                 rows[key] = " ".join(sorted(value))
             else:
-                rows[key] = _handler_type(value if isinstance(value, dict) else {"execute": value})
+                rows[key] = _handler_type(
+                    value if isinstance(value, dict) else {"execute": value}
+                )
     return {"tables": tables}
 
 
 def _handler_type(stages: dict[str, object]) -> str:
     name_of = ctypes.pythonapi.PyCapsule_GetName
-    name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    name_of.restype = ctypes.c_char_p
+    name_of.argtypes = [ctypes.py_object]
     execute = stages.get("execute")
     if execute is not None and name_of(execute) == _CUSTOM_CALL:
         return "custom call"
@@ -173,7 +217,8 @@ def package(name: str, distribution: str, *names: str) -> Answer:
 
     ours = f"{name}.build_info" in names
     rows = _imported(names) if ours else modules(*names)
-    # Python accepts a namespace package, and jax 0.7.1 to 0.9.2 were published with one.
+    # Python accepts a namespace package, and jax 0.7.1 to 0.9.2 were published with
+    # one.
     if ours and importlib.import_module(name).__file__ is None:
         raise ImportError(f"No module named '{name}.__init__'")
     version = importlib.import_module(f"{name}.version").__version__
@@ -190,7 +235,7 @@ def package(name: str, distribution: str, *names: str) -> Answer:
 
 
 def modules(*names: str) -> Answer:
-    """Import modules after jax, which they may import, and return the error of each, empty without one."""
+    """Import modules after jax and return the error of each, empty without one."""
     importlib.import_module("jax")
     return _imported(names)
 
@@ -198,7 +243,9 @@ def modules(*names: str) -> Answer:
 def _imported(names: tuple[str, ...]) -> Answer:
     errors = {}
     for name in names:
-        sys.stderr.write(f"importing {name}\n")  # names the module if importing it crashes
+        sys.stderr.write(
+            f"importing {name}\n"
+        )  # names the module if importing it crashes
         sys.stderr.flush()
         errors[name] = ""
         try:
@@ -212,12 +259,22 @@ def handlers(platform: str) -> Answer:
     """Return the handlers that jax registers for a platform: name -> API version."""
     counts: dict[str, int] = {}
 
-    def record(name: Any, _handler: object, _platform: str, api_version: int, *_traits: object) -> None:  # noqa: ANN401
-        counts[name.decode() if isinstance(name, bytes) else str(name)] = int(api_version)
+    def record(
+        name: Any,  # noqa: ANN401
+        _handler: object,
+        _platform: str,
+        api_version: int,
+        *_traits: object,
+    ) -> None:
+        counts[name.decode() if isinstance(name, bytes) else str(name)] = int(
+            api_version
+        )
 
     for name in _REGISTERING:
         importlib.import_module(name)
-    importlib.import_module("jax._src.lib").xla_client.register_custom_call_handler(platform, record)
+    importlib.import_module("jax._src.lib").xla_client.register_custom_call_handler(
+        platform, record
+    )
     return {"handlers": counts}
 
 
@@ -232,7 +289,8 @@ def initialize(path: str) -> Answer:
 
 
 PROBES: dict[str, Callable[..., Answer]] = {
-    probe.__name__: probe for probe in (dlopen, api, module, package, modules, handlers, initialize)
+    probe.__name__: probe
+    for probe in (dlopen, api, module, package, modules, handlers, initialize)
 }
 
 
@@ -243,7 +301,9 @@ def answer(probe: Callable[[], Answer]) -> Answer:
     except Exception as error:
         result = {"error": str(error)}
     # getrusage would include the memory of the parent before exec.
-    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").split()
+    status = (
+        Path("/proc/self/status").read_text(encoding="ascii", errors="replace").split()
+    )
     return {**result, "peak_kib": int(status[status.index("VmHWM:") + 1])}
 
 

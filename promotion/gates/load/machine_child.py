@@ -1,16 +1,19 @@
 """Start of jax on simulated machines; the Python of a site runs this program.
 
-The kernel's files cannot be replaced without root: bind mounts need a user namespace, which containers and Ubuntu
-forbid, and a preloaded library needs a compiler. A variable or parameter of the loader would let users skip its checks.
-The loader and jax read these files through Python, so this program redirects Python's file functions before it imports
-them. Native code sees the real files, which the stubs of ROCm never read.
+The kernel's files cannot be replaced without root: bind mounts need a user namespace,
+which containers and Ubuntu forbid, and a preloaded library needs a compiler. A variable
+or parameter of the loader would let users skip its checks. The loader and jax read
+these files through Python, so this program redirects Python's file functions before it
+imports them. Native code sees the real files, which the stubs of ROCm never read.
 
-The arguments are the word `machines`, a folder for temporary files, and the machines in JSON: name -> `gpus` (the
-properties of each GPU in KFD's topology), `env` (variables), `unset` (variables that are not set), `packages` (a folder
-with ROCm's Python packages, or empty) and `hidden` (libraries that the system must not offer). The last line of output
-is the answer in JSON: name -> `devices` or `error`, `warnings` of the loader, `log` of jax, the `preferred` platform,
-`variables` that the loader set, and `skew`, the reasons of the loader with another jaxlib. Each machine is a fork of
-one process that has imported what does not depend on a GPU.
+The arguments are the word `machines`, a folder for temporary files, and the machines in
+JSON: name -> `gpus` (the properties of each GPU in KFD's topology), `env` (variables),
+`unset` (variables that are not set), `packages` (a folder with ROCm's Python packages,
+or empty) and `hidden` (libraries that the system must not offer). The last line of
+output is the answer in JSON: name -> `devices` or `error`, `warnings` of the loader,
+`log` of jax, the `preferred` platform, `variables` that the loader set, and `skew`, the
+reasons of the loader with another jaxlib. Each machine is a fork of one process that
+has imported what does not depend on a GPU.
 """
 
 from __future__ import annotations
@@ -31,14 +34,44 @@ from pathlib import Path
 from typing import Any
 
 Answer = dict[str, Any]
-_SIMULATED = ("/sys/class/kfd", "/sys/class/drm", "/sys/module/amdgpu", "/dev/kfd", "/dev/dri", "/dev/dxg", "/opt/rocm")
+_SIMULATED = (
+    "/sys/class/kfd",
+    "/sys/class/drm",
+    "/sys/module/amdgpu",
+    "/dev/kfd",
+    "/dev/dri",
+    "/dev/dxg",
+    "/opt/rocm",
+)
 """Paths that exist only as far as the simulated machine has them."""
-_FILE_FUNCTIONS = ("access", "listdir", "lstat", "open", "readlink", "scandir", "stat", "statvfs")
+_FILE_FUNCTIONS = (
+    "access",
+    "listdir",
+    "lstat",
+    "open",
+    "readlink",
+    "scandir",
+    "stat",
+    "statvfs",
+)
 _IMPORTED_FIRST = (
-    "numpy", "numpy.random", "ml_dtypes", "opt_einsum", "http.server", "importlib.metadata", "inspect", "pprint",
-    "zipfile", "jaxlib.xla_client", "jaxlib.mlir.ir", "jaxlib.mosaic.python.tpu",
-    *(f"jaxlib.mlir.dialects.{name}" for name in ("chlo", "func", "mhlo", "sdy", "sparse_tensor", "stablehlo")),
-)  # fmt: skip
+    "numpy",
+    "numpy.random",
+    "ml_dtypes",
+    "opt_einsum",
+    "http.server",
+    "importlib.metadata",
+    "inspect",
+    "pprint",
+    "zipfile",
+    "jaxlib.xla_client",
+    "jaxlib.mlir.ir",
+    "jaxlib.mosaic.python.tpu",
+    *(
+        f"jaxlib.mlir.dialects.{name}"
+        for name in ("chlo", "func", "mhlo", "sdy", "sparse_tensor", "stablehlo")
+    ),
+)
 """Modules that take most of the time of `import jax` and do not depend on a GPU."""
 _NEVER_FIRST = ("jax_plugins", "jax_rocm")
 """Packages whose import depends on the GPUs."""
@@ -54,7 +87,11 @@ def redirect(root: str) -> None:
         if not isinstance(path, (str, bytes, os.PathLike)):
             return path
         text = os.fsdecode(path)
-        return root + text if any(text == top or text.startswith(f"{top}/") for top in _SIMULATED) else path
+        return (
+            root + text
+            if any(text == top or text.startswith(f"{top}/") for top in _SIMULATED)
+            else path
+        )
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -69,22 +106,28 @@ def redirect(root: str) -> None:
 
 
 def hide(names: Collection[str]) -> None:
-    """Make ctypes find these libraries by name, of which the loader asks the system, only after they were loaded."""
+    """Make ctypes find these libraries by name only after they were loaded."""
     module: Any = ctypes
     load = module._dlopen
 
     def dlopen(name: str | None, *rest: object) -> object:
-        return load(name, os.RTLD_NOW | os.RTLD_NOLOAD) if name in names else load(name, *rest)
+        return (
+            load(name, os.RTLD_NOW | os.RTLD_NOLOAD)
+            if name in names
+            else load(name, *rest)
+        )
 
     module._dlopen = dlopen
 
 
 def write_kernel_files(root: Path, gpus: Collection[Mapping[str, int]]) -> None:
-    """Write the topology of amdkfd below `root`, node 0 for the CPU, and the device file if there is a GPU."""
+    """Write amdkfd's topology below `root`, and the device file if there is a GPU."""
     for number, facts in enumerate([{"cpu_cores_count": 64, "simd_count": 0}, *gpus]):
         node = root / f"sys/class/kfd/kfd/topology/nodes/{number}"
         node.mkdir(parents=True)
-        (node / "properties").write_text("".join(f"{key} {value}\n" for key, value in facts.items()), "ascii")
+        (node / "properties").write_text(
+            "".join(f"{key} {value}\n" for key, value in facts.items()), "ascii"
+        )
     (root / "dev").mkdir()
     if gpus:
         (root / "dev/kfd").touch()
@@ -101,23 +144,31 @@ class _Messages(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a message."""
         cause = record.exc_info[1] if record.exc_info else None
-        self.texts.append(record.getMessage() + (f" ({type(cause).__name__}: {cause})" if cause else ""))
+        self.texts.append(
+            record.getMessage()
+            + (f" ({type(cause).__name__}: {cause})" if cause else "")
+        )
 
 
 def start(root: Path, machine: Mapping[str, Any]) -> Answer:
-    """Import jax on a machine and request its ROCm devices, or those of JAX_PLATFORMS, as users do."""
+    """Import jax on a machine and request devices of ROCm or JAX_PLATFORMS."""
     enter(root, machine)
     hide(machine["hidden"])
     redirect(str(root))
-    loader, others = _Messages("jax_plugins"), _Messages("jax")
+    loader = _Messages("jax_plugins")
+    others = _Messages("jax")
     answer: Answer = {"warnings": loader.texts, "log": others.texts}
     try:
         jax = importlib.import_module("jax")
-        answer["devices"] = len(jax.devices() if machine["env"]["JAX_PLATFORMS"] else jax.devices("rocm"))
+        answer["devices"] = len(
+            jax.devices() if machine["env"]["JAX_PLATFORMS"] else jax.devices("rocm")
+        )
     except Exception as error:
         answer["error"] = f"{type(error).__name__}: {error}"
     answer["preferred"] = preferred()
-    answer["variables"] = {name: os.environ[name] for name in machine["unset"] if name in os.environ}
+    answer["variables"] = {
+        name: os.environ[name] for name in machine["unset"] if name in os.environ
+    }
     answer["skew"] = reasons_of_skew()
     return answer
 
@@ -133,8 +184,14 @@ def enter(root: Path, machine: Mapping[str, Any]) -> None:
 
 
 def reasons_of_skew() -> str | None:
-    """Return the loader's reasons not to use ROCm with another jaxlib; None if the loader was not imported."""
-    loader = next((module for name, module in sys.modules.items() if _LOADER.fullmatch(name)), None)
+    """Return the loader's reasons not to use ROCm with another jaxlib.
+
+    None if the loader was not imported.
+    """
+    loader = next(
+        (module for name, module in sys.modules.items() if _LOADER.fullmatch(name)),
+        None,
+    )
     version: Any = sys.modules.get("jaxlib.version")
     if loader is None or version is None:
         return None
@@ -146,8 +203,13 @@ def reasons_of_skew() -> str | None:
 
 
 def preferred() -> str:
-    """Return the platform that jax tries first; empty if this jax does not tell, or could not be imported."""
-    factories = getattr(sys.modules.get("jax._src.xla_bridge"), "_backend_factories", {})
+    """Return the platform that jax tries first.
+
+    Empty if this jax does not tell, or could not be imported.
+    """
+    factories = getattr(
+        sys.modules.get("jax._src.xla_bridge"), "_backend_factories", {}
+    )
     try:
         return str(max(factories, key=lambda name: factories[name].priority))
     except (AttributeError, ValueError):
@@ -155,7 +217,10 @@ def preferred() -> str:
 
 
 def forked(function: Callable[[], Answer]) -> Answer:
-    """Return the answer of a function that runs in a fork; `died` is the exit status if there is no answer."""
+    """Return the answer of a function that runs in a fork.
+
+    `died` is the exit status if there is no answer.
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -165,7 +230,9 @@ def forked(function: Callable[[], Answer]) -> Answer:
             with os.fdopen(writing, "w") as out:
                 out.write(text)
         finally:
-            os._exit(1)  # skips the rest of this program, and destructors, which may crash without a GPU
+            os._exit(
+                1
+            )  # skips the rest of this program, and destructors, which may crash without a GPU
     os.close(writing)
     with os.fdopen(reading) as answer:
         text = answer.read()
@@ -181,7 +248,9 @@ def import_first() -> None:
         except ImportError:  # jax does not need it in this release
             continue
     early = sorted(name for name in sys.modules if name.startswith(_NEVER_FIRST))
-    assert not early, f"{', '.join(early)} were imported before the machine was simulated"
+    assert not early, (
+        f"{', '.join(early)} were imported before the machine was simulated"
+    )
 
 
 if __name__ == "__main__":

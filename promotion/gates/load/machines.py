@@ -1,4 +1,4 @@
-"""Simulated machines on which the load gate starts jax, and the answers that it requires of the loader."""
+"""Simulated machines on which jax starts, and the answers required of the loader."""
 
 from __future__ import annotations
 
@@ -20,22 +20,32 @@ from wheelkit.elf.writer import Export, shared_library
 MACHINE_CHILD = Path(__file__).with_name("machine_child.py")
 
 _NO_SUCH_GPU = "GPU-ffffffffffffffff"
-"""Hides real GPUs from HIP; the loader leaves an unknown identifier in ROCR_VISIBLE_DEVICES to the runtime."""
+"""Hides real GPUs from HIP.
+
+The loader leaves an unknown identifier in ROCR_VISIBLE_DEVICES to the runtime.
+"""
 _SIMDS = 304
 _MOST_GPUS = 64
 """GPUs of a machine with eight MI300X, each in eight partitions."""
-_BITCODE, _LINKER = "lib/llvm/amdgcn/bitcode/ocml.bc", "lib/llvm/bin/ld.lld"
+_BITCODE = "lib/llvm/amdgcn/bitcode/ocml.bc"
+_LINKER = "lib/llvm/bin/ld.lld"
 _LOCATIONS = {
     "JAX_ROCM_PLUGIN_INTERNAL_BITCODE_PATH": _BITCODE,
     "JAX_ROCM_PLUGIN_INTERNAL_LLD_PATH": _LINKER,
     "HIP_DEVICE_LIB_PATH": _BITCODE,
 }
-"""Variable that the loader sets for XLA and HIP -> file in the folder that it names. Without them, XLA does not
-find a ROCm elsewhere than in /opt/rocm (openxla/xla#8679, ROCm/xla#142); wheels have missed one (ROCm/TheRock#4269)."""
+"""Variable that the loader sets for XLA and HIP -> file in the folder that it names.
+
+Without them, XLA does not
+find a ROCm elsewhere than in /opt/rocm (openxla/xla#8679, ROCm/xla#142); wheels have
+missed one (ROCm/TheRock#4269)."""
 _CORE_PACKAGE = "_rocm_sdk_core"
 """Python package of ROCm; wheels have looked for another one (ROCm/TheRock#8163)."""
 _CPU = "cpu"
-_FIX_LOADER = "Fix the loader in pjrt/payload and plugin/payload, or the values in build_info.json, and build it again."
+_FIX_LOADER = (
+    "Fix the loader in pjrt/payload and plugin/payload, or the values in"
+    " build_info.json, and build it again."
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,9 +57,11 @@ class Machine:
         gpus: processors of its GPUs.
         rocm: folder in ROCM_PATH; None for a machine without ROCm there.
         packages: folder with ROCm's Python packages; None for a machine without them.
-        refusal: words in the loader's reason not to use ROCm; None if it must start ROCm.
+        refusal: words in the loader's reason not to use ROCm; None if it must start
+            ROCm.
         unusable: processors that the loader must warn of, and no others.
-        platforms: JAX_PLATFORMS of the user, whose default devices are requested then instead of those of rocm.
+        platforms: JAX_PLATFORMS of the user, whose default devices are requested then
+            instead of those of rocm.
     """
 
     about: str
@@ -61,7 +73,9 @@ class Machine:
     platforms: str = ""
 
 
-def machines(names: Sequence[str], rocm_version: str, rocm: Path, folder: Path) -> Iterator[Machine]:
+def machines(
+    names: Sequence[str], rocm_version: str, rocm: Path, folder: Path
+) -> Iterator[Machine]:
     """Yield the machines for a set.
 
     Args:
@@ -70,33 +84,70 @@ def machines(names: Sequence[str], rocm_version: str, rocm: Path, folder: Path) 
         rocm: a ROCm with all libraries that the set needs.
         folder: folder for other ROCms.
     """
-    own, accepted = targets.processors_of(map(GfxTarget.parse, names)), targets.lists()["compiler-supported"]
+    own = targets.processors_of(map(GfxTarget.parse, names))
+    accepted = targets.lists()["compiler-supported"]
     usable = tuple(name for name in own if name in accepted)
-    foreign = next(name for name in (*accepted, *targets.load_table().targets) if name not in own)
+    foreign = next(
+        name for name in (*accepted, *targets.load_table().targets) if name not in own
+    )
     one = (usable or own)[:1]
     hip = layouts.hip_soname(RocmVersion(text=rocm_version))
     prefix = write_prefix(folder / "prefix", rocm)
-    yield Machine(about=f"one {one[0]}", gpus=one, rocm=prefix, refusal=None if usable else one)
+    yield Machine(
+        about=f"one {one[0]}", gpus=one, rocm=prefix, refusal=None if usable else one
+    )
     if usable:
-        kinds, many = (*usable, foreign), (*one * _MOST_GPUS, *usable[1:], foreign)
-        yield Machine(about=f"several GPUs ({', '.join(kinds)})", gpus=many, rocm=rocm, unusable=(foreign,))
-    yield Machine(about=f"a GPU that the set is not for ({foreign})", gpus=(foreign,), rocm=rocm, refusal=(foreign,))
+        kinds = (*usable, foreign)
+        many = (*one * _MOST_GPUS, *usable[1:], foreign)
+        yield Machine(
+            about=f"several GPUs ({', '.join(kinds)})",
+            gpus=many,
+            rocm=rocm,
+            unusable=(foreign,),
+        )
+    yield Machine(
+        about=f"a GPU that the set is not for ({foreign})",
+        gpus=(foreign,),
+        rocm=rocm,
+        refusal=(foreign,),
+    )
     yield Machine(about="no GPU", gpus=(), rocm=rocm, refusal=())
     if usable:
-        older, lacking = write_older_major(folder / "older", hip), write_older_minor(folder / "lacking", hip, rocm)
+        older = write_older_major(folder / "older", hip)
+        lacking = write_older_minor(folder / "lacking", hip, rocm)
         packages = folder / "packages"
         write_prefix(packages / _CORE_PACKAGE, rocm)
-        yield Machine(about="a ROCm of Python packages", gpus=one, rocm=None, packages=packages)
+        yield Machine(
+            about="a ROCm of Python packages", gpus=one, rocm=None, packages=packages
+        )
         yield Machine(about="no ROCm", gpus=one, rocm=None, refusal=(hip,))
-        yield Machine(about=f"an older ROCm ({older.name})", gpus=one, rocm=folder / "older", refusal=(str(older),))
-        yield Machine(about=f"a {hip} without the set's symbols", gpus=one, rocm=lacking, refusal=())
+        yield Machine(
+            about=f"an older ROCm ({older.name})",
+            gpus=one,
+            rocm=folder / "older",
+            refusal=(str(older),),
+        )
+        yield Machine(
+            about=f"a {hip} without the set's symbols",
+            gpus=one,
+            rocm=lacking,
+            refusal=(),
+        )
     # The gate `install` asks for rocm.
-    yield Machine(about="no GPU and JAX_PLATFORMS=gpu", gpus=(), rocm=rocm, refusal=(), platforms="gpu")
-    yield Machine(about=f"no GPU and JAX_PLATFORMS={_CPU}", gpus=(), rocm=rocm, platforms=_CPU)
+    yield Machine(
+        about="no GPU and JAX_PLATFORMS=gpu",
+        gpus=(),
+        rocm=rocm,
+        refusal=(),
+        platforms="gpu",
+    )
+    yield Machine(
+        about=f"no GPU and JAX_PLATFORMS={_CPU}", gpus=(), rocm=rocm, platforms=_CPU
+    )
 
 
 def write_prefix(folder: Path, rocm: Path) -> Path:
-    """Write links to a ROCm, with bitcode and linker if it lacks them as stubs do, and return the folder."""
+    """Write links to a ROCm, with stubs if needed, and return the folder."""
     (folder / "lib").mkdir(parents=True)
     for place in (rocm / "lib").iterdir():
         (folder / "lib" / place.name).symlink_to(place.resolve())
@@ -111,7 +162,10 @@ def write_prefix(folder: Path, rocm: Path) -> Path:
 
 
 def write_older_major(folder: Path, hip: str) -> Path:
-    """Write the HIP library of the previous major, and return its path; the loader only looks at its name."""
+    """Write the HIP library of the previous major, and return its path.
+
+    The loader only looks at its name.
+    """
     stem, _, major = hip.rpartition(".")
     path = folder / "lib" / f"{stem}.{int(major) - 1}"
     path.parent.mkdir(parents=True)
@@ -120,10 +174,12 @@ def write_older_major(folder: Path, hip: str) -> Path:
 
 
 def write_older_minor(folder: Path, hip: str, rocm: Path) -> Path:
-    """Write links to the libraries of a ROCm, and a HIP without its symbols, and return the folder."""
+    """Write links to a ROCm's libraries and a HIP without symbols, return the folder."""
     write_prefix(folder, rocm)
     (folder / "lib" / hip).unlink(missing_ok=True)
-    (folder / "lib" / hip).write_bytes(shared_library(hip, [Export(name="hipOlder", code=b"\xc3")]))
+    (folder / "lib" / hip).write_bytes(
+        shared_library(hip, [Export(name="hipOlder", code=b"\xc3")])
+    )
     return folder
 
 
@@ -133,7 +189,9 @@ def as_json(rows: Iterable[Machine], rocm_version: str) -> str:
     return json.dumps(
         {
             row.about: {
-                "gpus": [_properties(name, number) for number, name in enumerate(row.gpus, 1)],
+                "gpus": [
+                    _properties(name, number) for number, name in enumerate(row.gpus, 1)
+                ],
                 "env": {
                     "ROCM_PATH": str(row.rocm or ""),
                     "ROCR_VISIBLE_DEVICES": _NO_SUCH_GPU,
@@ -149,12 +207,14 @@ def as_json(rows: Iterable[Machine], rocm_version: str) -> str:
 
 
 def _properties(name: str, number: int) -> dict[str, int]:
-    """Return the properties of a GPU in KFD's topology (Linux, drivers/gpu/drm/amd/amdkfd/kfd_topology.c)."""
+    """Return the properties of a GPU in the topology of the KFD."""
     version = int(name[3:-2]) * 10000 + int(name[-2], 16) * 100 + int(name[-1], 16)
     return {"simd_count": _SIMDS, "gfx_target_version": version, "unique_id": number}
 
 
-def check_machines(wheel: str, rows: Iterable[Machine], answers: Mapping[str, Any]) -> Iterator[Finding]:
+def check_machines(
+    wheel: str, rows: Iterable[Machine], answers: Mapping[str, Any]
+) -> Iterator[Finding]:
     """Yield a finding for each machine on which jax does not answer as the machine requires.
 
     Args:
@@ -164,15 +224,22 @@ def check_machines(wheel: str, rows: Iterable[Machine], answers: Mapping[str, An
         answer = answers.get(row.about, {"error": "there was no answer"})
         if problem := _problem(row, answer):
             text = f"{wheel}: with {row.about}, {problem}."
-            yield error("loader-wrong", text, _FIX_LOADER, member=wheel.partition(": ")[2])
+            yield error(
+                "loader-wrong", text, _FIX_LOADER, member=wheel.partition(": ")[2]
+            )
 
 
 def _problem(row: Machine, answer: Mapping[str, Any]) -> str:
     """Return the difference between an answer and the required one; empty if there is none."""
     if "died" in answer:
         return f"Python ended with {how_it_ended(answer['died'])}"
-    if (skew := answer.get("skew")) is not None and f"jaxlib {OTHER_JAXLIB}" not in skew:
-        return f"the loader should refuse jaxlib {OTHER_JAXLIB}, but says: {_short(skew) or 'nothing'}"
+    if (
+        skew := answer.get("skew")
+    ) is not None and f"jaxlib {OTHER_JAXLIB}" not in skew:
+        return (
+            f"the loader should refuse jaxlib {OTHER_JAXLIB}, but says:"
+            f" {_short(skew) or 'nothing'}"
+        )
     said = str(answer.get("error", f"it found {answer.get('devices')} devices"))
     logged = "".join(f"; {text}" for text in answer.get("log", ()))
     sentence = LOADER_SENTENCE.search(said)
@@ -180,12 +247,24 @@ def _problem(row: Machine, answer: Mapping[str, Any]) -> str:
     if row.platforms and warned:
         return f"the loader should not warn, but logged: {_short(warned)}"
     if row.platforms == _CPU:
-        return "" if answer.get("devices") else f"jax should have devices, but said: {_short(said + logged)}"
+        return (
+            ""
+            if answer.get("devices")
+            else f"jax should have devices, but said: {_short(said + logged)}"
+        )
     if row.refusal is not None:
         if sentence is None:
-            return f"jax should name the reason why it cannot use ROCm, but said: {_short(said + logged)}"
+            return (
+                "jax should name the reason why it cannot use ROCm, but said:"
+                f" {_short(said + logged)}"
+            )
         lacking = [word for word in row.refusal if word not in sentence[1]]
-        return f"the reason should name {', '.join(lacking)}, but is: {_short(sentence[1])}" if lacking else ""
+        return (
+            f"the reason should name {', '.join(lacking)}, but is:"
+            f" {_short(sentence[1])}"
+            if lacking
+            else ""
+        )
     if not answer.get("devices") and (sentence or not NO_DEVICE.search(said)):
         return f"jax should start ROCm, but said: {_short(said + logged)}"
     if (platform := answer.get("preferred")) and platform != "rocm":
@@ -194,20 +273,28 @@ def _problem(row: Machine, answer: Mapping[str, Any]) -> str:
         return problem
     named = set(re.findall(r"\bgfx[0-9a-f]+", warned))
     if named != set(row.unusable) or (warned and not row.unusable):
-        wanted = f"warn of {', '.join(row.unusable)} only" if row.unusable else "not warn"
+        wanted = (
+            f"warn of {', '.join(row.unusable)} only" if row.unusable else "not warn"
+        )
         return f"the loader should {wanted}, but logged: {_short(warned) or 'nothing'}"
     return ""
 
 
 def _location_problem(row: Machine, variables: Mapping[str, str]) -> str:
-    """Return the problem of a variable that does not name the folder in ROCm; empty if there is none."""
+    """Return the problem of a variable that does not name the folder in ROCm.
+
+    Empty if there is none.
+    """
     prefix = row.packages / _CORE_PACKAGE if row.packages else row.rocm
     for name, file in _LOCATIONS.items():
         if prefix is None or not (prefix / file).exists():
             continue
         expected = str((prefix / file).parent)
         if variables.get(name) != expected:
-            return f"the loader should set {name} to {expected}, but it is {variables.get(name, 'unset')}"
+            return (
+                f"the loader should set {name} to {expected}, but it is"
+                f" {variables.get(name, 'unset')}"
+            )
     return ""
 
 

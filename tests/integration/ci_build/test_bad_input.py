@@ -1,4 +1,8 @@
-"""Bad input: one clear sentence and an exit code before anything is downloaded, and nothing is left behind."""
+"""Bad input.
+
+One clear sentence and an exit code before anything is downloaded, and nothing is left
+behind.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ WINDOWS = "therock-dist-windows-gfx110X-all-7.10.0a20251120.tar.gz"
 
 @dataclass(frozen=True)
 class Place:
-    """A working folder with bad inputs, folders for everything that a command may write, and a server."""
+    """A working folder with bad inputs, folders for all output, and a server."""
 
     folder: Path
     server: Behaviour
@@ -40,13 +44,19 @@ class Place:
         for top, folders, names in os.walk(self.folder):
             for name in (*folders, *names):
                 path = Path(top, name)
-                found[str(path.relative_to(self.folder))] = path.read_bytes() if path.is_file() else None
+                found[str(path.relative_to(self.folder))] = (
+                    path.read_bytes() if path.is_file() else None
+                )
         return found
 
     def words(self, line: str) -> list[str]:
-        """Return the words of a command, with {rocm} for a ROCm on the server and {windows} for one for Windows."""
-        rocm, windows = f"{self.server.url}/{NAME}", f"{self.server.url}/{WINDOWS}"
-        return [word.format(rocm=rocm, windows=windows, job="{job}") for word in line.split("|")]
+        """Return a command's words, with {rocm} and {windows} for ROCms on the server."""
+        rocm = f"{self.server.url}/{NAME}"
+        windows = f"{self.server.url}/{WINDOWS}"
+        return [
+            word.format(rocm=rocm, windows=windows, job="{job}")
+            for word in line.split("|")
+        ]
 
 
 def packed(members: Mapping[str, bytes]) -> bytes:
@@ -84,7 +94,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
         (tmp_path / name).mkdir()
     fill(tmp_path / "work")
     monkeypatch.chdir(tmp_path / "work")
-    folders = {"TMPDIR": "tmp", "HOME": "home", "XDG_CACHE_HOME": "home/cache", "XDG_CONFIG_HOME": "home/config"}
+    folders = {
+        "TMPDIR": "tmp",
+        "HOME": "home",
+        "XDG_CACHE_HOME": "home/cache",
+        "XDG_CONFIG_HOME": "home/config",
+    }
     for name, folder in folders.items():
         monkeypatch.setenv(name, str(tmp_path / folder))
     rocm = tarball(make_rocm(tmp_path / "rocm"))
@@ -95,13 +110,24 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     (tmp_path / "work" / "locked").chmod(0o700)
 
 
-def check(place: Place, words: Sequence[str], code: int, phrase: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Run a command in this process; check its status and its only error, and that nothing was written or fetched."""
+def check(
+    place: Place,
+    words: Sequence[str],
+    code: int,
+    phrase: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Run a command in this process.
+
+    Check its status and its only error, and that nothing was written or fetched.
+    """
     before = place.files()
     capfd.readouterr()
     status = run([*words])
     shown = capfd.readouterr()
-    errors = [line for line in shown.err.splitlines() if line.lower().startswith("error: ")]
+    errors = [
+        line for line in shown.err.splitlines() if line.lower().startswith("error: ")
+    ]
     assert (status, len(errors)) == (code, 1), shown.err
     assert re.search(phrase, errors[0]), errors[0]
     assert place.files() == before
@@ -109,23 +135,47 @@ def check(place: Place, words: Sequence[str], code: int, phrase: str, capfd: pyt
 
 
 LOCAL = {
-    "tarball of something": ("--therock-path=readme.tar.gz", 2, "readme.tar.gz is not a ROCm: none of its 1 files"),
-    "tarball with a root": ("--therock-path=inside.tar.gz", 2, "it has rocm/lib/libamdhip64.so.7 instead of lib/"),
+    "tarball of something": (
+        "--therock-path=readme.tar.gz",
+        2,
+        "readme.tar.gz is not a ROCm: none of its 1 files",
+    ),
+    "tarball with a root": (
+        "--therock-path=inside.tar.gz",
+        2,
+        "it has rocm/lib/libamdhip64.so.7 instead of lib/",
+    ),
     "tarball with dll": (
         "--therock-path=exe.tar.gz",
         2,
         "exe.tar.gz is not a ROCm: bin/amdhip64_7.dll is a file for W",
     ),
     "text": ("--therock-path=text.tar.gz", 2, r"text\.tar\.gz is not a \.tar\.gz file"),
-    "cut tarball": ("--therock-path=cut.tar.gz", 7, "^error: cut.tar.gz: The archive is damaged"),
+    "cut tarball": (
+        "--therock-path=cut.tar.gz",
+        7,
+        "^error: cut.tar.gz: The archive is damaged",
+    ),
     "out in proc": (
         "--therock-path={rocm}|--out=/proc/x",
         2,
         "--out=/proc/x cannot be written: the file system of /proc",
     ),
-    "out with files": ("--therock-path={rocm}|--out=other", 2, "other has files that do not belong to a wheel set"),
-    "lock in proc": ("--therock-path={rocm}|--rocm-lock=/proc/x", 2, "--rocm-lock=/proc/x cannot be written"),
-    "no lock": ("--therock-path={rocm}|--rocm-lock=bad.lock", 6, "^error: bad.lock cannot be read"),
+    "out with files": (
+        "--therock-path={rocm}|--out=other",
+        2,
+        "other has files that do not belong to a wheel set",
+    ),
+    "lock in proc": (
+        "--therock-path={rocm}|--rocm-lock=/proc/x",
+        2,
+        "--rocm-lock=/proc/x cannot be written",
+    ),
+    "no lock": (
+        "--therock-path={rocm}|--rocm-lock=bad.lock",
+        6,
+        "^error: bad.lock cannot be read",
+    ),
     "native": (
         "--therock-path={rocm}|--targets=native",
         18,
@@ -148,21 +198,39 @@ def test_build_refuses_bad_input_before_any_work(
 
 
 OTHERS = {
-    "windows without version": ("--therock-path={windows}|dist_wheels|--dry-run", 2, "is a ROCm for Windows"),
-    "verify": ("rocm|verify|/etc/passwd", 6, "^error: /etc/passwd cannot be read: .*Give the rocm.lock of a build"),
-    "adopt into proc": ("adopt|wheels|--out=/proc/x", 2, "--out=/proc/x cannot be written"),
+    "windows without version": (
+        "--therock-path={windows}|dist_wheels|--dry-run",
+        2,
+        "is a ROCm for Windows",
+    ),
+    "verify": (
+        "rocm|verify|/etc/passwd",
+        6,
+        "^error: /etc/passwd cannot be read: .*Give the rocm.lock of a build",
+    ),
+    "adopt into proc": (
+        "adopt|wheels|--out=/proc/x",
+        2,
+        "--out=/proc/x cannot be written",
+    ),
     "adopt damaged": (
         "adopt|wheels|--out=set",
         6,
         r"wheels/jax_rocm7_plugin-.*\.whl is damaged: jax_rocm7_plugin/_prng",
     ),
-    "null": ("stage|set|--bucket=b", 13, "wheels.json of a wheel set: it contains null instead of an object"),
+    "null": (
+        "stage|set|--bucket=b",
+        13,
+        "wheels.json of a wheel set: it contains null instead of an object",
+    ),
 }
 """Other commands -> exit code and phrase."""
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_command_refuses_bad_input(name: str, place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+def test_command_refuses_bad_input(
+    name: str, place: Place, capfd: pytest.CaptureFixture[str]
+) -> None:
     line, code, phrase = OTHERS[name]
     check(place, place.words(line), code, phrase, capfd)
 
@@ -171,8 +239,17 @@ def test_source_build_without_engine_downloads_nothing(
     place: Place, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/socket")
-    words = [f"--rocm-version={VERSION}", *place.words("--therock-path={rocm}|--container-engine=docker|dist_wheels")]
-    check(place, words, 5, "No container engine answers .* or give --payload=published", capfd)
+    words = [
+        f"--rocm-version={VERSION}",
+        *place.words("--therock-path={rocm}|--container-engine=docker|dist_wheels"),
+    ]
+    check(
+        place,
+        words,
+        5,
+        "No container engine answers .* or give --payload=published",
+        capfd,
+    )
 
 
 def test_failure_of_pip_is_one_line(
@@ -181,25 +258,48 @@ def test_failure_of_pip_is_one_line(
     before = place.files()
     for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": " "}.items():
         monkeypatch.setenv(name, value)
-    words = ["--payload=published", "--jax-version=9.9.9", "--rocm-version=7.2.0", "--python-versions=3.13"]
+    words = [
+        "--payload=published",
+        "--jax-version=9.9.9",
+        "--rocm-version=7.2.0",
+        "--python-versions=3.13",
+    ]
     words += ["--targets=gfx942", "dist_wheels"]
     assert run([*words, f"--cache-dir={place.folder}/cache"]) == 6
-    (line,) = (line for line in capfd.readouterr().err.splitlines() if "error" in line.lower())
+    (line,) = (
+        line for line in capfd.readouterr().err.splitlines() if "error" in line.lower()
+    )
     assert line.startswith("error: pip found no distribution for jax==9.9.9.")
-    assert line.endswith(f"the output of pip is in {place.folder}/cache/logs/pip-resolve-3.13.log.")
-    new = {name for name in place.files().keys() - before.keys() if name.startswith("work")}
+    assert line.endswith(
+        f"the output of pip is in {place.folder}/cache/logs/pip-resolve-3.13.log."
+    )
+    new = {
+        name for name in place.files().keys() - before.keys() if name.startswith("work")
+    }
     assert new <= {"work/.dist.lock"}
 
 
 # Real permissions.
 
 
-@pytest.mark.parametrize("words", [["inspect", "locked"], ["adopt", "locked", "--out=set"], ["inspect", "."]])
-def test_folder_that_cannot_be_read_is_named(words: Sequence[str], place: Place) -> None:
+@pytest.mark.parametrize(
+    "words", [["inspect", "locked"], ["adopt", "locked", "--out=set"], ["inspect", "."]]
+)
+def test_folder_that_cannot_be_read_is_named(
+    words: Sequence[str], place: Place
+) -> None:
     """A root user without capabilities obeys permissions like any other user."""
-    less = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.getuid() == 0 else []
-    done = subprocess.run([*less, *CLI, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 6, done.stderr
-    assert re.search(r"^error: (\./)?locked cannot be read: Permission denied\.", done.stderr, re.MULTILINE), (
-        done.stderr
+    less = (
+        ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+        if os.getuid() == 0
+        else []
     )
+    done = subprocess.run(
+        [*less, *CLI, *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 6, done.stderr
+    assert re.search(
+        r"^error: (\./)?locked cannot be read: Permission denied\.",
+        done.stderr,
+        re.MULTILINE,
+    ), done.stderr

@@ -42,7 +42,11 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Path]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
     """Run commands in an empty folder, with a store that answers at once that it is not there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(s3_client, "_ATTEMPTS", 1)
@@ -61,14 +65,19 @@ def run(name: str, scene: tuple[Path, str, Path], bucket: str) -> int:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_command_takes_folder_and_its_url(
-    name: str, scene: tuple[Path, str, Path], place: Path, capsys: pytest.CaptureFixture[str]
+    name: str,
+    scene: tuple[Path, str, Path],
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     root = shutil.copytree(scene[0], place / "a bucket")
     results = []
     for bucket in (str(root), f"file://{str(root).replace(' ', '%20')}", "a bucket"):
         code = run(name, scene, bucket)
         told = capsys.readouterr()
-        results.append((code, told.out.replace(str(root), "a bucket").partition(" at http:")[0]))
+        results.append(
+            (code, told.out.replace(str(root), "a bucket").partition(" at http:")[0])
+        )
         assert "is not a bucket" not in told.err
     assert results[0] == results[1] == results[2]
     assert sorted(path.name for path in place.iterdir()) == ["a bucket"]
@@ -76,7 +85,10 @@ def test_command_takes_folder_and_its_url(
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_command_takes_url_of_store(
-    name: str, scene: tuple[Path, str, Path], place: Path, capsys: pytest.CaptureFixture[str]
+    name: str,
+    scene: tuple[Path, str, Path],
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Every command tries to reach the store, and none makes a folder with the name of the URL."""
     assert run(name, scene, STORE) == BucketError.exit_code

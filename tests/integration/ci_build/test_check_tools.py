@@ -11,7 +11,8 @@ from core.process import HostRunner
 from tests.support.made_rocm import TOOLS
 
 LOADER = (
-    "error while loading shared libraries: libtinfo.so.5: cannot open shared object file: No such file or directory"
+    "error while loading shared libraries: libtinfo.so.5: cannot open shared object"
+    " file: No such file or directory"
 )
 FAKE = """#!/bin/sh
 case "$*" in
@@ -47,16 +48,20 @@ def write(path: Path, text: str) -> None:
 
 
 def report(path: Path, clang: str = "clang", *tools: str) -> ToolReport:
-    """Return the report about the tools on this PATH, with a clang and a Bazel named by their paths."""
+    """Return the report about the tools on this PATH, a clang and a Bazel."""
     runner = HostRunner({"PATH": str(path)})
-    return report_tools(runner, ("/bin/sh", str(SCRIPT), str(path / clang), str(path / "bazel"), *tools))
+    return report_tools(
+        runner, ("/bin/sh", str(SCRIPT), str(path / clang), str(path / "bazel"), *tools)
+    )
 
 
 def test_check_tools_reports_every_version(path: Path) -> None:
     found = report(path)
     assert found.problems == {}
     in_folder = {str(path / name) for name in ("bazel", "clang", "clang++")}
-    assert set(found.versions) == (set(TOOLS) - {"bazel", "clang", "clang++"}) | in_folder | {
+    assert set(found.versions) == (
+        set(TOOLS) - {"bazel", "clang", "clang++"}
+    ) | in_folder | {
         "C++ library and lld",
         "libnuma with headers",
     }
@@ -70,12 +75,19 @@ def test_check_tools_reports_missing_tool(path: Path, missing: str) -> None:
     name = str(path / missing) if missing in ("bazel", "clang", "clang++") else missing
     problems = dict(report(path).problems)
     assert problems.pop(name) == "not found"
-    assert problems == ({"libnuma with headers": "not checked without clang++"} if missing == "clang++" else {})
+    assert problems == (
+        {"libnuma with headers": "not checked without clang++"}
+        if missing == "clang++"
+        else {}
+    )
 
 
 @pytest.mark.parametrize("broken", sorted(set(TOOLS) - {"which"}))
 def test_check_tools_reports_tool_that_does_not_run(path: Path, broken: str) -> None:
-    write(path / broken, f"#!/bin/sh\necho 'a warning' >&2; echo '{broken}: {LOADER}' >&2; exit 127\n")
+    write(
+        path / broken,
+        f"#!/bin/sh\necho 'a warning' >&2; echo '{broken}: {LOADER}' >&2; exit 127\n",
+    )
     name = str(path / broken) if broken in ("bazel", "clang", "clang++") else broken
     assert report(path).problems[name] == f"does not run: {broken}: {LOADER}"
     write(path / broken, "#!/bin/sh\n")
@@ -89,18 +101,27 @@ def test_check_tools_reports_tool_that_does_not_run(path: Path, broken: str) -> 
             'echo "clang++: error: invalid linker name in argument" >&2; exit 1',
             ":",
             {
-                "C++ library and lld": "does not compile: invalid linker name in argument",
-                "libnuma with headers": "does not compile: invalid linker name in argument",
+                "C++ library and lld": (
+                    "does not compile: invalid linker name in argument"
+                ),
+                "libnuma with headers": (
+                    "does not compile: invalid linker name in argument"
+                ),
             },
         ),
         (
             ":",
-            'echo "ld.lld: error: unable to find library -lnuma" >&2; echo "clang++: error: linker failed" >&2; exit 1',
+            (
+                'echo "ld.lld: error: unable to find library -lnuma" >&2; echo'
+                ' "clang++: error: linker failed" >&2; exit 1'
+            ),
             {"libnuma with headers": "does not compile: unable to find library -lnuma"},
         ),
     ],
 )
-def test_check_tools_compiles_and_links(path: Path, lld: str, numa: str, problems: dict[str, str]) -> None:
+def test_check_tools_compiles_and_links(
+    path: Path, lld: str, numa: str, problems: dict[str, str]
+) -> None:
     write(path / "clang++", FAKE_CLANGXX.format(lld=lld, numa=numa))
     assert report(path).problems == problems
 
@@ -118,4 +139,8 @@ def test_check_tools_selects_newest_clang(path: Path, tmp_path: Path) -> None:
     clangs = [name for name in found.versions if name.endswith("bin/clang")]
     assert clangs == [f"{path / '../lib'}/llvm-18/bin/clang"]
     (tmp_path / "empty").mkdir()
-    assert set(report(path, "../empty").problems) == {"clang", "clang++", "libnuma with headers"}
+    assert set(report(path, "../empty").problems) == {
+        "clang",
+        "clang++",
+        "libnuma with headers",
+    }

@@ -1,4 +1,7 @@
-"""User errors on the command line: one clear line and an exit code, never a traceback, and nothing ignored."""
+"""User errors on the command line.
+
+One clear line and an exit code, never a traceback, and nothing ignored.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,18 @@ from tests.integration.conftest import ci_build
 
 ROOT = Path(__file__).resolve().parents[3]
 HEAVY = {
-    *("auditwheel", "boto3", "botocore", "cryptography", "elftools", "isal", "jax", "msgpack", "numpy", "requests"),
+    *(
+        "auditwheel",
+        "boto3",
+        "botocore",
+        "cryptography",
+        "elftools",
+        "isal",
+        "jax",
+        "msgpack",
+        "numpy",
+        "requests",
+    ),
     *("rich", "sigstore", "urllib3", "zstandard"),
 }
 """Packages that take long to import."""
@@ -27,24 +41,37 @@ def test_invalid_value_from_environment_names_variable(tmp_path: Path) -> None:
     done = ci_build("dist_wheels", cwd=tmp_path, env={"CI_BUILD_PAYLOAD": "elsewhere"})
     assert (done.returncode, done.stderr) == (
         2,
-        "error: CI_BUILD_PAYLOAD is invalid: 'elsewhere'. Give one of source, published.\n",
+        (
+            "error: CI_BUILD_PAYLOAD is invalid: 'elsewhere'. Give one of source,"
+            " published.\n"
+        ),
     )
 
 
 @pytest.mark.parametrize("command", ["stage", "targets"])
-def test_build_options_before_other_commands_are_refused(command: str, tmp_path: Path) -> None:
+def test_build_options_before_other_commands_are_refused(
+    command: str, tmp_path: Path
+) -> None:
     done = ci_build("--dry-run", "--targets=gfx942", command, "something", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"error: `{command}` does not accept --dry-run, --targets.")
+    assert done.stderr.startswith(
+        f"error: `{command}` does not accept --dry-run, --targets."
+    )
 
 
 def test_errors_hide_credentials_of_urls(tmp_path: Path) -> None:
-    done = ci_build("inspect", "https://me:secret@index.invalid/no-wheel.txt", cwd=tmp_path)
+    done = ci_build(
+        "inspect", "https://me:secret@index.invalid/no-wheel.txt", cwd=tmp_path
+    )
     assert (done.returncode, "secret" in done.stderr) == (6, False)
-    assert "https://****@index.invalid/no-wheel.txt does not name a wheel" in done.stderr
+    assert (
+        "https://****@index.invalid/no-wheel.txt does not name a wheel" in done.stderr
+    )
 
 
-def commands(group: click.Command, context: click.Context, path: str = "") -> dict[str, click.Command]:
+def commands(
+    group: click.Command, context: click.Context, path: str = ""
+) -> dict[str, click.Command]:
     """Return a command and all below it, by their paths."""
     found = {path: group}
     if isinstance(group, click.Group):
@@ -63,9 +90,19 @@ def test_settings_accept_every_variable_of_a_command() -> None:
         for command in commands(main, context).values()
         for option in command.params
         if isinstance(option, click.Option) and option.envvar
-        for variable in ([option.envvar] if isinstance(option.envvar, str) else option.envvar)
+        for variable in (
+            [option.envvar] if isinstance(option.envvar, str) else option.envvar
+        )
     }
-    own = {"BUCKET", "CHANNEL", "PUBLIC_URL", "TRUST_CONFIG", "SLURM", "SLURM_FILE", "CLUSTER"}
+    own = {
+        "BUCKET",
+        "CHANNEL",
+        "PUBLIC_URL",
+        "TRUST_CONFIG",
+        "SLURM",
+        "SLURM_FILE",
+        "CLUSTER",
+    }
     own |= {f"CLUSTER_{name}" for name in ("STORE", "CA", "CERT", "KEY")}
     assert found == {ENV_PREFIX + name for name in own}
     every = {ENV_PREFIX + name.upper() for name in (*option_names(), *OTHER_VARIABLES)}
@@ -75,18 +112,43 @@ def test_settings_accept_every_variable_of_a_command() -> None:
 
 def imported(*words: str) -> set[str]:
     """Return the modules that a run of the command line imports."""
-    code = f"import sys; from ci_build.cli import run; run({[*words]}); print(*sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    code = (
+        f"import sys; from ci_build.cli import run; run({[*words]});"
+        " print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
     return {*done.stderr.split()}
 
 
-@pytest.mark.parametrize("words", ["", "dist_wheels", "gate abi", "matrix", "images build base", "rocm list", "keys"])
+@pytest.mark.parametrize(
+    "words",
+    ["", "dist_wheels", "gate abi", "matrix", "images build base", "rocm list", "keys"],
+)
 def test_help_imports_no_heavy_package(words: str) -> None:
     assert HEAVY & imported(*words.split(), "--help") == set()
 
 
 def test_dry_run_of_source_build_imports_no_http_client() -> None:
     rocm = "--therock-path=https://host.invalid/therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz"
-    modules = imported(rocm, "--rocm-version=7.10.0a20251120", "--python-versions=3.12", "dist_wheels", "--dry-run")
+    modules = imported(
+        rocm,
+        "--rocm-version=7.10.0a20251120",
+        "--python-versions=3.12",
+        "dist_wheels",
+        "--dry-run",
+    )
     assert "ci_build.build.source.source_build" in modules
-    assert {"boto3", "cryptography", "requests", "rich", "sigstore", "urllib3"} & modules == set()
+    assert {
+        "boto3",
+        "cryptography",
+        "requests",
+        "rich",
+        "sigstore",
+        "urllib3",
+    } & modules == set()

@@ -26,21 +26,32 @@ def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
         yield processes
 
 
-def test_results_have_values_files_and_inputs(cluster: ClusterProcesses, tmp_path: Path) -> None:
+def test_results_have_values_files_and_inputs(
+    cluster: ClusterProcesses, tmp_path: Path
+) -> None:
     cluster.scheduler()
     cluster.workers("a")
     (tmp_path / "tree" / "sub").mkdir(parents=True)
     (tmp_path / "tree" / "sub" / "x").write_text("x")
     (tmp_path / "file").write_text("hello")
-    inputs = {"file": TaskInput.of(tmp_path / "file"), "tree": TaskInput.of(tmp_path / "tree")}
+    inputs = {
+        "file": TaskInput.of(tmp_path / "file"),
+        "tree": TaskInput.of(tmp_path / "tree"),
+    }
     tasks = [cluster.task("echo", "one", inputs=inputs), cluster.task("fail", "two")]
     lines = Steps()
     with cluster.client(lines) as client:
-        results = {result.task.label: result for result in client.run([*tasks, tasks[0]], cluster.work)}
+        results = {
+            result.task.label: result
+            for result in client.run([*tasks, tasks[0]], cluster.work)
+        }
     assert (results["one"].error, results["one"].worker) == ("", "a")
     assert results["one"].value["inputs"] == {"file": "hello", "tree": ["sub"]}
     assert os.access(results["one"].folder / "run.sh", os.X_OK)
-    assert (results["two"].error, results["two"].kind) == ("The compiler failed.", CiBuildError)
+    assert (results["two"].error, results["two"].kind) == (
+        "The compiler failed.",
+        CiBuildError,
+    )
     # The task's own failure is not tried again, and the connection is closed.
     assert len(cluster.ran("two")) == 1
 
@@ -88,11 +99,18 @@ def test_commands_end_with_killed_worker(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_end_of_client_ends_programs_of_its_tasks(cluster: ClusterProcesses, number: int) -> None:
+def test_end_of_client_ends_programs_of_its_tasks(
+    cluster: ClusterProcesses, number: int
+) -> None:
     cluster.scheduler()
     cluster.workers("a", "b")
     argv = cluster.client_argv("one", "two", "three", seconds=300)
-    client = subprocess.Popen(argv, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL)
+    client = subprocess.Popen(
+        argv,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.DEVNULL,
+    )
     until(lambda: len([*cluster.notes.glob("*.sleeps")]) == 2)
     running = [int(path.read_text()) for path in cluster.notes.glob("*.sleeps")]
     assert all(map(alive, running))
@@ -101,18 +119,26 @@ def test_end_of_client_ends_programs_of_its_tasks(cluster: ClusterProcesses, num
     until(lambda: not any(map(alive, running)))
     # The workers are free for others, and the third task never ran.
     assert cluster.run([cluster.task("sleep", "next", seconds=0)])["next"].error == ""
-    assert len([*cluster.notes.glob("t*.sleeps"), *cluster.notes.glob("one.sleeps")]) == 2
+    assert (
+        len([*cluster.notes.glob("t*.sleeps"), *cluster.notes.glob("one.sleeps")]) == 2
+    )
 
 
-def test_unreachable_scheduler_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_scheduler_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ci_build.cluster.client._CONNECT_SECONDS", 0.5)
     with cluster_processes(tmp_path / "cluster") as processes:
         processes.address = "tcp://127.0.0.1:9"
-        with pytest.raises(MachineError, match=r"The scheduler tcp://127\.0\.0\.1:9 cannot be reached"):
+        with pytest.raises(
+            MachineError, match=r"The scheduler tcp://127\.0\.0\.1:9 cannot be reached"
+        ):
             processes.client()
 
 
-def test_tls_admits_only_certificates_of_the_authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_admits_only_certificates_of_the_authority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ci_build.cluster.client._CONNECT_SECONDS", 2)
     own, strange = (Keys.make(tmp_path / name).folder for name in ("own", "strange"))
     with cluster_processes(tmp_path / "cluster", tls_files(own)) as cluster:
@@ -126,4 +152,8 @@ def test_tls_admits_only_certificates_of_the_authority(tmp_path: Path, monkeypat
 
 def tls_files(folder: Path) -> dict[str, Path]:
     """Return the files of an authority by the option that names them."""
-    return {"ca": folder / "ca.crt", "cert": folder / "client.crt", "key": folder / "client.key"}
+    return {
+        "ca": folder / "ca.crt",
+        "cert": folder / "client.crt",
+        "key": folder / "client.key",
+    }

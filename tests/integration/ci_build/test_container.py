@@ -1,4 +1,7 @@
-"""ContainerRunner with real engines: user mapping, privileges, limits, and removal of every container."""
+"""ContainerRunner with real engines.
+
+User mapping, privileges, limits, and removal of every container.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,12 @@ from textwrap import dedent
 
 import pytest
 
-from ci_build.containers.container import ContainerRunner, ContainerSpec, Mount, make_spec
+from ci_build.containers.container import (
+    ContainerRunner,
+    ContainerSpec,
+    Mount,
+    make_spec,
+)
 from ci_build.containers.engine import find_engine
 from ci_build.containers.orphans import OWNER_LABEL, remove_orphans
 from core.errors import ProcessError
@@ -47,12 +55,17 @@ def spec(own: Engine, host: HostRunner) -> ContainerSpec:
 
 def containers(own: Engine, text: str) -> list[str]:
     """Return the ids of the containers, running or not, whose command contains a text."""
-    rows = own.ask("ps", "--all", "--no-trunc", "--format", "{{.ID}} {{.Command}}").splitlines()
+    rows = own.ask(
+        "ps", "--all", "--no-trunc", "--format", "{{.ID}} {{.Command}}"
+    ).splitlines()
     return [row.split()[0] for row in rows if text in row]
 
 
-def test_outputs_belong_to_caller_and_rest_is_read_only(spec: ContainerSpec, host: HostRunner, tmp_path: Path) -> None:
-    out, given = tmp_path / "a, b:c", tmp_path / "given"
+def test_outputs_belong_to_caller_and_rest_is_read_only(
+    spec: ContainerSpec, host: HostRunner, tmp_path: Path
+) -> None:
+    out = tmp_path / "a, b:c"
+    given = tmp_path / "given"
     out.mkdir()
     given.mkdir()
     out.chmod(0o777)
@@ -64,31 +77,52 @@ def test_outputs_belong_to_caller_and_rest_is_read_only(spec: ContainerSpec, hos
         grep CapEff /proc/self/status; grep NoNewPrivs /proc/self/status
         echo hello > /out/file
     """)
-    somebody = ContainerRunner(host, replace(spec, user="1234:1235", mounts=mounts, workdir="/given"))
+    somebody = ContainerRunner(
+        host, replace(spec, user="1234:1235", mounts=mounts, workdir="/given")
+    )
     done = somebody.run(["sh", "-c", script], env={"GREETING": "a  $b"})
-    assert done.stdout.split("\n")[:5] == ["1234", "1235", "/tmp/home a  $b", "/given", "home"]
+    assert done.stdout.split("\n")[:5] == [
+        "1234",
+        "1235",
+        "/tmp/home a  $b",
+        "/given",
+        "home",
+    ]
     assert "could write" not in done.stdout
     assert done.stdout.split()[-4:] == ["CapEff:", "0" * 16, "NoNewPrivs:", "1"]
     made = (out / "file").stat()
     assert (made.st_uid, made.st_gid) == (1234, 1235)
-    own = ContainerRunner(host, replace(spec, mounts=mounts)).run(["touch", "/out/mine"])
+    own = ContainerRunner(host, replace(spec, mounts=mounts)).run(
+        ["touch", "/out/mine"]
+    )
     assert own.returncode == 0
     assert (out / "mine").stat().st_uid == os.getuid()
 
 
-def test_run_streams_lines_and_reports_failures(spec: ContainerSpec, host: HostRunner) -> None:
+def test_run_streams_lines_and_reports_failures(
+    spec: ContainerSpec, host: HostRunner
+) -> None:
     lines: list[str] = []
     runner = ContainerRunner(host, spec)
-    done = runner.run(["sh", "-c", "echo a; echo b; exit 3"], check=False, on_line=lines.append)
+    done = runner.run(
+        ["sh", "-c", "echo a; echo b; exit 3"], check=False, on_line=lines.append
+    )
     assert (done.returncode, lines) == (3, ["a", "b"])
     with pytest.raises(ProcessError, match=r"failed with exit code 3\.\n  last words"):
         runner.run(["sh", "-c", "echo last words; exit 3"])
-    with pytest.raises(ProcessError, match=r"[Nn]o such image|Unable to find image|image not known"):
-        ContainerRunner(host, replace(spec, image="absent@sha256:" + "0" * 64)).run(["true"])
+    with pytest.raises(
+        ProcessError, match=r"[Nn]o such image|Unable to find image|image not known"
+    ):
+        ContainerRunner(host, replace(spec, image="absent@sha256:" + "0" * 64)).run(
+            ["true"]
+        )
 
 
 def test_memory_limit_is_enforced_and_reported(
-    spec: ContainerSpec, host: HostRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spec: ContainerSpec,
+    host: HostRunner,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # With control groups v1, podman's monitor leaves a file in its working folder.
     monkeypatch.chdir(tmp_path)
@@ -96,15 +130,23 @@ def test_memory_limit_is_enforced_and_reported(
     with pytest.raises(ProcessError, match="137") as caught:
         ContainerRunner(host, replace(spec, memory="64m")).run(greedy)
     assert "ran out of memory (limit: 64m)" in caught.value.hint
-    assert ContainerRunner(host, replace(spec, memory="2g")).run(greedy).stdout.strip() == str(512 << 20)
+    assert ContainerRunner(host, replace(spec, memory="2g")).run(
+        greedy
+    ).stdout.strip() == str(512 << 20)
     size = ["df", "--block-size=1", "--output=size", "/dev/shm"]
-    assert ContainerRunner(host, replace(spec, shm_size="96m")).run(size).stdout.split()[-1] == str(96 << 20)
+    assert ContainerRunner(host, replace(spec, shm_size="96m")).run(
+        size
+    ).stdout.split()[-1] == str(96 << 20)
 
 
-def test_timeout_stops_container(own: Engine, spec: ContainerSpec, host: HostRunner) -> None:
+def test_timeout_stops_container(
+    own: Engine, spec: ContainerSpec, host: HostRunner
+) -> None:
     # The process ignores SIGTERM.
     with pytest.raises(ProcessError, match="ran longer than"):
-        ContainerRunner(host, spec).run(["sh", "-c", "trap '' TERM; sleep 86401 & wait; wait"], timeout=2)
+        ContainerRunner(host, spec).run(
+            ["sh", "-c", "trap '' TERM; sleep 86401 & wait; wait"], timeout=2
+        )
     assert containers(own, "86401") == []
 
 
@@ -126,7 +168,12 @@ def child(own: Engine) -> Iterator[subprocess.Popen[str]]:
     script = "echo started; trap '' TERM INT; sleep 86402 & wait; wait"
     argv = [sys.executable, "-c", CHILD, own.program, own.builder(), script]
     with subprocess.Popen(
-        argv, cwd=ROOT, env=own.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        argv,
+        cwd=ROOT,
+        env=own.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
@@ -134,7 +181,9 @@ def child(own: Engine) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_two_interrupts_remove_container_before_exit(own: Engine, child: subprocess.Popen[str]) -> None:
+def test_two_interrupts_remove_container_before_exit(
+    own: Engine, child: subprocess.Popen[str]
+) -> None:
     assert len(containers(own, "86402")) == 1
     child.send_signal(signal.SIGINT)
     again = threading.Timer(1, child.send_signal, [signal.SIGINT])
@@ -150,7 +199,14 @@ def test_next_run_removes_only_orphaned_containers(
 ) -> None:
     (left,) = containers(own, "86402")
     foreign = own.ask(
-        *("run", "--detach", "--network=none", "--stop-timeout=0", "--label", f"{OWNER_LABEL}=elsewhere/pid:[1]/0/1/1"),
+        *(
+            "run",
+            "--detach",
+            "--network=none",
+            "--stop-timeout=0",
+            "--label",
+            f"{OWNER_LABEL}=elsewhere/pid:[1]/0/1/1",
+        ),
         *(spec.image, "sleep", "86403"),
     )
     try:

@@ -20,7 +20,11 @@ from tests.integration.conftest import CI_BUILD, ci_build
 pytestmark = pytest.mark.network
 PYTHON = "{}.{}".format(*sys.version_info)
 TAG = "cp" + PYTHON.replace(".", "")
-OPTIONS = ["--payload=published", f"--python-versions={PYTHON}", "--targets=gfx942,gfx950"]
+OPTIONS = [
+    "--payload=published",
+    f"--python-versions={PYTHON}",
+    "--targets=gfx942,gfx950",
+]
 VERSION = "0.10.2+rocm7.2.0.gfx942.gfx950"
 
 
@@ -31,18 +35,27 @@ def cache(work_cache: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, cache: Path, build_lock: FileLock) -> Path:
+def made(
+    tmp_path_factory: pytest.TempPathFactory, cache: Path, build_lock: FileLock
+) -> Path:
     """Build a set."""
     out = tmp_path_factory.mktemp("out") / "dist"
     with build_lock:
         done = dist_wheels(out, cache, "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["digest"] == load_wheel_set((out / "wheels.json").read_text()).digest
+    assert (
+        json.loads(done.stdout)["digest"]
+        == load_wheel_set((out / "wheels.json").read_text()).digest
+    )
     return out
 
 
-def dist_wheels(out: Path, cache: Path, *more: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return ci_build("dist_wheels", *OPTIONS, f"--out={out}", f"--cache-dir={cache}", *more, cwd=cwd)
+def dist_wheels(
+    out: Path, cache: Path, *more: str, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    return ci_build(
+        "dist_wheels", *OPTIONS, f"--out={out}", f"--cache-dir={cache}", *more, cwd=cwd
+    )
 
 
 def test_set_is_complete_and_matches_its_lists(made: Path) -> None:
@@ -54,12 +67,24 @@ def test_set_is_complete_and_matches_its_lists(made: Path) -> None:
     ]
     for wheel in wheel_set.wheels:
         data = (made / wheel.filename).read_bytes()
-        assert (len(data), hashlib.sha256(data).hexdigest()) == (wheel.size, wheel.sha256)
-    check = subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=made, check=False)
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (
+            wheel.size,
+            wheel.sha256,
+        )
+    check = subprocess.run(
+        ["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=made, check=False
+    )
     assert check.returncode == 0
     assert {path.name for path in made.iterdir()} == {
         *(wheel.filename for wheel in wheel_set.wheels),
-        *("wheels.json", "constraints.txt", "pylock.toml", "sbom.cdx.json", "SHA256SUMS", "debug"),
+        *(
+            "wheels.json",
+            "constraints.txt",
+            "pylock.toml",
+            "sbom.cdx.json",
+            "SHA256SUMS",
+            "debug",
+        ),
     }
 
 
@@ -68,8 +93,22 @@ def test_pylock_installs_exactly_the_set(made: Path, tmp_path: Path) -> None:
     locked = {package["name"]: package["version"] for package in lock["packages"]}
     assert locked["jax-rocm7-plugin"] == VERSION
     assert {"numpy", "scipy", "ml-dtypes", "opt-einsum", "jax"} < set(locked)
-    uv = [str(Path(sys.prefix, "bin", "uv")), "pip", "install", "--dry-run", "--no-deps", "--preview"]
-    uv += ["--python", sys.executable, "--target", str(tmp_path / "t"), "-r", str(made / "pylock.toml")]
+    uv = [
+        str(Path(sys.prefix, "bin", "uv")),
+        "pip",
+        "install",
+        "--dry-run",
+        "--no-deps",
+        "--preview",
+    ]
+    uv += [
+        "--python",
+        sys.executable,
+        "--target",
+        str(tmp_path / "t"),
+        "-r",
+        str(made / "pylock.toml"),
+    ]
     done = subprocess.run(uv, capture_output=True, text=True, check=False, cwd=made)
     assert done.returncode == 0, done.stderr
     for name in ("jax-rocm7-pjrt", "jax-rocm7-plugin"):
@@ -84,9 +123,13 @@ def test_builds_are_reproducible_across_machines(made: Path, tmp_path: Path) -> 
         assert (out / name).read_bytes() == (made / name).read_bytes()
 
 
-def test_reproduce_repairs_published_wheels_again(made: Path, cache: Path, tmp_path: Path) -> None:
+def test_reproduce_repairs_published_wheels_again(
+    made: Path, cache: Path, tmp_path: Path
+) -> None:
     """wheels.json alone suffices; a set whose wheel was another one is told apart."""
-    done = ci_build("reproduce", str(made / "wheels.json"), f"--cache-dir={cache}", "--json")
+    done = ci_build(
+        "reproduce", str(made / "wheels.json"), f"--cache-dir={cache}", "--json"
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["differences"] == {}
     assert len(json.loads(done.stdout)["same"]) == 3
@@ -100,12 +143,17 @@ def test_reproduce_repairs_published_wheels_again(made: Path, cache: Path, tmp_p
     assert "has another sha256" in done.stdout
 
 
-def test_interrupted_run_leaves_nothing_and_resumes(cache: Path, tmp_path: Path) -> None:
+def test_interrupted_run_leaves_nothing_and_resumes(
+    cache: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "dist"
-    # A separate post release, so that no step is cached. The signal comes at the second step.
+    # A separate post release, so that no step is cached. The signal comes at the second
+    # step.
     argv = [*CI_BUILD, "dist_wheels", *OPTIONS, "--wheel-post-release=7"]
     argv += [f"--out={out}", f"--cache-dir={cache}"]
-    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+    with subprocess.Popen(
+        argv, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if "repair jax-rocm7-plugin" in line:

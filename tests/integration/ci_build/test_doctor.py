@@ -1,4 +1,7 @@
-"""The doctor as a user starts it: with empty Python environments, on this machine and its packages."""
+"""The doctor as a user starts it.
+
+With empty Python environments, on this machine and its packages.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,16 @@ SICK = SickMachineError.exit_code
 
 
 def doctor(
-    *words: str, python: Path | str = sys.executable, launcher: Path = LAUNCHER, env: Mapping[str, str] = {}
+    *words: str,
+    python: Path | str = sys.executable,
+    launcher: Path = LAUNCHER,
+    env: Mapping[str, str] = {},
 ) -> subprocess.CompletedProcess[str]:
     argv = [str(python), str(launcher), "doctor", *words]
     # The GPU of this machine must not affect the result.
-    done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, **env}, timeout=120)
+    done = subprocess.run(
+        argv, capture_output=True, text=True, env={**os.environ, **env}, timeout=120
+    )
     assert done.returncode in (0, SICK), done.stderr
     assert done.stderr == ""
     return done
@@ -46,21 +54,42 @@ def clone(tmp_path: Path) -> Path:
     """Create a fresh clone without `.venv`, in a folder with a space in its name."""
     folder = tmp_path / "a clone"
     folder.mkdir()
-    for package in ("build", "ci_build", "core", "pjrt", "plugin", "promotion", "wheelkit"):
-        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for package in (
+        "build",
+        "ci_build",
+        "core",
+        "pjrt",
+        "plugin",
+        "promotion",
+        "wheelkit",
+    ):
+        shutil.copytree(
+            ROOT / package,
+            folder / package,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
     return folder
 
 
 @pytest.fixture
 def venv(tmp_path: Path) -> Path:
     """Return the Python of an empty environment, which lacks even pip."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")],
+        check=True,
+    )
     return tmp_path / "venv" / "bin" / "python"
 
 
-def test_doctor_needs_and_creates_nothing(clone: Path, pythons: dict[str, Path]) -> None:
+def test_doctor_needs_and_creates_nothing(
+    clone: Path, pythons: dict[str, Path]
+) -> None:
     before = sorted(path.relative_to(clone) for path in clone.rglob("*"))
-    newer = [path for version, path in pythons.items() if tuple(map(int, version.split("."))) >= (3, 11)]
+    newer = [
+        path
+        for version, path in pythons.items()
+        if tuple(map(int, version.split("."))) >= (3, 11)
+    ]
     for python in newer:
         launcher = clone / "build" / "ci_build"
         # -S: no site-packages, so nothing but the standard library can be imported.
@@ -73,13 +102,17 @@ def test_doctor_needs_and_creates_nothing(clone: Path, pythons: dict[str, Path])
     assert sorted(path.relative_to(clone) for path in clone.rglob("*")) == before
 
 
-def test_doctor_examines_own_or_named_python(venv: Path, pythons: dict[str, Path]) -> None:
+def test_doctor_examines_own_or_named_python(
+    venv: Path, pythons: dict[str, Path]
+) -> None:
     body = facts(python=venv)
     assert body["python"]["executable"] == str(venv)
     assert (body["python"]["virtual"], body["python"]["pip"]) == (True, False)
     assert body["packages"]["installed"] == {}
     assert "not-installed" in codes(body)
-    command = next(p["commands"][0] for p in body["problems"] if p["code"] == "not-installed")
+    command = next(
+        p["commands"][0] for p in body["problems"] if p["code"] == "not-installed"
+    )
     assert command.startswith(f"uv pip install --python {venv} jax==")
     for version, python in pythons.items():
         if version.startswith("3."):
@@ -88,10 +121,18 @@ def test_doctor_examines_own_or_named_python(venv: Path, pythons: dict[str, Path
 
 
 @pytest.mark.parametrize(
-    ("path", "says"), [("/nowhere/python", "could not be started"), ("/bin/true", "is not a working Python 3")]
+    ("path", "says"),
+    [
+        ("/nowhere/python", "could not be started"),
+        ("/bin/true", "is not a working Python 3"),
+    ],
 )
 def test_doctor_refuses_non_python(path: str, says: str) -> None:
-    done = subprocess.run([sys.executable, str(LAUNCHER), "doctor", "--python", path], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, str(LAUNCHER), "doctor", "--python", path],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode not in (0, SICK)
     assert says in done.stderr
     assert "Traceback" not in done.stderr

@@ -1,4 +1,7 @@
-"""`--find-links` with the real pip and no index: a set from a folder and from a page, recorded and kept up to date."""
+"""`--find-links` with the real pip and no index.
+
+A set from a folder and from a page, recorded and kept up to date.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,12 @@ NO_INDEX = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": " ", "no_proxy": "*"}
 def wheels() -> list[MadeWheel]:
     """Return the wheels of a published set with its jax."""
     jaxlib = plain("jaxlib", VERSION, tag="cp312-cp312-manylinux_2_28_x86_64")
-    return [pjrt(VERSION), whole_plugin(), jaxlib, plain("jax", VERSION, tag="py3-none-any")]
+    return [
+        pjrt(VERSION),
+        whole_plugin(),
+        jaxlib,
+        plain("jax", VERSION, tag="py3-none-any"),
+    ]
 
 
 def whole_plugin() -> MadeWheel:
@@ -46,13 +54,21 @@ def folder(tmp_path: Path) -> Path:
 
 def ci_build(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run the command without the launcher, which may set up an environment with pip first."""
-    argv, env = [sys.executable, "-m", "ci_build.cli", *words], {**os.environ, **NO_INDEX, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=cwd, env=env)
+    argv = [sys.executable, "-m", "ci_build.cli", *words]
+    env = {**os.environ, **NO_INDEX, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        argv, capture_output=True, text=True, check=False, cwd=cwd, env=env
+    )
 
 
 def build(tmp_path: Path, *more: str) -> tuple[str, dict[str, Any]]:
     """Build a set; return the output and wheels.json."""
-    words = ["--payload=published", f"--jax-version={VERSION}", "--python-versions=3.12", "--targets=gfx942;gfx950"]
+    words = [
+        "--payload=published",
+        f"--jax-version={VERSION}",
+        "--python-versions=3.12",
+        "--targets=gfx942;gfx950",
+    ]
     done = ci_build("dist_wheels", *words, "--cache-dir=cache", *more, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     return done.stderr, json.loads((tmp_path / "dist/wheels.json").read_text())
@@ -62,18 +78,25 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_set_from_folder_is_recorded_and_follows_its_wheels(tmp_path: Path, folder: Path) -> None:
+def test_set_from_folder_is_recorded_and_follows_its_wheels(
+    tmp_path: Path, folder: Path
+) -> None:
     _, made = build(tmp_path, "--find-links=wheels")
     assert made["request"]["find_links"] == [str(folder)]
     assert made["targets"] == ["gfx942", "gfx950"]
     inputs = {item["filename"]: item for item in made["inputs"]}
     assert len(inputs) == 3
     for name, item in inputs.items():
-        assert (item["url"], item["sha256"]) == (f"file://{folder}/{name}", sha256(folder / name))
+        assert (item["url"], item["sha256"]) == (
+            f"file://{folder}/{name}",
+            sha256(folder / name),
+        )
     assert "is up to date; nothing to do" in build(tmp_path, "--find-links=wheels")[0]
     other = whole_plugin()
     other.metadata.append("Keywords: another build of the same version")
     path = other.write(folder)
     said, again = build(tmp_path, "--find-links=wheels")
     assert "up to date" not in said
-    assert {item["filename"]: item["sha256"] for item in again["inputs"]}[path.name] == sha256(path)
+    assert {item["filename"]: item["sha256"] for item in again["inputs"]}[
+        path.name
+    ] == sha256(path)

@@ -36,7 +36,9 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Record whether each repair compared the MD5s."""
     found: list[bool] = []
 
-    def watched(source: Path, plan: RepairPlan, out: Path, **more: object) -> RepairedWheel:
+    def watched(
+        source: Path, plan: RepairPlan, out: Path, **more: object
+    ) -> RepairedWheel:
         found.append(plan.verify_bundles)
         return repair(source, plan, out, **more)  # type: ignore[arg-type]
 
@@ -45,10 +47,13 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def broken(source: Path, folder: Path) -> Path:
-    """Return a copy of a wheel with one flipped bit in the checked content of a compressed bundle; RECORD matches."""
+    """Return a copy of a wheel with one flipped bit in a bundle and matching RECORD."""
     out = folder / source.name
     lines: list[str] = []
-    with zipfile.ZipFile(source) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
+    with (
+        zipfile.ZipFile(source) as old,
+        zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new,
+    ):
         for entry in old.infolist():
             data = bytearray(old.read(entry))
             if entry.filename.endswith("/_solver.so"):
@@ -64,9 +69,13 @@ def build(source: Path, cache: Path, *targets: str, program: str = "") -> None:
     """Run the plugin's step of a build whose input was downloaded before."""
     request = published_request(*targets)
     item = Resolved(
-        name=PROJECT, version="0.10.2", filename=source.name, url="https://example.org/it.whl",
-        sha256=file_sha256(source), requires_python="",
-    )  # fmt: skip
+        name=PROJECT,
+        version="0.10.2",
+        filename=source.name,
+        url="https://example.org/it.whl",
+        sha256=file_sha256(source),
+        requires_python="",
+    )
     kept = InputStore(cache / "inputs").path(item)
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.unlink(missing_ok=True)
@@ -77,7 +86,11 @@ def build(source: Path, cache: Path, *targets: str, program: str = "") -> None:
     tools = run.wheels.tools
     run.wheels.tools = {**tools, "ci_build": program or tools["ci_build"]}
     steps = [step for stage in plan.stages for step in stage.steps]
-    (step,) = [step for step in steps if step.effect is Effect.REPAIR and step.project == PROJECT]
+    (step,) = [
+        step
+        for step in steps
+        if step.effect is Effect.REPAIR and step.project == PROJECT
+    ]
     run._do(step)
 
 
@@ -85,7 +98,11 @@ def test_input_is_checked_once_for_all_targets(
     plugin: Path, tmp_path: Path, checks: list[bool], capsys: pytest.CaptureFixture[str]
 ) -> None:
     build(plugin, tmp_path, "gfx942")
-    lines = re.findall(r"^  repair jax-rocm7-plugin for Python 3\.12: (.+)$", capsys.readouterr().err, re.MULTILINE)
+    lines = re.findall(
+        r"^  repair jax-rocm7-plugin for Python 3\.12: (.+)$",
+        capsys.readouterr().err,
+        re.MULTILINE,
+    )
     assert [line.split()[0] for line in lines] == ["verify", "edit", "write"]
     build(plugin, tmp_path, "gfx950")
     build(plugin, tmp_path, "gfx942", "gfx950")
@@ -94,7 +111,9 @@ def test_input_is_checked_once_for_all_targets(
     assert checks == [True, False, False, True]
 
 
-def test_damaged_bundle_is_never_accepted(plugin: Path, tmp_path: Path, checks: list[bool]) -> None:
+def test_damaged_bundle_is_never_accepted(
+    plugin: Path, tmp_path: Path, checks: list[bool]
+) -> None:
     """A second attempt and a good input beside the bundle do not change this."""
     cache = tmp_path / "cache"
     build(plugin, cache, "gfx942")

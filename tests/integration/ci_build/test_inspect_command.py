@@ -16,18 +16,24 @@ def inspect(*words: str) -> subprocess.CompletedProcess[str]:
     return ci_build("inspect", *words)
 
 
-def test_inspect_folder_prints_json(real_wheel: Callable[..., Path], tmp_path: Path) -> None:
+def test_inspect_folder_prints_json(
+    real_wheel: Callable[..., Path], tmp_path: Path
+) -> None:
     for python in ("3.11", "3.12"):
         shutil.copy(real_wheel("jax-rocm7-plugin", "0.10.2", python), tmp_path)
     done = inspect(str(tmp_path), "--json")
     report = json.loads(done.stdout)
     assert [wheel["project"] for wheel in report["wheels"]] == ["jax-rocm7-plugin"] * 2
     assert all(len(wheel["targets"]) == 27 for wheel in report["wheels"])
-    assert {"runpath-build-leftover", "hip-needed-missing"} <= {f["code"] for f in report["wheels"][0]["findings"]}
+    assert {"runpath-build-leftover", "hip-needed-missing"} <= {
+        f["code"] for f in report["wheels"][0]["findings"]
+    }
     assert done.returncode == 11
 
 
-def test_inspect_downloads_url_with_pip(real_wheel: Callable[..., Path], tmp_path: Path) -> None:
+def test_inspect_downloads_url_with_pip(
+    real_wheel: Callable[..., Path], tmp_path: Path
+) -> None:
     wheel = real_wheel("jax-rocm7-plugin", "0.10.2", "3.12")
     shutil.copy(wheel, tmp_path)
     with IndexServer(tmp_path) as server:

@@ -45,27 +45,53 @@ class FakeGpus:
         def run(context: GateContext) -> Iterator[Check]:
             self.runs.append(config)
             target = next(t for t in context.targets if t == self.devices[0].gfx)
-            found = (error("test-failed", "t.py::test_x failed: wrong sum.", "Run it alone."),) if self.failing else ()
+            found = (
+                (
+                    error(
+                        "test-failed",
+                        "t.py::test_x failed: wrong sum.",
+                        "Run it alone.",
+                    ),
+                )
+                if self.failing
+                else ()
+            )
             yield Check(name="tests", target=target, times=1000)
             yield Check(name="t.py::test_x", target=target, findings=found)
 
-        return Gate(name=config.gate_name, tier=config.tier, per_target=True, run=run, settings=config.settings)
+        return Gate(
+            name=config.gate_name,
+            tier=config.tier,
+            per_target=True,
+            run=run,
+            settings=config.settings,
+        )
 
 
 @pytest.fixture
 def gpus(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> FakeGpus:
     """Provide fake GPUs; nobody else runs the gate device."""
-    nights.device, made = False, FakeGpus()
+    nights.device = False
+    made = FakeGpus()
     for module in (device_gate, device_step):
-        monkeypatch.setattr(module, "detect_machine", lambda *_: MachineInfo(devices=made.devices))
+        monkeypatch.setattr(
+            module, "detect_machine", lambda *_: MachineInfo(devices=made.devices)
+        )
     monkeypatch.setattr(device_gate, "make_gate", made.gate)
-    for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "CUDA_VISIBLE_DEVICES"):
+    for name in (
+        "ROCR_VISIBLE_DEVICES",
+        "HIP_VISIBLE_DEVICES",
+        "GPU_DEVICE_ORDINAL",
+        "CUDA_VISIBLE_DEVICES",
+    ):
         monkeypatch.delenv(name, raising=False)
     return made
 
 
 def night(nights: Nights, *words: str) -> int:
-    return nights.run("nightly", f"--index={INDEX}", "--device-gate=here", "--json", *words)
+    return nights.run(
+        "nightly", f"--index={INDEX}", "--device-gate=here", "--json", *words
+    )
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], str]:
@@ -81,11 +107,18 @@ def test_night_tests_its_own_gpus_and_leaves_others_to_jobs(
     assert night(nights) == 0
     one, messages = said(capsys)
     assert one["state"] == "pending"
-    assert {row["target"]: row["now"] for row in one["targets"]} == {"gfx942": "device", "gfx950": "compiled"}
+    assert {row["target"]: row["now"] for row in one["targets"]} == {
+        "gfx942": "device",
+        "gfx950": "compiled",
+    }
     assert [job["family"] for job in one["jobs"]["jobs"]] == ["gfx950-dcgpu"] * 2
     assert "The GPUs of this machine (gfx942) cannot test gfx950." in messages
     (config,) = gpus.runs
-    assert (config.request.family, config.request.devices, config.request.size) == ("gfx94X-dcgpu", 8, "large")
+    assert (config.request.family, config.request.devices, config.request.size) == (
+        "gfx94X-dcgpu",
+        8,
+        "large",
+    )
     assert config.request.jax_tests.startswith("https://github.com/jax-ml/jax@")
     # Another machine completes the night; the first GPUs are not tested again.
     gpus.devices = fake_devices(1, gfx="gfx950")
@@ -99,13 +132,23 @@ def test_night_tests_its_own_gpus_and_leaves_others_to_jobs(
 
 @pytest.mark.parametrize("files", [{}, {ROCM_LOCK: "1" * 64}])
 def test_sets_with_a_lock_are_tested_with_their_rocm(files: dict[str, str]) -> None:
-    missing = Requirement(gate="device", target="gfx942", ended="", problems=("has not run.",), settings={})
-    options = ReleaseOptions(bucket="", channel="", corpus="", key=SigningKey(file=None), actor="")
+    missing = Requirement(
+        gate="device",
+        target="gfx942",
+        ended="",
+        problems=("has not run.",),
+        settings={},
+    )
+    options = ReleaseOptions(
+        bucket="", channel="", corpus="", key=SigningKey(file=None), actor=""
+    )
     one = replace(sets.wheel_set(), files=files)
     (request,) = device_step.requests([missing], one, fake_devices(1), options)
     assert request.rocm_of_set == bool(files)
     (request,) = device_step.requests([missing], one, None, options)
-    assert not request.rocm_of_set, "a cluster's workers load the ROCm of their machines"
+    assert not request.rocm_of_set, (
+        "a cluster's workers load the ROCm of their machines"
+    )
 
 
 def test_failed_tests_on_own_gpus_fail_the_night(
@@ -114,10 +157,17 @@ def test_failed_tests_on_own_gpus_fail_the_night(
     gpus.failing = True
     assert night(nights) == GateError.exit_code
     one, _ = said(capsys)
-    assert (one["state"], "t.py::test_x failed: wrong sum." in one["error"]) == ("failed", True)
+    assert (one["state"], "t.py::test_x failed: wrong sum." in one["error"]) == (
+        "failed",
+        True,
+    )
     staged = StagedSet(index=INDEX, digest=one["set"].rpartition("/")[2])
-    found = [file.evidence for file in read_all(DirBucket(nights.bucket), staged).values()]
-    assert [(item.target, item.outcome) for item in found if item.gate == "device"] == [("gfx942", Outcome.FAILED)]
+    found = [
+        file.evidence for file in read_all(DirBucket(nights.bucket), staged).values()
+    ]
+    assert [(item.target, item.outcome) for item in found if item.gate == "device"] == [
+        ("gfx942", Outcome.FAILED)
+    ]
 
 
 def test_machine_without_gpu_ends_the_night_before_its_build(
@@ -125,7 +175,12 @@ def test_machine_without_gpu_ends_the_night_before_its_build(
 ) -> None:
     gpus.devices = ()
     assert night(nights) == MachineError.exit_code
-    assert "This machine has no AMD GPU for --device-gate=here." in capsys.readouterr().err
+    assert (
+        "This machine has no AMD GPU for --device-gate=here." in capsys.readouterr().err
+    )
     assert not nights.bucket.exists()
-    assert nights.run("release", "--channel=nightly", "--device-gate=here") == MachineError.exit_code
+    assert (
+        nights.run("release", "--channel=nightly", "--device-gate=here")
+        == MachineError.exit_code
+    )
     assert not nights.bucket.exists()

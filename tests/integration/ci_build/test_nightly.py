@@ -1,4 +1,7 @@
-"""`ci_build nightly`: new inputs, nothing new, interruptions, missing evidence, tables of nights."""
+"""`ci_build nightly`.
+
+New inputs, nothing new, interruptions, missing evidence, tables of nights.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,14 @@ from promotion.index.publish import read_head
 from promotion.nights import list_nights, read_night
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import ReleasedIndex, StagedSet
-from tests.support.nights import INDEX, Nights, nights, publish_wheels, record_passes, small_release
+from tests.support.nights import (
+    INDEX,
+    Nights,
+    nights,
+    publish_wheels,
+    record_passes,
+    small_release,
+)
 
 __all__ = ["nights", "small_release"]
 
@@ -40,7 +50,11 @@ def said(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 def objects(nights: Nights) -> dict[str, bytes]:
     bucket = DirBucket(nights.bucket)
-    return {key: bucket.get(key) for top in ("v2/", "v2-staging/") for key in bucket.list(top)}
+    return {
+        key: bucket.get(key)
+        for top in ("v2/", "v2-staging/")
+        for key in bucket.list(top)
+    }
 
 
 def entries(nights: Nights) -> int:
@@ -52,10 +66,18 @@ def test_night_promotes_and_second_run_does_nothing(
 ) -> None:
     assert night(nights, "--json") == 0
     (one,) = said(capsys)
-    assert (one["state"], one["entry"], one["checks"]) == ("promoted", 1, {"pip": "passed", "uv": "passed"})
+    assert (one["state"], one["entry"], one["checks"]) == (
+        "promoted",
+        1,
+        {"pip": "passed", "uv": "passed"},
+    )
     bucket = DirBucket(nights.bucket)
     (recorded,) = list_nights(bucket, INDEX)
-    assert (recorded.lock, str(recorded.staged), recorded.checked) == (one["lock"], one["set"], True)
+    assert (recorded.lock, str(recorded.staged), recorded.checked) == (
+        one["lock"],
+        one["set"],
+        True,
+    )
     record = read_night(bucket, recorded)
     assert record["lock"]["build"]["rocm_version"] == "7.2.0"
     assert len(record["lock"]["wheels"]) == 4
@@ -63,15 +85,23 @@ def test_night_promotes_and_second_run_does_nothing(
     shutil.rmtree(tmp_path / "dist")  # another machine, without the set
     assert night(nights, "--json", "--summary=s.md") == 0
     (again,) = said(capsys)
-    assert (again["state"], again["entry"], again["set"]) == ("unchanged", 1, one["set"])
+    assert (again["state"], again["entry"], again["set"]) == (
+        "unchanged",
+        1,
+        one["set"],
+    )
     assert "### unchanged: jax 0.10.2, ROCm 7.2.0" in (tmp_path / "s.md").read_text()
     assert objects(nights) == before
-    assert (len(nights.gated), len(nights.checked), (tmp_path / "dist").exists()) == (1, 1, False)
+    assert (len(nights.gated), len(nights.checked), (tmp_path / "dist").exists()) == (
+        1,
+        1,
+        False,
+    )
     assert [*verify(bucket, ReleasedIndex(index=INDEX))] == []
 
 
 def killed(nights: Nights, before: str) -> int:
-    """Do a night in a process that is killed before a group of its output, and return its exit code."""
+    """Do a night that is killed before a group of its output, return the exit code."""
     group = Reporter.group
 
     def stop(self: Reporter, title: str) -> Any:
@@ -91,7 +121,9 @@ def killed(nights: Nights, before: str) -> int:
     return process.exitcode
 
 
-@pytest.mark.parametrize("before", ["dist_wheels", "stage", "gates", "policy", "promote", "check"])
+@pytest.mark.parametrize(
+    "before", ["dist_wheels", "stage", "gates", "policy", "promote", "check"]
+)
 def test_night_killed_before_any_step_continues(
     nights: Nights, before: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,11 +146,16 @@ def test_night_without_gpu_waits_for_evidence_and_then_promotes(
     assert (one["state"], one["entry"]) == ("pending", 0)
     assert one["jobs"]["jobs"][0]["argv"][3:5] == ["device", one["set"]]
     # The job that promotes fails as long as the evidence is missing.
-    assert night_without_build(nights, "--steps=promote,check") == PromotionBlockedError.exit_code
+    assert (
+        night_without_build(nights, "--steps=promote,check")
+        == PromotionBlockedError.exit_code
+    )
     record_passes(DirBucket(nights.bucket), gating.parse_staged(one["set"]), ["device"])
     capsys.readouterr()
     assert night_without_build(nights, "--steps=promote,check", "--json") == 0
-    assert [(item["state"], item["entry"]) for item in said(capsys)] == [("promoted", 1)]
+    assert [(item["state"], item["entry"]) for item in said(capsys)] == [
+        ("promoted", 1)
+    ]
     assert len(nights.gated) == 1
 
 
@@ -133,28 +170,41 @@ def test_evidence_of_an_earlier_night_promotes_its_set_first(
     assert night(nights) == 0
     first = nights.gated[0]
     assert night(nights, NEW_ROCM) == 0
-    record_passes(DirBucket(nights.bucket), StagedSet(index=INDEX, digest=first), ["device"])
+    record_passes(
+        DirBucket(nights.bucket), StagedSet(index=INDEX, digest=first), ["device"]
+    )
     capsys.readouterr()
     assert night(nights, NEW_ROCM, "--json") == 0
     states = [(one["rocm"], one["state"], one["entry"]) for one in said(capsys)]
     assert states == [("7.2.0", "promoted", 1), ("7.2.1", "pending", 0)]
     nights.device = True
     assert night(nights, NEW_ROCM, "--json") == 0
-    assert [(one["rocm"], one["state"]) for one in said(capsys)] == [("7.2.1", "promoted")]
+    assert [(one["rocm"], one["state"]) for one in said(capsys)] == [
+        ("7.2.1", "promoted")
+    ]
 
 
-def test_blocked_earlier_night_does_not_fail_the_next(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blocked_earlier_night_does_not_fail_the_next(
+    nights: Nights, capsys: pytest.CaptureFixture[str]
+) -> None:
     nights.failing = ["compile"]
     assert night(nights, "--json") == GateError.exit_code
     assert [one["state"] for one in said(capsys)] == ["failed"]
     nights.failing = []
     assert night(nights, NEW_ROCM, "--json") == 0
-    assert [(one["rocm"], one["state"]) for one in said(capsys)] == [("7.2.0", "blocked"), ("7.2.1", "promoted")]
+    assert [(one["rocm"], one["state"]) for one in said(capsys)] == [
+        ("7.2.0", "blocked"),
+        ("7.2.1", "promoted"),
+    ]
     assert night(nights, NEW_ROCM, "--json") == 0
-    assert [(one["rocm"], one["state"]) for one in said(capsys)] == [("7.2.1", "unchanged")]
+    assert [(one["rocm"], one["state"]) for one in said(capsys)] == [
+        ("7.2.1", "unchanged")
+    ]
 
 
-def test_failed_check_of_the_index_is_repeated(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_check_of_the_index_is_repeated(
+    nights: Nights, capsys: pytest.CaptureFixture[str]
+) -> None:
     nights.broken_index = True
     assert night(nights, "--json") == GateError.exit_code
     assert [(one["state"], one["entry"]) for one in said(capsys)] == [("failed", 1)]
@@ -166,7 +216,9 @@ def test_failed_check_of_the_index_is_repeated(nights: Nights, capsys: pytest.Ca
     assert len(nights.checked) == 2
 
 
-def test_changed_wheels_of_a_version_become_a_post_release(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_wheels_of_a_version_become_a_post_release(
+    nights: Nights, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert night(nights) == 0
     shutil.copytree(nights.wheels, nights.folder / "wheels")
     nights.wheels = nights.folder / "wheels"
@@ -175,30 +227,53 @@ def test_changed_wheels_of_a_version_become_a_post_release(nights: Nights, capsy
     assert night(nights, "--json") == 0
     assert said(capsys)[0]["state"] == "promoted"
     bucket = DirBucket(nights.bucket)
-    versions = [read_night(bucket, one)["version"] for one in list_nights(bucket, INDEX)]
-    assert versions == ["0.10.2+rocm7.2.0.gfx942.gfx950", "0.10.2.post1+rocm7.2.0.gfx942.gfx950"]
+    versions = [
+        read_night(bucket, one)["version"] for one in list_nights(bucket, INDEX)
+    ]
+    assert versions == [
+        "0.10.2+rocm7.2.0.gfx942.gfx950",
+        "0.10.2.post1+rocm7.2.0.gfx942.gfx950",
+    ]
     # A newer ROCm keeps the number, so that pip selects its wheels.
     assert night(nights, NEW_ROCM, "--json") == 0
     assert said(capsys)[0]["state"] == "promoted"
-    assert read_night(bucket, list_nights(bucket, INDEX)[-1])["version"] == "0.10.2.post1+rocm7.2.1.gfx942.gfx950"
+    assert (
+        read_night(bucket, list_nights(bucket, INDEX)[-1])["version"]
+        == "0.10.2.post1+rocm7.2.1.gfx942.gfx950"
+    )
     # --again repeats inputs.
     assert night(nights, NEW_ROCM, "--again", "--json") == 0
     assert said(capsys)[0]["state"] == "promoted"
-    assert read_night(bucket, list_nights(bucket, INDEX)[-1])["version"] == "0.10.2.post2+rocm7.2.1.gfx942.gfx950"
+    assert (
+        read_night(bucket, list_nights(bucket, INDEX)[-1])["version"]
+        == "0.10.2.post2+rocm7.2.1.gfx942.gfx950"
+    )
 
 
-def test_table_of_nights_uses_a_bucket_for_each_row(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_of_nights_uses_a_bucket_for_each_row(
+    nights: Nights, capsys: pytest.CaptureFixture[str]
+) -> None:
     table = nights.folder / "nights.toml"
     table.write_text(
-        'schema = 1\n[old]\nrocm-version = "7.2.0"\n[bad]\nrocm-version = "7"\n[new]\nrocm_version = "7.2.1"\n'
+        'schema = 1\n[old]\nrocm-version = "7.2.0"\n[bad]\nrocm-version ='
+        ' "7"\n[new]\nrocm_version = "7.2.1"\n'
     )
     assert night(nights, f"--table={table}", "--json") == RequestError.exit_code
     found = {one["name"]: (one["state"], one["rocm"]) for one in said(capsys)}
-    assert found == {"old": ("promoted", "7.2.0"), "bad": ("failed", ""), "new": ("promoted", "7.2.1")}
-    tops = sorted(path.relative_to(nights.folder).as_posix() for path in nights.folder.glob("*/*/v2"))
+    assert found == {
+        "old": ("promoted", "7.2.0"),
+        "bad": ("failed", ""),
+        "new": ("promoted", "7.2.1"),
+    }
+    tops = sorted(
+        path.relative_to(nights.folder).as_posix()
+        for path in nights.folder.glob("*/*/v2")
+    )
     assert tops == ["bucket/new/v2", "bucket/old/v2"]
     assert night(nights, f"--table={table}", "--row=new", "--json") == 0
-    assert [(one["name"], one["state"]) for one in said(capsys)] == [("new", "unchanged")]
+    assert [(one["name"], one["state"]) for one in said(capsys)] == [
+        ("new", "unchanged")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +286,11 @@ def test_table_of_nights_uses_a_bucket_for_each_row(nights: Nights, capsys: pyte
     ],
 )
 def test_bad_table_is_refused(
-    nights: Nights, text: str, code: int, message: str, capsys: pytest.CaptureFixture[str]
+    nights: Nights,
+    text: str,
+    code: int,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (nights.folder / "t.toml").write_text(text)
     assert night(nights, "--table=t.toml", "--row=a") == code
@@ -219,7 +298,9 @@ def test_bad_table_is_refused(
     assert not nights.bucket.exists()
 
 
-def test_dry_run_of_a_night_writes_nothing(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_of_a_night_writes_nothing(
+    nights: Nights, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert night(nights, "--dry-run") == 0
     out = capsys.readouterr().out
     assert "jax 0.10.2, ROCm 7.2.0, lock " in out
@@ -237,19 +318,27 @@ def test_dry_run_of_a_night_writes_nothing(nights: Nights, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--index=gfx1151",), "The targets belong to the index multi-arch, not gfx1151."),
+        (
+            ("--index=gfx1151",),
+            "The targets belong to the index multi-arch, not gfx1151.",
+        ),
         (("--row=a",), "--row has no effect without --table."),
     ],
 )
 def test_night_refuses_bad_options(
-    nights: Nights, words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+    nights: Nights,
+    words: tuple[str, ...],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert night(nights, *words) == RequestError.exit_code
     assert message in capsys.readouterr().err
     assert not nights.bucket.exists()
 
 
-def test_history_lists_nights_with_their_numbers(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_lists_nights_with_their_numbers(
+    nights: Nights, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert night(nights) == 0
     nights.failing = ["load"]
     assert night(nights, NEW_ROCM) == GateError.exit_code
@@ -257,9 +346,15 @@ def test_history_lists_nights_with_their_numbers(nights: Nights, capsys: pytest.
     words = ("history", INDEX, "--nights", f"--bucket={nights.bucket}")
     assert cli.run([*words, "--json"]) == 0
     new, old = json.loads(capsys.readouterr().out)
-    assert (old["entry"], old["visible"], old["checked"], old["rocm"]) == (1, True, True, "7.2.0")
+    assert (old["entry"], old["visible"], old["checked"], old["rocm"]) == (
+        1,
+        True,
+        True,
+        "7.2.0",
+    )
     assert (new["entry"], new["version"]) == (0, "0.10.2+rocm7.2.1.gfx942.gfx950")
-    # A set that was not promoted has the tiers of its evidence, which the failed gate load does not lower.
+    # A set that was not promoted has the tiers of its evidence, which the failed gate
+    # load does not lower.
     assert old["tiers"] == new["tiers"] == {"gfx942": "device", "gfx950": "device"}
     outcomes = {item["gate"]: item["outcome"] for item in new["gates"]}
     assert (outcomes["load"], outcomes["compile"]) == ("failed", "passed")

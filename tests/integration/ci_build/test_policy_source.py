@@ -14,12 +14,30 @@ from core.process import HostRunner
 from promotion.index.authority import PolicySource
 from tests.support.machine import need
 
-_VARIABLES = ("GITHUB_REF", "GITHUB_SHA", "CI_COMMIT_SHA", "CI_COMMIT_TAG", "CI_COMMIT_BRANCH")
+_VARIABLES = (
+    "GITHUB_REF",
+    "GITHUB_SHA",
+    "CI_COMMIT_SHA",
+    "CI_COMMIT_TAG",
+    "CI_COMMIT_BRANCH",
+)
 
 
 def git(folder: Path, *words: str) -> str:
-    who = ("-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "init.defaultBranch=main")
-    done = subprocess.run(["git", *who, "-C", str(folder), *words], capture_output=True, text=True, check=True)
+    who = (
+        "-c",
+        "user.name=n",
+        "-c",
+        "user.email=e@example.org",
+        "-c",
+        "init.defaultBranch=main",
+    )
+    done = subprocess.run(
+        ["git", *who, "-C", str(folder), *words],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout.strip()
 
 
@@ -57,11 +75,15 @@ def test_source_names_commit_ref_and_state(checkout: Path) -> None:
     (checkout / "new.py").unlink()
     assert source().clean
     (checkout / "promotion" / "policy.toml").write_text("schema = 3\n")
-    assert source() == PolicySource(commit=commit, ref="refs/heads/feature/x", clean=False)
+    assert source() == PolicySource(
+        commit=commit, ref="refs/heads/feature/x", clean=False
+    )
 
 
-def test_source_does_not_trust_settings_of_git(checkout: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Hidden untracked files, a policy that is assumed to be unchanged, and a hook of another repository."""
+def test_source_does_not_trust_settings_of_git(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Hidden untracked files, an assumed unchanged policy, and a foreign hook."""
     git(checkout, "config", "status.showUntrackedFiles", "no")
     (checkout / "new.py").write_text("")
     assert not source().clean
@@ -82,7 +104,10 @@ def test_source_does_not_trust_settings_of_git(checkout: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("variables", "ref"),
     [
-        ({"GITHUB_REF": "refs/pull/7/merge", "GITHUB_SHA": "HEAD"}, "refs/pull/7/merge"),
+        (
+            {"GITHUB_REF": "refs/pull/7/merge", "GITHUB_SHA": "HEAD"},
+            "refs/pull/7/merge",
+        ),
         ({"GITHUB_REF": "refs/heads/main", "GITHUB_SHA": "0" * 40}, ""),
         ({"CI_COMMIT_TAG": "v1", "CI_COMMIT_SHA": "HEAD"}, "refs/tags/v1"),
     ],
@@ -97,11 +122,15 @@ def test_source_of_detached_commit_is_that_of_ci(
     assert source() == PolicySource(commit=commit, ref=ref, clean=True)
 
 
-def test_source_of_installed_tree_is_unknown(checkout: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_source_of_installed_tree_is_unknown(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """A tree that lies in a foreign checkout, and a machine without Git."""
     with monkeypatch.context() as patch:
         patch.setenv("PATH", str(tmp_path))
         assert source() == PolicySource()
     write(checkout / "venv")
-    monkeypatch.setattr(authority, "POLICY_FILE", checkout / "venv" / "promotion" / "policy.toml")
+    monkeypatch.setattr(
+        authority, "POLICY_FILE", checkout / "venv" / "promotion" / "policy.toml"
+    )
     assert source() == PolicySource()

@@ -1,4 +1,4 @@
-"""Digests of registry tags, with an HTTP server that speaks the protocol and can send wrong answers."""
+"""Digests of registry tags, with an HTTP server that can send wrong answers."""
 
 from __future__ import annotations
 
@@ -48,21 +48,38 @@ def told() -> Iterator[Told]:
 
         def do_GET(self) -> None:
             authorization = self.headers.get("Authorization", "")
-            behaviour.seen.append((self.path, authorization, self.headers.get("Accept", "")))
+            behaviour.seen.append(
+                (self.path, authorization, self.headers.get("Accept", ""))
+            )
             if self.path.startswith("/token"):
                 self._answer(200, json.dumps({"token": behaviour.token}).encode())
             elif behaviour.token and authorization != f"Bearer {behaviour.token}":
                 realm = behaviour.realm or f"http://{behaviour.address}/token"
-                fields = f'Bearer realm="{realm}",service="it",scope="repository:a/b:pull"'
+                fields = (
+                    f'Bearer realm="{realm}",service="it",scope="repository:a/b:pull"'
+                )
                 self._answer(401, b"", {"WWW-Authenticate": fields})
-            elif self.path in ("/v2/a/b/manifests/1", f"/v2/a/b/manifests/{DIGEST}", "/v2/sub/a/b/manifests/1"):
-                self._answer(200, behaviour.manifest, {"Docker-Content-Digest": behaviour.claimed})
+            elif self.path in (
+                "/v2/a/b/manifests/1",
+                f"/v2/a/b/manifests/{DIGEST}",
+                "/v2/sub/a/b/manifests/1",
+            ):
+                self._answer(
+                    200,
+                    behaviour.manifest,
+                    {"Docker-Content-Digest": behaviour.claimed},
+                )
             else:
                 self._answer(404, b"{}")
 
-        def _answer(self, status: int, body: bytes, more: dict[str, str] | None = None) -> None:
+        def _answer(
+            self, status: int, body: bytes, more: dict[str, str] | None = None
+        ) -> None:
             self.send_response(status)
-            for name, value in {"Content-Length": str(len(body)), **(more or {})}.items():
+            for name, value in {
+                "Content-Length": str(len(body)),
+                **(more or {}),
+            }.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)
@@ -99,9 +116,12 @@ def test_fetch_digest_refuses_missing_or_changed_manifest(told: Told) -> None:
     told.claimed = "sha256:" + "0" * 64
     with pytest.raises(InputError, match="was changed on its way"):
         ask(told)
-    told.claimed, told.manifest = DIGEST, MANIFEST + b" "
+    told.claimed = DIGEST
+    told.manifest = MANIFEST + b" "
     with pytest.raises(InputError, match="was changed on its way"):
         ask(told, reference=DIGEST)
-    told.manifest, told.token, told.realm = MANIFEST, "abc", "ftp://elsewhere/token"
+    told.manifest = MANIFEST
+    told.token = "abc"
+    told.realm = "ftp://elsewhere/token"
     with pytest.raises(InputError, match="rejected anonymous access"):
         ask(told)

@@ -1,4 +1,7 @@
-"""`ci_build release --bucket`: a set of small wheels from its build to its users, and everything that stops it."""
+"""`ci_build release --bucket`.
+
+A set of small wheels from its build to its users, and everything that stops it.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +41,17 @@ def test_release_promotes_and_second_run_changes_nothing(
     nights: Nights, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     summaries = ("--summary=s.md", "--summary=s.html", "--summary=s.json")
-    assert nights.run("release", *NIGHTLY, "--json", *summaries) == 0, capsys.readouterr().err
+    assert nights.run("release", *NIGHTLY, "--json", *summaries) == 0, (
+        capsys.readouterr().err
+    )
     said = json.loads(capsys.readouterr().out)
     (one,) = said["sets"]
-    assert (one["state"], one["entry"], one["baseline"], one["error"]) == ("promoted", 1, "", "")
+    assert (one["state"], one["entry"], one["baseline"], one["error"]) == (
+        "promoted",
+        1,
+        "",
+        "",
+    )
     assert one["set"].startswith(f"{INDEX}/")
     assert [(row["target"], row["before"], row["now"]) for row in one["targets"]] == [
         ("gfx942", "none", "device"),
@@ -49,7 +59,10 @@ def test_release_promotes_and_second_run_changes_nothing(
     ]
     assert one["checks"] == {"pip": "passed", "uv": "passed"}
     assert json.loads((tmp_path / "s.json").read_text()) == said
-    assert "<td>gfx942</td><td>none</td><td>device</td>" in (tmp_path / "s.html").read_text()
+    assert (
+        "<td>gfx942</td><td>none</td><td>device</td>"
+        in (tmp_path / "s.html").read_text()
+    )
     assert "| gfx942 | none | device | - |" in (tmp_path / "s.md").read_text()
     before = files(nights.bucket)
     assert nights.run("release", *NIGHTLY) == 0
@@ -66,19 +79,28 @@ def test_release_waits_for_evidence(
     def sleep(seconds: float) -> None:
         slept.append(seconds)
         if len(slept) == 2:
-            record_passes(bucket, gating.parse_staged(f"{INDEX}/{nights.gated[0]}"), ["device"])
+            record_passes(
+                bucket, gating.parse_staged(f"{INDEX}/{nights.gated[0]}"), ["device"]
+            )
 
     monkeypatch.setattr(time, "sleep", sleep)
     assert nights.run("release", *NIGHTLY, "--wait=5") == 0
     said = capsys.readouterr().err
-    assert "wait up to 5 minutes for evidence: device for gfx942, device for gfx950" in said
+    assert (
+        "wait up to 5 minutes for evidence: device for gfx942, device for gfx950"
+        in said
+    )
     assert (len(slept), "ledger entry 1" in said) == (2, True)
 
 
-def test_release_blocked_by_policy_ends_with_its_exit_code(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+def test_release_blocked_by_policy_ends_with_its_exit_code(
+    nights: Nights, capsys: pytest.CaptureFixture[str]
+) -> None:
     policy = nights.folder / "policy.toml"
     policy.write_text(
-        policy.read_text().replace('required_targets = ["gfx942", "gfx950"]', 'required_targets = ["gfx1100"]')
+        policy.read_text().replace(
+            'required_targets = ["gfx942", "gfx950"]', 'required_targets = ["gfx1100"]'
+        )
     )
     assert nights.run("release", *NIGHTLY, "--json") == PromotionBlockedError.exit_code
     (one,) = json.loads(capsys.readouterr().out)["sets"]
@@ -101,7 +123,11 @@ def test_release_without_ledger_key_or_protected_ref_builds_nothing(
     assert nights.run("release", *NIGHTLY, "--allow-unprotected", "me", "tests") == 0
     (entry,) = read_ledger(DirBucket(nights.bucket), ReleasedIndex(index=INDEX)).entries
     assert entry.source is not None
-    assert (entry.source.owner, entry.channel, bool(entry.key)) == ("me", "nightly", True)
+    assert (entry.source.owner, entry.channel, bool(entry.key)) == (
+        "me",
+        "nightly",
+        True,
+    )
 
 
 def test_local_release_signs_with_given_key(nights: Nights, tmp_path: Path) -> None:
@@ -113,14 +139,33 @@ def test_local_release_signs_with_given_key(nights: Nights, tmp_path: Path) -> N
     assert (entry.channel, entry.key) == ("local", load_signer(file).key)
 
 
-def test_release_never_promotes_withdrawn_set_again(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+def test_release_never_promotes_withdrawn_set_again(
+    nights: Nights, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert nights.run("release", *NIGHTLY) == 0
-    assert cli.run(["rollback", INDEX, "--to", "0", "--reason", "wrong", "--bucket", str(nights.bucket)]) == 0
+    assert (
+        cli.run(
+            [
+                "rollback",
+                INDEX,
+                "--to",
+                "0",
+                "--reason",
+                "wrong",
+                "--bucket",
+                str(nights.bucket),
+            ]
+        )
+        == 0
+    )
     capsys.readouterr()
     assert nights.run("release", *NIGHTLY, "--json") == 0
     (one,) = json.loads(capsys.readouterr().out)["sets"]
     assert one["state"] == "withdrawn"
-    assert read_head(DirBucket(nights.bucket), ReleasedIndex(index=INDEX))[0].state.visible == NO_NUMBERS
+    assert (
+        read_head(DirBucket(nights.bucket), ReleasedIndex(index=INDEX))[0].state.visible
+        == NO_NUMBERS
+    )
 
 
 def test_summary_goes_to_the_job_summary_of_github(
@@ -139,17 +184,32 @@ def test_summary_goes_to_the_job_summary_of_github(
         (("--bucket=s3://b/p",), "The public URL of s3://b/p is unknown"),
         (("--steps=gates,promote",), "--steps of a release must include build"),
         (("--steps=build,x",), "--steps is invalid: x"),
-        (("--steps=build", "--wait=1"), "--wait has no effect without the step promote"),
-        (("--steps=promote", "--cluster=tls://head:1"), "--cluster has no effect without the steps"),
+        (
+            ("--steps=build", "--wait=1"),
+            "--wait has no effect without the step promote",
+        ),
+        (
+            ("--steps=promote", "--cluster=tls://head:1"),
+            "--cluster has no effect without the steps",
+        ),
         (("--device-gate=cluster",), "--device-gate=cluster needs --cluster"),
-        (("--allow-unprotected", "a", " "), "--allow-unprotected requires an owner and a reason."),
+        (
+            ("--allow-unprotected", "a", " "),
+            "--allow-unprotected requires an owner and a reason.",
+        ),
         (("--public-url=ftp://x/",), "--public-url is not an http or https URL"),
         (("--summary=no/folder/s.md",), "--summary: folder no/folder does not exist."),
-        (("--local", "--wait=1", "--steps=build"), "--wait, --steps have no effect with --local."),
+        (
+            ("--local", "--wait=1", "--steps=build"),
+            "--wait, --steps have no effect with --local.",
+        ),
     ],
 )
 def test_release_refuses_bad_options_before_any_work(
-    nights: Nights, words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+    nights: Nights,
+    words: tuple[str, ...],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert nights.run("release", *words) == RequestError.exit_code
     assert message in capsys.readouterr().err

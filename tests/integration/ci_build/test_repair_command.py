@@ -30,31 +30,58 @@ def repair(*words: str) -> list[dict[str, Any]]:
     return rows
 
 
-def test_repaired_plugin_passes_inspection_and_installs(real_wheel: Callable[..., Path], tmp_path: Path) -> None:
-    source, out = real_wheel("jax-rocm7-plugin", "0.10.2"), tmp_path / "a" / "out"
+def test_repaired_plugin_passes_inspection_and_installs(
+    real_wheel: Callable[..., Path], tmp_path: Path
+) -> None:
+    source = real_wheel("jax-rocm7-plugin", "0.10.2")
+    out = tmp_path / "a" / "out"
     before = sha256(source)
     (row,) = repair(str(source), f"--out={out}", f"--cache-dir={tmp_path / 'cache'}")
     made = out / NAME
     assert [*out.iterdir()] == [made]
-    assert (row["path"], row["sha256"], row["source_sha256"]) == (str(made), sha256(made), before)
+    assert (row["path"], row["sha256"], row["source_sha256"]) == (
+        str(made),
+        sha256(made),
+        before,
+    )
     assert (row["targets"], row["size"]) == (["gfx1151"], made.stat().st_size)
     assert row["size"] < row["size_before"]
     assert sha256(source) == before
     done = ci_build("inspect", str(made), *OPTIONS, "--rocm-version=7.2.0")
     assert done.returncode == 0, done.stdout
-    pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--python-version=3.12"]
-    pip += ["--only-binary=:all:", "--platform=manylinux_2_28_x86_64", f"--target={tmp_path / 'site'}", str(made)]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--no-deps",
+        "--no-index",
+        "--python-version=3.12",
+    ]
+    pip += [
+        "--only-binary=:all:",
+        "--platform=manylinux_2_28_x86_64",
+        f"--target={tmp_path / 'site'}",
+        str(made),
+    ]
     subprocess.run(pip, check=True, capture_output=True)
     assert (tmp_path / "site" / "jax_rocm7_plugin" / "_linalg.so").is_file()
 
 
-def test_failed_repair_leaves_nothing_behind(real_wheel: Callable[..., Path], tmp_path: Path) -> None:
+def test_failed_repair_leaves_nothing_behind(
+    real_wheel: Callable[..., Path], tmp_path: Path
+) -> None:
     good = real_wheel("jax-rocm7-plugin", "0.10.2", "3.11")
     bad = Path(shutil.copy(real_wheel("jax-rocm7-plugin", "0.10.2"), tmp_path))
     data = bytearray(bad.read_bytes())
     data[len(data) // 2] ^= 1
     bad.write_bytes(data)
-    words = (f"--out={tmp_path / 'a' / 'out'}", f"--cache-dir={tmp_path / 'cache'}", "--rocm-version=7.2.0", *OPTIONS)
+    words = (
+        f"--out={tmp_path / 'a' / 'out'}",
+        f"--cache-dir={tmp_path / 'cache'}",
+        "--rocm-version=7.2.0",
+        *OPTIONS,
+    )
     done = ci_build("repair", str(good), str(bad), *words)
     assert done.returncode == 7, done.stderr
     assert bad.name in done.stderr

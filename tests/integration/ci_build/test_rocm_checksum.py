@@ -1,4 +1,7 @@
-"""Checksums of ROCms from a real server: their origin, servers without one, --require-checksum, and the record."""
+"""Checksums of ROCms from a real server.
+
+Their origin, servers without one, --require-checksum, and the record.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +31,25 @@ QUICK = RetryPolicy(connect=2, read=2, tries=2, first_wait=0.01, longest_wait=0.
 
 @pytest.fixture
 def told(tmp_path: Path) -> Iterator[Behaviour]:
-    with serving(Behaviour(files={PATH: tarball(make_rocm(tmp_path / "made"))})) as server:
+    with serving(
+        Behaviour(files={PATH: tarball(make_rocm(tmp_path / "made"))})
+    ) as server:
         yield server
 
 
 @pytest.fixture
 def asked(tmp_path: Path, told: Behaviour) -> RocmSource:
-    return RocmSource(source=told.url + PATH, version=VERSION, lock=tmp_path / "rocm.lock")
+    return RocmSource(
+        source=told.url + PATH, version=VERSION, lock=tmp_path / "rocm.lock"
+    )
 
 
 def get(tmp_path: Path, asked: RocmSource) -> Rocm:
     check_source(asked)
     store = RocmStore(tmp_path / "store", progress=REPORTER)
-    return obtain(asked, store, Client(policy=QUICK), progress=REPORTER, runner=HostRunner({}))
+    return obtain(
+        asked, store, Client(policy=QUICK), progress=REPORTER, runner=HostRunner({})
+    )
 
 
 def digest(told: Behaviour) -> str:
@@ -62,12 +71,16 @@ def test_rocm_without_checksum_is_trusted_on_first_use(
     assert not [note for note in again.notes if "first use" in note]
 
 
-def test_require_checksum_refuses_rocm_without_one(tmp_path: Path, told: Behaviour, asked: RocmSource) -> None:
+def test_require_checksum_refuses_rocm_without_one(
+    tmp_path: Path, told: Behaviour, asked: RocmSource
+) -> None:
     words = f"{PATH} has no checksum: none was given or locked, and .*{SIDECAR}"
     with pytest.raises(InputError, match=words) as caught:
         get(tmp_path, replace(asked, require_checksum=True))
     assert "Give --therock-sha256, or a rocm.lock" in str(caught.value)
-    assert not [path for path, _ in told.seen if path == PATH], "the tarball was requested"
+    assert not [path for path, _ in told.seen if path == PATH], (
+        "the tarball was requested"
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["made"]
 
 
@@ -86,7 +99,9 @@ def test_given_or_locked_checksum_needs_no_server(
     assert [note for note in rocm.notes if "is not encrypted" in note]
 
 
-def test_published_checksum_is_required(tmp_path: Path, told: Behaviour, asked: RocmSource) -> None:
+def test_published_checksum_is_required(
+    tmp_path: Path, told: Behaviour, asked: RocmSource
+) -> None:
     told.files[SIDECAR] = f"{digest(told)}  {NAME}\n".encode()
     asked = replace(asked, require_checksum=True)
     rocm = get(tmp_path, asked)
@@ -98,7 +113,9 @@ def test_published_checksum_is_required(tmp_path: Path, told: Behaviour, asked: 
 
 
 @pytest.mark.parametrize("what", ["tarball", "folder"])
-def test_local_rocm_is_recorded_as_local(tmp_path: Path, told: Behaviour, what: str) -> None:
+def test_local_rocm_is_recorded_as_local(
+    tmp_path: Path, told: Behaviour, what: str
+) -> None:
     source = tmp_path / "made"
     if what == "tarball":
         source = tmp_path / NAME
@@ -108,7 +125,9 @@ def test_local_rocm_is_recorded_as_local(tmp_path: Path, told: Behaviour, what: 
         get(tmp_path, replace(asked, require_checksum=True))
     rocm = get(tmp_path, asked)
     assert rocm.trust == RocmTrust(checksum=ChecksumOrigin.LOCAL, transport="local")
-    assert [note for note in rocm.notes if "first use" in note or "encrypted" in note] == []
+    assert [
+        note for note in rocm.notes if "first use" in note or "encrypted" in note
+    ] == []
     if what == "tarball":
         locked = get(tmp_path, replace(asked, require_checksum=True))
         assert locked.trust.checksum is ChecksumOrigin.LOCK

@@ -1,4 +1,7 @@
-"""Listings of TheRock's builds over HTTP: pages of a bucket, and refusals of listings that end too early."""
+"""Listings of TheRock's builds over HTTP.
+
+Pages of a bucket, and refusals of listings that end too early.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,12 @@ import pytest
 from ci_build.rocm.listing import list_builds
 from core.errors import InputError
 from core.http.client import Client
-from tests.support.fake_therock import FakeTheRockBucket, names_of, nightly, serving_bucket
+from tests.support.fake_therock import (
+    FakeTheRockBucket,
+    names_of,
+    nightly,
+    serving_bucket,
+)
 
 PREFIX = "v4/tarball/"
 KEYS = [PREFIX + name for days in range(40) for name in names_of(nightly(days))]
@@ -17,11 +25,17 @@ KEYS = [PREFIX + name for days in range(40) for name in names_of(nightly(days))]
 
 @pytest.fixture
 def bucket() -> FakeTheRockBucket:
-    return FakeTheRockBucket(keys=[*KEYS, "v4/tarball-asan/" + names_of(nightly(0))[0]], most=100)
+    return FakeTheRockBucket(
+        keys=[*KEYS, "v4/tarball-asan/" + names_of(nightly(0))[0]], most=100
+    )
 
 
-@pytest.mark.parametrize("query", ["?list-type=2&prefix=v4/tarball/", "?prefix=v4/tarball/"])
-def test_list_builds_reads_every_page_of_bucket(bucket: FakeTheRockBucket, query: str) -> None:
+@pytest.mark.parametrize(
+    "query", ["?list-type=2&prefix=v4/tarball/", "?prefix=v4/tarball/"]
+)
+def test_list_builds_reads_every_page_of_bucket(
+    bucket: FakeTheRockBucket, query: str
+) -> None:
     with serving_bucket(bucket) as url:
         builds = list_builds(Client(), f"{url}/{query}")
     assert len(bucket.seen) == 7
@@ -33,12 +47,16 @@ def test_list_builds_reads_every_page_of_bucket(bucket: FakeTheRockBucket, query
 
 def test_list_builds_reads_bucket_named_in_path(bucket: FakeTheRockBucket) -> None:
     with serving_bucket(bucket) as url:
-        builds = list_builds(Client(), f"{url}/{bucket.name}?list-type=2&prefix={PREFIX}")
+        builds = list_builds(
+            Client(), f"{url}/{bucket.name}?list-type=2&prefix={PREFIX}"
+        )
         assert Client().fetch(builds[0].url, limit=10).status == 200
     assert builds[0].url.startswith(f"{url}/{bucket.name}/{PREFIX}")
 
 
-def test_list_builds_refuses_listing_that_repeats_or_breaks_off_or_is_empty(bucket: FakeTheRockBucket) -> None:
+def test_list_builds_refuses_listing_that_repeats_or_breaks_off_or_is_empty(
+    bucket: FakeTheRockBucket,
+) -> None:
     for broken, words in (
         (replace(bucket, broken=True), "names itself as its next page"),
         (replace(bucket, silent=True), "is truncated and does not name its next page"),

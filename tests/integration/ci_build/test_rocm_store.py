@@ -1,4 +1,7 @@
-"""Trees and tarballs on disk: resuming after a kill gives the same tree, and incomplete trees are never used."""
+"""Trees and tarballs on disk.
+
+Resuming after a kill gives the same tree, and incomplete trees are never used.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,10 @@ print(tree.sha256)
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return tarball(make_rocm(tmp_path_factory.mktemp("rocm")), extra=random.Random(7).randbytes(4_000_000))
+    return tarball(
+        make_rocm(tmp_path_factory.mktemp("rocm")),
+        extra=random.Random(7).randbytes(4_000_000),
+    )
 
 
 @pytest.fixture
@@ -67,10 +73,19 @@ def store(root: Path, *, keep: bool = True) -> RocmStore:
 
 
 def from_url(
-    told: Behaviour, root: Path, *, sha256: str = "", full: bool = True, keep: bool = True, path: str = PATH
+    told: Behaviour,
+    root: Path,
+    *,
+    sha256: str = "",
+    full: bool = True,
+    keep: bool = True,
+    path: str = PATH,
 ) -> StoredTree:
-    client, name = Client(policy=RetryPolicy(read=2, tries=3, first_wait=0.01)), path.rpartition("/")[2]
-    return store(root, keep=keep).from_url(client, told.url + path, name, selection(full=full), sha256=sha256)
+    client = Client(policy=RetryPolicy(read=2, tries=3, first_wait=0.01))
+    name = path.rpartition("/")[2]
+    return store(root, keep=keep).from_url(
+        client, told.url + path, name, selection(full=full), sha256=sha256
+    )
 
 
 def picture(root: Path) -> dict[str, tuple[int, bytes]]:
@@ -78,7 +93,13 @@ def picture(root: Path) -> dict[str, tuple[int, bytes]]:
     return {
         str(path.relative_to(root)): (
             path.lstat().st_mode,
-            str(path.readlink()).encode() if path.is_symlink() else path.read_bytes() if path.is_file() else b"",
+            (
+                str(path.readlink()).encode()
+                if path.is_symlink()
+                else path.read_bytes()
+                if path.is_file()
+                else b""
+            ),
         )
         for path in root.rglob("*")
     }
@@ -86,7 +107,11 @@ def picture(root: Path) -> dict[str, tuple[int, bytes]]:
 
 def listing(root: Path) -> list[str]:
     """Return all paths below a folder, except for the empty folder of all trees."""
-    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path != root / "trees")
+    return sorted(
+        str(path.relative_to(root))
+        for path in root.rglob("*")
+        if path != root / "trees"
+    )
 
 
 def at_end(offset: int) -> bool:
@@ -104,10 +129,22 @@ def kill_at(size: int, root: Path, url: str) -> bool:
 
 
 @contextmanager
-def start(root: Path, url: str, *, piece: int = 128 << 10) -> Iterator[subprocess.Popen[bytes]]:
+def start(
+    root: Path, url: str, *, piece: int = 128 << 10
+) -> Iterator[subprocess.Popen[bytes]]:
     """Start the child, and kill it at the end unless it ended."""
-    argv = [sys.executable, "-c", CHILD, str(root), url, url.rpartition("/")[2], str(piece)]
-    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+    argv = [
+        sys.executable,
+        "-c",
+        CHILD,
+        str(root),
+        url,
+        url.rpartition("/")[2],
+        str(piece),
+    ]
+    with subprocess.Popen(
+        argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as child:
         try:
             yield child
         finally:
@@ -116,12 +153,19 @@ def start(root: Path, url: str, *, piece: int = 128 << 10) -> Iterator[subproces
 
 def arrived(root: Path) -> int:
     """Return the number of the tarball's bytes on disk; -1 without a file."""
-    return max((sum(array("Q", path.read_bytes())[1:]) for path in root.glob("parts/*/received")), default=-1)
+    return max(
+        (
+            sum(array("Q", path.read_bytes())[1:])
+            for path in root.glob("parts/*/received")
+        ),
+        default=-1,
+    )
 
 
 def settle(told: Behaviour) -> None:
-    """Wait until a server has noticed that its client was killed, and count the bytes from then on."""
-    told.pause, before = 0, -1
+    """Wait until a server notices its client's death, and count bytes from then on."""
+    told.pause = 0
+    before = -1
     while before != told.sent:
         before = told.sent
         time.sleep(0.3)
@@ -138,10 +182,13 @@ def test_store_killed_anywhere_resumes_to_same_tree(
         expected = picture(from_url(told, tmp_path / "whole", path=path).root)
     root = tmp_path / "killed"
     # The server keeps the end of the file back, so that no child is fast enough to end.
-    with serving(Behaviour(files={path: data}, pause=0.02, ranges=ranges, holds=at_end)) as told:
+    with serving(
+        Behaviour(files={path: data}, pause=0.02, ranges=ranges, holds=at_end)
+    ) as told:
         for size in (0, 1, 300_000, 1_000_000, 2_000_000, 3_000_000):
             assert kill_at(size, root, told.url + path)
-            # The part has only bytes of the file, and no incomplete tree has a final name.
+            # The part has only bytes of the file, and no incomplete tree has a final
+            # name.
             (folder,) = root.glob("parts/*")
             part = PartFile(folder)
             assert b"".join(part.first_bytes()) == data[: part.prefix]
@@ -155,7 +202,11 @@ def test_store_killed_anywhere_resumes_to_same_tree(
             assert told.sent <= len(data) - begun + 2
     assert picture(tree.root) == expected
     assert tree.sha256 == hashlib.sha256(data).hexdigest()
-    assert sorted(path.name for path in root.iterdir()) == ["origins", "tarballs", "trees"]
+    assert sorted(path.name for path in root.iterdir()) == [
+        "origins",
+        "tarballs",
+        "trees",
+    ]
     assert [*(root / "trees").iterdir()] == [tree.root.parent]
 
 
@@ -166,7 +217,9 @@ def test_store_leaves_nothing_of_absent_file(tmp_path: Path, told: Behaviour) ->
     assert listing(tmp_path) == []
 
 
-def test_store_shares_tree_between_runs(tmp_path: Path, told: Behaviour, data: bytes) -> None:
+def test_store_shares_tree_between_runs(
+    tmp_path: Path, told: Behaviour, data: bytes
+) -> None:
     sha256 = hashlib.sha256(data).hexdigest()
     first = from_url(told, tmp_path, sha256=sha256)
     told.seen.clear()
@@ -180,7 +233,9 @@ def test_store_shares_tree_between_runs(tmp_path: Path, told: Behaviour, data: b
     assert in_use(first.root.parent)
 
 
-def test_store_fetches_unpinned_file_again_after_change(tmp_path: Path, told: Behaviour) -> None:
+def test_store_fetches_unpinned_file_again_after_change(
+    tmp_path: Path, told: Behaviour
+) -> None:
     first = from_url(told, tmp_path)
     told.sent = 0
     assert from_url(told, tmp_path) == first
@@ -188,22 +243,31 @@ def test_store_fetches_unpinned_file_again_after_change(tmp_path: Path, told: Be
     told.files = {PATH: tarball(make_rocm(tmp_path / "other"), extra=b"new")}
     told.seen.clear()
     assert from_url(told, tmp_path).sha256 != first.sha256
-    told.etag, told.sent = False, 0
+    told.etag = False
+    told.sent = 0
     from_url(told, tmp_path)
     assert told.sent >= len(told.files[PATH])
 
 
-def test_store_refuses_other_sha256_and_leaves_nothing(tmp_path: Path, data: bytes) -> None:
-    with serving(Behaviour(files={PATH: data})) as told, pytest.raises(WrongDigestError, match="has sha256"):
+def test_store_refuses_other_sha256_and_leaves_nothing(
+    tmp_path: Path, data: bytes
+) -> None:
+    with (
+        serving(Behaviour(files={PATH: data})) as told,
+        pytest.raises(WrongDigestError, match="has sha256"),
+    ):
         from_url(told, tmp_path, sha256="0" * 64)
     assert listing(tmp_path) == []
 
 
 @pytest.mark.parametrize("harm", ["content", "marker"])
-def test_store_unpacks_tree_again_after_crash(tmp_path: Path, told: Behaviour, data: bytes, harm: str) -> None:
+def test_store_unpacks_tree_again_after_crash(
+    tmp_path: Path, told: Behaviour, data: bytes, harm: str
+) -> None:
     sha256 = hashlib.sha256(data).hexdigest()
     tree = from_url(told, tmp_path, sha256=sha256)
-    entry, file = tree.root.parent, tree.root / "include/extra.h"
+    entry = tree.root.parent
+    file = tree.root / "include/extra.h"
     (entry / "boot").write_text("another start of this machine")
     file.parent.chmod(0o755)
     if harm == "content":
@@ -215,7 +279,9 @@ def test_store_unpacks_tree_again_after_crash(tmp_path: Path, told: Behaviour, d
     assert differences(again.root, again.contents) == ()
 
 
-def test_store_fetches_damaged_cached_tarball_again(tmp_path: Path, told: Behaviour, data: bytes) -> None:
+def test_store_fetches_damaged_cached_tarball_again(
+    tmp_path: Path, told: Behaviour, data: bytes
+) -> None:
     sha256 = hashlib.sha256(data).hexdigest()
     from_url(told, tmp_path, sha256=sha256)
     (tmp_path / "tarballs" / sha256 / NAME).write_bytes(bytes(len(data)))
@@ -227,7 +293,8 @@ def test_store_fetches_damaged_cached_tarball_again(tmp_path: Path, told: Behavi
 def test_store_reports_full_disk_of_download_without_retry(
     tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written, room = os.pwrite, 1_000_000
+    written = os.pwrite
+    room = 1_000_000
 
     def fake_pwrite(fd: int, data: memoryview, at: int) -> int:
         nonlocal room
@@ -238,7 +305,9 @@ def test_store_reports_full_disk_of_download_without_retry(
 
     monkeypatch.setattr(os, "pwrite", fake_pwrite)
     with serving(Behaviour(files={PATH: data})) as told:
-        with pytest.raises(MachineError, match=rf"Cannot write {tmp_path}/parts/.*/data: No space left"):
+        with pytest.raises(
+            MachineError, match=rf"Cannot write {tmp_path}/parts/.*/data: No space left"
+        ):
             from_url(told, tmp_path)
         assert len(told.seen) <= 7
         assert 0 < arrived(tmp_path) <= 1_000_000
@@ -246,8 +315,13 @@ def test_store_reports_full_disk_of_download_without_retry(
         assert from_url(told, tmp_path).sha256 == hashlib.sha256(data).hexdigest()
 
 
-def test_store_concurrent_runs_fetch_once(tmp_path: Path, data: bytes, capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(Behaviour(files={PATH: data}, pause=0.02)) as told, ThreadPoolExecutor(2) as pool:
+def test_store_concurrent_runs_fetch_once(
+    tmp_path: Path, data: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        serving(Behaviour(files={PATH: data}, pause=0.02)) as told,
+        ThreadPoolExecutor(2) as pool,
+    ):
         first = pool.submit(from_url, told, tmp_path)
         while arrived(tmp_path) < 1:
             assert not first.done()

@@ -1,4 +1,7 @@
-"""A real Slurm of two nodes: kernels compiled by workers in its jobs, a job that is cancelled, and an interrupt."""
+"""A real Slurm of two nodes.
+
+Kernels compiled by workers in its jobs, a job that is cancelled, and an interrupt.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,30 @@ from tests.support import docker
 from tests.support import slurm as own_slurm
 from tests.support.terminal import ROOT
 
-BUILD = ("kernels", "build", "--targets=gfx942,gfx1100", "--modules=rms_norm", "--allow-partial", "--json")
-JOBS = ("jobs=2", "cpus-per-task=4", "mem=4000M", "time=10", "gres=gpu:gfx942:2", "listen=10.77.0.1")
+BUILD = (
+    "kernels",
+    "build",
+    "--targets=gfx942,gfx1100",
+    "--modules=rms_norm",
+    "--allow-partial",
+    "--json",
+)
+JOBS = (
+    "jobs=2",
+    "cpus-per-task=4",
+    "mem=4000M",
+    "time=10",
+    "gres=gpu:gfx942:2",
+    "listen=10.77.0.1",
+)
 """Each job fills a node."""
 _SECONDS = 300
 
 
 @pytest.fixture(scope="module")
-def slurm(engine: docker.Docker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[own_slurm.Slurm]:
+def slurm(
+    engine: docker.Docker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[own_slurm.Slurm]:
     """Start a Slurm whose hosts share a folder."""
     with own_slurm.running(engine, tmp_path_factory.mktemp("slurm")) as started:
         yield started
@@ -37,11 +56,14 @@ def slurm(engine: docker.Docker, tmp_path_factory: pytest.TempPathFactory) -> It
 def reference(work_cache: Path, slurm: own_slurm.Slurm) -> str:
     """Build on this machine, give the compilers to the hosts, and return the wheel's sha256."""
     with FileLock(work_cache / "slurm-test.lock"):
-        told = succeed(*BUILD, f"--cache-dir={work_cache}", f"--out={slurm.shared / 'reference'}")
+        told = succeed(
+            *BUILD, f"--cache-dir={work_cache}", f"--out={slurm.shared / 'reference'}"
+        )
     for to in ("client", "node/cluster"):
         for name in ("toolchains", "zig"):
             copy = shutil.copy2 if name == "zig" else os.link
-            source, target = work_cache / "kernels" / name, slurm.shared / to / "kernels" / name
+            source = work_cache / "kernels" / name
+            target = slurm.shared / to / "kernels" / name
             shutil.copytree(source, target, symlinks=True, copy_function=copy)
     return str(json.loads(told.stdout)["sha256"])
 
@@ -49,14 +71,23 @@ def reference(work_cache: Path, slurm: own_slurm.Slurm) -> str:
 def start(slurm: own_slurm.Slurm, name: str, *words: str) -> subprocess.Popen[str]:
     """Start a build on the login node, whose process id is in the file NAME.pid."""
     argv = [sys.executable, "-m", "ci_build.cli", *BUILD, "--cluster=slurm", *words]
-    argv += [f"--cache-dir={slurm.shared / 'client'}", f"--out={slurm.shared / name / 'out'}"]
-    argv += [f"--cluster-store={slurm.shared / name}", f"--slurm=cache-dir={slurm.shared / 'node'}"]
+    argv += [
+        f"--cache-dir={slurm.shared / 'client'}",
+        f"--out={slurm.shared / name / 'out'}",
+    ]
+    argv += [
+        f"--cluster-store={slurm.shared / name}",
+        f"--slurm=cache-dir={slurm.shared / 'node'}",
+    ]
     argv += [f"--slurm={word}" for word in JOBS]
     script = f'echo $$ >{name}.pid; exec "$@"'
     return subprocess.Popen(
         slurm.argv("sh", "-c", script, "sh", *argv, env={"PYTHONPATH": str(ROOT)}),
-        env=slurm.engine.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env=slurm.engine.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def until(found: Callable[[], object], process: subprocess.Popen[str]) -> None:
@@ -69,34 +100,57 @@ def until(found: Callable[[], object], process: subprocess.Popen[str]) -> None:
 
 
 def busy_workers(store: Path) -> list[str]:
-    """Return the workers that started a task; a file of which the store has not written all has a hidden name."""
-    return [json.loads(path.read_text())["worker"] for path in sorted(store.glob("cluster/tries/*/[!.]*"))]
+    """Return the workers that started a task.
+
+    A file of which the store has not written all has a hidden name.
+    """
+    return [
+        json.loads(path.read_text())["worker"]
+        for path in sorted(store.glob("cluster/tries/*/[!.]*"))
+    ]
 
 
-def test_slurm_jobs_compile_same_bytes_although_one_is_cancelled(slurm: own_slurm.Slurm, reference: str) -> None:
+def test_slurm_jobs_compile_same_bytes_although_one_is_cancelled(
+    slurm: own_slurm.Slurm, reference: str
+) -> None:
     store = slurm.shared / "store"
     process = start(slurm, "store")
     until(lambda: busy_workers(store), process)
-    assert all(re.fullmatch(r"(RUNNING|PENDING) (node[12])? jax-rocm-\w{8}", line) for line in slurm.jobs())
+    assert all(
+        re.fullmatch(r"(RUNNING|PENDING) (node[12])? jax-rocm-\w{8}", line)
+        for line in slurm.jobs()
+    )
     keys = [*store.glob(".dask-jobqueue.worker.key.*")]
     assert [path.stat().st_mode & 0o777 for path in keys] == [0o600]
     lost = busy_workers(store)[0]
     (log,) = [
-        path for path in (store / "slurm-logs").glob("*.err") if f"worker {lost} at tls://10.77." in path.read_text()
+        path
+        for path in (store / "slurm-logs").glob("*.err")
+        if f"worker {lost} at tls://10.77." in path.read_text()
     ]
     slurm.must("scancel", log.stem.rpartition("-")[2])
     out, err = process.communicate(timeout=_SECONDS)
     assert process.returncode == 0, err
     assert json.loads(out)["sha256"] == reference
     assert "CANCELLED" in log.read_text()
-    finished = {line.rpartition("(")[2].partition(",")[0] for line in err.splitlines() if "/7] " in line}
-    assert any(worker != lost and worker.startswith("jax-rocm-") for worker in finished), err
+    finished = {
+        line.rpartition("(")[2].partition(",")[0]
+        for line in err.splitlines()
+        if "/7] " in line
+    }
+    assert any(
+        worker != lost and worker.startswith("jax-rocm-") for worker in finished
+    ), err
     until_gone(slurm)
     assert [*store.glob(".dask-jobqueue*")] == []
 
 
-def test_slurm_jobs_end_with_interrupted_command(slurm: own_slurm.Slurm, reference: str) -> None:
-    shutil.rmtree(slurm.shared / "node" / "cluster" / "kernels" / "store", ignore_errors=True)
+def test_slurm_jobs_end_with_interrupted_command(
+    slurm: own_slurm.Slurm, reference: str
+) -> None:
+    shutil.rmtree(
+        slurm.shared / "node" / "cluster" / "kernels" / "store", ignore_errors=True
+    )
     shutil.rmtree(slurm.shared / "client" / "kernels" / "store", ignore_errors=True)
     process = start(slurm, "interrupted")
     until(lambda: busy_workers(slurm.shared / "interrupted"), process)
@@ -108,7 +162,9 @@ def test_slurm_jobs_end_with_interrupted_command(slurm: own_slurm.Slurm, referen
     assert not (slurm.shared / "interrupted" / "out").exists()
 
 
-def test_slurm_refusal_is_reported_before_any_job(slurm: own_slurm.Slurm, reference: str) -> None:
+def test_slurm_refusal_is_reported_before_any_job(
+    slurm: own_slurm.Slurm, reference: str
+) -> None:
     process = start(slurm, "refused", "--slurm=partition=absent")
     _, err = process.communicate(timeout=_SECONDS)
     assert process.returncode == 2, err

@@ -1,7 +1,7 @@
 """Wheels from source in a container, with a real Bazel and a real HIP compiler.
 
-The image and the sources are small stand-ins (tests/support/docker/builder.sh, tests/support/workspace/jax), which go
-through the same steps as the real ones.
+The image and the sources are small stand-ins (tests/support/docker/builder.sh,
+tests/support/workspace/jax), which go through the same steps as the real ones.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def dist(place: Place, terminal: str) -> Path:
 
 
 def test_terminal_shows_progress_without_output_of_bazel(terminal: str) -> None:
-    assert re.search(r"build jax-rocm7-pjrt, log in .*?[1-9]\d* of \d+ actions", terminal, re.DOTALL)
+    assert re.search(
+        r"build jax-rocm7-pjrt, log in .*?[1-9]\d* of \d+ actions", terminal, re.DOTALL
+    )
     assert "INFO: " not in terminal
 
 
@@ -79,9 +81,17 @@ def test_wheels_have_code_for_requested_targets(place: Place, dist: Path) -> Non
         f"jax_rocm7_plugin-{version}-cp313-cp313-manylinux_2_28_x86_64.whl",
         f"jaxlib-0.10.2+rocm{VERSION}-cp313-cp313-manylinux_2_28_x86_64.whl",
     }
-    done = ci_build("inspect", str(dist), "--targets=gfx942,gfx1151", f"--rocm-version={VERSION}", "--json")
+    done = ci_build(
+        "inspect",
+        str(dist),
+        "--targets=gfx942,gfx1151",
+        f"--rocm-version={VERSION}",
+        "--json",
+    )
     assert done.returncode == 0, done.stderr
-    members = [member for wheel in wheels_json(dist)["wheels"] for member in wheel["members"]]
+    members = [
+        member for wheel in wheels_json(dist)["wheels"] for member in wheel["members"]
+    ]
     found = {Path(member["path"]).name: sorted(member["targets"]) for member in members}
     assert {name for name, targets in found.items() if targets} == DEVICE
     assert all(found[name] == ["gfx1151", "gfx942"] for name in DEVICE)
@@ -91,20 +101,44 @@ def test_wheels_have_code_for_requested_targets(place: Place, dist: Path) -> Non
 
 def test_set_records_all_inputs(place: Place, dist: Path) -> None:
     source = wheels_json(dist)["request"]["source"]
-    assert source["builder"] == place.engine.ask("image", "inspect", "--format={{.Id}}", place.engine.builder())
+    assert source["builder"] == place.engine.ask(
+        "image", "inspect", "--format={{.Id}}", place.engine.builder()
+    )
     assert source["jax_commit"] == commit_of(place.jax)
-    assert source["xla_commit"] in (place.jax / "third_party" / "xla" / "revision.bzl").read_text()
+    assert (
+        source["xla_commit"]
+        in (place.jax / "third_party" / "xla" / "revision.bzl").read_text()
+    )
     assert re.match(r"[0-9a-f]{40}|tree-", source["own_commit"])
-    assert source["rocm"] == file_sha256(dist / "rocm.lock") == wheels_json(dist)["files"]["rocm.lock"]
+    assert (
+        source["rocm"]
+        == file_sha256(dist / "rocm.lock")
+        == wheels_json(dist)["files"]["rocm.lock"]
+    )
     assert str(place.folder) not in (dist / "rocm.lock").read_text()
     assert source["compiler"] == "clang"
     # The wheels record the same facts.
-    stamps = {"jax": "jax_commit", "xla": "xla_commit", "jax-rocm-release": "own_commit", "rocm": "rocm"}
-    for wheel in (*dist.glob("jax_rocm7_pjrt-*.whl"), *dist.glob("jax_rocm7_plugin-*.whl")):
+    stamps = {
+        "jax": "jax_commit",
+        "xla": "xla_commit",
+        "jax-rocm-release": "own_commit",
+        "rocm": "rocm",
+    }
+    for wheel in (
+        *dist.glob("jax_rocm7_pjrt-*.whl"),
+        *dist.glob("jax_rocm7_plugin-*.whl"),
+    ):
         with WheelArchive(wheel) as archive:
-            (info,) = (item.name for item in archive.members if item.name.endswith("/build_info.json"))
+            (info,) = (
+                item.name
+                for item in archive.members
+                if item.name.endswith("/build_info.json")
+            )
             told = json.loads(archive.read(info))["sources"]
-        assert told == {"builder": source["builder"], **{name: source[field] for name, field in stamps.items()}}
+        assert told == {
+            "builder": source["builder"],
+            **{name: source[field] for name, field in stamps.items()},
+        }
         assert all(told.values())
     # The commit reached the build itself.
     (jaxlib,) = dist.glob("jaxlib-*.whl")
@@ -112,19 +146,31 @@ def test_set_records_all_inputs(place: Place, dist: Path) -> None:
         assert source["jax_commit"].encode() in archive.read("jaxlib/version.py")
 
 
-def test_outputs_belong_to_caller_and_containers_are_removed(place: Place, dist: Path) -> None:
+def test_outputs_belong_to_caller_and_containers_are_removed(
+    place: Place, dist: Path
+) -> None:
     made = [*dist.rglob("*"), *dist.parent.glob("dist.logs/*")]
     assert len(made) > 10
     assert {path.lstat().st_uid for path in made} == {os.getuid()}
     assert not (place.folder / "cache" / "rocm" / "parts").exists()
     assert place.containers() == set()
     # The ROCm is unchanged.
-    verified = ci_build("rocm", "verify", str(dist.with_suffix(".lock")), f"--cache-dir={place.folder / 'cache'}")
+    verified = ci_build(
+        "rocm",
+        "verify",
+        str(dist.with_suffix(".lock")),
+        f"--cache-dir={place.folder / 'cache'}",
+    )
     assert verified.returncode == 0, verified.stderr
 
 
-def test_second_run_reuses_everything(place: Place, dist: Path, words: tuple[str, ...]) -> None:
-    before = {path: path.stat().st_mtime_ns for path in [*dist.rglob("*"), *dist.parent.glob("dist.logs/*")]}
+def test_second_run_reuses_everything(
+    place: Place, dist: Path, words: tuple[str, ...]
+) -> None:
+    before = {
+        path: path.stat().st_mtime_ns
+        for path in [*dist.rglob("*"), *dist.parent.glob("dist.logs/*")]
+    }
     done = place.run(dist, *words)
     assert done.returncode == 0, done.stderr
     assert "is up to date; nothing to do" in done.stderr
@@ -133,18 +179,30 @@ def test_second_run_reuses_everything(place: Place, dist: Path, words: tuple[str
     moved = place.run(place.folder / "elsewhere", *words)
     assert moved.returncode == 0, moved.stderr
     assert not list(place.folder.glob("elsewhere.logs/*.log"))
-    assert wheels_json(place.folder / "elsewhere")["digest"] == wheels_json(dist)["digest"]
+    assert (
+        wheels_json(place.folder / "elsewhere")["digest"] == wheels_json(dist)["digest"]
+    )
 
 
 def empty_library(path: Path) -> None:
     """Write a library whose soname is its file name."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    words = ["-shared", "-nostdlib", f"-Wl,-soname,{path.name}", "-x", "c", "/dev/null", "-o", str(path)]
+    words = [
+        "-shared",
+        "-nostdlib",
+        f"-Wl,-soname,{path.name}",
+        "-x",
+        "c",
+        "/dev/null",
+        "-o",
+        str(path),
+    ]
     subprocess.run(["gcc", *words], check=True)
 
 
 def test_wheel_linked_with_another_rocm_is_refused(place: Place) -> None:
-    # As in rocm-jax#441: the rules link with a downloaded ROCm that has librocsolver.so.1.
+    # As in rocm-jax#441: the rules link with a downloaded ROCm that has
+    # librocsolver.so.1.
     rocm = place.folder / "rocm-0"
     shutil.copytree(docker.rocm(VERSION), rocm, copy_function=os.link, symlinks=True)
     empty_library(rocm / "lib" / "librocsolver.so.0")
@@ -157,7 +215,9 @@ def test_wheel_linked_with_another_rocm_is_refused(place: Place) -> None:
     rules.write_text(rules.read_text().replace(before, f"{before} + {linked}"))
     commit_all(jax)
     out = place.folder / "other-rocm"
-    done = replace(place, rocm=rocm).run(out, "--targets=gfx942", "--one-target", jax=jax)
+    done = replace(place, rocm=rocm).run(
+        out, "--targets=gfx942", "--one-target", jax=jax
+    )
     assert done.returncode == OtherRocmError.exit_code, done.stderr
     needs = f"xla_rocm_plugin.so needs librocsolver.so.1, and ROCm {VERSION} has librocsolver.so.0"
     assert needs in done.stderr

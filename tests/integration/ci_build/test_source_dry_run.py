@@ -1,4 +1,7 @@
-"""Dry run of a build from source: every command is shown as it would run, and nothing is changed."""
+"""Dry run of a build from source.
+
+Every command is shown as it would run, and nothing is changed.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,9 @@ def test_dry_run_shows_commands_of_plan(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     asked = request("0.10.2")
     # The default target is the family in the tarball's name.
-    asked = replace(asked, python_versions=("3.12",), targets=(GfxTarget.parse("gfx942"),))
+    asked = replace(
+        asked, python_versions=("3.12",), targets=(GfxTarget.parse("gfx942"),)
+    )
     commands = build_commands(asked, inputs("0.10.2"), set_version(asked), IN_CONTAINER)
     wanted = [list(command.argv) for command in commands]
     assert shown(done.stdout) == wanted
@@ -62,7 +67,11 @@ def test_dry_run_shows_commands_of_plan(tmp_path: Path) -> None:
 
 
 def test_dry_run_shows_look_up_of_head(tmp_path: Path) -> None:
-    ran = [command for command in commands(dry_run(tmp_path, "--xla=head").stdout) if "openxla/xla" in command]
+    ran = [
+        command
+        for command in commands(dry_run(tmp_path, "--xla=head").stdout)
+        if "openxla/xla" in command
+    ]
     assert ["ls-remote" in command for command in ran] == [True, False]
     assert ran[0].endswith(" ls-remote https://github.com/openxla/xla HEAD")
 
@@ -74,7 +83,9 @@ def test_dry_run_of_release_alone_installs_it_with_dnf(tmp_path: Path) -> None:
     _, rocm = (command for command in ran if command.startswith("docker build "))
     assert "--build-arg REPOSITORY=https://repo.radeon.com/rocm/rhel8/7.2/main " in rocm
     (built,) = re.findall(r"--tag (jax-manylinux_2_28-rocm:[0-9a-f]{16}) ", rocm)
-    lists, copies, *others = (command for command in ran if command.startswith("docker run "))
+    lists, copies, *others = (
+        command for command in ran if command.startswith("docker run ")
+    )
     assert "rocm-packages.txt" in lists
     assert "tar --create --file=/out/rocm.tar" in copies
     assert all(f" {built} " in command for command in (lists, copies, *others))

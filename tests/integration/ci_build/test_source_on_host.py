@@ -34,9 +34,18 @@ class Machine:
     path: str
 
     def build(self, *more: str) -> subprocess.CompletedProcess[str]:
-        words = [f"--rocm-version={VERSION}", "--targets=gfx942", f"--python-versions={PYTHON}"]
+        words = [
+            f"--rocm-version={VERSION}",
+            "--targets=gfx942",
+            f"--python-versions={PYTHON}",
+        ]
         words += ["--therock-path=rocm", "--jax-source-dir=jax", "--host"]
-        words += ["--clang-path=tools/clang", "--bazel-path=tools/bazel", *more, "dist_wheels"]
+        words += [
+            "--clang-path=tools/clang",
+            "--bazel-path=tools/bazel",
+            *more,
+            "dist_wheels",
+        ]
         env = {"PATH": self.path, "CI_BUILD_CACHE_DIR": str(self.folder / "cache")}
         return ci_build(*words, cwd=self.folder, env=env)
 
@@ -67,13 +76,20 @@ def test_host_build_records_inputs_and_is_reused(machine: Machine) -> None:
         ("jax-rocm7-plugin", version),
         ("jaxlib", f"0.10.2+rocm{VERSION}"),
     }
-    assert {wheel.filename.rpartition("-")[2] for wheel in made.wheels} == {"manylinux_2_28_x86_64.whl"}
+    assert {wheel.filename.rpartition("-")[2] for wheel in made.wheels} == {
+        "manylinux_2_28_x86_64.whl"
+    }
     source = made.request["source"]
     assert source["xla_commit"] == XLA
-    assert all(source[name] for name in ("jax_commit", "own_commit", "rocm", "builder", "compiler"))
+    assert all(
+        source[name]
+        for name in ("jax_commit", "own_commit", "rocm", "builder", "compiler")
+    )
     assert source["jax_commit"].startswith("tree-")
     assert made.request["rocm_trust"] == {"checksum": "local", "transport": "local"}
-    assert [item.url for item in made.inputs if "pjrt" in item.filename] == [f"source:jax@{source['jax_commit']}"]
+    assert [item.url for item in made.inputs if "pjrt" in item.filename] == [
+        f"source:jax@{source['jax_commit']}"
+    ]
     assert "nothing to do" in ok(machine.build())
     again = ok(machine.build("--no-strip"))
     assert "build jax-rocm7-pjrt" in again, "its version is another one"
@@ -92,4 +108,7 @@ def test_host_build_checks_tools_before_download(machine: Machine) -> None:
         assert told.seen == []
         # With the programs, the build proceeds to the download.
         fetched = machine.build(absent)
-    assert (fetched.returncode, "the server returned 404" in fetched.stderr) == (6, True), fetched.stderr
+    assert (fetched.returncode, "the server returned 404" in fetched.stderr) == (
+        6,
+        True,
+    ), fetched.stderr

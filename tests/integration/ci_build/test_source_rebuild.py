@@ -1,4 +1,7 @@
-"""Further builds from source in a container: another XLA, failure, interruption and reproduction."""
+"""Further builds from source in a container.
+
+Another XLA, failure, interruption and reproduction.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,13 @@ from wheelkit.archive.reader import WheelArchive
 pytestmark = pytest.mark.network
 
 
-def test_other_xla_is_compiled_with_disk_cache(place: Place, dist: Path, words: tuple[str, ...]) -> None:
+def test_other_xla_is_compiled_with_disk_cache(
+    place: Place, dist: Path, words: tuple[str, ...]
+) -> None:
     filled = contents(place.folder / "actions")
     assert len(filled) > 10
-    xla, out = place.folder / "another xla", place.folder / "read-only"
+    xla = place.folder / "another xla"
+    out = place.folder / "read-only"
     shutil.copytree(WORKSPACE / "third_party" / "xla", xla)
     mark_xla(xla, "this is another one")
     head = commit_all(xla)
@@ -50,7 +56,9 @@ def test_other_xla_is_compiled_with_disk_cache(place: Place, dist: Path, words: 
     # Bazel compiles that folder instead of jax's pinned XLA.
     (pjrt,) = out.glob("jax_rocm7_pjrt-*.whl")
     with WheelArchive(pjrt) as archive:
-        assert b"this is another one" in archive.read("jax_plugins/xla_rocm7/xla_rocm_plugin.so")
+        assert b"this is another one" in archive.read(
+            "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
+        )
     told = processes_in(place.folder / "read-only.logs" / "jax-rocm-pjrt.log")
     assert "sandbox" in told
     assert "disk cache hit" in told
@@ -61,7 +69,9 @@ def test_other_xla_is_compiled_with_disk_cache(place: Place, dist: Path, words: 
 def test_failed_build_is_summarised_and_keeps_set(place: Place, dist: Path) -> None:
     jax = jax_in(place.folder / "broken")
     kernels = jax / "jaxlib" / "rocm" / "pjrt.hip"
-    kernels.write_text(kernels.read_text().replace("= __ocml_fma_f32(", "= no_such_function("))
+    kernels.write_text(
+        kernels.read_text().replace("= __ocml_fma_f32(", "= no_such_function(")
+    )
     before = wheels_json(dist)
     done = place.run(dist, "--targets", "gfx942", jax=jax)
     assert done.returncode not in (0, 1), done.stderr
@@ -79,7 +89,10 @@ def test_interrupt_leaves_nothing(place: Place) -> None:
     out = place.folder / "interrupted"
     process = place.start(out, "--targets", "gfx1100", "--one-target")
     log = place.folder / "interrupted.logs" / "jax-rocm-pjrt.log"
-    wait_for(lambda: log.exists() and "Starting local Bazel server" in log.read_text(), process)
+    wait_for(
+        lambda: log.exists() and "Starting local Bazel server" in log.read_text(),
+        process,
+    )
     assert place.containers()
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=SECONDS)
@@ -90,7 +103,10 @@ def test_interrupt_leaves_nothing(place: Place) -> None:
 
 
 def test_reproduce_gives_same_wheels(place: Place, dist: Path) -> None:
-    words = [f"--rocm-lock={dist.with_suffix('.lock')}", f"--cache-dir={place.folder / 'cache'}"]
+    words = [
+        f"--rocm-lock={dist.with_suffix('.lock')}",
+        f"--cache-dir={place.folder / 'cache'}",
+    ]
     done = ci_build("reproduce", str(dist), *words, env=place.engine.environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("same  ") == 3

@@ -1,6 +1,7 @@
 """Wheels from source with real remote executors and a remote cache, and with failing ones.
 
-The service requires a client certificate and a token, so every build here also tests the options with their files.
+The service requires a client certificate and a token, so every build here also tests
+the options with their files.
 """
 
 from __future__ import annotations
@@ -42,8 +43,12 @@ from wheelkit.archive.reader import WheelArchive
 pytestmark = pytest.mark.network
 
 NIGHTLY = "0.10.3.dev20251120"
-"""The jax that is built: nobody has released it, and an index has the jax and jaxlib of that night."""
-OLDER, LATER = "this XLA is an older one", "this XLA is a later one"
+"""The jax that is built.
+
+Nobody has released it, and an index has the jax and jaxlib of that night.
+"""
+OLDER = "this XLA is an older one"
+LATER = "this XLA is a later one"
 SMALL = ("--targets", "gfx942", "--one-target", f"--jax-version={NIGHTLY}")
 
 
@@ -64,18 +69,25 @@ class Xla:
 @pytest.fixture(scope="module")
 def place(engine: docker.Docker, tmp_path_factory: pytest.TempPathFactory) -> Place:
     folder = tmp_path_factory.mktemp("source-remote")
-    jax, index = jax_in(folder / "jax"), folder / "index"
+    jax = jax_in(folder / "jax")
+    index = folder / "index"
     use_modules(jax)
     send_compiler(jax)
-    (jax / "jax" / "version.py").write_text(f'_version = "{NIGHTLY.partition(".dev")[0]}"\n')
+    (jax / "jax" / "version.py").write_text(
+        f'_version = "{NIGHTLY.partition(".dev")[0]}"\n'
+    )
     commit_all(jax)
     index.mkdir()
     for name in ("jax", "jaxlib"):
         file, data = make_wheel(name, NIGHTLY, {f"{name}/__init__.py": (b"", 0o644)})
         (index / file).write_bytes(data)
     settings = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index)}
-    # The seed's layout: the executors get the device libraries through the link that the unpacked tree has.
-    tarball = pack_rocm(docker.rocm(VERSION, "llvm-only"), folder / f"therock-dist-linux-multiarch-{VERSION}.tar.zst")
+    # The seed's layout: the executors get the device libraries through the link that
+    # the unpacked tree has.
+    tarball = pack_rocm(
+        docker.rocm(VERSION, "llvm-only"),
+        folder / f"therock-dist-linux-multiarch-{VERSION}.tar.zst",
+    )
     return Place(folder=folder, engine=engine, rocm=tarball, jax=jax, settings=settings)
 
 
@@ -92,7 +104,9 @@ def xla(tmp_path_factory: pytest.TempPathFactory) -> Xla:
 
 
 @pytest.fixture(scope="module")
-def service(engine: docker.Docker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[rbe.Service]:
+def service(
+    engine: docker.Docker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[rbe.Service]:
     with rbe.running(engine, tmp_path_factory.mktemp("rbe")) as started:
         yield started
 
@@ -106,14 +120,26 @@ def command_lines() -> str:
     return "\n".join(lines)
 
 
-def test_remote_build_survives_killed_executor(place: Place, service: rbe.Service) -> None:
-    out, keys = place.folder / "remote", service.keys
-    options = [*SMALL, "--rbe", f"--rbe-endpoint={service.endpoint}", *keys.tls, f"--rbe-bazelrc={keys.bazelrc()}"]
+def test_remote_build_survives_killed_executor(
+    place: Place, service: rbe.Service
+) -> None:
+    out = place.folder / "remote"
+    keys = service.keys
+    options = [
+        *SMALL,
+        "--rbe",
+        f"--rbe-endpoint={service.endpoint}",
+        *keys.tls,
+        f"--rbe-bazelrc={keys.bazelrc()}",
+    ]
     with contextlib.ExitStack() as stack:
-        first, second = (stack.enter_context(service.worker(name)) for name in ("first", "second"))
+        first, second = (
+            stack.enter_context(service.worker(name)) for name in ("first", "second")
+        )
         process = place.start(out, *options)
         log = place.folder / "remote.logs" / f"jax-rocm-plugin-{PYTHON}.log"
-        # Actions of the second build are running, so those of the first worker must run again.
+        # Actions of the second build are running, so those of the first worker must run
+        # again.
         wait_for(lambda: log.exists() and service.ran(first) > 0, process)
         running = command_lines()
         os.kill(first.pid, signal.SIGKILL)
@@ -125,22 +151,40 @@ def test_remote_build_survives_killed_executor(place: Place, service: rbe.Servic
         assert "sandbox" not in done
         assert int(re.findall(r"(\d+) remote\b(?! cache)", done)[0]) >= 4
     assert "actions ran on this machine" not in said
-    members = [member for wheel in wheels_json(out)["wheels"] for member in wheel["members"]]
-    assert {Path(member["path"]).name for member in members if member["targets"] == ["gfx942"]} == DEVICE
-    # The token is in one file only, although the stand-in's bazelrc makes Bazel print all options.
+    members = [
+        member for wheel in wheels_json(out)["wheels"] for member in wheel["members"]
+    ]
+    assert {
+        Path(member["path"]).name
+        for member in members
+        if member["targets"] == ["gfx942"]
+    } == DEVICE
+    # The token is in one file only, although the stand-in's bazelrc makes Bazel print
+    # all options.
     assert "bazel" in running
     assert keys.token not in running + said
-    kept = [*out.rglob("*"), *log.parent.iterdir(), place.jax / ".jax_configure.bazelrc"]
+    kept = [
+        *out.rglob("*"),
+        *log.parent.iterdir(),
+        place.jax / ".jax_configure.bazelrc",
+    ]
     texts = {path: path.read_bytes() for path in kept if path.is_file()}
     assert log in texts
     assert [path for path, data in texts.items() if keys.token.encode() in data] == []
 
 
-def test_reproduce_runs_every_remote_action_again(place: Place, service: rbe.Service) -> None:
+def test_reproduce_runs_every_remote_action_again(
+    place: Place, service: rbe.Service
+) -> None:
     """The executors' cache of the earlier build is removed; `remote` is the set of that build."""
     with service.worker("again") as worker:
-        words = [f"--cache-dir={place.folder / place.cache}", f"--rocm-lock={place.folder / 'remote.lock'}"]
-        done = ci_build("reproduce", str(place.folder / "remote"), *words, env=place.environment)
+        words = [
+            f"--cache-dir={place.folder / place.cache}",
+            f"--rocm-lock={place.folder / 'remote.lock'}",
+        ]
+        done = ci_build(
+            "reproduce", str(place.folder / "remote"), *words, env=place.environment
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         assert service.ran(worker) > 20
     # Two built wheels, and the jaxlib of that night.
@@ -148,15 +192,32 @@ def test_reproduce_runs_every_remote_action_again(place: Place, service: rbe.Ser
     assert "actions ran on this machine" not in done.stderr
 
 
-def test_other_xla_reuses_remote_cache(place: Place, service: rbe.Service, xla: Xla) -> None:
-    keys, made = service.keys, {}
-    cache = [f"--remote-cache={service.endpoint}", *keys.tls, f"--rbe-credential-helper={keys.helper()}"]
-    for name, commit, more in (("head", "head", []), ("taken", xla.older, ["--cache-read-only"])):
+def test_other_xla_reuses_remote_cache(
+    place: Place, service: rbe.Service, xla: Xla
+) -> None:
+    keys = service.keys
+    made = {}
+    cache = [
+        f"--remote-cache={service.endpoint}",
+        *keys.tls,
+        f"--rbe-credential-helper={keys.helper()}",
+    ]
+    for name, commit, more in (
+        ("head", "head", []),
+        ("taken", xla.older, ["--cache-read-only"]),
+    ):
         before = contents(service.stored)
         out = place.folder / name
         # Another output tree, where nothing has been built yet.
         clean = replace(place, cache=f"cache-{name}", rocm=docker.rocm(VERSION, "link"))
-        done = clean.run(out, *SMALL, f"--xla={commit}", f"--source-mirror={xla.mirror}", *cache, *more)
+        done = clean.run(
+            out,
+            *SMALL,
+            f"--xla={commit}",
+            f"--source-mirror={xla.mirror}",
+            *cache,
+            *more,
+        )
         assert done.returncode == 0, done.stderr
         made[name] = wheels_json(out)
         after = contents(service.stored)

@@ -19,7 +19,8 @@ XLA = "0123456789abcdef0123456789abcdef01234567"
 class FakeUpstream:
     """A repository with release tags, one commit each.
 
-    Like upstream's, it has tags of old releases and of other projects, pre-releases, and annotated tags.
+    Like upstream's, it has tags of old releases and of other projects, pre-releases,
+    and annotated tags.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -30,7 +31,10 @@ class FakeUpstream:
     def git(self, *words: str) -> str:
         identity = ("-c", "user.name=somebody", "-c", "user.email=somebody@localhost")
         done = subprocess.run(
-            ["git", "-C", str(self.folder), *identity, *words], capture_output=True, text=True, check=True
+            ["git", "-C", str(self.folder), *identity, *words],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         return done.stdout.strip()
 
@@ -48,13 +52,21 @@ class FakeUpstream:
 def server(tmp_path: Path) -> Path:
     """A folder with jax-ml/jax and ROCm/rocm-jax, and an empty pins.toml beside it."""
     need("git")
-    jax, rocm_jax = FakeUpstream(tmp_path / "jax-ml" / "jax"), FakeUpstream(tmp_path / "ROCm" / "rocm-jax")
+    jax = FakeUpstream(tmp_path / "jax-ml" / "jax")
+    rocm_jax = FakeUpstream(tmp_path / "ROCm" / "rocm-jax")
     jax.tag("jax-v0.7.2", {"WORKSPACE": ""})
     jax.tag("jaxlib-v0.8.0", {})
-    jax.tag("jax-v0.8.0", {"third_party/xla/workspace.bzl": f'XLA_COMMIT = "{"1" * 40}"\n'})
+    jax.tag(
+        "jax-v0.8.0", {"third_party/xla/workspace.bzl": f'XLA_COMMIT = "{"1" * 40}"\n'}
+    )
     jax.tag("jax-v0.8.1", {}, "--annotate", "--message=release")
     jax.tag("jax-v0.12.0rc1", {})
-    jax.tag("jax-v0.12.0", {"third_party/xla/revision.bzl": f'XLA_COMMIT = "{XLA}"\nXLA_SHA256 = "x"\n'}, "-am", "x")
+    jax.tag(
+        "jax-v0.12.0",
+        {"third_party/xla/revision.bzl": f'XLA_COMMIT = "{XLA}"\nXLA_SHA256 = "x"\n'},
+        "-am",
+        "x",
+    )
     third_party = "jax_rocm_plugin/third_party"
     rocm_jax.tag(
         "rocm-jax-v0.8.0",
@@ -69,7 +81,13 @@ def server(tmp_path: Path) -> Path:
 
 
 def update(server: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    return run_ci_build("sources", "update", f"--pins={server / 'pins.toml'}", f"--source-mirror={server}", *more)
+    return run_ci_build(
+        "sources",
+        "update",
+        f"--pins={server / 'pins.toml'}",
+        f"--source-mirror={server}",
+        *more,
+    )
 
 
 def test_update_pins_every_release_from_server(server: Path) -> None:
@@ -77,14 +95,24 @@ def test_update_pins_every_release_from_server(server: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["added"] == ["0.8.0", "0.8.1", "0.12.0"]
     table = pins.load_pins(server / "pins.toml")
-    jax, rocm_jax = server / "jax-ml" / "jax", server / "ROCm" / "rocm-jax"
-    commit = {name: git(jax, "rev-parse", f"{JAX_TAG}{name}^{{commit}}") for name in ("0.8.0", "0.8.1", "0.12.0")}
+    jax = server / "jax-ml" / "jax"
+    rocm_jax = server / "ROCm" / "rocm-jax"
+    commit = {
+        name: git(jax, "rev-parse", f"{JAX_TAG}{name}^{{commit}}")
+        for name in ("0.8.0", "0.8.1", "0.12.0")
+    }
     assert table.tags == commit
     assert table.pins["0.12.0"].jax == commit["0.12.0"]
     assert (table.pins["0.12.0"].xla, table.pins["0.12.0"].rocm_jax) == (XLA, "")
     old = table.pins["0.8.0"]
-    assert (old.jax, old.xla, old.rocm_jax) == ("2" * 40, "3" * 40, git(rocm_jax, "rev-parse", "HEAD~1"))
-    assert old.epoch == int(git(rocm_jax, "show", "--no-patch", "--format=%ct", "HEAD~1"))
+    assert (old.jax, old.xla, old.rocm_jax) == (
+        "2" * 40,
+        "3" * 40,
+        git(rocm_jax, "rev-parse", "HEAD~1"),
+    )
+    assert old.epoch == int(
+        git(rocm_jax, "show", "--no-patch", "--format=%ct", "HEAD~1")
+    )
     assert list(table.unsupported) == ["0.8.1"]
     assert source_updates.problems(table) == ()
     assert update(server).stderr.strip().endswith("nothing changed")
@@ -97,10 +125,15 @@ def test_update_refuses_moved_tag(server: Path) -> None:
     git(jax, "tag", "--force", "jax-v0.12.0", "jax-v0.8.0")
     done = update(server)
     assert done.returncode == 6
-    assert f"jax-v0.12.0 is {git(jax, 'rev-parse', 'jax-v0.8.0')}, and pins.toml has" in done.stderr
+    assert (
+        f"jax-v0.12.0 is {git(jax, 'rev-parse', 'jax-v0.8.0')}, and pins.toml has"
+        in done.stderr
+    )
     assert (server / "pins.toml").read_text() == before
 
 
 def git(folder: Path, *words: str) -> str:
-    done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()

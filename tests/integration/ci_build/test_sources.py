@@ -30,10 +30,23 @@ XLA = "5a9e73cbd92530cac2ac36f4736a774b2412afe2"
 
 
 def git(folder: Path, *words: str) -> str:
-    names = {f"GIT_{who}_{what}": f"{who}@x" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    date = {"GIT_AUTHOR_DATE": "1760000000 +0000", "GIT_COMMITTER_DATE": "1760000000 +0000"}
+    names = {
+        f"GIT_{who}_{what}": f"{who}@x"
+        for who in ("AUTHOR", "COMMITTER")
+        for what in ("NAME", "EMAIL")
+    }
+    date = {
+        "GIT_AUTHOR_DATE": "1760000000 +0000",
+        "GIT_COMMITTER_DATE": "1760000000 +0000",
+    }
     env = {**os.environ, **names, **date}
-    done = subprocess.run(["git", "-C", folder, *words], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["git", "-C", folder, *words],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout.strip()
 
 
@@ -62,11 +75,17 @@ def jax(tmp_path: Path) -> Path:
 
 
 def checkout(jax: Path, commit: str = "") -> Checkout:
-    return Checkout(name="jax", url=str(jax), commit=commit or git(jax, "rev-parse", "HEAD"))
+    return Checkout(
+        name="jax", url=str(jax), commit=commit or git(jax, "rev-parse", "HEAD")
+    )
 
 
-def test_fetch_tree_fetches_commit_once(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
-    wanted, folder, progress = checkout(jax), tmp_path / "cache" / "jax", FakeProgress()
+def test_fetch_tree_fetches_commit_once(
+    tmp_path: Path, jax: Path, runner: HostRunner
+) -> None:
+    wanted = checkout(jax)
+    folder = tmp_path / "cache" / "jax"
+    progress = FakeProgress()
     fetch_tree(wanted, folder, runner, progress)
     assert (folder / "build/build.py").read_text() == "print('build')\n"
     assert folder_commit(folder, runner) == (wanted.commit, 1760000000)
@@ -77,14 +96,20 @@ def test_fetch_tree_fetches_commit_once(tmp_path: Path, jax: Path, runner: HostR
 
 
 @pytest.mark.parametrize("commit", ["f" * 40, "main"])
-def test_fetch_tree_failure_leaves_nothing(tmp_path: Path, jax: Path, runner: HostRunner, commit: str) -> None:
+def test_fetch_tree_failure_leaves_nothing(
+    tmp_path: Path, jax: Path, runner: HostRunner, commit: str
+) -> None:
     with pytest.raises(InputError, match=commit):
-        fetch_tree(checkout(jax, commit), tmp_path / "cache" / "jax", runner, FakeProgress())
+        fetch_tree(
+            checkout(jax, commit), tmp_path / "cache" / "jax", runner, FakeProgress()
+        )
     assert not list(tmp_path.glob("cache/[!.]*"))
     assert not list(tmp_path.glob("cache/.jax-*"))
 
 
-def test_fetch_tree_refuses_digest_of_tag(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
+def test_fetch_tree_refuses_digest_of_tag(
+    tmp_path: Path, jax: Path, runner: HostRunner
+) -> None:
     git(jax, "tag", "--annotate", "--message=x", "v1")
     wanted = checkout(jax, git(jax, "rev-parse", "v1"))
     with pytest.raises(InputError, match="served commit"):
@@ -106,7 +131,9 @@ def test_folder_commit_depends_on_content(jax: Path, runner: HostRunner) -> None
 
 
 @pytest.mark.parametrize("place", [".bazelrc.user", "jax_rocm_plugin/.bazelrc.user"])
-def test_folder_commit_depends_on_ignored_options_of_user(place: str, jax: Path, runner: HostRunner) -> None:
+def test_folder_commit_depends_on_ignored_options_of_user(
+    place: str, jax: Path, runner: HostRunner
+) -> None:
     (jax / ".git/info/exclude").write_text(".bazelrc.user\n*.so\n")
     (jax / "ignored.so").write_text("")
     clean = folder_commit(jax, runner)[0]
@@ -123,19 +150,37 @@ def asked(jax: Path, **more: Any) -> BuildRequest:
     return replace(made, source=replace(made.source, sources=(own,), **more))
 
 
-def resolve(asked: BuildRequest, runner: HostRunner, *, own: Path, offline: bool = False) -> SourceInputs:
-    return resolve_inputs(asked, runner, own=own, own_digest=lambda: "0" * 64, own_commit="", offline=offline)
+def resolve(
+    asked: BuildRequest, runner: HostRunner, *, own: Path, offline: bool = False
+) -> SourceInputs:
+    return resolve_inputs(
+        asked,
+        runner,
+        own=own,
+        own_digest=lambda: "0" * 64,
+        own_commit="",
+        offline=offline,
+    )
 
 
-def test_resolve_inputs_reads_folder(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
+def test_resolve_inputs_reads_folder(
+    tmp_path: Path, jax: Path, runner: HostRunner
+) -> None:
     made = resolve(asked(jax), runner, own=jax)
     commit = git(jax, "rev-parse", "HEAD")
-    assert (made.jax_commit, made.xla_commit, made.own_commit, made.epoch) == (commit, XLA, commit, 1760000000)
+    assert (made.jax_commit, made.xla_commit, made.own_commit, made.epoch) == (
+        commit,
+        XLA,
+        commit,
+        1760000000,
+    )
     elsewhere = resolve(asked(jax), runner, own=tmp_path)
     assert elsewhere.own_commit == "tree-" + "0" * 16
 
 
-def test_resolve_inputs_resolves_head_unless_offline(jax: Path, runner: HostRunner) -> None:
+def test_resolve_inputs_resolves_head_unless_offline(
+    jax: Path, runner: HostRunner
+) -> None:
     made = asked(jax, xla="head")
     assert made.source is not None
     trees = (*made.source.sources, Checkout(name="xla", url=str(jax), commit="HEAD"))
@@ -146,7 +191,9 @@ def test_resolve_inputs_resolves_head_unless_offline(jax: Path, runner: HostRunn
     assert looked.xla_commit == "HEAD"
 
 
-def test_remote_head_refuses_empty_repository(tmp_path: Path, runner: HostRunner) -> None:
+def test_remote_head_refuses_empty_repository(
+    tmp_path: Path, runner: HostRunner
+) -> None:
     need("git")
     git(tmp_path, "init", "--quiet", "--bare")
     with pytest.raises(InputError, match="has no HEAD"):
@@ -155,7 +202,9 @@ def test_remote_head_refuses_empty_repository(tmp_path: Path, runner: HostRunner
 
 def test_resolve_inputs_refuses_other_release(jax: Path, runner: HostRunner) -> None:
     (jax / "jax/version.py").write_text('_version = "0.11.0"\n')
-    with pytest.raises(RequestError, match=r"is jax 0\.11\.0, but jax 0\.10\.2 was requested") as caught:
+    with pytest.raises(
+        RequestError, match=r"is jax 0\.11\.0, but jax 0\.10\.2 was requested"
+    ) as caught:
         resolve(asked(jax), runner, own=jax, offline=True)
     assert caught.value.exit_code == 2
 

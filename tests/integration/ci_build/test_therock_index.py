@@ -1,4 +1,4 @@
-"""`--therock-index-url` and `--therock-version` on the command line, with a real pip and a real server."""
+"""`--therock-index-url` and `--therock-version`, with a real pip and server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from tests.support.made_packages import index_of, make_packages
 from tests.support.made_rocm import VERSION, useless_tools
 
 
-def run(tmp_path: Path, *words: str, index: str = "", version: str = VERSION) -> subprocess.CompletedProcess[str]:
+def run(
+    tmp_path: Path, *words: str, index: str = "", version: str = VERSION
+) -> subprocess.CompletedProcess[str]:
     work = tmp_path / "work"
     work.mkdir(exist_ok=True)
     options = [f"--therock-index-url={index}"] if index else []
@@ -44,11 +46,16 @@ def test_index_packages_become_locked_prefix(tmp_path: Path) -> None:
 
         (tree,) = (tmp_path / "cache" / "rocm" / "trees").iterdir()
         hip = tree / "rocm" / "lib" / "libamdhip64.so.7"
-        assert hip.resolve().read_bytes() == (tmp_path / "made" / "lib" / "libamdhip64.so.7").read_bytes()
+        assert (
+            hip.resolve().read_bytes()
+            == (tmp_path / "made" / "lib" / "libamdhip64.so.7").read_bytes()
+        )
         assert os.access(tree / "rocm" / "bin" / "hipcc", os.X_OK)
 
         server.seen.clear()
-        again = run(tmp_path, *words, "--locked", index=f"{server.url}/simple/", version=version)
+        again = run(
+            tmp_path, *words, "--locked", index=f"{server.url}/simple/", version=version
+        )
         assert "its packages match rocm.lock" in again.stderr, again.stderr
         assert [path for _, path in server.seen if "/files/" in path] == []
     # Without the server, the locked ROCm is cached and every file is intact.
@@ -60,12 +67,18 @@ def test_index_packages_become_locked_prefix(tmp_path: Path) -> None:
 def test_index_without_version_gives_newest_of_three_days(tmp_path: Path) -> None:
     new = nightly(1, "7.10.0")
     old = make_packages(tmp_path / "old", VERSION)
-    with serving(Behaviour(files=index_of(old | make_packages(tmp_path / "new", new)))) as server:
-        done = run(tmp_path, "--targets=gfx942", index=f"{server.url}/simple/", version="")
+    with serving(
+        Behaviour(files=index_of(old | make_packages(tmp_path / "new", new)))
+    ) as server:
+        done = run(
+            tmp_path, "--targets=gfx942", index=f"{server.url}/simple/", version=""
+        )
         assert f"the newest ROCm of the index is {new}" in done.stderr, done.stderr
         assert f"ROCm {new}, clang" in done.stderr
         server.files = index_of(old)
-        done = run(tmp_path, "--targets=gfx942", index=f"{server.url}/simple/", version="")
+        done = run(
+            tmp_path, "--targets=gfx942", index=f"{server.url}/simple/", version=""
+        )
     assert done.returncode == 6
     assert f"The newest nightly is {VERSION} of 2025-11-20, " in done.stderr
     assert f"Give --therock-version={VERSION} to use it" in done.stderr

@@ -29,6 +29,8 @@ BLOCKS = ("-T2", "--block-size=100000")
 )
 def test_decompress_reads_output_of_xz(options: tuple[str, ...]) -> None:
     for plain in (b"", b"x", PLAIN):
-        packed = subprocess.run(["xz", "-1", "-c", *options], input=plain, capture_output=True, check=True).stdout
+        packed = subprocess.run(
+            ["xz", "-1", "-c", *options], input=plain, capture_output=True, check=True
+        ).stdout
         with decompressed(chunks_of(io.BytesIO(packed)), "xz") as pieces:
             assert b"".join(pieces) == plain

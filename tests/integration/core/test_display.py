@@ -76,7 +76,11 @@ reporter.close()
 def rows(lines: Iterable[str], columns: int) -> list[str]:
     """Return the rows in which a terminal shows lines; times and versions are alike."""
     folded = [row for line in lines for row in fold(line, columns).split("\n") if row]
-    parts = [row[start : start + columns].rstrip() for row in folded for start in range(0, len(row), columns)]
+    parts = [
+        row[start : start + columns].rstrip()
+        for row in folded
+        for start in range(0, len(row), columns)
+    ]
     return [re.sub(r"\d\.\d", "0.0", part) for part in parts]
 
 
@@ -86,15 +90,28 @@ def test_release_shows_tasks_and_leaves_only_its_lines(columns: int) -> None:
     assert shown.code == 0
     assert shown.seen("step 1 of 4", "fetch jax", "to come: stage, gates, promote")
     assert shown.seen("MB of 4.0 MB")
-    assert shown.seen("step 3 of 4", "gate abi", "gfx942 abi", "gate load", "gfx942 load", "gate compile")
+    assert shown.seen(
+        "step 3 of 4",
+        "gate abi",
+        "gfx942 abi",
+        "gate load",
+        "gfx942 load",
+        "gate compile",
+    )
     assert shown.seen("of 6 programs")
     assert shown.seen("to come: gate install, promote")
     assert shown.seen("1 warning")
     assert shown.cursor
     taken = rows(shown.lines, columns)
     logs = [line for line in taken if line.startswith("log of")]
-    assert sorted(logs) == sorted(f"log of {name} {n}" for name in ("abi", "load", "compile") for n in range(6))
-    rest = [line for line in taken if not line.startswith("log of") and not line.startswith("  gate ")]
+    assert sorted(logs) == sorted(
+        f"log of {name} {n}" for name in ("abi", "load", "compile") for n in range(6)
+    )
+    rest = [
+        line
+        for line in taken
+        if not line.startswith("log of") and not line.startswith("  gate ")
+    ]
     assert rest == rows(
         [
             "dist_wheels: 0.10.2+rocm7.2.0 for gfx942, gfx950",
@@ -102,7 +119,11 @@ def test_release_shows_tasks_and_leaves_only_its_lines(columns: int) -> None:
             "  a line of " + "many-words-" * 20,
             "from a library",
             "a result",
-            "  fetch jax_rocm7_pjrt-0.10.2+rocm7.2.0.gfx942-py3-none-manylinux_2_28_x86_64.whl (0.0 s)",
+            (
+                "  fetch"
+                " jax_rocm7_pjrt-0.10.2+rocm7.2.0.gfx942-py3-none-manylinux_2_28_x86_64.whl"
+                " (0.0 s)"
+            ),
             "  0.0 s",
             "gates",
             "  0.0 s",
@@ -113,8 +134,11 @@ def test_release_shows_tasks_and_leaves_only_its_lines(columns: int) -> None:
     )
     ends = [line for line in taken if line.startswith("  gate ")]
     gates = ("abi", "compile", "load")
-    assert sorted(ends) == sorted(f"  gate {name}: {what} s{end}" for name in gates
-                                  for what, end in (("finished in 0.0", ""), ("prepare (0.0", ")")))  # fmt: skip
+    assert sorted(ends) == sorted(
+        f"  gate {name}: {what} s{end}"
+        for name in gates
+        for what, end in (("finished in 0.0", ""), ("prepare (0.0", ")"))
+    )
 
 
 INTERRUPTED = """
@@ -143,7 +167,9 @@ def test_interrupt_leaves_clean_terminal(sign: signal.Signals) -> None:
     sent: list[int] = []
 
     def interrupt(process: subprocess.Popen[bytes], frame: list[str]) -> None:
-        if not sent and any("/ compile" in line or "- compile" in line for line in frame):
+        if not sent and any(
+            "/ compile" in line or "- compile" in line for line in frame
+        ):
             sent.append(process.pid)
             os.kill(process.pid, sign)
 
@@ -151,9 +177,11 @@ def test_interrupt_leaves_clean_terminal(sign: signal.Signals) -> None:
     assert (shown.code, shown.cursor, bool(sent)) == (130, True, True)
     taken = [re.sub(r"\d+\.\d s", "# s", line) for line in shown.lines if line]
     assert taken == [
-        "build", "  # s", "warning: It is slow.",
+        "build",
+        "  # s",
+        "warning: It is slow.",
         "Interrupted; run the same command again to go on.",
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(
@@ -165,13 +193,17 @@ def test_interrupt_leaves_clean_terminal(sign: signal.Signals) -> None:
         ({"GITLAB_CI": "true"}, ("build", "  # s")),
     ],
 )
-def test_no_display_without_a_capable_terminal(env: dict[str, str], markers: tuple[str, ...]) -> None:
+def test_no_display_without_a_capable_terminal(
+    env: dict[str, str], markers: tuple[str, ...]
+) -> None:
     code = (
-        "from ci_build.cli.options.environment import new_reporter\n"
-        "reporter = new_reporter()\nwith reporter.group('build'): reporter.step('one')\n"
+        "from ci_build.cli.options.environment import new_reporter\nreporter ="
+        " new_reporter()\nwith reporter.group('build'): reporter.step('one')\n"
     )
     shown = show([sys.executable, "-c", code], env=env)
     taken = [re.sub(r"\d+\.\d s", "# s", line) for line in shown.lines if line]
     assert taken == [markers[0], "  one", *markers[1:]]
     assert b"\x1b[?25l" not in shown.raw
-    assert (shown.raw.count(b"section_start:"), shown.raw.count(b"section_end:")) == (("GITLAB_CI" in env),) * 2
+    assert (shown.raw.count(b"section_start:"), shown.raw.count(b"section_end:")) == (
+        ("GITLAB_CI" in env),
+    ) * 2

@@ -1,4 +1,4 @@
-"""Downloads from real servers that are slow, drop connections, send wrong data, ignore ranges or redirect."""
+"""Downloads from real servers that are slow, fail, send wrong data or redirect."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ import requests
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
 
 from core.errors import InputError, RequestError
 from core.http import download
@@ -38,8 +42,16 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fetched(told: Behaviour, start: int = 0, prefix: bytes | None = None) -> bytes:
     sha256 = hashlib.sha256(DATA[:start] if prefix is None else prefix)
-    data = b"".join(map(bytes, RemoteFile(Client(policy=QUICK), told.url + NAME).chunks(start, sha256)))
-    assert sha256.digest() == hashlib.sha256((DATA[:start] if prefix is None else prefix) + data).digest()
+    data = b"".join(
+        map(
+            bytes,
+            RemoteFile(Client(policy=QUICK), told.url + NAME).chunks(start, sha256),
+        )
+    )
+    assert (
+        sha256.digest()
+        == hashlib.sha256((DATA[:start] if prefix is None else prefix) + data).digest()
+    )
     return data
 
 
@@ -75,7 +87,10 @@ def test_download_fetches_ranges_in_parallel_once() -> None:
 
 
 def test_download_follows_redirects_and_keeps_plus() -> None:
-    with serving(behaviour(plain_plus=True)) as far, serving(Behaviour(files={})) as near:
+    with (
+        serving(behaviour(plain_plus=True)) as far,
+        serving(Behaviour(files={})) as near,
+    ):
         near.moved = {NAME: far.url + "/one"}
         far.moved = {"/one": NAME}
         assert fetched(near) == DATA
@@ -85,7 +100,10 @@ def test_download_follows_redirects_and_keeps_plus() -> None:
     ("more", "words"),
     [
         ({"files": {}}, "returned 404"),
-        ({"answers": [500] * 9}, "4 tries failed; the last error was: the server returned 500"),
+        (
+            {"answers": [500] * 9},
+            "4 tries failed; the last error was: the server returned 500",
+        ),
         ({"longer": 1000, "ranges": False}, "4 tries failed"),
         ({"pause": 1.5}, "4 tries failed"),
         ({"wrong_range": True}, "the server returned the range"),
@@ -105,7 +123,10 @@ def test_download_unreachable_server_fails_after_tries() -> None:
 @pytest.mark.parametrize("ranges", [True, False])
 def test_download_refuses_file_that_changes(*, ranges: bool) -> None:
     restless = behaviour(restless=True, ranges=ranges, drop_after=1_000_000, drops=1)
-    with serving(restless) as told, pytest.raises(ChangedError, match="changed during the download"):
+    with (
+        serving(restless) as told,
+        pytest.raises(ChangedError, match="changed during the download"),
+    ):
         fetched(told)
 
 
@@ -114,10 +135,16 @@ def test_download_refuses_file_that_changes(*, ranges: bool) -> None:
     [
         ({}, DATA + b"x", "changed during the download"),
         ({"ranges": False}, b"x", "changed during the download"),
-        ({"ranges": False, "length": False, "drop_after": 1000}, DATA[:2000], "the response ended"),
+        (
+            {"ranges": False, "length": False, "drop_after": 1000},
+            DATA[:2000],
+            "the response ended",
+        ),
     ],
 )
-def test_resumed_download_refuses_other_file(more: dict[str, Any], prefix: bytes, words: str) -> None:
+def test_resumed_download_refuses_other_file(
+    more: dict[str, Any], prefix: bytes, words: str
+) -> None:
     with serving(behaviour(**more)) as told, pytest.raises(InputError, match=words):
         fetched(told, len(prefix), prefix)
 
@@ -150,7 +177,9 @@ def test_download_of_short_ranges_ends() -> None:
 def test_download_interrupt_returns_at_once() -> None:
     policy = replace(QUICK, read=30)
     with serving(behaviour(pause=0.5)) as told:
-        chunks = RemoteFile(Client(policy=policy), told.url + NAME).chunks(0, hashlib.sha256())
+        chunks = RemoteFile(Client(policy=policy), told.url + NAME).chunks(
+            0, hashlib.sha256()
+        )
         next(chunks)
         began = time.monotonic()
         chunks.close()  # type: ignore[attr-defined] # it is a generator
@@ -167,7 +196,10 @@ def test_download_after_cancel_is_stopped(answers: list[int]) -> None:
 
 
 def test_download_verifies_certificates(tmp_path: Path) -> None:
-    with self_signed_server(tmp_path) as url, pytest.raises(InputError, match="TLS failed"):
+    with (
+        self_signed_server(tmp_path) as url,
+        pytest.raises(InputError, match="TLS failed"),
+    ):
         b"".join(RemoteFile(Client(policy=QUICK), url).chunks(0, hashlib.sha256()))
 
 
@@ -176,11 +208,17 @@ def self_signed_server(folder: Path) -> Iterator[str]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
     begin = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
-    made = x509.CertificateBuilder(name, name, key.public_key(), 1, begin, begin.replace(year=2100))
-    made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+    made = x509.CertificateBuilder(
+        name, name, key.public_key(), 1, begin, begin.replace(year=2100)
+    )
+    made = made.add_extension(
+        x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False
+    )
     pem = made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
     file = folder / "server.pem"
-    file.write_bytes(pem + key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    file.write_bytes(
+        pem + key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(file)
     with serving(behaviour(), context) as told:
@@ -209,21 +247,32 @@ def test_download_errors_hide_credentials_in_queries() -> None:
     client = Client(policy=QUICK, notice=heard.append)
     with serving(Behaviour(files={}, answers=[500])) as told:
         url = f"{told.url}/x.tar.gz?sv=2024&sig=SECRET"
-        with pytest.raises(InputError, match=r"x.tar.gz\?sv=2024&sig=\*\*\*\*: the server returned 404") as absent:
+        with pytest.raises(
+            InputError, match=r"x.tar.gz\?sv=2024&sig=\*\*\*\*: the server returned 404"
+        ) as absent:
             client.fetch(url, limit=1)
     with pytest.raises(InputError, match="tries failed") as unreachable:
         client.fetch("http://127.0.0.1:9/x?token=SECRET", limit=1)
     answer = requests.Response()
-    answer.status_code, answer.url = 302, "https://host/x?sig=SECRET"
+    answer.status_code = 302
+    answer.url = "https://host/x?sig=SECRET"
     answer.headers["location"] = "http://other/y?se=1&sig=SECRET"
     with (
         Session(answer.url, client) as session,
-        pytest.raises(InputError, match=r"sig=\*\*\*\* redirects to http://other/y\?se=1&sig=\*\*\*\*,") as redirected,
+        pytest.raises(
+            InputError,
+            match=r"sig=\*\*\*\* redirects to http://other/y\?se=1&sig=\*\*\*\*,",
+        ) as redirected,
     ):
         session.get_redirect_target(answer)
-    with pytest.raises(RequestError, match=r"'ftp://host/x\?sig=\*\*\*\*' is not") as unknown:
+    with pytest.raises(
+        RequestError, match=r"'ftp://host/x\?sig=\*\*\*\*' is not"
+    ) as unknown:
         client.fetch("ftp://host/x?sig=SECRET", limit=1)
-    assert "SECRET" not in f"{heard} {absent.value} {unreachable.value} {redirected.value} {unknown.value}"
+    assert (
+        "SECRET" not in f"{heard} {absent.value} {unreachable.value} {redirected.value}"
+        f" {unknown.value}"
+    )
 
 
 def test_fetch_text_returns_small_file() -> None:

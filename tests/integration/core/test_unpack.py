@@ -1,4 +1,8 @@
-"""Unpacking: malicious or damaged archives are refused, good ones become the same tree as with GNU tar."""
+"""Unpacking.
+
+Malicious or damaged archives are refused, good ones become the same tree as with GNU
+tar.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +81,9 @@ GOOD = (
 
 
 @pytest.mark.parametrize("compression", COMPRESS)
-def test_unpack_good_archive_gives_read_only_tree(tmp_path: Path, compression: str) -> None:
+def test_unpack_good_archive_gives_read_only_tree(
+    tmp_path: Path, compression: str
+) -> None:
     tree = tmp_path / "tree"
     contents = unpack(GOOD, tree, compression)
     assert (tree / "bin/clang").read_bytes() == b"\x7fELF" * 300_000
@@ -103,16 +109,23 @@ def test_unpack_agrees_with_gnu_tar(tmp_path: Path, format: str) -> None:  # noq
     (source / "bin/tool").chmod(0o755)
     (source / "link").symlink_to("a/b/c")
     archive = tmp_path / "x.tar.gz"
-    subprocess.run(["tar", f"--format={format}", "-czf", archive, "-C", source, "."], check=True)
+    subprocess.run(
+        ["tar", f"--format={format}", "-czf", archive, "-C", source, "."], check=True
+    )
     (tmp_path / "ours").mkdir()
     with archive.open("rb") as stream:
         extract(chunks_of(stream), "gz", tmp_path / "ours")
-    subprocess.run(["diff", "--recursive", "--no-dereference", source, tmp_path / "ours"], check=True)
+    subprocess.run(
+        ["diff", "--recursive", "--no-dereference", source, tmp_path / "ours"],
+        check=True,
+    )
     assert os.access(tmp_path / "ours/bin/tool", os.X_OK)
 
 
 def test_unpack_selection_writes_part_and_lists_all(tmp_path: Path) -> None:
-    contents = unpack(GOOD, tmp_path / "tree", wanted=lambda path: path.startswith("include/"))
+    contents = unpack(
+        GOOD, tmp_path / "tree", wanted=lambda path: path.startswith("include/")
+    )
     assert sorted(p.name for p in (tmp_path / "tree").iterdir()) == ["include"]
     assert not contents["bin/clang"].taken
     assert contents["bin/clang"].size == 1_200_000
@@ -121,25 +134,50 @@ def test_unpack_selection_writes_part_and_lists_all(tmp_path: Path) -> None:
 
 def raw(kind: bytes, name: str = "x", size: int = 0) -> bytes:
     info = tarfile.TarInfo(name)
-    info.type, info.size = kind, size
+    info.type = kind
+    info.size = size
     return info.tobuf(tarfile.GNU_FORMAT) + bytes(1024)
 
 
 MALICIOUS: dict[str, tuple[bytes, str]] = {
     "absolute": (Made().add("/etc/x", b"x").data(), "unsafe path"),
-    "pax-dotdot": (Made(tarfile.PAX_FORMAT).add("x", b"x", pax_headers={"path": "../x"}).data(), "unsafe path"),
+    "pax-dotdot": (
+        Made(tarfile.PAX_FORMAT).add("x", b"x", pax_headers={"path": "../x"}).data(),
+        "unsafe path",
+    ),
     "long-name": (Made().add("n" * 300, b"x").data(), "unsafe path"),
-    "symlink-around": (Made().add("a").link("x", "../tree/a").data(), "outside the target folder"),
-    "symlink-by-symlink": (Made().add("s/f").link("s/d", "..").link("l", "s/d/..").data(), "outside the target folder"),
-    "through-symlink": (Made().link("a", "b").add("b/x").add("a/y", b"x").data(), "no folder"),
+    "symlink-around": (
+        Made().add("a").link("x", "../tree/a").data(),
+        "outside the target folder",
+    ),
+    "symlink-by-symlink": (
+        Made().add("s/f").link("s/d", "..").link("l", "s/d/..").data(),
+        "outside the target folder",
+    ),
+    "through-symlink": (
+        Made().link("a", "b").add("b/x").add("a/y", b"x").data(),
+        "no folder",
+    ),
     "hardlink-nowhere": (Made().hard("x", "y").data(), "not a file in it"),
     "twice": (Made().add("x", b"1").add("x", b"2").data(), "two entries"),
-    "file-and-folder": (Made().add("x", b"1").add("x", type=tarfile.DIRTYPE).data(), "two entries"),
+    "file-and-folder": (
+        Made().add("x", b"1").add("x", type=tarfile.DIRTYPE).data(),
+        "two entries",
+    ),
     "pipe": (Made().add("x", type=tarfile.FIFOTYPE).data(), "named pipe"),
-    "pax-sparse": (Made(tarfile.PAX_FORMAT).add("x", pax_headers={"GNU.sparse.major": "1"}).data(), "sparse"),
+    "pax-sparse": (
+        Made(tarfile.PAX_FORMAT).add("x", pax_headers={"GNU.sparse.major": "1"}).data(),
+        "sparse",
+    ),
     "huge-pax-header": (raw(b"x", size=1 << 33), "of 8589934592 bytes"),
-    "bad-size": (Made(tarfile.PAX_FORMAT).add("x", b"1", pax_headers={"size": "-5"}).data(), "not a number|no header"),
-    "global-path": (tarfile.TarInfo.create_pax_global_header({"path": "y"}) + GOOD, "one path for all"),
+    "bad-size": (
+        Made(tarfile.PAX_FORMAT).add("x", b"1", pax_headers={"size": "-5"}).data(),
+        "not a number|no header",
+    ),
+    "global-path": (
+        tarfile.TarInfo.create_pax_global_header({"path": "y"}) + GOOD,
+        "one path for all",
+    ),
     "bad-mode": (GOOD[:100] + b"\1" + GOOD[101:], "not a number"),
     "bad-checksum": (bytes([GOOD[0] ^ 1]) + GOOD[1:], "no header"),
     "folder-as-file": (Made().add("x/", b"1").data(), "with the name of a folder"),
@@ -166,19 +204,33 @@ def test_unpack_refuses_bombs(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match="more than 10 entries"):
         unpack(many.data(), tmp_path / "many", limits=Limits(entries=10))
     with pytest.raises(ArchiveError, match="or 1000000 bytes"):
-        unpack(Made().add("x", bytes(2_000_000)).data(), tmp_path / "large", limits=Limits(size=1_000_000))
+        unpack(
+            Made().add("x", bytes(2_000_000)).data(),
+            tmp_path / "large",
+            limits=Limits(size=1_000_000),
+        )
     # A file with a large declared size is refused before a byte is written.
     assert list((tmp_path / "large").iterdir()) == []
     # Skipped entries count too.
     small = Limits(size=1_000_000)
     with pytest.raises(ArchiveError, match="or 1000000 bytes"):
-        unpack(raw(b"0", size=8 << 30), tmp_path / "said", limits=small, wanted=lambda _: False)
+        unpack(
+            raw(b"0", size=8 << 30),
+            tmp_path / "said",
+            limits=small,
+            wanted=lambda _: False,
+        )
 
 
 @pytest.mark.parametrize("compression", COMPRESS)
 def test_unpack_refuses_damaged_compression(tmp_path: Path, compression: str) -> None:
     data = COMPRESS[compression](GOOD)
-    damaged = (data[:-3], data[: len(data) // 2], data[:-40] + b"\xff" * 20 + data[-20:], b"text")
+    damaged = (
+        data[:-3],
+        data[: len(data) // 2],
+        data[:-40] + b"\xff" * 20 + data[-20:],
+        b"text",
+    )
     for number, broken in enumerate(damaged):
         (tmp_path / str(number)).mkdir()
         with pytest.raises(ArchiveError):
@@ -196,7 +248,11 @@ def test_unpack_read_error_is_not_damage(tmp_path: Path) -> None:
 
 def test_unpack_refuses_hard_link_to_unselected_file(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match="which is not unpacked"):
-        unpack(Made().add("a", b"1").hard("b", "a").data(), tmp_path / "tree", wanted=lambda path: path == "b")
+        unpack(
+            Made().add("a", b"1").hard("b", "a").data(),
+            tmp_path / "tree",
+            wanted=lambda path: path == "b",
+        )
 
 
 def test_tree_changes_are_reported(tmp_path: Path) -> None:
@@ -215,7 +271,9 @@ def test_tree_changes_are_reported(tmp_path: Path) -> None:
     (tree / "lib64").unlink()
     (tree / "lib64").symlink_to("bin")
     (tree / "bin/new").write_bytes(b"")
-    found = "\n".join(line for line in differences(tree, contents) if "mode" not in line)
+    found = "\n".join(
+        line for line in differences(tree, contents) if "mode" not in line
+    )
     assert found.splitlines() == [
         "bin/amdclang: content differs",
         "bin/clang: content differs",
@@ -225,20 +283,26 @@ def test_tree_changes_are_reported(tmp_path: Path) -> None:
     ]
 
 
-NAMES = st.text("ab/.\u00fc", min_size=1, max_size=150).filter(lambda name: not name.endswith("/"))
+NAMES = st.text("ab/.\u00fc", min_size=1, max_size=150).filter(
+    lambda name: not name.endswith("/")
+)
 
 
 @given(
     st.lists(st.tuples(NAMES, st.binary(max_size=1500)), max_size=5),
     st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
 )
-def test_tar_entries_agree_with_tarfile(files: list[tuple[str, bytes]], format: int) -> None:  # noqa: A002
+def test_tar_entries_agree_with_tarfile(
+    files: list[tuple[str, bytes]],
+    format: int,  # noqa: A002
+) -> None:
     made = Made(format)
     for name, data in files:
         made.add(name, data)
     with tarfile.open(fileobj=io.BytesIO(made.data())) as theirs:
         expected = [(info.name, info.size) for info in theirs]
-    blocks, found = Blocks(iter([made.data()])), []
+    blocks = Blocks(iter([made.data()]))
+    found = []
     for entry in entries(blocks):
         blocks.skip(entry.size + padding(entry.size))
         found.append((entry.name, entry.size))

@@ -35,7 +35,9 @@ def test_actionlint_finds_nothing_but_planted_problem(tmp_path: Path) -> None:
     shutil.copytree(FOLDER, tmp_path / "all" / ".github" / "workflows")
     done = actionlint(tmp_path / "all")
     assert done.returncode == 0, done.stdout + done.stderr
-    broken(tmp_path, "ci.yml", "needs.plan.outputs.matrix)", "needs.plan.outputs.matrices)")
+    broken(
+        tmp_path, "ci.yml", "needs.plan.outputs.matrix)", "needs.plan.outputs.matrices)"
+    )
     done = actionlint(tmp_path)
     assert done.returncode != 0
     assert '"matrices" is not defined' in done.stdout + done.stderr

@@ -45,13 +45,18 @@ def test_tutorial_installs_the_versions_that_release_local_builds() -> None:
     jax = defaults()["build"]["jax_version"]
     targets = defaults()["release_local"]["targets"].replace(",", ".")
     [line] = [line for line in commands(TUTORIAL) if "jax-rocm7-plugin" in line]
-    plugin = re.compile(rf"jax-rocm7-plugin=={re.escape(jax)}\+rocm7[0-9.]+\.{re.escape(targets)}")
+    plugin = re.compile(
+        rf"jax-rocm7-plugin=={re.escape(jax)}\+rocm7[0-9.]+\.{re.escape(targets)}"
+    )
     assert {f"jax=={jax}", f"jaxlib=={jax}"} < set(line.split())
     assert plugin.fullmatch(line.split()[-1])
 
 
 def test_readme_starts_with_the_two_commands() -> None:
-    assert commands()[:2] == ["python3 build/ci_build release --local", "python3 build/test"]
+    assert commands()[:2] == [
+        "python3 build/ci_build release --local",
+        "python3 build/test",
+    ]
 
 
 ALL_PAGES = [
@@ -68,7 +73,7 @@ SPAN = re.compile(r"`((?:python3 build/)?ci_build [^`]+)`")
 
 
 def test_program_accepts_every_command_that_a_page_mentions() -> None:
-    """Also commands that need AMD's machines, or several machines, exist with their options and values."""
+    """Commands that need AMD's or several machines exist with their options too."""
     found: list[str] = []
     for page in ALL_PAGES:
         if page.name == "CHANGELOG.md":
@@ -76,12 +81,23 @@ def test_program_accepts_every_command_that_a_page_mentions() -> None:
         text = page.read_text()
         for block in BLOCK.findall(text):
             lines = block.replace("\\\n", " ").splitlines()
-            found += [line.strip() for line in lines if re.match(r"\s*(python3 build/)?ci_build ", line)]
+            found += [
+                line.strip()
+                for line in lines
+                if re.match(r"\s*(python3 build/)?ci_build ", line)
+            ]
         found += SPAN.findall(" ".join(text.split()))
     assert len(found) > 100
     for line in found:
         words = shlex.split(line.replace("…", " "), comments=True)
-        end = next((at for at, word in enumerate(words) if word in (";", "&", "&&", "|", "||", ">")), len(words))
+        end = next(
+            (
+                at
+                for at, word in enumerate(words)
+                if word in (";", "&", "&&", "|", "||", ">")
+            ),
+            len(words),
+        )
         start = next(at for at, word in enumerate(words) if word.endswith("ci_build"))
         try:
             parse(words[start + 1 : end])
@@ -89,8 +105,12 @@ def test_program_accepts_every_command_that_a_page_mentions() -> None:
             pytest.fail(f"{line}: {error.format_message()}")
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in DOCS)])
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in DOCS)]
+)
 def test_links_of_a_page_lead_to_files(page: str) -> None:
     links = re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text())
     local = [link for link in links if "://" not in link]
-    assert [link for link in local if not (ROOT / page).parent.joinpath(link).exists()] == []
+    assert [
+        link for link in local if not (ROOT / page).parent.joinpath(link).exists()
+    ] == []

@@ -1,4 +1,4 @@
-"""Commands of pages that run in order in the folder of a finished release, and the documentation site."""
+"""Commands of pages run in order in a finished release, and the documentation site."""
 
 from __future__ import annotations
 
@@ -21,9 +21,15 @@ ELSEWHERE = {"python3 build/test", RELEASE}
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("page", [TUTORIAL, "docs/release.md", "docs/operate-an-index.md"])
+@pytest.mark.parametrize(
+    "page", [TUTORIAL, "docs/release.md", "docs/operate-an-index.md"]
+)
 def test_commands_of_page_run(
-    page: str, tmp_path: Path, released: Released, work_cache: Path, monkeypatch: pytest.MonkeyPatch
+    page: str,
+    tmp_path: Path,
+    released: Released,
+    work_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The folder holds the result of `release --local`, as a reader's would.
     released.copy(tmp_path)
@@ -47,19 +53,28 @@ def test_commands_of_page_run(
 
 
 def _run_python(words: list[str]) -> None:
-    """Run a command of Python in the tutorial; its environment has the wheels of the set in the end."""
+    """Run a command of Python in the tutorial.
+
+    Its environment has the wheels of the set in the end.
+    """
     argv = [sys.executable if words[0] == "python3" else words[0], *words[1:]]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{words}\n{done.stderr}"
     if words[-2:] == ["pip", "list"]:
-        assert re.search(r"^jax-rocm7-plugin +\S+\+rocm", done.stdout, re.MULTILINE), done.stdout
+        assert re.search(r"^jax-rocm7-plugin +\S+\+rocm", done.stdout, re.MULTILINE), (
+            done.stdout
+        )
 
 
 def _serve(argv: list[str]) -> None:
-    with subprocess.Popen([*argv, "--port", "0"], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [*argv, "--port", "0"], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         url = process.stdout.readline().split()[-1]
-        with urllib.request.urlopen(f"{url}v2/multi-arch/simple/", timeout=10) as answer:
+        with urllib.request.urlopen(
+            f"{url}v2/multi-arch/simple/", timeout=10
+        ) as answer:
             assert b"jax-rocm7-plugin" in answer.read()
         process.terminate()
         assert process.wait(60) == 130
@@ -77,26 +92,53 @@ def site(tmp_path_factory: pytest.TempPathFactory, work_cache: Path) -> Path:
 def test_site_is_strict_reproducible_and_complete(
     site: Path, tmp_path: Path, work_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The strict build is clean and repeatable, refuses broken links, and its files load nothing from elsewhere."""
+    """The strict build is clean, repeatable, self-contained and refuses broken links."""
     monkeypatch.setenv("CI_BUILD_CACHE_DIR", str(work_cache))
     again = tmp_path / "again"
     succeed("docs", "--out", str(again))
     argv = [sys.executable, str(ROOT / "build" / "ci_build"), "docs"]
-    (tmp_path / "bad.md").write_text("# Tables\n\n[one][1] [two][2]\n\n[1]: nothing.md\n[2]: trust.md#nothing\n")
-    argv += ["--out", str(tmp_path / "bad"), "--compatibility", str(tmp_path / "bad.md")]
+    (tmp_path / "bad.md").write_text(
+        "# Tables\n\n[one][1] [two][2]\n\n[1]: nothing.md\n[2]: trust.md#nothing\n"
+    )
+    argv += [
+        "--out",
+        str(tmp_path / "bad"),
+        "--compatibility",
+        str(tmp_path / "bad.md"),
+    ]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, (tmp_path / "bad").exists()) == (12, False)
     assert "'nothing.md', but the target" in done.stderr
     assert "does not contain an anchor '#nothing'" in done.stderr
-    files = {path.relative_to(site): path.read_bytes() for path in site.rglob("*") if path.is_file()}
-    assert files == {path.relative_to(again): path.read_bytes() for path in again.rglob("*") if path.is_file()}
-    pages = {path: data.decode() for path, data in files.items() if path.suffix == ".html"}
+    files = {
+        path.relative_to(site): path.read_bytes()
+        for path in site.rglob("*")
+        if path.is_file()
+    }
+    assert files == {
+        path.relative_to(again): path.read_bytes()
+        for path in again.rglob("*")
+        if path.is_file()
+    }
+    pages = {
+        path: data.decode() for path, data in files.items() if path.suffix == ".html"
+    }
     assert len(pages) > 35
-    loaded = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=["']?((?:https?:)?//[^"' >]+)""")
-    assert {path: found for path, text in pages.items() if (found := loaded.findall(text))} == {}
-    assert all((site / path.parent / link).exists() for path, text in pages.items() for link in _local_links(text))
+    loaded = re.compile(
+        r"""<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=["']?((?:https?:)?//[^"' >]+)"""
+    )
+    assert {
+        path: found for path, text in pages.items() if (found := loaded.findall(text))
+    } == {}
+    assert all(
+        (site / path.parent / link).exists()
+        for path, text in pages.items()
+        for link in _local_links(text)
+    )
 
 
 def _local_links(text: str) -> list[str]:
     links = re.findall(r"""<a\b[^>]*?href=["']?([^"' >#]+)""", text)
-    return [link for link in links if "://" not in link and not link.startswith("mailto:")]
+    return [
+        link for link in links if "://" not in link and not link.startswith("mailto:")
+    ]

@@ -22,10 +22,16 @@ INSTALL_LINE = re.compile(r"^  (pip install .+)$", re.MULTILINE)
 def clone() -> bytes:
     """Return the files of this repository, including uncommitted changes, as a tar archive."""
     argv = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(argv, cwd=ROOT, capture_output=True, check=True).stdout.split(b"\0")
-    existing = [name for name in listed if name and (ROOT / os.fsdecode(name)).is_file()]
+    listed = subprocess.run(
+        argv, cwd=ROOT, capture_output=True, check=True
+    ).stdout.split(b"\0")
+    existing = [
+        name for name in listed if name and (ROOT / os.fsdecode(name)).is_file()
+    ]
     argv = ["tar", "--create", "--null", "--files-from=-"]
-    return subprocess.run(argv, cwd=ROOT, input=b"\0".join(existing), stdout=subprocess.PIPE, check=True).stdout
+    return subprocess.run(
+        argv, cwd=ROOT, input=b"\0".join(existing), stdout=subprocess.PIPE, check=True
+    ).stdout
 
 
 @pytest.fixture(scope="module")
@@ -35,23 +41,36 @@ def index() -> bare.Index:
 
 
 @pytest.mark.network
-def test_readme_commands_pass_and_both_installers_install(engine: docker.Docker, index: bare.Index) -> None:
-    """Run the main job, install from its index, and run the newcomer tier, which may skip nothing."""
+def test_readme_commands_pass_and_both_installers_install(
+    engine: docker.Docker, index: bare.Index
+) -> None:
+    """Run the main job, install from its index, and run the newcomer tier in full."""
     with bare.running(engine, "bookworm", index) as machine:
         machine.must("tar", "--extract", cwd=CLONE, stdin=clone())
-        assert machine.run("sh", "-c", "command -v git cc readelf curl xz").returncode, "the machine is not bare"
-        printed = machine.must("python3", "build/ci_build", "release", "--local", cwd=CLONE)
+        assert machine.run(
+            "sh", "-c", "command -v git cc readelf curl xz"
+        ).returncode, "the machine is not bare"
+        printed = machine.must(
+            "python3", "build/ci_build", "release", "--local", cwd=CLONE
+        )
         line = INSTALL_LINE.search(printed)
         assert line is not None, printed
-        serve = "nohup python3 build/ci_build index serve --bucket=bucket >/tmp/serve 2>&1 &"
+        serve = (
+            "nohup python3 build/ci_build index serve --bucket=bucket >/tmp/serve"
+            " 2>&1 &"
+        )
         machine.must("sh", "-c", serve, cwd=CLONE)
         pip_words = line[1].split()
         uv_words = [*pip_words[:2], "--python=/uv/bin/python", *pip_words[2:]]
         machine.must("python3", "-m", "venv", "/pip")
         machine.must("/pip/bin/python", "-m", *pip_words)
         machine.must("python3", "-m", "venv", "--without-pip", "/uv")
-        certificates = f"SSL_CERT_FILE={bare.CERTIFICATES}"  # uv's own list lacks those of the user's pip
-        machine.must("env", certificates, ".venv/bin/python", "-m", "uv", *uv_words, cwd=CLONE)
+        certificates = (  # uv's own list lacks those of the user's pip
+            f"SSL_CERT_FILE={bare.CERTIFICATES}"
+        )
+        machine.must(
+            "env", certificates, ".venv/bin/python", "-m", "uv", *uv_words, cwd=CLONE
+        )
         for python in ("/pip/bin/python", "/uv/bin/python"):
             machine.must(python, "-c", "import jax; assert jax.devices()")
         machine.must("env", "CI=true", "python3", "build/test", cwd=CLONE)

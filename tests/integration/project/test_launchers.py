@@ -1,4 +1,4 @@
-"""The launchers with real venvs, a real pip, and a small package that only the user's pip configuration finds."""
+"""The launchers with real venvs, a real pip and a package from pip's configuration."""
 
 from __future__ import annotations
 
@@ -43,38 +43,66 @@ class Tree:
     """A copy of the launchers with its own lock, in a folder with a space in its name."""
 
     def __init__(self, root: Path, wheels: Path) -> None:
-        self.root, self.wheels = root, wheels
-        shutil.copytree(ROOT / "build", root / "build", ignore=shutil.ignore_patterns("__pycache__"))
+        self.root = root
+        self.wheels = wheels
+        shutil.copytree(
+            ROOT / "build", root / "build", ignore=shutil.ignore_patterns("__pycache__")
+        )
         for package, module in (("ci_build", "cli"), ("tests", "__main__")):
             (root / package).mkdir()
             (root / package / "__init__.py").touch()
             (root / package / f"{module}.py").write_text(CLI)
         self.lock("requirements.lock", "stand-in==1")
         self.lock("requirements-dev.lock", "stand-in==1", "stand-in-more==1")
-        # pip reads a user's settings from the environment or a file; these settings locate the only copy.
-        self.env = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PYTHONDONTWRITEBYTECODE": "1"}
+        # pip reads a user's settings from the environment or a file; these settings
+        # locate the only copy.
+        self.env = {
+            **os.environ,
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(wheels),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
 
     def lock(self, name: str, *pins: str, digest: str = "") -> None:
         """Write a lock file; the digests are correct unless another one is given."""
         lines = []
         for pin in pins:
             project, version = pin.split("==")
-            wheel = self.wheels / f"{project.replace('-', '_')}-{version}-py3-none-linux_x86_64.whl"
+            wheel = (
+                self.wheels
+                / f"{project.replace('-', '_')}-{version}-py3-none-linux_x86_64.whl"
+            )
             true = hashlib.sha256(wheel.read_bytes()).hexdigest()
             lines.append(f"{pin} --hash=sha256:{digest or true}\n")
         (self.root / "build" / name).write_text("".join(lines))
 
     def start(
-        self, *words: str, launcher: str = "ci_build", python: Path | str = sys.executable, env: Mapping[str, str] = {}
+        self,
+        *words: str,
+        launcher: str = "ci_build",
+        python: Path | str = sys.executable,
+        env: Mapping[str, str] = {},
     ) -> subprocess.Popen[str]:
         """Start a launcher from some other directory."""
         argv = [str(python), str(self.root / "build" / launcher), *words]
         pipe = subprocess.PIPE
         cwd = self.root.parent
-        return subprocess.Popen(argv, cwd=cwd, env={**self.env, **env}, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        return subprocess.Popen(
+            argv,
+            cwd=cwd,
+            env={**self.env, **env},
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+        )
 
     def run(
-        self, *words: str, launcher: str = "ci_build", python: Path | str = sys.executable, env: Mapping[str, str] = {}
+        self,
+        *words: str,
+        launcher: str = "ci_build",
+        python: Path | str = sys.executable,
+        env: Mapping[str, str] = {},
     ) -> subprocess.CompletedProcess[str]:
         """Run a launcher until it ends."""
         process = self.start(*words, launcher=launcher, python=python, env=env)
@@ -91,9 +119,15 @@ class Tree:
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with three tiny wheels."""
     folder = tmp_path_factory.mktemp("wheels")
-    for project, version in (("stand_in", "1"), ("stand_in", "2"), ("stand_in_more", "1")):
+    for project, version in (
+        ("stand_in", "1"),
+        ("stand_in", "2"),
+        ("stand_in_more", "1"),
+    ):
         module = f"VERSION = {version}\n".encode()
-        filename, data = make_wheel(project, version, {f"{project}.py": (module, 0o644)})
+        filename, data = make_wheel(
+            project, version, {f"{project}.py": (module, 0o644)}
+        )
         (folder / filename).write_bytes(data)
     return folder
 
@@ -133,7 +167,8 @@ def said(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
 
 
 def test_first_start_creates_venv_with_one_line(tree: Tree) -> None:
-    first, second = tree.run("x"), tree.run("x")
+    first = tree.run("x")
+    second = tree.run("x")
     (line,) = first.stderr.splitlines()
     assert line.startswith("Setting up .venv from build/requirements.lock ... done in ")
     assert second.stderr == ""
@@ -143,8 +178,12 @@ def test_first_start_creates_venv_with_one_line(tree: Tree) -> None:
         assert answer["version"] == 1
 
 
-@pytest.mark.parametrize("env", [{"PYTHONSAFEPATH": "1"}, {"PYTHONPATH": "elsewhere"}, {"PYTHONPATH": ""}])
-def test_user_directory_does_not_shadow_modules(made: Tree, env: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "env", [{"PYTHONSAFEPATH": "1"}, {"PYTHONPATH": "elsewhere"}, {"PYTHONPATH": ""}]
+)
+def test_user_directory_does_not_shadow_modules(
+    made: Tree, env: dict[str, str]
+) -> None:
     trap = made.root.parent / "stand_in.py"
     trap.write_text("raise SystemExit('the wrong stand_in')\n")
     try:
@@ -177,7 +216,9 @@ def test_killed_setup_is_repeated(tree: Tree) -> None:
     process.kill()
     process.communicate()
     with (tree.root / ".venv.lock").open() as file, pytest.raises(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the orphan that still writes locks the others out
+        fcntl.flock(
+            file, fcntl.LOCK_EX | fcntl.LOCK_NB
+        )  # the orphan that still writes locks the others out
     done = tree.run()
     assert "Waiting for another process" in done.stderr
     assert "Setting up .venv" in done.stderr
@@ -212,7 +253,9 @@ def test_the_tests_launcher_adds_to_the_same_venv(tree: Tree) -> None:
     assert said(tree.run())["version"] == 1
     before = tree.inode
     done = tree.run(launcher="test")
-    assert done.stderr.startswith("Setting up .venv from build/requirements-dev.lock ... done")
+    assert done.stderr.startswith(
+        "Setting up .venv from build/requirements-dev.lock ... done"
+    )
     assert said(done)["argv"] == [str(tree.root / "build" / "test")]
     assert any(tree.root.glob(".venv/lib/python*/site-packages/stand_in_more.py"))
     assert tree.run().stderr == ""
@@ -224,19 +267,31 @@ def test_wrong_hash_is_refused_with_pip_output(tree: Tree) -> None:
     done = tree.run()
     assert done.returncode == 18
     assert "THESE PACKAGES DO NOT MATCH THE HASHES" in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("ci_build: error: pip could not install build/requirements.lock")
+    assert done.stderr.splitlines()[-1].startswith(
+        "ci_build: error: pip could not install build/requirements.lock"
+    )
     assert "Traceback" not in done.stderr
     tree.lock("requirements.lock", "stand-in==1")
     assert said(tree.run())["version"] == 1
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> tuple[Tree, subprocess.CompletedProcess[str]]:
-    """Return this repository's files that the launchers use, with its own locks, and the output of the first start."""
+def real(
+    tmp_path_factory: pytest.TempPathFactory, wheels: Path
+) -> tuple[Tree, subprocess.CompletedProcess[str]]:
+    """Return this repository's files for launchers, and the first start's output."""
     tree = Tree(tmp_path_factory.mktemp("real"), wheels)
     shutil.rmtree(tree.root / "ci_build")
     unwanted = shutil.ignore_patterns("__pycache__")
-    for package in ("ci_build", "core", "kernels", "pjrt", "plugin", "promotion", "wheelkit"):
+    for package in (
+        "ci_build",
+        "core",
+        "kernels",
+        "pjrt",
+        "plugin",
+        "promotion",
+        "wheelkit",
+    ):
         shutil.copytree(ROOT / package, tree.root / package, ignore=unwanted)
     for path in (ROOT / "build").glob("requirements*"):
         shutil.copy(path, tree.root / "build" / path.name)
@@ -247,7 +302,9 @@ def real(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> tuple[Tree, 
 
 
 @pytest.mark.network
-def test_update_locks_keeps_what_is_pinned(real: tuple[Tree, subprocess.CompletedProcess[str]]) -> None:
+def test_update_locks_keeps_what_is_pinned(
+    real: tuple[Tree, subprocess.CompletedProcess[str]],
+) -> None:
     """This must be the last test of the tree, because it may change the locks."""
     tree, _ = real
     (tree.root / "tests" / "support" / "rbe").mkdir(parents=True)
@@ -255,12 +312,17 @@ def test_update_locks_keeps_what_is_pinned(real: tuple[Tree, subprocess.Complete
         shutil.copy(path, tree.root / "tests" / "support" / "rbe" / path.name)
     done = tree.run(launcher="update_locks")
     if "Failed to fetch" in done.stderr:
-        pytest.skip(f"package index not reachable for uv: {done.stderr.splitlines()[-1]}")
+        pytest.skip(
+            f"package index not reachable for uv: {done.stderr.splitlines()[-1]}"
+        )
     assert done.returncode == 0, done.stderr
     for name in (*LOCKS, "installers/pip-22.3.lock"):
-        # An index may have added files of a version since; only the versions must be equal.
+        # An index may have added files of a version since; only the versions must be
+        # equal.
         new, old = (
-            re.findall(r"^(?:\S+==.*|#.*)", (root / "build" / name).read_text(), re.MULTILINE)
+            re.findall(
+                r"^(?:\S+==.*|#.*)", (root / "build" / name).read_text(), re.MULTILINE
+            )
             for root in (tree.root, ROOT)
         )
         assert new == old

@@ -25,7 +25,10 @@ VARYING = (
     (re.compile(r"# (B|kB|MB|GB)\b"), "# BYTES"),
     (re.compile(r"[─ ]+"), " "),
 )
-"""What differs between runs and machines: digests, times, users, counts, sizes and the widths of columns."""
+"""What differs between runs and machines.
+
+Digests, times, users, counts, sizes and the widths of columns.
+"""
 AGAIN = "make the pictures again with `python -m tests.support.pictures`"
 
 
@@ -36,7 +39,9 @@ def text_of(svg: str) -> list[str]:
         # Lines of the terminal have a clip path each.
         if line := part.get("clip-path"):
             column = round(float(part.get("x", "0")) / CHARACTER)
-            lines[line] = lines.get(line, "").ljust(column) + (part.text or "").replace("\xa0", " ")
+            lines[line] = lines.get(line, "").ljust(column) + (part.text or "").replace(
+                "\xa0", " "
+            )
     return list(lines.values())
 
 
@@ -54,7 +59,9 @@ def words(svg: str) -> list[str]:
 
 
 @pytest.mark.network
-def test_pictures_show_what_the_program_prints(released: Released, work_cache: Path, tmp_path: Path) -> None:
+def test_pictures_show_what_the_program_prints(
+    released: Released, work_cache: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "release"
     released.copy(folder)
     for name, svg in terminal_pictures(folder, work_cache / "inputs").items():
@@ -62,4 +69,6 @@ def test_pictures_show_what_the_program_prints(released: Released, work_cache: P
 
 
 def test_picture_of_the_doctor_shows_what_it_prints(tmp_path: Path) -> None:
-    assert words(doctor_picture(tmp_path)) == words((FOLDER / f"{DOCTOR}.svg").read_text()), AGAIN
+    assert words(doctor_picture(tmp_path)) == words(
+        (FOLDER / f"{DOCTOR}.svg").read_text()
+    ), AGAIN

@@ -23,7 +23,9 @@ SCHEMA = "vendor.github-workflows"
 
 
 def run(*argv: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(list(map(str, argv)), capture_output=True, text=True, check=False, cwd=cwd)
+    return subprocess.run(
+        list(map(str, argv)), capture_output=True, text=True, check=False, cwd=cwd
+    )
 
 
 def validate(*files: Path) -> subprocess.CompletedProcess[str]:
@@ -31,7 +33,14 @@ def validate(*files: Path) -> subprocess.CompletedProcess[str]:
 
 
 def zizmor(*places: Path) -> subprocess.CompletedProcess[str]:
-    return run(BIN / "zizmor", "--offline", "--no-config", "--persona=auditor", "--no-progress", *places)
+    return run(
+        BIN / "zizmor",
+        "--offline",
+        "--no-config",
+        "--persona=auditor",
+        "--no-progress",
+        *places,
+    )
 
 
 def test_workflows_match_published_schema() -> None:
@@ -48,8 +57,13 @@ def test_zizmor_finds_nothing() -> None:
 def test_npm_lock_has_digests_and_no_addresses() -> None:
     packages = json.loads(npm.LOCK.read_text())["packages"]
     wanted = packages.pop("")
-    assert wanted["dependencies"] == json.loads((npm.HERE / "package.json").read_text())["dependencies"]
-    assert all(package["integrity"].startswith("sha512-") for package in packages.values())
+    assert (
+        wanted["dependencies"]
+        == json.loads((npm.HERE / "package.json").read_text())["dependencies"]
+    )
+    assert all(
+        package["integrity"].startswith("sha512-") for package in packages.values()
+    )
     assert not any("resolved" in package for package in packages.values())
 
 
@@ -66,23 +80,32 @@ def test_workflow_follows_house_rules(file: Path) -> None:
             if "actions/checkout" in step.get("uses", ""):
                 assert step["with"]["persist-credentials"] is False
     for used in re.findall(r"uses: (.+)", file.read_text()):
-        assert re.fullmatch(r"\./\.github/workflows/[\w-]+\.yml( #.+)?|[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", used)
+        assert re.fullmatch(
+            r"\./\.github/workflows/[\w-]+\.yml( #.+)?|[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+",
+            used,
+        )
 
 
 @pytest.mark.parametrize("name", ["nightly", "release"])
 def test_builder_tester_and_promoter_have_separate_identities(name: str) -> None:
     jobs = load(FOLDER / f"{name}.yml")["jobs"]
     promoter = "promoter" if name == "nightly" else "release"
-    identities = {job: body["environment"] for job, body in jobs.items() if "environment" in body}
+    identities = {
+        job: body["environment"] for job, body in jobs.items() if "environment" in body
+    }
     assert identities == {"build": "builder", "gates": "tester", "promote": promoter}
-    assert {job["environment"] for job in load(FOLDER / "gpu-tests.yml")["jobs"].values()} == {"tester"}
+    assert {
+        job["environment"] for job in load(FOLDER / "gpu-tests.yml")["jobs"].values()
+    } == {"tester"}
     for job, body in jobs.items():
         lines = " ".join(step.get("run", "") for step in steps(body))
         assert ("promote" in lines) == (job == "promote")
         assert ("secrets.SIGNING_KEY" in str(body)) == (job == "gates")
         assert ("secrets.LEDGER_KEY" in str(body)) == (job == "promote")
         assert all(
-            step.get("if") == "vars.AWS_ROLE != ''" for step in steps(body) if "aws-actions" in step.get("uses", "")
+            step.get("if") == "vars.AWS_ROLE != ''"
+            for step in steps(body)
+            if "aws-actions" in step.get("uses", "")
         )
 
 
@@ -99,7 +122,11 @@ def inputs(name: str, event: str) -> dict[str, Any]:
 
 
 def test_continuous_builds_every_row_of_the_table() -> None:
-    rows = tomllib.loads((FOLDER.parents[1] / "ci_build" / "release" / "continuous.toml").read_text())
+    rows = tomllib.loads(
+        (FOLDER.parents[1] / "ci_build" / "release" / "continuous.toml").read_text()
+    )
     assert rows.pop("schema") == 1
-    (default,) = re.findall(r"inputs\.rows \|\| '(\[.+\])'", (FOLDER / "continuous.yml").read_text())
+    (default,) = re.findall(
+        r"inputs\.rows \|\| '(\[.+\])'", (FOLDER / "continuous.yml").read_text()
+    )
     assert json.loads(default) == [*rows]

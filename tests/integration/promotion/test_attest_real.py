@@ -1,7 +1,10 @@
-"""Attestations with the real libraries: signed through a private Sigstore on loopback, verified, and refused.
+"""Attestations with the real libraries.
 
-`ci_build attest` signs with sigstore's own client; sigstore's own verifier verifies with the private instance's trust,
-which it reads from a file in the real format. No public service is used.
+Signed through a private Sigstore on loopback, verified, and refused.
+
+`ci_build attest` signs with sigstore's own client; sigstore's own verifier verifies
+with the private instance's trust, which it reads from a file in the real format. No
+public service is used.
 """
 
 from __future__ import annotations
@@ -32,8 +35,20 @@ from tests.support.wheel_sets import make_wheels
 pytestmark = pytest.mark.network
 ROOT = Path(__file__).resolve().parents[3]
 UV = Path(sys.executable).with_name("uv")
-SERVICES = ("GITHUB_", "ACTIONS_", "GITLAB_", "CIRCLE", "BUILDKITE", "SIGSTORE", "CLOUDSDK", "GOOGLE")
-ME = ".github/workflows/release.yml of https://github.com/owner/name at refs/heads/main (issuer https://token.actions.githubusercontent.com)"
+SERVICES = (
+    "GITHUB_",
+    "ACTIONS_",
+    "GITLAB_",
+    "CIRCLE",
+    "BUILDKITE",
+    "SIGSTORE",
+    "CLOUDSDK",
+    "GOOGLE",
+)
+ME = (
+    ".github/workflows/release.yml of https://github.com/owner/name at refs/heads/main"
+    " (issuer https://token.actions.githubusercontent.com)"
+)
 Provenance = dict[str, Any]
 
 
@@ -45,31 +60,53 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lock = ROOT / "build" / "requirements-attest.lock"
     python = folder / "bin" / "python"
     done = subprocess.run(
-        [UV, "pip", "install", "-q", "--python", python, "--require-hashes", "-r", lock],
+        [
+            UV,
+            "pip",
+            "install",
+            "-q",
+            "--python",
+            python,
+            "--require-hashes",
+            "-r",
+            lock,
+        ],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, **uv_environment()},
     )
     if "Failed to fetch" in done.stderr:
-        pytest.skip(f"package index not reachable for uv: {done.stderr.splitlines()[-1]}")
+        pytest.skip(
+            f"package index not reachable for uv: {done.stderr.splitlines()[-1]}"
+        )
     assert done.returncode == 0, done.stderr
     return python
 
 
 @dataclass(frozen=True)
 class Cli:
-    """Runner of `ci_build` with the packages, from a checkout, with no identity except the given one."""
+    """Runner of `ci_build` from a checkout, with the packages and one identity."""
 
     python: Path
     checkout: Path = ROOT
 
-    def __call__(self, *words: object, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(SERVICES)}
+    def __call__(
+        self, *words: object, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(SERVICES)
+        }
         # Loopback only: any other address fails at once.
-        nowhere = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "https_proxy", "http_proxy"), "http://127.0.0.1:9")
+        nowhere = dict.fromkeys(
+            ("HTTP_PROXY", "HTTPS_PROXY", "https_proxy", "http_proxy"),
+            "http://127.0.0.1:9",
+        )
         loopback = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
-        argv, environment = [*map(str, words)], {**kept, **nowhere, **loopback, **(env or {})}
+        argv = [*map(str, words)]
+        environment = {**kept, **nowhere, **loopback, **(env or {})}
         return subprocess.run(
             [self.python, "-m", "ci_build.cli", *argv],
             capture_output=True,
@@ -87,7 +124,7 @@ def cli(python: Path) -> Cli:
 
 @dataclass(frozen=True)
 class Attested:
-    """A staged set whose wheels were attested in a job, with the trust configuration of its Sigstore."""
+    """A staged set with wheels attested in a job, and its Sigstore's trust."""
 
     bucket: DirBucket
     staged: StagedSet
@@ -99,11 +136,15 @@ class Attested:
         wheels = read_staged(self.bucket, self.staged).wheels
         return sorted(wheel.filename for wheel in wheels if not wheel.as_published)
 
-    def download(self, folder: Path, damages: Mapping[str, Callable[[Provenance], object]]) -> None:
+    def download(
+        self, folder: Path, damages: Mapping[str, Callable[[Provenance], object]]
+    ) -> None:
         """Write wheels and their provenance, with the damage of each, into a new folder."""
         folder.mkdir()
         for name, damage in damages.items():
-            provenance = json.loads(self.bucket.get(self.staged.file(provenance_name(name))))
+            provenance = json.loads(
+                self.bucket.get(self.staged.file(provenance_name(name)))
+            )
             damage(provenance)
             (folder / provenance_name(name)).write_text(json.dumps(provenance))
             (folder / name).write_bytes(self.bucket.get(self.staged.file(name)))
@@ -112,18 +153,29 @@ class Attested:
 @pytest.fixture(scope="module")
 def attested(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Attested:
     folder = tmp_path_factory.mktemp("attested")
-    bucket, sigstore = DirBucket(folder / "bucket"), FakeSigstore()
+    bucket = DirBucket(folder / "bucket")
+    sigstore = FakeSigstore()
     staged = staged_in(bucket, folder, make_wheels(folder / "w", pythons=("3.12",)))
     made = Attested(bucket, staged, folder / "trust.json")
     with serving(sigstore) as env:
         made.trust.write_text(json.dumps(sigstore.trust_config()))
-        words = ("attest", staged, "--bucket", bucket.root, "--trust-config", made.trust)
+        words = (
+            "attest",
+            staged,
+            "--bucket",
+            bucket.root,
+            "--trust-config",
+            made.trust,
+        )
         done = cli(*words, "--json", env=env)
         assert done.returncode == 0, done.stderr
         said = json.loads(done.stdout)
         assert (said["set"], sorted(said["attested"])) == (str(staged), made.own)
         again = cli(*words, env=env)
-        assert (again.returncode, again.stderr.splitlines()[-1]) == (0, "  nothing to attest")
+        assert (again.returncode, again.stderr.splitlines()[-1]) == (
+            0,
+            "  nothing to attest",
+        )
     return made
 
 
@@ -131,59 +183,94 @@ def attested(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Attested:
 def staged(tmp_path: Path) -> tuple[DirBucket, StagedSet]:
     """Stage a set without attestations."""
     bucket = DirBucket(tmp_path / "bucket")
-    return bucket, staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=("3.12",)))
+    return bucket, staged_in(
+        bucket, tmp_path, make_wheels(tmp_path / "w", pythons=("3.12",))
+    )
 
 
 @pytest.fixture(scope="module")
 def strict(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Cli:
     """Return the program of a checkout whose policy requires attestations of one workflow."""
     folder = tmp_path_factory.mktemp("checkout")
-    for name in ("ci_build", "core", "kernels", "promotion", "pjrt", "plugin", "wheelkit"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in (
+        "ci_build",
+        "core",
+        "kernels",
+        "promotion",
+        "pjrt",
+        "plugin",
+        "wheelkit",
+    ):
+        shutil.copytree(
+            ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
+        )
     policy = folder / "promotion" / "policy.toml"
     text = policy.read_text()
     old = 'attestations = { required = [], trust = "any", identities = "any" }'
     assert old in text
     projects = '["jax-rocm{major}-pjrt", "jax-rocm{major}-plugin"]'
     ours = (
-        '{ issuer = "https://token.actions.githubusercontent.com", repository = "https://github.com/owner/name",'
-        ' workflow = ".github/workflows/release.yml", ref = "refs/heads/main" }'
+        '{ issuer = "https://token.actions.githubusercontent.com", repository ='
+        ' "https://github.com/owner/name", workflow = ".github/workflows/release.yml",'
+        ' ref = "refs/heads/main" }'
     )
-    new = f'attestations = {{ required = {projects}, trust = "any", identities = {{ release = {ours} }} }}'
+    new = (
+        f'attestations = {{ required = {projects}, trust = "any", identities = {{'
+        f" release = {ours} }} }}"
+    )
     policy.write_text(text.replace(old, new))
     return Cli(python, folder)
 
 
-def test_attested_set_is_promoted_and_verified(strict: Cli, attested: Attested, tmp_path: Path) -> None:
-    bucket, names = attested.bucket, attested.own
-    where, trust = ("--bucket", bucket.root), ("--trust-config", attested.trust)
+def test_attested_set_is_promoted_and_verified(
+    strict: Cli, attested: Attested, tmp_path: Path
+) -> None:
+    bucket = attested.bucket
+    names = attested.own
+    where = ("--bucket", bucket.root)
+    trust = ("--trust-config", attested.trust)
     (tmp_path / "stranger.json").write_text(json.dumps(FakeSigstore().trusted_root()))
     stranger = ("--trust-config", tmp_path / "stranger.json")
     doubted = strict("promote", attested.staged, *where, *stranger)
     assert doubted.returncode == PromotionBlockedError.exit_code
-    assert f"{names[0]}.provenance is invalid: failed to build timestamp" in doubted.stderr
+    assert (
+        f"{names[0]}.provenance is invalid: failed to build timestamp" in doubted.stderr
+    )
     looked = strict("attest", attested.staged, "--verify", *where, *trust, "--json")
-    assert (looked.returncode, json.loads(looked.stdout)["attested"]) == (0, {ME: names}), looked.stderr
+    assert (looked.returncode, json.loads(looked.stdout)["attested"]) == (
+        0,
+        {ME: names},
+    ), looked.stderr
     asked = strict("policy", "check", attested.staged, *where, *trust, "--json")
-    assert (asked.returncode, json.loads(asked.stdout)["attested"]) == (0, {ME: names}), asked.stderr
+    assert (asked.returncode, json.loads(asked.stdout)["attested"]) == (
+        0,
+        {ME: names},
+    ), asked.stderr
     done = strict("promote", attested.staged, *where, *trust, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["attested"] == {ME: names}
     assert f"{ME}: {len(names)} wheels" in bucket.get(RELEASED.overview).decode()
     whole = strict("verify", "multi-arch", *where, *trust, "--json")
-    assert (whole.returncode, json.loads(whole.stdout)["problems"]) == (0, []), whole.stderr
+    assert (whole.returncode, json.loads(whole.stdout)["problems"]) == (
+        0,
+        [],
+    ), whole.stderr
     doubted = strict("verify", "multi-arch", *where, *stranger, "--json")
     assert doubted.returncode == BucketError.exit_code
     assert len(json.loads(doubted.stdout)["problems"]) == len(names)
 
 
-def test_promote_requires_attestations_of_policy(strict: Cli, staged: tuple[DirBucket, StagedSet]) -> None:
+def test_promote_requires_attestations_of_policy(
+    strict: Cli, staged: tuple[DirBucket, StagedSet]
+) -> None:
     bucket, one = staged
     missing = strict("promote", one, "--bucket", bucket.root)
     assert missing.returncode == PromotionBlockedError.exit_code
     for wheel in read_staged(bucket, one).wheels:
         required = wheel.filename.startswith("jax_rocm")
-        assert (f"{wheel.filename} has no attestation, which the policy" in missing.stderr) is required
+        assert (
+            f"{wheel.filename} has no attestation, which the policy" in missing.stderr
+        ) is required
 
 
 def attestation(body: Provenance) -> dict[str, Any]:
@@ -199,7 +286,9 @@ def change_statement(body: Provenance) -> None:
     """Change the signed statement in a field that the wheel does not determine."""
     envelope = attestation(body)["envelope"]
     statement = json.loads(base64.b64decode(envelope["statement"]))
-    envelope["statement"] = base64.b64encode(json.dumps({**statement, "predicate": {"at": 1}}).encode()).decode()
+    envelope["statement"] = base64.b64encode(
+        json.dumps({**statement, "predicate": {"at": 1}}).encode()
+    ).decode()
 
 
 def log_twice(body: Provenance) -> None:
@@ -211,22 +300,45 @@ def claim_other_publisher(body: Provenance) -> None:
     body["attestation_bundles"][0]["publisher"]["repository"] = "owner/other"
 
 
-def test_attest_verify_reports_damaged_attestations(cli: Cli, attested: Attested, tmp_path: Path) -> None:
-    damages = dict(zip(attested.own, (change_statement, log_twice, claim_other_publisher), strict=True))
+def test_attest_verify_reports_damaged_attestations(
+    cli: Cli, attested: Attested, tmp_path: Path
+) -> None:
+    damages = dict(
+        zip(
+            attested.own,
+            (change_statement, log_twice, claim_other_publisher),
+            strict=True,
+        )
+    )
     attested.download(tmp_path / "wheels", damages)
-    done = cli("attest", tmp_path / "wheels", "--verify", "--trust-config", attested.trust, "--json")
+    done = cli(
+        "attest",
+        tmp_path / "wheels",
+        "--verify",
+        "--trust-config",
+        attested.trust,
+        "--json",
+    )
     assert done.returncode == PromotionBlockedError.exit_code, done.stderr
-    reasons = ("DSSE: invalid signature", "an attestation must have exactly one entry", "it names the publisher")
+    reasons = (
+        "DSSE: invalid signature",
+        "an attestation must have exactly one entry",
+        "it names the publisher",
+    )
     said = json.loads(done.stdout)
     assert said["attested"] == {}
-    for name, reason, problem in zip(attested.own, reasons, said["problems"], strict=True):
+    for name, reason, problem in zip(
+        attested.own, reasons, said["problems"], strict=True
+    ):
         assert problem.startswith(f"{name}.provenance is invalid: {reason}")
 
 
 # Failures of the environment
 
 
-def test_attest_without_identity_reports_remedy(cli: Cli, staged: tuple[DirBucket, StagedSet]) -> None:
+def test_attest_without_identity_reports_remedy(
+    cli: Cli, staged: tuple[DirBucket, StagedSet]
+) -> None:
     bucket, one = staged
     done = cli("attest", one, "--bucket", bucket.root)
     assert (done.returncode, done.stdout) == (18, "")
@@ -238,36 +350,57 @@ def test_attest_with_unusable_sigstore_stores_nothing(
 ) -> None:
     """Its services do not exist, or the trust configuration does not name any."""
     bucket, one = staged
-    sigstore, trust = FakeSigstore(), tmp_path / "trust.json"
+    sigstore = FakeSigstore()
+    trust = tmp_path / "trust.json"
     with serving(FakeSigstore()) as env:
         for config, code, text in (
             (sigstore.trust_config(), 18, "error: Sigstore failed: "),
             (sigstore.trusted_root(), 2, "contains no signing service"),
         ):
             trust.write_text(json.dumps(config))
-            done = cli("attest", one, "--bucket", bucket.root, "--trust-config", trust, env=env)
+            done = cli(
+                "attest", one, "--bucket", bucket.root, "--trust-config", trust, env=env
+            )
             assert done.returncode == code
             assert text in done.stderr.splitlines()[-1]
     assert not list(bucket.root.rglob("*.provenance"))
 
 
-def test_attest_verify_refuses_invalid_trust_config(cli: Cli, attested: Attested, tmp_path: Path) -> None:
+def test_attest_verify_refuses_invalid_trust_config(
+    cli: Cli, attested: Attested, tmp_path: Path
+) -> None:
     attested.download(tmp_path / "wheels", {attested.own[0]: unchanged})
     (tmp_path / "trust.json").write_text("{}")
-    done = cli("attest", tmp_path / "wheels", "--verify", "--trust-config", tmp_path / "trust.json")
+    done = cli(
+        "attest",
+        tmp_path / "wheels",
+        "--verify",
+        "--trust-config",
+        tmp_path / "trust.json",
+    )
     assert done.returncode == 2
     assert "is not a trust configuration of Sigstore" in done.stderr
 
 
-def test_attest_verify_offline_uses_cached_public_root(cli: Cli, attested: Attested, tmp_path: Path) -> None:
+def test_attest_verify_offline_uses_cached_public_root(
+    cli: Cli, attested: Attested, tmp_path: Path
+) -> None:
     """The public root is part of the packages, and does not contain the private instance."""
     attested.download(tmp_path / "wheels", {attested.own[0]: unchanged})
-    home = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "c"), "XDG_DATA_HOME": str(tmp_path / "d")}
+    home = {
+        "HOME": str(tmp_path),
+        "XDG_CACHE_HOME": str(tmp_path / "c"),
+        "XDG_DATA_HOME": str(tmp_path / "d"),
+    }
     done = cli("attest", tmp_path / "wheels", "--verify", "--json", env=home)
     assert done.returncode == PromotionBlockedError.exit_code, done.stderr
     said = json.loads(done.stdout)
-    assert said["notes"] == ["Sigstore's trust root could not be updated; the cached one is used."]
-    assert "is invalid: failed to build timestamp certificate chain" in said["problems"][0]
+    assert said["notes"] == [
+        "Sigstore's trust root could not be updated; the cached one is used."
+    ]
+    assert (
+        "is invalid: failed to build timestamp certificate chain" in said["problems"][0]
+    )
     nowhere = dict.fromkeys(home, "/dev/null")
     done = cli("attest", tmp_path / "wheels", "--verify", env=nowhere)
     assert (done.returncode, done.stdout) == (18, "")

@@ -1,4 +1,7 @@
-"""Folders for gates without a network: of built sets, which have a lock file, and of adopted sets, which have none."""
+"""Folders for gates without a network.
+
+Of built sets, which have a lock file, and of adopted sets, which have none.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,14 @@ from tests.support.files import write_files
 from tests.support.gating import gate_context
 from tests.support.machine import user_environment
 from tests.support.silent import Silent
-from tests.support.wheel_sets import lock_text, make_set, make_wheels, ordinary_index, plain, write_set
+from tests.support.wheel_sets import (
+    lock_text,
+    make_set,
+    make_wheels,
+    ordinary_index,
+    plain,
+    write_set,
+)
 
 OWN = "{}.{}".format(*sys.version_info[:2])
 
@@ -35,7 +45,10 @@ def write_lock(index: Path, name: str) -> Path:
     """Write a hash lock of one wheel of an index, with a requirement for other machines."""
     (wheel,) = index.glob(f"{name}-*.whl")
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    text = f"{name.replace('_', '-')}==1.0 ; python_version >= '3.8' \\\n    --hash=sha256:{digest}\n    # via tests\n"
+    text = (
+        f"{name.replace('_', '-')}==1.0 ; python_version >= '3.8' \\\n   "
+        f" --hash=sha256:{digest}\n    # via tests\n"
+    )
     text += f"absent==1.0 ; sys_platform == 'win32' \\\n    --hash=sha256:{'0' * 64}\n"
     path = index / "tools.lock"
     path.write_text(text)
@@ -51,21 +64,36 @@ def test_gate_without_network_installs_from_folder(
     wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
     more = {} if adopted else {"pylock.toml": lock_text(index).encode()}
     bucket = DirBucket(tmp_path / "bucket")
-    staged = stage(bucket, write_set(tmp_path / "set", wheels, make_set(wheels, more), more))
+    staged = stage(
+        bucket, write_set(tmp_path / "set", wheels, make_set(wheels, more), more)
+    )
     monkeypatch.setattr(bundle_gate, "_LOCKS", (write_lock(index, "tool"),))
-    repository = write_files(tmp_path / "jax-src", {"tests/a_test.py": "def test(): pass\n"})
-    for words in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "-m", "suite")):
+    repository = write_files(
+        tmp_path / "jax-src", {"tests/a_test.py": "def test(): pass\n"}
+    )
+    for words in (
+        ("init", "--quiet"),
+        ("add", "."),
+        ("commit", "--quiet", "-m", "suite"),
+    ):
         git(repository, *words)
-    suite = SuiteSource(location=str(repository), commit=git(repository, "rev-parse", "HEAD"))
+    suite = SuiteSource(
+        location=str(repository), commit=git(repository, "rev-parse", "HEAD")
+    )
     request = GateBundle(platform="cpu", python=OWN, suite=suite)
     online = HostRunner(user_environment(index))
     made = bundle(bucket, staged, tmp_path / "wheelhouse", online, Silent(), request)
     assert made == tmp_path / "wheelhouse"
     said = (made / "README.txt").read_text()
-    options = f"gate device DIR/set --offline --wheelhouse DIR --platform cpu --python {OWN} --jax-tests file://"
-    assert options in said
+    options = (
+        "gate device DIR/set --offline --wheelhouse DIR"
+        f" --platform cpu --python {OWN} --jax-tests file://"
+    )
+    assert options in said.replace(" \\\n       ", "")
     start = [sys.executable, str(made / "program/build/ci_build"), "doctor", "--help"]
-    assert "usage: ci_build doctor" in HostRunner({}).run(start).stdout, "the folder has the program"
+    assert "usage: ci_build doctor" in HostRunner({}).run(start).stdout, (
+        "the folder has the program"
+    )
     # The runner has neither the index nor the repository.
     shutil.rmtree(index)
     shutil.rmtree(repository)
@@ -73,13 +101,19 @@ def test_gate_without_network_installs_from_folder(
     again = stage(there, made / "set")
     assert again.digest == staged.digest
     # uv breaks the lines of its messages at this width.
-    runner = HostRunner({**user_environment(), **offline_variables(made), "COLUMNS": "80"})
+    runner = HostRunner(
+        {**user_environment(), **offline_variables(made), "COLUMNS": "80"}
+    )
     site = make_site(gate_context(tmp_path / "runner", there, again, runner), OWN)
     assert {"jax-0.10.2.dist-info", "small_dependency-1.0.dist-info"} <= installed(site)
-    command = configured_uv(runner).install_rest(site.python, made / "gate/tools.lock", locked=True)
+    command = configured_uv(runner).install_rest(
+        site.python, made / "gate/tools.lock", locked=True
+    )
     runner.run(command.argv, env=command.env)
     assert "tool-1.0.dist-info" in installed(site)
-    copy = SuiteSource(location=f"file://{made / bundle_gate.SUITE}", commit=suite.commit)
+    copy = SuiteSource(
+        location=f"file://{made / bundle_gate.SUITE}", commit=suite.commit
+    )
     assert (_fetch(copy, tmp_path / "fetched", runner) / "tests/a_test.py").is_file()
     # A package that the folder lacks is a failure of the machine.
     (missing,) = made.glob("wheels/small_dependency-*.whl")

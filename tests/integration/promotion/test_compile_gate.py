@@ -1,4 +1,7 @@
-"""The compile gate with misbehaving children: each death is a finding that names program, target and signal."""
+"""The compile gate with misbehaving children.
+
+Each death is a finding that names program, target and signal.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ from tests.support.silent import Silent
 from tests.support.wheel_sets import make_set, make_wheels, write_set
 
 SPEC = 'gpu_device_info {{ rocm_compute_capability {{ gcn_arch_name: "{}" }} }}'
-SPECS = {"gfx942": SPEC.format("gfx942:sramecc+:xnack-"), "gfx950": SPEC.format("gfx950:sramecc+:xnack-")}
+SPECS = {
+    "gfx942": SPEC.format("gfx942:sramecc+:xnack-"),
+    "gfx950": SPEC.format("gfx950:sramecc+:xnack-"),
+}
 CODE = {
     "good": made_code(text=MFMA + END),
     "plain": made_code(),
@@ -51,10 +57,14 @@ class Bench:
     """A staged set, and a gate for misbehaving programs."""
 
     def __init__(self, folder: Path, staged: StagedSet) -> None:
-        self.bucket, self.staged = DirBucket(folder / "bucket"), staged
+        self.bucket = DirBucket(folder / "bucket")
+        self.staged = staged
         self.child = folder / "child"
         self.child.mkdir()
-        shutil.copy(Path(__file__).parents[2] / "support" / "bad_child.py", self.child / "child.py")
+        shutil.copy(
+            Path(__file__).parents[2] / "support" / "bad_child.py",
+            self.child / "child.py",
+        )
         for name, data in CODE.items():
             (self.child / f"{name}.hsaco").write_bytes(data)
 
@@ -68,20 +78,40 @@ class Bench:
         **options: Any,
     ) -> Gate:
         corpus = CompileCorpus(
-            programs=tuple(Program(n, (), corpus="small", matrix_cores=("mfma",) * (n in matrix)) for n in names),
+            programs=tuple(
+                Program(n, (), corpus="small", matrix_cores=("mfma",) * (n in matrix))
+                for n in names
+            ),
             specs=SPECS,
             expectations=expectations,
             child=self.child / "child.py",
             digest="d",
         )
         bytecode = {"PYTHONPYCACHEPREFIX": str(self.child / "bytecode")}
-        site = Site(python=Path(sys.executable), version="", folder=self.child, env=bytecode)
+        site = Site(
+            python=Path(sys.executable), version="", folder=self.child, env=bytecode
+        )
         compiler = site, RocmLibraries(weak=False, kind="none", env={})
-        return make_gate(corpus, CompileOptions(jobs=jobs, limits=limits, compiler=lambda *_: compiler, **options))
+        return make_gate(
+            corpus,
+            CompileOptions(
+                jobs=jobs, limits=limits, compiler=lambda *_: compiler, **options
+            ),
+        )
 
-    def run_for(self, *targets: str, gate: Gate, redo: bool = True) -> Sequence[Evidence]:
+    def run_for(
+        self, *targets: str, gate: Gate, redo: bool = True
+    ) -> Sequence[Evidence]:
         runner = HostRunner(dict(os.environ))
-        return run_gates(self.bucket, self.staged, [gate], runner, Silent(), targets=targets, redo=redo)
+        return run_gates(
+            self.bucket,
+            self.staged,
+            [gate],
+            runner,
+            Silent(),
+            targets=targets,
+            redo=redo,
+        )
 
     def run(self, gate: Gate, *, redo: bool = True) -> Evidence:
         (evidence,) = self.run_for("gfx942", gate=gate, redo=redo)
@@ -89,7 +119,11 @@ class Bench:
 
     def processes(self) -> list[list[str]]:
         file = self.child / "processes"
-        return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+        return (
+            [line.split() for line in file.read_text().splitlines()]
+            if file.exists()
+            else []
+        )
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +131,12 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StagedSet]:
     """Return a bucket with a staged set, which tests copy."""
     folder = tmp_path_factory.mktemp("staged")
     wheels = make_wheels(folder / "wheels", pythons=("3.12",))
-    wheel_set = make_set(wheels, python_versions=("3.12",), targets=("gfx942", "gfx950", "gfx906"))
-    return folder / "bucket", stage(DirBucket(folder / "bucket"), write_set(folder / "set", wheels, wheel_set))
+    wheel_set = make_set(
+        wheels, python_versions=("3.12",), targets=("gfx942", "gfx950", "gfx906")
+    )
+    return folder / "bucket", stage(
+        DirBucket(folder / "bucket"), write_set(folder / "set", wheels, wheel_set)
+    )
 
 
 @pytest.fixture
@@ -108,18 +146,33 @@ def bench(tmp_path: Path, staged: tuple[Path, StagedSet]) -> Bench:
 
 
 def errors(evidence: Evidence) -> list[str]:
-    return [f"{f.code}: {f.message}" for f in evidence.findings if f.severity is Severity.ERROR]
+    return [
+        f"{f.code}: {f.message}"
+        for f in evidence.findings
+        if f.severity is Severity.ERROR
+    ]
 
 
 def test_gate_passes_programs_that_compile(bench: Bench) -> None:
     """A program that needs a device and a target that XLA does not know are skipped."""
-    needs = Expectation(programs=("bad.hang",), kind=ExpectationKind.NEEDS_DEVICE, reason="it asks the GPU")
+    needs = Expectation(
+        programs=("bad.hang",),
+        kind=ExpectationKind.NEEDS_DEVICE,
+        reason="it asks the GPU",
+    )
     names = ("numpy.one", "code.good", "code.plain", "bad.hang")
     gate = bench.gate(*names, matrix=("code.good",), expectations=(needs,))
     evidence, other = bench.run_for("gfx942", "gfx906", gate=gate)
     assert errors(evidence) == []
     assert (evidence.outcome, other.outcome) == (Outcome.PASSED, Outcome.SKIPPED)
-    assert evidence.counts == {"collected": 5, "run": 4, "passed": 4, "failed": 0, "known": 0, "skipped": 1}
+    assert evidence.counts == {
+        "collected": 5,
+        "run": 4,
+        "passed": 4,
+        "failed": 0,
+        "known": 0,
+        "skipped": 1,
+    }
     checks = {check["name"]: check for check in evidence.details["checks"]}
     (code,) = checks["code.good"]["code"]
     assert code["size"] == len(CODE["good"])
@@ -130,16 +183,30 @@ def test_gate_passes_programs_that_compile(bench: Bench) -> None:
 
 
 def told(evidence: Evidence) -> list[str]:
-    """Return the checks without what depends on the machine, its folders and the number of processes."""
+    """Return the checks without what depends on the machine or the process count."""
     ours = ("seconds", "peak_bytes", "processes")
     checks = (
-        {name: value for name, value in check.items() if name not in ours} for check in evidence.details["checks"]
+        {name: value for name, value in check.items() if name not in ours}
+        for check in evidence.details["checks"]
     )
-    return [re.sub(r"0x[0-9a-f]{16}|/[^ \"]*/child\.py", "…", json.dumps(check)) for check in checks]
+    return [
+        re.sub(r"0x[0-9a-f]{16}|/[^ \"]*/child\.py", "…", json.dumps(check))
+        for check in checks
+    ]
 
 
-def test_cluster_gives_the_evidence_of_one_machine(bench: Bench, tmp_path: Path) -> None:
-    names = ["numpy.one", "code.good", "code.spilling", "code.wrong", "bad.fail", "bad.abort", "numpy.two"]
+def test_cluster_gives_the_evidence_of_one_machine(
+    bench: Bench, tmp_path: Path
+) -> None:
+    names = [
+        "numpy.one",
+        "code.good",
+        "code.spilling",
+        "code.wrong",
+        "bad.fail",
+        "bad.abort",
+        "numpy.two",
+    ]
     names += [f"numpy.n{number}" for number in range(12)]
     here = bench.run(bench.gate(*names))
     with cluster_processes(tmp_path / "cluster") as cluster:
@@ -158,24 +225,39 @@ def test_cluster_gives_the_evidence_of_one_machine(bench: Bench, tmp_path: Path)
 DEATHS = {
     "abort": ("compile-crashed", "crashed the compiler: The process died of SIGABRT."),
     "hang": ("compile-hung", "hung: The process made no progress for 10 s."),
-    "memory": ("compile-out-of-memory", "The process used more than 419.4 MB of memory."),
+    "memory": (
+        "compile-out-of-memory",
+        "The process used more than 419.4 MB of memory.",
+    ),
 }
 
 
 @pytest.mark.parametrize("death", DEATHS)
-def test_crash_fails_running_program_and_continues_with_rest(bench: Bench, death: str) -> None:
+def test_crash_fails_running_program_and_continues_with_rest(
+    bench: Bench, death: str
+) -> None:
     code, text = DEATHS[death]
     limits = SHORT if code == "compile-hung" else LIMITS
-    evidence = bench.run(bench.gate("numpy.one", f"bad.{death}", "numpy.two", limits=limits))
+    evidence = bench.run(
+        bench.gate("numpy.one", f"bad.{death}", "numpy.two", limits=limits)
+    )
     (found,) = errors(evidence)
     assert found.startswith(f"{code}: gfx942 bad.{death} ")
     assert text in found
     checks = {check["name"]: check for check in evidence.details["checks"]}
-    assert (checks["numpy.one"]["fate"], checks["numpy.two"]["fate"]) == ("compiled", "compiled")
+    assert (checks["numpy.one"]["fate"], checks["numpy.two"]["fate"]) == (
+        "compiled",
+        "compiled",
+    )
     if death == "abort":
-        assert "Fatal Python error: Aborted" in checks["bad.abort"]["error"], "the last output is kept"
+        assert "Fatal Python error: Aborted" in checks["bad.abort"]["error"], (
+            "the last output is kept"
+        )
     (finding,) = (f for f in evidence.findings if f.severity is Severity.ERROR)
-    command = f"ci_build gate compile {bench.staged} --targets gfx942 --program bad.{death} --redo"
+    command = (
+        f"ci_build gate compile {bench.staged} --targets gfx942 --program bad.{death}"
+        " --redo"
+    )
     assert command in finding.remedy
     assert evidence.outcome is Outcome.FAILED
     assert evidence.counts["failed"] == 1

@@ -26,14 +26,22 @@ Compile = Callable[[CompileOptions, CompileCorpus, str], Evidence]
 
 
 @pytest.fixture(scope="module")
-def compile_programs(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Compile:
+def compile_programs(
+    real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> Compile:
     """Give `compile_programs(options, corpus, target)`, with a set of the published 0.10.2."""
-    wheels = [real_wheel("jax-rocm7-pjrt", "0.10.2"), real_wheel("jax-rocm7-plugin", "0.10.2", "3.12")]
+    wheels = [
+        real_wheel("jax-rocm7-pjrt", "0.10.2"),
+        real_wheel("jax-rocm7-plugin", "0.10.2", "3.12"),
+    ]
     bucket, staged = stage_published(tmp_path_factory.mktemp("compile"), wheels)
 
     def run(options: CompileOptions, corpus: CompileCorpus, target: str) -> Evidence:
-        gate, runner = make_gate(corpus, options), HostRunner(dict(os.environ))
-        (evidence,) = run_gates(bucket, staged, [gate], runner, Silent(), targets=[target], redo=True)
+        gate = make_gate(corpus, options)
+        runner = HostRunner(dict(os.environ))
+        (evidence,) = run_gates(
+            bucket, staged, [gate], runner, Silent(), targets=[target], redo=True
+        )
         return evidence
 
     return run
@@ -45,15 +53,22 @@ def test_small_corpus_compiles_reproducibly(compile_programs: Compile) -> None:
     evidence = compile_programs(CompileOptions(corpus="small"), corpus, "gfx1100")
     count = len(corpus.choose("small"))
     assert messages(evidence.findings) == []
-    assert (evidence.outcome, evidence.counts["collected"]) == (Outcome.PASSED, count + 1)
+    assert (evidence.outcome, evidence.counts["collected"]) == (
+        Outcome.PASSED,
+        count + 1,
+    )
     checks = {check["name"]: check for check in evidence.details["checks"]}
     assert checks["lax.dot_bf16"]["kernels"]["matrix_instructions"] > 0
     assert 200 << 20 < checks[COMPILER]["peak_bytes"] < 3 << 30
     code = code_of_checks(evidence.details["checks"])
     assert len(code) > count // 2
     before = PreviousCode(set_digest="a" * 64, code={"gfx1100": code})
-    again = compile_programs(CompileOptions(corpus="small", before=before), corpus, "gfx1100")
-    (compiler,) = (check for check in again.details["checks"] if check["name"] == COMPILER)
+    again = compile_programs(
+        CompileOptions(corpus="small", before=before), corpus, "gfx1100"
+    )
+    (compiler,) = (
+        check for check in again.details["checks"] if check["name"] == COMPILER
+    )
     assert compiler["drift"] == {"since": "a" * 64, "new": [], "changed": []}
 
 
@@ -63,8 +78,15 @@ def test_crash_of_real_compiler_is_a_finding(compile_programs: Compile) -> None:
     lacking = re.sub(r"threads_per_warp: \d+", "", corpus.specs["gfx942"])
     assert lacking != corpus.specs["gfx942"]
     options = CompileOptions(programs=("lax.dot_bf16", "fft.fft"))
-    evidence = compile_programs(options, replace(corpus, specs={"gfx942": lacking}), "gfx942")
+    evidence = compile_programs(
+        options, replace(corpus, specs={"gfx942": lacking}), "gfx942"
+    )
     found = [text for text in messages(evidence.findings) if "lax.dot_bf16" in text]
-    assert found == ["compile-crashed: gfx942 lax.dot_bf16 crashed the compiler: The process died of SIGFPE."]
+    assert found == [
+        "compile-crashed: gfx942 lax.dot_bf16 crashed the compiler: The process died of SIGFPE."
+    ]
     checks = {check["name"]: check for check in evidence.details["checks"]}
-    assert "Fatal Python error: Floating point exception" in checks["lax.dot_bf16"]["error"], "the stack is kept"
+    assert (
+        "Fatal Python error: Floating point exception"
+        in checks["lax.dot_bf16"]["error"]
+    ), "the stack is kept"

@@ -21,7 +21,14 @@ from tests.support.gating import gate_context, stage_published
 pytestmark = pytest.mark.network
 
 CORPUS = load_corpus("2026-11-20")
-FEW = ("numpy.elementwise", "lax.dot_bf16", "sharding.all_reduce", "pallas.add", "ffi.handlers_sparse", "linalg.solve")
+FEW = (
+    "numpy.elementwise",
+    "lax.dot_bf16",
+    "sharding.all_reduce",
+    "pallas.add",
+    "ffi.handlers_sparse",
+    "linalg.solve",
+)
 
 
 @dataclass(frozen=True)
@@ -32,24 +39,40 @@ class Told:
     events: tuple[Mapping[str, Any], ...]
 
     def end(self, program: str) -> Mapping[str, Any]:
-        return next(e for e in self.events if e["event"] == "end" and e["program"] == program)
+        return next(
+            e for e in self.events if e["event"] == "end" and e["program"] == program
+        )
 
 
 Child = Callable[..., Told]
 
 
 @pytest.fixture(scope="module")
-def child(real_wheel: Callable[..., Path], pinned_python: str, tmp_path_factory: pytest.TempPathFactory) -> Child:
+def child(
+    real_wheel: Callable[..., Path],
+    pinned_python: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Child:
     """Return `child(programs, target=…, spec=…)`, which runs with the published 0.10.2."""
     folder = tmp_path_factory.mktemp("corpus")
-    wheels = [real_wheel("jax-rocm7-pjrt", "0.10.2"), real_wheel("jax-rocm7-plugin", "0.10.2", pinned_python)]
-    context = gate_context(folder, *stage_published(folder, wheels), HostRunner(os.environ))
+    wheels = [
+        real_wheel("jax-rocm7-pjrt", "0.10.2"),
+        real_wheel("jax-rocm7-plugin", "0.10.2", pinned_python),
+    ]
+    context = gate_context(
+        folder, *stage_published(folder, wheels), HostRunner(os.environ)
+    )
     site = make_site(context, pinned_python)
     env = {**site.env, **rocm_libraries(context, site, None).env}
 
     def run(programs: Sequence[str], *, target: str = "gfx942", spec: str = "") -> Told:
         out = tmp_path_factory.mktemp("out")
-        request = {"target": target, "spec": spec or CORPUS.specs[target], "programs": list(programs), "out": str(out)}
+        request = {
+            "target": target,
+            "spec": spec or CORPUS.specs[target],
+            "programs": list(programs),
+            "out": str(out),
+        }
         (out / "request.json").write_text(json.dumps(request))
         argv = [str(site.python), "-I", str(CHILD), str(out / "request.json")]
         done = context.runner.run(argv, env=env, check=False)
@@ -68,7 +91,11 @@ def few(child: Child) -> Told:
 
 def test_child_compiles_programs_in_order(few: Told) -> None:
     assert few.returncode == 0
-    expected = [("ready", None), *((event, name) for name in FEW for event in ("start", "end")), ("done", None)]
+    expected = [
+        ("ready", None),
+        *((event, name) for name in FEW for event in ("start", "end")),
+        ("done", None),
+    ]
     assert [(event["event"], event.get("program")) for event in few.events] == expected
     assert few.events[0]["jax"] == "0.10.2"
     assert few.events[0]["device_kind"] == "Instinct MI300X"
@@ -101,7 +128,12 @@ def test_invalid_spec_is_reported_before_programs(child: Child) -> None:
 
 
 def test_child_and_parent_have_same_programs(child: Child) -> None:
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import child; print(*sorted(child.load_programs()))"
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import child;"
+        " print(*sorted(child.load_programs()))"
+    )
     argv = [child.__dict__["python"], "-I", "-c", code, str(FOLDER)]
-    told = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
+    told = subprocess.run(
+        argv, capture_output=True, text=True, check=True
+    ).stdout.split()
     assert told == [program.name for program in CORPUS.programs]

@@ -26,10 +26,16 @@ FAMILY = ("--family=gfx94X-dcgpu",)
 class Gpus:
     """A staged set, and a cluster whose workers have fake GPUs."""
 
-    def __init__(self, folder: Path, cluster: ClusterProcesses, patch: pytest.MonkeyPatch) -> None:
-        self.folder, self.cluster, self.patch = folder, cluster, patch
+    def __init__(
+        self, folder: Path, cluster: ClusterProcesses, patch: pytest.MonkeyPatch
+    ) -> None:
+        self.folder = folder
+        self.cluster = cluster
+        self.patch = patch
         self.bucket = DirBucket(folder / "bucket")
-        self.staged: StagedSet = staged_in(self.bucket, folder, make_wheels(folder / "w", pythons=("3.12",)))
+        self.staged: StagedSet = staged_in(
+            self.bucket, folder, make_wheels(folder / "w", pythons=("3.12",))
+        )
         self.notes = folder / "notes"
         self.notes.mkdir()
         cluster.scheduler("--worker-timeout=10")
@@ -37,45 +43,87 @@ class Gpus:
     def worker(self, name: str, devices: int, offered: int) -> None:
         """Start a worker that has a number of GPUs, and offers a number of them."""
         self.patch.setenv("FAKE_GPUS", f"{devices}:gfx942:{self.notes}")
-        self.cluster.worker(name, "--jobs=4", "--memory=90000", f"--resources=gfx942={offered}")
+        self.cluster.worker(
+            name, "--jobs=4", "--memory=90000", f"--resources=gfx942={offered}"
+        )
         self.cluster.wait(name)
 
     def gate(self, *words: str) -> int:
         where = (f"--bucket={self.bucket.root}", f"--cluster={self.cluster.address}")
         store = f"--cluster-store={self.folder / 'store'}"
-        return cli.run(["gate", "device", str(self.staged), *FAMILY, *where, store, "--json", *words])
+        return cli.run(
+            [
+                "gate",
+                "device",
+                str(self.staged),
+                *FAMILY,
+                *where,
+                store,
+                "--json",
+                *words,
+            ]
+        )
 
     def shards(self) -> list[tuple[str, Mapping[str, Any]]]:
         """Return process and note of each finished shard."""
-        return [(path.name.partition(".")[0], json.loads(path.read_text())) for path in self.notes.iterdir()]
+        return [
+            (path.name.partition(".")[0], json.loads(path.read_text()))
+            for path in self.notes.iterdir()
+        ]
 
 
 @pytest.fixture
 def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpus]:
     monkeypatch.setenv("CI_BUILD_SIGNING_KEY", signing_key())
-    for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "CUDA_VISIBLE_DEVICES"):
+    for name in (
+        "ROCR_VISIBLE_DEVICES",
+        "HIP_VISIBLE_DEVICES",
+        "GPU_DEVICE_ORDINAL",
+        "CUDA_VISIBLE_DEVICES",
+    ):
         monkeypatch.delenv(name, raising=False)
     with cluster_processes(tmp_path / "cluster") as cluster:
         yield Gpus(tmp_path, cluster, monkeypatch)
 
 
-def test_shards_share_gpus_of_workers(gpus: Gpus, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shards_share_gpus_of_workers(
+    gpus: Gpus, capsys: pytest.CaptureFixture[str]
+) -> None:
     gpus.worker("a", devices=2, offered=2)
     gpus.worker("b", devices=1, offered=1)
     assert gpus.gate("--shards=9") == 0
     (evidence,) = json.loads(capsys.readouterr().out)
-    assert (evidence["target"], evidence["outcome"], evidence["counts"]["passed"]) == ("gfx942", "passed", len(TESTS))
-    # Every test ran once; both workers took part, and no two shards had a GPU at the same time.
+    assert (evidence["target"], evidence["outcome"], evidence["counts"]["passed"]) == (
+        "gfx942",
+        "passed",
+        len(TESTS),
+    )
+    # Every test ran once; both workers took part, and no two shards had a GPU at the
+    # same time.
     notes = gpus.shards()
     assert sorted(test for _, note in notes for test in note["tests"]) == sorted(TESTS)
     assert (len(notes), len({process for process, _ in notes})) == (9, 2)
     for process, note in notes:
         assert len(note["devices"]) == 1
-        same = [other for owner, other in notes if owner == process and other["devices"] == note["devices"]]
-        assert [other for other in same if other["started"] < note["started"] < other["ended"]] == []
+        same = [
+            other
+            for owner, other in notes
+            if owner == process and other["devices"] == note["devices"]
+        ]
+        assert [
+            other
+            for other in same
+            if other["started"] < note["started"] < other["ended"]
+        ] == []
     # The evidence is signed with the key of this machine.
-    files = [file for file in read_all(gpus.bucket, gpus.staged).values() if file.evidence.gate == "device"]
-    assert {file.key for file in files} == {Signer(signing_key().encode(), origin="tests").key}
+    files = [
+        file
+        for file in read_all(gpus.bucket, gpus.staged).values()
+        if file.evidence.gate == "device"
+    ]
+    assert {file.key for file in files} == {
+        Signer(signing_key().encode(), origin="tests").key
+    }
     # A second run uses the evidence.
     assert gpus.gate("--shards=9") == 0
     assert len(gpus.shards()) == 9

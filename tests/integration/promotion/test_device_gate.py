@@ -1,4 +1,7 @@
-"""The device gate on a CPU, with the published wheels: exactly their bytes, real jax, correct evidence."""
+"""The device gate on a CPU, with the published wheels.
+
+Exactly their bytes, real jax, correct evidence.
+"""
 
 from __future__ import annotations
 
@@ -112,20 +115,39 @@ class Place:
 
     def beside(self, evidence: Mapping[str, Any]) -> dict[str, bytes]:
         """Return the attachments of a run by kind, as named in its evidence."""
-        (run,) = (check for check in evidence["details"]["checks"] if check["name"] == "run")
-        folder = self.folder / "bucket" / StagedSet(index="multi-arch", digest=evidence["set_digest"]).evidence
+        (run,) = (
+            check for check in evidence["details"]["checks"] if check["name"] == "run"
+        )
+        folder = (
+            self.folder
+            / "bucket"
+            / StagedSet(index="multi-arch", digest=evidence["set_digest"]).evidence
+        )
         files = {kind: folder / told["name"] for kind, told in run["files"].items()}
-        assert all(sha256_of(file) == run["files"][kind]["sha256"] for kind, file in files.items())
-        return {kind: gzip.decompress(file.read_bytes()) for kind, file in files.items()}
+        assert all(
+            sha256_of(file) == run["files"][kind]["sha256"]
+            for kind, file in files.items()
+        )
+        return {
+            kind: gzip.decompress(file.read_bytes()) for kind, file in files.items()
+        }
 
     def results(self, evidence: Mapping[str, Any]) -> dict[str, str]:
-        return {r.id: r.verdict.value for r in load_results(self.beside(evidence)["results.json.gz"], "results")}
+        return {
+            r.id: r.verdict.value
+            for r in load_results(self.beside(evidence)["results.json.gz"], "results")
+        }
 
 
 def ci_build(folder: Path, *words: str) -> tuple[int, list[Mapping[str, Any]], str]:
     """Run a command in this process, so that it can use the environment that `site` keeps."""
-    out, said = io.StringIO(), io.StringIO()
-    with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
+    out = io.StringIO()
+    said = io.StringIO()
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(said),
+    ):
         try:
             cli.main.main([*words, "--json"], standalone_mode=False)
             status = 0
@@ -136,17 +158,36 @@ def ci_build(folder: Path, *words: str) -> tuple[int, list[Mapping[str, Any]], s
 
 
 def git(folder: Path, *words: str) -> str:
-    who = ("-c", "user.name=t", "-c", "user.email=t@example.invalid", "-c", "commit.gpgsign=false")
-    done = subprocess.run(["git", *who, *words], cwd=folder, capture_output=True, text=True, check=True)
+    who = (
+        "-c",
+        "user.name=t",
+        "-c",
+        "user.email=t@example.invalid",
+        "-c",
+        "commit.gpgsign=false",
+    )
+    done = subprocess.run(
+        ["git", *who, *words], cwd=folder, capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 
 @pytest.fixture(scope="module")
-def place(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Place:
+def place(
+    real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> Place:
     need("git")
     folder = tmp_path_factory.mktemp("device")
-    wheels: Sequence[Path] = [real_wheel("jax-rocm7-pjrt", "0.10.2"), real_wheel("jax-rocm7-plugin", "0.10.2", "3.12")]
-    adopt(list(map(str, wheels)), out=folder / "set", rocm=RocmVersion(text="7.2.0"), progress=Silent())
+    wheels: Sequence[Path] = [
+        real_wheel("jax-rocm7-pjrt", "0.10.2"),
+        real_wheel("jax-rocm7-plugin", "0.10.2", "3.12"),
+    ]
+    adopt(
+        list(map(str, wheels)),
+        out=folder / "set",
+        rocm=RocmVersion(text="7.2.0"),
+        progress=Silent(),
+    )
     repository = folder / "jax-src"
     repository.mkdir()
     files = {
@@ -154,7 +195,10 @@ def place(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFact
         "conftest.py": CONFTEST,
         "tests/numbers_test.py": NUMBERS,
         "tests/bad_test.py": BAD,
-        "pyproject.toml": "[tool.pytest.ini_options]\npython_files = '*_test.py'\naddopts = '-p no:hypothesispytest'\n",
+        "pyproject.toml": (
+            "[tool.pytest.ini_options]\npython_files = '*_test.py'\naddopts = '-p"
+            " no:hypothesispytest'\n"
+        ),
         # Packages beside the tests must not be imported.
         "jax/__init__.py": "raise ImportError('this is the checkout, not the wheel')\n",
     }
@@ -188,8 +232,9 @@ runpy.run_path({str(preflight.CHILD)!r}, run_name="__main__")
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Site]]:
-    """Share the environment with the set, which the first gate of this process creates and adds to the list."""
-    kept, make = tmp_path_factory.mktemp("site"), run.install_site
+    """Share the environment with the set, which the process's first gate creates."""
+    kept = tmp_path_factory.mktemp("site")
+    make = run.install_site
     made: list[Site] = []
 
     def once(context: GateContext, config: DeviceGateConfig) -> Site:
@@ -213,9 +258,15 @@ GOOD = {
 
 @pytest.mark.usefixtures("site")
 def test_gate_reports_each_kind_of_bad_test(place: Place, tmp_path: Path) -> None:
-    status, (evidence,), said = place.gate("device", f"--jax-tests=file://{place.repository}@{place.bad}")
+    status, (evidence,), said = place.gate(
+        "device", f"--jax-tests=file://{place.repository}@{place.bad}"
+    )
     assert status == 15, said
-    assert (evidence["gate"], evidence["tier"], evidence["outcome"]) == ("device-cpu", "cpu", "failed"), said
+    assert (evidence["gate"], evidence["tier"], evidence["outcome"]) == (
+        "device-cpu",
+        "cpu",
+        "failed",
+    ), said
     assert evidence["settings"]["suite"] == place.bad
     assert place.results(evidence) == {
         **GOOD,
@@ -225,11 +276,16 @@ def test_gate_reports_each_kind_of_bad_test(place: Place, tmp_path: Path) -> Non
         "tests/bad_test.py::test_after": "passed",
     }
     counts = evidence["counts"]
-    assert {key: counts[key] for key in ("passed", "failed", "skipped")} == {"passed": 9, "failed": 3, "skipped": 1}
+    assert {key: counts[key] for key in ("passed", "failed", "skipped")} == {
+        "passed": 9,
+        "failed": 3,
+        "skipped": 1,
+    }
     beside = place.beside(evidence)
     assert b"Segmentation fault" in beside["logs.tar.gz"]
     assert b'name="test_wrong"' in beside["junit.xml.gz"]
-    # The output ends with failures, tracebacks, commands that run one again, and the verdict of the policy.
+    # The output ends with failures, tracebacks, commands that run one again, and the
+    # verdict of the policy.
     assert "wrong sum" in said
     assert "Segmentation fault" in said
     assert "The test left 1152 MiB of arrays alive; at most 1024 MiB may stay." in said
@@ -240,10 +296,16 @@ def test_gate_reports_each_kind_of_bad_test(place: Place, tmp_path: Path) -> Non
     assert "warning: The gate device-cpu for any did not pass" in said
     # That command gives the same verdict in any folder.
     lines = [line.strip() for line in said.splitlines()]
-    (again,) = (line for line in lines if line.startswith("Run `") and "::test_wrong`" in line)
-    program, script, *words = shlex.split(again.removeprefix("Run `").removesuffix("`."))
+    (again,) = (
+        line for line in lines if line.startswith("Run `") and "::test_wrong`" in line
+    )
+    program, script, *words = shlex.split(
+        again.removeprefix("Run `").removesuffix("`.")
+    )
     assert (program, script) == ("python3", "build/ci_build")
-    status, (evidence,), said = ci_build(tmp_path, *words, "--test=tests/bad_test.py::test_wrnog")
+    status, (evidence,), said = ci_build(
+        tmp_path, *words, "--test=tests/bad_test.py::test_wrnog"
+    )
     assert status == 15, said
     assert place.results(evidence) == {"tests/bad_test.py::test_wrong": "failed"}
     assert "only part of the suite ran; no evidence was stored" in said
@@ -259,8 +321,13 @@ def test_merge_joins_shards_into_evidence(place: Place) -> None:
     assert status == 2, said
     seen: dict[str, str] = {}
     for number in (1, 2):
-        status, (evidence,), said = place.gate("device", source, f"--shard={number}/2", "--workers=1")
-        assert (status, f"shard {number}/2 is stored beside the set" in said) == (0, True), said
+        status, (evidence,), said = place.gate(
+            "device", source, f"--shard={number}/2", "--workers=1"
+        )
+        assert (status, f"shard {number}/2 is stored beside the set" in said) == (
+            0,
+            True,
+        ), said
         part = place.results(evidence)
         assert 3 <= len(part) <= 6
         assert not part.keys() & seen.keys()
@@ -278,16 +345,24 @@ def test_merge_joins_shards_into_evidence(place: Place) -> None:
     assert (status, again) == (0, evidence)
     assert "passed before" in said
     # With more runners than tests, a runner without tests does not fail.
-    status, (evidence,), said = place.gate("device", source, "--shard=12/12", "--workers=1")
+    status, (evidence,), said = place.gate(
+        "device", source, "--shard=12/12", "--workers=1"
+    )
     assert (status, evidence["outcome"]) == (0, "skipped"), said
     assert "there are more shards than tests" in evidence["findings"][0]["message"]
 
 
-def test_gate_without_gpu_fails_before_installation(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gate_without_gpu_fails_before_installation(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "")
     words = ("--platform=rocm", "--family=gfx94X-dcgpu", "--python=3.12")
     status, (evidence,), said = ci_build(place.folder, "gate", "device", "set", *words)
-    assert (status, evidence["gate"], evidence["target"]) == (18, "device", "gfx942"), said
+    assert (status, evidence["gate"], evidence["target"]) == (
+        18,
+        "device",
+        "gfx942",
+    ), said
     assert (evidence["outcome"], evidence["counts"]["collected"]) == ("error", 0)
     assert {finding["code"] for finding in evidence["findings"]} == {"environment"}
     assert "no rocm device is available" in said
@@ -295,15 +370,26 @@ def test_gate_without_gpu_fails_before_installation(place: Place, monkeypatch: p
     # The evidence blocks only policies that require this gate.
     assert "channel local: blocked" in said
     assert "The gate device for" not in said.partition("channel local")[2]
-    assert ci_build(place.folder, "gate", "device", "set", *words[:2], "--python=3.11")[0] == 2
+    assert (
+        ci_build(place.folder, "gate", "device", "set", *words[:2], "--python=3.11")[0]
+        == 2
+    )
 
 
 @pytest.mark.usefixtures("site")
-def test_gate_blames_devices_with_wrong_results(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gate_blames_devices_with_wrong_results(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "child.py").write_text(WRONG)
     monkeypatch.setattr(preflight, "CHILD", tmp_path / "child.py")
-    status, (evidence,), said = place.gate("device", f"--jax-tests={place.repository}@{place.good}", "--redo")
-    assert (status, evidence["outcome"], evidence["counts"]["run"]) == (18, "error", 0), said
+    status, (evidence,), said = place.gate(
+        "device", f"--jax-tests={place.repository}@{place.good}", "--redo"
+    )
+    assert (status, evidence["outcome"], evidence["counts"]["run"]) == (
+        18,
+        "error",
+        0,
+    ), said
     assert {finding["code"] for finding in evidence["findings"]} == {"environment"}
     assert "a kernel on device 3: a product of integers is wrong" in said
     assert "a kernel on device 5: a product of floats is wrong" in said
@@ -312,15 +398,33 @@ def test_gate_blames_devices_with_wrong_results(place: Place, tmp_path: Path, mo
 
 def test_smoke_suite_passes_on_eight_virtual_devices(place: Place) -> None:
     """The gate is started like by a user, with an environment created for this run."""
-    argv = [sys.executable, str(ROOT / "build" / "ci_build"), "gate", "device", "set", "--platform=cpu", "--json"]
+    argv = [
+        sys.executable,
+        str(ROOT / "build" / "ci_build"),
+        "gate",
+        "device",
+        "set",
+        "--platform=cpu",
+        "--json",
+    ]
     argv.append(f"--work={place.folder / 'work'}")
-    done = subprocess.run(argv, cwd=place.folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        argv, cwd=place.folder, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    assert re.search(r"gate device-cpu: tests of smoke-\w+ with \d+ workers?: \d+ of \d{3} tests", done.stderr)
+    assert re.search(
+        r"gate device-cpu: tests of smoke-\w+ with \d+ workers?: \d+ of \d{3} tests",
+        done.stderr,
+    )
     (evidence,) = json.loads(done.stdout)
     results = place.results(evidence)
-    assert set(results.values()) <= {TestVerdict.PASSED.value, TestVerdict.SKIPPED.value}
+    assert set(results.values()) <= {
+        TestVerdict.PASSED.value,
+        TestVerdict.SKIPPED.value,
+    }
     assert len(results) > 450
     assert evidence["settings"]["suite"] == smoke_suite().commit
-    (run,) = (check for check in evidence["details"]["checks"] if check["name"] == "run")
+    (run,) = (
+        check for check in evidence["details"]["checks"] if check["name"] == "run"
+    )
     assert run["verdicts"]["passed"] > 450

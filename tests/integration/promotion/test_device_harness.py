@@ -21,7 +21,12 @@ from promotion.evidence.test_results import TestVerdict
 from promotion.gates.device.results import Ending, Round
 from promotion.gates.device.sessions.harness import DONE, Harness
 from promotion.gates.device.sessions.plan import RunPlan, RunReport
-from promotion.gates.device.sessions.processes import RUN, alive, kill_marked, marked_processes
+from promotion.gates.device.sessions.processes import (
+    RUN,
+    alive,
+    kill_marked,
+    marked_processes,
+)
 from promotion.gates.device.sessions.session import SessionLimits
 from tests.support import bad_suite
 from tests.support.device_child import work
@@ -46,14 +51,21 @@ def wait_for(what: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 def lines(folder: Path, event: str) -> list[dict[str, object]]:
-    found = (json.loads(line) for path in folder.glob("*/*.jsonl") for line in path.read_bytes().splitlines())
+    found = (
+        json.loads(line)
+        for path in folder.glob("*/*.jsonl")
+        for line in path.read_bytes().splitlines()
+    )
     return [line for line in found if line["event"] == event]
 
 
 def test_kill_marked_waits_until_processes_are_gone(tmp_path: Path) -> None:
     """A killed process may keep its device and write until it is dead."""
     ready = tmp_path / "ready"
-    code = f"import os, pathlib, time; os.fork(); b = bytearray(b'x' * (1 << 28)); pathlib.Path({str(ready)!r}).touch()"
+    code = (
+        "import os, pathlib, time; os.fork(); b = bytearray(b'x' * (1 << 28));"
+        f" pathlib.Path({str(ready)!r}).touch()"
+    )
     argv = [sys.executable, "-c", f"{code}; time.sleep(600)"]
     child = subprocess.Popen(argv, env={**os.environ, RUN: "this-very-run"})
     wait_for(lambda: ready.exists() and len([*marked_processes("this-very-run")]) == 2)
@@ -65,17 +77,26 @@ def test_kill_marked_waits_until_processes_are_gone(tmp_path: Path) -> None:
 
 @pytest.fixture
 def no_kill_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ignore the kernel's count of killed processes: one of another program would excuse the killed tests."""
-    monkeypatch.setattr("promotion.gates.device.sessions.session.out_of_memory_kills", lambda: 0)
+    """Ignore the kernel's count of killed processes.
+
+    One of another program would excuse the killed tests.
+    """
+    monkeypatch.setattr(
+        "promotion.gates.device.sessions.session.out_of_memory_kills", lambda: 0
+    )
 
 
 @pytest.mark.usefixtures("no_kill_elsewhere")
 def test_harness_judges_every_bad_test(tmp_path: Path) -> None:
-    report = run(work(bad_suite.write(tmp_path / "suite", *bad_suite.FILES)), tmp_path / "run")
+    report = run(
+        work(bad_suite.write(tmp_path / "suite", *bad_suite.FILES)), tmp_path / "run"
+    )
     results = {result.id: result for result in report.results}
     for name, file in bad_suite.FILES.items():
         for test, verdict in file.verdicts.items():
-            result = results.pop(f"test_{name}.py::{test}" if test else f"test_{name}.py")
+            result = results.pop(
+                f"test_{name}.py::{test}" if test else f"test_{name}.py"
+            )
             assert result.verdict.value == verdict, result.id
             assert file.says.get(test, "") in result.message
     assert results == {}
@@ -100,19 +121,31 @@ def test_harness_reports_suite_without_tests(tmp_path: Path) -> None:
 def test_harness_stops_after_too_many_crashes(tmp_path: Path) -> None:
     root = bad_suite.write(tmp_path / "suite")
     (root / "test_storm.py").write_text(
-        "import os, pytest\n\n@pytest.mark.parametrize('n', range(500))\ndef test_storm(n):\n    os.abort()\n"
+        "import os, pytest\n\n@pytest.mark.parametrize('n', range(500))\ndef"
+        " test_storm(n):\n    os.abort()\n"
     )
     report = run(
-        work(root, SessionLimits(test=3.0, collect=30.0, grace=1.0, session=200.0, crashes=4)), tmp_path / "run"
+        work(
+            root,
+            SessionLimits(test=3.0, collect=30.0, grace=1.0, session=200.0, crashes=4),
+        ),
+        tmp_path / "run",
     )
     assert "tests crashed their process" in " ".join(report.problems)
     found = Counter(result.verdict for result in report.results)
     assert set(found) == {TestVerdict.CRASHED, TestVerdict.NOT_RUN}
     assert found.total() == 500
-    assert all(attempt.round is not Round.RETRY for attempts in report.attempts.values() for attempt in attempts)
+    assert all(
+        attempt.round is not Round.RETRY
+        for attempts in report.attempts.values()
+        for attempt in attempts
+    )
 
 
-SLOW = "import time, pytest\n\n@pytest.mark.parametrize('n', range(40))\ndef test_slow(n):\n    time.sleep(0.1)\n"
+SLOW = (
+    "import time, pytest\n\n@pytest.mark.parametrize('n', range(40))\ndef"
+    " test_slow(n):\n    time.sleep(0.1)\n"
+)
 
 
 def started(root: Path, folder: Path) -> subprocess.Popen[bytes]:
@@ -126,16 +159,20 @@ def started(root: Path, folder: Path) -> subprocess.Popen[bytes]:
 
 
 def test_harness_resumes_after_gate_was_killed(tmp_path: Path) -> None:
-    root, folder = bad_suite.write(tmp_path / "suite"), tmp_path / "run"
+    root = bad_suite.write(tmp_path / "suite")
+    folder = tmp_path / "run"
     process = started(root, folder)
     with pytest.raises(BusyError):
         run(work(root), folder)
     process.kill()
     process.wait()
     report = run(work(root), folder)
-    assert Counter(result.verdict for result in report.results) == {TestVerdict.PASSED: 40}
+    assert Counter(result.verdict for result in report.results) == {
+        TestVerdict.PASSED: 40
+    }
     done = [line["id"] for line in lines(folder, "end")]
-    # Finished tests do not run again. Those that ran when the gate was killed run again with the others.
+    # Finished tests do not run again. Those that ran when the gate was killed run again
+    # with the others.
     assert len(done) == len(set(done)) == 40
     assert report.sessions == 2
     assert list(marked_processes(run_id(folder))) == []
@@ -144,7 +181,8 @@ def test_harness_resumes_after_gate_was_killed(tmp_path: Path) -> None:
 
 
 def test_harness_restarts_reported_run_and_keeps_other_files(tmp_path: Path) -> None:
-    job, folder = replace(work(tmp_path / "suite"), passes=()), tmp_path / "run"
+    job = replace(work(tmp_path / "suite"), passes=())
+    folder = tmp_path / "run"
     run(job, folder)
     first = run_id(folder)
     (folder / "0000").mkdir()
@@ -158,7 +196,11 @@ def test_harness_restarts_reported_run_and_keeps_other_files(tmp_path: Path) -> 
     (folder / DONE).touch()
     run(another, folder)
     assert run_id(folder) != first
-    assert sorted(path.name for path in folder.iterdir()) == ["2026.txt", "run.json", "run.lock"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "2026.txt",
+        "run.json",
+        "run.lock",
+    ]
 
 
 def test_harness_refuses_foreign_folder(tmp_path: Path) -> None:
@@ -182,7 +224,8 @@ def test_killer():
 
 
 def test_harness_blames_test_that_kills_the_gate(tmp_path: Path) -> None:
-    root, folder = bad_suite.write(tmp_path / "suite"), tmp_path / "run"
+    root = bad_suite.write(tmp_path / "suite")
+    folder = tmp_path / "run"
     (root / "test_a_killer.py").write_text(KILLER)
     (root / "test_slow.py").write_text(SLOW)
     argv = [sys.executable, "-m", "tests.support.device_child", str(root), str(folder)]
@@ -217,18 +260,36 @@ def test_together(n):
 
 
 def test_harness_retries_one_test_of_each_cause(tmp_path: Path) -> None:
-    root, folder = bad_suite.write(tmp_path / "suite"), tmp_path / "run"
+    root = bad_suite.write(tmp_path / "suite")
+    folder = tmp_path / "run"
     (root / "test_causes.py").write_text(CAUSES)
     progress: list[tuple[int, int]] = []
     job = work(root, retries=2)
-    report = Harness(HostRunner(os.environ), job, folder, lambda done, total: progress.append((done, total))).run()
-    assert Counter(result.verdict.value for result in report.results) == {"failed": 20, "flaky": 8}
-    again = [test for test, tries in report.attempts.items() if tries[-1].round is Round.RETRY]
-    # One test of the cause that remains; all of the other, whose first test passed alone.
-    assert sorted(again) == ["test_causes.py::test_gone[0]", *(f"test_causes.py::test_together[{n}]" for n in range(8))]
+    report = Harness(
+        HostRunner(os.environ),
+        job,
+        folder,
+        lambda done, total: progress.append((done, total)),
+    ).run()
+    assert Counter(result.verdict.value for result in report.results) == {
+        "failed": 20,
+        "flaky": 8,
+    }
+    again = [
+        test
+        for test, tries in report.attempts.items()
+        if tries[-1].round is Round.RETRY
+    ]
+    # One test of the cause that remains; all of the other, whose first test passed
+    # alone.
+    assert sorted(again) == [
+        "test_causes.py::test_gone[0]",
+        *(f"test_causes.py::test_together[{n}]" for n in range(8)),
+    ]
     assert report.sessions == 1 + 2 + 1
     assert report.warnings == ()
-    # Progress never decreases, retries do not count as further tests, and the total is that of the suite.
+    # Progress never decreases, retries do not count as further tests, and the total is
+    # that of the suite.
     assert progress == sorted(progress)
     assert {total for _, total in progress} == {28}
 
@@ -247,7 +308,10 @@ int cuCtxSynchronize(void) { return poisoned; }
 int cuGetErrorName(int code, const char **name) { *name = "CUDA_ERROR_ILLEGAL_ADDRESS"; return 0; }
 int use(void) { return poisoned; }
 """
-"""A driver that fails like CUDA: after an invalid access, every call of the process returns its error."""
+"""A driver that fails like CUDA.
+
+After an invalid access, every call of the process returns its error.
+"""
 POISON = """
 import ctypes, pathlib, pytest
 
@@ -268,15 +332,26 @@ def test_later(n):
 
 def test_harness_retires_worker_with_poisoned_context(tmp_path: Path) -> None:
     need("cc")
-    root, folder = bad_suite.write(tmp_path / "suite"), tmp_path / "run"
+    root = bad_suite.write(tmp_path / "suite")
+    folder = tmp_path / "run"
     (root / "driver.c").write_text(DRIVER)
-    argv = ["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", "libcuda.so.1", "driver.c"]
+    argv = [
+        "cc",
+        "-shared",
+        "-fPIC",
+        "-Wl,-soname,libcuda.so.1",
+        "-o",
+        "libcuda.so.1",
+        "driver.c",
+    ]
     subprocess.run(argv, cwd=root, check=True)
     (root / "test_poison.py").write_text(POISON)
     report = run(work(root), folder)
     found = {result.id: result for result in report.results}
     culprit = found.pop("test_poison.py::test_culprit")
     assert culprit.verdict is TestVerdict.FAILED
-    assert culprit.message.startswith("The test left its device unusable: CUDA_ERROR_ILLEGAL_ADDRESS (700).")
+    assert culprit.message.startswith(
+        "The test left its device unusable: CUDA_ERROR_ILLEGAL_ADDRESS (700)."
+    )
     assert Counter(result.verdict.value for result in found.values()) == {"passed": 13}
     assert report.problems == ()

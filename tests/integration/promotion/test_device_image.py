@@ -1,4 +1,7 @@
-"""`gate device --image` with real engines: the gate runs in the image that a registry on loopback serves."""
+"""`gate device --image` with real engines.
+
+The gate runs in the image that a registry on loopback serves.
+"""
 
 from __future__ import annotations
 
@@ -88,36 +91,59 @@ class Place:
             "--json",
         )
         done = ci_build(*argv, cwd=self.folder, env=self.engine.environment)
-        return done.returncode, json.loads(done.stdout) if done.stdout else [], done.stderr
+        return (
+            done.returncode,
+            json.loads(done.stdout) if done.stdout else [],
+            done.stderr,
+        )
 
     def containers(self) -> list[str]:
         """Return the containers of this place; other tests use the same engine."""
-        rows = self.engine.ask("ps", "--all", "--no-trunc", "--format", "{{.ID}} {{.Command}}").splitlines()
+        rows = self.engine.ask(
+            "ps", "--all", "--no-trunc", "--format", "{{.ID}} {{.Command}}"
+        ).splitlines()
         return [row for row in rows if str(self.folder) in row]
 
 
 @pytest.fixture(scope="module", params=["engine", "podman"])
 def place(
-    request: pytest.FixtureRequest, real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    real_wheel: Callable[..., Path],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Place]:
     engine = request.getfixturevalue(request.param)
     assert isinstance(engine, Engine)
     if why := registry.obstacle():
         pytest.skip(f"a registry {why}")
     folder = tmp_path_factory.mktemp("image")
-    wheels = [str(real_wheel("jax-rocm7-pjrt", "0.10.2")), str(real_wheel("jax-rocm7-plugin", "0.10.2", "3.11"))]
-    made = adopt(wheels, out=folder / "set", rocm=RocmVersion(text="7.2.0"), progress=Silent())
+    wheels = [
+        str(real_wheel("jax-rocm7-pjrt", "0.10.2")),
+        str(real_wheel("jax-rocm7-plugin", "0.10.2", "3.11")),
+    ]
+    made = adopt(
+        wheels, out=folder / "set", rocm=RocmVersion(text="7.2.0"), progress=Silent()
+    )
     tests = TESTS.format(bucket=str(folder / "bucket"))
     settings = "[tool.pytest.ini_options]\npython_files = '*_test.py'\n"
-    files = {"ci/run_pytest_cpu.sh": SCRIPT, "tests/place_test.py": tests, "pyproject.toml": settings}
+    files = {
+        "ci/run_pytest_cpu.sh": SCRIPT,
+        "tests/place_test.py": tests,
+        "pyproject.toml": settings,
+    }
     write_files(folder / "jax", files)
     with registry.running(folder / "registry") as address:
         name = f"{address}/runner"
-        # A new image each time: an engine also finds an image by the digest that a killed run pulled it by.
+        # A new image each time: an engine also finds an image by the digest that a
+        # killed run pulled it by.
         write_files(
-            folder / "runner", {"Dockerfile": f"FROM {bare.image(engine, 'bookworm')}\nLABEL registry={uuid4()}\n"}
+            folder / "runner",
+            {
+                "Dockerfile": f"FROM {bare.image(engine, 'bookworm')}\nLABEL registry={uuid4()}\n"
+            },
         )
-        engine.run("build", "--network=none", "--tag", f"{name}:1", str(folder / "runner"))
+        engine.run(
+            "build", "--network=none", "--tag", f"{name}:1", str(folder / "runner")
+        )
         image = push(engine, f"{name}:1", f"{name}:1")
         # This also removes the digest, so that the gate has to pull the image.
         engine.run("image", "rm", f"{name}:1")
@@ -132,13 +158,20 @@ def push(engine: Engine, image: str, name: str) -> str:
 
 
 def run_of(evidence: Mapping[str, Any]) -> Mapping[str, Any]:
-    (run,) = (check for check in evidence["details"]["checks"] if check["name"] == "run")
+    (run,) = (
+        check for check in evidence["details"]["checks"] if check["name"] == "run"
+    )
     assert isinstance(run, dict)
     return run
 
 
 def test_gate_runs_in_image_and_evidence_says_so(place: Place) -> None:
-    words = ("--platform=cpu", f"--image={place.image}", "--jax-tests=jax", "--junit=junit.xml")
+    words = (
+        "--platform=cpu",
+        f"--image={place.image}",
+        "--jax-tests=jax",
+        "--junit=junit.xml",
+    )
     code, found, said = place.gate(*words)
     assert code == 0, said
     (evidence,) = found
@@ -146,10 +179,19 @@ def test_gate_runs_in_image_and_evidence_says_so(place: Place) -> None:
     shown = find_engine(place.engine.program, HostRunner(place.engine.environment))
     name, _, digest = place.image.partition("@")
     run = run_of(evidence)
-    assert run["container"] == {"image": name, "digest": digest, "engine": f"{shown.name} {shown.version}"}
+    assert run["container"] == {
+        "image": name,
+        "digest": digest,
+        "engine": f"{shown.name} {shown.version}",
+    }
     assert run["image"] == evidence["settings"]["image"] == place.image
     assert f"pulling {place.image}" in said
-    folder = place.folder / "bucket" / StagedSet(index="multi-arch", digest=place.digest).evidence / "device-cpu/any"
+    folder = (
+        place.folder
+        / "bucket"
+        / StagedSet(index="multi-arch", digest=place.digest).evidence
+        / "device-cpu/any"
+    )
     (stored,) = folder.glob("[0-9a-f]*.json")
     assert json.loads(stored.read_text())["settings"]["image"] == place.image
     assert stored.with_name(f"{stored.name}.sig").is_file()
@@ -164,7 +206,9 @@ def test_gate_runs_in_image_and_evidence_says_so(place: Place) -> None:
 
 def test_gate_refuses_image_that_registry_lacks(place: Place) -> None:
     name, _, _ = place.image.partition("@")
-    code, found, said = place.gate("--platform=cpu", f"--image={name}@sha256:{'0' * 64}", "--jax-tests=jax")
+    code, found, said = place.gate(
+        "--platform=cpu", f"--image={name}@sha256:{'0' * 64}", "--jax-tests=jax"
+    )
     assert (code, found) == (6, []), said
     assert f"Cannot pull {name}@sha256:{'0' * 64}" in said
     assert place.containers() == []
@@ -176,7 +220,9 @@ def test_gate_reports_image_without_python(place: Place) -> None:
     (tree / "etc").mkdir(parents=True)
     place.engine.import_folder(tree, f"{name}:1")
     image = push(place.engine, f"{name}:1", f"{name}:1")
-    code, found, said = place.gate("--platform=cpu", f"--image={image}", "--jax-tests=jax")
+    code, found, said = place.gate(
+        "--platform=cpu", f"--image={image}", "--jax-tests=jax"
+    )
     place.engine.run("image", "rm", f"{name}:1")
     assert (code, found) == (18, []), said
     assert f"The gate cannot start in {image}" in said

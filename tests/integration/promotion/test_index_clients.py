@@ -23,7 +23,13 @@ from promotion.storage.directory_bucket import DirBucket
 from tests.support.file_server import serving_folder
 from tests.support.machine import user_environment
 from tests.support.promoting import go, staged_in
-from tests.support.wheel_sets import PJRT_LIBRARY, SetWheel, make_wheels, pjrt, set_wheel
+from tests.support.wheel_sets import (
+    PJRT_LIBRARY,
+    SetWheel,
+    make_wheels,
+    pjrt,
+    set_wheel,
+)
 
 OWN = "{}.{}".format(*sys.version_info[:2])
 VERSIONS = ("0.10.2+rocm7.2.0", "0.10.2+rocm7.3.0")
@@ -46,14 +52,26 @@ class ServedIndex:
 
     def fetched(self, suffix: str) -> list[str]:
         """Return the names of the files with this suffix of which anything was sent."""
-        return [r.path.rpartition("/")[2] for r in self.requests if r.path.endswith(suffix) and r.sent]
+        return [
+            r.path.rpartition("/")[2]
+            for r in self.requests
+            if r.path.endswith(suffix) and r.sent
+        ]
 
-    def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+    def get(
+        self, path: str, method: str = "GET", **headers: str
+    ) -> tuple[int, dict[str, str], bytes]:
         """Send one plain request."""
         parts = urlsplit(self.server.url)
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+        connection = http.client.HTTPConnection(
+            parts.hostname or "", parts.port, timeout=10
+        )
         try:
-            connection.request(method, path, headers={k.replace("_", "-"): v for k, v in headers.items()})
+            connection.request(
+                method,
+                path,
+                headers={k.replace("_", "-"): v for k, v in headers.items()},
+            )
             response = connection.getresponse()
             return response.status, dict(response.headers), response.read()
         finally:
@@ -61,23 +79,35 @@ class ServedIndex:
 
 
 @pytest.fixture(scope="module")
-def promoted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[SetWheel]]]:
-    """Return the folder of a bucket with two promoted sets, which tests copy, and the wheels of the sets."""
+def promoted(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, list[list[SetWheel]]]:
+    """Return the folder of a bucket with two promoted sets, and the sets' wheels."""
     folder = tmp_path_factory.mktemp("promoted")
     bucket = DirBucket(folder / "bucket")
-    sets = [make_wheels(folder / "w", version=version, pythons=(OWN,)) for version in VERSIONS]
+    sets = [
+        make_wheels(folder / "w", version=version, pythons=(OWN,))
+        for version in VERSIONS
+    ]
     for wheels in sets:
         go(bucket, staged_in(bucket, folder, wheels))
     return bucket.root, sets
 
 
 @pytest.fixture
-def index(promoted: tuple[Path, list[list[SetWheel]]], tmp_path: Path) -> Iterator[ServedIndex]:
+def index(
+    promoted: tuple[Path, list[list[SetWheel]]], tmp_path: Path
+) -> Iterator[ServedIndex]:
     root, sets = promoted
     bucket = DirBucket(shutil.copytree(root, tmp_path / "bucket"))
     requests: list[Served] = []
     with IndexServer(bucket.root, on_request=requests.append) as server:
-        yield ServedIndex(bucket=bucket, server=server, sets=[[*wheels] for wheels in sets], requests=requests)
+        yield ServedIndex(
+            bucket=bucket,
+            server=server,
+            sets=[[*wheels] for wheels in sets],
+            requests=requests,
+        )
 
 
 @pytest.fixture
@@ -85,16 +115,28 @@ def runner() -> HostRunner:
     return HostRunner(user_environment())
 
 
-def install_argv(client: str, index: ServedIndex, target: Path, *words: str) -> tuple[str, ...]:
+def install_argv(
+    client: str, index: ServedIndex, target: Path, *words: str
+) -> tuple[str, ...]:
     if client == "pip":
-        pip = (sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-cache-dir", "--no-compile")
+        pip = (
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--disable-pip-version-check",
+            "--no-cache-dir",
+            "--no-compile",
+        )
         return (*pip, f"--index-url={index.simple}", f"--target={target}", *words)
     uv = (find_uv_bin(), "pip", "install", "--no-cache", f"--python={sys.executable}")
     return (*uv, f"--default-index={index.simple}", f"--target={target}", *words)
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_install_plugin_installs_its_pins(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
+def test_install_plugin_installs_its_pins(
+    client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path
+) -> None:
     runner.run(install_argv(client, index, tmp_path / "t", PLUGIN))
     assert (tmp_path / "t" / PJRT_LIBRARY).read_bytes()
     distributions = {path.name for path in (tmp_path / "t").glob("*.dist-info")}
@@ -106,13 +148,30 @@ def test_install_plugin_installs_its_pins(client: str, index: ServedIndex, runne
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_resolve_downloads_metadata_only(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
+def test_resolve_downloads_metadata_only(
+    client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path
+) -> None:
     if client == "pip":
-        argv = install_argv("pip", index, tmp_path / "t", "--dry-run", "--ignore-installed", "--quiet", PLUGIN)
+        argv = install_argv(
+            "pip",
+            index,
+            tmp_path / "t",
+            "--dry-run",
+            "--ignore-installed",
+            "--quiet",
+            PLUGIN,
+        )
     else:
         wanted = tmp_path / "in.txt"
         wanted.write_text(f"{PLUGIN}\n")
-        argv = (find_uv_bin(), "pip", "compile", "--no-cache", f"--default-index={index.simple}", str(wanted))
+        argv = (
+            find_uv_bin(),
+            "pip",
+            "compile",
+            "--no-cache",
+            f"--default-index={index.simple}",
+            str(wanted),
+        )
     runner.run(argv)
     assert len(index.fetched(".metadata")) == 3
     assert index.fetched(".whl") == []
@@ -143,7 +202,9 @@ def tamper(index: ServedIndex, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_clients_refuse_tampered_wheel(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
+def test_clients_refuse_tampered_wheel(
+    client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path
+) -> None:
     tamper(index, tmp_path)
     with pytest.raises(ProcessError, match=r"(?i)hash"):
         runner.run(install_argv(client, index, tmp_path / "t", PLUGIN))
@@ -181,14 +242,19 @@ def test_server_counts_answer_before_its_body(tmp_path: Path) -> None:
 def test_server_reports_used_port(tmp_path: Path) -> None:
     with IndexServer(tmp_path) as server:
         port = urlsplit(server.url).port or 0
-        with pytest.raises(MachineError, match=f"Cannot listen on 127.0.0.1:{port}"), IndexServer(tmp_path, port=port):
+        with (
+            pytest.raises(MachineError, match=f"Cannot listen on 127.0.0.1:{port}"),
+            IndexServer(tmp_path, port=port),
+        ):
             pass
 
 
 def test_server_close_does_not_wait_for_idle_connections(tmp_path: Path) -> None:
     with IndexServer(tmp_path) as server:
         parts = urlsplit(server.url)
-        idle = socket.create_connection((parts.hostname or "", parts.port or 0), timeout=10)
+        idle = socket.create_connection(
+            (parts.hostname or "", parts.port or 0), timeout=10
+        )
         begin = time.monotonic()
     idle.close()
     assert time.monotonic() - begin < 10

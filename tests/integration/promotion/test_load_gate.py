@@ -1,4 +1,6 @@
-"""The load gate on published wheels: unchanged, broken inside the site, and with an incomplete ROCm.
+"""The load gate on published wheels.
+
+Unchanged, broken inside the site, and with an incomplete ROCm.
 
 The wheels are loaded with stubs of ROCm, in separate processes as in the gate.
 """
@@ -48,7 +50,9 @@ class Loaded:
 
 @pytest.fixture(scope="session")
 def published(
-    real_wheel: Callable[..., Path], pinned_python: str, tmp_path_factory: pytest.TempPathFactory
+    real_wheel: Callable[..., Path],
+    pinned_python: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[[str], Loaded]:
     """Return `published(version)`, which adopts, stages and loads a version once."""
     known: dict[str, Loaded] = {}
@@ -57,7 +61,10 @@ def published(
         if version not in known:
             python = pinned_python if version == "0.10.2" else NEWEST
             folder = tmp_path_factory.mktemp(f"load-{version}")
-            wheels = [real_wheel("jax-rocm7-pjrt", version), real_wheel("jax-rocm7-plugin", version, python)]
+            wheels = [
+                real_wheel("jax-rocm7-pjrt", version),
+                real_wheel("jax-rocm7-plugin", version, python),
+            ]
             known[version] = _load(folder, wheels, python)
         return known[version]
 
@@ -71,7 +78,9 @@ def loaded(published: Callable[[str], Loaded]) -> Loaded:
 
 
 def _load(folder: Path, wheels: list[Path], python: str) -> Loaded:
-    context = gate_context(folder, *stage_published(folder, wheels), HostRunner(os.environ))
+    context = gate_context(
+        folder, *stage_published(folder, wheels), HostRunner(os.environ)
+    )
     site = make_site(context, python)
     libraries = rocm_libraries(context, site, None)
     loading = LoadChecks(context, site, libraries)
@@ -79,9 +88,16 @@ def _load(folder: Path, wheels: list[Path], python: str) -> Loaded:
 
 
 @pytest.mark.parametrize(
-    "version", ["0.10.2", "0.12.0"] if find_pythons([NEWEST], HostRunner(os.environ)) else ["0.10.2"]
+    "version",
+    (
+        ["0.10.2", "0.12.0"]
+        if find_pythons([NEWEST], HostRunner(os.environ))
+        else ["0.10.2"]
+    ),
 )
-def test_published_wheels_match_golden_lists(published: Callable[[str], Loaded], version: str) -> None:
+def test_published_wheels_match_golden_lists(
+    published: Callable[[str], Loaded], version: str
+) -> None:
     loaded = published(version)
     assert [finding for check in loaded.checks for finding in check.findings] == []
     assert all(check.outcome == "passed" for check in loaded.checks)
@@ -93,32 +109,69 @@ def test_published_wheels_match_golden_lists(published: Callable[[str], Loaded],
 
 def test_site_is_isolated_from_this_interpreter(loaded: Loaded) -> None:
     site = loaded.site
-    code = "import importlib.metadata as m; print(*sorted(d.name for d in m.distributions()))"
+    code = (
+        "import importlib.metadata as m; print(*sorted(d.name for d in"
+        " m.distributions()))"
+    )
     argv = [str(site.python), "-I", "-c", code]
-    told = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
+    told = subprocess.run(
+        argv, capture_output=True, text=True, check=True
+    ).stdout.split()
     assert {"jax", "jaxlib", "jax-rocm7-pjrt", "jax-rocm7-plugin"} <= set(told)
     assert "pytest" not in told
     assert site.env["LD_LIBRARY_PATH"] == ""  # unset, if the user has set it
 
 
-def test_missing_symbol_fails_with_immediate_binding_only(loaded: Loaded, tmp_path: Path) -> None:
+def test_missing_symbol_fails_with_immediate_binding_only(
+    loaded: Loaded, tmp_path: Path
+) -> None:
     rocm = RocmVersion(text=loaded.context.wheel_set.rocm_version)
-    elfs = [Elf.read(loaded.site.folder / library.path) for library in loaded.loading.libraries]
+    elfs = [
+        Elf.read(loaded.site.folder / library.path)
+        for library in loaded.loading.libraries
+    ]
     manifest = from_needs(elfs, str(rocm), allowed_sonames(rocm))
     solver = manifest.libraries["libhipsolver.so.1"]
-    symbols = {name: versions for name, versions in solver.symbols.items() if name != "hipsolverSgetrf"}
+    symbols = {
+        name: versions
+        for name, versions in solver.symbols.items()
+        if name != "hipsolverSgetrf"
+    }
     write_stubs(
-        replace(manifest, libraries={**manifest.libraries, solver.soname: replace(solver, symbols=symbols)}), tmp_path
+        replace(
+            manifest,
+            libraries={
+                **manifest.libraries,
+                solver.soname: replace(solver, symbols=symbols),
+            },
+        ),
+        tmp_path,
     )
     member = f"{PLUGIN}/_solver.so"
-    env = {**loaded.loading.env, "LD_LIBRARY_PATH": f"{tmp_path}/lib", "ROCM_PATH": str(tmp_path)}
-    probe = Probe(function="dlopen", arguments=(str(loaded.site.folder / member),), name=member, member=member)
+    env = {
+        **loaded.loading.env,
+        "LD_LIBRARY_PATH": f"{tmp_path}/lib",
+        "ROCM_PATH": str(tmp_path),
+    }
+    probe = Probe(
+        function="dlopen",
+        arguments=(str(loaded.site.folder / member),),
+        name=member,
+        member=member,
+    )
     said = run_probe(loaded.context.runner, loaded.site, env, probe).values["error"]
     assert said.endswith("undefined symbol: hipsolverSgetrf")
-    code = f"import os, sys; sys.setdlopenflags(os.RTLD_LAZY); import {PLUGIN}._solver; print('loaded')"
+    code = (
+        f"import os, sys; sys.setdlopenflags(os.RTLD_LAZY); import {PLUGIN}._solver;"
+        " print('loaded')"
+    )
     env = {key: value for key, value in os.environ.items() if key != "LD_BIND_NOW"}
     argv = [str(loaded.site.python), "-I", "-c", code]
     lazy = subprocess.run(
-        argv, env={**env, "LD_LIBRARY_PATH": f"{tmp_path}/lib"}, capture_output=True, text=True, check=False
+        argv,
+        env={**env, "LD_LIBRARY_PATH": f"{tmp_path}/lib"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert lazy.stdout == "loaded\n"

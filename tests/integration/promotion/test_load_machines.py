@@ -1,4 +1,7 @@
-"""Simulated machines of the load gate: the loader of this project in a jax that asks it as the real one does."""
+"""Simulated machines of the load gate.
+
+The loader of this project in a jax that asks it as the real one does.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,16 @@ import pytest
 
 from core.model import Finding
 from promotion.gates.load.child_probe import _CHILD
-from promotion.gates.load.machines import MACHINE_CHILD, as_json, check_machines, machines
+from promotion.gates.load.machines import (
+    MACHINE_CHILD,
+    as_json,
+    check_machines,
+    machines,
+)
 from tests.support.fake_site import HIP, loader_site
 
-PJRT, PLUGIN = "jax_plugins/xla_rocm7", "jax_rocm7_plugin"
+PJRT = "jax_plugins/xla_rocm7"
+PLUGIN = "jax_rocm7_plugin"
 WHEEL = f"pjrt.whl: {PJRT}/xla_rocm_plugin.so"
 FAKE_JAX = """
 import ctypes, importlib, logging, os
@@ -54,10 +63,15 @@ class Site:
     """Packages of a Python: both wheels' Python files, a fake jax and jaxlib, and stubs of ROCm."""
 
     def __init__(self, folder: Path) -> None:
-        self.site, self.rocm, self.work = folder / "site", folder / "rocm", folder / "work"
+        self.site = folder / "site"
+        self.rocm = folder / "rocm"
+        self.work = folder / "work"
         modules = ("_linalg", "_prng", "_solver", "_hybrid", "_sparse")
         files = dict.fromkeys((f"{PLUGIN}/{name}.py" for name in modules), "")
-        files |= {"jax/__init__.py": FAKE_JAX, "jaxlib/version.py": "__version__ = '0.10.2'\n"}
+        files |= {
+            "jax/__init__.py": FAKE_JAX,
+            "jaxlib/version.py": "__version__ = '0.10.2'\n",
+        }
         loader_site(self.site, self.rocm, files)
 
     def replace(self, file: str, old: str, new: str) -> None:
@@ -67,9 +81,17 @@ class Site:
 
     def findings(self) -> list[Finding]:
         rows = tuple(machines(["gfx942", "gfx950"], "7.2.0", self.rocm, self.work))
-        argv = [sys.executable, str(MACHINE_CHILD), "machines", str(self.work), as_json(rows, "7.2.0")]
+        argv = [
+            sys.executable,
+            str(MACHINE_CHILD),
+            "machines",
+            str(self.work),
+            as_json(rows, "7.2.0"),
+        ]
         env = {**os.environ, "PYTHONPATH": str(self.site), "LD_LIBRARY_PATH": ""}
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(
+            argv, env=env, capture_output=True, text=True, check=False, timeout=60
+        )
         assert done.returncode == 0, done.stderr
         answers: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
         assert len(answers) == 10
@@ -85,24 +107,53 @@ def test_good_loader_answers_as_each_machine_requires(site: Site) -> None:
     assert site.findings() == []
 
 
-ONE, SEVERAL, FOREIGN = "one gfx942", "several GPUs (gfx942, gfx950, gfx908)", "a GPU that the set is not for (gfx908)"
-OLDER, LACKING = "an older ROCm (libamdhip64.so.6)", "a libamdhip64.so.7 without the set's symbols"
-GPU, CPU = "no GPU and JAX_PLATFORMS=gpu", "no GPU and JAX_PLATFORMS=cpu"
+ONE = "one gfx942"
+SEVERAL = "several GPUs (gfx942, gfx950, gfx908)"
+FOREIGN = "a GPU that the set is not for (gfx908)"
+OLDER = "an older ROCm (libamdhip64.so.6)"
+LACKING = "a libamdhip64.so.7 without the set's symbols"
+GPU = "no GPU and JAX_PLATFORMS=gpu"
+CPU = "no GPU and JAX_PLATFORMS=cpu"
 PACKAGES = "a ROCm of Python packages"
 WITH_GPU = {ONE, SEVERAL, FOREIGN, PACKAGES, "no ROCm", OLDER, LACKING}
 
 
-DIAGNOSE, ROCM = f"{PJRT}/_diagnose.py", f"{PJRT}/_rocm.py"
+DIAGNOSE = f"{PJRT}/_diagnose.py"
+ROCM = f"{PJRT}/_rocm.py"
 WRONG: list[tuple[tuple[str, str, str], set[str], str]] = [
-    ((DIAGNOSE, 'names = ", ".join(', 'names = ", ".joined('), WITH_GPU, "has no attribute 'joined'"),
-    ((DIAGNOSE, "poor = sorted(", "poor = sorted(set()) and sorted("), {SEVERAL}, "gfx908 only"),
-    ((DIAGNOSE, "or any(map(_can_use, gpus))", "or gpus"), {FOREIGN}, "should name the reason"),
-    # openxla/xla#8679, ROCm/xla#142 and ROCm/TheRock#8163.
-    ((ROCM, "PLUGIN_INTERNAL_LLD_PATH", "LLD_PATH"), {ONE, PACKAGES}, "JAX_ROCM_PLUGIN_INTERNAL_LLD_PATH"),
-    ((ROCM, '("_rocm_sdk_core", ', '("rocm", '), {PACKAGES}, HIP),
-    (("jax/__init__.py", ".hipGetDeviceCount", ""), {LACKING}, "should name the reason"),
     (
-        ("jax/__init__.py", '(platform=""):', '(platform=""):\n    ctypes.string_at(0)'),
+        (DIAGNOSE, 'names = ", ".join(', 'names = ", ".joined('),
+        WITH_GPU,
+        "has no attribute 'joined'",
+    ),
+    (
+        (DIAGNOSE, "poor = sorted(", "poor = sorted(set()) and sorted("),
+        {SEVERAL},
+        "gfx908 only",
+    ),
+    (
+        (DIAGNOSE, "or any(map(_can_use, gpus))", "or gpus"),
+        {FOREIGN},
+        "should name the reason",
+    ),
+    # openxla/xla#8679, ROCm/xla#142 and ROCm/TheRock#8163.
+    (
+        (ROCM, "PLUGIN_INTERNAL_LLD_PATH", "LLD_PATH"),
+        {ONE, PACKAGES},
+        "JAX_ROCM_PLUGIN_INTERNAL_LLD_PATH",
+    ),
+    ((ROCM, '"_rocm_sdk_core",', '"rocm",'), {PACKAGES}, HIP),
+    (
+        ("jax/__init__.py", ".hipGetDeviceCount", ""),
+        {LACKING},
+        "should name the reason",
+    ),
+    (
+        (
+            "jax/__init__.py",
+            '(platform=""):',
+            '(platform=""):\n    ctypes.string_at(0)',
+        ),
         {*WITH_GPU, "no GPU", GPU, CPU},
         "SIGSEGV",
     ),
@@ -116,7 +167,12 @@ def test_wrong_loader_is_named_with_its_machine(
 ) -> None:
     site.replace(*change)
     found = site.findings()
-    assert {name for finding in found for name in names if f"with {name}, " in finding.message} == names
+    assert {
+        name
+        for finding in found
+        for name in names
+        if f"with {name}, " in finding.message
+    } == names
     assert len(found) == len(names)
     for finding in found:
         assert finding.code == "loader-wrong"
@@ -139,7 +195,10 @@ print("loaded")
 
 
 def test_library_of_the_system_is_hidden_until_it_is_loaded() -> None:
-    """libanl belongs to glibc; a ROCm in the system's folders must not change the answers of the machines."""
+    """libanl belongs to glibc.
+
+    A ROCm in the system's folders must not change the answers of the machines.
+    """
     argv = [sys.executable, "-c", HIDE, str(MACHINE_CHILD)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout == "hidden\nloaded\n", done.stderr
@@ -152,10 +211,23 @@ def packages(site: Site, package: str, project: str, *modules: str) -> dict[str,
     """Return the answer of the probe of a package."""
     info = site.site / f"{project.replace('-', '_')}-0.10.2.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(f"Name: {project}\nVersion: 0.10.2\nRequires-Dist: jaxlib>=0.10.2\n")
-    argv = [sys.executable, str(_CHILD), "package", package, project, package, f"{package}.build_info", *modules]
+    (info / "METADATA").write_text(
+        f"Name: {project}\nVersion: 0.10.2\nRequires-Dist: jaxlib>=0.10.2\n"
+    )
+    argv = [
+        sys.executable,
+        str(_CHILD),
+        "package",
+        package,
+        project,
+        package,
+        f"{package}.build_info",
+        *modules,
+    ]
     env = {**os.environ, "PYTHONPATH": str(site.site)}
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        argv, env=env, capture_output=True, text=True, check=False, timeout=60
+    )
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
 

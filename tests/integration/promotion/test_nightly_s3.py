@@ -1,4 +1,7 @@
-"""A night of published wheels on a real S3 server: real gates, and the released index through its public URL."""
+"""A night of published wheels on a real S3 server.
+
+Real gates, and the released index through its public URL.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ from tests.support.nights import record_passes, use_policy
 
 pytestmark = pytest.mark.network
 OWN = "{}.{}".format(*sys.version_info[:2])
-NAME, PREFIX = "nights", "wheels/"
+NAME = "nights"
+PREFIX = "wheels/"
 INDEX = "gfx94X-dcgpu"
 """Index of a family with one target."""
 
@@ -30,22 +34,38 @@ INDEX = "gfx94X-dcgpu"
 def bucket(s3_client: Any) -> S3Bucket:
     """Return a bucket that is publicly readable."""
     s3_client.create_bucket(Bucket=NAME)
-    statement = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": f"arn:aws:s3:::{NAME}/*"}
-    listing = {"Effect": "Allow", "Principal": "*", "Action": "s3:ListBucket", "Resource": f"arn:aws:s3:::{NAME}"}
+    statement = {
+        "Effect": "Allow",
+        "Principal": "*",
+        "Action": "s3:GetObject",
+        "Resource": f"arn:aws:s3:::{NAME}/*",
+    }
+    listing = {
+        "Effect": "Allow",
+        "Principal": "*",
+        "Action": "s3:ListBucket",
+        "Resource": f"arn:aws:s3:::{NAME}",
+    }
     policy = {"Version": "2012-10-17", "Statement": [statement, listing]}
     s3_client.put_bucket_policy(Bucket=NAME, Policy=json.dumps(policy))
     return S3Bucket(s3_client, NAME, prefix=PREFIX)
 
 
 def test_night_of_published_wheels_on_s3(
-    s3_server: ceph.Ceph, bucket: S3Bucket, work_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    s3_server: ceph.Ceph,
+    bucket: S3Bucket,
+    work_cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(tmp_path)
     policy = tmp_path / "policy.toml"
     use_policy(monkeypatch, policy)
     # Other tests cover old installers, which take minutes.
-    policy.write_text(policy.read_text().replace('installers = "all"', 'installers = "newest"'))
+    policy.write_text(
+        policy.read_text().replace('installers = "all"', 'installers = "newest"')
+    )
     where = (
         f"--index={INDEX}",
         f"--bucket=s3://{NAME}/{PREFIX.rstrip('/')}?endpoint_url={s3_server.url}",
@@ -60,10 +80,16 @@ def test_night_of_published_wheels_on_s3(
         sets: list[dict[str, Any]] = json.loads(said.out)["sets"]
         return code, sets
 
-    build = ("--payload=published", f"--python-versions={OWN}", f"--cache-dir={work_cache}")
+    build = (
+        "--payload=published",
+        f"--python-versions={OWN}",
+        f"--cache-dir={work_cache}",
+    )
     code, (one,) = night(*build)
     assert (code, one["state"], one["error"]) == (0, "pending", "")
-    assert {(item["gate"], item["target"]) for item in one["missing"]} == {("device", "gfx942")}
+    assert {(item["gate"], item["target"]) for item in one["missing"]} == {
+        ("device", "gfx942")
+    }
     assert {item["gate"]: item["outcome"] for item in one["counts"]}.keys() == {
         *("inspection", "abi", "load", "coverage", "compile", "install")
     }
@@ -74,10 +100,18 @@ def test_night_of_published_wheels_on_s3(
     assert (code, one["state"], one["entry"]) == (0, "promoted", 1), one["error"]
     assert {f"pip for Python {OWN}", f"uv for Python {OWN}"} <= one["checks"].keys()
     assert {*one["checks"].values()} <= {"passed", "skipped"}
-    before = {key: bucket.head(key) for top in ("v2/", "v2-staging/") for key in bucket.list(top)}
+    before = {
+        key: bucket.head(key)
+        for top in ("v2/", "v2-staging/")
+        for key in bucket.list(top)
+    }
     code, (one,) = night(*build)
     assert (code, one["state"]) == (0, "unchanged")
-    assert {key: bucket.head(key) for top in ("v2/", "v2-staging/") for key in bucket.list(top)} == before
+    assert {
+        key: bucket.head(key)
+        for top in ("v2/", "v2-staging/")
+        for key in bucket.list(top)
+    } == before
     (recorded,) = list_nights(bucket, INDEX)
     assert recorded.checked
     assert [*verify(bucket, ReleasedIndex(index=INDEX))] == []

@@ -1,4 +1,4 @@
-"""Every command that the page of an index shows, read from the page and executed with a served index."""
+"""Every command that the page of an index shows, executed with a served index."""
 
 from __future__ import annotations
 
@@ -48,39 +48,72 @@ class Site:
     ordinary: str
     page: Mapping[str, Mapping[str, str]]
 
-    def run(self, command: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in a shell; pip installs into the folder `site`, and uv into the environment `.venv`."""
+    def run(
+        self, command: str, folder: Path, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in a shell.
+
+        Pip installs into the folder `site`, and uv into the environment `.venv`.
+        """
         programs = f"{Path(sys.executable).parent}:{Path(find_uv_bin()).parent}:{os.environ['PATH']}"
         env = {
-            **user_environment(), "PATH": programs, "PIP_INDEX_URL": self.ordinary, "UV_DEFAULT_INDEX": self.ordinary,
-            "PIP_NO_COMPILE": "1", "PIP_NO_CACHE_DIR": "1", "UV_NO_CACHE": "1", "VIRTUAL_ENV": str(folder / ".venv"),
-            "PIP_TARGET": str(folder / "site"), **variables,
-        }  # fmt: skip
-        return subprocess.run(["sh", "-c", command], cwd=folder, env=env, capture_output=True, text=True, check=False)
+            **user_environment(),
+            "PATH": programs,
+            "PIP_INDEX_URL": self.ordinary,
+            "UV_DEFAULT_INDEX": self.ordinary,
+            "PIP_NO_COMPILE": "1",
+            "PIP_NO_CACHE_DIR": "1",
+            "UV_NO_CACHE": "1",
+            "VIRTUAL_ENV": str(folder / ".venv"),
+            "PIP_TARGET": str(folder / "site"),
+            **variables,
+        }
+        return subprocess.run(
+            ["sh", "-c", command],
+            cwd=folder,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Publish a set for two GPUs and several Pythons, and a newer one for one GPU and this Python."""
+    """Publish a set for two GPUs and several Pythons, and a newer one for one GPU."""
     folder = tmp_path_factory.mktemp("site")
-    bucket, ordinary = DirBucket(folder / "bucket"), ordinary_index(folder / "ordinary" / "wheels")
+    bucket = DirBucket(folder / "bucket")
+    ordinary = ordinary_index(folder / "ordinary" / "wheels")
     write_index(folder / "ordinary")
     several = tuple(sorted({OWN, UBUNTU, DEBIAN}, key=lambda text: int(text[2:])))
-    sets = {"gfx950": (several, ("gfx942", "gfx950"), "7.2.0"), "gfx942": ((OWN,), ("gfx942",), "7.3.0")}
+    sets = {
+        "gfx950": (several, ("gfx942", "gfx950"), "7.2.0"),
+        "gfx942": ((OWN,), ("gfx942",), "7.3.0"),
+    }
     for gpu, (pythons, targets, rocm) in sets.items():
         wheels = make_wheels(folder / gpu, version=VERSIONS[gpu], pythons=pythons)
         lock = lock_text(ordinary)
-        go(bucket, staged_in(bucket, folder, wheels, lock=lock, targets=targets, rocm_version=rocm))
+        go(
+            bucket,
+            staged_in(
+                bucket, folder, wheels, lock=lock, targets=targets, rocm_version=rocm
+            ),
+        )
     with IndexServer(bucket.root) as server, IndexServer(folder / "ordinary") as other:
         url = f"{server.url}{RELEASED.root}"
         with urllib.request.urlopen(url, timeout=60) as answer:
             page = answer.read()
-        yield Site(bucket=bucket, ordinary=f"{other.url}simple/", page=commands(page, url))
+        yield Site(
+            bucket=bucket, ordinary=f"{other.url}simple/", page=commands(page, url)
+        )
 
 
 def installed(folder: Path) -> dict[str, str]:
     """Return project -> version of the distributions in a folder."""
-    found = (path.name.removesuffix(".dist-info").split("-") for path in folder.rglob("*.dist-info"))
+    found = (
+        path.name.removesuffix(".dist-info").split("-")
+        for path in folder.rglob("*.dist-info")
+    )
     return {name.replace("_", "-"): version for name, version in found}
 
 
@@ -95,18 +128,31 @@ def test_every_command_of_the_page_has_a_test(site: Site) -> None:
 
 @pytest.mark.parametrize("gpu", VERSIONS)
 @pytest.mark.parametrize("name", INSTALLS)
-def test_command_installs_newest_set_of_gpu(site: Site, tmp_path: Path, gpu: str, name: str) -> None:
+def test_command_installs_newest_set_of_gpu(
+    site: Site, tmp_path: Path, gpu: str, name: str
+) -> None:
     command = site.page[gpu][name]
     assert shlex.split(command)[0] == ("uv" if name == "uv" else "pip")
     if name == "uv":
-        subprocess.run([find_uv_bin(), "venv", "--python", sys.executable, tmp_path / ".venv"], check=True)
+        subprocess.run(
+            [find_uv_bin(), "venv", "--python", sys.executable, tmp_path / ".venv"],
+            check=True,
+        )
     locked = re.search(r"requirements-(.*)\.txt", command)
-    other = {"PIP_PYTHON_VERSION": locked[1], "PIP_ONLY_BINARY": ":all:"} if locked and locked[1] != OWN else {}
+    other = (
+        {"PIP_PYTHON_VERSION": locked[1], "PIP_ONLY_BINARY": ":all:"}
+        if locked and locked[1] != OWN
+        else {}
+    )
     done = site.run(command, tmp_path, **other)
     assert done.returncode == 0, done.stderr
     found = installed(tmp_path)
     assert found["jax-rocm7-plugin"] == found["jax-rocm7-pjrt"] == VERSIONS[gpu]
-    assert (found["jax"], found["jaxlib"], found["small-dependency"]) == ("0.10.2", "0.10.2", "1.0")
+    assert (found["jax"], found["jaxlib"], found["small-dependency"]) == (
+        "0.10.2",
+        "0.10.2",
+        "1.0",
+    )
 
 
 def test_offline_commands_install_without_network(site: Site, tmp_path: Path) -> None:
@@ -118,17 +164,25 @@ def test_offline_commands_install_without_network(site: Site, tmp_path: Path) ->
     assert installed(tmp_path)["jax-rocm7-plugin"] == VERSIONS["gfx942"]
 
 
-def test_bundle_command_writes_an_archive_that_installs(site: Site, tmp_path: Path) -> None:
+def test_bundle_command_writes_an_archive_that_installs(
+    site: Site, tmp_path: Path
+) -> None:
     program, *words = shlex.split(site.page[""]["Bundle"])
     assert program == "ci_build"
-    env = {"CI_BUILD_BUCKET": str(site.bucket.root), "PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": site.ordinary}
+    env = {
+        "CI_BUILD_BUCKET": str(site.bucket.root),
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_INDEX_URL": site.ordinary,
+    }
     done = ci_build(*words, cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
     (archive,) = tmp_path.glob("*.tar")
     with tarfile.open(archive) as packed:
         packed.extractall(tmp_path, filter="data")
     (readme,) = tmp_path.glob("*/README.txt")
-    line = re.search(r"^    (python.* -m pip install .+)$", readme.read_text(), re.MULTILINE)
+    line = re.search(
+        r"^    (python.* -m pip install .+)$", readme.read_text(), re.MULTILINE
+    )
     assert line is not None
     shutil.copytree(readme.parent, tmp_path, dirs_exist_ok=True)
     done = site.run(line[1], tmp_path, **UNREACHABLE)
@@ -146,7 +200,9 @@ def test_docker_command_installs_in_a_container(site: Site, engine: Docker) -> N
         words.remove(absent)
     engine.run("tag", bare.image(engine, "bookworm"), name)
     try:
-        done = engine.run("run", "--network=host", f"--env=PIP_INDEX_URL={site.ordinary}", *words)
+        done = engine.run(
+            "run", "--network=host", f"--env=PIP_INDEX_URL={site.ordinary}", *words
+        )
     finally:
         engine.run("rmi", "--no-prune", name)
     assert "platform='cpu'" in done.stdout.splitlines()[-1]

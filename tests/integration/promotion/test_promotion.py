@@ -1,4 +1,4 @@
-"""Staging, gates with real pip and uv, promotion, installation from the released index, and all expected failures."""
+"""Staging, gates with real pip and uv, promotion, installation and expected failures."""
 
 from __future__ import annotations
 
@@ -56,13 +56,22 @@ def bucket(tmp_path: Path) -> DirBucket:
 
 
 def policy_for_made_up_libraries() -> Policy:
-    """Return the local policy without the gates that need libraries that can be loaded and compile."""
+    """Return the local policy without the gates that need loadable libraries."""
     policy = load_policy("multi-arch")
-    return replace(policy, gates={name: policy.gates[name] for name in ("inspection", "coverage", "install")})
+    return replace(
+        policy,
+        gates={
+            name: policy.gates[name] for name in ("inspection", "coverage", "install")
+        },
+    )
 
 
 def staged_in(
-    bucket: DirBucket, folder: Path, wheels: Sequence[SetWheel], pythons: tuple[str, ...] = (OWN,), **changes: Any
+    bucket: DirBucket,
+    folder: Path,
+    wheels: Sequence[SetWheel],
+    pythons: tuple[str, ...] = (OWN,),
+    **changes: Any,
 ) -> StagedSet:
     wheel_set = make_set(wheels, python_versions=pythons, **changes)
     return stage(bucket, write_set(folder / "set", wheels, wheel_set))
@@ -73,39 +82,68 @@ def only_uv(runner: Runner, cache: Path) -> tuple[Installer, ...]:
 
 
 def installed(
-    bucket: DirBucket, staged: StagedSet, runner: HostRunner, *, with_: Any = only_uv, pythons: Any = None
+    bucket: DirBucket,
+    staged: StagedSet,
+    runner: HostRunner,
+    *,
+    with_: Any = only_uv,
+    pythons: Any = None,
 ) -> Evidence:
     """Return the evidence of the install gate."""
-    gate = install_gate.make_gate({OWN: Path(sys.executable)} if pythons is None else pythons, with_=with_)
+    gate = install_gate.make_gate(
+        {OWN: Path(sys.executable)} if pythons is None else pythons, with_=with_
+    )
     (evidence,) = run_gates(bucket, staged, [gate], runner, Steps())
     return evidence
 
 
 def told(evidence: Evidence) -> str:
     assert evidence.outcome is Outcome.FAILED
-    return "\n".join(f"{finding.code}: {finding.message}" for finding in evidence.findings)
+    return "\n".join(
+        f"{finding.code}: {finding.message}" for finding in evidence.findings
+    )
 
 
-def test_install_gate_passes_and_set_is_promoted(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+def test_install_gate_passes_and_set_is_promoted(
+    bucket: DirBucket, tmp_path: Path, runner: HostRunner
+) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
     staged = staged_in(bucket, tmp_path, wheels)
     gates = (inspection.GATE, coverage_gate.GATE, install_gate.make_gate())
-    policy, steps = policy_for_made_up_libraries(), Steps()
+    policy = policy_for_made_up_libraries()
+    steps = Steps()
     with pytest.raises(PromotionBlockedError, match="The gate install has not run"):
         promote(bucket, staged, policy)
     evidences = run_gates(bucket, staged, gates, runner, steps)
     assert [e.findings for e in evidences] == [()] * 4
     (gate,) = [evidence for evidence in evidences if evidence.gate == "install"]
-    assert gate.counts == {"collected": 9, "run": 9, "passed": 9, "failed": 0, "known": 0, "skipped": 0}
+    assert gate.counts == {
+        "collected": 9,
+        "run": 9,
+        "passed": 9,
+        "failed": 0,
+        "known": 0,
+        "skipped": 0,
+    }
     checks = {check["name"]: check for check in gate.details["checks"]}
     for program in ("pip", "uv"):
         where = f"{program} for Python {OWN}"
         assert checks[where]["installed"]["jax-rocm7-pjrt"] == wheels[0].wheel.version
         assert checks[where]["installed"]["small-dependency"] == "1.0"
-        chosen = ["jax", "jax-rocm7-pjrt", "jax-rocm7-plugin", "jaxlib", "small-dependency"]
+        chosen = [
+            "jax",
+            "jax-rocm7-pjrt",
+            "jax-rocm7-plugin",
+            "jaxlib",
+            "small-dependency",
+        ]
         assert checks[f"resolution by {where}"]["chosen"] == chosen
         loader = checks[f"loader after {where}"]["loader"]
-        assert loader == "jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: no AMD GPU was found. Load the driver."
+        assert (
+            loader
+            == "jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: no AMD GPU was found."
+            " Load the driver."
+        )
         assert checks[f"wrong pair with {program}"]["jaxlib"] == "0.11.0"
     done = promote(bucket, staged, policy, progress=steps)
     assert done.promoted.tier == "structure"
@@ -120,12 +158,22 @@ def test_install_gate_passes_and_set_is_promoted(bucket: DirBucket, tmp_path: Pa
         assert words[4:] == ["jax-rocm7-plugin==0.10.2+rocm7.2.0", "jax==0.10.2"]
         target = tmp_path / "target"
         # A user's pip has an index; here it is ours, and the folder with jax.
-        argv = (sys.executable, "-m", "pip", "install", f"--target={target}", "--index-url", *words[3:])
+        argv = (
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            f"--target={target}",
+            "--index-url",
+            *words[3:],
+        )
         runner.run((*argv, "--no-cache-dir"), env={"PIP_NO_INDEX": ""})
     assert (target / PJRT_LIBRARY).is_file()
 
 
-def test_install_gate_passes_for_other_rocm_major(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+def test_install_gate_passes_for_other_rocm_major(
+    bucket: DirBucket, tmp_path: Path, runner: HostRunner
+) -> None:
     version = "0.10.2+rocm10.2.0"
     wheels = make_wheels(tmp_path / "w", version=version, pythons=(OWN,), major=10)
     staged = staged_in(bucket, tmp_path, wheels, rocm_version="10.2.0")
@@ -137,15 +185,31 @@ def test_install_gate_passes_for_other_rocm_major(bucket: DirBucket, tmp_path: P
     assert line.split()[4:] == [f"jax-rocm10-plugin=={version}", "jax==0.10.2"]
 
 
-def test_install_gate_skips_missing_python_and_unpacks(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+def test_install_gate_skips_missing_python_and_unpacks(
+    bucket: DirBucket, tmp_path: Path, runner: HostRunner
+) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=(OWN, ABSENT))
     staged = staged_in(bucket, tmp_path, wheels, (OWN, ABSENT))
     pythons = {OWN: Path(sys.executable)}
-    evidence = installed(bucket, staged, runner, with_=configured_installers, pythons=pythons)
+    evidence = installed(
+        bucket, staged, runner, with_=configured_installers, pythons=pythons
+    )
     assert evidence.findings == ()
-    assert evidence.counts == {"collected": 11, "run": 9, "passed": 9, "failed": 0, "known": 0, "skipped": 2}
-    skipped = [check for check in evidence.details["checks"] if check["outcome"] == "skipped"]
-    assert {check["name"] for check in skipped} == {f"pip for Python {ABSENT}", f"uv for Python {ABSENT}"}
+    assert evidence.counts == {
+        "collected": 11,
+        "run": 9,
+        "passed": 9,
+        "failed": 0,
+        "known": 0,
+        "skipped": 2,
+    }
+    skipped = [
+        check for check in evidence.details["checks"] if check["outcome"] == "skipped"
+    ]
+    assert {check["name"] for check in skipped} == {
+        f"pip for Python {ABSENT}",
+        f"uv for Python {ABSENT}",
+    }
     assert all("unpacked, but not imported" in check["why"] for check in skipped)
     run_gates(bucket, staged, (inspection.GATE, coverage_gate.GATE), runner, Steps())
     assert promote(bucket, staged, policy_for_made_up_libraries()).new
@@ -153,7 +217,10 @@ def test_install_gate_skips_missing_python_and_unpacks(bucket: DirBucket, tmp_pa
 
 def with_pjrt(tmp_path: Path, made: Any) -> list[SetWheel]:
     wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
-    return [set_wheel(made, tmp_path / "w", {PJRT_LIBRARY: ("gfx942", "gfx950")}), *wheels[1:]]
+    return [
+        set_wheel(made, tmp_path / "w", {PJRT_LIBRARY: ("gfx942", "gfx950")}),
+        *wheels[1:],
+    ]
 
 
 SILENT = "def initialize():\n    pass\n"
@@ -168,12 +235,25 @@ LAX = "import sys\n\ndef initialize():\n    sys.stderr.write({!r})\n".format(
     ("loader", "start", "reason"),
     [
         (LAX, "loader-form: loader after uv for Python", "with JAX_PLATFORMS=rocm"),
-        ("import no_such_module\n", "", "import jax_plugins.xla_rocm7 failed: ModuleNotFoundError"),
-        ("def initialize():\n    raise ValueError('no')\n", "", "jax.devices() failed: ValueError: no"),
+        (
+            "import no_such_module\n",
+            "",
+            "import jax_plugins.xla_rocm7 failed: ModuleNotFoundError",
+        ),
+        (
+            "def initialize():\n    raise ValueError('no')\n",
+            "",
+            "jax.devices() failed: ValueError: no",
+        ),
     ],
 )
 def test_install_gate_reports_wrong_loader(
-    bucket: DirBucket, tmp_path: Path, runner: HostRunner, loader: str, start: str, reason: str
+    bucket: DirBucket,
+    tmp_path: Path,
+    runner: HostRunner,
+    loader: str,
+    start: str,
+    reason: str,
 ) -> None:
     wheels = with_pjrt(tmp_path, pjrt(loader=loader))
     message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner))
@@ -181,22 +261,31 @@ def test_install_gate_reports_wrong_loader(
     assert reason in message
 
 
-def test_install_gate_warns_of_published_loader(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
-    (first, *others) = with_pjrt(tmp_path, pjrt(loader=SILENT))
+def test_install_gate_warns_of_published_loader(
+    bucket: DirBucket, tmp_path: Path, runner: HostRunner
+) -> None:
+    first, *others = with_pjrt(tmp_path, pjrt(loader=SILENT))
     first = replace(first, wheel=replace(first.wheel, source_sha256=first.wheel.sha256))
     evidence = installed(bucket, staged_in(bucket, tmp_path, [first, *others]), runner)
     assert evidence.outcome is Outcome.PASSED
-    assert [(finding.code, str(finding.severity)) for finding in evidence.findings] == [("loader-silent", "warning")]
+    assert [(finding.code, str(finding.severity)) for finding in evidence.findings] == [
+        ("loader-silent", "warning")
+    ]
 
 
-def test_install_gate_reports_unforbidden_pair(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+def test_install_gate_reports_unforbidden_pair(
+    bucket: DirBucket, tmp_path: Path, runner: HostRunner
+) -> None:
     made = pjrt()
     made.replace("Requires-Dist", "jaxlib>=0.10.2")
     staged = staged_in(bucket, tmp_path, with_pjrt(tmp_path, made))
     evidence = installed(bucket, staged, runner, with_=configured_installers)
     assert evidence.outcome is Outcome.FAILED
     assert [finding.code for finding in evidence.findings] == ["pair-accepted"] * 2
-    assert "can be installed with jaxlib 0.11.0, with which it was neither" in evidence.findings[0].message
+    assert (
+        "can be installed with jaxlib 0.11.0, with which it was neither"
+        in evidence.findings[0].message
+    )
 
 
 @pytest.mark.parametrize(
@@ -207,43 +296,74 @@ def test_install_gate_reports_unforbidden_pair(bucket: DirBucket, tmp_path: Path
     ],
 )
 def test_install_gate_resolves_kernels_with_too_old_jaxlib(
-    bucket: DirBucket, tmp_path: Path, runner: HostRunner, version: str, requirement: str, accepted: bool
+    bucket: DirBucket,
+    tmp_path: Path,
+    runner: HostRunner,
+    version: str,
+    requirement: str,
+    accepted: bool,
 ) -> None:
     made = clean_kernels()
     made.version = version
     made.replace("Version", version)
     made.metadata.append(f"Requires-Dist: {requirement}")
     tell(made, version=version)
-    wheels = [*make_wheels(tmp_path / "w", pythons=(OWN,)), set_wheel(made, tmp_path / "w")]
-    evidence = installed(bucket, staged_in(bucket, tmp_path, wheels), runner, with_=only_uv)
-    found = [finding for finding in evidence.findings if finding.code.startswith("pair")]
+    wheels = [
+        *make_wheels(tmp_path / "w", pythons=(OWN,)),
+        set_wheel(made, tmp_path / "w"),
+    ]
+    evidence = installed(
+        bucket, staged_in(bucket, tmp_path, wheels), runner, with_=only_uv
+    )
+    found = [
+        finding for finding in evidence.findings if finding.code.startswith("pair")
+    ]
     assert [finding.code for finding in found] == ["pair-accepted"] * accepted
     assert not accepted or "can be installed with jaxlib 0.7.2" in found[0].message
 
 
-def test_install_gate_reports_same_names_in_user_index(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+def test_install_gate_reports_same_names_in_user_index(
+    bucket: DirBucket, tmp_path: Path, runner: HostRunner
+) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
     other = plugin(python=OWN)
     other.files["jax_rocm7_plugin/extra.py"] = b""
     path = other.write(tmp_path / "ordinary")
-    path.rename(path.with_name(path.name.replace("-cp", "-1-cp", 1)))  # pip prefers a higher build number
-    message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner, with_=configured_installers))
+    path.rename(
+        path.with_name(path.name.replace("-cp", "-1-cp", 1))
+    )  # pip prefers a higher build number
+    message = told(
+        installed(
+            bucket,
+            staged_in(bucket, tmp_path, wheels),
+            runner,
+            with_=configured_installers,
+        )
+    )
     assert message.startswith("resolution-elsewhere: resolution by")
     assert "the resolver chose jax-rocm7-plugin with sha256" in message
 
 
-def test_install_gate_reports_unsatisfiable_requirements(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+def test_install_gate_reports_unsatisfiable_requirements(
+    bucket: DirBucket, tmp_path: Path, runner: HostRunner
+) -> None:
     made = pjrt()
     made.replace("Requires-Dist", "jaxlib<0.9")
     staged = staged_in(bucket, tmp_path, with_pjrt(tmp_path, made))
     evidence = installed(bucket, staged, runner, with_=configured_installers)
-    assert [finding.code for finding in evidence.findings].count("dependencies-failed") == 2
+    assert [finding.code for finding in evidence.findings].count(
+        "dependencies-failed"
+    ) == 2
 
 
-def test_install_gate_reports_inconsistent_installation(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+def test_install_gate_reports_inconsistent_installation(
+    bucket: DirBucket, tmp_path: Path, runner: HostRunner
+) -> None:
     made = pjrt()
     made.replace("Requires-Dist", "jaxlib<0.9")
     staged = staged_in(bucket, tmp_path, with_pjrt(tmp_path, made))
     lock = 'lock-version = "1.0"\ncreated-by = "test"\npackages = []\n'
-    bucket.path(staged.file("pylock.toml")).write_text(lock)  # locks nothing, so nothing is resolved
+    bucket.path(staged.file("pylock.toml")).write_text(
+        lock
+    )  # locks nothing, so nothing is resolved
     assert told(installed(bucket, staged, runner)).startswith("install-inconsistent: ")

@@ -1,4 +1,4 @@
-"""`index check` of a released set through its URL, without and with each fault between the bucket and a user."""
+"""`index check` of a released set by URL, without and with each fault on the way."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ class Published:
 def promoted(tmp_path_factory: pytest.TempPathFactory) -> Published:
     """Return a bucket with two promoted sets, which tests copy before they serve it."""
     folder = tmp_path_factory.mktemp("promoted")
-    bucket, digests = DirBucket(folder / "bucket"), []
+    bucket = DirBucket(folder / "bucket")
+    digests = []
     for version in VERSIONS:
         wheels = make_wheels(folder / "w", version=version, pythons=(OWN,))
         staged = staged_in(bucket, folder, wheels)
@@ -74,39 +75,57 @@ def published(promoted: Published, tmp_path: Path) -> Iterator[Published]:
 
 @pytest.fixture
 def users(tmp_path: Path) -> dict[str, str]:
-    """Return the environment of a user whose ordinary package index is a folder with a small jax."""
+    """Return the environment of a user whose package index is a folder with a small jax."""
     return user_environment(ordinary_index(tmp_path / "ordinary"))
 
 
-def checks(published: Published, users: dict[str, str], digest: str | None = None, **more: Any) -> list[Check]:
+def checks(
+    published: Published, users: dict[str, str], digest: str | None = None, **more: Any
+) -> list[Check]:
     found = read_published(published.url, digest)
     return list(check_published(found, HostRunner(users), Steps(), **more))
 
 
 def told(found: list[Check]) -> list[str]:
-    return [f"{finding.code}: {finding.message}" for check in found for finding in check.findings]
+    return [
+        f"{finding.code}: {finding.message}"
+        for check in found
+        for finding in check.findings
+    ]
 
 
-def test_index_check_passes_intact_set(published: Published, users: dict[str, str]) -> None:
-    assert read_published(published.url).wheel_set.digest == published.digests[1], "the newest one, if none is named"
+def test_index_check_passes_intact_set(
+    published: Published, users: dict[str, str]
+) -> None:
+    assert read_published(published.url).wheel_set.digest == published.digests[1], (
+        "the newest one, if none is named"
+    )
     found = checks(published, users, published.digests[0][:12])
     assert told(found) == []
     looks = ("", "resolution by ", "loader after ")
-    names = [f"{look}{name} for Python {OWN}" for name in ("pip", "uv") for look in looks]
+    names = [
+        f"{look}{name} for Python {OWN}" for name in ("pip", "uv") for look in looks
+    ]
     assert [check.name for check in found] == ["ledger", *names]
     assert {check.outcome for check in found} == {"passed"}
     assert found[1].details["installed"]["jax-rocm7-plugin"] == VERSIONS[0]
 
 
 def test_index_check_reports_missing_wheel(
-    published: Published, users: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    published: Published,
+    users: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     published.replace(published.wheel_key(1), None)
     for name in [name for name in os.environ if name not in users]:
         monkeypatch.delenv(name)
     for name, value in users.items():
         monkeypatch.setenv(name, value)
-    assert cli.run(["index", "check", published.url, f"--python={OWN}"]) == GateError.exit_code
+    assert (
+        cli.run(["index", "check", published.url, f"--python={OWN}"])
+        == GateError.exit_code
+    )
     out, err = capsys.readouterr()
     assert "passed  ledger" in out
     for name in ("pip", "uv"):
@@ -116,7 +135,9 @@ def test_index_check_reports_missing_wheel(
 
 
 def of_another_set(data: bytes) -> bytes:
-    return dump_wheel_set(replace(load_wheel_set(data), tools={"another": "1"})).encode()
+    return dump_wheel_set(
+        replace(load_wheel_set(data), tools={"another": "1"})
+    ).encode()
 
 
 @pytest.mark.parametrize(
@@ -127,14 +148,29 @@ def of_another_set(data: bytes) -> bytes:
             lambda data: data.replace(b'"0.10.2"', b'"0.10.3"', 1),
             "cannot be trusted: wheels.json records",
         ),
-        ("wheels.json", of_another_set, "publishes a wheels.json or lock file that does not belong to set"),
+        (
+            "wheels.json",
+            of_another_set,
+            "publishes a wheels.json or lock file that does not belong to set",
+        ),
         ("status.json", lambda data: b"[]", "status.json is not a status file"),
-        ("status.json", lambda data: data.replace(b'"multi-arch"', b'"../x"', 1), "cannot be trusted: '../x' is not"),
-        ("ledger", lambda data: data.replace(b'"set_digest": "', b'"set_digest": "0'), "has no set"),
+        (
+            "status.json",
+            lambda data: data.replace(b'"multi-arch"', b'"../x"', 1),
+            "cannot be trusted: '../x' is not",
+        ),
+        (
+            "ledger",
+            lambda data: data.replace(b'"set_digest": "', b'"set_digest": "0'),
+            "has no set",
+        ),
     ],
 )
 def test_read_published_refuses_inconsistent_index(
-    published: Published, key: str, change: Callable[[bytes], bytes | None], message: str
+    published: Published,
+    key: str,
+    change: Callable[[bytes], bytes | None],
+    message: str,
 ) -> None:
     keys = {
         "wheels.json": INDEX.set_file(published.digests[1], "wheels.json"),
@@ -165,8 +201,15 @@ def test_read_published_refuses_unknown_set_and_python(
         read_published(published.url.replace("//", "//user:word@"))
 
 
-def test_index_check_reports_unreachable_server(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["index", "check", "http://127.0.0.1:1/v2/multi-arch/simple/"]) == MachineError.exit_code
+def test_index_check_reports_unreachable_server(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert (
+        cli.run(["index", "check", "http://127.0.0.1:1/v2/multi-arch/simple/"])
+        == MachineError.exit_code
+    )
     message = " ".join(capsys.readouterr().err.split())
-    assert "cannot be read: Connection refused. Check the network and the URL" in message
+    assert (
+        "cannot be read: Connection refused. Check the network and the URL" in message
+    )
     assert "stop using the index" not in message

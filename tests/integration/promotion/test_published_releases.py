@@ -1,7 +1,10 @@
-"""The newest published release of each minor version: its proven ROCm, its repair, and the gates on the result.
+"""The newest published release of each minor version.
 
-`python -m tests.support.published_releases` does this for every release, with the gate install; its results are in
-docs/published-releases.md. `release --local` is tested with 0.10.2.
+Its proven ROCm, its repair, and the gates on the result.
+
+`python -m tests.support.published_releases` does this for every release, with the gate
+install; its results are in docs/published-releases.md. `release --local` is tested with
+0.10.2.
 """
 
 from __future__ import annotations
@@ -34,22 +37,34 @@ from wheelkit.inspect.proven_rocm import proven_rocm
 pytestmark = pytest.mark.network
 RealWheel = Callable[..., Path]
 ROCM = {
-    "0.7.1": "7.1.0", "0.9.2.post1": "7.2.0", "0.10.2": "7.2.0", "0.11.0": "7.14.0", "0.11.1": "7.12.0",
+    "0.7.1": "7.1.0",
+    "0.9.2.post1": "7.2.0",
+    "0.10.2": "7.2.0",
+    "0.11.0": "7.14.0",
+    "0.11.1": "7.12.0",
     "0.12.0": "7.14.0",
-}  # fmt: skip
+}
 
 
 def plugin(real_wheel: RealWheel, release: str) -> WheelReport:
-    return inspect_wheel(real_wheel("jax-rocm7-plugin", release), Expectations(verify=False))
+    return inspect_wheel(
+        real_wheel("jax-rocm7-plugin", release), Expectations(verify=False)
+    )
 
 
 def row_of(release: str) -> Row:
-    (row,) = (row for row in recorded() if (row["rocm_major"], row["release"], row["given"]) == (7, release, ""))
+    (row,) = (
+        row
+        for row in recorded()
+        if (row["rocm_major"], row["release"], row["given"]) == (7, release, "")
+    )
     return row
 
 
 @pytest.mark.parametrize(("release", "rocm"), ROCM.items())
-def test_published_plugin_proves_rocm_of_table(release: str, rocm: str, real_wheel: RealWheel) -> None:
+def test_published_plugin_proves_rocm_of_table(
+    release: str, rocm: str, real_wheel: RealWheel
+) -> None:
     assert proven_rocm([plugin(real_wheel, release)]) == published_rocm(release) == rocm
 
 
@@ -57,7 +72,11 @@ def test_published_0_11_2_contradicts_itself(real_wheel: RealWheel) -> None:
     report = plugin(real_wheel, "0.11.2")
     assert proven_rocm([report], "7.12.0") == "7.12.0"
     compiled = r"was compiled by the clang of ROCm 7\.12\.0"
-    for given, words in (("", r"Summary of \S+ names ROCm 7\.14\.0"), ("7.14.0", compiled), ("7.14.1", compiled)):
+    for given, words in (
+        ("", r"Summary of \S+ names ROCm 7\.14\.0"),
+        ("7.14.0", compiled),
+        ("7.14.1", compiled),
+    ):
         with pytest.raises(RequestError, match=words) as caught:
             proven_rocm([report], given)
         assert "Give --rocm-version=7.12.0 to rely on the compiler" in caught.value.hint
@@ -71,26 +90,45 @@ def test_published_0_9_2_post1_requires_pjrt_of_other_version(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("release", ["0.7.1", "0.11.1", "0.12.0"])
-def test_newest_release_of_minor_has_recorded_result(release: str, real_wheel: RealWheel, tmp_path: Path) -> None:
+def test_newest_release_of_minor_has_recorded_result(
+    release: str, real_wheel: RealWheel, tmp_path: Path
+) -> None:
     row = row_of(release)
     request = RepairRequest(
-        wheels=tuple(str(real_wheel(name, release)) for name in ("jax-rocm7-pjrt", "jax-rocm7-plugin")),
-        targets=tuple(map(GfxTarget.parse, TARGETS.split(","))), rocm=None, rocm_version_extra=True, post_release=None,
-        strip=True, out=tmp_path / "wheels", cache=tmp_path / "cache",
-    )  # fmt: skip
+        wheels=tuple(
+            str(real_wheel(name, release))
+            for name in ("jax-rocm7-pjrt", "jax-rocm7-plugin")
+        ),
+        targets=tuple(map(GfxTarget.parse, TARGETS.split(","))),
+        rocm=None,
+        rocm_version_extra=True,
+        post_release=None,
+        strip=True,
+        out=tmp_path / "wheels",
+        cache=tmp_path / "cache",
+    )
     planned = plan_repairs(request, Silent())
     assert {item.build.rocm_version.text for item in planned} == {row["rocm"]}
     if "refused" in row:
         with pytest.raises(RepairError) as caught:
             repair_wheels(request, planned, Silent())
-        assert reasons(" ".join(caught.value.message.split())) == reasons(row["refused"])
+        assert reasons(" ".join(caught.value.message.split())) == reasons(
+            row["refused"]
+        )
         return
     repair_wheels(request, planned, Silent())
     assert {item.version for item in planned} == {row["version"]}
     expected = Expectations(targets=request.targets, covers=covers(), machs=machs())
-    assert [messages(inspect_wheel(path, expected).findings) for path in request.out.iterdir()] == [[], []]
+    assert [
+        messages(inspect_wheel(path, expected).findings)
+        for path in request.out.iterdir()
+    ] == [[], []]
     bucket, staged = stage_published(tmp_path, [request.out])
     gates = (abi.make_gate(), load.make_gate(), coverage.GATE)
     found = run_gates(bucket, staged, gates, HostRunner(os.environ), Silent())
-    assert {one.gate: messages(one.findings) for one in found if one.outcome is not Outcome.PASSED} == {}
+    assert {
+        one.gate: messages(one.findings)
+        for one in found
+        if one.outcome is not Outcome.PASSED
+    } == {}
     assert {one.gate for one in found} == {"abi", "load", "coverage"}

@@ -41,7 +41,11 @@ def served(bucket: Path) -> Iterator[str]:
 def test_release_prints_receipt_and_install_command(released: Released) -> None:
     assert "tested at tier: gfx942 compiled, gfx950 compiled;" in released.said
     assert f"jax-rocm7-plugin=={VERSION}" in released.install_line
-    (serve,) = (shlex.split(line) for line in released.said.splitlines() if " index serve " in line)
+    (serve,) = (
+        shlex.split(line)
+        for line in released.said.splitlines()
+        if " index serve " in line
+    )
     assert (released.folder / serve[1]).samefile(CI_BUILD[-1])
     wheel_set = load_wheel_set((released.folder / "dist" / "wheels.json").read_text())
     for wheel in wheel_set.wheels:
@@ -53,7 +57,15 @@ def test_release_prints_receipt_and_install_command(released: Released) -> None:
 
 def test_release_evidence_names_set_and_tier(released: Released) -> None:
     wheel_set = load_wheel_set((released.folder / "dist" / "wheels.json").read_text())
-    folder = released.folder / "bucket" / "v2" / "multi-arch" / "sets" / wheel_set.digest / "evidence"
+    folder = (
+        released.folder
+        / "bucket"
+        / "v2"
+        / "multi-arch"
+        / "sets"
+        / wheel_set.digest
+        / "evidence"
+    )
     words = [json.loads(path.read_text()) for path in folder.rglob("*.json")]
     tiers = {(word["gate"], word["target"]): word["tier"] for word in words}
     assert tiers == {
@@ -66,13 +78,17 @@ def test_release_evidence_names_set_and_tier(released: Released) -> None:
         ("compile", "gfx950"): "compiled",
         ("install", "any"): "structure",
     }
-    assert {(word["set_digest"], word["outcome"]) for word in words} == {(wheel_set.digest, "passed")}
+    assert {(word["set_digest"], word["outcome"]) for word in words} == {
+        (wheel_set.digest, "passed")
+    }
     assert all(word["counts"]["run"] > 0 for word in words)
     signed = {path.name for path in folder.rglob("*.sig")}
     assert signed == {f"{path.name}.sig" for path in folder.rglob("*.json")}
     logs = {name: sha256 for word in words for name, sha256 in word["logs"].items()}
     assert {name.partition("/")[0] for name in logs} == {"load", "compile", "install"}
-    assert {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in logs} == logs
+    assert {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in logs
+    } == logs
 
 
 def test_release_writes_files_that_match_the_schemas(released: Released) -> None:
@@ -86,14 +102,24 @@ def test_release_writes_files_that_match_the_schemas(released: Released) -> None
     }
 
 
-def test_release_twice_changes_nothing(released: Released, work_cache: Path, tmp_path: Path) -> None:
+def test_release_twice_changes_nothing(
+    released: Released, work_cache: Path, tmp_path: Path
+) -> None:
     released.copy(tmp_path)
     bucket = tmp_path / "bucket"
-    before = {path: path.stat().st_mtime_ns for path in bucket.rglob("*") if path.is_file() and path.name != ".lock"}
+    before = {
+        path: path.stat().st_mtime_ns
+        for path in bucket.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
     done = run("release", "--local", f"--cache-dir={work_cache}", cwd=tmp_path)
     assert "is up to date; nothing to do" in done.stderr
     assert "was promoted before, nothing changed" in done.stderr
-    after = {path: path.stat().st_mtime_ns for path in bucket.rglob("*") if path.is_file() and path.name != ".lock"}
+    after = {
+        path: path.stat().st_mtime_ns
+        for path in bucket.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
     assert after == before
 
 
@@ -104,15 +130,29 @@ def test_release_requires_local(tmp_path: Path) -> None:
 
 
 def test_doctor_recommends_released_set(released: Released, tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "v")], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "v")], check=True
+    )
     python = f"--python={tmp_path / 'v' / 'bin' / 'python'}"
     with served(released.folder / "bucket") as url:
         simple = f"{url}v2/multi-arch/simple/"
         # Problems of this machine do not matter here.
-        body = json.loads(run("doctor", "--json", python, "--index", simple, cwd=released.folder, check=False).stdout)
+        body = json.loads(
+            run(
+                "doctor",
+                "--json",
+                python,
+                "--index",
+                simple,
+                cwd=released.folder,
+                check=False,
+            ).stdout
+        )
     wheel_set = load_wheel_set((released.folder / "dist" / "wheels.json").read_text())
     if not body["machine"]["gpus"]:
         assert body["sets_that_fit"] == [wheel_set.digest]
-    (problem,) = (problem for problem in body["problems"] if problem["code"] == "not-installed")
+    (problem,) = (
+        problem for problem in body["problems"] if problem["code"] == "not-installed"
+    )
     assert f"--extra-index-url {simple}" in problem["commands"][0]
     assert f"jax-rocm7-plugin=={VERSION}" in problem["commands"][0]

@@ -48,7 +48,9 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> int:
     return 5 << 20
 
 
-def test_put_large_file_uploads_parts(bucket: S3Bucket, tmp_path: Path, small_parts: int) -> None:
+def test_put_large_file_uploads_parts(
+    bucket: S3Bucket, tmp_path: Path, small_parts: int
+) -> None:
     path = big_file(tmp_path, 3 * small_parts + 17)
     digest = sha256_of(path)
     assert bucket.put_if_absent("p/big.whl", path, sha256=digest)
@@ -62,7 +64,11 @@ def test_put_large_file_uploads_parts(bucket: S3Bucket, tmp_path: Path, small_pa
 
 
 def test_put_large_file_reuses_uploaded_parts(
-    bucket: S3Bucket, s3_client: Any, tmp_path: Path, small_parts: int, monkeypatch: pytest.MonkeyPatch
+    bucket: S3Bucket,
+    s3_client: Any,
+    tmp_path: Path,
+    small_parts: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = big_file(tmp_path, 4 * small_parts)
     sent: list[int] = []
@@ -86,15 +92,22 @@ def test_put_large_file_reuses_uploaded_parts(
     assert set(sent) - {-1} == {1, 2, 3, 4} - before
 
 
-def test_put_refuses_bytes_changed_in_transit(bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("promotion.storage.s3_bucket.sha256_of", lambda data: hashlib.sha256(b"promised").hexdigest())
+def test_put_refuses_bytes_changed_in_transit(
+    bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "promotion.storage.s3_bucket.sha256_of",
+        lambda data: hashlib.sha256(b"promised").hexdigest(),
+    )
     with pytest.raises(BucketError, match="BadDigest"):
-        bucket.put_if_absent("p/k", b"sent", sha256=hashlib.sha256(b"promised").hexdigest())
+        bucket.put_if_absent(
+            "p/k", b"sent", sha256=hashlib.sha256(b"promised").hexdigest()
+        )
     assert bucket.head("p/k") is None
 
 
 class Deaf:
-    """A client of a store without conditional writes, which accepts the conditions but ignores them."""
+    """A client of a store that accepts the conditions of writes but ignores them."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -103,10 +116,14 @@ class Deaf:
         real: Callable[..., Any] = getattr(self._client, name)
         if name not in ("put_object", "copy_object", "complete_multipart_upload"):
             return real
-        return lambda **words: real(**{k: v for k, v in words.items() if k not in ("IfNoneMatch", "IfMatch")})
+        return lambda **words: real(
+            **{k: v for k, v in words.items() if k not in ("IfNoneMatch", "IfMatch")}
+        )
 
 
-def test_put_refuses_store_without_conditional_writes(bucket: S3Bucket, s3_client: Any) -> None:
+def test_put_refuses_store_without_conditional_writes(
+    bucket: S3Bucket, s3_client: Any
+) -> None:
     deaf: Any = Deaf(s3_client)
     with pytest.raises(BucketError, match="ignores If-None-Match") as raised:
         put(S3Bucket(deaf, bucket.name), "v2/k", b"")
@@ -116,7 +133,9 @@ def test_put_refuses_store_without_conditional_writes(bucket: S3Bucket, s3_clien
     assert bucket.head("v2/k") is None
 
 
-def test_put_with_single_writer_checks_existing_objects(bucket: S3Bucket, s3_client: Any) -> None:
+def test_put_with_single_writer_checks_existing_objects(
+    bucket: S3Bucket, s3_client: Any
+) -> None:
     deaf: Any = Deaf(s3_client)
     alone = S3Bucket(deaf, bucket.name, single_writer=True)
     assert put(alone, "v2/k", b"one")
@@ -132,7 +151,9 @@ def test_put_with_single_writer_checks_existing_objects(bucket: S3Bucket, s3_cli
         alone.copy("v2/page", "v2/l", sha256=sha256_of(b"2"))
 
 
-def test_store_errors_are_reported(s3_server: ceph.Ceph, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_errors_are_reported(
+    s3_server: ceph.Ceph, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.owner.access)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(BucketError, match=r"refused the request for v2/k: 403"):

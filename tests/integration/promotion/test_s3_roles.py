@@ -1,4 +1,7 @@
-"""The bucket policy of roles, enforced by a real S3 server: every call of every role on every kind of object."""
+"""The bucket policy of roles, enforced by a real S3 server.
+
+Every call of every role on every kind of object.
+"""
 
 from __future__ import annotations
 
@@ -72,9 +75,16 @@ class Store:
     clients: Mapping[Role, Any]
 
     def etag(self, key: str) -> str:
-        """Return the etag of an object, or an empty text; the owner of a bucket lists also what it cannot read."""
-        listed = self.owner.list_objects_v2(Bucket=self.name, Prefix=PREFIX + key).get("Contents", ())
-        return next((str(item["ETag"]) for item in listed if item["Key"] == PREFIX + key), "")
+        """Return the etag of an object, or an empty text.
+
+        The owner of a bucket lists also what it cannot read.
+        """
+        listed = self.owner.list_objects_v2(Bucket=self.name, Prefix=PREFIX + key).get(
+            "Contents", ()
+        )
+        return next(
+            (str(item["ETag"]) for item in listed if item["Key"] == PREFIX + key), ""
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +119,9 @@ def as_client(server: ceph.Ceph, user: ceph.User) -> Any:
 
 def printed_policy(name: str, *words: str) -> str:
     """Return what `ci_build bucket policy` prints."""
-    done = CliRunner().invoke(bucket_command, ["policy", f"s3://{name}/{PREFIX}", *words])
+    done = CliRunner().invoke(
+        bucket_command, ["policy", f"s3://{name}/{PREFIX}", *words]
+    )
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -121,18 +133,28 @@ def store(s3_client: Any, s3_server: ceph.Ceph) -> Store:
     users = {role: s3_server.user(f"{name}-{role}") for role in Role}
     words = [f"--{role}=arn:aws:iam:::user/{user.name}" for role, user in users.items()]
     s3_client.put_bucket_policy(Bucket=name, Policy=printed_policy(name, *words))
-    return Store(owner=s3_client, name=name, clients={role: as_client(s3_server, user) for role, user in users.items()})
+    return Store(
+        owner=s3_client,
+        name=name,
+        clients={role: as_client(s3_server, user) for role, user in users.items()},
+    )
 
 
 def upload(target: Target) -> None:
     upload_id = target.client.create_multipart_upload(**target.at)["UploadId"]
-    part = target.client.upload_part(**target.at, UploadId=upload_id, PartNumber=1, Body=b"part")
+    part = target.client.upload_part(
+        **target.at, UploadId=upload_id, PartNumber=1, Body=b"part"
+    )
     parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
-    target.client.complete_multipart_upload(**target.at, UploadId=upload_id, MultipartUpload=parts)
+    target.client.complete_multipart_upload(
+        **target.at, UploadId=upload_id, MultipartUpload=parts
+    )
 
 
 def delete_many(target: Target) -> None:
-    done = target.client.delete_objects(Bucket=target.name, Delete={"Objects": [{"Key": target.at["Key"]}]})
+    done = target.client.delete_objects(
+        Bucket=target.name, Delete={"Objects": [{"Key": target.at["Key"]}]}
+    )
     if errors := done.get("Errors"):
         answer = {"Error": errors[0], "ResponseMetadata": {"HTTPStatusCode": 403}}
         raise ClientError(answer, "DeleteObjects")
@@ -147,7 +169,9 @@ WRITES: Mapping[str, Callable[[Target], object]] = {
     "put": lambda t: t.client.put_object(**t.at, Body=b"forged"),
     "replace": lambda t: t.client.put_object(**t.at, Body=b"forged", IfMatch="*"),
     "copy": lambda t: t.client.copy_object(
-        **t.at, CopySource={"Bucket": t.name, "Key": PREFIX + t.source}, MetadataDirective="REPLACE"
+        **t.at,
+        CopySource={"Bucket": t.name, "Key": PREFIX + t.source},
+        MetadataDirective="REPLACE",
     ),
     "multipart": upload,
 }
@@ -162,7 +186,9 @@ NEVER: Mapping[str, Callable[[Target], object]] = {
 CHANGES: Mapping[str, Callable[[Target], object]] = {
     "delete version": lambda t: t.client.delete_object(**t.at, VersionId="null"),
     "put acl": lambda t: t.client.put_object_acl(**t.at, ACL="public-read-write"),
-    "put tags": lambda t: t.client.put_object_tagging(**t.at, Tagging={"TagSet": [{"Key": "k", "Value": "v"}]}),
+    "put tags": lambda t: t.client.put_object_tagging(
+        **t.at, Tagging={"TagSet": [{"Key": "k", "Value": "v"}]}
+    ),
 }
 CALLS = {**READS, **WRITES, **DELETES, **NEVER, **CHANGES}
 MAY_READ = {
@@ -186,24 +212,51 @@ MAY_DELETE = {
 
 
 def allowed(role: Role, call: str, kind: str) -> bool:
-    table = MAY_READ if call in READS else MAY_WRITE if call in WRITES else MAY_DELETE if call in DELETES else {}
+    table = (
+        MAY_READ
+        if call in READS
+        else MAY_WRITE
+        if call in WRITES
+        else MAY_DELETE
+        if call in DELETES
+        else {}
+    )
     return kind in table.get(role, NOTHING)
 
 
 def wrong(store: Store, role: Role, kind: str) -> Iterator[str]:
-    """Try every call of a role on an object, and yield a sentence for each with another result than in the tables."""
-    key, source = KEYS[kind], KEYS["package" if role is Role.READER else "staged wheel"]
+    """Try every call of a role on an object, and yield a sentence per unexpected result."""
+    key = KEYS[kind]
+    source = KEYS["package" if role is Role.READER else "staged wheel"]
     target = Target(client=store.clients[role], name=store.name, key=key, source=source)
     for name, call in CALLS.items():
         before = store.owner.put_object(**target.at, Body=BODY)["ETag"]
-        yield from _wrong(store, role, name, kind, refusal(partial(call, target)), store.etag(key) == before)
+        yield from _wrong(
+            store,
+            role,
+            name,
+            kind,
+            refusal(partial(call, target)),
+            store.etag(key) == before,
+        )
     # Some stores give the writer of an object rights of its own.
-    for name, call in {**DELETES, **CHANGES}.items() if allowed(role, "put", kind) else ():
+    for name, call in (
+        {**DELETES, **CHANGES}.items() if allowed(role, "put", kind) else ()
+    ):
         before = target.client.put_object(**target.at, Body=BODY)["ETag"]
-        yield from _wrong(store, role, name, kind, refusal(partial(call, target)), store.etag(key) == before)
+        yield from _wrong(
+            store,
+            role,
+            name,
+            kind,
+            refusal(partial(call, target)),
+            store.etag(key) == before,
+        )
 
 
-def _wrong(store: Store, role: Role, call: str, kind: str, status: str, same: bool) -> Iterator[str]:
+def _wrong(
+    store: Store, role: Role, call: str, kind: str, status: str, same: bool
+) -> Iterator[str]:
     if not allowed(role, call, kind):
         if status != "403" or not same:
             yield f"{role} may not {call} {kind}: {status or 'accepted'}"
@@ -212,12 +265,17 @@ def _wrong(store: Store, role: Role, call: str, kind: str, status: str, same: bo
 
 
 @pytest.mark.parametrize("role", Role)
-def test_every_call_on_every_object_is_allowed_or_refused(store: Store, role: Role) -> None:
+def test_every_call_on_every_object_is_allowed_or_refused(
+    store: Store, role: Role
+) -> None:
     sources = ("package", "staged wheel")
     for kind in sources:
         store.owner.put_object(Bucket=store.name, Key=PREFIX + KEYS[kind], Body=BODY)
     found = [
-        *map_concurrently(lambda kind: [*wrong(store, role, kind)], [kind for kind in KEYS if kind not in sources])
+        *map_concurrently(
+            lambda kind: [*wrong(store, role, kind)],
+            [kind for kind in KEYS if kind not in sources],
+        )
     ]
     # Later, since other calls copy these objects.
     found += [[*wrong(store, role, kind)] for kind in sources]
@@ -229,12 +287,22 @@ OF_BUCKET: Mapping[str, Callable[[Any, str], object]] = {
     "list uploads": lambda c, name: c.list_multipart_uploads(Bucket=name),
     "list versions": lambda c, name: c.list_object_versions(Bucket=name),
     "get policy": lambda c, name: c.get_bucket_policy(Bucket=name),
-    "put policy": lambda c, name: c.put_bucket_policy(Bucket=name, Policy=printed_policy(name, "--reader=*")),
+    "put policy": lambda c, name: c.put_bucket_policy(
+        Bucket=name, Policy=printed_policy(name, "--reader=*")
+    ),
     "delete policy": lambda c, name: c.delete_bucket_policy(Bucket=name),
     "put acl": lambda c, name: c.put_bucket_acl(Bucket=name, ACL="public-read-write"),
     "put lifecycle": lambda c, name: c.put_bucket_lifecycle_configuration(
         Bucket=name,
-        LifecycleConfiguration={"Rules": [{"Status": "Enabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": 1}}]},
+        LifecycleConfiguration={
+            "Rules": [
+                {
+                    "Status": "Enabled",
+                    "Filter": {"Prefix": ""},
+                    "Expiration": {"Days": 1},
+                }
+            ]
+        },
     ),
     "delete bucket": lambda c, name: c.delete_bucket(Bucket=name),
 }
@@ -244,7 +312,10 @@ LISTS = {"list objects", "list uploads"}
 @pytest.mark.parametrize("role", Role)
 def test_roles_only_list_the_bucket(store: Store, role: Role) -> None:
     before = store.owner.get_bucket_policy(Bucket=store.name)["Policy"]
-    statuses = {name: refusal(partial(call, store.clients[role], store.name)) for name, call in OF_BUCKET.items()}
+    statuses = {
+        name: refusal(partial(call, store.clients[role], store.name))
+        for name, call in OF_BUCKET.items()
+    }
     lists = NOTHING if role is Role.READER else LISTS
     assert statuses == {name: "" if name in lists else "403" for name in OF_BUCKET}
     assert store.owner.get_bucket_policy(Bucket=store.name)["Policy"] == before

@@ -1,4 +1,7 @@
-"""Pages for people in Chromium: accessible, no wider than the window, and without foreign scripts."""
+"""Pages for people in Chromium.
+
+Accessible, no wider than the window, and without foreign scripts.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,30 @@ import pytest
 from tests.support import npm
 from tests.support.chromium import Tab, chromium
 from tests.support.machine import need
-from tests.support.web_pages import HOSTILE, TARGETS, hostile_index_page, index_page, indexes_page, set_page
+from tests.support.web_pages import (
+    HOSTILE,
+    TARGETS,
+    hostile_index_page,
+    index_page,
+    indexes_page,
+    set_page,
+)
 
 pytestmark = pytest.mark.network
-DESKTOP, PHONE = 1280, 360
-OPEN = "document.querySelectorAll('details').forEach((one) => one.removeAttribute('name') ?? (one.open = true))"
-AXE = "axe.run(document, {resultTypes: ['violations']}).then((found) => found.violations.map((one) => "
-AXE += "[one.id, one.nodes.length, one.nodes[0].html.slice(0, 300), one.nodes[0].failureSummary]))"
+DESKTOP = 1280
+PHONE = 360
+OPEN = (
+    "document.querySelectorAll('details').forEach((one) => one.removeAttribute('name')"
+    " ?? (one.open = true))"
+)
+AXE = (
+    "axe.run(document, {resultTypes: ['violations']}).then((found) =>"
+    " found.violations.map((one) => "
+)
+AXE += (
+    "[one.id, one.nodes.length, one.nodes[0].html.slice(0, 300),"
+    " one.nodes[0].failureSummary]))"
+)
 PAGES: Mapping[str, Callable[[], bytes]] = {
     "index": functools.partial(index_page, 12, TARGETS[::4]),
     "index without sets": functools.partial(index_page, 1, yanked={1: "wrong results"}),
@@ -37,7 +57,9 @@ def tab() -> Iterator[Tab]:
 
 @pytest.fixture(scope="module")
 def axe() -> str:
-    return (npm.program("x").parent.parent / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
+    return (npm.program("x").parent.parent / "axe-core" / "axe.min.js").read_text(
+        encoding="utf-8"
+    )
 
 
 def picture_width(tab: Tab) -> int:
@@ -47,17 +69,22 @@ def picture_width(tab: Tab) -> int:
 
 def overflow(tab: Tab) -> list[str]:
     """Return the widths of a page that is wider than its window, and its widest elements."""
-    wide = tab.value("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+    wide = tab.value(
+        "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+    )
     found = tab.value(
-        "[...document.querySelectorAll('body *')].filter((one) => !one.closest('.scroll, .skip') &&"
-        " one.getBoundingClientRect().right > document.documentElement.clientWidth + 1)"
-        ".map((one) => one.outerHTML.slice(0, 200))"
+        "[...document.querySelectorAll('body *')].filter((one) =>"
+        " !one.closest('.scroll, .skip') && one.getBoundingClientRect().right >"
+        " document.documentElement.clientWidth + 1).map((one) => one.outerHTML.slice(0,"
+        " 200))"
     )
     return [] if wide[0] <= wide[1] and not found else [str(wide), *found[:5]]
 
 
 @pytest.mark.parametrize("kind", PAGES)
-def test_page_is_accessible_and_fits_every_window(tab: Tab, axe: str, kind: str) -> None:
+def test_page_is_accessible_and_fits_every_window(
+    tab: Tab, axe: str, kind: str
+) -> None:
     page = PAGES[kind]()
     colours = {}
     for dark in (False, True):
@@ -80,8 +107,12 @@ def test_page_is_accessible_and_fits_every_window(tab: Tab, axe: str, kind: str)
 
 def test_page_works_with_keyboard_and_names_its_own_address(tab: Tab) -> None:
     tab.show(index_page(3), width=DESKTOP, dark=False)
-    assert tab.value("document.querySelector('[data-path]').textContent").startswith("file:///")
-    assert tab.value("document.querySelector('[data-path]').textContent").endswith("/simple/")
+    assert tab.value("document.querySelector('[data-path]').textContent").startswith(
+        "file:///"
+    )
+    assert tab.value("document.querySelector('[data-path]').textContent").endswith(
+        "/simple/"
+    )
     for _ in range(60):
         tab.press("Tab", 9)
         if tab.value("document.activeElement.tagName") == "SUMMARY":
@@ -98,7 +129,11 @@ def test_page_is_useful_without_scripts(tab: Tab) -> None:
     tab.call("Emulation.setScriptExecutionDisabled", value=True)
     try:
         tab.show(index_page(3), width=PHONE, dark=False)
-        text = tab.call("Runtime.evaluate", expression="document.body.textContent", returnByValue=True)
+        text = tab.call(
+            "Runtime.evaluate",
+            expression="document.body.textContent",
+            returnByValue=True,
+        )
         assert "URL-of-this-page/simple/" in text["result"]["value"]
         assert overflow(tab) == []
     finally:

@@ -9,7 +9,7 @@ from tests.support.loader_observation import GOLDEN, Scene
 
 
 def test_loader_does_what_the_golden_file_records(tmp_path: Path) -> None:
-    """If the change is intended, `python -m tests.support.loader_observation` records it for review."""
+    """`python -m tests.support.loader_observation` records an intended change."""
     golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
     found = Scene(tmp_path).observe()
     assert found.keys() == golden.keys()

@@ -1,6 +1,9 @@
-"""The loader inside real jax and jaxlib, with the published native code; each test starts new Pythons.
+"""The loader inside real jax and jaxlib, with the published native code.
 
-They are forked from a Python that has imported numpy and jaxlib, but nothing of jax and no plugin.
+Each test starts new Pythons.
+
+They are forked from a Python that has imported numpy and jaxlib, but nothing of jax and
+no plugin.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ pytestmark = pytest.mark.network
 PYTHON = "{}.{}".format(*sys.version_info[:2])
 MI300 = {"gfx_target_version": 90402}
 PHOENIX = {"gfx_target_version": 110003}
-ROCM_SYMBOL = re.compile(r"(_*hip|roc|rccl|nccl|miopen|mi?open|rsmi|amdsmi|hsa|ompt)", re.IGNORECASE)
+ROCM_SYMBOL = re.compile(
+    r"(_*hip|roc|rccl|nccl|miopen|mi?open|rsmi|amdsmi|hsa|ompt)", re.IGNORECASE
+)
 
 CHILD = """
 import importlib, json, pathlib, sys
@@ -48,11 +53,14 @@ import jax
 
 
 class Site:
-    """A site-packages folder with jax, jaxlib, the native code of real wheels and our payload, and a machine for it."""
+    """A site-packages folder with jax, real native code and our payload, and a machine."""
 
     def __init__(self, folder: Path, base: Path, natives: dict[str, Path]) -> None:
-        self.folder, self.base, self.natives = folder, base, natives
-        self.site, self.machine = folder / "site", folder / "machine"
+        self.folder = folder
+        self.base = base
+        self.natives = natives
+        self.site = folder / "site"
+        self.machine = folder / "machine"
         self.machine.mkdir(parents=True)
         self.majors: list[int] = []
 
@@ -64,7 +72,10 @@ class Site:
         targets: str = "gfx942,gfx950",
         **changes: Any,
     ) -> None:
-        """Install both wheels of one major, as the recipes lay them out; `changes` go into the pjrt's build info."""
+        """Install both wheels of one major, as the recipes lay them out.
+
+        `changes` go into the pjrt's build info.
+        """
         self.majors.append(major)
         request = BuildRequest(
             payload=Payload.PUBLISHED,
@@ -81,7 +92,11 @@ class Site:
                 for path in {"pjrt": pjrt, "plugin": plugin}[part].members(major)
             ]
             # The code is that of ROCm 7 under every major's name.
-            info = {**plan.build_info, "rocm_sonames": _needed(members), "members": members}
+            info = {
+                **plan.build_info,
+                "rocm_sonames": _needed(members),
+                "members": members,
+            }
             if part == "pjrt":
                 info |= changes
             for path, content in plan.files.items():
@@ -90,18 +105,27 @@ class Site:
             (self.site / plan.build_info_path).write_text(json.dumps(info))
             self._dist_info(plan.project, version, plan.entry_points or {})
 
-    def _native(self, path: str, device: Iterable[str], targets: list[str]) -> dict[str, Any]:
+    def _native(
+        self, path: str, device: Iterable[str], targets: list[str]
+    ) -> dict[str, Any]:
         source = self.natives[Path(path).name]
         (self.site / path).parent.mkdir(parents=True, exist_ok=True)
         os.link(source, self.site / path)
-        return {"path": path, "needed": list(Elf.read(source).needed), "targets": targets if path in device else []}
+        return {
+            "path": path,
+            "needed": list(Elf.read(source).needed),
+            "targets": targets if path in device else [],
+        }
 
     def _dist_info(self, project: str, version: str, entry_points: Any) -> None:
         folder = self.site / f"{project.replace('-', '_')}-{version}.dist-info"
         folder.mkdir()
-        (folder / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {project}\nVersion: {version}\n")
+        (folder / "METADATA").write_text(
+            f"Metadata-Version: 2.4\nName: {project}\nVersion: {version}\n"
+        )
         lines = [
-            f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in names.items()) for group, names in entry_points.items()
+            f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in names.items())
+            for group, names in entry_points.items()
         ]
         (folder / "entry_points.txt").write_text("\n".join(lines))
 
@@ -111,8 +135,21 @@ class Site:
 
     def run(self, code: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run code after `import jax` in a new Python, hiding any ROCm of this machine."""
-        hidden = ("ROCM_PATH", "LD_LIBRARY_PATH", "JAX_", "XLA_", "HIP_", "ROCR_", "CUDA_", "HSA_")
-        clean = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
+        hidden = (
+            "ROCM_PATH",
+            "LD_LIBRARY_PATH",
+            "JAX_",
+            "XLA_",
+            "HIP_",
+            "ROCR_",
+            "CUDA_",
+            "HSA_",
+        )
+        clean = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(hidden)
+        }
         paths = os.pathsep.join([str(self.site), str(self.base)])
         machine = json.dumps({"majors": self.majors, "root": str(self.machine)})
         return subprocess.run(
@@ -127,7 +164,9 @@ class Site:
 
 def _needed(members: list[dict[str, Any]]) -> list[str]:
     rocm = [*fake_site.PJRT_NEEDED, *fake_site.PLUGIN_NEEDED]
-    return sorted({name for member in members for name in member["needed"] if name in rocm})
+    return sorted(
+        {name for member in members for name in member["needed"] if name in rocm}
+    )
 
 
 @pytest.fixture(scope="session")
@@ -136,21 +175,33 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("jax")
     argv = [sys.executable, "-m", "uv", "pip", "install", "--quiet"]
     argv += [f"--target={folder}", f"--python={sys.executable}"]
-    subprocess.run([*argv, "jax==0.10.2", "jaxlib==0.10.2"], check=True, env={**os.environ, **uv_environment()})
+    subprocess.run(
+        [*argv, "jax==0.10.2", "jaxlib==0.10.2"],
+        check=True,
+        env={**os.environ, **uv_environment()},
+    )
     return folder
 
 
 @pytest.fixture(scope="session")
-def natives(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def natives(
+    real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
     """Return the native libraries of the published wheels by name."""
     folder = tmp_path_factory.mktemp("natives")
     found = {}
-    for wheel in (real_wheel("jax-rocm7-pjrt", "0.10.2"), real_wheel("jax-rocm7-plugin", "0.10.2", PYTHON)):
+    for wheel in (
+        real_wheel("jax-rocm7-pjrt", "0.10.2"),
+        real_wheel("jax-rocm7-plugin", "0.10.2", PYTHON),
+    ):
         with zipfile.ZipFile(wheel) as archive:
             for name in archive.namelist():
                 if name.endswith(".so"):
                     found[Path(name).name] = folder / Path(name).name
-                    with archive.open(name) as source, found[Path(name).name].open("wb") as out:
+                    with (
+                        archive.open(name) as source,
+                        found[Path(name).name].open("wb") as out,
+                    ):
                         shutil.copyfileobj(source, out, 1 << 20)
     return found
 
@@ -168,22 +219,49 @@ def stubs(natives: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
         pytest.skip("no C compiler to make stub libraries with")
     folder = tmp_path_factory.mktemp("rocm")
     (folder / "lib").mkdir()
-    wanted = {symbol for path in natives.values() for symbol in Elf.read(path).undefined}
+    wanted = {
+        symbol for path in natives.values() for symbol in Elf.read(path).undefined
+    }
     hip = "libamdhip64.so.7"
-    for soname in dict.fromkeys([hip, *fake_site.PJRT_NEEDED, *fake_site.PLUGIN_NEEDED]):
+    for soname in dict.fromkeys(
+        [hip, *fake_site.PJRT_NEEDED, *fake_site.PLUGIN_NEEDED]
+    ):
         nodes = collections.defaultdict(set)
         for symbol in wanted:
             if symbol.library == soname:
                 nodes[symbol.version].add(symbol.name)
-        plain = {s.name for s in wanted if s.library is None and soname == hip and ROCM_SYMBOL.match(s.name)}
+        plain = {
+            s.name
+            for s in wanted
+            if s.library is None and soname == hip and ROCM_SYMBOL.match(s.name)
+        }
         names = sorted(plain.union(*nodes.values()))
-        (folder / "stub.c").write_text("".join(f"long {name}(void) {{ return 100; }}\n" for name in names))
-        script = "".join(f"{version} {{ global: {'; '.join(sorted(names))}; }};\n" for version, names in nodes.items())
+        (folder / "stub.c").write_text(
+            "".join(f"long {name}(void) {{ return 100; }}\n" for name in names)
+        )
+        script = "".join(
+            f"{version} {{ global: {'; '.join(sorted(names))}; }};\n"
+            for version, names in nodes.items()
+        )
         (folder / "stub.map").write_text(script)
-        argv = [compiler, "-shared", "-fPIC", "-w", "-fno-builtin", f"-Wl,-soname,{soname}", str(folder / "stub.c")]
-        argv += ["-o", str(folder / "lib" / soname), *([f"-Wl,--version-script={folder}/stub.map"] if nodes else [])]
+        argv = [
+            compiler,
+            "-shared",
+            "-fPIC",
+            "-w",
+            "-fno-builtin",
+            f"-Wl,-soname,{soname}",
+            str(folder / "stub.c"),
+        ]
+        argv += [
+            "-o",
+            str(folder / "lib" / soname),
+            *([f"-Wl,--version-script={folder}/stub.map"] if nodes else []),
+        ]
         # As in ROCm, loading another library also loads HIP.
-        argv += [] if soname == hip else ["-Wl,--no-as-needed", str(folder / "lib" / hip)]
+        argv += (
+            [] if soname == hip else ["-Wl,--no-as-needed", str(folder / "lib" / hip)]
+        )
         subprocess.run(argv, check=True)
     return folder
 
@@ -200,11 +278,18 @@ DEVICES = "print(jax.devices()[0].platform)"
 
 def test_no_gpu_gives_one_warning_and_cpu(site: Site) -> None:
     site.install()
-    done = site.run(DEVICES + "; jax.numpy.ones(3).sum().block_until_ready(); jax.devices()")
+    done = site.run(
+        DEVICES + "; jax.numpy.ones(3).sum().block_until_ready(); jax.devices()"
+    )
     assert done.stdout == "cpu\n"
     [line] = told(done.stderr)
-    assert line.startswith("jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: no AMD GPU was found (looked at ")
-    assert line.endswith("JAX goes on without it; JAX_PLATFORMS=cpu silences this message.")
+    assert line.startswith(
+        "jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: no AMD GPU was found"
+        " (looked at "
+    )
+    assert line.endswith(
+        "JAX goes on without it; JAX_PLATFORMS=cpu silences this message."
+    )
 
 
 @pytest.mark.parametrize("asked", ["rocm", "rocm,cpu", "gpu"])
@@ -215,7 +300,9 @@ def test_jax_platforms_rocm_raises_same_text(site: Site, asked: str) -> None:
     )
     done = site.run(DEVICES, JAX_PLATFORMS=asked)
     assert done.returncode == 1
-    assert f"RuntimeError: Unable to initialize backend 'rocm': {warning}" in done.stderr
+    assert (
+        f"RuntimeError: Unable to initialize backend 'rocm': {warning}" in done.stderr
+    )
     assert "JAX goes on" not in done.stderr
     done = site.run(f"jax.config.update('jax_platforms', {asked!r}); {DEVICES}")
     assert f"Unable to initialize backend 'rocm': {warning}" in done.stderr
@@ -251,7 +338,10 @@ def test_rocm_in_prefix_is_loaded(site: Site, stubs: Path) -> None:
     done = site.run(WHAT_IS_LOADED, ROCM_PATH=str(stubs))
     error, state = map(json.loads, done.stdout.splitlines())
     # The call reaches HIP, which is a stub; the message is XLA's.
-    assert "Unable to initialize backend 'rocm': FAILED_PRECONDITION: No visible GPU devices" in error["error"]
+    assert (
+        "Unable to initialize backend 'rocm': FAILED_PRECONDITION: No visible GPU"
+        " devices" in error["error"]
+    )
     assert state["registered"]
     assert state["handler"]
     assert not state["waiting"]
@@ -270,9 +360,13 @@ def test_two_majors_do_not_mix(site: Site, stubs: Path) -> None:
     site.gpus(MI300)
     done = site.run(WHAT_IS_LOADED, ROCM_PATH=str(stubs))
     state = json.loads(done.stdout.splitlines()[-1])
-    # jaxlib 0.10.2 does not know ROCm 10, so it has loaded the modules of 7 before our code could run.
-    # jax itself would have loaded the extension of 10 beside them.
-    loaded = {Path(path).parent.name for path in state["libraries"] if path.startswith(f"{site.site}/")}
+    # jaxlib 0.10.2 does not know ROCm 10, so it has loaded the modules of 7 before our
+    # code could run. jax itself would have loaded the extension of 10 beside them.
+    loaded = {
+        Path(path).parent.name
+        for path in state["libraries"]
+        if path.startswith(f"{site.site}/")
+    }
     assert loaded == {"xla_rocm7", "jax_rocm7_plugin"}
     assert state["registered"]
     assert "already registered" not in done.stderr
@@ -303,11 +397,18 @@ print(sorted(set(re.findall('custom_call_target="(hip[a-z_0-9]+)"', text))))
 
 
 @pytest.mark.parametrize("major", [7, 99])
-def test_program_compiles_for_mi300_without_gpu(site: Site, stubs: Path, major: int) -> None:
-    # XLA refuses to compile unregistered custom calls: these are the plugin's own, also for a major
-    # that jaxlib does not know.
+def test_program_compiles_for_mi300_without_gpu(
+    site: Site, stubs: Path, major: int
+) -> None:
+    # XLA refuses to compile unregistered custom calls: these are the plugin's own, also
+    # for a major that jaxlib does not know.
     site.install(major)
-    done = site.run(COMPILE, ROCM_PATH=str(stubs), LD_LIBRARY_PATH=f"{stubs}/lib", JAX_PLATFORMS="cpu")
+    done = site.run(
+        COMPILE,
+        ROCM_PATH=str(stubs),
+        LD_LIBRARY_PATH=f"{stubs}/lib",
+        JAX_PLATFORMS="cpu",
+    )
     assert done.returncode == 0, done.stderr
     assert "hip_lu_pivots_to_permutation" in done.stdout
     assert "hipsolver_getrf_ffi" in done.stdout

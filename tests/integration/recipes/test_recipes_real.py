@@ -1,4 +1,7 @@
-"""The recipes on published wheels: the members match the promises, and the planned repair succeeds."""
+"""The recipes on published wheels.
+
+The members match the promises, and the planned repair succeeds.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ from tests.support import fake_site
 from wheelkit.repair.repair import repair
 
 
-@pytest.mark.parametrize(("jax", "rocm", "python"), [("0.10.2", "7.2.0", ">=3.11"), ("0.12.0", "7.14.0", ">=3.12")])
+@pytest.mark.parametrize(
+    ("jax", "rocm", "python"),
+    [("0.10.2", "7.2.0", ">=3.11"), ("0.12.0", "7.14.0", ">=3.12")],
+)
 def test_plugin_is_repaired_by_its_recipe(
     real_wheel: Callable[..., Path], tmp_path: Path, jax: str, rocm: str, python: str
 ) -> None:
@@ -29,12 +35,21 @@ def test_plugin_is_repaired_by_its_recipe(
         targets=(GfxTarget.parse("gfx942"),),
     )
     version = versions.wheel_version(jax, rocm=request.rocm_version, variant="gfx942")
-    made = repair(real_wheel("jax-rocm7-plugin", jax), plugin.repair_plan(request, version), tmp_path, debug_dir=None)
+    made = repair(
+        real_wheel("jax-rocm7-plugin", jax),
+        plugin.repair_plan(request, version),
+        tmp_path,
+        debug_dir=None,
+    )
     with zipfile.ZipFile(made.path) as archive:
         info = json.loads(archive.read("jax_rocm7_plugin/build_info.json"))
-        metadata = archive.read(f"jax_rocm7_plugin-{version}.dist-info/METADATA").decode()
+        metadata = archive.read(
+            f"jax_rocm7_plugin-{version}.dist-info/METADATA"
+        ).decode()
     assert {member["path"] for member in info["members"]} == set(plugin.members(7))
-    assert {member["path"] for member in info["members"] if member["targets"]} == set(plugin.device_members(7))
+    assert {member["path"] for member in info["members"] if member["targets"]} == set(
+        plugin.device_members(7)
+    )
     assert all("libamdhip64.so.7" in member["needed"] for member in info["members"])
     assert f"ROCm {rocm}; gfx942" in metadata
     assert f"Requires-Python: {python}\n" in metadata
@@ -42,15 +57,26 @@ def test_plugin_is_repaired_by_its_recipe(
 
 
 def test_loader_runs_on_every_python(pythons: dict[str, Path], tmp_path: Path) -> None:
-    (fake_site.install(tmp_path, "pjrt", 7, fake_site.build_info()) / "xla_rocm_plugin.so").touch()
+    (
+        fake_site.install(tmp_path, "pjrt", 7, fake_site.build_info())
+        / "xla_rocm_plugin.so"
+    ).touch()
     fake_site.install(tmp_path, "plugin", 7, fake_site.build_info())
     code = (
-        "import jax_plugins.xla_rocm7 as loader, jax_rocm7_plugin as plugin, pathlib;"
-        "from jax_plugins.xla_rocm7 import _gpus; _gpus.NODES = _gpus.DXG = pathlib.Path('none');"
-        "print(loader.reasons()[0][:22], loader.reasons(need_gpu=False)[0][:25], plugin.__version__)"
+        "import jax_plugins.xla_rocm7 as loader, jax_rocm7_plugin as plugin,"
+        " pathlib;from jax_plugins.xla_rocm7 import _gpus; _gpus.NODES = _gpus.DXG ="
+        " pathlib.Path('none');print(loader.reasons()[0][:22],"
+        " loader.reasons(need_gpu=False)[0][:25], plugin.__version__)"
     )
     for version in sorted({"3.11", "3.12", "3.13", "3.14"} & pythons.keys()):
         done = subprocess.run(
-            [pythons[version], "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+            [pythons[version], "-W", "error", "-c", code],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        assert done.stdout == "no AMD GPU was found ( jaxlib cannot be imported 0.10.2+rocm7.2.0\n", done.stderr
+        assert (
+            done.stdout
+            == "no AMD GPU was found ( jaxlib cannot be imported 0.10.2+rocm7.2.0\n"
+        ), done.stderr

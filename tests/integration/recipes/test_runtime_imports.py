@@ -7,7 +7,13 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-_SUITES = ("gates/suites/", "gates/device/plugin/", "corpus/programs/", "corpus/child.py", "gates/code_checks")
+_SUITES = (
+    "gates/suites/",
+    "gates/device/plugin/",
+    "corpus/programs/",
+    "corpus/child.py",
+    "gates/code_checks",
+)
 _CODE = """
 import importlib, sys
 for name in ("pytest", "_pytest", "hypothesis", "mypy", "xmlschema"):
@@ -19,9 +25,25 @@ for name in sys.argv[1:]:
 
 def test_promotion_imports_without_test_packages() -> None:
     """Skip files that run in another environment, beside jax or pytest."""
-    files = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "promotion").rglob("*.py"))
-    own = [name for name in files if not any(suite in name for suite in _SUITES) and not name.endswith("_child.py")]
-    names = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in own]
+    files = sorted(
+        path.relative_to(ROOT).as_posix() for path in (ROOT / "promotion").rglob("*.py")
+    )
+    own = [
+        name
+        for name in files
+        if not any(suite in name for suite in _SUITES)
+        and not name.endswith("_child.py")
+    ]
+    names = [
+        name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for name in own
+    ]
     assert "promotion.gates.device.run" in names
-    done = subprocess.run([sys.executable, "-c", _CODE, *names], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", _CODE, *names],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""ELF reading and editing of published libraries, checked by pyelftools, readelf, gdb and the loader."""
+"""ELF reading and editing of published libraries, checked by independent tools."""
 
 from __future__ import annotations
 
@@ -26,12 +26,16 @@ from wheelkit.elf.strip import StripReport, strip_symbols
 VERSIONS = ("0.7.1", "0.9.1", "0.10.2", "0.12.0")
 RUNPATH = "$ORIGIN/../lib:/opt/rocm/lib"
 HIP = "libamdhip64.so.7"
-ROOM = 4000  # bytes of RUNPATH in 0.10.2 and later; in older ones some libraries have no room for a name
+# Bytes of RUNPATH in 0.10.2 and later; in older ones some libraries have no room for a
+# name.
+ROOM = 4000
 _VISIBLE = ("STV_DEFAULT", "STV_PROTECTED")
 
 
 @pytest.fixture(params=VERSIONS)
-def plugin(request: pytest.FixtureRequest, real_wheel: Callable[..., Path], tmp_path: Path) -> Iterator[list[Path]]:
+def plugin(
+    request: pytest.FixtureRequest, real_wheel: Callable[..., Path], tmp_path: Path
+) -> Iterator[list[Path]]:
     """Return the libraries of each published plugin wheel."""
     with unpacked(real_wheel("jax-rocm7-plugin", request.param), tmp_path) as libraries:
         yield libraries
@@ -54,20 +58,36 @@ def oracle(path: Path) -> dict[str, object]:
         for section in sections:
             if isinstance(section, GNUVerNeedSection):
                 for need, auxiliaries in section.iter_versions():
-                    needs |= {a["vna_other"] & 0x7FFF: (a.name, need.name) for a in auxiliaries}
+                    needs |= {
+                        a["vna_other"] & 0x7FFF: (a.name, need.name)
+                        for a in auxiliaries
+                    }
         (versions,) = (s for s in sections if isinstance(s, GNUVerSymSection))
-        undefined, exported = [], []
-        for index, symbol in enumerate(file.get_section_by_name(".dynsym").iter_symbols()):
+        undefined = []
+        exported = []
+        for index, symbol in enumerate(
+            file.get_section_by_name(".dynsym").iter_symbols()
+        ):
             number = versions.get_symbol(index)["ndx"]
             bind = symbol["st_info"]["bind"].removeprefix("STB_")
             if symbol["st_shndx"] == "SHN_UNDEF" and symbol.name:
-                version = needs.get(number & 0x7FFF, (None, None)) if isinstance(number, int) else (None, None)
+                version = (
+                    needs.get(number & 0x7FFF, (None, None))
+                    if isinstance(number, int)
+                    else (None, None)
+                )
                 undefined.append((symbol.name, *version, bind))
-            elif symbol.name and bind != "LOCAL" and symbol["st_other"]["visibility"] in _VISIBLE:
+            elif (
+                symbol.name
+                and bind != "LOCAL"
+                and symbol["st_other"]["visibility"] in _VISIBLE
+            ):
                 exported.append(symbol.name)
         return {
             "needed": tuple(t.needed for t in tags if t.entry.d_tag == "DT_NEEDED"),
-            "runpath": next((t.runpath for t in tags if t.entry.d_tag == "DT_RUNPATH"), None),
+            "runpath": next(
+                (t.runpath for t in tags if t.entry.d_tag == "DT_RUNPATH"), None
+            ),
             "undefined": undefined,
             "exported": exported,
             "sections": [(s.name, s["sh_offset"], s["sh_size"]) for s in sections],
@@ -93,28 +113,47 @@ def loaded(path: Path, *, without: Sequence[tuple[int, int]]) -> list[bytes]:
     for start, end in without:
         data[start:end] = bytes(end - start)
     with reader.open_image(path) as image:
-        return [bytes(data[s.offset : s.offset + s.file_size]) for s in image.segments if s.type == constants.PT_LOAD]
+        return [
+            bytes(data[s.offset : s.offset + s.file_size])
+            for s in image.segments
+            if s.type == constants.PT_LOAD
+        ]
 
 
 def readelf(path: Path, left_out: Callable[[str, str], None]) -> list[str]:
-    """Return the complaints of readelf, except gaps in build notes, which the published files have."""
+    """Return the complaints of readelf, except gaps in build notes."""
     tool = shutil.which("readelf")
     if tool is None:
         left_out("readelf", "not installed; pyelftools stands in")
         return []
-    done = subprocess.run([tool, "--all", "--wide", path], capture_output=True, text=True, check=True, errors="replace")
-    return sorted(line for line in done.stderr.splitlines() if line and "Gap in build notes" not in line)
+    done = subprocess.run(
+        [tool, "--all", "--wide", path],
+        capture_output=True,
+        text=True,
+        check=True,
+        errors="replace",
+    )
+    return sorted(
+        line
+        for line in done.stderr.splitlines()
+        if line and "Gap in build notes" not in line
+    )
 
 
-def test_snapshot_of_published_plugins_agrees_with_pyelftools(plugin: list[Path]) -> None:
+def test_snapshot_of_published_plugins_agrees_with_pyelftools(
+    plugin: list[Path],
+) -> None:
     assert len(plugin) == 8
     for path in plugin:
         assert ours(path) == oracle(path), path.name
 
 
-def test_strip_and_edits_keep_loaded_bytes_of_plugins(plugin: list[Path], left_out: Callable[[str, str], None]) -> None:
+def test_strip_and_edits_keep_loaded_bytes_of_plugins(
+    plugin: list[Path], left_out: Callable[[str, str], None]
+) -> None:
     for path in plugin:
-        before, complaints = oracle(path), readelf(path, left_out)
+        before = oracle(path)
+        complaints = readelf(path, left_out)
         old = path.with_suffix(".old")
         shutil.copyfile(path, old)
         ranges = set_runpath(path, RUNPATH)
@@ -127,7 +166,8 @@ def test_strip_and_edits_keep_loaded_bytes_of_plugins(plugin: list[Path], left_o
         assert oracle(path)["undefined"] == before["undefined"], path.name
         assert oracle(path)["exported"] == before["exported"], path.name
         assert Elf.read(path).runpath == RUNPATH
-        # Of the loaded bytes, only RUNPATH, NEEDED and the header's offset of the section table differ.
+        # Of the loaded bytes, only RUNPATH, NEEDED and the header's offset of the
+        # section table differ.
         changes = [*ranges, (40, 64)]
         assert loaded(path, without=changes) == loaded(old, without=changes), path.name
         assert readelf(path, left_out) == readelf(debug, left_out) == complaints
@@ -150,7 +190,10 @@ def assert_debug_file(path: Path, old: Path, debug: Path, report: StripReport) -
 
 def in_child(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -165,31 +208,47 @@ print(open("/proc/self/maps").read())
 """
 
 
-def test_edited_module_finds_libraries_and_works(real_wheel: Callable[..., Path], tmp_path: Path) -> None:
-    # Stand-ins under the names of the ROCm libraries: the module binds lazily and calls none of them while loading.
+def test_edited_module_finds_libraries_and_works(
+    real_wheel: Callable[..., Path], tmp_path: Path
+) -> None:
+    # Stand-ins under the names of the ROCm libraries: the module binds lazily and calls
+    # none of them while loading.
     python = "{}.{}".format(*sys.version_info)
     if python not in ("3.11", "3.12"):
         pytest.skip(f"no plugin wheel of 0.10.2 for Python {python} is pinned")
-    with unpacked(real_wheel("jax-rocm7-plugin", "0.10.2", python), tmp_path) as libraries:
+    with unpacked(
+        real_wheel("jax-rocm7-plugin", "0.10.2", python), tmp_path
+    ) as libraries:
         (path,) = (library for library in libraries if library.name == "_rnn.so")
         (stand_in,) = Path(isal.__file__).parent.glob("_isal*.so")
         (path.parent / "rocm").mkdir()
         for name in ("libMIOpen.so.1", HIP):
             shutil.copyfile(stand_in, path.parent / "rocm" / name)
         set_runpath(path, "$ORIGIN/rocm")
-        assert add_needed(path, HIP)  # replaces DT_RELACOUNT; relocations must still be applied
+        assert add_needed(
+            path, HIP
+        )  # replaces DT_RELACOUNT; relocations must still be applied
         strip_symbols(path)
         done = in_child(IMPORT, path)
-    assert done.stdout.startswith("['hipdnn_rnn_bwd_ffi', 'hipdnn_rnn_ffi']\n"), done.stderr
+    assert done.stdout.startswith("['hipdnn_rnn_bwd_ffi', 'hipdnn_rnn_ffi']\n"), (
+        done.stderr
+    )
     assert f"rocm/{HIP}" in done.stdout
     assert "rocm/libMIOpen.so.1" in done.stdout
 
 
-def test_snapshot_of_published_pjrt_library(pjrt: Path, tmp_path: Path, left_out: Callable[[str, str], None]) -> None:
+def test_snapshot_of_published_pjrt_library(
+    pjrt: Path, tmp_path: Path, left_out: Callable[[str, str], None]
+) -> None:
     elf = Elf.read(pjrt)
     assert elf.size == 503_453_288
     assert elf.runpath is not None
-    assert (len(elf.runpath.split(":")), elf.rpath, elf.soname, elf.build_id) == (95, None, None, None)
+    assert (len(elf.runpath.split(":")), elf.rpath, elf.soname, elf.build_id) == (
+        95,
+        None,
+        None,
+        None,
+    )
     assert "GetPjrtApi" in elf.exported
     assert {line.split()[0] for line in elf.comments} == {"clang", "AMD", "Linker:"}
     ((start, end),) = set_runpath(pjrt, RUNPATH)
@@ -200,8 +259,15 @@ def test_snapshot_of_published_pjrt_library(pjrt: Path, tmp_path: Path, left_out
     assert report.bytes_saved == 128_671_091
     assert pjrt.stat().st_size < 375_000_000
     tail = elf.sections[".comment"].offset + elf.sections[".comment"].size
-    assert [end - start for start, end in report.changed] == [24, pjrt.stat().st_size - tail]
+    assert [end - start for start, end in report.changed] == [
+        24,
+        pjrt.stat().st_size - tail,
+    ]
     assert readelf(pjrt, left_out) == readelf(debug, left_out) == []
     after = Elf.read(pjrt)
-    assert (after.undefined, after.exported, after.version_needs) == (elf.undefined, elf.exported, elf.version_needs)
+    assert (after.undefined, after.exported, after.version_needs) == (
+        elf.undefined,
+        elf.exported,
+        elf.version_needs,
+    )
     debug.unlink()

@@ -14,18 +14,52 @@ from wheelkit.inspect.inspect import Expectations, inspect_wheel
 from wheelkit.inspect.model import WheelReport
 from wheelkit.inspect.wheel_set import check_set
 
-XLA = frozenset(f"gfx{n}" for n in (908, "90a", 942, 950, 1030, 1100, 1101, 1103, 1150, 1151, 1200, 1201, 1250))
+XLA = frozenset(
+    f"gfx{n}"
+    for n in (
+        908,
+        "90a",
+        942,
+        950,
+        1030,
+        1100,
+        1101,
+        1103,
+        1150,
+        1151,
+        1200,
+        1201,
+        1250,
+    )
+)
 KNOWN = Expectations(allow_list=XLA)
-NUMBERS = (900, 906, 908, "90a", "90c", 942, 950, 1010, 1011, 1012, *range(1030, 1037), *range(1100, 1104))
-PROCESSORS_0_10_2 = [f"gfx{number}" for number in (*NUMBERS, *range(1150, 1154), 1200, 1201)]
+NUMBERS = (
+    900,
+    906,
+    908,
+    "90a",
+    "90c",
+    942,
+    950,
+    1010,
+    1011,
+    1012,
+    *range(1030, 1037),
+    *range(1100, 1104),
+)
+PROCESSORS_0_10_2 = [
+    f"gfx{number}" for number in (*NUMBERS, *range(1150, 1154), 1200, 1201)
+]
 LIB = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
 Inspect = Callable[..., WheelReport]
 Wheels = Callable[..., Path]
 
 
 @pytest.fixture(scope="session")
-def inspect(real_wheel: Wheels, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inspect]:
-    """Return `inspect(name, version, python) -> WheelReport` for published wheels, with cached results."""
+def inspect(
+    real_wheel: Wheels, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Inspect]:
+    """Return `inspect(name, version, python)` for published wheels, with cached results."""
     made: dict[Path, WheelReport] = {}
     scratch = tmp_path_factory.mktemp("inspect")
 
@@ -48,7 +82,9 @@ def codes(report: WheelReport) -> dict[str, int]:
 
 
 def message(report: WheelReport, code: str) -> str:
-    return " ".join(finding.message for finding in report.findings if finding.code == code)
+    return " ".join(
+        finding.message for finding in report.findings if finding.code == code
+    )
 
 
 def test_inspect_pjrt_0_10_2(inspect: Inspect) -> None:
@@ -72,7 +108,9 @@ def test_inspect_pjrt_0_10_2(inspect: Inspect) -> None:
     assert "16 of 95 entries" in message(report, "runpath-build-leftover")
     assert "15 of 27 targets" in message(report, "target-refused")
     assert "gfx1250" in message(report, "target-uncovered")
-    assert "128.7 MB of symbol tables in 503.5 MB" in message(report, "symbols-not-stripped")
+    assert "128.7 MB of symbol tables in 503.5 MB" in message(
+        report, "symbols-not-stripped"
+    )
 
 
 def test_inspect_pjrt_0_10_2_contents(inspect: Inspect) -> None:
@@ -83,18 +121,40 @@ def test_inspect_pjrt_0_10_2_contents(inspect: Inspect) -> None:
     assert all(180e6 < code.code_bytes < 224e6 for code in report.targets)
     device = elf.device
     assert (device.bundles, device.formats) == (43, ("CCOB v3 zstd",))
-    assert (round(device.stored / 1e6, 1), round(device.unpacked / 1e9, 2)) == (55.0, 5.19)
-    assert (elf.path, elf.size, elf.symbol_table_bytes) == (LIB, 503_453_288, 110_801_171 + 17_869_920)
-    assert (elf.soname, elf.build_id, elf.modules, elf.machine) == ("", "", (), "x86_64")
+    assert (round(device.stored / 1e6, 1), round(device.unpacked / 1e9, 2)) == (
+        55.0,
+        5.19,
+    )
+    assert (elf.path, elf.size, elf.symbol_table_bytes) == (
+        LIB,
+        503_453_288,
+        110_801_171 + 17_869_920,
+    )
+    assert (elf.soname, elf.build_id, elf.modules, elf.machine) == (
+        "",
+        "",
+        (),
+        "x86_64",
+    )
     assert len(elf.runpath) == 95
     assert [soname for soname in elf.needed if "hip" in soname or "roc" in soname] == [
-        "librocprofiler-sdk.so.1", "libhipblaslt.so.1", "libhipfft.so.0", "librocblas.so.5", "librocm_smi64.so.1",
+        "librocprofiler-sdk.so.1",
+        "libhipblaslt.so.1",
+        "libhipfft.so.0",
+        "librocblas.so.5",
+        "librocm_smi64.so.1",
         "libamdhip64.so.7",
-    ]  # fmt: skip
-    assert (elf.symbol_versions["GLIBC"], elf.symbol_versions["GLIBCXX"]) == ("2.27", "3.4.22")
+    ]
+    assert (elf.symbol_versions["GLIBC"], elf.symbol_versions["GLIBCXX"]) == (
+        "2.27",
+        "3.4.22",
+    )
     assert report.rocm == ("7.2.0",)
     assert report.platform is not None
-    assert (report.platform.policy, len(report.platform.external)) == ("manylinux_2_27_x86_64", 8)
+    assert (report.platform.policy, len(report.platform.external)) == (
+        "manylinux_2_27_x86_64",
+        8,
+    )
 
 
 def test_inspect_plugin_0_10_2(inspect: Inspect) -> None:
@@ -112,11 +172,17 @@ def test_inspect_plugin_0_10_2(inspect: Inspect) -> None:
         "tag-by-exception": 1,
         "target-uncovered": 1,
     }
-    without = [f.member.rpartition("/")[2] for f in report.findings if f.code == "hip-needed-missing"]
+    without = [
+        f.member.rpartition("/")[2]
+        for f in report.findings
+        if f.code == "hip-needed-missing"
+    ]
     assert without == ["_linalg.so", "_rnn.so", "_solver.so", "_sparse.so"]
     assert "12 distributions" in message(report, "extra-uninstallable")
     elfs = {elf.path.rpartition("/")[2]: elf for elf in report.elfs}
-    assert {name: elf.device.bundles for name, elf in elfs.items() if elf.device.bundles} == {
+    assert {
+        name: elf.device.bundles for name, elf in elfs.items() if elf.device.bundles
+    } == {
         "_linalg.so": 1,
         "_prng.so": 1,
         "_solver.so": 2,
@@ -126,24 +192,44 @@ def test_inspect_plugin_0_10_2(inspect: Inspect) -> None:
 
 
 def test_check_set_0_10_2_matches(inspect: Inspect) -> None:
-    names = [("jax-rocm7-pjrt",), ("jax-rocm7-plugin", "3.11"), ("jax-rocm7-plugin", "3.12"), ("jax",)]
+    names = [
+        ("jax-rocm7-pjrt",),
+        ("jax-rocm7-plugin", "3.11"),
+        ("jax-rocm7-plugin", "3.12"),
+        ("jax",),
+    ]
     names += [("jaxlib", "3.11"), ("jaxlib", "3.12")]
-    assert check_set([inspect(name, "0.10.2", *python) for name, *python in names]) == ()
+    assert (
+        check_set([inspect(name, "0.10.2", *python) for name, *python in names]) == ()
+    )
 
 
 # The report as text and as JSON.
 
 
-PRINT_PEAK = "print(int(Path('/proc/self/status').read_text().split('VmHWM:')[1].split()[0]) // 1024)"
+PRINT_PEAK = (
+    "print(int(Path('/proc/self/status').read_text().split('VmHWM:')[1].split()[0]) //"
+    " 1024)"
+)
 """Peak memory in MiB; ru_maxrss would count that of the process that forked this one."""
 
 
-def test_inspect_largest_wheel_needs_little_memory(real_wheel: Wheels, tmp_path: Path) -> None:
+def test_inspect_largest_wheel_needs_little_memory(
+    real_wheel: Wheels, tmp_path: Path
+) -> None:
     code = (
-        "import sys; from pathlib import Path; from wheelkit.inspect.inspect import inspect_wheel;"
-        "inspect_wheel(Path(sys.argv[1]), scratch=Path(sys.argv[2]));"
-        f"{PRINT_PEAK}"
+        "import sys; from pathlib import Path; from wheelkit.inspect.inspect import"
+        " inspect_wheel;inspect_wheel(Path(sys.argv[1]),"
+        f" scratch=Path(sys.argv[2]));{PRINT_PEAK}"
     )
-    argv = [sys.executable, "-c", code, str(real_wheel("jax-rocm7-pjrt", "0.10.2")), str(tmp_path)]
-    done = subprocess.run(argv, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[3])
+    argv = [
+        sys.executable,
+        "-c",
+        code,
+        str(real_wheel("jax-rocm7-pjrt", "0.10.2")),
+        str(tmp_path),
+    ]
+    done = subprocess.run(
+        argv, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[3]
+    )
     assert int(done.stdout) < 900

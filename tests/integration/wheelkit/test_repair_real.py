@@ -25,26 +25,45 @@ from wheelkit.repair.repair import repair
 pytestmark = pytest.mark.network
 
 RealWheel = Callable[..., Path]
-GFX942, GFX950 = GfxTarget.parse("gfx942"), GfxTarget.parse("gfx950")
-RUNPATH = "$ORIGIN/../_rocm_sdk_core/lib:$ORIGIN/../_rocm_sdk_libraries/lib:/opt/rocm/lib"
+GFX942 = GfxTarget.parse("gfx942")
+GFX950 = GfxTarget.parse("gfx950")
+RUNPATH = (
+    "$ORIGIN/../_rocm_sdk_core/lib:$ORIGIN/../_rocm_sdk_libraries/lib:/opt/rocm/lib"
+)
 LIBRARY = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
-WITH_CODE = ("jax_rocm7_plugin/_linalg.so", "jax_rocm7_plugin/_prng.so", "jax_rocm7_plugin/_solver.so")
+WITH_CODE = (
+    "jax_rocm7_plugin/_linalg.so",
+    "jax_rocm7_plugin/_prng.so",
+    "jax_rocm7_plugin/_solver.so",
+)
 WITHOUT_HIP = ("_linalg", "_rnn", "_solver", "_sparse")
 PJRT_SONAMES = frozenset(
     {
-        "librocprofiler-sdk.so.1", "librccl.so.1", "libhipblaslt.so.1", "libhipfft.so.0", "libMIOpen.so.1",
-        "librocblas.so.5", "librocm_smi64.so.1", "libamdhip64.so.7",
-    }
-)  # fmt: skip
-PLUGIN_SONAMES = frozenset(
-    {
-        "libhipblas.so.3", "libhipsolver.so.1", "librocsolver.so.0", "libhipsparse.so.4", "libMIOpen.so.1",
+        "librocprofiler-sdk.so.1",
+        "librccl.so.1",
+        "libhipblaslt.so.1",
+        "libhipfft.so.0",
+        "libMIOpen.so.1",
+        "librocblas.so.5",
+        "librocm_smi64.so.1",
         "libamdhip64.so.7",
     }
-)  # fmt: skip
+)
+PLUGIN_SONAMES = frozenset(
+    {
+        "libhipblas.so.3",
+        "libhipsolver.so.1",
+        "librocsolver.so.0",
+        "libhipsparse.so.4",
+        "libMIOpen.so.1",
+        "libamdhip64.so.7",
+    }
+)
 
 
-def plan(kind: versions.Kind, version: str = "0.10.2+rocm7.2.0", **changes: Any) -> RepairPlan:
+def plan(
+    kind: versions.Kind, version: str = "0.10.2+rocm7.2.0", **changes: Any
+) -> RepairPlan:
     base = RepairPlan(
         project=f"jax-rocm7-{kind}",
         version=version,
@@ -58,7 +77,9 @@ def plan(kind: versions.Kind, version: str = "0.10.2+rocm7.2.0", **changes: Any)
         license_text=b"Apache License, Version 2.0\n",
         allowed_sonames=PJRT_SONAMES if kind == "pjrt" else PLUGIN_SONAMES,
         build_info={"version": version},
-        build_info_path=f"{'jax_plugins/xla_rocm7' if kind == 'pjrt' else 'jax_rocm7_plugin'}/build_info.json",
+        build_info_path=(
+            f"{'jax_plugins/xla_rocm7' if kind == 'pjrt' else 'jax_rocm7_plugin'}/build_info.json"
+        ),
     )
     return replace(base, **changes)
 
@@ -77,7 +98,9 @@ def repaired(plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> Repaired
 
 
 @pytest.fixture(scope="module")
-def libraries(repaired: RepairedWheel, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def libraries(
+    repaired: RepairedWheel, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
     """Return the extracted files of the repaired plugin by member path."""
     return unpacked(repaired.path, tmp_path_factory.mktemp("libraries"))
 
@@ -92,13 +115,18 @@ def unpacked(wheel: Path, folder: Path) -> dict[str, Path]:
 
 
 def test_repair_published_archive_and_record_are_valid(repaired: RepairedWheel) -> None:
-    assert repaired.path.name == "jax_rocm7_plugin-0.10.2+rocm7.2.0-cp312-cp312-manylinux_2_28_x86_64.whl"
+    assert (
+        repaired.path.name
+        == "jax_rocm7_plugin-0.10.2+rocm7.2.0-cp312-cp312-manylinux_2_28_x86_64.whl"
+    )
     with WheelArchive(repaired.path) as wheel:
         assert verify_record(wheel) == ()
     assert zipfile.ZipFile(repaired.path).testzip() is None
 
 
-def test_repair_published_has_exactly_the_wanted_targets(repaired: RepairedWheel, libraries: dict[str, Path]) -> None:
+def test_repair_published_has_exactly_the_wanted_targets(
+    repaired: RepairedWheel, libraries: dict[str, Path]
+) -> None:
     for name, path in libraries.items():
         report = read_targets(path, verify=True)
         assert report.findings == ()
@@ -120,11 +148,29 @@ def test_repair_published_runpath_and_needed(
         assert elf.needed == (*before[name].needed, *completed)
 
 
-def test_repair_published_is_valid_for_stock_tools(repaired: RepairedWheel, tmp_path: Path) -> None:
+def test_repair_published_is_valid_for_stock_tools(
+    repaired: RepairedWheel, tmp_path: Path
+) -> None:
     """pip installs the wheel, and patchelf reads the edited libraries."""
     target = tmp_path / "site"
-    install = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", str(target)]
-    install += ["--quiet", "--disable-pip-version-check", "--python-version", "3.12", "--implementation", "cp"]
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        str(target),
+    ]
+    install += [
+        "--quiet",
+        "--disable-pip-version-check",
+        "--python-version",
+        "3.12",
+        "--implementation",
+        "cp",
+    ]
     subprocess.run([*install, "--only-binary", ":all:", str(repaired.path)], check=True)
     for info in repaired.members:
         path = target / info.path
@@ -135,11 +181,15 @@ def test_repair_published_is_valid_for_stock_tools(repaired: RepairedWheel, tmp_
 
 def patchelf(question: str, path: Path) -> list[str]:
     command = Path(sys.executable).with_name("patchelf")
-    done = subprocess.run([str(command), question, str(path)], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [str(command), question, str(path)], check=True, capture_output=True, text=True
+    )
     return done.stdout.splitlines()
 
 
-def test_repair_published_is_reproducible(repaired: RepairedWheel, plugin: Path, tmp_path: Path) -> None:
+def test_repair_published_is_reproducible(
+    repaired: RepairedWheel, plugin: Path, tmp_path: Path
+) -> None:
     copy = tmp_path / "elsewhere" / plugin.name
     copy.parent.mkdir()
     copy.write_bytes(plugin.read_bytes())
@@ -152,10 +202,18 @@ def test_repair_published_is_reproducible(repaired: RepairedWheel, plugin: Path,
 
 
 def test_repair_published_pjrt(real_wheel: RealWheel, tmp_path: Path) -> None:
-    """The 154 MB wheel becomes smaller than 98 MB, without findings, and with exactly the two targets."""
+    """The 154 MB wheel shrinks below 98 MB, without findings, with exactly two targets."""
     source = real_wheel("jax-rocm7-pjrt", "0.10.2")
-    made = repair(source, plan("pjrt", verify_bundles=False), tmp_path, debug_dir=tmp_path / "debug")
-    assert made.path.name == "jax_rocm7_pjrt-0.10.2+rocm7.2.0-py3-none-manylinux_2_28_x86_64.whl"
+    made = repair(
+        source,
+        plan("pjrt", verify_bundles=False),
+        tmp_path,
+        debug_dir=tmp_path / "debug",
+    )
+    assert (
+        made.path.name
+        == "jax_rocm7_pjrt-0.10.2+rocm7.2.0-py3-none-manylinux_2_28_x86_64.whl"
+    )
     assert made.size < 98_000_000
     with zipfile.ZipFile(made.path) as stock:
         assert stock.testzip() is None  # it inflates with zlib

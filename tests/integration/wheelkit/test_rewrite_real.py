@@ -32,5 +32,7 @@ with WheelArchive(Path({str(pjrt)!r})) as source:
     rewrite.write(Path({str(tmp_path / NEW_NAME)!r}))
 print(re.search(r"VmHWM:\\s+([0-9]+) kB", Path("/proc/self/status").read_text())[1])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert int(done.stdout) < 100 * 1024

@@ -17,16 +17,27 @@ from wheelkit.gpu.fatbin import read_targets
 pytestmark = pytest.mark.network
 
 RealWheels = Callable[..., Path]
-# ROCm of each release, by the compiler's name in .comment (0.7.1 to 0.10.2) or by its Summary (0.12.0).
+# ROCm of each release, by the compiler's name in .comment (0.7.1 to 0.10.2) or by its
+# Summary (0.12.0).
 ROCM = {"0.7.1": "7.1.0", "0.9.1": "7.2.0", "0.10.2": "7.2.0", "0.12.0": "7.14.0"}
 PLATFORM = {
-    "libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0", "libgcc_s.so.1", "libstdc++.so.6",
+    "libc.so.6",
+    "libm.so.6",
+    "libdl.so.2",
+    "librt.so.1",
+    "libpthread.so.0",
+    "libgcc_s.so.1",
+    "libstdc++.so.6",
     "ld-linux-x86-64.so.2",
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module", params=ROCM)
-def plugin(request: pytest.FixtureRequest, real_wheel: RealWheels, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plugin(
+    request: pytest.FixtureRequest,
+    real_wheel: RealWheels,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
     version: str = request.param
     folder = tmp_path_factory.mktemp(version)
     with zipfile.ZipFile(real_wheel("jax-rocm7-plugin", version)) as archive:
@@ -45,13 +56,20 @@ def test_allowed_sonames_cover_published_plugins(plugin: Path) -> None:
 
 def test_runpath_fits_in_place_of_the_published_one(plugin: Path) -> None:
     version = next(v for v in ROCM if plugin.name.startswith(v))
-    shortest = min(len(elf.runpath or elf.rpath or "") for elf in map(Elf.read, plugin.iterdir()))
-    # Before 0.10 the wheels had three entries only; an edit refuses entries that do not fit.
-    assert (len(runpath("plugin", None)) < shortest) == (version in ("0.10.2", "0.12.0"))
+    shortest = min(
+        len(elf.runpath or elf.rpath or "") for elf in map(Elf.read, plugin.iterdir())
+    )
+    # Before 0.10 the wheels had three entries only; an edit refuses entries that do not
+    # fit.
+    assert (len(runpath("plugin", None)) < shortest) == (
+        version in ("0.10.2", "0.12.0")
+    )
 
 
 def test_targets_table_matches_published_code_objects(plugin: Path) -> None:
     report = read_targets(plugin / "_prng.so", verify=True, machs=gfx.machs())
     assert report.device.targets
     assert not report.findings
-    assert {code.target.split(":")[0] for code in report.device.targets} <= set(gfx.load_table().targets)
+    assert {code.target.split(":")[0] for code in report.device.targets} <= set(
+        gfx.load_table().targets
+    )

@@ -1,7 +1,10 @@
-"""Containers as bare as a newcomer's machine: Debian, Python, and no network except the user's package index.
+"""Containers as bare as a newcomer's machine.
 
-A container has only a loopback device. The host names of the index resolve to loopback addresses, on which this process
-listens and relays all bytes to the real host. TLS is not touched, so the container verifies the certificates itself.
+Debian, Python, and no network except the user's package index.
+
+A container has only a loopback device. The host names of the index resolve to loopback
+addresses, on which this process listens and relays all bytes to the real host. TLS is
+not touched, so the container verifies the certificates itself.
 """
 
 from __future__ import annotations
@@ -58,42 +61,86 @@ class Bare:
     engine: docker.Docker
     id: str
 
-    def run(self, *words: str, cwd: str = "/", stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *words: str, cwd: str = "/", stdin: bytes = b""
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command until it ends; standard output and error are merged."""
         done = subprocess.run(
-            [self.engine.program, "exec", "--interactive", f"--workdir={cwd}", self.id, *words],
+            [
+                self.engine.program,
+                "exec",
+                "--interactive",
+                f"--workdir={cwd}",
+                self.id,
+                *words,
+            ],
             env=self.engine.environment,
             input=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             check=False,
         )
-        return subprocess.CompletedProcess(words, done.returncode, done.stdout.decode(errors="replace"))
+        return subprocess.CompletedProcess(
+            words, done.returncode, done.stdout.decode(errors="replace")
+        )
 
     def must(self, *words: str, cwd: str = "/", stdin: bytes = b"") -> str:
         """Run a command that must succeed, and return its output."""
         done = self.run(*words, cwd=cwd, stdin=stdin)
-        summary = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-        assert done.returncode == 0, "\n".join((f"{words} ended with {done.returncode}", *summary, done.stdout))
+        summary = [
+            line
+            for line in done.stdout.splitlines()
+            if line.startswith(("FAILED", "ERROR"))
+        ]
+        assert done.returncode == 0, "\n".join(
+            (f"{words} ended with {done.returncode}", *summary, done.stdout)
+        )
         return done.stdout
 
 
 def package_index() -> Index:
-    """Return pip's package index with its servers; indexes in folders of this machine are ignored."""
+    """Return pip's package index with its servers.
+
+    Indexes in folders of this machine are ignored.
+    """
     own = [sys.executable, "-m", "pip"]
-    said = subprocess.run([*own, "config", "list"], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [*own, "config", "list"], capture_output=True, text=True, check=True
+    ).stdout
     configured = parse_config(said)
-    settings = {name: configured[name] for name in ("cert", "trusted-host") if configured.get(name)}
+    settings = {
+        name: configured[name]
+        for name in ("cert", "trusted-host")
+        if configured.get(name)
+    }
     for name in ("index-url", "extra-index-url"):
-        urls = [url for url in configured.get(name, "").split() if url.startswith("http")]
+        urls = [
+            url for url in configured.get(name, "").split() if url.startswith("http")
+        ]
         settings |= {name: " ".join(urls)} if urls else {}
-    env = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
-    env |= {f"PIP_{name.upper().replace('-', '_')}": value for name, value in settings.items()}
+    env = {
+        name: value for name, value in os.environ.items() if not name.startswith("PIP_")
+    }
+    env |= {
+        f"PIP_{name.upper().replace('-', '_')}": value
+        for name, value in settings.items()
+    }
     with TemporaryDirectory() as folder:
-        argv = [*own, "download", "-vvv", "--no-input", "--no-cache-dir", "--no-deps", f"--dest={folder}", "packaging"]
+        argv = [
+            *own,
+            "download",
+            "-vvv",
+            "--no-input",
+            "--no-cache-dir",
+            "--no-deps",
+            f"--dest={folder}",
+            "packaging",
+        ]
         env["PIP_CONFIG_FILE"] = os.devnull
         done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
-    hosts = sorted({(name, int(port)) for name, port in _CONNECTION.findall(done.stdout)})
+    hosts = sorted(
+        {(name, int(port)) for name, port in _CONNECTION.findall(done.stdout)}
+    )
     assert hosts, "pip connected to no index"
     return Index(settings=settings, hosts=tuple(hosts))
 
@@ -105,27 +152,46 @@ def image(engine: Engine, suite: str) -> str:
 
 @contextlib.contextmanager
 def running(engine: docker.Docker, suite: str, index: Index) -> Iterator[Bare]:
-    """Run a container of a release of Debian, with an empty folder /clone, until the end of the block."""
+    """Run a container of a Debian release, with an empty /clone, until the block ends."""
     name = image(engine, suite)
-    addresses = {name: f"127.77.0.{number}" for number, (name, _) in enumerate(index.hosts, 1)}
-    # On a machine, /dev/shm has half of the memory and runs programs; Docker gives 64 MB and forbids programs.
-    argv = ["run", "--detach", "--rm", "--init", "--network=none", f"--cpuset-cpus={_CORES}", _SHARED_MEMORY]
+    addresses = {
+        name: f"127.77.0.{number}" for number, (name, _) in enumerate(index.hosts, 1)
+    }
+    # On a machine, /dev/shm has half of the memory and runs programs; Docker gives 64
+    # MB and forbids programs.
+    argv = [
+        "run",
+        "--detach",
+        "--rm",
+        "--init",
+        "--network=none",
+        f"--cpuset-cpus={_CORES}",
+        _SHARED_MEMORY,
+    ]
     argv += [f"--add-host={name}:{address}" for name, address in addresses.items()]
     settings = dict(index.settings)
     if "cert" in settings:
-        argv.append(f"--mount=type=bind,source={settings['cert']},target={CERTIFICATES},readonly")
+        argv.append(
+            f"--mount=type=bind,source={settings['cert']},target={CERTIFICATES},readonly"
+        )
         settings["cert"] = CERTIFICATES
     container = Bare(engine=engine, id=engine.ask(*argv, name, "sleep", str(_SECONDS)))
     try:
-        text = "[global]\n" + "".join(f"{name} = {value}\n" for name, value in settings.items())
+        text = "[global]\n" + "".join(
+            f"{name} = {value}\n" for name, value in settings.items()
+        )
         container.must("tee", "/etc/pip.conf", stdin=text.encode())
         container.must("mkdir", "/clone")
-        pid = int(engine.ask("container", "inspect", "--format={{.State.Pid}}", container.id))
+        pid = int(
+            engine.ask("container", "inspect", "--format={{.State.Pid}}", container.id)
+        )
         with contextlib.ExitStack() as stack:
             for host, address in zip(index.hosts, addresses.values(), strict=True):
                 server = stack.enter_context(_listening(pid, address, host[1]))
                 stack.callback(server.shutdown, socket.SHUT_RDWR)
-                threading.Thread(target=_relay, args=(server, host), daemon=True).start()
+                threading.Thread(
+                    target=_relay, args=(server, host), daemon=True
+                ).start()
             yield container
     finally:
         engine.run("kill", container.id)

@@ -1,7 +1,7 @@
 """A real S3 server on loopback: Ceph in a folder and in separate namespaces, without installation.
 
-The folder is created once and kept in the cache under a digest of its recipe. This needs root, Debian's debootstrap and
-1.1 GB of disk.
+The folder is created once and kept in the cache under a digest of its recipe. This
+needs root, Debian's debootstrap and 1.1 GB of disk.
 """
 
 from __future__ import annotations
@@ -67,11 +67,32 @@ def running() -> Iterator[Ceph]:
     outside = tree / data.lstrip("/")
     outside.mkdir(parents=True)
     shutil.copy(_HERE / "start.sh", outside / "start.sh")
-    argv = ["unshare", "--mount", "--pid", "--fork", "--kill-child", f"--mount-proc={tree / 'proc'}"]
-    argv += ["chroot", str(tree), "sh", f"{data}/start.sh", data, str(monitor), str(gateway)]
+    argv = [
+        "unshare",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        f"--mount-proc={tree / 'proc'}",
+    ]
+    argv += [
+        "chroot",
+        str(tree),
+        "sh",
+        f"{data}/start.sh",
+        data,
+        str(monitor),
+        str(gateway),
+    ]
     log = outside / "log"
     with log.open("wb") as out:
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
         try:
             url = f"http://127.0.0.1:{gateway}"
             _await(url, process, log)
@@ -89,11 +110,21 @@ def _await(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
         with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
             return
         time.sleep(0.25)
-    raise AssertionError(f"Ceph did not start: {log.read_text(errors='replace')[-4000:]}")
+    raise AssertionError(
+        f"Ceph did not start: {log.read_text(errors='replace')[-4000:]}"
+    )
 
 
 def _user(tree: Path, data: str, name: str) -> User:
-    argv = ["chroot", str(tree), "radosgw-admin", "-c", f"{data}/ceph.conf", "-n", "client.rgw"]
+    argv = [
+        "chroot",
+        str(tree),
+        "radosgw-admin",
+        "-c",
+        f"{data}/ceph.conf",
+        "-n",
+        "client.rgw",
+    ]
     argv += ["user", "create", f"--uid={name}", f"--display-name={name}"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr

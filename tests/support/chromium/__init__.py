@@ -1,4 +1,4 @@
-"""Headless Chromium, driven by the DevTools protocol over a pipe (Chrome, `--remote-debugging-pipe`).
+"""Headless Chromium, driven by the DevTools protocol over a pipe.
 
 It is this machine's Chromium, or that of a newer Debian in a folder. It has no network.
 """
@@ -22,13 +22,21 @@ import pytest
 from tests.support import forky
 
 _SWITCHES = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--proxy-server=127.0.0.1:9",
-    "--hide-scrollbars", "--remote-debugging-pipe",
-)  # fmt: skip
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--proxy-server=127.0.0.1:9",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+)
 # Debian's own script of Chromium reads settings of a desktop.
 _INSIDE = (
-    'mount -t proc proc "$0/proc" && mount --bind /dev "$0/dev" && exec chroot "$0" /usr/lib/chromium/chromium "$@"'
+    'mount -t proc proc "$0/proc" && mount --bind /dev "$0/dev" && exec chroot "$0"'
+    ' /usr/lib/chromium/chromium "$@"'
 )
 
 
@@ -53,7 +61,11 @@ class Tab:
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Call a method and return its result."""
         self.number += 1
-        body: dict[str, Any] = {"id": self.number, "method": method, "params": parameters}
+        body: dict[str, Any] = {
+            "id": self.number,
+            "method": method,
+            "params": parameters,
+        }
         if self.session:
             body["sessionId"] = self.session
         self.requests.write(json.dumps(body).encode() + b"\0")
@@ -81,10 +93,14 @@ class Tab:
         self.visit(f"file:///{file.relative_to(self.root)}", width=width, dark=dark)
 
     def visit(self, url: str, *, width: int, dark: bool = False) -> None:
-        """Load a page of loopback or of a folder in a window of some width, in light or dark colours."""
+        """Load a page in a window of some width, in light or dark colours."""
         self.logged.clear()
         self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 500
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=800,
+            deviceScaleFactor=1,
+            mobile=width < 500,
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
@@ -94,7 +110,12 @@ class Tab:
 
     def value(self, expression: str) -> Any:
         """Return the value of a JavaScript expression as JSON; promises are awaited."""
-        found = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        found = self.call(
+            "Runtime.evaluate",
+            expression=expression,
+            awaitPromise=True,
+            returnByValue=True,
+        )
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
@@ -103,41 +124,87 @@ class Tab:
         for kind in ("rawKeyDown", "char", "keyUp"):
             text = {"text": "\r"} if key == "Enter" and kind == "char" else {}
             if kind != "char" or text:
-                self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
+                self.call(
+                    "Input.dispatchKeyEvent",
+                    type=kind,
+                    key=key,
+                    code=key,
+                    windowsVirtualKeyCode=code,
+                    **text,
+                )
 
     def picture(self, height: int = 0) -> bytes:
         """Return the page as PNG: the whole page, or its top of some height."""
         width = self.value("document.documentElement.clientWidth")
-        clip = {"clip": {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}} if height else {}
-        data: str = self.call("Page.captureScreenshot", captureBeyondViewport=True, **clip)["data"]
+        clip = (
+            {"clip": {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}}
+            if height
+            else {}
+        )
+        data: str = self.call(
+            "Page.captureScreenshot", captureBeyondViewport=True, **clip
+        )["data"]
         return base64.b64decode(data)
 
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Tab]:
-    """Start Chromium with one empty page; skip the test on machines that can neither start nor install it."""
+    """Start Chromium with one empty page.
+
+    Skip the test on machines that can neither start nor install it.
+    """
     own = shutil.which("chromium")
     if own is None and (reason := forky.obstacle()):
         pytest.skip(f"{reason}; or Chromium on PATH")
-    root = Path("/") if own else forky.made("chromium", Path(__file__).with_name("prepare.sh"))
+    root = (
+        Path("/")
+        if own
+        else forky.made("chromium", Path(__file__).with_name("prepare.sh"))
+    )
     start = [own] if own else ["unshare", "--mount", "sh", "-c", _INSIDE, str(root)]
     with tempfile.TemporaryDirectory(prefix="pages-", dir=root / "tmp") as name:
         folder = Path(name)
         inside = f"/{folder.relative_to(root)}"
         ours, theirs = os.pipe(), os.pipe()  # requests, answers
         shell = ["bash", "-c", f'exec "$@" 3<&{ours[0]} 4>&{theirs[1]}', "bash"]
-        env = {"HOME": inside, "PATH": os.environ["PATH"], "TMPDIR": inside, "LANG": "C.UTF-8"}
+        env = {
+            "HOME": inside,
+            "PATH": os.environ["PATH"],
+            "TMPDIR": inside,
+            "LANG": "C.UTF-8",
+        }
         process = subprocess.Popen(
-            [*shell, *start, *_SWITCHES, f"--user-data-dir={inside}/profile", "about:blank"],
-            env=env, pass_fds=(ours[0], theirs[1]), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            [
+                *shell,
+                *start,
+                *_SWITCHES,
+                f"--user-data-dir={inside}/profile",
+                "about:blank",
+            ],
+            env=env,
+            pass_fds=(ours[0], theirs[1]),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         os.close(ours[0])
         os.close(theirs[1])
-        with os.fdopen(ours[1], "wb", buffering=0) as requests, os.fdopen(theirs[0], "rb") as answers:
+        with (
+            os.fdopen(ours[1], "wb", buffering=0) as requests,
+            os.fdopen(theirs[0], "rb") as answers,
+        ):
             try:
-                tab = Tab(root=root, folder=folder, requests=requests, answers=answers, session="", logged=[])
+                tab = Tab(
+                    root=root,
+                    folder=folder,
+                    requests=requests,
+                    answers=answers,
+                    session="",
+                    logged=[],
+                )
                 target = tab.call("Target.createTarget", url="about:blank")["targetId"]
-                tab.session = tab.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+                tab.session = tab.call(
+                    "Target.attachToTarget", targetId=target, flatten=True
+                )["sessionId"]
                 for domain in ("Page", "Log", "Runtime"):
                     tab.call(f"{domain}.enable")
                 yield tab

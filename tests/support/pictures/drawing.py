@@ -1,4 +1,7 @@
-"""A terminal as SVG: text with positions and colours, drawn in the fonts of the reader's machine."""
+"""A terminal as SVG.
+
+Text with positions and colours, drawn in the fonts of the reader's machine.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-# As rich's own format, without its fonts, which browsers would load from another server.
+# As rich's own format, without its fonts, which browsers would load from another
+# server.
 _FORMAT = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
 .{unique_id}-matrix {{ font: {char_height}px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; }}
@@ -44,7 +48,13 @@ def draw(command: str, output: bytes, columns: int) -> str:
     rows = [_styled(screen.buffer[line], columns) for line in range(screen.cursor.y)]
     while rows and not rows[-1].plain:
         rows.pop()
-    console = Console(width=columns, record=True, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console = Console(
+        width=columns,
+        record=True,
+        file=io.StringIO(),
+        force_terminal=True,
+        color_system="truecolor",
+    )
     console.print(Text.assemble(("$ ", "bold green"), (command, "bold")))
     for row in rows:
         console.print(row, no_wrap=True, crop=False)
@@ -55,9 +65,17 @@ def _styled(row: Mapping[int, Char], columns: int) -> Text:
     """Return a row of the terminal emulator as text with styles."""
     cells = [row[column] for column in range(columns)]
     text = Text()
-    for style, run in groupby(cells, lambda cell: (cell.fg, cell.bg, cell.bold, cell.italics, cell.reverse)):
+    for style, run in groupby(
+        cells, lambda cell: (cell.fg, cell.bg, cell.bold, cell.italics, cell.reverse)
+    ):
         front, back, bold, italic, reverse = style
-        look = Style(color=_color(front), bgcolor=_color(back), bold=bold, italic=italic, reverse=reverse)
+        look = Style(
+            color=_color(front),
+            bgcolor=_color(back),
+            bold=bold,
+            italic=italic,
+            reverse=reverse,
+        )
         text.append("".join(cell.data for cell in run), look)
     text.rstrip()
     return text

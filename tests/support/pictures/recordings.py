@@ -1,4 +1,4 @@
-"""Commands whose output is a picture, run on a pseudo-terminal in a folder with a finished `release --local`."""
+"""Commands whose output is a picture, run on a pseudo-terminal in a release's folder."""
 
 from __future__ import annotations
 
@@ -46,9 +46,14 @@ RECORDINGS = (
     Recording(name="gates", command="gate structure dist --bucket bucket", columns=110),
     Recording(
         name="receipt",
-        command="dist_wheels --payload=published --targets=gfx94X-dcgpu --python-versions=3.12 --out wheels",
+        command=(
+            "dist_wheels --payload=published --targets=gfx94X-dcgpu"
+            " --python-versions=3.12 --out wheels"
+        ),
     ),
-    Recording(name="inspection", command="inspect wheels/jax_rocm7_plugin-*.whl", columns=110),
+    Recording(
+        name="inspection", command="inspect wheels/jax_rocm7_plugin-*.whl", columns=110
+    ),
     Recording(
         name="refused",
         command="promote wheels --bucket bucket",
@@ -64,12 +69,18 @@ def terminal_pictures(folder: Path, inputs: Path) -> Mapping[str, str]:
     """Return name -> SVG of every recording.
 
     Args:
-        folder: folder with the result of `release --local`, to which the commands add files.
+        folder: folder with the result of `release --local`, to which the commands add
+            files.
         inputs: folder of the cache with the downloaded wheels of that release.
     """
-    # A cache without finished steps, without locks, and without files that other tests write at this time.
+    # A cache without finished steps, without locks, and without files that other tests
+    # write at this time.
     for wheel in inputs.glob("*/jax*.whl"):
-        shutil.copytree(wheel.parent, folder / "cache" / "inputs" / wheel.parent.name, copy_function=os.link)
+        shutil.copytree(
+            wheel.parent,
+            folder / "cache" / "inputs" / wheel.parent.name,
+            copy_function=os.link,
+        )
     return {recording.name: _record(recording, folder) for recording in RECORDINGS}
 
 
@@ -83,21 +94,29 @@ def _record(recording: Recording, folder: Path) -> str:
         ]
         shown = show(
             [sys.executable, str(ROOT / "build" / "ci_build"), *words],
-            columns=recording.columns, cwd=folder, env={"CI_BUILD_CACHE_DIR": str(folder / "cache")},
-        )  # fmt: skip
+            columns=recording.columns,
+            cwd=folder,
+            env={"CI_BUILD_CACHE_DIR": str(folder / "cache")},
+        )
         code = recording.code if command == recording.command else 0
         assert shown.code == code, "\n".join(shown.lines)
         output = shown.raw
     output = output.replace(str(folder).encode(), HOME)
-    return draw(f"python3 build/ci_build {recording.command}", output, recording.columns)
+    return draw(
+        f"python3 build/ci_build {recording.command}", output, recording.columns
+    )
 
 
 def doctor_picture(folder: Path) -> str:
-    """Return the SVG of the doctor in a container of Docker that lacks the devices, with a jaxlib that does not fit."""
+    """Return the SVG of the doctor in a container without devices and a fitting jaxlib."""
     with pytest.MonkeyPatch.context() as patch:
         machine = FakeMachine(folder, patch)
         machine.write(".dockerenv", "").remove("dev/kfd", "dev/dri")
         machine.uninstall("jaxlib").distribution("jaxlib", "0.11.0")
         facts = machine.facts()
         text = screen.show(facts, diagnose(facts)).replace(str(machine.root), "")
-    return draw(f"python3 build/ci_build {DOCTOR}", text.replace("\n", "\r\n").encode() + b"\r\n", 110)
+    return draw(
+        f"python3 build/ci_build {DOCTOR}",
+        text.replace("\n", "\r\n").encode() + b"\r\n",
+        110,
+    )

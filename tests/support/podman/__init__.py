@@ -1,7 +1,8 @@
 """A real podman with a separate store, without a daemon, and images that need no registry.
 
-The store is in the cache, so each image is built once. Containers have the host's network or none. podman needs root,
-Debian's podman and the requirements of `tests.support.forky`.
+The store is in the cache, so each image is built once. Containers have the host's
+network or none. podman needs root, Debian's podman and the requirements of
+`tests.support.forky`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ class Podman(Engine):
         return {**os.environ, **settings}
 
     def builder(self) -> str:
-        """Return the name of an image in which the compiler of a mounted ROCm runs; see builder.sh."""
+        """Return the name of an image in which the compiler of a mounted ROCm runs.
+
+        See builder.sh.
+        """
         return self.image("builder", _HERE / "builder.sh")
 
 
@@ -58,12 +62,17 @@ runtime = "runc"
 tmp_dir = "{_STATE / "state"}"
 """,
 }
-"""Variable -> content of the file that it names: containers-storage.conf(5) and containers.conf(5)."""
+"""Variable -> content of the file that it names.
+
+Containers-storage.conf(5) and containers.conf(5).
+"""
 
 
 def obstacle() -> str:
     """Return the reason why this machine cannot run podman; empty if it can."""
-    missing = [word for word in (CLIENT, str(_INIT), "runc") if shutil.which(word) is None]
+    missing = [
+        word for word in (CLIENT, str(_INIT), "runc") if shutil.which(word) is None
+    ]
     return forky.obstacle() or (f"needs {', '.join(missing)}" if missing else "")
 
 

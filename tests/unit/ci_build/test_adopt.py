@@ -31,11 +31,18 @@ def written(folder: Path, *made: MadeWheel) -> list[str]:
     return [str(wheel.write(folder)) for wheel in made]
 
 
-def adopted(words: Sequence[str], out: Path, rocm: RocmVersion | None = ROCM) -> WheelSet:
+def adopted(
+    words: Sequence[str], out: Path, rocm: RocmVersion | None = ROCM
+) -> WheelSet:
     return adopt.adopt(words, out=out, rocm=rocm, progress=Silent())
 
 
-def refused(words: Sequence[str], out: Path, kind: type[CiBuildError] = RequestError, **more: Any) -> str:
+def refused(
+    words: Sequence[str],
+    out: Path,
+    kind: type[CiBuildError] = RequestError,
+    **more: Any,
+) -> str:
     with pytest.raises(kind) as caught:
         adopted(words, out, **more)
     assert not out.exists(), "nothing half-made"
@@ -43,20 +50,42 @@ def refused(words: Sequence[str], out: Path, kind: type[CiBuildError] = RequestE
 
 
 def test_adopt_creates_set_that_can_be_staged(tmp_path: Path) -> None:
-    words = written(tmp_path / "w", pjrt(), plugin(), plugin(python="3.11"), jaxlib(), jaxlib(python="311"))
+    words = written(
+        tmp_path / "w",
+        pjrt(),
+        plugin(),
+        plugin(python="3.11"),
+        jaxlib(),
+        jaxlib(python="311"),
+    )
     made = adopted(words, tmp_path / "set")
-    assert (made.request, made.index, made.targets) == ({"adopted": True}, "multi-arch", ("gfx942", "gfx950"))
-    assert (made.jax_version, made.rocm_version, made.pins) == ("0.10.2", "7.2.0", {"jax": "0.10.2"})
+    assert (made.request, made.index, made.targets) == (
+        {"adopted": True},
+        "multi-arch",
+        ("gfx942", "gfx950"),
+    )
+    assert (made.jax_version, made.rocm_version, made.pins) == (
+        "0.10.2",
+        "7.2.0",
+        {"jax": "0.10.2"},
+    )
     assert made.python_versions == ("3.11", "3.12")
     assert all(wheel.as_published for wheel in made.wheels)
     for word in words:
-        assert (tmp_path / "set" / Path(word).name).read_bytes() == Path(word).read_bytes()
-    members = {wheel.filename: {m.path: m.targets for m in wheel.members} for wheel in made.wheels}
+        assert (tmp_path / "set" / Path(word).name).read_bytes() == Path(
+            word
+        ).read_bytes()
+    members = {
+        wheel.filename: {m.path: m.targets for m in wheel.members}
+        for wheel in made.wheels
+    }
     assert members[Path(words[0]).name] == {PJRT_LIBRARY: ("gfx942", "gfx950")}
     assert set(PLUGIN_LIBRARIES) <= members[Path(words[1]).name].keys()
     assert read_set(tmp_path / "set") == made
     assert check_files(tmp_path / "set", made) == ()
-    assert set(made.files) == {"constraints.txt"}, "a lock would depend on what an index offers today"
+    assert set(made.files) == {"constraints.txt"}, (
+        "a lock would depend on what an index offers today"
+    )
     bucket = DirBucket(tmp_path / "bucket")
     assert read_staged(bucket, stage(bucket, tmp_path / "set")) == made
 
@@ -65,11 +94,17 @@ def test_adopt_same_wheels_give_same_digest(tmp_path: Path) -> None:
     words = written(tmp_path / "w", pjrt(), plugin(), jaxlib())
     first = adopted(words, tmp_path / "a")
     assert adopted([str(tmp_path / "w")], tmp_path / "b").digest == first.digest
-    assert adopted(words, tmp_path / "c", RocmVersion(text="7.2.0rc1")).digest != first.digest
+    assert (
+        adopted(words, tmp_path / "c", RocmVersion(text="7.2.0rc1")).digest
+        != first.digest
+    )
 
 
 def test_adopt_without_jaxlib_pins_it(tmp_path: Path) -> None:
-    made = adopted(written(tmp_path / "w", pjrt("0.10.2.post3"), plugin("0.10.2.post3")), tmp_path / "set")
+    made = adopted(
+        written(tmp_path / "w", pjrt("0.10.2.post3"), plugin("0.10.2.post3")),
+        tmp_path / "set",
+    )
     assert made.jax_version == "0.10.2.post3"
     assert made.pins == {"jax": "0.10.2", "jaxlib": "0.10.2"}
 
@@ -90,7 +125,9 @@ def test_adopt_refuses_changed_files_of_a_set(tmp_path: Path) -> None:
     other.metadata.append("Keywords: another build of the same version")
     other.write(tmp_path / "set")
     message = refused([str(tmp_path / "set")], tmp_path / "again", WheelSetError)
-    assert message.startswith(f"Files in {tmp_path}/set differ from wheels.json: {other.filename}.")
+    assert message.startswith(
+        f"Files in {tmp_path}/set differ from wheels.json: {other.filename}."
+    )
     adopted([str(tmp_path / "set" / other.filename), words[0]], tmp_path / "by name")
 
 
@@ -101,12 +138,17 @@ def test_adopt_refuses_changed_files_of_a_set(tmp_path: Path) -> None:
             [pjrt(), plugin(), plugin("0.10.2+rocm7.3.0", python="3.11")],
             ["The wheels have 2 different versions: 0.10.2+rocm7.2.0"],
         ),
-        ([pjrt(), plugin(), jaxlib(), jaxlib("0.12.0", "311")], ["2 different versions of jaxlib: 0.10.2, 0.12.0"]),
+        (
+            [pjrt(), plugin(), jaxlib(), jaxlib("0.12.0", "311")],
+            ["2 different versions of jaxlib: 0.10.2, 0.12.0"],
+        ),
         ([jaxlib()], ["There is no wheel of jax-rocm<N>-pjrt"]),
         ([pjrt()], ["No wheel has the tag of a Python version"]),
     ],
 )
-def test_adopt_refuses_wheels_that_form_no_set(tmp_path: Path, made: list[MadeWheel], reasons: list[str]) -> None:
+def test_adopt_refuses_wheels_that_form_no_set(
+    tmp_path: Path, made: list[MadeWheel], reasons: list[str]
+) -> None:
     message = refused(written(tmp_path / "w", *made), tmp_path / "set")
     for reason in reasons:
         assert reason in message
@@ -133,17 +175,28 @@ def test_adopt_refuses_other_files(tmp_path: Path) -> None:
 
 def test_adopt_refuses_unknown_rocm(tmp_path: Path) -> None:
     made = (pjrt(), plugin())
-    assert adopted(written(tmp_path / "w", *made), tmp_path / "named", None).rocm_version == "7.2.0", "by Summary"
+    assert (
+        adopted(written(tmp_path / "w", *made), tmp_path / "named", None).rocm_version
+        == "7.2.0"
+    ), "by Summary"
     for wheel in made:
         wheel.replace("Summary", "JAX (ROCm:unknown)")
     message = refused(written(tmp_path / "unknown", *made), tmp_path / "set", rocm=None)
-    assert message.startswith("Neither the compilers nor Summary of jax_rocm7_pjrt-0.10.2")
+    assert message.startswith(
+        "Neither the compilers nor Summary of jax_rocm7_pjrt-0.10.2"
+    )
     assert "Give --rocm-version=7.x.y." in message
 
 
 def test_adopt_refuses_rocm_that_wheels_contradict(tmp_path: Path) -> None:
-    message = refused(written(tmp_path / "w", pjrt(), plugin()), tmp_path / "set", rocm=RocmVersion(text="7.2.1"))
-    assert message.startswith("The wheels are not proven to be for ROCm 7.2.1: Summary of jax_rocm7_pjrt-0.10.2")
+    message = refused(
+        written(tmp_path / "w", pjrt(), plugin()),
+        tmp_path / "set",
+        rocm=RocmVersion(text="7.2.1"),
+    )
+    assert message.startswith(
+        "The wheels are not proven to be for ROCm 7.2.1: Summary of jax_rocm7_pjrt-0.10.2"
+    )
 
 
 def test_adopt_keeps_folder_with_other_files(tmp_path: Path) -> None:

@@ -10,15 +10,30 @@ from dataclasses import replace
 import pytest
 
 from ci_build.build.source import bazel, pins
-from ci_build.build.source.build_py import IN_CONTAINER, BuildCommand, build_commands, version_suffix
+from ci_build.build.source.build_py import (
+    IN_CONTAINER,
+    BuildCommand,
+    build_commands,
+    version_suffix,
+)
 from ci_build.build.source.output import BuiltWheels
 from core.errors import InputError, RequestError
 from core.model import BuildRequest, GfxTarget
-from core.source_request import ActionCache, Compiler, Credentials, Remote, SourceRequest
+from core.source_request import (
+    ActionCache,
+    Compiler,
+    Credentials,
+    Remote,
+    SourceRequest,
+)
 from core.versions import set_version
 from tests.support.golden_build_py import FOLDER, files, inputs_of, request
 
-JAX_INTERFACE = [release for release in pins.releases() if pins.interface_for(release).kind is pins.BuildRepository.JAX]
+JAX_INTERFACE = [
+    release
+    for release in pins.releases()
+    if pins.interface_for(release).kind is pins.BuildRepository.JAX
+]
 
 
 def commands(asked: BuildRequest) -> tuple[BuildCommand, ...]:
@@ -26,7 +41,11 @@ def commands(asked: BuildRequest) -> tuple[BuildCommand, ...]:
 
 
 def bazel_options(command: BuildCommand) -> list[str]:
-    return [word.removeprefix("--bazel_options=") for word in command.argv if word.startswith("--bazel_options=")]
+    return [
+        word.removeprefix("--bazel_options=")
+        for word in command.argv
+        if word.startswith("--bazel_options=")
+    ]
 
 
 def source(asked: BuildRequest) -> SourceRequest:
@@ -35,7 +54,8 @@ def source(asked: BuildRequest) -> SourceRequest:
 
 
 def test_build_commands_match_golden_files() -> None:
-    # `python -m tests.support.golden_build_py` rewrites these files; their diff shows the difference.
+    # `python -m tests.support.golden_build_py` rewrites these files; their diff shows
+    # the difference.
     written = {path: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
     assert written == files()
 
@@ -46,53 +66,104 @@ def test_hidden_device_libraries_reach_every_device_compiler(release: str) -> No
     folder = "/opt/rocm/lib/llvm/amdgcn/bitcode"
     places = replace(IN_CONTAINER, device_libraries=folder)
     for command in build_commands(asked, inputs_of(asked), set_version(asked), places):
-        found = [option for option in bazel_options(command) if "HIP_DEVICE_LIB_PATH" in option]
+        found = [
+            option
+            for option in bazel_options(command)
+            if "HIP_DEVICE_LIB_PATH" in option
+        ]
         # jaxlib has no device code.
-        assert found == ([] if command.project == "jaxlib" else [f"--action_env=HIP_DEVICE_LIB_PATH={folder}"])
-    assert not any("HIP_DEVICE_LIB_PATH" in word for command in commands(asked) for word in command.argv)
+        assert found == (
+            []
+            if command.project == "jaxlib"
+            else [f"--action_env=HIP_DEVICE_LIB_PATH={folder}"]
+        )
+    assert not any(
+        "HIP_DEVICE_LIB_PATH" in word
+        for command in commands(asked)
+        for word in command.argv
+    )
 
 
-LOCAL, LINK_ONLY = "--config=rocm_clang_local", "--@local_config_rocm//rocm:rocm_path_type=link_only"
+LOCAL = "--config=rocm_clang_local"
+LINK_ONLY = "--@local_config_rocm//rocm:rocm_path_type=link_only"
 
 
 @pytest.mark.parametrize("release", JAX_INTERFACE)
 @pytest.mark.parametrize("clang", ["", "/opt/clang/bin/clang"])
-def test_rocm_wheels_use_release_configuration_unless_clang_is_given(release: str, clang: str) -> None:
+def test_rocm_wheels_use_release_configuration_unless_clang_is_given(
+    release: str, clang: str
+) -> None:
     asked = request(release, full=True)
     asked = replace(asked, source=replace(source(asked), clang=clang))
     new = pins.interface_for(release).since == "0.10.2"
     for command in commands(asked):
         options = bazel_options(command)
         rocm = command.target != "jaxlib"
-        assert ("--config=rocm_release_wheel" in options) == (rocm and new and not clang)
+        assert ("--config=rocm_release_wheel" in options) == (
+            rocm and new and not clang
+        )
         assert (LOCAL in options) == (rocm and new and bool(clang))
         assert (LINK_ONLY in options) == rocm
         downloaded = rocm and new and not clang
-        assert any(word.startswith("--clang_path=") for word in command.argv) == (not downloaded)
-        assert any("CLANG_COMPILER_PATH" in option for option in options) == (rocm and not downloaded)
+        assert any(word.startswith("--clang_path=") for word in command.argv) == (
+            not downloaded
+        )
+        assert any("CLANG_COMPILER_PATH" in option for option in options) == (
+            rocm and not downloaded
+        )
 
 
 def test_version_suffix_empty_for_plain_release() -> None:
     default = tuple(
         GfxTarget.parse(name)
-        for name in ["gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1101", "gfx1200", "gfx1201"]
+        for name in [
+            "gfx908",
+            "gfx90a",
+            "gfx942",
+            "gfx950",
+            "gfx1030",
+            "gfx1100",
+            "gfx1101",
+            "gfx1200",
+            "gfx1201",
+        ]
     )
     asked = replace(request("0.10.2"), rocm_version_extra=False, targets=default)
     assert version_suffix(asked, set_version(asked)) == ""
-    assert not any("ML_WHEEL_VERSION_SUFFIX" in word for command in commands(asked) for word in command.argv)
+    assert not any(
+        "ML_WHEEL_VERSION_SUFFIX" in word
+        for command in commands(asked)
+        for word in command.argv
+    )
 
 
 def test_credential_options_for_cache_alone() -> None:
     asked = request("0.10.2")
     given = Credentials(cert="/c", key="/k", credential_helper="/h")
     cache = ActionCache(remote="grpcs://cache.example:1")
-    options = bazel_options(commands(replace(asked, source=replace(source(asked), cache=cache, credentials=given)))[0])
-    assert {"--tls_client_certificate=/rbe/client.crt", "--tls_client_key=/rbe/client.key"} <= set(options)
+    options = bazel_options(
+        commands(
+            replace(
+                asked, source=replace(source(asked), cache=cache, credentials=given)
+            )
+        )[0]
+    )
+    assert {
+        "--tls_client_certificate=/rbe/client.crt",
+        "--tls_client_key=/rbe/client.key",
+    } <= set(options)
     assert "--credential_helper=cache.example=/rbe/credential-helper" in options
-    assert not any("tls_certificate" in option or "announce" in option for option in options)
+    assert not any(
+        "tls_certificate" in option or "announce" in option for option in options
+    )
     # If only Bazel knows the executors, the helper serves all hosts.
-    asked = replace(asked, source=replace(source(asked), remote=Remote(), cache=cache, credentials=given))
-    helpers = [option for option in bazel_options(commands(asked)[0]) if "helper" in option]
+    asked = replace(
+        asked,
+        source=replace(source(asked), remote=Remote(), cache=cache, credentials=given),
+    )
+    helpers = [
+        option for option in bazel_options(commands(asked)[0]) if "helper" in option
+    ]
     assert helpers == ["--credential_helper=/rbe/credential-helper"]
 
 
@@ -113,12 +184,19 @@ def test_cache_options(cache: ActionCache, expected: list[str]) -> None:
     asked = request("0.10.2")
     asked = replace(asked, source=replace(source(asked), cache=cache))
     for command in commands(asked):
-        assert [option for option in bazel_options(command) if "cache" in option or "upload" in option] == expected
+        assert [
+            option
+            for option in bazel_options(command)
+            if "cache" in option or "upload" in option
+        ] == expected
 
 
 def test_gcc_refused_where_unsupported() -> None:
-    old, new = request("0.8.2"), request("0.10.2")
-    (pjrt, *_) = commands(replace(old, source=replace(source(old), compiler=Compiler.GCC)))
+    old = request("0.8.2")
+    new = request("0.10.2")
+    pjrt, *_ = commands(
+        replace(old, source=replace(source(old), compiler=Compiler.GCC))
+    )
     assert f"--gcc_path={IN_CONTAINER.gcc}" in pjrt.argv
     assert "--use_clang=false" in pjrt.argv
     assert not any("clang_path" in word or "CLANG" in word for word in pjrt.argv)
@@ -126,7 +204,8 @@ def test_gcc_refused_where_unsupported() -> None:
         commands(replace(new, source=replace(source(new), compiler=Compiler.GCC)))
 
 
-# build.py passes arguments on to a bazelrc and to a shell; `shlex` and Bazel must split these words equally.
+# build.py passes arguments on to a bazelrc and to a shell; `shlex` and Bazel must split
+# these words equally.
 
 
 def test_word_round_trips_through_shell() -> None:
@@ -147,7 +226,9 @@ def named(lines: Sequence[str], command: BuildCommand, **fields: str) -> str:
     """Return the wheel of a build that prints these lines."""
     wheels = BuiltWheels()
     for line in lines:
-        wheels.feed(line.format(out=command.output, version=command.versions[0], **fields))
+        wheels.feed(
+            line.format(out=command.output, version=command.versions[0], **fields)
+        )
     return wheels.requested(command)
 
 
@@ -157,15 +238,26 @@ BUILT = ("Target //jaxlib/tools:x up-to-date:", "  bazel-bin/jaxlib/tools/dist/{
 
 def test_requested_wheel_is_the_one_that_bazel_built() -> None:
     pjrt, plugin, *_ = commands(request("0.10.2"))
-    name = f"jax_rocm7_plugin-{plugin.versions[0]}-cp312-cp312-manylinux_2_28_x86_64.whl"
+    name = (
+        f"jax_rocm7_plugin-{plugin.versions[0]}-cp312-cp312-manylinux_2_28_x86_64.whl"
+    )
     # Both fit the request exactly; the first one is of another commit.
-    copies = [f"Distribution path: {{out}}/{name.replace('2_28', '2_27')}", "Distribution path: {out}/{name}"]
-    action = ["INFO: From BuildJaxWheel x:", "Output wheel: bazel-out/k8-opt/bin/jaxlib/tools/dist/{name}"]
+    copies = [
+        f"Distribution path: {{out}}/{name.replace('2_28', '2_27')}",
+        "Distribution path: {out}/{name}",
+    ]
+    action = [
+        "INFO: From BuildJaxWheel x:",
+        "Output wheel: bazel-out/k8-opt/bin/jaxlib/tools/dist/{name}",
+    ]
     assert named([*action, *BUILT, *copies, *copies], plugin, name=name) == name
     assert named([*BUILT, *reversed(copies)], plugin, name=name) == name
     # The wheel builder of rocm-jax writes the wheel itself.
     name = f"jax_rocm7_pjrt-{pjrt.versions[0]}-py3-none-manylinux_2_27_x86_64.whl"
-    target = ["Target //pjrt/tools:build_gpu_plugin_wheel up-to-date:", "  bazel-bin/pjrt/tools/build_gpu_plugin_wheel"]
+    target = [
+        "Target //pjrt/tools:build_gpu_plugin_wheel up-to-date:",
+        "  bazel-bin/pjrt/tools/build_gpu_plugin_wheel",
+    ]
     assert named([*target, "Output wheel: {out}/{name}"], pjrt, name=name) == name
 
 
@@ -175,7 +267,14 @@ def test_requested_wheel_refuses_stale_copies() -> None:
     copy = "Distribution path: {out}/{name}"
     for lines, words in (
         ([copy], "but Bazel built no file"),
-        ([BUILT[0], BUILT[1].replace("bazel-bin", "bazel-out/k8-opt-ST-1/bin"), copy], "but Bazel built bazel-out/k8"),
+        (
+            [
+                BUILT[0],
+                BUILT[1].replace("bazel-bin", "bazel-out/k8-opt-ST-1/bin"),
+                copy,
+            ],
+            "but Bazel built bazel-out/k8",
+        ),
         ([BUILT[0], BUILT[1].replace("{name}", "other.whl"), copy], "dist/other.whl"),
     ):
         with pytest.raises(InputError, match=words):
@@ -188,7 +287,10 @@ def test_requested_wheel_refuses_stale_copies() -> None:
         ([], "no wheel"),
         (["{out}/{name}", "{out}/other-1-py3-none-any.whl"], "2 wheels"),
         (["/elsewhere/{name}"], "it is in /elsewhere"),
-        (["{out}/jax_rocm60_pjrt-{version}-py3-none-any.whl"], "its project is jax-rocm60-pjrt"),
+        (
+            ["{out}/jax_rocm60_pjrt-{version}-py3-none-any.whl"],
+            "its project is jax-rocm60-pjrt",
+        ),
         (["{out}/what.whl"], "not a wheel"),
     ],
 )
@@ -197,13 +299,19 @@ def test_requested_wheel_refuses_other_wheels(said: list[str], words: str) -> No
     name = f"jax_rocm7_pjrt-{pjrt.versions[0]}-py3-none-any.whl"
     for mark in ("Output wheel", "Distribution path"):
         lines = [f"{mark}: {path}" for path in said]
-        results = [f"  bazel-bin/jaxlib/tools/dist/{path.rpartition('/')[2]}" for path in said]
+        results = [
+            f"  bazel-bin/jaxlib/tools/dist/{path.rpartition('/')[2]}" for path in said
+        ]
         with pytest.raises(InputError, match=re.escape(words)):
             named(["Target //x:x up-to-date:", *results, *lines], pjrt, name=name)
 
 
 def test_progress_of_bazel_line() -> None:
-    assert bazel.progress_of("[1,234 / 5,678] Compiling x.cc; 3s local") == (1234, 5678, "Compiling x.cc; 3s local")
+    assert bazel.progress_of("[1,234 / 5,678] Compiling x.cc; 3s local") == (
+        1234,
+        5678,
+        "Compiling x.cc; 3s local",
+    )
     assert bazel.progress_of("[0 / 1] ") == (0, 1, "")
     assert bazel.progress_of("INFO: [1 / 2] no") is None
 
@@ -212,13 +320,22 @@ def test_action_counts_local_and_warning() -> None:
     carried = bazel.ActionCounts()
     for line in (
         "WARNING: something else",
-        "ERROR: Failed to query remote execution capabilities: UNAVAILABLE: io exception",
+        (
+            "ERROR: Failed to query remote execution capabilities: UNAVAILABLE: io"
+            " exception"
+        ),
         "WARNING: Remote Cache: later",
-        "INFO: 13 processes: 2 disk cache hit, 3 remote cache hit, 2 remote, 5 processwrapper-sandbox, 1 local.",
+        (
+            "INFO: 13 processes: 2 disk cache hit, 3 remote cache hit, 2 remote, 5"
+            " processwrapper-sandbox, 1 local."
+        ),
     ):
         carried.feed(line)
     assert carried.local == 6
-    assert carried.warning == "Failed to query remote execution capabilities: UNAVAILABLE: io exception"
+    assert (
+        carried.warning
+        == "Failed to query remote execution capabilities: UNAVAILABLE: io exception"
+    )
     assert carried.summary().endswith("2 remote, 5 processwrapper-sandbox, 1 local")
     assert bazel.ActionCounts().summary() == ""
 
@@ -228,7 +345,10 @@ def test_failure_has_first_error_target_and_cause() -> None:
     for line in (
         "INFO: Analyzed target //jaxlib/tools:jax_rocm_pjrt_wheel",
         "warning: nothing",
-        "ERROR: /jax/jaxlib/BUILD:3:1: Compiling jaxlib/a.cc failed: (Exit 1): clang failed: (from target //jaxlib:a)",
+        (
+            "ERROR: /jax/jaxlib/BUILD:3:1: Compiling jaxlib/a.cc failed: (Exit 1):"
+            " clang failed: (from target //jaxlib:a)"
+        ),
         "jaxlib/a.cc:7:3: error: use of undeclared identifier 'x'",
         "ERROR: Build did NOT complete successfully",
         "jaxlib/b.cc:1:1: error: later",
@@ -242,13 +362,25 @@ def test_failure_has_first_error_target_and_cause() -> None:
 
 def test_failure_prefers_other_errors_to_unreachable_executors() -> None:
     failure = bazel.Failure(root="/jax")
-    failure.feed("ERROR: Failed to query remote execution capabilities: UNAVAILABLE: io exception")
-    failure.feed("ERROR: /jax/jaxlib/BUILD:3:1: Compiling b.cc failed: (Exit 34): UNAVAILABLE: io exception")
+    failure.feed(
+        "ERROR: Failed to query remote execution capabilities: UNAVAILABLE: io"
+        " exception"
+    )
+    failure.feed(
+        "ERROR: /jax/jaxlib/BUILD:3:1: Compiling b.cc failed: (Exit 34): UNAVAILABLE:"
+        " io exception"
+    )
     failure.feed("ERROR: Build did NOT complete successfully")
-    assert failure.summary() == "Failed to query remote execution capabilities: UNAVAILABLE: io exception"
-    failure.feed("ERROR: /jax/jaxlib/BUILD:3:1: Compiling a.cc failed: (Exit 1): clang failed")
+    assert (
+        failure.summary()
+        == "Failed to query remote execution capabilities: UNAVAILABLE: io exception"
+    )
+    failure.feed(
+        "ERROR: /jax/jaxlib/BUILD:3:1: Compiling a.cc failed: (Exit 1): clang failed"
+    )
     failure.feed("a.cc:7:3: error: no")
     assert (
         failure.summary()
-        == "/jax/jaxlib/BUILD:3:1: Compiling a.cc failed: (Exit 1): clang failed; in //jaxlib; a.cc:7:3: error: no"
+        == "/jax/jaxlib/BUILD:3:1: Compiling a.cc failed: (Exit 1): clang failed; in"
+        " //jaxlib; a.cc:7:3: error: no"
     )

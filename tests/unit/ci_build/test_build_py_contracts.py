@@ -1,6 +1,7 @@
 """Our commands and the recorded contracts of upstream's build/build.py.
 
-`python -m tests.support.build_py_contracts` records the contracts with the real build.py; its help names the checkouts.
+`python -m tests.support.build_py_contracts` records the contracts with the real
+build.py; its help names the checkouts.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def commands_of(name: str) -> tuple[BuildCommand, ...]:
 def test_contracts_cover_every_release_and_main() -> None:
     assert tuple(CONTRACTS) == NAMES, "run `python -m tests.support.build_py_contracts`"
     for release in pins.releases():
-        pinned, commits = pins.pins_for(release), CONTRACTS[release]["commits"]
+        pinned = pins.pins_for(release)
+        commits = CONTRACTS[release]["commits"]
         assert pinned is not None
         assert commits.get("rocm-jax", "") == pinned.rocm_jax
         assert commits["jax"] in (pinned.jax, pins.load_pins().tags[release])
@@ -33,7 +35,9 @@ def test_contracts_cover_every_release_and_main() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_commands_are_those_that_the_real_build_py_ran(name: str) -> None:
-    assert {command.target: given(command) for command in commands_of(name)} == CONTRACTS[name]["wheels"], (
+    assert {
+        command.target: given(command) for command in commands_of(name)
+    } == CONTRACTS[name]["wheels"], (
         "the arguments of build.py changed: run `python -m tests.support.build_py_contracts`"
     )
 

@@ -42,7 +42,10 @@ def source(asked: BuildRequest) -> SourceRequest:
 
 def test_build_mounts_writable_only_for_outputs(tmp_path: Path) -> None:
     asked = request("0.10.2", full=True)
-    asked = replace(asked, source=replace(source(asked), cache=ActionCache(disk=str(tmp_path / "disk"))))
+    asked = replace(
+        asked,
+        source=replace(source(asked), cache=ActionCache(disk=str(tmp_path / "disk"))),
+    )
     layout = SourceLayout(checkouts=str(tmp_path / "sources"))
     (tmp_path / "rocm").mkdir()
     disk = disk_cache(source(asked).cache, tmp_path / "cache")
@@ -67,14 +70,20 @@ def test_build_mounts_writable_only_for_outputs(tmp_path: Path) -> None:
     assert there["/jax"] == Path("/home/me/jax")
     assert there["/xla"] == tmp_path / "sources" / ("xla-" + "c" * 40)
     # A daemon would create missing folders as root.
-    assert all(there[target].is_dir() for target in ("/opt/rocm", "/out", "/cache", "/disk-cache"))
+    assert all(
+        there[target].is_dir()
+        for target in ("/opt/rocm", "/out", "/cache", "/disk-cache")
+    )
 
 
 def test_disk_cache_read_only_is_hard_linked_copy(tmp_path: Path) -> None:
     (tmp_path / "disk" / "ac").mkdir(parents=True)
     (tmp_path / "disk" / "ac" / "x").write_text("result")
     assert disk_cache(ActionCache(), tmp_path) is None
-    assert disk_cache(ActionCache(disk=str(tmp_path / "disk")), tmp_path) == tmp_path / "disk"
+    assert (
+        disk_cache(ActionCache(disk=str(tmp_path / "disk")), tmp_path)
+        == tmp_path / "disk"
+    )
     cache = ActionCache(disk=str(tmp_path / "disk"), read_only=True)
     copy = disk_cache(cache, tmp_path / "cache")
     assert copy is not None
@@ -88,7 +97,10 @@ def test_disk_cache_read_only_is_hard_linked_copy(tmp_path: Path) -> None:
 
 # Tools of an image
 
-PYTHONS = {f"/opt/python/cp3{minor}-cp3{minor}/bin/python": f"Python 3.{minor}.1" for minor in (12, 13)}
+PYTHONS = {
+    f"/opt/python/cp3{minor}-cp3{minor}/bin/python": f"Python 3.{minor}.1"
+    for minor in (12, 13)
+}
 CLANGS = {f"/usr/lib/llvm-18/bin/{name}": "clang 18" for name in ("clang", "clang++")}
 
 
@@ -111,16 +123,22 @@ def test_find_tools_uses_reported_or_named_clang(report: Callable[..., None]) ->
     report({**CLANGS, **PYTHONS, IN_CONTAINER.bazel: "bazel 7.7.1"})
     assert tools_of(request("0.10.2")).clang == "/usr/lib/llvm-18/bin/clang"
     asked = request("0.10.2")
-    asked = replace(asked, source=replace(source(asked), clang="/usr/lib/llvm-9/bin/clang"))
+    asked = replace(
+        asked, source=replace(source(asked), clang="/usr/lib/llvm-9/bin/clang")
+    )
     assert tools_of(asked).clang == "/usr/lib/llvm-9/bin/clang"
 
 
-def test_find_tools_refuses_missing_tool_and_other_python(report: Callable[..., None]) -> None:
+def test_find_tools_refuses_missing_tool_and_other_python(
+    report: Callable[..., None],
+) -> None:
     first, *_ = PYTHONS
     report({**CLANGS, **PYTHONS, first: "Python 3.1.4"}, xxd="not found")
     with pytest.raises(MachineError) as caught:
         tools_of(request("0.10.2"))
-    assert f"lacks xxd (not found); Python 3.12 ({first} is Python 3.1.4" in str(caught.value)
+    assert f"lacks xxd (not found); Python 3.12 ({first} is Python 3.1.4" in str(
+        caught.value
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,7 +154,9 @@ def test_find_tools_compares_bazel_with_sources(
     report: Callable[..., None], release: str, bazel: str, *, good: bool
 ) -> None:
     report({**CLANGS, **PYTHONS, IN_CONTAINER.bazel: bazel})
-    with nullcontext() if good else pytest.raises(MachineError, match=r"or a later 7\.x"):
+    with (
+        nullcontext() if good else pytest.raises(MachineError, match=r"or a later 7\.x")
+    ):
         tools_of(request(release))
 
 
@@ -171,8 +191,19 @@ def bazel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     digest = hashlib.sha256(PINNED).hexdigest()
-    pin = Pin(kind="download", name="bazel", arch="x86_64", origin="https://host/b", version="7.7.1", digest=digest)
-    monkeypatch.setattr(host_build, "load_pins", lambda: ImagePins(path=Path("images.toml"), pins=(pin,)))
+    pin = Pin(
+        kind="download",
+        name="bazel",
+        arch="x86_64",
+        origin="https://host/b",
+        version="7.7.1",
+        digest=digest,
+    )
+    monkeypatch.setattr(
+        host_build,
+        "load_pins",
+        lambda: ImagePins(path=Path("images.toml"), pins=(pin,)),
+    )
     return folder / "bazel"
 
 
@@ -183,11 +214,18 @@ def check(asked: BuildRequest) -> list[str]:
     """Check this machine's tools, of which only Bazel is real; return the warnings."""
     here = Path("/nowhere")
     warnings = list[str]()
-    check_tools(asked, host_paths(source(asked), (), here, here, rocm=""), HostRunner({}), warnings.append)
+    check_tools(
+        asked,
+        host_paths(source(asked), (), here, here, rocm=""),
+        HostRunner({}),
+        warnings.append,
+    )
     return warnings
 
 
-def test_check_tools_accepts_pinned_bazel_only(bazel: Path, report: Callable[..., None]) -> None:
+def test_check_tools_accepts_pinned_bazel_only(
+    bazel: Path, report: Callable[..., None]
+) -> None:
     report({str(bazel): "bazel 7.7.1"})
     assert check(request("0.10.2")) == []
     report({}, xxd="not found")
@@ -205,7 +243,12 @@ def test_check_tools_finds_pinned_bazel_in_cache_of_bazelisk(
     bazel: Path, tmp_path: Path, report: Callable[..., None]
 ) -> None:
     bazel.write_bytes(b"Bazelisk, under the name of Bazel")
-    cached = tmp_path / "caches/bazelisk/downloads/sha256" / hashlib.sha256(PINNED).hexdigest() / "bin/bazel"
+    cached = (
+        tmp_path
+        / "caches/bazelisk/downloads/sha256"
+        / hashlib.sha256(PINNED).hexdigest()
+        / "bin/bazel"
+    )
     report({str(cached): "bazel 7.7.1"})
     cached.parent.mkdir(parents=True)
     cached.write_bytes(b"damaged")
@@ -226,13 +269,21 @@ def test_check_tools_accepts_named_bazel_and_warns_of_version(
     report({other: "bazel 7.7.1"})
     assert check(asked) == []
     report({other: "bazel 8.4.2"})
-    assert check(asked) == [f"{other} is Bazel 8.4.2, but the sources are made for Bazel 7.7.0"]
+    assert check(asked) == [
+        f"{other} is Bazel 8.4.2, but the sources are made for Bazel 7.7.0"
+    ]
 
 
-def test_describe_host_names_digest_of_bazel(bazel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_describe_host_names_digest_of_bazel(
+    bazel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     paths = replace(IN_CONTAINER, bazel=str(bazel))
     runner = HostRunner({})
-    monkeypatch.setattr(runner, "run", lambda *_, **__: ProcessResult(returncode=0, stdout="bazel 7.7.1\n"))
+    monkeypatch.setattr(
+        runner,
+        "run",
+        lambda *_, **__: ProcessResult(returncode=0, stdout="bazel 7.7.1\n"),
+    )
     before = describe_host(paths, runner)
     assert f"bazel 7.7.1, sha256 {hashlib.sha256(PINNED).hexdigest()}" in before
     bazel.write_bytes(b"another Bazel of that version")

@@ -54,14 +54,23 @@ class FakeClient:
     futures: list[FakeFuture] = field(default_factory=list)
     unreadable: set[str] = field(default_factory=set)
     answer: WorkerAnswer = ANSWER
-    workers: dict[str, Any] = field(default_factory=lambda: {"tcp://w:1": {"name": "w", "resources": {PROGRAM: 1.0}}})
+    workers: dict[str, Any] = field(
+        default_factory=lambda: {
+            "tcp://w:1": {"name": "w", "resources": {PROGRAM: 1.0}}
+        }
+    )
 
     @property
     def scheduler(self) -> FakeClient:
         return self
 
-    def map(self, _: object, orders: Sequence[str], *, key: Sequence[str], **__: object) -> list[FakeFuture]:
-        made = [FakeFuture(name, json.loads(order), self.done) for name, order in zip(key, orders, strict=True)]
+    def map(
+        self, _: object, orders: Sequence[str], *, key: Sequence[str], **__: object
+    ) -> list[FakeFuture]:
+        made = [
+            FakeFuture(name, json.loads(order), self.done)
+            for name, order in zip(key, orders, strict=True)
+        ]
         self.futures += made
         return made
 
@@ -96,31 +105,56 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Steps:
     return Steps()
 
 
-def new_run(store: ClusterStore, lines: Steps, tmp_path: Path, *, count: int = 1, patience: float = 60.0) -> TaskRun:
-    tasks = [Task(kind="test", label=f"t{number}", arguments={"n": number}) for number in range(count)]
+def new_run(
+    store: ClusterStore,
+    lines: Steps,
+    tmp_path: Path,
+    *,
+    count: int = 1,
+    patience: float = 60.0,
+) -> TaskRun:
+    tasks = [
+        Task(kind="test", label=f"t{number}", arguments={"n": number})
+        for number in range(count)
+    ]
     return TaskRun(
-        tasks, store=store, store_name=str(tmp_path / "store"), identity=PROGRAM, name="run", work=tmp_path / "work",
-        progress=lines, patience=patience,
-    )  # fmt: skip
+        tasks,
+        store=store,
+        store_name=str(tmp_path / "store"),
+        identity=PROGRAM,
+        name="run",
+        work=tmp_path / "work",
+        progress=lines,
+        patience=patience,
+    )
 
 
-def test_lost_answer_is_read_when_it_was_computed_again(store: ClusterStore, lines: Steps, tmp_path: Path) -> None:
+def test_lost_answer_is_read_when_it_was_computed_again(
+    store: ClusterStore, lines: Steps, tmp_path: Path
+) -> None:
     states = iter(["finished", "lost", "lost", "finished"])
 
     def look(client: FakeClient) -> None:
         client.futures[1].status = state = next(states)
-        client.unreadable = {client.futures[1].key} if state == "finished" and not read else set()
+        client.unreadable = (
+            {client.futures[1].key} if state == "finished" and not read else set()
+        )
 
-    client, read = FakeClient(on_look=look), list[str]()
+    client = FakeClient(on_look=look)
+    read = list[str]()
     for result in new_run(store, lines, tmp_path, count=3).results(client):
         read.append(result.task.label)
-    # The others are read meanwhile, the lost one was not submitted again, and the connection was kept.
+    # The others are read meanwhile, the lost one was not submitted again, and the
+    # connection was kept.
     assert (read, len(client.futures)) == (["t0", "t2", "t1"], 3)
 
 
-def test_tries_of_earlier_connections_count(store: ClusterStore, lines: Steps, tmp_path: Path) -> None:
-    """A task that kills its workers may kill three of them, however often the connection is lost meanwhile."""
-    run, begun = new_run(store, lines, tmp_path), []
+def test_tries_of_earlier_connections_count(
+    store: ClusterStore, lines: Steps, tmp_path: Path
+) -> None:
+    """A task that kills its workers may kill three, however often connections drop."""
+    run = new_run(store, lines, tmp_path)
+    begun = []
     for worker in ("a", "b", "c", "d"):
         client = FakeClient(done="cancelled")
         with pytest.raises(ConnectionLostError):
@@ -140,16 +174,27 @@ def test_tries_of_earlier_connections_count(store: ClusterStore, lines: Steps, t
     ],
 )
 def test_results_keep_the_kind_of_error(
-    store: ClusterStore, lines: Steps, tmp_path: Path, answer: dict[str, Any], kind: type[CiBuildError]
+    store: ClusterStore,
+    lines: Steps,
+    tmp_path: Path,
+    answer: dict[str, Any],
+    kind: type[CiBuildError],
 ) -> None:
     client = FakeClient(answer=WorkerAnswer(worker="w", address="tcp://w:1", **answer))
     (result,) = new_run(store, lines, tmp_path).results(client)
     assert (result.kind, bool(result.error)) == (kind, True)
 
 
-def test_run_ends_when_no_worker_can_repeat_a_lost_answer(store: ClusterStore, lines: Steps, tmp_path: Path) -> None:
+def test_run_ends_when_no_worker_can_repeat_a_lost_answer(
+    store: ClusterStore, lines: Steps, tmp_path: Path
+) -> None:
     def look(client: FakeClient) -> None:
-        client.workers, client.unreadable = {}, {client.futures[0].key}
+        client.workers = {}
+        client.unreadable = {client.futures[0].key}
 
     with pytest.raises(MachineError, match="could run the remaining 1 tasks for"):
-        list(new_run(store, lines, tmp_path, patience=0.1).results(FakeClient(on_look=look)))
+        list(
+            new_run(store, lines, tmp_path, patience=0.1).results(
+                FakeClient(on_look=look)
+            )
+        )

@@ -1,4 +1,7 @@
-"""Answers of a worker: results, refusals, failures of the machine, and tries that the store counts."""
+"""Answers of a worker.
+
+Results, refusals, failures of the machine, and tries that the store counts.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,13 @@ import pytest
 
 from ci_build.cluster import kinds, serve
 from ci_build.cluster.identity import identity_of, own_identity
-from ci_build.cluster.messages import Order, WorkerAnswer, load_answer, load_order, new_order
+from ci_build.cluster.messages import (
+    Order,
+    WorkerAnswer,
+    load_answer,
+    load_order,
+    new_order,
+)
 from ci_build.cluster.request import ClusterRequest
 from ci_build.cluster.store import ClusterStore, Try
 from ci_build.cluster.worker import WorkerSetup, WorkerState, answer_order
@@ -29,26 +38,41 @@ class Bench:
     """A worker, and a store."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self._patch = folder, monkeypatch
+        self.folder = folder
+        self._patch = monkeypatch
         self.state = self.worker("w")
         self.store = ClusterStore(DirBucket(folder / "store"), folder / "client")
 
     def worker(self, name: str) -> WorkerState:
         setup = WorkerSetup(
-            name=name, cache=self.folder / name, environment={}, identity=PROGRAM, report=lambda _: None
+            name=name,
+            cache=self.folder / name,
+            environment={},
+            identity=PROGRAM,
+            report=lambda _: None,
         )
         setup.cache.mkdir()
         return WorkerState(setup)
 
-    def order(self, function: Callable[[Any, TaskContext], Any], **inputs: TaskInput) -> Order:
+    def order(
+        self, function: Callable[[Any, TaskContext], Any], **inputs: TaskInput
+    ) -> Order:
         self._patch.setitem(kinds.KINDS, "test", function)
         task = Task(kind="test", label="t", arguments={"a": 1}, inputs=inputs)
         for given in inputs.values():
             self.store.send(given)
-        return new_order(task, identity=PROGRAM, store=str(self.folder / "store"), name="run/t", earlier=[])
+        return new_order(
+            task,
+            identity=PROGRAM,
+            store=str(self.folder / "store"),
+            name="run/t",
+            earlier=[],
+        )
 
     def answer(self, order: Order, state: WorkerState | None = None) -> WorkerAnswer:
-        text = answer_order(load_order(order.dump()), state or self.state, "tcp://w:1", lambda: True).dump()
+        text = answer_order(
+            load_order(order.dump()), state or self.state, "tcp://w:1", lambda: True
+        ).dump()
         return load_answer(text)
 
 
@@ -57,7 +81,9 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path, monkeypatch)
 
 
-def test_answer_has_value_and_files_and_leaves_nothing(bench: Bench, tmp_path: Path) -> None:
+def test_answer_has_value_and_files_and_leaves_nothing(
+    bench: Bench, tmp_path: Path
+) -> None:
     (tmp_path / "in").write_text("hello")
 
     def function(arguments: Any, context: TaskContext) -> Any:
@@ -65,11 +91,22 @@ def test_answer_has_value_and_files_and_leaves_nothing(bench: Bench, tmp_path: P
         (context.scratch / "rest").write_text("x")
         return arguments
 
-    answer = bench.answer(bench.order(function, **{"in": TaskInput.of(tmp_path / "in")}))
-    assert (answer.value, answer.worker, answer.address, answer.error) == ({"a": 1}, "w", "tcp://w:1", "")
+    answer = bench.answer(
+        bench.order(function, **{"in": TaskInput.of(tmp_path / "in")})
+    )
+    assert (answer.value, answer.worker, answer.address, answer.error) == (
+        {"a": 1},
+        "w",
+        "tcp://w:1",
+        "",
+    )
     ((name, (sha256, executable)),) = (answer.files or {}).items()
     bench.store.copy_to(sha256, tmp_path / "result")
-    assert (name, executable, (tmp_path / "result").read_text()) == ("out", False, "hellohello")
+    assert (name, executable, (tmp_path / "result").read_text()) == (
+        "out",
+        False,
+        "hellohello",
+    )
     assert [*(tmp_path / "w" / "running").iterdir()] == []
 
 
@@ -81,15 +118,26 @@ def failing(error: Exception) -> Callable[[Any, TaskContext], Any]:
 
 
 def test_failure_of_task_is_not_one_of_the_machine(bench: Bench) -> None:
-    answer = bench.answer(bench.order(failing(KernelError("No compiler output.", hint="Look."))))
-    assert (answer.error, answer.machine, answer.refused) == ("No compiler output. Look.", "", "")
+    answer = bench.answer(
+        bench.order(failing(KernelError("No compiler output.", hint="Look.")))
+    )
+    assert (answer.error, answer.machine, answer.refused) == (
+        "No compiler output. Look.",
+        "",
+        "",
+    )
     assert answer.kind == "CiBuildError"
-    answer = bench.answer(replace(bench.order(failing(ZeroDivisionError())), name="run/u"))
+    answer = bench.answer(
+        replace(bench.order(failing(ZeroDivisionError())), name="run/u")
+    )
     assert answer.error.startswith("Internal error in test: Traceback")
     assert bench.state.unfit == ""
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), MachineError("No Python 3.12.")])
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOSPC, "No space left on device"), MachineError("No Python 3.12.")],
+)
 def test_failure_of_machine_ends_the_worker(bench: Bench, error: Exception) -> None:
     order = bench.order(failing(error))
     assert str(error.args[-1]).rstrip(".") in bench.answer(order).machine
@@ -99,21 +147,33 @@ def test_failure_of_machine_ends_the_worker(bench: Bench, error: Exception) -> N
 def test_cancelled_task_says_nothing_about_the_machine(bench: Bench) -> None:
     def function(_: Any, context: TaskContext) -> Any:
         assert context.stop.wait(20)
-        raise WorkerUnfitError("it has no toolchain pypi: `pip` was cancelled and was stopped.")
+        raise WorkerUnfitError(
+            "it has no toolchain pypi: `pip` was cancelled and was stopped."
+        )
 
     order = bench.order(function)
-    answer = answer_order(load_order(order.dump()), bench.state, "tcp://w:1", lambda: False)
+    answer = answer_order(
+        load_order(order.dump()), bench.state, "tcp://w:1", lambda: False
+    )
     assert answer.error.startswith("It was cancelled: it has no toolchain")
     assert bench.state.unfit == ""
 
 
 def test_refusals_are_no_tries(bench: Bench) -> None:
-    order = bench.order(failing(WorkerUnfitError("its toolchain rocm is a, the client's is b.")))
+    order = bench.order(
+        failing(WorkerUnfitError("its toolchain rocm is a, the client's is b."))
+    )
     other = replace(order, identity="program:2-3.11.7-x86_64")
-    assert bench.answer(other).refused == f"it runs {PROGRAM}, the client runs program:2-3.11.7-x86_64"
+    assert (
+        bench.answer(other).refused
+        == f"it runs {PROGRAM}, the client runs program:2-3.11.7-x86_64"
+    )
     assert bench.state.unfit == ""
     answer = bench.answer(order)
-    assert (answer.refused, answer.machine) == ("its toolchain rocm is a, the client's is b.", "")
+    assert (answer.refused, answer.machine) == (
+        "its toolchain rocm is a, the client's is b.",
+        "",
+    )
 
 
 def test_third_lost_worker_is_the_last_and_is_named(bench: Bench) -> None:
@@ -136,16 +196,22 @@ def test_third_lost_worker_is_the_last_and_is_named(bench: Bench) -> None:
 
 def test_only_lost_workers_count_as_tries(bench: Bench) -> None:
     """An answer may be lost, and the scheduler may restart, without the task being the cause."""
-    functions = [lambda _, __: 1, failing(KernelError("The compiler failed.")), failing(MachineError("Full."))]
+    functions = [
+        lambda _, __: 1,
+        failing(KernelError("The compiler failed.")),
+        failing(MachineError("Full.")),
+    ]
     for function in functions:
-        order, states = bench.order(function), [bench.worker(f"{function}-{n}") for n in range(4)]
+        order = bench.order(function)
+        states = [bench.worker(f"{function}-{n}") for n in range(4)]
         answers = [bench.answer(order, state) for state in states]
         assert {answer.lost for answer in answers} == {()}
         assert bench.store.tries(order.name) == ()
     first, _ = (bench.store.begin_try("run/v", (), name) for name in ("a", "b"))
     assert isinstance(first, Try)
     bench.store.end_try(first)
-    # The place of a try that ended is free for another worker, and the other record stays.
+    # The place of a try that ended is free for another worker, and the other record
+    # stays.
     assert bench.store.tries("run/v") == ("b",)
     bench.store.begin_try("run/v", (), "c")
     assert bench.store.tries("run/v") == ("c", "b")
@@ -158,8 +224,13 @@ def test_damaged_input_is_refused(bench: Bench, tmp_path: Path) -> None:
     blob.chmod(0o644)
     blob.write_text("hullo")
     found = bench.answer(order)
-    assert f"cluster/blobs/{blob.parent.name}/{blob.name} of the cluster's store has sha256" in found.error
-    assert (found.kind, found.machine) == ("MachineError", ""), "the task is not blamed, and the worker goes on"
+    assert (
+        f"cluster/blobs/{blob.parent.name}/{blob.name} of the cluster's store has sha256"
+        in found.error
+    )
+    assert (found.kind, found.machine) == ("MachineError", ""), (
+        "the task is not blamed, and the worker goes on"
+    )
 
 
 def test_input_that_changed_is_refused(bench: Bench, tmp_path: Path) -> None:
@@ -171,7 +242,12 @@ def test_input_that_changed_is_refused(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_identity_covers_every_file_of_the_program(tmp_path: Path) -> None:
-    names = ("core/x.py", "kernels/src/a.h", "promotion/policy.toml", "build/requirements.lock")
+    names = (
+        "core/x.py",
+        "kernels/src/a.h",
+        "promotion/policy.toml",
+        "build/requirements.lock",
+    )
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("1")
@@ -194,12 +270,18 @@ def test_worker_with_another_rocm_is_unfit(monkeypatch: pytest.MonkeyPatch) -> N
         kinds._site({"rocm": {"folder": "/rocm", "sha256": "2" * 64}}, Mock())
 
 
-def test_worker_ends_without_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_ends_without_scheduler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(serve, "dask_module", Mock())
     monkeypatch.setattr(serve, "quiet", Mock())
     monkeypatch.setattr(serve, "_worker", Mock(side_effect=OSError("refused")))
-    monkeypatch.setattr("asyncio.sleep", Mock(side_effect=AssertionError("it waits on")))
-    setup = WorkerSetup(name="w", cache=tmp_path, environment={}, identity=PROGRAM, report=Mock())
+    monkeypatch.setattr(
+        "asyncio.sleep", Mock(side_effect=AssertionError("it waits on"))
+    )
+    setup = WorkerSetup(
+        name="w", cache=tmp_path, environment={}, identity=PROGRAM, report=Mock()
+    )
     offer = serve.WorkerOffer(jobs=1, memory_mb=1, patience=-1.0)
     with pytest.raises(MachineError, match="cannot be reached"):
         serve.run_worker(ClusterRequest(address="tcp://h:1", store="s"), setup, offer)

@@ -1,4 +1,4 @@
-"""Argument lists of containers, properties of engines, and ownership of containers, without an engine."""
+"""Argument lists and ownership of containers, and engine properties, without an engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ import pytest
 
 from ci_build.build.kernels import find_compilers
 from ci_build.containers import orphans
-from ci_build.containers.container import ContainerSpec, Mount, container_argv, make_spec, mount_option
+from ci_build.containers.container import (
+    ContainerSpec,
+    Mount,
+    container_argv,
+    make_spec,
+    mount_option,
+)
 from ci_build.containers.engine import Engine, read_info
 from ci_build.containers.orphans import is_orphan, owner
 from core.errors import ProcessError, RequestError
@@ -21,7 +27,10 @@ from core.process import HostRunner, ProcessResult
 SPEC = ContainerSpec(
     engine="/usr/bin/docker",
     image="base@sha256:" + "1" * 64,
-    mounts=(Mount(Path("/src/rocm"), "/opt/rocm"), Mount(Path("/src/out"), "/out", writable=True)),
+    mounts=(
+        Mount(Path("/src/rocm"), "/opt/rocm"),
+        Mount(Path("/src/out"), "/out", writable=True),
+    ),
     workdir="/jax",
     env={"HOME": "/tmp/home", "GONE": "x", "EMPTY": ""},
     network="none",
@@ -39,7 +48,12 @@ def values(argv: tuple[str, ...], option: str) -> list[str]:
 
 
 def test_container_argv_has_least_privilege_and_argv_list() -> None:
-    argv = container_argv(SPEC, ["sh", "-c", "a b; c"], {"GONE": "", "MORE": "$x y"}, more=("--cidfile", "/f"))
+    argv = container_argv(
+        SPEC,
+        ["sh", "-c", "a b; c"],
+        {"GONE": "", "MORE": "$x y"},
+        more=("--cidfile", "/f"),
+    )
     assert argv[:6] == ("/usr/bin/docker", "run", "--rm", "--init", "--pull", "never")
     assert argv[-5:] == ("--entrypoint", "sh", SPEC.image, "-c", "a b; c")
     assert values(argv, "--cap-drop") == ["ALL"]
@@ -48,7 +62,9 @@ def test_container_argv_has_least_privilege_and_argv_list() -> None:
     assert "--read-only" in argv
     assert values(argv, "--pids-limit") == ["32768"]
     options = "rw,exec,nosuid,nodev,mode=1777"
-    assert values(argv, "--tmpfs") == [f"{path}:{options}" for path in ("/tmp", "/tmp/home", "/var/tmp")]
+    assert values(argv, "--tmpfs") == [
+        f"{path}:{options}" for path in ("/tmp", "/tmp/home", "/var/tmp")
+    ]
     assert "--privileged" not in argv
     assert values(argv, "--user") == ["12:34"]
     assert values(argv, "--network") == ["none"]
@@ -73,7 +89,13 @@ def test_mount_option_keeps_any_path(*, writable: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "mount", [Mount(Path("a"), "/b"), Mount(Path("/a"), "b"), Mount(Path("/a\nb"), "/b"), Mount(Path("/a"), "/b\0")]
+    "mount",
+    [
+        Mount(Path("a"), "/b"),
+        Mount(Path("/a"), "b"),
+        Mount(Path("/a\nb"), "/b"),
+        Mount(Path("/a"), "/b\0"),
+    ],
 )
 def test_mount_option_refuses_invalid_paths(mount: Mount) -> None:
     with pytest.raises(RequestError, match="Cannot mount"):
@@ -89,33 +111,51 @@ def test_mount_option_refuses_invalid_paths(mount: Mount) -> None:
                 "SecurityOptions": ["name=rootless", "name=selinux"],
                 "ClientInfo": {"Version": "27.0"},
             },
-            Engine(program="x", version="28.1", client="27.0", rootless=True, selinux=True),
+            Engine(
+                program="x", version="28.1", client="27.0", rootless=True, selinux=True
+            ),
             "0:0",
             "",
         ),
         (
-            {"host": {"security": {"rootless": True, "selinuxEnabled": False}}, "version": {"Version": "5.2"}},
-            Engine(program="x", podman=True, version="5.2", client="5.2", rootless=True),
+            {
+                "host": {"security": {"rootless": True, "selinuxEnabled": False}},
+                "version": {"Version": "5.2"},
+            },
+            Engine(
+                program="x", podman=True, version="5.2", client="5.2", rootless=True
+            ),
             "7:8",
             "keep-id",
         ),
-        ({"ServerErrors": ["no"], "ClientInfo": {"Version": "28"}}, Engine(program="x", client="28"), "7:8", ""),
+        (
+            {"ServerErrors": ["no"], "ClientInfo": {"Version": "28"}},
+            Engine(program="x", client="28"),
+            "7:8",
+            "",
+        ),
     ],
 )
-def test_read_info_detects_engines(facts: dict[str, object], expected: Engine, user: str, userns: str) -> None:
+def test_read_info_detects_engines(
+    facts: dict[str, object], expected: Engine, user: str, userns: str
+) -> None:
     found = read_info("x", facts)
     assert found == expected
     assert (found.user(7, 8), found.userns) == (user, userns)
 
 
 def test_engine_user_keeps_ownership_of_caller() -> None:
-    podman = make_spec(Engine(program="podman", podman=True, rootless=True, selinux=True), "image")
+    podman = make_spec(
+        Engine(program="podman", podman=True, rootless=True, selinux=True), "image"
+    )
     assert podman.userns == "keep-id"
     assert values(container_argv(podman, ["true"]), "--userns") == ["keep-id"]
     assert "label=disable" in values(container_argv(podman, ["true"]), "--security-opt")
     docker = make_spec(Engine(program="docker", rootless=True), "image")
     assert values(container_argv(docker, ["true"]), "--user") == ["0:0"]
-    assert {"HOME=/tmp/home", "USER=builder"} <= set(values(container_argv(docker, ["true"]), "--env"))
+    assert {"HOME=/tmp/home", "USER=builder"} <= set(
+        values(container_argv(docker, ["true"]), "--env")
+    )
 
 
 def test_is_orphan_only_if_owner_has_ended() -> None:
@@ -124,23 +164,37 @@ def test_is_orphan_only_if_owner_has_ended() -> None:
     assert not is_orphan(here, place, lambda _: start)
     assert is_orphan(here, place, lambda _: "")
     assert is_orphan(here, place, lambda _: start + "1")
-    for foreign in ("", "nonsense", f"{place}x/{pid}/{start}", f"elsewhere/{pid}/{start}", f"{place}/x/{start}"):
+    for foreign in (
+        "",
+        "nonsense",
+        f"{place}x/{pid}/{start}",
+        f"elsewhere/{pid}/{start}",
+        f"{place}/x/{start}",
+    ):
         assert not is_orphan(foreign, place, lambda _: "")
 
 
-def test_remove_gives_up_after_its_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_remove_gives_up_after_its_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     host = HostRunner({})
-    monkeypatch.setattr(host, "run", lambda *_, **__: ProcessResult(returncode=0, stdout="1234\n"))
+    monkeypatch.setattr(
+        host, "run", lambda *_, **__: ProcessResult(returncode=0, stdout="1234\n")
+    )
     monkeypatch.setattr(orphans, "_GONE_SECONDS", -1.0)
     monkeypatch.setattr("time.sleep", lambda _: pytest.fail("it does not give up"))
     with pytest.raises(ProcessError, match="1234 cannot be removed"):
         orphans.remove("docker", host, tmp_path / "absent", "run")
 
 
-def test_absent_kernel_image_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_absent_kernel_image_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     host = HostRunner({})
     monkeypatch.setattr(host, "run", lambda *_, **__: ProcessResult(returncode=1))
     docker = Engine(program="docker")
     monkeypatch.setattr("ci_build.containers.engine.find_engine", lambda *_: docker)
     with pytest.raises(RequestError, match="docker has no image mine:1"):
-        find_compilers(KernelRequest(toolchain="container", image="mine:1"), tmp_path, host)
+        find_compilers(
+            KernelRequest(toolchain="container", image="mine:1"), tmp_path, host
+        )

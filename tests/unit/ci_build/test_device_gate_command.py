@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from ci_build.release import device_gate
-from ci_build.release.device_gate import check_options, covered_targets, device_counts, failure_lines, parse_config
+from ci_build.release.device_gate import (
+    check_options,
+    covered_targets,
+    device_counts,
+    failure_lines,
+    parse_config,
+)
 from core.errors import RequestError
 from core.process import HostRunner
 from promotion.gates.device.lease import JaxPlatform
@@ -23,16 +29,33 @@ from tests.support.sets import wheel_set
     ("given_", "said"),
     [
         ({}, "needs --family"),
-        ({"family": "gfx942", "rocm": Path("/opt"), "rocm_of_set": True}, "--rocm contradicts --rocm-of-set"),
+        (
+            {"family": "gfx942", "rocm": Path("/opt"), "rocm_of_set": True},
+            "--rocm contradicts --rocm-of-set",
+        ),
         ({"platform": "cpu", "family": "gfx942"}, "does not use --family"),
         ({"platform": "cpu", "size": "small"}, "--size requires"),
-        ({"family": "gfx942", "workers_per_device": "many"}, "--workers-per-device is invalid"),
-        ({"platform": "cpu", "suite_env": ("A=1",)}, "--suite-env requires --jax-tests"),
-        ({"platform": "cpu", "offline": True}, "--offline and --wheelhouse need each other"),
-        ({"platform": "cuda", "image": "name@sha256:" + "0" * 64}, "--image does not support the platform cuda"),
+        (
+            {"family": "gfx942", "workers_per_device": "many"},
+            "--workers-per-device is invalid",
+        ),
+        (
+            {"platform": "cpu", "suite_env": ("A=1",)},
+            "--suite-env requires --jax-tests",
+        ),
+        (
+            {"platform": "cpu", "offline": True},
+            "--offline and --wheelhouse need each other",
+        ),
+        (
+            {"platform": "cuda", "image": "name@sha256:" + "0" * 64},
+            "--image does not support the platform cuda",
+        ),
     ],
 )
-def test_check_options_refuses_options_without_effect(given_: dict[str, Any], said: str) -> None:
+def test_check_options_refuses_options_without_effect(
+    given_: dict[str, Any], said: str
+) -> None:
     opts = DeviceRequest(**{"platform": "rocm", **given_})
     with pytest.raises(RequestError, match=said):
         check_options(opts, JaxPlatform(opts.platform))
@@ -47,7 +70,9 @@ def test_check_options_refuses_options_without_effect(given_: dict[str, Any], sa
         ({"platform": "cuda"}, ()),
     ],
 )
-def test_device_counts_of_families(given_: dict[str, Any], counts: tuple[int, ...]) -> None:
+def test_device_counts_of_families(
+    given_: dict[str, Any], counts: tuple[int, ...]
+) -> None:
     opts = DeviceRequest(**{"platform": "rocm", **given_})
     assert device_counts(opts, JaxPlatform(opts.platform)) == counts
 
@@ -67,8 +92,10 @@ def test_failure_lines_name_command_of_each_failure() -> None:
     assert lines[-2:] == ["--- tests/a_test.py::wet", "  environment: hipErrorNoDevice"]
 
 
-def test_config_ends_interrupted_run_before_it_reads_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes that a killed run left behind hold memory of the devices, which would mean fewer workers."""
+def test_config_ends_interrupted_run_before_it_reads_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes left by a killed run hold device memory, which would mean fewer workers."""
     calls: list[object] = []
 
     def detect(*_: object) -> MachineInfo:
@@ -78,5 +105,7 @@ def test_config_ends_interrupted_run_before_it_reads_devices(tmp_path: Path, mon
     monkeypatch.setattr(device_gate, "end_interrupted", calls.append)
     monkeypatch.setattr(device_gate, "detect_machine", detect)
     for work in (None, tmp_path / "work"):
-        parse_config(DeviceRequest(platform="cuda", work=work), {}, HostRunner({}), None, "")
+        parse_config(
+            DeviceRequest(platform="cuda", work=work), {}, HostRunner({}), None, ""
+        )
     assert calls == ["devices", tmp_path / "work", "devices"]

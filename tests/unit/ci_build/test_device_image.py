@@ -22,7 +22,12 @@ from ci_build.release.device_image import (
     require_container,
     run_in_image,
 )
-from ci_build.release.request import ContainerSettings, DeviceStep, ReleaseOptions, SigningKey
+from ci_build.release.request import (
+    ContainerSettings,
+    DeviceStep,
+    ReleaseOptions,
+    SigningKey,
+)
 from ci_build.rocm.request import RocmStorage
 from core.errors import BusyError, CiBuildError, InputError, MachineError, RequestError
 from core.http.client import Client
@@ -52,7 +57,12 @@ def gate_run(folder: Path, **changes: Any) -> ImageGateRun:
     values: dict[str, Any] = {
         "request": DeviceRequest(platform="cpu", image=IMAGE),
         "settings": ContainerSettings(
-            engine="", network="host", memory="", shm_size="16g", cache=folder / "cache", mirrors={},
+            engine="",
+            network="host",
+            memory="",
+            shm_size="16g",
+            cache=folder / "cache",
+            mirrors={},
             variables={"AWS_SECRET_ACCESS_KEY": "hush"},
         ),
         "staged": staged,
@@ -60,30 +70,80 @@ def gate_run(folder: Path, **changes: Any) -> ImageGateRun:
         "channel": "local",
         "key": SigningKey(file=None, text="key text", origin="CI_BUILD_SIGNING_KEY"),
         "redo": False,
-    }  # fmt: skip
+    }
     return ImageGateRun(**{**values, **changes})
 
 
 def test_gate_argv_passes_every_option(tmp_path: Path) -> None:
     request = DeviceRequest(
-        platform="rocm", family="gfx94X-dcgpu", jax_tests="jax@" + "0" * 40, size="small", test_list=Path("list"),
-        tests=("a", "b"), shard="1/2", python="3.12", also=Path("also.txt"), rocm=Path("/opt/rocm"), devices=2,
-        rocm_of_set=True, workers_per_device="2", workers=3, cpus=4, image=IMAGE, work=Path("work"), retries=1,
-        test_timeout=2.5, suite_env=("A=1", "B=x y"), offline=True, wheelhouse=Path("wheelhouse"),
-    )  # fmt: skip
-    assert all(getattr(request, option.name) != option.default for option in fields(request) if option.name != "inside")
+        platform="rocm",
+        family="gfx94X-dcgpu",
+        jax_tests="jax@" + "0" * 40,
+        size="small",
+        test_list=Path("list"),
+        tests=("a", "b"),
+        shard="1/2",
+        python="3.12",
+        also=Path("also.txt"),
+        rocm=Path("/opt/rocm"),
+        devices=2,
+        rocm_of_set=True,
+        workers_per_device="2",
+        workers=3,
+        cpus=4,
+        image=IMAGE,
+        work=Path("work"),
+        retries=1,
+        test_timeout=2.5,
+        suite_env=("A=1", "B=x y"),
+        offline=True,
+        wheelhouse=Path("wheelhouse"),
+    )
+    assert all(
+        getattr(request, option.name) != option.default
+        for option in fields(request)
+        if option.name != "inside"
+    )
     words = gate_argv(gate_run(tmp_path, request=request, redo=True), "docker 27.1")
     here = Path.cwd()
-    assert words[:5] == ("python3", "/ci_build/build/ci_build", "gate", "device", "multi-arch/" + "d" * 64)
+    assert words[:5] == (
+        "python3",
+        "/ci_build/build/ci_build",
+        "gate",
+        "device",
+        "multi-arch/" + "d" * 64,
+    )
     assert {*words[5:]} == {
-        f"--bucket={tmp_path / 'bucket'}", "--channel=local", "--signing-key=/signing-key", "--json", "--redo",
-        "--platform=rocm", "--family=gfx94X-dcgpu", f"--jax-tests={here / 'jax'}@{'0' * 40}", "--size=small",
-        f"--test-list={here / 'list'}", "--test=a", "--test=b", "--shard=1/2", "--python=3.12",
-        f"--also={here / 'also.txt'}", "--rocm=/opt/rocm", "--devices=2", "--workers-per-device=2", "--workers=3",
-        "--cpus=4", f"--image={IMAGE}", "--inside=docker 27.1", f"--work={here / 'work'}", "--retries=1",
-        "--test-timeout=2.5", "--suite-env=A=1", "--suite-env=B=x y", "--offline",
+        f"--bucket={tmp_path / 'bucket'}",
+        "--channel=local",
+        "--signing-key=/signing-key",
+        "--json",
+        "--redo",
+        "--platform=rocm",
+        "--family=gfx94X-dcgpu",
+        f"--jax-tests={here / 'jax'}@{'0' * 40}",
+        "--size=small",
+        f"--test-list={here / 'list'}",
+        "--test=a",
+        "--test=b",
+        "--shard=1/2",
+        "--python=3.12",
+        f"--also={here / 'also.txt'}",
+        "--rocm=/opt/rocm",
+        "--devices=2",
+        "--workers-per-device=2",
+        "--workers=3",
+        "--cpus=4",
+        f"--image={IMAGE}",
+        "--inside=docker 27.1",
+        f"--work={here / 'work'}",
+        "--retries=1",
+        "--test-timeout=2.5",
+        "--suite-env=A=1",
+        "--suite-env=B=x y",
+        "--offline",
         f"--wheelhouse={here / 'wheelhouse'}",
-    }  # fmt: skip
+    }
 
 
 def test_mounts_keep_wheels_read_only(tmp_path: Path) -> None:
@@ -120,7 +180,10 @@ def test_mounts_keep_wheels_read_only(tmp_path: Path) -> None:
 
 
 class Recorder(HostRunner):
-    """A runner that starts nothing: it keeps the command of a container, and the variables in its file."""
+    """A runner that starts nothing.
+
+    It keeps the command of a container, and the variables in its file.
+    """
 
     def __init__(self) -> None:
         super().__init__({})
@@ -130,7 +193,10 @@ class Recorder(HostRunner):
 
     def run(self, argv: Sequence[str], **_: Any) -> ProcessResult:
         if "pip" in argv:
-            return ProcessResult(stdout="global.index-url='https://user:word@index.invalid/simple'\n", returncode=0)
+            return ProcessResult(
+                stdout="global.index-url='https://user:word@index.invalid/simple'\n",
+                returncode=0,
+            )
         if "--env-file" in argv:
             self.argv = [*argv]
             self.variables = Path(argv[[*argv].index("--env-file") + 1]).read_text()
@@ -155,9 +221,16 @@ def test_run_in_image_hides_secrets(tmp_path: Path, recorder: Recorder) -> None:
     assert ID in recorder.argv
     assert option_values(recorder.argv, "--network") == ["host"]
     assert "--read-only" in recorder.argv
-    assert not [word for word in recorder.argv for secret in ("hush", "user:word", "key text") if secret in word]
+    assert not [
+        word
+        for word in recorder.argv
+        for secret in ("hush", "user:word", "key text")
+        if secret in word
+    ]
     assert "AWS_SECRET_ACCESS_KEY=hush\n" in recorder.variables
-    assert "PIP_INDEX_URL=https://user:word@index.invalid/simple\n" in recorder.variables
+    assert (
+        "PIP_INDEX_URL=https://user:word@index.invalid/simple\n" in recorder.variables
+    )
     assert option_values(recorder.argv, "--device") == []
     # Neither secrets nor temporary folders are left.
     assert [*(tmp_path / "cache/images/gates" / ("a" * 16)).iterdir()] == []
@@ -166,44 +239,66 @@ def test_run_in_image_hides_secrets(tmp_path: Path, recorder: Recorder) -> None:
 def test_run_in_image_gives_gpus_of_the_machine(
     tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_image, "find_gpus", lambda: (("/dev/kfd", "/dev/dri"), ("44", "109")))
+    monkeypatch.setattr(
+        device_image, "find_gpus", lambda: (("/dev/kfd", "/dev/dri"), ("44", "109"))
+    )
     request = DeviceRequest(platform="rocm", family="gfx94X-dcgpu", image=IMAGE)
-    run_in_image(gate_run(tmp_path, request=request), REPORTER, recorder, lambda _: None)
+    run_in_image(
+        gate_run(tmp_path, request=request), REPORTER, recorder, lambda _: None
+    )
     assert option_values(recorder.argv, "--device") == ["/dev/kfd", "/dev/dri"]
     assert option_values(recorder.argv, "--group-add") == ["44", "109"]
     assert option_values(recorder.argv, "--shm-size") == ["16g"]
 
 
-def test_image_that_cannot_start_the_gate_is_refused(tmp_path: Path, recorder: Recorder) -> None:
+def test_image_that_cannot_start_the_gate_is_refused(
+    tmp_path: Path, recorder: Recorder
+) -> None:
     recorder.returncode = 127
     with pytest.raises(MachineError, match="cannot start in"):
         run_in_image(gate_run(tmp_path), REPORTER, recorder, lambda _: None)
 
 
-def test_pulled_image_with_another_digest_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = ContainerImage(name=IMAGE, id=ID, digests=("a@sha256:" + "c" * 64,), labels={})
+def test_pulled_image_with_another_digest_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = ContainerImage(
+        name=IMAGE, id=ID, digests=("a@sha256:" + "c" * 64,), labels={}
+    )
     for name in ("find", "pull"):
         monkeypatch.setattr(local, name, lambda *_: other)
     with pytest.raises(InputError, match="has another digest"):
         device_image.find_image(ENGINE, HostRunner({}), IMAGE, {}, REPORTER)
 
 
-@pytest.mark.parametrize(("code", "error"), [(BusyError.exit_code, BusyError), (99, MachineError)])
+@pytest.mark.parametrize(
+    ("code", "error"), [(BusyError.exit_code, BusyError), (99, MachineError)]
+)
 def test_image_gate_without_evidence_ends_with_its_error(
-    code: int, error: type[CiBuildError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: int,
+    error: type[CiBuildError],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(device_image, "run_in_image", lambda *_: (code, ()))
     run = gate_run(tmp_path)
-    options = ReleaseOptions(bucket="", channel="local", corpus="", key=run.key, actor="")
+    options = ReleaseOptions(
+        bucket="", channel="local", corpus="", key=run.key, actor=""
+    )
     storage = RocmStorage(cache=tmp_path, keep_tarballs=False, limit=0)
     step = DeviceStep(environ={}, container=run.settings, rocm=storage, connect=Client)
     signer = Signer(signing_key().encode(), origin="tests")
-    bucket, runner = run.bucket[1], HostRunner({})
+    bucket = run.bucket[1]
+    runner = HostRunner({})
     with pytest.raises(error, match="no evidence"):
-        device_step._run(run.request, run.staged, bucket, options, step, REPORTER, runner, signer)
+        device_step._run(
+            run.request, run.staged, bucket, options, step, REPORTER, runner, signer
+        )
 
 
-def test_run_in_image_refuses_variable_of_several_lines(tmp_path: Path, recorder: Recorder) -> None:
+def test_run_in_image_refuses_variable_of_several_lines(
+    tmp_path: Path, recorder: Recorder
+) -> None:
     run = gate_run(tmp_path)
     odd = replace(run, settings=replace(run.settings, variables={"NOTE": "a\nb"}))
     with pytest.raises(RequestError, match="NOTE has several lines"):
@@ -219,18 +314,26 @@ def test_run_in_image_refuses_remote_bucket_without_network(tmp_path: Path) -> N
 
 def test_evidence_names_image_and_engine() -> None:
     config = device_config(image=IMAGE, inside="docker 27.1")
-    expected = {"image": "example.org/runner", "digest": DIGEST, "engine": "docker 27.1"}
+    expected = {
+        "image": "example.org/runner",
+        "digest": DIGEST,
+        "engine": "docker 27.1",
+    }
     assert _container(config.request) == expected
     assert config.settings["image"] == IMAGE
     assert config.options["--image"] == IMAGE
     assert "--inside" not in config.options
 
 
-def test_require_container_refuses_claim_outside_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_require_container_refuses_claim_outside_a_container(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     claim = DeviceRequest(platform="cpu", image=IMAGE, inside="docker 27.1")
     require_container(DeviceRequest(platform="cpu"))
     for checkout in (Path.cwd(), Path("/ci_build")):
-        with pytest.raises(RequestError, match="--inside needs --image and a container"):
+        with pytest.raises(
+            RequestError, match="--inside needs --image and a container"
+        ):
             require_container(claim, checkout)
     monkeypatch.setattr(Path, "is_mount", lambda path: str(path) == "/ci_build")
     require_container(claim, Path("/ci_build"))
@@ -241,13 +344,23 @@ def test_require_container_refuses_claim_outside_a_container(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--image=example.org/runner:latest"], "--image has no digest: example.org/runner:latest."),
-        (["--container-network=none"], "--container-network has no effect without --image."),
+        (
+            ["--image=example.org/runner:latest"],
+            "--image has no digest: example.org/runner:latest.",
+        ),
+        (
+            ["--container-network=none"],
+            "--container-network has no effect without --image.",
+        ),
         ([f"--image={IMAGE}", "--container-shm-size=much"], "'much'"),
     ],
 )
 def test_gate_device_refuses_wrong_image_options(
-    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.run(["gate", "device", "set", "--platform=cpu", *words]) == 2

@@ -37,13 +37,17 @@ ARG UNUSED
         ('FROM x\nARG A\nENV "B=${A}"', {"A"}),
     ],
 )
-def test_read_arguments_needs_use_in_scope_of_declaration(text: str, used: set[str]) -> None:
+def test_read_arguments_needs_use_in_scope_of_declaration(
+    text: str, used: set[str]
+) -> None:
     assert read_arguments(text)[1] == used
 
 
 @pytest.mark.parametrize("name", ["THREE", "UNUSED", "ABSENT", "one"])
 def test_check_arguments_refuses_unused_argument(name: str) -> None:
-    with pytest.raises(RequestError, match=rf"it does not use the build argument {name}\."):
+    with pytest.raises(
+        RequestError, match=rf"it does not use the build argument {name}\."
+    ):
         check_arguments(FILE, ["BASE", name], "it")
 
 
@@ -51,7 +55,10 @@ def test_check_arguments_accepts_proxies() -> None:
     check_arguments(FILE, ["BASE", "HTTP_PROXY", "no_proxy"], "it")
 
 
-@pytest.mark.parametrize("text", ["# escape=`\nFROM x", "FROM x\nRUN <<EOF\necho\nEOF", "FROM x\nCOPY <<-'E' /a\nE"])
+@pytest.mark.parametrize(
+    "text",
+    ["# escape=`\nFROM x", "FROM x\nRUN <<EOF\necho\nEOF", "FROM x\nCOPY <<-'E' /a\nE"],
+)
 def test_parse_refuses_syntax_of_newer_engines(text: str) -> None:
     with pytest.raises(RequestError, match="The Dockerfile"):
         list(parse(text))

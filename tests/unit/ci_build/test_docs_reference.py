@@ -21,7 +21,11 @@ from wheelkit.findings import finding_kinds
 
 def test_project_page_has_every_key_and_no_secret() -> None:
     text = reference.project_page(project_keys())
-    assert [name for name in (*option_names(), *OTHER_VARIABLES) if f"| {code(name)} |" not in text] == [
+    assert [
+        name
+        for name in (*option_names(), *OTHER_VARIABLES)
+        if f"| {code(name)} |" not in text
+    ] == [
         "ledger_key",
         "signing_key",
     ]
@@ -29,41 +33,78 @@ def test_project_page_has_every_key_and_no_secret() -> None:
 
 def test_exit_codes_page_has_every_kind_of_error() -> None:
     text = reference.exit_codes_page()
-    kinds: list[Any] = [kind for kind in vars(errors).values() if isinstance(kind, type) and "exit_code" in vars(kind)]
-    rows = {kind.exit_code: kind.__name__ for kind in kinds if kind is not errors.CiBuildError}
+    kinds: list[Any] = [
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and "exit_code" in vars(kind)
+    ]
+    rows = {
+        kind.exit_code: kind.__name__
+        for kind in kinds
+        if kind is not errors.CiBuildError
+    }
     assert len(rows) == len(kinds) - 1 > 20
-    assert [number for number, name in rows.items() if f"| {number} | {code(name)} | " not in text] == []
-    assert [number for number in reference.EXIT_CODES if f"| {number} |  | " not in text] == []
+    assert [
+        number
+        for number, name in rows.items()
+        if f"| {number} | {code(name)} | " not in text
+    ] == []
+    assert [
+        number for number in reference.EXIT_CODES if f"| {number} |  | " not in text
+    ] == []
 
 
 CALLS = ("error", "warning", "finding", "mild", "Finding")
 PRODUCT = ("ci_build", "core", "kernels", "promotion", "wheelkit")
 COMPUTED = {
     *(ENVIRONMENT, NOTE, UNWAIVED_FLAKE, "look-died", "look-hangs"),
-    *(f"test-{verdict}" for verdict in (TestVerdict.FAILED, TestVerdict.FLAKY, TestVerdict.CRASHED)),
-    *("compile-failed", "compile-crashed", "compile-hung", "compile-out-of-memory", "compile-not-run"),
+    *(
+        f"test-{verdict}"
+        for verdict in (TestVerdict.FAILED, TestVerdict.FLAKY, TestVerdict.CRASHED)
+    ),
+    *(
+        "compile-failed",
+        "compile-crashed",
+        "compile-hung",
+        "compile-out-of-memory",
+        "compile-not-run",
+    ),
 }
 """Codes that no literal argument of these calls names."""
 
 
 def codes_in_program() -> set[str]:
-    """Return the codes of findings that the program creates: literal arguments of the functions that make them."""
+    """Return the codes of findings that the program creates.
+
+    Literal arguments of the functions that make them.
+    """
     found = set[str]()
     for path in (path for top in PRODUCT for path in (ROOT / top).rglob("*.py")):
         text = path.read_text()
         if not any(f"{name}(" in text for name in CALLS):
             continue
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CALLS:
-                given = [*node.args[:1], *(word.value for word in node.keywords if word.arg == "code")]
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in CALLS
+            ):
+                given = [
+                    *node.args[:1],
+                    *(word.value for word in node.keywords if word.arg == "code"),
+                ]
                 found |= {
-                    item.value for item in given if isinstance(item, ast.Constant) and isinstance(item.value, str)
+                    item.value
+                    for item in given
+                    if isinstance(item, ast.Constant) and isinstance(item.value, str)
                 }
     return {code for code in found if " " not in code}
 
 
 def test_findings_page_has_exactly_the_findings_of_the_program() -> None:
-    entries = {entry.code: entry for rows in finding_entries().values() for entry in rows}
+    entries = {
+        entry.code: entry for rows in finding_entries().values() for entry in rows
+    }
     described = {*entries} - {*finding_kinds()}
     assert described == codes_in_program() - {*finding_kinds()} | COMPUTED
     assert {*finding_kinds()} <= {*entries}

@@ -32,33 +32,54 @@ SCHEMA_OF = {
 def files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]]:
     """Return the JSON files of an index with several kinds of ledger entries."""
     folder = tmp_path_factory.mktemp("index")
-    bucket, signer = DirBucket(folder / "bucket"), new_key(folder / "key")
+    bucket = DirBucket(folder / "bucket")
+    signer = new_key(folder / "key")
     for minor in (1, 2):
-        wheels = make_wheels(folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+        wheels = make_wheels(
+            folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",)
+        )
         staged = staged_in(bucket, folder / "sets", wheels)
         go(bucket, staged)
     told: Mapping[str, Any] = {"actor": "me", "now": lambda: NOW}
     mark(bucket, RELEASED, EntryKind.YANK, ["1"], reason="slow", **told)
     mark(bucket, RELEASED, EntryKind.QUARANTINE, ["2"], reason="wrong", **told)
-    sign(bucket, RELEASED, reason="reviewed", authority=POLICY.authority(signer), **told)
+    sign(
+        bucket, RELEASED, reason="reviewed", authority=POLICY.authority(signer), **told
+    )
     texts = {
-        "evidence": [bucket.get(key) for key in bucket.list(staged.evidence) if key.endswith(".json")],
+        "evidence": [
+            bucket.get(key)
+            for key in bucket.list(staged.evidence)
+            if key.endswith(".json")
+        ],
         "ledger": [bucket.get(key) for key in bucket.list(RELEASED.ledger)],
         "signature": [signer.sign(b"{}", EVIDENCE_TYPE).dump()],
         "status": [bucket.get(RELEASED.status)],
-        "summary": [bucket.get(key) for key in bucket.list(RELEASED.root) if "/summary-" in key],
+        "summary": [
+            bucket.get(key) for key in bucket.list(RELEASED.root) if "/summary-" in key
+        ],
         "wheels": [bucket.get(staged.file("wheels.json"))],
     }
     finding = Finding(code="x", severity=Severity.NOTE, message="m", remedy="")
     texts["evidence"].append(
         dump_evidence(
             Evidence(
-                set_digest="a" * 64, gate="load", target="any", tier=Tier.STRUCTURE, outcome=Outcome.ERROR,
-                started="2026-01-02T03:04:05Z", ended="2026-01-02T03:04:05Z", machine="m", settings={}, counts={},
-                findings=(finding,), details={"checks": [1, {"a": None}]}, logs={"a.log": "b" * 64},
+                set_digest="a" * 64,
+                gate="load",
+                target="any",
+                tier=Tier.STRUCTURE,
+                outcome=Outcome.ERROR,
+                started="2026-01-02T03:04:05Z",
+                ended="2026-01-02T03:04:05Z",
+                machine="m",
+                settings={},
+                counts={},
+                findings=(finding,),
+                details={"checks": [1, {"a": None}]},
+                logs={"a.log": "b" * 64},
             )
         )
-    )  # fmt: skip
+    )
     return {name: [json.loads(text) for text in found] for name, found in texts.items()}
 
 
@@ -69,17 +90,28 @@ def checker_of(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", SCHEMA_OF)
-def test_schema_accepts_files_that_the_program_writes(files: Mapping[str, list[Any]], name: str) -> None:
+def test_schema_accepts_files_that_the_program_writes(
+    files: Mapping[str, list[Any]], name: str
+) -> None:
     checker = checker_of(name)
     checker.check_schema(checker.schema)
     assert len(files[name]) > 0
-    assert [error.message for body in files[name] for error in checker.iter_errors(body)] == []
+    assert [
+        error.message for body in files[name] for error in checker.iter_errors(body)
+    ] == []
 
 
 @pytest.mark.parametrize("name", SCHEMA_OF)
-def test_schema_refuses_missing_field(files: Mapping[str, list[Any]], name: str) -> None:
-    checker, body = checker_of(name), files[name][0]
+def test_schema_refuses_missing_field(
+    files: Mapping[str, list[Any]], name: str
+) -> None:
+    checker = checker_of(name)
+    body = files[name][0]
     accepted = [
-        key for key in body if checker.is_valid({other: value for other, value in body.items() if other != key})
+        key
+        for key in body
+        if checker.is_valid(
+            {other: value for other, value in body.items() if other != key}
+        )
     ]
     assert accepted == (["file_sizes"] if name == "wheels" else [])

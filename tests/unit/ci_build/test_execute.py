@@ -1,4 +1,7 @@
-"""Steps for several Pythons at the same time: resolution and downloads with a pip that this test controls."""
+"""Steps for several Pythons at the same time.
+
+Resolution and downloads with a pip that this test controls.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +40,15 @@ def files(python: str) -> dict[str, str]:
     tag = f"cp{python.replace('.', '')}"
     return {
         "jaxlib": f"jaxlib-0.10.2-{tag}-{tag}-manylinux_2_27_x86_64.whl",
-        "jax-rocm7-plugin": f"jax_rocm7_plugin-0.10.2-{tag}-{tag}-manylinux_2_27_x86_64.whl",
+        "jax-rocm7-plugin": (
+            f"jax_rocm7_plugin-0.10.2-{tag}-{tag}-manylinux_2_27_x86_64.whl"
+        ),
         "jax-rocm7-pjrt": SHARED,
     }
 
 
 class FakePip:
-    """A runner whose pip resolves and downloads wheels of one line, for both Pythons only at the same time.
+    """A runner whose pip resolves and downloads both Pythons' wheels only in parallel.
 
     Attributes:
         downloaded: number of downloads by file name.
@@ -56,20 +61,31 @@ class FakePip:
     def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
         """Run pip."""
         words = [*argv]
-        python = next(word.removeprefix("--python-version=") for word in words if word.startswith("--python-version="))
+        python = next(
+            word.removeprefix("--python-version=")
+            for word in words
+            if word.startswith("--python-version=")
+        )
         self._both.wait()
         if "download" in words:
             options: Mapping[str, str] = dict(
-                word.split("=", 1) for word in words if word.startswith("--") and "=" in word
+                word.split("=", 1)
+                for word in words
+                if word.startswith("--") and "=" in word
             )
-            wanted = re.findall(r"^(.+)==", Path(options["--requirement"]).read_text(), re.MULTILINE)
+            wanted = re.findall(
+                r"^(.+)==", Path(options["--requirement"]).read_text(), re.MULTILINE
+            )
             (folder := Path(options["--dest"])).mkdir()
             for name in (files(python)[project] for project in wanted):
                 (folder / name).write_text(name)
                 self.downloaded[name] += 1
             return ProcessResult(returncode=0)
         return ProcessResult(
-            returncode=0, stdout=json.dumps({"version": "1", "install": [*map(_row, files(python).items())]})
+            returncode=0,
+            stdout=json.dumps(
+                {"version": "1", "install": [*map(_row, files(python).items())]}
+            ),
         )
 
 
@@ -78,7 +94,10 @@ def _row(item: tuple[str, str]) -> dict[str, Any]:
     digest = hashlib.sha256(name.encode()).hexdigest()
     return {
         "metadata": {"name": project, "version": "0.10.2", "requires_python": ">=3.11"},
-        "download_info": {"url": f"https://example.org/{name}", "archive_info": {"hashes": {"sha256": digest}}},
+        "download_info": {
+            "url": f"https://example.org/{name}",
+            "archive_info": {"hashes": {"sha256": digest}},
+        },
     }
 
 
@@ -87,7 +106,14 @@ def run_of(pip: FakePip, cache: Path, *effects: Effect) -> _Run:
     plan = make_plan(published_request("gfx942", python_versions=PYTHONS))
     run = _Run(plan, cache / "out", cache, pip, Silent())
     for effect in effects:
-        run._do_together([step for stage in plan.stages for step in stage.steps if step.effect is effect])
+        run._do_together(
+            [
+                step
+                for stage in plan.stages
+                for step in stage.steps
+                if step.effect is effect
+            ]
+        )
     return run
 
 
@@ -95,14 +121,20 @@ def test_pythons_are_resolved_and_fetched_at_the_same_time(tmp_path: Path) -> No
     pip = FakePip()
     run = run_of(pip, tmp_path, Effect.RESOLVE, Effect.FETCH)
     for python in PYTHONS:
-        assert {item.name: item.filename for item in run.resolved[python]} == files(python)
+        assert {item.name: item.filename for item in run.resolved[python]} == files(
+            python
+        )
         assert all(run.inputs.has(item) for item in run.resolved[python])
-    assert pip.downloaded == Counter(dict.fromkeys({*files("3.11").values(), *files("3.12").values()}, 1))
+    assert pip.downloaded == Counter(
+        dict.fromkeys({*files("3.11").values(), *files("3.12").values()}, 1)
+    )
 
 
 def test_wheels_that_differ_for_pythons_are_refused(tmp_path: Path) -> None:
     run = run_of(FakePip(), tmp_path, Effect.RESOLVE)
-    run.resolved["3.12"] = tuple(replace(item, sha256="0" * 64) for item in run.resolved["3.12"])
+    run.resolved["3.12"] = tuple(
+        replace(item, sha256="0" * 64) for item in run.resolved["3.12"]
+    )
     with pytest.raises(InputError, match="One wheel of jax-rocm7-pjrt is needed"):
         run._input(Step(what="", effect=Effect.REPAIR, project="jax-rocm7-pjrt"))
 
@@ -114,16 +146,27 @@ def test_generic_code_is_no_code_of_a_feature(tmp_path: Path) -> None:
         _refuse_other_targets(published_request("gfx942:xnack+"), done)
 
 
-def test_run_keeps_inputs_and_steps_from_gc_until_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_keeps_inputs_and_steps_from_gc_until_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = run_of(FakePip(), tmp_path, Effect.RESOLVE, Effect.FETCH)
-    done = FinishedStep(wheel=wheel_set().wheels[0], folder=tmp_path / "steps" / ("0" * 64), saved="")
+    done = FinishedStep(
+        wheel=wheel_set().wheels[0], folder=tmp_path / "steps" / ("0" * 64), saved=""
+    )
     built = replace(run.resolved["3.11"][0], sha256="0" * 64)
     for folder in (done.folder, run.inputs.folder(built.sha256)):
         folder.mkdir(parents=True)
     monkeypatch.setattr(run, "builder", Mock(build=lambda *_: built))
     monkeypatch.setattr(run.wheels, "make", lambda *_: done)
     run._do(Step(what="build", effect=Effect.BUILD, build=Mock()))
-    run._do(next(step for stage in run.plan.stages for step in stage.steps if step.effect is Effect.REPAIR))
+    run._do(
+        next(
+            step
+            for stage in run.plan.stages
+            for step in stage.steps
+            if step.effect is Effect.REPAIR
+        )
+    )
     count = len({name for python in PYTHONS for name in files(python).values()}) + 2
     with run.used:
         assert collect(tmp_path, limit=-1, young=-1) == ()
@@ -135,12 +178,15 @@ def test_set_has_lock_of_plan(tmp_path: Path) -> None:
     (tmp_path / done.wheel.filename).touch()
 
     def assembled(lock: bytes, out: str) -> WheelSet:
-        plan = replace(make_plan(published_request("gfx942"), rocm_lock=lock), stages=())
+        plan = replace(
+            make_plan(published_request("gfx942"), rocm_lock=lock), stages=()
+        )
         run = _Run(plan, tmp_path / out, tmp_path, FakePip(), Silent())
         run.done.append(done)
         return run._assemble()
 
-    data, other = set_lock(LOCK), set_lock(replace(LOCK, size=2))
+    data = set_lock(LOCK)
+    other = set_lock(replace(LOCK, size=2))
     made = assembled(data, "out")
     assert made.files["rocm.lock"] == hashlib.sha256(data).hexdigest()
     assert made.file_sizes["rocm.lock"] == len(data)

@@ -25,7 +25,10 @@ def test_explain_prints_why_entry_does_not_apply(
     today = datetime.now(UTC).date()
     more: dict[str, Any] = {"pattern": "a_test.py", "jax": "any", "families": "any"}
     more["opened"] = today - timedelta(days=9)
-    entries = (entry(id="now", **more, expires=today + timedelta(days=1)), entry(id="over", **more, expires=today))
+    entries = (
+        entry(id="now", **more, expires=today + timedelta(days=1)),
+        entry(id="over", **more, expires=today),
+    )
     monkeypatch.setattr(known_tests, "load_entries", lambda: entries)
     status, said = explain(capsys, "--family=gfx94X-dcgpu")
     applies, over = said.splitlines()

@@ -38,15 +38,24 @@ def test_gate_settings_differ_for_other_options() -> None:
 @pytest.mark.parametrize("name", ["abi", "load", "compile"])
 def test_gate_settings_identify_the_rocm(tmp_path: Path, name: str) -> None:
     def settings(folder: str) -> Mapping[str, str]:
-        return gating.make_gate(name, GateOptions(), gating.read_rocm(tmp_path / folder, REPORTER)).settings
+        return gating.make_gate(
+            name, GateOptions(), gating.read_rocm(tmp_path / folder, REPORTER)
+        ).settings
 
     for folder in ("one", "same", "other"):
         (tmp_path / folder / "lib").mkdir(parents=True)
         free = TinySymbol("hipMalloc" if folder == "other" else "hipFree", defined=True)
-        tiny_elf(tmp_path / folder / "lib/libamdhip64.so.7", soname="libamdhip64.so.7", symbols=[free])
+        tiny_elf(
+            tmp_path / folder / "lib/libamdhip64.so.7",
+            soname="libamdhip64.so.7",
+            symbols=[free],
+        )
     before = settings("one")
     assert before == settings("same")
-    assert before not in (settings("other"), gating.make_gate(name, GateOptions()).settings)
+    assert before not in (
+        settings("other"),
+        gating.make_gate(name, GateOptions()).settings,
+    )
 
 
 VALUES = {
@@ -64,16 +73,21 @@ VALUES = {
 def test_unused_option_of_gate_is_refused(option: str) -> None:
     told = GateOptions(**{option: VALUES[option]})  # type: ignore[arg-type]
     gating.check_gate_options("structure", told)
-    with pytest.raises(RequestError, match=f"inspection does not use --{option.replace('_', '-')}\\."):
+    with pytest.raises(
+        RequestError, match=f"inspection does not use --{option.replace('_', '-')}\\."
+    ):
         gating.check_gate_options("inspection", told)
     user = {"update_golden": "load", "installers": "install"}.get(option, "compile")
     gating.check_gate_options(user, told)
 
 
 @pytest.mark.parametrize(
-    ("channel", "installers", "corpus"), [("local", "", ""), ("nightly", "all", ""), ("release", "all", "full")]
+    ("channel", "installers", "corpus"),
+    [("local", "", ""), ("nightly", "all", ""), ("release", "all", "full")],
 )
-def test_policy_selects_installers_and_corpus(channel: str, installers: str, corpus: str) -> None:
+def test_policy_selects_installers_and_corpus(
+    channel: str, installers: str, corpus: str
+) -> None:
     policy = load_policy("multi-arch", channel=channel)
     chosen = gating.with_policy(GateOptions(), policy)
     assert (chosen.installers, chosen.corpus) == (installers, corpus)
@@ -84,10 +98,13 @@ def test_policy_selects_installers_and_corpus(channel: str, installers: str, cor
 # Choice of the set
 
 
-def test_find_set_stages_folder_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_find_set_stages_folder_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=("3.12",))
     wheel_set = make_set(wheels, python_versions=("3.12",))
-    folder, bucket = write_set(tmp_path / "set", wheels, wheel_set), DirBucket(tmp_path / "bucket")
+    folder = write_set(tmp_path / "set", wheels, wheel_set)
+    bucket = DirBucket(tmp_path / "bucket")
     staged = gating.find_set(str(folder), bucket, REPORTER)
     assert staged.digest == wheel_set.digest
     assert "stage set" in capsys.readouterr().err
@@ -108,7 +125,9 @@ def test_find_set_stages_folder_once(tmp_path: Path, capsys: pytest.CaptureFixtu
         ("multi-arch/x", "'multi-arch/x' is not the name of a set"),
     ],
 )
-def test_find_set_refuses_other_input(word: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_set_refuses_other_input(
+    word: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "bucket").mkdir()

@@ -33,11 +33,16 @@ RECIPE = Recipe(
     name="jax-x",
     dockerfile="ARG BASE\nFROM ${BASE}\n",
     base=BaseImage(
-        identity="a.b/b@sha256:" + "1" * 64, image=str, tag="base:1", reference="mirror.example/b@sha256:" + "1" * 64
+        identity="a.b/b@sha256:" + "1" * 64,
+        image=str,
+        tag="base:1",
+        reference="mirror.example/b@sha256:" + "1" * 64,
     ),
     files={
         "a": ContextFile(digest="1", source=source),
-        "downloads/b": ContextFile(digest="2", source=source, url="https://host.invalid/b"),
+        "downloads/b": ContextFile(
+            digest="2", source=source, url="https://host.invalid/b"
+        ),
     },
     arguments={"A": "b"},
     labels={"c": "d"},
@@ -70,12 +75,18 @@ def test_recipe_digest_covers_mode_and_path(image_builder: ImageBuilder) -> None
 def test_damaged_part_is_fetched_again_before_the_server_is_blamed(
     image_builder: ImageBuilder, monkeypatch: pytest.MonkeyPatch, served: bytes
 ) -> None:
-    pin = replace(image_builder.pins.get("download", "bazel", "x86_64"), digest=hashlib.sha256(b"content").hexdigest())
-    folder, begun = image_builder.folder / "files" / pin.digest, list[int]()
+    pin = replace(
+        image_builder.pins.get("download", "bazel", "x86_64"),
+        digest=hashlib.sha256(b"content").hexdigest(),
+    )
+    folder = image_builder.folder / "files" / pin.digest
+    begun = list[int]()
     folder.mkdir(parents=True)
     (folder / "part").write_bytes(bytes(3))
 
-    def chunks(_: ImageBuilder, __: str, sha256: Any, done: int) -> Iterator[memoryview]:
+    def chunks(
+        _: ImageBuilder, __: str, sha256: Any, done: int
+    ) -> Iterator[memoryview]:
         begun.append(done)
         sha256.update(served[done:])
         yield memoryview(served[done:])
@@ -85,7 +96,9 @@ def test_damaged_part_is_fetched_again_before_the_server_is_blamed(
     if served == b"content":
         assert fetch().read_bytes() == served
     else:
-        with pytest.raises(InputError, match=r"but download\.bazel\.x86_64 is pinned to"):
+        with pytest.raises(
+            InputError, match=r"but download\.bazel\.x86_64 is pinned to"
+        ):
             fetch()
         assert not (folder / "part").exists()
     assert begun == [3, 0]
@@ -104,7 +117,10 @@ def test_check_name_refuses_invalid_names(name: str, hint: str) -> None:
     with pytest.raises(RequestError, match="is not a valid image name") as caught:
         check_name(name, "-t")
     assert hint in caught.value.hint
-    assert check_name("host.example:5000/a/b-c_d.e:T_1", "-t") == "host.example:5000/a/b-c_d.e:T_1"
+    assert (
+        check_name("host.example:5000/a/b-c_d.e:T_1", "-t")
+        == "host.example:5000/a/b-c_d.e:T_1"
+    )
 
 
 def test_is_loopback_detects_loopback() -> None:
@@ -143,7 +159,11 @@ def test_read_commits_reads_all_without_running_code(tmp_path: Path) -> None:
         ({"therock_path": "/opt/rocm"}, {}, True),
         ({"locked": True}, {}, True),
         ({}, {"CI_BUILD_THEROCK_PATH": "/opt/rocm"}, True),
-        ({}, {"CI_BUILD_ROCM_BUILD_URL": "https://host/{job}", "CI_BUILD_LOCKED": "1"}, False),
+        (
+            {},
+            {"CI_BUILD_ROCM_BUILD_URL": "https://host/{job}", "CI_BUILD_LOCKED": "1"},
+            False,
+        ),
     ],
 )
 def test_names_rocm_needs_an_option_that_names_one(

@@ -43,7 +43,8 @@ def test_get_pin_error_lists_known_pins(tmp_path: Path) -> None:
     small = pins.get("base", "small", "x86_64")
     assert small.reference == f"127.0.0.1:5000/a/b@sha256:{'1' * 64}"
     with pytest.raises(
-        RequestError, match=r"no download bazel for x86_64.*Pinned for this architecture: .*python-3.12"
+        RequestError,
+        match=r"no download bazel for x86_64.*Pinned for this architecture: .*python-3.12",
     ):
         pins.get("download", "bazel", "x86_64")
     with pytest.raises(RequestError, match=r"no digest.*Run `ci_build images update`"):
@@ -56,11 +57,16 @@ def test_get_pin_error_lists_known_pins(tmp_path: Path) -> None:
         (("sha256:" + "1" * 64, "sha256:" + "1" * 63), "not a digest"),
         (("x86_64]\nrepository", "m68k]\nrepository"), "unknown architecture"),
         (("[base.small", 'registry = "host"\n[base.small'), "unknown key: registry"),
-        (("127.0.0.1:5000/a/b", "a/b"), "base.small.x86_64: the repository names no registry: 'a/b'"),
+        (
+            ("127.0.0.1:5000/a/b", "a/b"),
+            "base.small.x86_64: the repository names no registry: 'a/b'",
+        ),
         (("tag =", "tag"), "Cannot read"),
     ],
 )
-def test_load_pins_refuses_invalid_file(tmp_path: Path, change: tuple[str, str], said: str) -> None:
+def test_load_pins_refuses_invalid_file(
+    tmp_path: Path, change: tuple[str, str], said: str
+) -> None:
     assert change[0] in TEXT
     with pytest.raises(RequestError, match=said):
         load_pins(write(tmp_path, TEXT.replace(*change)))
@@ -68,7 +74,9 @@ def test_load_pins_refuses_invalid_file(tmp_path: Path, change: tuple[str, str],
         load_pins(tmp_path / "absent.toml")
 
 
-def test_check_covers_all_architectures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_covers_all_architectures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = write(tmp_path, TEXT.replace("x86_64", "aarch64"))
     assert cli.run(["images", "check", f"--pins={path}"]) == 1
     assert "download.python-3.12.aarch64 has no digest" in capsys.readouterr().err

@@ -1,4 +1,7 @@
-"""Dry runs of the image commands: all images with their build commands, and the commands run in them."""
+"""Dry runs of the image commands.
+
+All images with their build commands, and the commands run in them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ from core.process import ProcessResult
 from tests.support.made_kernels import clean_kernels
 from tests.support.wheel_sets import make_set, make_wheels, set_wheel
 
-ROCM = "--therock-path=https://host.invalid/therock-dist-linux-gfx94X-dcgpu-7.2.0.tar.gz"
+ROCM = (
+    "--therock-path=https://host.invalid/therock-dist-linux-gfx94X-dcgpu-7.2.0.tar.gz"
+)
 JAX = "jax-0.10.2-py3-none-any.whl"
 
 
@@ -31,25 +36,41 @@ JAX = "jax-0.10.2-py3-none-any.whl"
 def dist(tmp_path: Path) -> Path:
     """Make a set with kernels whose jax is not available."""
     folder = tmp_path / "dist"
-    wheels = [*make_wheels(folder, pythons=("3.12",)), set_wheel(clean_kernels(), folder)]
+    wheels = [
+        *make_wheels(folder, pythons=("3.12",)),
+        set_wheel(clean_kernels(), folder),
+    ]
     jax = Resolved(
-        name="jax", version="0.10.2", filename=JAX, url=f"https://host.invalid/{JAX}", sha256="1" * 64,
+        name="jax",
+        version="0.10.2",
+        filename=JAX,
+        url=f"https://host.invalid/{JAX}",
+        sha256="1" * 64,
         requires_python=">=3.11",
-    )  # fmt: skip
-    write_set(folder, make_set(wheels, python_versions=("3.12",), files={}), {"3.12": [jax]})
+    )
+    write_set(
+        folder, make_set(wheels, python_versions=("3.12",), files={}), {"3.12": [jax]}
+    )
     return folder
 
 
 @pytest.fixture(autouse=True)
 def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail the test if an engine is looked for."""
-    monkeypatch.setattr(builder, "find_engine", lambda *_: pytest.fail("a container engine was looked for"))
+    monkeypatch.setattr(
+        builder,
+        "find_engine",
+        lambda *_: pytest.fail("a container engine was looked for"),
+    )
     for name in ("REGISTRY", "MIRROR"):
         monkeypatch.delenv(f"CI_BUILD_IMAGE_{name}", raising=False)
 
 
 def planned(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
-    """Return the output of a dry run, or the message if it fails; long commands are joined to one line."""
+    """Return the output of a dry run, or the message if it fails.
+
+    Long commands are joined to one line.
+    """
     assert cli.run([*words, "--dry-run"]) == code
     done = capsys.readouterr()
     assert (done.out == "") == (code != 0)
@@ -64,61 +85,126 @@ def builds(told: str) -> list[str]:
 def commands_of(told: str, *words: str) -> list[str]:
     """Return the docker commands of a plan that begin with these words, without them."""
     start = f"$ docker {' '.join(words)} "
-    return [line.strip().removeprefix(start) for line in told.splitlines() if line.strip().startswith(start)]
+    return [
+        line.strip().removeprefix(start)
+        for line in told.splitlines()
+        if line.strip().startswith(start)
+    ]
 
 
-def test_runtime_dry_run_shows_images_and_bases(dist: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runtime_dry_run_shows_images_and_bases(
+    dist: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     told = planned(capsys, "images", "build", "runtime", str(dist), "-f", "ubu24")
     assert builds(told) == ["jax-ubu24.rocm720:DIGEST"]
     assert "look on this machine for the image jax-base-ubu24.rocm720\n" in told
     assert f"wheels/{JAX} ({'1' * 16})" in told
     assert "--label com.amdgpu.jax_version=0.10.2" in told
-    told = planned(capsys, "images", "build", "runtime", str(dist), "-f", "ubu24", "--image-registry=a.b/c")
+    told = planned(
+        capsys,
+        "images",
+        "build",
+        "runtime",
+        str(dist),
+        "-f",
+        "ubu24",
+        "--image-registry=a.b/c",
+    )
     assert commands_of(told, "pull") == ["a.b/c/jax-base-ubu24.rocm720"]
     told = planned(
-        capsys, "images", "build", "runtime", str(dist), ROCM, "--push", "--image-registry=127.0.0.1:1", "--no-cache"
+        capsys,
+        "images",
+        "build",
+        "runtime",
+        str(dist),
+        ROCM,
+        "--push",
+        "--image-registry=127.0.0.1:1",
+        "--no-cache",
     )
     names = [name.partition(":")[0] for name in builds(told)]
     both = ("ubu22", "ubu24")
-    assert sorted(names) == sorted(f"jax-{what}" for name in both for what in (
-        f"base-{name}", f"base-{name}.rocm720", f"{name}.rocm720"))  # fmt: skip
+    assert sorted(names) == sorted(
+        f"jax-{what}"
+        for name in both
+        for what in (f"base-{name}", f"base-{name}.rocm720", f"{name}.rocm720")
+    )
     ubuntus = {pin.reference for pin in load_pins().pins if pin.name.startswith("ubu")}
     assert set(commands_of(told, "pull")) == ubuntus
-    assert {f"127.0.0.1:1/jax-{name}.rocm720" for name in both} <= set(commands_of(told, "push"))
+    assert {f"127.0.0.1:1/jax-{name}.rocm720" for name in both} <= set(
+        commands_of(told, "push")
+    )
     words = ("images", "build", "runtime", str(dist))
-    assert "--base-docker has no effect" in planned(capsys, *words, "--base-docker=mine:1", code=2)
-    assert "has no wheels for Python 3.13" in planned(capsys, *words, "--python-versions=3.13", code=2)
-    assert "but --rocm-version is 7.1.0" in planned(capsys, *words, "--rocm-version=7.1.0", code=2)
+    assert "--base-docker has no effect" in planned(
+        capsys, *words, "--base-docker=mine:1", code=2
+    )
+    assert "has no wheels for Python 3.13" in planned(
+        capsys, *words, "--python-versions=3.13", code=2
+    )
+    assert "but --rocm-version is 7.1.0" in planned(
+        capsys, *words, "--rocm-version=7.1.0", code=2
+    )
     test = ("images", "test", str(dist))
-    assert "but --jax-version is 0.9.0" in planned(capsys, *test, "--jax-version=0.9.0", code=2)
+    assert "but --jax-version is 0.9.0" in planned(
+        capsys, *test, "--jax-version=0.9.0", code=2
+    )
     next(dist.glob("*.whl")).write_bytes(b"x")
-    assert "has files that differ from its set" in planned(capsys, *words, code=WheelSetError.exit_code)
+    assert "has files that differ from its set" in planned(
+        capsys, *words, code=WheelSetError.exit_code
+    )
 
 
-def test_pip_packages_dry_run_shows_download_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pip_packages_dry_run_shows_download_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     index = "--therock-index-url=https://host.invalid/simple"
     told = planned(
-        capsys, "images", "build", "manylinux", "--pip-packages", index, "--therock-version=7.2.0", "-t", "mine:1"
+        capsys,
+        "images",
+        "build",
+        "manylinux",
+        "--pip-packages",
+        index,
+        "--therock-version=7.2.0",
+        "-t",
+        "mine:1",
     )
     assert [name.partition(":")[0] for name in builds(told)] == [
         "jax-manylinux_2_28",
         "jax-manylinux_2_28-therock-7.2.0",
     ]
     (download,) = commands_of(told, "run")
-    assert "pip wheel --no-input --pre --index-url=https://host.invalid/simple --wheel-dir=/out" in download
+    assert (
+        "pip wheel --no-input --pre --index-url=https://host.invalid/simple --wheel-dir=/out"
+        in download
+    )
     assert download.endswith("device-gfx1201]==7.2.0'")
-    assert commands_of(told, "tag")[-1] == "jax-manylinux_2_28-therock-7.2.0:DIGEST mine:1"
+    assert (
+        commands_of(told, "tag")[-1] == "jax-manylinux_2_28-therock-7.2.0:DIGEST mine:1"
+    )
 
 
-def test_base_and_manylinux_dry_runs_show_rocm_layer(capsys: pytest.CaptureFixture[str]) -> None:
-    told = planned(capsys, "images", "build", "base", ROCM, "-f", "ubu24", "--install-llvm")
+def test_base_and_manylinux_dry_runs_show_rocm_layer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    told = planned(
+        capsys, "images", "build", "base", ROCM, "-f", "ubu24", "--install-llvm"
+    )
     first, second = builds(told)
-    assert (first.partition(":")[0], second) == ("jax-dev-ubu24", "jax-dev-ubu24.rocm720:DIGEST")
+    assert (first.partition(":")[0], second) == (
+        "jax-dev-ubu24",
+        "jax-dev-ubu24.rocm720:DIGEST",
+    )
     assert f"build {second} on {first}, unless it exists" in told
-    job = ("--rocm-build-job=nightly", "--rocm-build-url=https://host.invalid/{job}/" + ROCM.rpartition("/")[2])
+    job = (
+        "--rocm-build-job=nightly",
+        "--rocm-build-url=https://host.invalid/{job}/" + ROCM.rpartition("/")[2],
+    )
     told = planned(capsys, "images", "build", "base", *job, "-f", "ubu24")
     assert builds(told)[1] == "jax-base-ubu24.rocm720:DIGEST"
-    told = planned(capsys, "images", "build", "manylinux", ROCM, "--builder-image=mine:1")
+    told = planned(
+        capsys, "images", "build", "manylinux", ROCM, "--builder-image=mine:1"
+    )
     assert builds(told) == ["jax-manylinux_2_28-therock-7.2.0:DIGEST"]
     assert "DIGEST on docker.io/library/mine:1, unless it exists" in told
     words = ("images", "build", "manylinux", "--builder-image=mine:1", "--no-cache")
@@ -126,12 +212,17 @@ def test_base_and_manylinux_dry_runs_show_rocm_layer(capsys: pytest.CaptureFixtu
     assert "--no-cache has no effect with --builder-image" in told
 
 
-def test_manylinux_dry_run_pulls_pin_from_its_registry_or_mirror(capsys: pytest.CaptureFixture[str]) -> None:
+def test_manylinux_dry_run_pulls_pin_from_its_registry_or_mirror(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     digest = load_pins().get("base", "manylinux_2_28", platform.machine()).digest
     base = f"manylinux_2_28_{platform.machine()}@{digest}"
     told = planned(capsys, "images", "build", "manylinux")
     assert commands_of(told, "pull") == [f"quay.io/pypa/{base}"]
-    mirrors = ("--image-mirror=quay.io=127.0.0.1:5000/quay", "--image-mirror=docker.io=d.example")
+    mirrors = (
+        "--image-mirror=quay.io=127.0.0.1:5000/quay",
+        "--image-mirror=docker.io=d.example",
+    )
     told = planned(capsys, "images", "build", "manylinux", *mirrors)
     assert commands_of(told, "pull") == [f"127.0.0.1:5000/quay/pypa/{base}"]
     # The mirror is no part of the image's content.
@@ -139,18 +230,33 @@ def test_manylinux_dry_run_pulls_pin_from_its_registry_or_mirror(capsys: pytest.
 
 
 def test_run_dry_run_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
-    told = planned(capsys, "images", "run", "mine:1", "--no-gpu", "--container-memory=8g")
+    told = planned(
+        capsys, "images", "run", "mine:1", "--no-gpu", "--container-memory=8g"
+    )
     assert commands_of(told, "pull") == ["docker.io/library/mine:1"]
     (line,) = commands_of(told, "run")
     assert "--memory 8g" in line
-    assert line.endswith(f"--entrypoint /opt/python/PYTHON/bin/python3 mine:1 {SELFTEST} --no-gpu")
-    told = planned(capsys, "images", "run", "a.b/mine:1", "--no-gpu", "--test-cmd=true", "--image-mirror=a.b=c.d/e")
+    assert line.endswith(
+        f"--entrypoint /opt/python/PYTHON/bin/python3 mine:1 {SELFTEST} --no-gpu"
+    )
+    told = planned(
+        capsys,
+        "images",
+        "run",
+        "a.b/mine:1",
+        "--no-gpu",
+        "--test-cmd=true",
+        "--image-mirror=a.b=c.d/e",
+    )
     assert commands_of(told, "pull") == ["c.d/e/mine:1"]
     assert commands_of(told, "run")[0].endswith("--entrypoint bash a.b/mine:1 -c true")
 
 
-def test_proxy_password_is_not_in_process_lists(image_builder: ImageBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands, variables = list[str](), list[str]()
+def test_proxy_password_is_not_in_process_lists(
+    image_builder: ImageBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = list[str]()
+    variables = list[str]()
 
     def record(argv: Sequence[str], **_: object) -> ProcessResult:
         commands.append(" ".join(argv))
@@ -161,7 +267,14 @@ def test_proxy_password_is_not_in_process_lists(image_builder: ImageBuilder, mon
     monkeypatch.setenv("https_proxy", "http://user:secret@host.invalid:3128")
     monkeypatch.setattr(image_builder.host, "run", record)
     with pytest.raises(InputError, match="does not provide rocm"):
-        rocm_packages(image_builder, "image", "python3", "https://host.invalid/simple", "7.2.0", connection())
+        rocm_packages(
+            image_builder,
+            "image",
+            "python3",
+            "https://host.invalid/simple",
+            "7.2.0",
+            connection(),
+        )
     assert any(" pip wheel " in command for command in commands)
     assert not any("secret" in command for command in commands)
     assert variables == ["https_proxy=http://user:secret@host.invalid:3128\n"]

@@ -18,9 +18,17 @@ from core.errors import InputError, NoContainerEngineError, RequestError
 @pytest.mark.parametrize(
     ("changes", "error", "said"),
     [
-        ({"engine": Engine(program="docker", builds=False)}, NoContainerEngineError, "buildx"),
+        (
+            {"engine": Engine(program="docker", builds=False)},
+            NoContainerEngineError,
+            "buildx",
+        ),
         ({"builder_image": SEARCH}, InputError, "no registry is configured"),
-        ({"builder_image": SEARCH, "registry": "a.b/c"}, InputError, "was not built from the current"),
+        (
+            {"builder_image": SEARCH, "registry": "a.b/c"},
+            InputError,
+            "was not built from the current",
+        ),
     ],
 )
 def test_missing_builder_image_is_refused(
@@ -30,7 +38,9 @@ def test_missing_builder_image_is_refused(
     error: type[Exception],
     said: str,
 ) -> None:
-    other = ContainerImage(name="a.b/c/other:1", id="sha256:" + "1" * 64, digests=(), labels={})
+    other = ContainerImage(
+        name="a.b/c/other:1", id="sha256:" + "1" * 64, digests=(), labels={}
+    )
     for name, value in changes.items():
         setattr(image_builder, name, value)
     monkeypatch.setattr(image_builder, "find_built", lambda _: None)
@@ -39,7 +49,9 @@ def test_missing_builder_image_is_refused(
         builder_image(image_builder)
 
 
-def test_missing_base_image_is_refused(image_builder: ImageBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_base_image_is_refused(
+    image_builder: ImageBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(image_builder, "find", lambda _: None)
     with pytest.raises(InputError, match="no image jax-base-ubu24"):
         find_base(image_builder, "jax-base-ubu24.rocm720")
@@ -47,9 +59,14 @@ def test_missing_base_image_is_refused(image_builder: ImageBuilder, monkeypatch:
 
 @pytest.mark.parametrize(
     ("rocm", "pythons", "said"),
-    [("7.1.0", ("3.12",), "has ROCm 7.2.0"), ("7.2.0", ("3.12", "3.13"), "has no Python 3.13")],
+    [
+        ("7.1.0", ("3.12",), "has ROCm 7.2.0"),
+        ("7.2.0", ("3.12", "3.13"), "has no Python 3.13"),
+    ],
 )
-def test_base_image_of_another_set_is_refused(rocm: str, pythons: tuple[str, ...], said: str) -> None:
+def test_base_image_of_another_set_is_refused(
+    rocm: str, pythons: tuple[str, ...], said: str
+) -> None:
     labels = {"com.amdgpu.rocm_version": "7.2.0", "com.amdgpu.python_versions": "3.12"}
     base = BaseImage(name="base", identity="1", image=str, labels=labels)
     check_base(base, "7.2.0", ("3.12",))

@@ -17,10 +17,18 @@ from ci_build.images.pins import DOCKER
 ROCM = "PJRT C API\nrocm 70200"
 
 
-def run(monkeypatch: pytest.MonkeyPatch, platform: str, version: str, jit: Callable[[Any], Any], *words: str) -> None:
+def run(
+    monkeypatch: pytest.MonkeyPatch,
+    platform: str,
+    version: str,
+    jit: Callable[[Any], Any],
+    *words: str,
+) -> None:
     """Run the self-test with two fake devices, on which all products of arrays are equal."""
     client = SimpleNamespace(platform_version=version)
-    device = SimpleNamespace(platform=platform, device_kind="AMD Instinct", client=client)
+    device = SimpleNamespace(
+        platform=platform, device_kind="AMD Instinct", client=client
+    )
     jax = MagicMock(__version__="0.10.2", jit=jit, devices=lambda: [device, device])
     monkeypatch.setitem(sys.modules, "jax", jax)
     monkeypatch.setitem(sys.modules, "numpy", MagicMock(array_equal=operator.is_))
@@ -36,7 +44,9 @@ def wrong(_: Any) -> Any:
     return lambda *_: "another product"
 
 
-def test_selftest_passes_with_working_gpus(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_selftest_passes_with_working_gpus(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(monkeypatch, "gpu", ROCM, same)
     assert "2 devices: AMD Instinct, PJRT C API rocm 70200" in capsys.readouterr().out
 
@@ -50,7 +60,11 @@ def test_selftest_passes_with_working_gpus(monkeypatch: pytest.MonkeyPatch, caps
     ],
 )
 def test_selftest_fails_otherwise(
-    monkeypatch: pytest.MonkeyPatch, platform: str, version: str, jit: Callable[[Any], Any], said: str
+    monkeypatch: pytest.MonkeyPatch,
+    platform: str,
+    version: str,
+    jit: Callable[[Any], Any],
+    said: str,
 ) -> None:
     with pytest.raises(SystemExit, match=said):
         run(monkeypatch, platform, version, jit)

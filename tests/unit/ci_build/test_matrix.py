@@ -1,4 +1,7 @@
-"""The matrix of builds: every combination once, with a command that requests exactly that combination."""
+"""The matrix of builds.
+
+Every combination once, with a command that requests exactly that combination.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,10 @@ def test_make_matrix_excludes_unsupported_python() -> None:
 def parsed(cell: Cell) -> BuildRequest:
     """Return the request that the command line parses from a cell's command."""
     words = [word for word in cell.command if word.startswith("--")]
-    given = {name.lstrip("-").replace("-", "_"): value for name, _, value in (word.partition("=") for word in words)}
+    given = {
+        name.lstrip("-").replace("-", "_"): value
+        for name, _, value in (word.partition("=") for word in words)
+    }
     return build_request(Settings(given, {}, {}))[0]
 
 
@@ -52,7 +58,11 @@ def test_make_matrix_command_requests_cell(payload: Payload, *, split: bool) -> 
     cells, _ = make_matrix(replace(AXES, split_pythons=split), payload)
     for cell in cells:
         made = parsed(cell)
-        assert (made.payload, made.jax_version, str(made.rocm_version)) == (payload, cell.jax, cell.rocm)
+        assert (made.payload, made.jax_version, str(made.rocm_version)) == (
+            payload,
+            cell.jax,
+            cell.rocm,
+        )
         assert made.python_versions == cell.pythons
         assert shlex.split(cell.run) == [*cell.command]
         assert tuple(map(str, made.targets or ())) == cell.targets
@@ -64,11 +74,27 @@ def test_make_matrix_command_requests_cell(payload: Payload, *, split: bool) -> 
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [
-        ({"families": ("gfx94X-dcgpu", "gfx94X-dcgpu")}, RequestError, "duplicates: gfx94X-dcgpu"),
+        (
+            {"families": ("gfx94X-dcgpu", "gfx94X-dcgpu")},
+            RequestError,
+            "duplicates: gfx94X-dcgpu",
+        ),
         ({"families": ()}, RequestError, "has no families"),
-        ({"jax_versions": ("newest",)}, RequestError, "'newest' is not a version of jax"),
-        ({"jax_versions": ("0.11.0",), "pythons": ("3.11",)}, RequestError, "Every combination is excluded"),
-        ({"jax_versions": ("0.12.0",)}, RequestError, "no pinned sources of jax 0.12.0"),
+        (
+            {"jax_versions": ("newest",)},
+            RequestError,
+            "'newest' is not a version of jax",
+        ),
+        (
+            {"jax_versions": ("0.11.0",), "pythons": ("3.11",)},
+            RequestError,
+            "Every combination is excluded",
+        ),
+        (
+            {"jax_versions": ("0.12.0",)},
+            RequestError,
+            "no pinned sources of jax 0.12.0",
+        ),
     ],
 )
 def test_make_matrix_names_reason_of_exclusion(
@@ -80,19 +106,30 @@ def test_make_matrix_names_reason_of_exclusion(
 
 
 def test_make_matrix_jax_folder_needs_no_pins() -> None:
-    cells, _ = make_matrix(replace(AXES, jax_versions=("0.12.0",)), Payload.SOURCE, ("--jax-source-dir=/jax",))
+    cells, _ = make_matrix(
+        replace(AXES, jax_versions=("0.12.0",)),
+        Payload.SOURCE,
+        ("--jax-source-dir=/jax",),
+    )
     assert all(cell.command[-1] == "--jax-source-dir=/jax" for cell in cells)
 
 
 def test_matrix_refuses_arguments_of_no_build() -> None:
-    argv = ["--rocm-versions=7.10.0a20251120", "--families=gfx94X-dcgpu", "--targts=gfx942"]
+    argv = [
+        "--rocm-versions=7.10.0a20251120",
+        "--families=gfx94X-dcgpu",
+        "--targts=gfx942",
+    ]
     done = click.testing.CliRunner().invoke(command.matrix, argv)
     assert isinstance(done.exception, RequestError)
     assert "No such option '--targts'" in str(done.exception)
 
 
 def printed_lines(*argv: str) -> dict[str, Any]:
-    """Return the outputs of a step that GitHub Actions reads from its file: one line `name=value` for each."""
+    """Return the outputs of a step that GitHub Actions reads from its file.
+
+    One line `name=value` for each.
+    """
     done = click.testing.CliRunner().invoke(command.matrix, [*argv, "--format=github"])
     assert done.exit_code == 0, done.output
     rows = [line.partition("=") for line in done.output.splitlines()]
@@ -101,8 +138,13 @@ def printed_lines(*argv: str) -> dict[str, Any]:
 
 
 def test_matrix_of_published_wheels_needs_no_option() -> None:
-    """The CI services give only the payload; the families are those that must pass tests on GPUs."""
-    rows = printed_lines("--payload=published", "--jax-versions=0.10.2,0.9.1")["matrix"]["include"]
+    """The CI services give only the payload.
+
+    The families are those that must pass tests on GPUs.
+    """
+    rows = printed_lines("--payload=published", "--jax-versions=0.10.2,0.9.1")[
+        "matrix"
+    ]["include"]
     assert [(row["jax"], row["rocm"], row["family"]) for row in rows] == [
         (jax, load_releases().published[jax], family)
         for jax in ("0.10.2", "0.9.1")
@@ -112,7 +154,11 @@ def test_matrix_of_published_wheels_needs_no_option() -> None:
 
 
 def test_matrix_prints_outputs_of_github_actions() -> None:
-    argv = ("--rocm-versions=7.2.0", "--families=gfx94X-dcgpu,gfx950-dcgpu", "--jax-versions=0.11.0")
+    argv = (
+        "--rocm-versions=7.2.0",
+        "--families=gfx94X-dcgpu,gfx950-dcgpu",
+        "--jax-versions=0.11.0",
+    )
     outputs = printed_lines(*argv)
     done = click.testing.CliRunner().invoke(command.matrix, [*argv])
     assert outputs["matrix"] == {"include": json.loads(done.output)["include"]}
@@ -121,7 +167,9 @@ def test_matrix_prints_outputs_of_github_actions() -> None:
 
 
 def test_matrix_refuses_more_jobs_than_github_allows() -> None:
-    versions = ",".join(f"7.{minor}.{patch}" for minor in range(20) for patch in range(13))
+    versions = ",".join(
+        f"7.{minor}.{patch}" for minor in range(20) for patch in range(13)
+    )
     argv = [f"--rocm-versions={versions}", "--families=gfx942", "--payload=published"]
     done = click.testing.CliRunner().invoke(command.matrix, [*argv, "--format=github"])
     assert isinstance(done.exception, RequestError)
@@ -136,7 +184,9 @@ def test_matrix_refuses_more_jobs_than_github_allows() -> None:
         ("7.2.0", ("--therock-listing=https://host/releases/",), True),
     ],
 )
-def test_matrix_takes_released_rocm_from_packages(rocm: str, more: tuple[str, ...], listed: bool) -> None:
+def test_matrix_takes_released_rocm_from_packages(
+    rocm: str, more: tuple[str, ...], listed: bool
+) -> None:
     argv = [f"--rocm-versions={rocm}", "--families=gfx942", *more]
     done = click.testing.CliRunner().invoke(command.matrix, argv)
     (job,) = json.loads(done.output)["include"]

@@ -46,7 +46,11 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> tuple[DirBucket, Stage
 
 
 @pytest.fixture
-def staged(tmp_path: Path, template: tuple[DirBucket, StagedSet], monkeypatch: pytest.MonkeyPatch) -> StagedSet:
+def staged(
+    tmp_path: Path,
+    template: tuple[DirBucket, StagedSet],
+    monkeypatch: pytest.MonkeyPatch,
+) -> StagedSet:
     """Return a promoted set for gfx942 and gfx950 in the default bucket of the current folder."""
     bucket, staged = template
     monkeypatch.chdir(tmp_path)
@@ -71,16 +75,26 @@ def test_matrix_tests_reads_targets_and_pythons_of_the_set(
     for name in ("multi-arch/1", str(staged), str(staged)[:18]):
         body = printed(capsys, name, "--when=nightly")
         assert {(job["family"], job["python"]) for job in body["include"]} == {
-            (family, python) for family in ("gfx94X-dcgpu", "gfx950-dcgpu") for python in PYTHONS
+            (family, python)
+            for family in ("gfx94X-dcgpu", "gfx950-dcgpu")
+            for python in PYTHONS
         }
         assert {job["argv"][4] for job in body["include"]} == {str(staged)}
-        assert (body["sets"], body["without_runner"], body["without_family"]) == ([str(staged)], [], [])
+        assert (body["sets"], body["without_runner"], body["without_family"]) == (
+            [str(staged)],
+            [],
+            [],
+        )
     words = ("--python-versions=3.12", "--family=gfx950-dcgpu", "--jax-tests=smoke")
     one = printed(capsys, "multi-arch/1", "--when=nightly", *words)
-    assert [(job["targets"], job["python"]) for job in one["include"]] == [(["gfx950"], "3.12")]
+    assert [(job["targets"], job["python"]) for job in one["include"]] == [
+        (["gfx950"], "3.12")
+    ]
 
 
-def test_matrix_tests_runs_the_suite_of_the_set(staged: StagedSet, capsys: pytest.CaptureFixture[str]) -> None:
+def test_matrix_tests_runs_the_suite_of_the_set(
+    staged: StagedSet, capsys: pytest.CaptureFixture[str]
+) -> None:
     suite = f"https://github.com/jax-ml/jax@{load_pins().tags['0.10.2']}"
     words = ("multi-arch/1", "--when=nightly", "--python-versions=3.12")
     body = printed(capsys, *words)
@@ -103,16 +117,28 @@ def test_matrix_tests_runs_the_suite_of_the_set(staged: StagedSet, capsys: pytes
     ],
 )
 @pytest.mark.parametrize(
-    ("workflow", "channel"), [("nightly", "nightly"), ("nightly", "release"), ("release", "release")]
+    ("workflow", "channel"),
+    [("nightly", "nightly"), ("nightly", "release"), ("release", "release")],
 )
 def test_jobs_of_the_workflows_can_meet_the_policy(
-    index: str, targets: tuple[str, ...], workflow: str, channel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    index: str,
+    targets: tuple[str, ...],
+    workflow: str,
+    channel: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(tmp_path)
     bucket = DirBucket(tmp_path / "bucket")
     expanded = tuple(str(target) for name in targets for target in expand(name))
-    staged = staged_in(bucket, tmp_path / "sets", make_wheels(tmp_path / "w"), index=index, targets=expanded)
+    staged = staged_in(
+        bucket,
+        tmp_path / "sets",
+        make_wheels(tmp_path / "w"),
+        index=index,
+        targets=expanded,
+    )
     wheel_set = read_staged(bucket, staged)
     policy = replace(load_policy(index, channel=channel), keys=None, unsigned=True)
     gpu = load(FOLDER / f"{workflow}.yml")["jobs"]["gpu"]
@@ -123,12 +149,32 @@ def test_jobs_of_the_workflows_can_meet_the_policy(
     for item in passing_evidence(wheel_set, policy):
         for job in jobs:
             if item.gate == "device" and item.target in job["targets"]:
-                suite, passed = job["suite"], MOST_PASSED.get(job["suite"], 10_000)
-                settings = {"policy": str(policy.edition), "platform": "rocm", "size": suite.removeprefix("smoke")}
-                settings["passes"] = "single multi" if job["devices"] == "multi" else "single"
-                counts = {**item.counts, "collected": passed, "run": passed, "passed": passed}
-                found.append(EvidenceFile(evidence=replace(item, settings=settings, counts=counts)))
-    device = [item for item in requirements(wheel_set, found, policy, NOW) if item.gate == "device"]
+                suite = job["suite"]
+                passed = MOST_PASSED.get(job["suite"], 10_000)
+                settings = {
+                    "policy": str(policy.edition),
+                    "platform": "rocm",
+                    "size": suite.removeprefix("smoke"),
+                }
+                settings["passes"] = (
+                    "single multi" if job["devices"] == "multi" else "single"
+                )
+                counts = {
+                    **item.counts,
+                    "collected": passed,
+                    "run": passed,
+                    "passed": passed,
+                }
+                found.append(
+                    EvidenceFile(
+                        evidence=replace(item, settings=settings, counts=counts)
+                    )
+                )
+    device = [
+        item
+        for item in requirements(wheel_set, found, policy, NOW)
+        if item.gate == "device"
+    ]
     assert device
     assert {item.target: item.problems for item in device if item.problems} == {}
 
@@ -138,12 +184,24 @@ def test_jobs_of_the_workflows_can_meet_the_policy(
     [
         (("nonsense",), 2, "'nonsense' is not the name of a set"),
         (("multi-arch/1", "--family=gfx94x"), 2, "Unknown family: 'gfx94x'"),
-        (("multi-arch/1", "--python-versions=3.13"), 2, "The set does not support Python 3.13"),
-        (("multi-arch/1", "--image=example.org/runner:latest"), 2, "--image has no digest"),
+        (
+            ("multi-arch/1", "--python-versions=3.13"),
+            2,
+            "The set does not support Python 3.13",
+        ),
+        (
+            ("multi-arch/1", "--image=example.org/runner:latest"),
+            2,
+            "--image has no digest",
+        ),
     ],
 )
 def test_matrix_tests_refuses_bad_requests(
-    staged: StagedSet, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, problem: str
+    staged: StagedSet,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    code: int,
+    problem: str,
 ) -> None:
     assert cli.run(["matrix", "tests", *words]) == code
     done = capsys.readouterr()
@@ -155,10 +213,15 @@ def test_matrix_tests_passes_image_and_bucket_to_every_job(
     staged: StagedSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("multi-arch/1", "--when=nightly", "--jax-tests=/jax", f"--image={IMAGE}")
-    for bucket, expected in (("bucket", []), (str(tmp_path / "bucket"), ["--bucket", str(tmp_path / "bucket")])):
+    for bucket, expected in (
+        ("bucket", []),
+        (str(tmp_path / "bucket"), ["--bucket", str(tmp_path / "bucket")]),
+    ):
         body = printed(capsys, *words, f"--bucket={bucket}")
         assert body["merge"]
         for job in (*body["include"], *body["merge"]):
             at = job["argv"].index("--image")
             assert job["argv"][at + 1] == IMAGE
-            assert job["argv"][at + 2 : at + 4] == expected or (not expected and "--bucket" not in job["argv"])
+            assert job["argv"][at + 2 : at + 4] == expected or (
+                not expected and "--bucket" not in job["argv"]
+            )

@@ -21,7 +21,12 @@ from core.model import Payload
 from core.process import HostRunner, ProcessResult
 from core.tasks import TaskContext, TaskInput
 
-AXES = Axes(pythons=("3.12",), jax_versions=("0.10.2",), rocm_versions=("7.2.0",), families=("gfx942",))
+AXES = Axes(
+    pythons=("3.12",),
+    jax_versions=("0.10.2",),
+    rocm_versions=("7.2.0",),
+    families=("gfx942",),
+)
 
 
 def cell(*more: str) -> Cell:
@@ -34,22 +39,31 @@ class Recorder(HostRunner):
 
     def __init__(self, code: int) -> None:
         super().__init__({})
-        self.code, self.argv, self.cwd = code, [""], ""
+        self.code = code
+        self.argv = [""]
+        self.cwd = ""
         self.texts: dict[str, str] = {}
 
     def run(self, argv: Sequence[str], **more: Any) -> ProcessResult:
-        self.argv, self.cwd = [*argv], str(more["cwd"])
+        self.argv = [*argv]
+        self.cwd = str(more["cwd"])
         self.texts = {path.name: path.read_text() for path in Path(self.cwd).iterdir()}
-        return ProcessResult(returncode=self.code, stdout="", stderr="much\n\nerror: It broke.\n")
+        return ProcessResult(
+            returncode=self.code, stdout="", stderr="much\n\nerror: It broke.\n"
+        )
 
 
 def context(folder: Path, runner: HostRunner, inputs: dict[str, Path]) -> TaskContext:
     for name in ("made", "scratch"):
         (folder / name).mkdir(parents=True)
     return TaskContext(
-        folder=folder / "made", scratch=folder / "scratch", cache=folder / "cache", inputs=inputs, runner=runner,
+        folder=folder / "made",
+        scratch=folder / "scratch",
+        cache=folder / "cache",
+        inputs=inputs,
+        runner=runner,
         stop=threading.Event(),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("separator", ["=", " "])
@@ -63,7 +77,9 @@ def test_files_of_a_cell_are_sent_by_digest(tmp_path: Path, separator: str) -> N
     # On the worker, the option names a copy that the build may change.
     runner = Recorder(2)
     with pytest.raises(InputError):
-        build_cell(task.arguments, context(tmp_path / "worker", runner, {"rocm-lock": file}))
+        build_cell(
+            task.arguments, context(tmp_path / "worker", runner, {"rocm-lock": file})
+        )
     assert f"--rocm-lock{separator}{tmp_path}/worker/scratch/" in " ".join(runner.argv)
     assert runner.texts == {"rocm-lock": "first"}
     # Another content is another task.
@@ -75,7 +91,9 @@ def test_cell_task_keeps_other_words_and_needs_memory(tmp_path: Path) -> None:
     (tmp_path / "wheels").mkdir()
     given = cell(f"--find-links={tmp_path / 'wheels'}", "--no-strip")
     task = cell_task(given, Payload.PUBLISHED)
-    assert task.arguments["words"] == [word for word in given.command[3:] if not word.startswith("--out=")]
+    assert task.arguments["words"] == [
+        word for word in given.command[3:] if not word.startswith("--out=")
+    ]
     assert (task.inputs, task.label, task.memory_mb) == ({}, given.name, 2000)
     assert cell_task(given, Payload.SOURCE).memory_mb == 12000
     assert cell_task(replace(given, out="elsewhere"), Payload.PUBLISHED).key == task.key
@@ -98,16 +116,30 @@ def test_cell_tasks_refuse_foreign_output_folders(tmp_path: Path) -> None:
 def test_failed_builds_of_a_matrix_fail_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bad = BuiltCell(name="a", set="", out="", worker="w", seconds=1, error="It broke.", lost=False)
+    bad = BuiltCell(
+        name="a", set="", out="", worker="w", seconds=1, error="It broke.", lost=False
+    )
     monkeypatch.setattr(matrix_run, "run_cells", lambda *_: [bad])
     monkeypatch.setattr(Cluster, "connect", lambda *_: nullcontext())
-    words = ("matrix", "run", "--payload=published", "--cluster=tcp://head:1", f"--cluster-store={tmp_path}")
+    words = (
+        "matrix",
+        "run",
+        "--payload=published",
+        "--cluster=tcp://head:1",
+        f"--cluster-store={tmp_path}",
+    )
     assert run([*words, f"--out={tmp_path / 'dist'}"]) == InputError.exit_code
     assert "1 of 1 builds failed: a." in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("code", "kind"), [(18, MachineError), (2, InputError), (-9, InputError)])
-def test_failed_build_names_its_last_lines(tmp_path: Path, code: int, kind: type[CiBuildError]) -> None:
-    with pytest.raises(kind, match=f"exit code {code}:\nmuch\nerror: It broke") as raised:
+@pytest.mark.parametrize(
+    ("code", "kind"), [(18, MachineError), (2, InputError), (-9, InputError)]
+)
+def test_failed_build_names_its_last_lines(
+    tmp_path: Path, code: int, kind: type[CiBuildError]
+) -> None:
+    with pytest.raises(
+        kind, match=f"exit code {code}:\nmuch\nerror: It broke"
+    ) as raised:
         build_cell({"words": ["--x"]}, context(tmp_path, Recorder(code), {}))
     assert raised.type is kind

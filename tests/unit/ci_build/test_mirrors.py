@@ -7,7 +7,10 @@ import pytest
 from ci_build.images.mirrors import full_name, has_registry, mirrored, parse_mirrors
 from core.errors import RequestError
 
-MIRRORS = parse_mirrors("docker.io=m.example:5000/hub, quay.io/pypa/a=127.0.0.1:1/b,quay.io=q.example/", "it")
+MIRRORS = parse_mirrors(
+    "docker.io=m.example:5000/hub, quay.io/pypa/a=127.0.0.1:1/b,quay.io=q.example/",
+    "it",
+)
 
 
 @pytest.mark.parametrize(
@@ -24,13 +27,18 @@ def test_full_name_completes_as_docker_does(name: str, full: str) -> None:
     assert full_name(name) == full
     assert has_registry(full)
     named = has_registry(name)
-    assert full_name(name, "own.example/x") == (full if named else f"own.example/x/{name}")
+    assert full_name(name, "own.example/x") == (
+        full if named else f"own.example/x/{name}"
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "found"),
     [
-        ("docker.io/library/ubuntu@sha256:1", "m.example:5000/hub/library/ubuntu@sha256:1"),
+        (
+            "docker.io/library/ubuntu@sha256:1",
+            "m.example:5000/hub/library/ubuntu@sha256:1",
+        ),
         ("quay.io/pypa/a@sha256:1", "127.0.0.1:1/b@sha256:1"),
         ("quay.io/pypa/ab:tag", "q.example/pypa/ab:tag"),
         ("quay.io:443/pypa/a", "quay.io:443/pypa/a"),
@@ -54,5 +62,7 @@ def test_parse_mirrors_hides_password_and_refuses_two_mirrors() -> None:
     with pytest.raises(RequestError) as caught:
         parse_mirrors("quay.io=me:secret@host.example", "--image-mirror")
     assert "secret" not in str(caught.value)
-    with pytest.raises(RequestError, match=r"two mirrors of quay\.io: a\.example and b\.example"):
+    with pytest.raises(
+        RequestError, match=r"two mirrors of quay\.io: a\.example and b\.example"
+    ):
         parse_mirrors("quay.io=a.example,quay.io=b.example", "--image-mirror")

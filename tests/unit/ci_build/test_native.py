@@ -1,4 +1,7 @@
-"""Execution of compiling steps: resumed by input digest, checked, logged, and explained on failure."""
+"""Execution of compiling steps.
+
+Resumed by input digest, checked, logged, and explained on failure.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ SOURCE: SourceRequest = ASKED.source
 INPUTS = inputs("0.10.2")
 PJRT = build_commands(ASKED, INPUTS, set_version(ASKED), IN_CONTAINER)[0]
 VERSION = PJRT.versions[0]
-CLANG = "AMD clang version 22.0.0git (https://github.com/RadeonOpenCompute/llvm-project roc-7.10.0 26014 7b800a19)"
+CLANG = (
+    "AMD clang version 22.0.0git (https://github.com/RadeonOpenCompute/llvm-project"
+    " roc-7.10.0 26014 7b800a19)"
+)
 ROCM = BuildRocm(
     version="7.10.0a20251120",
     sonames=frozenset({"libamdhip64.so.7", "librocsolver.so.0"}),
@@ -53,7 +59,9 @@ class FakeProgress(Silent):
     def advance(self, done: int, total: int) -> None:
         self.said.append(f"{done} of {total} bytes")
 
-    def count(self, done: int, total: int, what: str = "", *, unit: str = "actions") -> None:
+    def count(
+        self, done: int, total: int, what: str = "", *, unit: str = "actions"
+    ) -> None:
         self.said.append(f"{done} of {total}: {what}")
 
     def warning(self, text: str) -> None:
@@ -96,7 +104,9 @@ class FakeBuilder:
         assert env is not None
         assert (cwd, env["SOURCE_DATE_EPOCH"], check) == ("/jax", "1781711830", False)
         self.runs.append(tuple(argv))
-        folder = next(word.partition("=")[2] for word in argv if word.startswith("--output_path="))
+        folder = next(
+            word.partition("=")[2] for word in argv if word.startswith("--output_path=")
+        )
         here = self.out / Path(folder).relative_to("/out")
         assert list(here.iterdir()) == [], "the output folder has to be empty"
         for line in self.says:
@@ -105,7 +115,9 @@ class FakeBuilder:
             made = clean_pjrt()
             made.version = self.version
             compiled = library(fatbins=[fat_binary()], needed=self.needed)
-            made.files[LIB] = with_sections(compiled, (".comment", 1, 0x30, self.clang.encode() + b"\0"))
+            made.files[LIB] = with_sections(
+                compiled, (".comment", 1, 0x30, self.clang.encode() + b"\0")
+            )
             name = made.write(here).name
             for line in (
                 "Target //jaxlib/tools:jax_rocm_pjrt_wheel up-to-date:",
@@ -138,7 +150,8 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    builder, progress = FakeBuilder(out=tmp_path / "work"), FakeProgress()
+    builder = FakeBuilder(out=tmp_path / "work")
+    progress = FakeProgress()
     native = SourceBuilder(
         request=SOURCE,
         inputs=INPUTS,
@@ -152,7 +165,12 @@ def bench(tmp_path: Path) -> Bench:
         logs=tmp_path / "dist.logs",
         progress=progress,
     )
-    return Bench(native=native, builder=builder, inputs=InputStore(tmp_path / "inputs"), progress=progress)
+    return Bench(
+        native=native,
+        builder=builder,
+        inputs=InputStore(tmp_path / "inputs"),
+        progress=progress,
+    )
 
 
 def test_build_keeps_named_wheel_by_digest(bench: Bench) -> None:
@@ -181,12 +199,23 @@ def test_build_again_after_inputs_changed(bench: Bench, change: str) -> None:
     assert len(bench.builder.runs) == 2
 
 
-def test_build_refuses_folder_changed_meanwhile(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_refuses_folder_changed_meanwhile(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     jax = Checkout(name="jax", url="", commit="one", folder="/home/me/jax")
     bench.native.inputs = replace(INPUTS, sources=(jax,))
-    monkeypatch.setattr(sources, "folder_commit", lambda *_: (f"{'two' if bench.builder.runs else 'one'}", 0))
+    monkeypatch.setattr(
+        sources,
+        "folder_commit",
+        lambda *_: (f"{'two' if bench.builder.runs else 'one'}", 0),
+    )
     bench.native.checkout(jax, jax.folder)
-    with pytest.raises(InputError, match=r"/home/me/jax was changed during the build: its commit is two, and was one"):
+    with pytest.raises(
+        InputError,
+        match=(
+            r"/home/me/jax was changed during the build: its commit is two, and was one"
+        ),
+    ):
         bench.build()
     monkeypatch.setattr(sources, "folder_commit", lambda *_: ("one", 0))
     assert bench.build().is_file()
@@ -207,7 +236,9 @@ def test_build_refuses_missing_or_other_wheel(bench: Bench) -> None:
     with pytest.raises(InputError, match=r"its version is 0\.10\.1"):
         bench.build()
     bench.builder.version = ""
-    bench.builder.says = [f"Output wheel: {PJRT.output}/jax_rocm7_pjrt-{VERSION}-py3-none-any.whl"]
+    bench.builder.says = [
+        f"Output wheel: {PJRT.output}/jax_rocm7_pjrt-{VERSION}-py3-none-any.whl"
+    ]
     with pytest.raises(InputError, match="did not write"):
         bench.build()
 
@@ -217,7 +248,10 @@ def test_build_refuses_missing_or_other_wheel(bench: Bench) -> None:
     [
         (
             {"needed": ("libc.so.6", "librocsolver.so.1")},
-            "plugin.so needs librocsolver.so.1, and ROCm 7.10.0a20251120 has librocsolver.so.0",
+            (
+                "plugin.so needs librocsolver.so.1, and ROCm 7.10.0a20251120 has"
+                " librocsolver.so.0"
+            ),
         ),
         (
             {"clang": CLANG.replace("7b800a19", "46fcb339")},
@@ -225,8 +259,11 @@ def test_build_refuses_missing_or_other_wheel(bench: Bench) -> None:
         ),
     ],
 )
-def test_build_refuses_wheel_of_other_rocm(bench: Bench, change: dict[str, Any], words: str) -> None:
-    # rocm-jax#441 shipped a wheel that needs librocsolver.so.1 for a ROCm with librocsolver.so.0.
+def test_build_refuses_wheel_of_other_rocm(
+    bench: Bench, change: dict[str, Any], words: str
+) -> None:
+    # rocm-jax#441 shipped a wheel that needs librocsolver.so.1 for a ROCm with
+    # librocsolver.so.0.
     for name, value in change.items():
         setattr(bench.builder, name, value)
     with pytest.raises(OtherRocmError) as caught:
@@ -250,13 +287,19 @@ def test_build_warns_of_device_code_without_compiler(bench: Bench) -> None:
     assert [text for text in bench.progress.said if "was not compared" in text]
 
 
-@pytest.mark.parametrize("name", ["jax_commit", "xla_commit", "own_commit", "rocm", "builder", "rocm-jax", "jaxlib"])
+@pytest.mark.parametrize(
+    "name",
+    ["jax_commit", "xla_commit", "own_commit", "rocm", "builder", "rocm-jax", "jaxlib"],
+)
 def test_checkout_refuses_each_unknown_stamp(bench: Bench, name: str) -> None:
     made = inputs("0.8.2", full=True)
     check_complete(made)
     tree = {"jaxlib": "jax"}.get(name, name)
     if name in ("rocm-jax", "jaxlib"):
-        trees = (replace(item, commit="HEAD") if item.name == tree else item for item in made.sources)
+        trees = (
+            replace(item, commit="HEAD") if item.name == tree else item
+            for item in made.sources
+        )
         made = replace(made, sources=tuple(trees))
     else:
         unknown: dict[str, Any] = {name: ""}
@@ -264,4 +307,6 @@ def test_checkout_refuses_each_unknown_stamp(bench: Bench, name: str) -> None:
     bench.native.inputs = made
     stamp = {"own_commit": "jax-rocm-release"}.get(name, name.removesuffix("_commit"))
     with pytest.raises(InputError, match=rf"unknown .*: {stamp}\."):
-        bench.native.checkout(Checkout(name="xla", url="/x", commit="a" * 40), "/nowhere")
+        bench.native.checkout(
+            Checkout(name="xla", url="/x", commit="a" * 40), "/nowhere"
+        )

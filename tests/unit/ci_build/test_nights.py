@@ -42,13 +42,18 @@ STAGED = StagedSet(index="multi-arch", digest="a" * 64)
         (("0.10.2.post3+rocm7.1.0",), 3),
     ],
 )
-def test_free_post_release_is_unused_and_never_decreases(used: tuple[str, ...], expected: int | None) -> None:
+def test_free_post_release_is_unused_and_never_decreases(
+    used: tuple[str, ...], expected: int | None
+) -> None:
     assert free_post_release(published_request(), used) == expected
 
 
 def test_night_without_its_record_is_not_listed(bucket: DirBucket) -> None:
     """A damaged record is removed by hand; the night is then done again."""
-    first, second = (record_night(bucket, STAGED, {"n": n}, version=f"0.10.2.post{n}") for n in (1, 2))
+    first, second = (
+        record_night(bucket, STAGED, {"n": n}, version=f"0.10.2.post{n}")
+        for n in (1, 2)
+    )
     for night in (first, second):
         record_check(bucket, night, {"pip": "passed"})
     bucket.path(first.key).unlink()
@@ -57,10 +62,19 @@ def test_night_without_its_record_is_not_listed(bucket: DirBucket) -> None:
     assert used_versions(bucket, STAGED.index, build) == {"0.10.2.post2"}
 
 
-def wheel_set(build: BuildRequest, rocm: RocmSource | None = None, folder: Path = Path("cache")) -> WheelSetRequest:
+def wheel_set(
+    build: BuildRequest, rocm: RocmSource | None = None, folder: Path = Path("cache")
+) -> WheelSetRequest:
     storage = RocmStorage(cache=folder, keep_tarballs=True, limit=1)
     return WheelSetRequest(
-        build=build, rocm=rocm, rocm_manifest=None, storage=storage, mirrors={}, registry="", out=folder, cache=folder
+        build=build,
+        rocm=rocm,
+        rocm_manifest=None,
+        storage=storage,
+        mirrors={},
+        registry="",
+        out=folder,
+        cache=folder,
     )
 
 
@@ -76,11 +90,20 @@ def source_request(**changes: Any) -> BuildRequest:
 
 
 @pytest.mark.usefixtures("no_wheels")
-def test_lock_is_equal_on_machines_with_other_folders_and_containers(tmp_path: Path) -> None:
-    rocm = RocmSource(source="https://user:word@example.org/rocm.tar.gz", version="7.10.0", lock=tmp_path / "no.lock")
+def test_lock_is_equal_on_machines_with_other_folders_and_containers(
+    tmp_path: Path,
+) -> None:
+    rocm = RocmSource(
+        source="https://user:word@example.org/rocm.tar.gz",
+        version="7.10.0",
+        lock=tmp_path / "no.lock",
+    )
     here = lock_of(wheel_set(source_request(), rocm), NoProcesses())
     there = source_request(container=Container(host=True))
-    assert lock_of(wheel_set(there, replace(rocm, lock=None), tmp_path), NoProcesses()) == here
+    assert (
+        lock_of(wheel_set(there, replace(rocm, lock=None), tmp_path), NoProcesses())
+        == here
+    )
     assert "word" not in str(here)
     assert lock_digest(here) == lock_digest(dict(reversed([*here.items()])))
 
@@ -92,33 +115,54 @@ def test_lock_is_equal_on_machines_with_other_folders_and_containers(tmp_path: P
         replace(source_request(), jax_version="0.11.0"),
         replace(source_request(), python_versions=("3.13",)),
         replace(source_request(), strip=False),
-        source_request(sources=(Checkout(name="xla", url="https://example.org/xla", commit="d" * 40),)),
+        source_request(
+            sources=(
+                Checkout(name="xla", url="https://example.org/xla", commit="d" * 40),
+            )
+        ),
         source_request(clang="/usr/bin/clang-19"),
     ],
 )
 def test_lock_differs_for_other_inputs(other: BuildRequest) -> None:
-    digests = {lock_digest(lock_of(wheel_set(build), NoProcesses())) for build in (source_request(), other)}
+    digests = {
+        lock_digest(lock_of(wheel_set(build), NoProcesses()))
+        for build in (source_request(), other)
+    }
     assert len(digests) == 2
 
 
 @pytest.mark.usefixtures("no_wheels")
-def test_lock_omits_the_post_release_and_names_a_local_tarball_by_its_digest(tmp_path: Path) -> None:
+def test_lock_omits_the_post_release_and_names_a_local_tarball_by_its_digest(
+    tmp_path: Path,
+) -> None:
     tarball = tmp_path / "rocm.tar.gz"
     tarball.write_bytes(b"1")
     rocm = RocmSource(source=str(tarball))
     first = lock_of(wheel_set(source_request(), rocm), NoProcesses())
-    assert lock_of(wheel_set(replace(source_request(), post_release=2), rocm), NoProcesses()) == first
+    assert (
+        lock_of(
+            wheel_set(replace(source_request(), post_release=2), rocm), NoProcesses()
+        )
+        == first
+    )
     tarball.write_bytes(b"2")
     assert lock_of(wheel_set(source_request(), rocm), NoProcesses()) != first
     with pytest.raises(RequestError, match="The ROCm of a night is a folder"):
-        lock_of(wheel_set(source_request(), RocmSource(source=str(tmp_path))), NoProcesses())
+        lock_of(
+            wheel_set(source_request(), RocmSource(source=str(tmp_path))), NoProcesses()
+        )
 
 
 def newest(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], jax: str | None = None, index: str = "multi-arch"
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, Any],
+    jax: str | None = None,
+    index: str = "multi-arch",
 ) -> Settings:
     """Return the settings of a night in a world where the newest commits and releases are known."""
-    monkeypatch.setattr(options, "remote_head", lambda url, _: ("a" if "jax" in url else "b") * 40)
+    monkeypatch.setattr(
+        options, "remote_head", lambda url, _: ("a" if "jax" in url else "b") * 40
+    )
     monkeypatch.setattr(options, "fetch_tree", lambda *_: None)
     monkeypatch.setattr(options, "release_of", lambda _: "0.11.0")
     monkeypatch.setattr(options, "newest_release", lambda major, *_: f"0.12.{major}")
@@ -126,15 +170,26 @@ def newest(
     def make(more: Mapping[str, Any]) -> Settings:
         return Settings({**given, **more}, {}, {})
 
-    return options.newest_settings(make, index, "nightly", jax, Reporter(terminal=False), NoProcesses())
+    return options.newest_settings(
+        make, index, "nightly", jax, Reporter(terminal=False), NoProcesses()
+    )
 
 
-def test_night_takes_newest_release_and_the_targets_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_night_takes_newest_release_and_the_targets_of_the_policy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made = newest(monkeypatch, {})
-    assert (made.text("jax_version"), made.text("targets")) == (releases()[-1], "gfx942,gfx950")
-    assert newest(monkeypatch, {"jax_version": "0.10.2"}).text("jax_version") == "0.10.2"
+    assert (made.text("jax_version"), made.text("targets")) == (
+        releases()[-1],
+        "gfx942,gfx950",
+    )
+    assert (
+        newest(monkeypatch, {"jax_version": "0.10.2"}).text("jax_version") == "0.10.2"
+    )
     assert newest(monkeypatch, {}, index="gfx94X-dcgpu").text("targets") == "gfx942"
-    assert not newest(monkeypatch, {"family": "gfx1151"}, index="gfx1151").given("targets")
+    assert not newest(monkeypatch, {"family": "gfx1151"}, index="gfx1151").given(
+        "targets"
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,7 +208,9 @@ def test_night_takes_newest_rocm_unless_an_option_selects_one(
     assert newest(monkeypatch, given).text("therock") == expected
 
 
-def test_night_of_head_builds_the_fetched_commit_with_its_xla(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_night_of_head_builds_the_fetched_commit_with_its_xla(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     made = newest(monkeypatch, {"cache_dir": str(tmp_path)}, "head")
     assert made.text("jax_source_dir") == str(tmp_path / "sources" / f"jax-{'a' * 40}")
     assert made.text("xla") == "pin"
@@ -161,30 +218,61 @@ def test_night_of_head_builds_the_fetched_commit_with_its_xla(monkeypatch: pytes
     assert newest(monkeypatch, {"xla": "head"}).text("xla") == "b" * 40
 
 
-def test_night_of_published_wheels_takes_the_newest_of_a_rocm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_night_of_published_wheels_takes_the_newest_of_a_rocm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     published = {"payload": "published"}
     assert newest(monkeypatch, published).text("jax_version") == "0.10.2"
-    assert newest(monkeypatch, {**published, "rocm_version": "7.14.0"}).text("jax_version") == "0.12.7"
+    assert (
+        newest(monkeypatch, {**published, "rocm_version": "7.14.0"}).text("jax_version")
+        == "0.12.7"
+    )
     with pytest.raises(RequestError, match="needs --rocm-version"):
         newest(monkeypatch, published, "newest")
-    with pytest.raises(RequestError, match="--jax=head contradicts --payload=published"):
+    with pytest.raises(
+        RequestError, match="--jax=head contradicts --payload=published"
+    ):
         newest(monkeypatch, published, "head")
     with pytest.raises(RequestError, match="--jax and --jax-version both name a jax"):
         newest(monkeypatch, {"jax_version": "0.10.2"}, "head")
 
 
 def test_summary_shows_any_text_as_it_is() -> None:
-    target = TargetSummary(target="gfx942", before="none", now="compiled", blocked_by=("a | b\nc <script>",))
-    one = SetSummary(name="", state="blocked", error="", set="i/" + "a" * 64, targets=(target,))
-    summary = RunSummary(command="nightly", index="i", channel="nightly", time="t", actor="me", sets=(one,))
-    assert "| gfx942 | none | compiled | a \\| b c \\<script\\> |" in as_markdown(summary)
+    target = TargetSummary(
+        target="gfx942",
+        before="none",
+        now="compiled",
+        blocked_by=("a | b\nc <script>",),
+    )
+    one = SetSummary(
+        name="", state="blocked", error="", set="i/" + "a" * 64, targets=(target,)
+    )
+    summary = RunSummary(
+        command="nightly",
+        index="i",
+        channel="nightly",
+        time="t",
+        actor="me",
+        sets=(one,),
+    )
+    assert "| gfx942 | none | compiled | a \\| b c \\<script\\> |" in as_markdown(
+        summary
+    )
     assert "a | b\nc &lt;script&gt;" in as_html(summary)
 
 
 def test_differences_names_changed_inputs() -> None:
-    good = sets.wheel_set(request={"payload": "source", "source": {"xla_commit": "a" * 40, "jax_commit": "b"}})
+    good = sets.wheel_set(
+        request={
+            "payload": "source",
+            "source": {"xla_commit": "a" * 40, "jax_commit": "b"},
+        }
+    )
     bad = sets.wheel_set(
-        request={"payload": "source", "source": {"xla_commit": "c" * 40, "jax_commit": "b", "image": "sha256:1"}},
+        request={
+            "payload": "source",
+            "source": {"xla_commit": "c" * 40, "jax_commit": "b", "image": "sha256:1"},
+        },
         rocm_version="7.3.0",
     )
     assert differences(good, bad) == {

@@ -12,7 +12,12 @@ from ci_build import cli
 from ci_build.build.plan import make_plan
 from ci_build.cli.options.request import build_request, this_python_and_one_more
 from ci_build.cli.options.settings import Setting, Settings
-from ci_build.cli.options.table import CONTAINER_OPTIONS, NEEDS_KERNELS, REFUSED_WITH_PUBLISHED, option_names
+from ci_build.cli.options.table import (
+    CONTAINER_OPTIONS,
+    NEEDS_KERNELS,
+    REFUSED_WITH_PUBLISHED,
+    option_names,
+)
 from core import kfd
 from core.defaults import defaults
 from core.errors import RequestError, UnknownTargetError
@@ -20,19 +25,34 @@ from core.model import BuildRequest, Payload
 from tests.support.fake_site import kfd_tree
 
 PUBLISHED = {"payload": "published"}
-INSTANCES = {"kernels": True, "kernel_instances": "x", "kernel_toolchain": "rocm", "allow_partial": True}
+INSTANCES = {
+    "kernels": True,
+    "kernel_instances": "x",
+    "kernel_toolchain": "rocm",
+    "allow_partial": True,
+}
 
 
-def settings(after: Mapping[str, Any], before: Mapping[str, Any] = {}, env: Mapping[str, str] = {}) -> Settings:
+def settings(
+    after: Mapping[str, Any],
+    before: Mapping[str, Any] = {},
+    env: Mapping[str, str] = {},
+) -> Settings:
     return Settings(after, before, env)
 
 
-def request(after: Mapping[str, Any], tables: tuple[str, ...] = ("build",)) -> BuildRequest:
+def request(
+    after: Mapping[str, Any], tables: tuple[str, ...] = ("build",)
+) -> BuildRequest:
     return build_request(Settings({**PUBLISHED, **after}, {}, {}, tables))[0]
 
 
 def test_settings_prefer_nearest_value_and_keep_origin() -> None:
-    many = settings({"targets": "gfx942"}, {"targets": "gfx950", "compiler": "gcc"}, {"CI_BUILD_OUT": "/x"})
+    many = settings(
+        {"targets": "gfx942"},
+        {"targets": "gfx950", "compiler": "gcc"},
+        {"CI_BUILD_OUT": "/x"},
+    )
     assert many.get("targets") == Setting(value="gfx942", origin="--targets")
     assert many.get("compiler") == Setting(value="gcc", origin="--compiler")
     assert many.get("out") == Setting(value="/x", origin="CI_BUILD_OUT")
@@ -46,13 +66,20 @@ def test_defaults_are_all_options() -> None:
         assert set(defaults()[table]) <= known
 
 
-@pytest.mark.parametrize(("jax", "words"), [("0.11.2", "contradict each other"), ("0.99.0", "is not known")])
-def test_published_wheels_without_proven_rocm_need_the_option(jax: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("jax", "words"), [("0.11.2", "contradict each other"), ("0.99.0", "is not known")]
+)
+def test_published_wheels_without_proven_rocm_need_the_option(
+    jax: str, words: str
+) -> None:
     with pytest.raises(RequestError, match=words) as caught:
         request({"jax_version": jax})
     assert "--rocm-version" in caught.value.hint
     assert "--rocm-version is missing" not in caught.value.message
-    assert request({"jax_version": jax, "rocm_version": "7.12.0"}).rocm_version.text == "7.12.0"
+    assert (
+        request({"jax_version": jax, "rocm_version": "7.12.0"}).rocm_version.text
+        == "7.12.0"
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,12 +91,16 @@ def test_published_wheels_without_proven_rocm_need_the_option(jax: str, words: s
     ],
 )
 def test_this_python_and_one_more(current: str, expected: tuple[str, ...]) -> None:
-    assert this_python_and_one_more(["3.11", "3.12", "3.13", "3.14"], current) == expected
+    assert (
+        this_python_and_one_more(["3.11", "3.12", "3.13", "3.14"], current) == expected
+    )
 
 
 @pytest.mark.parametrize("name", CONTAINER_OPTIONS)
 def test_build_request_refuses_container_flags_with_published(name: str) -> None:
-    with pytest.raises(RequestError, match=f"--{name.replace('_', '-')} applies to a container"):
+    with pytest.raises(
+        RequestError, match=f"--{name.replace('_', '-')} applies to a container"
+    ):
         request({name: "x"})
     by_machine = settings(PUBLISHED, {}, {f"CI_BUILD_{name.upper()}": "x"})
     assert build_request(by_machine)[0] == request({})
@@ -77,13 +108,31 @@ def test_build_request_refuses_container_flags_with_published(name: str) -> None
 
 def test_build_request_warns_of_compiler_with_published() -> None:
     _, warnings = build_request(settings({**PUBLISHED, "compiler": "clang"}))
-    assert warnings == ("--compiler has no effect with --payload=published: nothing is compiled.",)
+    assert warnings == (
+        "--compiler has no effect with --payload=published: nothing is compiled.",
+    )
 
 
 def test_build_request_reports_unreadable_values_with_the_rest() -> None:
-    wrong = {"python_versions": "3.9", "targets": "gfx1", "wheel_post_release": "0", "base_docker": "a"}
-    wrong |= {"rbe_endpoint": "http://host", "rbe_jobs": "few", "container_memory": "much", "container_shm_size": "big"}
-    words = ["--rocm-version", "3.9", "'gfx1'", "'0'", "--builder-image names a finished one"]
+    wrong = {
+        "python_versions": "3.9",
+        "targets": "gfx1",
+        "wheel_post_release": "0",
+        "base_docker": "a",
+    }
+    wrong |= {
+        "rbe_endpoint": "http://host",
+        "rbe_jobs": "few",
+        "container_memory": "much",
+        "container_shm_size": "big",
+    }
+    words = [
+        "--rocm-version",
+        "3.9",
+        "'gfx1'",
+        "'0'",
+        "--builder-image names a finished one",
+    ]
     words += ["'http://host'", "'few'", "'much'", "'big'"]
     for jax in ("0.10.2", "newest"):
         with pytest.raises(RequestError) as caught:
@@ -95,7 +144,10 @@ def test_build_request_reports_unreadable_values_with_the_rest() -> None:
 
 
 def test_chosen_pythons_are_ordered_and_unique() -> None:
-    assert request({"python_versions": "3.12, 3.11,3.12"}).python_versions == ("3.11", "3.12")
+    assert request({"python_versions": "3.12, 3.11,3.12"}).python_versions == (
+        "3.11",
+        "3.12",
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +165,12 @@ def test_settings_refuse_unknown_variable(name: str, said: str) -> None:
 
 
 def test_settings_ignore_variables_of_gitlab() -> None:
-    of_gitlab = {"CI_BUILD_ID": "7", "CI_BUILD_REF_NAME": "main", "CI_BUILD_TOKEN": "x", "CI_BUILD_TAG": "v1"}
+    of_gitlab = {
+        "CI_BUILD_ID": "7",
+        "CI_BUILD_REF_NAME": "main",
+        "CI_BUILD_TOKEN": "x",
+        "CI_BUILD_TAG": "v1",
+    }
     assert not settings({"tag": None}, env=of_gitlab).given("tag")
 
 
@@ -122,8 +179,12 @@ def test_semicolons_separate_targets() -> None:
     assert [str(target) for target in made.targets or ()] == ["gfx942", "gfx950"]
 
 
-def test_native_targets_are_recorded_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kfd, "TOPOLOGY", kfd_tree(tmp_path, {"gfx_target_version": 90402}))
+def test_native_targets_are_recorded_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        kfd, "TOPOLOGY", kfd_tree(tmp_path, {"gfx_target_version": 90402})
+    )
     made = make_plan(request({"targets": "native"}))
     assert made.record()["targets"] == ["gfx942"]
     assert "native" not in str(made.record())
@@ -143,7 +204,9 @@ def test_given_ignores_switch_disabled_by_environment() -> None:
     off = Settings(PUBLISHED, {}, {"CI_BUILD_RBE": "0"})
     assert build_request(off)[0].payload is Payload.PUBLISHED
     on = Settings(PUBLISHED, {}, {"CI_BUILD_RBE": "1"})
-    with pytest.raises(RequestError, match="CI_BUILD_RBE belongs to a build from source"):
+    with pytest.raises(
+        RequestError, match="CI_BUILD_RBE belongs to a build from source"
+    ):
         build_request(on)
 
 
@@ -182,13 +245,19 @@ def test_settings_refuse_invalid_url_by_option() -> None:
         settings({"therock_path": url})
     with pytest.raises(RequestError, match=r"^CI_BUILD_REMOTE_CACHE: "):
         settings({}, {}, {"CI_BUILD_REMOTE_CACHE": url})
-    assert settings({"rocm_build_url": "https://host:{num}/[{job}"}).given("rocm_build_url")
+    assert settings({"rocm_build_url": "https://host:{num}/[{job}"}).given(
+        "rocm_build_url"
+    )
 
 
 @pytest.mark.parametrize("name", [*REFUSED_WITH_PUBLISHED, *NEEDS_KERNELS])
 def test_options_that_need_another_are_refused(name: str) -> None:
-    why = "needs --kernels" if name in NEEDS_KERNELS else "belongs to a build from source"
-    with pytest.raises(RequestError, match=f"--{name.replace('_', '-')} {why}") as caught:
+    why = (
+        "needs --kernels" if name in NEEDS_KERNELS else "belongs to a build from source"
+    )
+    with pytest.raises(
+        RequestError, match=f"--{name.replace('_', '-')} {why}"
+    ) as caught:
         request({name: "x"})
     assert caught.value.exit_code == 2
 
@@ -198,14 +267,38 @@ def test_options_that_need_another_are_refused(name: str) -> None:
     [
         ({"payload": "source"}, "--rocm-version is missing"),
         *(({"python_versions": value}, "--python-versions") for value in ("3.9", "")),
-        *(({"wheel_post_release": value}, "positive whole number") for value in ("0", "x")),
-        ({"kernels": True, "kernel_toolchain": "gcc"}, "--kernel-toolchain is 'gcc', not one of pypi, rocm, container"),
-        ({"kernels": True, "kernel_rocm": "/x"}, "--kernel-rocm needs --kernel-toolchain=rocm or container"),
-        ({"kernels": True, "kernel_image": "x"}, "--kernel-image and --kernel-toolchain=container must be given"),
-        ({"kernels": True, "kernel_toolchain": "container"}, "--kernel-image and .*=container must be given together"),
-        ({**INSTANCES, "kernel_toolchain": "pypi"}, "--kernel-instances needs --kernel-toolchain=rocm"),
-        ({**INSTANCES, "allow_partial": None}, "--kernel-instances .* needs --allow-partial"),
-        ({**INSTANCES, "kernel_instances": "("}, "--kernel-instances is not a regular expression: missing"),
+        *(
+            ({"wheel_post_release": value}, "positive whole number")
+            for value in ("0", "x")
+        ),
+        (
+            {"kernels": True, "kernel_toolchain": "gcc"},
+            "--kernel-toolchain is 'gcc', not one of pypi, rocm, container",
+        ),
+        (
+            {"kernels": True, "kernel_rocm": "/x"},
+            "--kernel-rocm needs --kernel-toolchain=rocm or container",
+        ),
+        (
+            {"kernels": True, "kernel_image": "x"},
+            "--kernel-image and --kernel-toolchain=container must be given",
+        ),
+        (
+            {"kernels": True, "kernel_toolchain": "container"},
+            "--kernel-image and .*=container must be given together",
+        ),
+        (
+            {**INSTANCES, "kernel_toolchain": "pypi"},
+            "--kernel-instances needs --kernel-toolchain=rocm",
+        ),
+        (
+            {**INSTANCES, "allow_partial": None},
+            "--kernel-instances .* needs --allow-partial",
+        ),
+        (
+            {**INSTANCES, "kernel_instances": "("},
+            "--kernel-instances is not a regular expression: missing",
+        ),
     ],
 )
 def test_build_request_refuses(given: dict[str, Any], said: str) -> None:

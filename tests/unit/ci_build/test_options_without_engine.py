@@ -1,4 +1,4 @@
-"""Commands refuse wrong options, before they look for a container engine, which the machine may lack."""
+"""Commands refuse wrong options before they look for a container engine."""
 
 from __future__ import annotations
 
@@ -13,56 +13,135 @@ from ci_build.images import builder
 from core.errors import RequestError
 
 BASE = "--base-docker=mine:1"
-ROCM = "--therock-path=https://host.invalid/therock-dist-linux-gfx94X-dcgpu-7.2.0.tar.gz"
+ROCM = (
+    "--therock-path=https://host.invalid/therock-dist-linux-gfx94X-dcgpu-7.2.0.tar.gz"
+)
 TWO_ROCMS = (ROCM, "--therock=nightly", "--family=gfx94X-dcgpu")
 CHECKOUTS = ("--jax-source-dir=.", "--rocm-jax-source-dir=.")
 CLUSTER = ("--cluster=tcp://a:1", "--cluster-store=x")
-KERNELS = ("kernels", "build", "--toolchain=container", "--kernel-image=mine:1", "--targets=gfx942")
+KERNELS = (
+    "kernels",
+    "build",
+    "--toolchain=container",
+    "--kernel-image=mine:1",
+    "--targets=gfx942",
+)
 
 
 @pytest.fixture
 def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail the test if an engine is looked for."""
     for module in (builder, engine):
-        monkeypatch.setattr(module, "find_engine", lambda *_: pytest.fail("a container engine was looked for"))
+        monkeypatch.setattr(
+            module,
+            "find_engine",
+            lambda *_: pytest.fail("a container engine was looked for"),
+        )
 
 
 @pytest.mark.usefixtures("no_engine")
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("images", "build", "manylinux", BASE, "--tag=a tag"), "--tag 'a tag' is not a valid image name"),
+        (
+            ("images", "build", "manylinux", BASE, "--tag=a tag"),
+            "--tag 'a tag' is not a valid image name",
+        ),
         (("images", "build", "manylinux", BASE, *TWO_ROCMS), "--therock"),
         (
             ("images", "build", "manylinux", BASE, ROCM, "--rocm-build-job=a"),
             "--therock-path excludes --rocm-build-job",
         ),
         (("images", "build", "base", BASE), "No ROCm was given for the image"),
-        (("images", "build", "base", BASE, ROCM, "--tag=mine"), "--tag is one name, but 2 images"),
+        (
+            ("images", "build", "base", BASE, ROCM, "--tag=mine"),
+            "--tag is one name, but 2 images",
+        ),
         (("images", "build", "manylinux", BASE, "--push"), "--push needs a registry"),
-        (("images", "build", "manylinux", BASE, "--image-registry=a.b"), "--image-registry has no effect"),
-        (("images", "check", "--image-mirror=a.b=c.d"), "--image-mirror has no effect without --online"),
-        (("images", "run", "a.b/mine:1", "--image-registry=c.d"), "--image-registry has no effect"),
-        (("images", "test", "--json"), "--json has no effect without --docker-build-only"),
-        (("images", "build", "base", BASE, ROCM, "--llvm-version=20"), "--llvm-version has no effect"),
-        (("images", "build", "base", "--pip-packages", BASE, "--therock-index-url=folder"), "--therock-index-url"),
+        (
+            ("images", "build", "manylinux", BASE, "--image-registry=a.b"),
+            "--image-registry has no effect",
+        ),
+        (
+            ("images", "check", "--image-mirror=a.b=c.d"),
+            "--image-mirror has no effect without --online",
+        ),
+        (
+            ("images", "run", "a.b/mine:1", "--image-registry=c.d"),
+            "--image-registry has no effect",
+        ),
+        (
+            ("images", "test", "--json"),
+            "--json has no effect without --docker-build-only",
+        ),
+        (
+            ("images", "build", "base", BASE, ROCM, "--llvm-version=20"),
+            "--llvm-version has no effect",
+        ),
+        (
+            (
+                "images",
+                "build",
+                "base",
+                "--pip-packages",
+                BASE,
+                "--therock-index-url=folder",
+            ),
+            "--therock-index-url",
+        ),
         ((*KERNELS, "--shard=9/2"), "--shard"),
         ((*KERNELS, "--jobs=0"), "--jobs"),
         ((*KERNELS, "--memory=x"), "--memory"),
-        ((*KERNELS, "--shard=1/2", *CLUSTER), "--shard and --cluster exclude each other"),
-        (("sources", "update", "--source-mirror=x", *CHECKOUTS), "--source-mirror has no effect with both checkouts"),
-        (("attest", "multi-arch/1", "--verify", "--dry-run"), "--dry-run has no effect with --verify"),
-        (("attest", "multi-arch/1", "--channel=nightly"), "--channel has no effect without --verify"),
+        (
+            (*KERNELS, "--shard=1/2", *CLUSTER),
+            "--shard and --cluster exclude each other",
+        ),
+        (
+            ("sources", "update", "--source-mirror=x", *CHECKOUTS),
+            "--source-mirror has no effect with both checkouts",
+        ),
+        (
+            ("attest", "multi-arch/1", "--verify", "--dry-run"),
+            "--dry-run has no effect with --verify",
+        ),
+        (
+            ("attest", "multi-arch/1", "--channel=nightly"),
+            "--channel has no effect without --verify",
+        ),
         (("reproduce", "dist", "--bucket=b"), "--bucket has no effect with dist"),
         (("dist_wheels", "--rocm-version=7.2.0rc1"), "needs a ROCm"),
-        (("dist_wheels", ROCM, "--rocm-version=7.2.0", "--container-engine=lxc"), "--container-engine is invalid"),
-        (("images", "build", "manylinux", BASE, "--container-engine=/x"), "is not a program"),
-        (("dist_wheels", "--payload=published", f"--out={__file__}"), "is not a folder"),
-        (("gate", "device", "set", "--platform=cpu", "--shards=2"), "--shards has no effect without --cluster"),
-        (("gate", "compile", "set", "--jobs=2", "--update-golden", *CLUSTER), "--jobs has no effect with --cluster"),
-        (("nightly", "--index=i", "--bucket=b", "--steps=gates", "--again"), "--again has no effect without the step"),
-        (("images", "build", "base", "--pip-packages", ROCM), "--therock-path has no effect with --pip-packages"),
-        (("images", "build", "base", ROCM, "-f", "absent"), "--filter absent matches none of"),
+        (
+            ("dist_wheels", ROCM, "--rocm-version=7.2.0", "--container-engine=lxc"),
+            "--container-engine is invalid",
+        ),
+        (
+            ("images", "build", "manylinux", BASE, "--container-engine=/x"),
+            "is not a program",
+        ),
+        (
+            ("dist_wheels", "--payload=published", f"--out={__file__}"),
+            "is not a folder",
+        ),
+        (
+            ("gate", "device", "set", "--platform=cpu", "--shards=2"),
+            "--shards has no effect without --cluster",
+        ),
+        (
+            ("gate", "compile", "set", "--jobs=2", "--update-golden", *CLUSTER),
+            "--jobs has no effect with --cluster",
+        ),
+        (
+            ("nightly", "--index=i", "--bucket=b", "--steps=gates", "--again"),
+            "--again has no effect without the step",
+        ),
+        (
+            ("images", "build", "base", "--pip-packages", ROCM),
+            "--therock-path has no effect with --pip-packages",
+        ),
+        (
+            ("images", "build", "base", ROCM, "-f", "absent"),
+            "--filter absent matches none of",
+        ),
         (("images", "update", "absent"), "has no absent"),
         (("rocm", "show", "absent.lock"), "absent.lock does not exist"),
         (("rocm", "verify", "absent.lock"), "absent.lock does not exist"),
@@ -71,7 +150,10 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         (("release",), "`release` requires --bucket or --local"),
         (("repair", "wheels"), "--targets is missing"),
         (("keys", "show", "file", "--ledger"), "FILE and --ledger exclude each other"),
-        (("dist_wheels", "--payload=published", "--verbose", "--quiet"), "--verbose and --quiet exclude each other"),
+        (
+            ("dist_wheels", "--payload=published", "--verbose", "--quiet"),
+            "--verbose and --quiet exclude each other",
+        ),
     ],
 )
 def test_wrong_options_are_refused_without_an_engine(
@@ -85,7 +167,16 @@ def test_wrong_options_are_refused_without_an_engine(
 @pytest.mark.usefixtures("no_engine")
 @pytest.mark.parametrize(
     "words",
-    [KERNELS, ("dist_wheels", "--payload=published", "--kernels", "--kernel-toolchain=container", *KERNELS[3:])],
+    [
+        KERNELS,
+        (
+            "dist_wheels",
+            "--payload=published",
+            "--kernels",
+            "--kernel-toolchain=container",
+            *KERNELS[3:],
+        ),
+    ],
 )
 def test_kernels_dry_run_shows_container(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -94,6 +185,8 @@ def test_kernels_dry_run_shows_container(
     out = capsys.readouterr().out
     assert "$ docker image inspect '--format={{.Id}}' mine:1\n" in out
     assert "$ docker run --rm --init --pull never " in out
-    assert f"--mount type=bind,source={tmp_path}/kernels,target={tmp_path}/kernels" in out
+    assert (
+        f"--mount type=bind,source={tmp_path}/kernels,target={tmp_path}/kernels" in out
+    )
     assert "--entrypoint /bin/sh mine:1" in out
     assert list(tmp_path.iterdir()) == []

@@ -44,14 +44,21 @@ def test_request_fields_are_all_tested() -> None:
     assert {*CHANGES, "payload", "source"} == set(BuildRequest.__slots__)
 
 
-@pytest.mark.parametrize("field", sorted(set(CHANGES) - {"python_versions", "kernels", "find_links"}))
+@pytest.mark.parametrize(
+    "field", sorted(set(CHANGES) - {"python_versions", "kernels", "find_links"})
+)
 def test_make_plan_versions_differ_by_content(field: str) -> None:
-    assert make_plan(replace(BASE, **{field: CHANGES[field]})).version != make_plan(BASE).version
+    assert (
+        make_plan(replace(BASE, **{field: CHANGES[field]})).version
+        != make_plan(BASE).version
+    )
 
 
 def test_make_plan_pins_pjrt_and_jaxlib() -> None:
     plan = make_plan(replace(BASE, post_release=2))
-    pjrt, plugin, _ = (step.recipe for stage in plan.stages for step in stage.steps if step.recipe)
+    pjrt, plugin, _ = (
+        step.recipe for stage in plan.stages for step in stage.steps if step.recipe
+    )
     assert pjrt.requires_dist == ("jaxlib>=0.10.2,<0.10.3",)
     assert plugin.requires_dist[0] == f"jax-rocm7-pjrt=={plan.version}"
     assert plan.version == "0.10.2.post2+rocm7.2.0.gfx942.gfx950"
@@ -65,38 +72,69 @@ def test_make_plan_supports_any_rocm_major() -> None:
             assert "rocm7" not in step.what
             if step.recipe:
                 assert step.recipe.project.startswith(f"jax-rocm{major}-")
-                assert all("rocm7" not in path for path in (*step.recipe.files, *step.recipe.runpath))
+                assert all(
+                    "rocm7" not in path
+                    for path in (*step.recipe.files, *step.recipe.runpath)
+                )
                 assert "libamd_smi.so.27" in step.recipe.allowed_sonames
 
 
 @pytest.mark.parametrize(
     ("names", "index"),
-    [(("gfx942",), "gfx94X-dcgpu"), (("gfx950",), "gfx950-dcgpu"), (("gfx942", "gfx950"), "multi-arch")],
+    [
+        (("gfx942",), "gfx94X-dcgpu"),
+        (("gfx950",), "gfx950-dcgpu"),
+        (("gfx942", "gfx950"), "multi-arch"),
+    ],
 )
-def test_make_plan_index_is_family_of_targets(names: tuple[str, ...], index: str) -> None:
+def test_make_plan_index_is_family_of_targets(
+    names: tuple[str, ...], index: str
+) -> None:
     assert make_plan(replace(BASE, targets=targets(*names))).index == index
 
 
 def test_post_release_resolves_jax_without_it() -> None:
-    assert dict(make_plan(replace(BASE, jax_version="0.9.1.post6")).pins) == {"jax": "0.9.1"}
-    assert dict(make_plan(replace(BASE, jax_version="0.11.0rc1")).pins) == {"jax": "0.11.0rc1"}
+    assert dict(make_plan(replace(BASE, jax_version="0.9.1.post6")).pins) == {
+        "jax": "0.9.1"
+    }
+    assert dict(make_plan(replace(BASE, jax_version="0.11.0rc1")).pins) == {
+        "jax": "0.11.0rc1"
+    }
 
 
 def test_step_key_depends_on_recipe() -> None:
-    first, _, _ = (step.recipe for stage in make_plan(BASE).stages for step in stage.steps if step.recipe)
+    first, _, _ = (
+        step.recipe
+        for stage in make_plan(BASE).stages
+        for step in stage.steps
+        if step.recipe
+    )
     assert step_key(recipe=first) == step_key(recipe=replace(first))
-    for other in (replace(first, files={"a": b"b"}), replace(first, allowed_sonames=frozenset())):
+    for other in (
+        replace(first, files={"a": b"b"}),
+        replace(first, allowed_sonames=frozenset()),
+    ):
         assert step_key(recipe=other) != step_key(recipe=first)
 
 
 def test_make_plan_refuses_kernels_without_handler() -> None:
-    kernels = KernelRequest(modules=("ck_rms_norm",), toolchain="rocm", allow_partial=True)
+    kernels = KernelRequest(
+        modules=("ck_rms_norm",), toolchain="rocm", allow_partial=True
+    )
     with pytest.raises(RequestError, match="without a handler"):
         make_plan(replace(BASE, kernels=kernels))
 
 
 def test_make_plan_gives_kernels_one_recipe_for_every_jax() -> None:
     base = replace(BASE, kernels=KernelRequest())
-    other = replace(base, jax_version="0.9.1", rocm_version=RocmVersion(text="7.2.1"), post_release=2)
-    stages = [next(stage for stage in make_plan(one).stages if stage.name == "kernels") for one in (base, other)]
+    other = replace(
+        base,
+        jax_version="0.9.1",
+        rocm_version=RocmVersion(text="7.2.1"),
+        post_release=2,
+    )
+    stages = [
+        next(stage for stage in make_plan(one).stages if stage.name == "kernels")
+        for one in (base, other)
+    ]
     assert stages[0] == stages[1]

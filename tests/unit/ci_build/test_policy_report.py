@@ -21,12 +21,29 @@ JAX = f"--jax-tests https://github.com/jax-ml/jax@{load_pins().tags['0.10.2']}"
 
 
 def command(
-    gate: str, target: str, settings: dict[str, str], *, ended: str = "", request: dict[str, Any] | None = None
+    gate: str,
+    target: str,
+    settings: dict[str, str],
+    *,
+    ended: str = "",
+    request: dict[str, Any] | None = None,
 ) -> tuple[str, tuple[str, ...]]:
-    """Return the options between the set and the channel of the command for one missing evidence, and its runners."""
-    item = Requirement(gate=gate, target=target, ended=ended, problems=("has not run.",), settings=settings)
+    """Return the command's options for one missing evidence, and its runners."""
+    item = Requirement(
+        gate=gate,
+        target=target,
+        ended=ended,
+        problems=("has not run.",),
+        settings=settings,
+    )
     wheel_set = sets.wheel_set(request=request or {})
-    (found,) = missing_evidence(STAGED, wheel_set, [item], channel="release", bucket="s3://x/y?endpoint_url=z&a=b")
+    (found,) = missing_evidence(
+        STAGED,
+        wheel_set,
+        [item],
+        channel="release",
+        bucket="s3://x/y?endpoint_url=z&a=b",
+    )
     words = list(found.command)
     assert words[:5] == ["python3", "build/ci_build", "gate", gate, str(STAGED)]
     end = words.index("--channel")
@@ -46,8 +63,16 @@ def command(
         (
             "device",
             "gfx942",
-            {"platform": "rocm", "size": "large", "passes": "single multi", "image": IMAGE},
-            f"--platform rocm --family gfx94X-dcgpu {JAX} --size large --image {IMAGE} --devices 8",
+            {
+                "platform": "rocm",
+                "size": "large",
+                "passes": "single multi",
+                "image": IMAGE,
+            },
+            (
+                f"--platform rocm --family gfx94X-dcgpu {JAX} --size large --image"
+                f" {IMAGE} --devices 8"
+            ),
             ("linux-mi325-8gpu-ossci-rocm",),
         ),
         (
@@ -65,22 +90,46 @@ def command(
             "--platform rocm --family gfx103X-dgpu --devices 1",
             ("linux-gfx1030-gpu-rocm",),
         ),
-        # Without a runner: another target of the family, and a family that is not in families.toml.
+        # Without a runner: another target of the family, and a family that is not in
+        # families.toml.
         ("device", "gfx1101", {"size": ""}, "--platform rocm --family gfx110X-all", ()),
     ],
 )
 def test_missing_evidence_has_command_and_runners(
-    gate: str, target: str, settings: dict[str, str], options: str, runners: tuple[str, ...]
+    gate: str,
+    target: str,
+    settings: dict[str, str],
+    options: str,
+    runners: tuple[str, ...],
 ) -> None:
     assert command(gate, target, settings) == (options, runners)
-    assert command(gate, target, settings, ended="2026-01-02T03:04:06Z") == (options, runners)
-    parse(["gate", gate, str(STAGED), *shlex.split(options), "--channel", "release", "--redo"])
+    assert command(gate, target, settings, ended="2026-01-02T03:04:06Z") == (
+        options,
+        runners,
+    )
+    parse(
+        [
+            "gate",
+            gate,
+            str(STAGED),
+            *shlex.split(options),
+            "--channel",
+            "release",
+            "--redo",
+        ]
+    )
 
 
 def test_missing_evidence_names_commit_of_set_or_release() -> None:
     built = {"source": {"jax_commit": "c" * 40}}
     assert f"jax@{'c' * 40} " in command("device", "gfx942", {}, request=built)[0]
     item = Requirement(gate="device", target="gfx942", ended="", problems=("x",))
-    (found,) = missing_evidence(STAGED, sets.wheel_set(jax_version="9.9.9"), [item], channel="release", bucket="")
+    (found,) = missing_evidence(
+        STAGED,
+        sets.wheel_set(jax_version="9.9.9"),
+        [item],
+        channel="release",
+        bucket="",
+    )
     assert "https://github.com/jax-ml/jax@<commit of jax 9.9.9>" in found.command
     assert "--bucket" not in found.command

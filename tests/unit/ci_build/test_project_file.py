@@ -22,10 +22,13 @@ def write(folder: Path, text: str, name: str = "ci_build.toml") -> Path:
 
 
 def test_nearest_file_counts_and_ci_build_toml_comes_first(tmp_path: Path) -> None:
-    far, near = tmp_path / "far", tmp_path / "far" / "near"
+    far = tmp_path / "far"
+    near = tmp_path / "far" / "near"
     path = write(far, "[tool.ci_build]\njax-version = '0.12.0'\n", "pyproject.toml")
     write(near / "x", "[tool.other]\n", "pyproject.toml")
-    assert find_project_file(near / "x") == ProjectFile(path=path, values={"jax_version": "0.12.0"})
+    assert find_project_file(near / "x") == ProjectFile(
+        path=path, values={"jax_version": "0.12.0"}
+    )
     path = write(far, "jax_version = '0.10.2'\n")
     assert find_project_file(near / "x").path == path
     path = write(near, "")
@@ -63,7 +66,10 @@ def test_values_have_the_form_of_the_command_line(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("targts = 'gfx942'", "has an unknown key: 'targts' (did you mean 'targets'?)"),
-        ("signing-key = 'x'", "has an unknown key: 'signing-key' (a secret; use CI_BUILD_SIGNING_KEY)"),
+        (
+            "signing-key = 'x'",
+            "has an unknown key: 'signing-key' (a secret; use CI_BUILD_SIGNING_KEY)",
+        ),
         ("jax-version = '1'\njax_version = '2'", "sets 'jax_version' twice"),
         ("kernels = 'yes'", "kernels in {path} is 'yes'. Write true or false."),
         ("targets = true", "targets in {path} is True."),
@@ -83,18 +89,30 @@ def test_tool_table_of_another_type_is_refused(tmp_path: Path) -> None:
 
 
 def test_environment_and_command_line_override_the_file(tmp_path: Path) -> None:
-    project = ProjectFile(path=tmp_path / "ci_build.toml", values={"targets": "gfx942", "compiler": "gcc", "out": "o"})
-    settings = Settings({"out": "here"}, {}, {"CI_BUILD_COMPILER": "clang"}, project=project)
+    project = ProjectFile(
+        path=tmp_path / "ci_build.toml",
+        values={"targets": "gfx942", "compiler": "gcc", "out": "o"},
+    )
+    settings = Settings(
+        {"out": "here"}, {}, {"CI_BUILD_COMPILER": "clang"}, project=project
+    )
     assert settings.get("out") == Setting(value="here", origin="--out")
-    assert settings.get("compiler") == Setting(value="clang", origin="CI_BUILD_COMPILER")
-    assert settings.get("targets") == Setting(value="gfx942", origin="targets in ci_build.toml")
+    assert settings.get("compiler") == Setting(
+        value="clang", origin="CI_BUILD_COMPILER"
+    )
+    assert settings.get("targets") == Setting(
+        value="gfx942", origin="targets in ci_build.toml"
+    )
     assert (settings.given("targets"), settings.typed("targets")) == (True, False)
 
 
 def test_commands_read_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(tmp_path, f"targets = 'gfx950'\ncache-dir = '{tmp_path / 'cache'}'\njax-version = '0.12.0'\n")
+    write(
+        tmp_path,
+        f"targets = 'gfx950'\ncache-dir = '{tmp_path / 'cache'}'\njax-version = '0.12.0'\n",
+    )
     (tmp_path / "below").mkdir()
     monkeypatch.chdir(tmp_path / "below")
     assert run([*PUBLISHED]) == 0
@@ -107,7 +125,10 @@ def test_commands_read_the_file(
 def test_commands_of_groups_read_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """click reads the options that are not in the table: their values are defaults of every command."""
+    """click reads the options that are not in the table.
+
+    Their values are defaults of every command.
+    """
     write(tmp_path, "bucket = 'my-bucket'\nchannel = 'nightly'\n")
     monkeypatch.chdir(tmp_path)
     run(["verify", "multi-arch"])

@@ -18,14 +18,21 @@ SHA = "0" * 64
 
 
 def report(url: str, **archive: Any) -> str:
-    item = {"metadata": {"name": "Jax_Lib", "version": "1"}, "download_info": {"url": url, "archive_info": archive}}
+    item = {
+        "metadata": {"name": "Jax_Lib", "version": "1"},
+        "download_info": {"url": url, "archive_info": archive},
+    }
     return json.dumps({"version": "1", "install": [item]})
 
 
 @pytest.mark.parametrize(
     ("jax", "rocm", "expected"),
     [
-        ("0.10.2", "99.0.0", "jax==0.10.2 jaxlib==0.10.2 jax-rocm99-plugin==0.10.2 jax-rocm99-pjrt==0.10.2"),
+        (
+            "0.10.2",
+            "99.0.0",
+            "jax==0.10.2 jaxlib==0.10.2 jax-rocm99-plugin==0.10.2 jax-rocm99-pjrt==0.10.2",
+        ),
         # jax and jaxlib have no post-releases of the plugin.
         (
             "0.9.1.post6",
@@ -35,13 +42,16 @@ def report(url: str, **archive: Any) -> str:
     ],
 )
 def test_requirements_are_exact(jax: str, rocm: str, expected: str) -> None:
-    assert published.requirements(published_request(jax_version=jax, rocm_version=RocmVersion(text=rocm))) == tuple(
-        expected.split()
-    )
+    assert published.requirements(
+        published_request(jax_version=jax, rocm_version=RocmVersion(text=rocm))
+    ) == tuple(expected.split())
 
 
 def test_parse_report_drops_credentials() -> None:
-    text = report("https://user:secret@index.invalid/x/jax_lib-1%2Blocal-py3-none-any.whl#frag", hashes={"sha256": SHA})
+    text = report(
+        "https://user:secret@index.invalid/x/jax_lib-1%2Blocal-py3-none-any.whl#frag",
+        hashes={"sha256": SHA},
+    )
     (item,) = pip.parse_report(text)
     assert item.name == "jax-lib"
     assert item.filename == "jax_lib-1+local-py3-none-any.whl"
@@ -54,8 +64,14 @@ def test_parse_report_drops_credentials() -> None:
     [
         ("pip broke", "not JSON"),
         ('{"version": "2", "install": []}', "format '2'"),
-        (report("https://index.invalid/jax-1-py3-none-any.whl"), "not a wheel with a sha256"),
-        (report("https://index.invalid/jax-1.tar.gz", hashes={"sha256": SHA}), "not a wheel with a sha256"),
+        (
+            report("https://index.invalid/jax-1-py3-none-any.whl"),
+            "not a wheel with a sha256",
+        ),
+        (
+            report("https://index.invalid/jax-1.tar.gz", hashes={"sha256": SHA}),
+            "not a wheel with a sha256",
+        ),
     ],
 )
 def test_parse_report_refuses_other_reports(text: str, says: str) -> None:

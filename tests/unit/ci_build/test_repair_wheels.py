@@ -12,7 +12,12 @@ import pytest
 from ci_build import cli
 from ci_build.build import repair_wheels
 from ci_build.build.plan import make_plan
-from ci_build.build.repair_wheels import PlannedRepair, RepairRequest, plan_repairs, unmet_pins
+from ci_build.build.repair_wheels import (
+    PlannedRepair,
+    RepairRequest,
+    plan_repairs,
+    unmet_pins,
+)
 from core.errors import CiBuildError, InputError, RequestError
 from core.model import GfxTarget, RocmVersion
 from tests.support.made_wheel import MadeWheel, zero_bytes
@@ -41,7 +46,10 @@ def planned(folder: Path, *wheels: MadeWheel, **changes: Any) -> list[PlannedRep
     (folder / "in").mkdir(exist_ok=True)
     for wheel in wheels:
         wheel.write(folder / "in")
-    return sorted(plan_repairs(request(folder, **changes), Silent()), key=lambda item: item.filename)
+    return sorted(
+        plan_repairs(request(folder, **changes), Silent()),
+        key=lambda item: item.filename,
+    )
 
 
 def unnamed(made: MadeWheel) -> MadeWheel:
@@ -50,19 +58,37 @@ def unnamed(made: MadeWheel) -> MadeWheel:
 
 
 def test_plan_repairs_names_wheels_like_dist_wheels(tmp_path: Path) -> None:
-    items = planned(tmp_path, pjrt("0.10.2"), plugin("0.10.2"), plain("jaxlib", "0.10.2", tag=JAXLIB))
+    items = planned(
+        tmp_path,
+        pjrt("0.10.2"),
+        plugin("0.10.2"),
+        plain("jaxlib", "0.10.2", tag=JAXLIB),
+    )
     assert [item.filename for item in items] == [
         "jax_rocm7_pjrt-0.10.2+rocm7.2.0.gfx1151-py3-none-manylinux_2_28_x86_64.whl",
         "jax_rocm7_plugin-0.10.2+rocm7.2.0.gfx1151-cp312-cp312-manylinux_2_28_x86_64.whl",
         f"jaxlib-0.10.2-{JAXLIB}.whl",
     ]
-    steps = {step.project: step for stage in make_plan(published_request("gfx1151")).stages for step in stage.steps}
-    assert [item.step.recipe for item in items] == [steps[item.step.project].recipe for item in items]
-    assert [item.step.effect for item in items] == [steps[item.step.project].effect for item in items]
+    steps = {
+        step.project: step
+        for stage in make_plan(published_request("gfx1151")).stages
+        for step in stage.steps
+    }
+    assert [item.step.recipe for item in items] == [
+        steps[item.step.project].recipe for item in items
+    ]
+    assert [item.step.effect for item in items] == [
+        steps[item.step.project].effect for item in items
+    ]
 
 
 def test_plan_repairs_applies_version_options(tmp_path: Path) -> None:
-    options = {"rocm_version_extra": False, "post_release": 2, "strip": False, "targets": None}
+    options = {
+        "rocm_version_extra": False,
+        "post_release": 2,
+        "strip": False,
+        "targets": None,
+    }
     (item,) = planned(tmp_path, pjrt("0.10.2"), **options)
     assert item.version == "0.10.2.post2+gfxall.unstripped"
     recipe = item.step.recipe
@@ -85,9 +111,21 @@ def test_plan_repairs_keeps_records_of_own_wheels(tmp_path: Path) -> None:
     ("wheels", "changes", "said"),
     [
         ([plain("numpy", "2.0")], {}, "is a wheel of numpy, which has no recipe"),
-        ([plain("jaxlib", "0.10.2", tag="cp312-cp312-manylinux_2_27_aarch64")], {}, "manylinux_2_27_aarch64"),
-        ([pjrt("0.10.2")], {"rocm": RocmVersion(text="6.4.0")}, "is for ROCm 7, but --rocm-version is 6.4.0"),
-        ([unnamed(pjrt("0.10.2"))], {"rocm": None}, "Neither the compilers nor Summary of jax_rocm7_pjrt-0.10.2-"),
+        (
+            [plain("jaxlib", "0.10.2", tag="cp312-cp312-manylinux_2_27_aarch64")],
+            {},
+            "manylinux_2_27_aarch64",
+        ),
+        (
+            [pjrt("0.10.2")],
+            {"rocm": RocmVersion(text="6.4.0")},
+            "is for ROCm 7, but --rocm-version is 6.4.0",
+        ),
+        (
+            [unnamed(pjrt("0.10.2"))],
+            {"rocm": None},
+            "Neither the compilers nor Summary of jax_rocm7_pjrt-0.10.2-",
+        ),
         ([pjrt("0.10.2"), pjrt("0.10.2+rocm7.2.0")], {}, "would be made of 2 wheels"),
     ],
 )
@@ -103,7 +141,9 @@ def test_plan_repairs_refuses_existing_wheel(tmp_path: Path) -> None:
     (item,) = planned(tmp_path, pjrt("0.10.2"))
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / item.filename).write_text("mine")
-    with pytest.raises(RequestError, match=rf"has {item.filename.replace('+', '.')} already"):
+    with pytest.raises(
+        RequestError, match=rf"has {item.filename.replace('+', '.')} already"
+    ):
         planned(tmp_path)
     with pytest.raises(RequestError, match="is not a folder"):
         planned(tmp_path, out=tmp_path / "out" / item.filename)
@@ -123,7 +163,8 @@ def test_unmet_pins_names_missing_pjrt(tmp_path: Path) -> None:
 
 
 def test_publish_writes_all_wheels_or_none(tmp_path: Path) -> None:
-    out, made = tmp_path / "out", [tmp_path / "a.whl", tmp_path / "b.whl"]
+    out = tmp_path / "out"
+    made = [tmp_path / "a.whl", tmp_path / "b.whl"]
     out.mkdir()
     for path in made:
         path.write_text(path.name)
@@ -141,8 +182,18 @@ def test_repair_dry_run_writes_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     pjrt("0.10.2").write(tmp_path)
-    words = ["repair", ".", "--targets=gfx1151", "--rocm-version=7.2.0", "--out=out", "--cache-dir=cache", "--dry-run"]
+    words = [
+        "repair",
+        ".",
+        "--targets=gfx1151",
+        "--rocm-version=7.2.0",
+        "--out=out",
+        "--cache-dir=cache",
+        "--dry-run",
+    ]
     assert cli.run(words) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].endswith("to out/jax_rocm7_pjrt-0.10.2+rocm7.2.0.gfx1151-py3-none-manylinux_2_28_x86_64.whl")
+    assert lines[0].endswith(
+        "to out/jax_rocm7_pjrt-0.10.2+rocm7.2.0.gfx1151-py3-none-manylinux_2_28_x86_64.whl"
+    )
     assert [path.suffix for path in tmp_path.iterdir()] == [".whl"]

@@ -22,7 +22,12 @@ from core.model import BuildRequest, WheelSet
 from core.source_request import ActionCache, SourceInputs
 
 COMMIT = "c" * 40
-BASE = {"rocm_version": "7.10.0a20251120", "python_versions": "3.12", "targets": "gfx942", "xla": COMMIT}
+BASE = {
+    "rocm_version": "7.10.0a20251120",
+    "python_versions": "3.12",
+    "targets": "gfx942",
+    "xla": COMMIT,
+}
 EMPTY = Settings({}, {}, {})
 
 
@@ -49,14 +54,33 @@ def set_of(request: BuildRequest) -> WheelSet:
     "more",
     [
         {"one_target": True, "host": True, "no_strip": True, "wheel_post_release": "2"},
-        {"rbe": True, "rbe_endpoint": "grpcs://a:1", "rbe_platform": "none", "rbe_jobs": "3", "no_rbe_fallback": True},
-        {"rbe": True, "rbe_endpoint": "grpcs://a:1", "rbe_ca": "file", "rbe_credential_helper": "file"},
+        {
+            "rbe": True,
+            "rbe_endpoint": "grpcs://a:1",
+            "rbe_platform": "none",
+            "rbe_jobs": "3",
+            "no_rbe_fallback": True,
+        },
+        {
+            "rbe": True,
+            "rbe_endpoint": "grpcs://a:1",
+            "rbe_ca": "file",
+            "rbe_credential_helper": "file",
+        },
     ],
 )
-def test_recorded_settings_request_same_set(tmp_path: Path, more: dict[str, Any]) -> None:
+def test_recorded_settings_request_same_set(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
     (tmp_path / "file").touch(mode=0o755)
     request = asked(
-        {**BASE, **{name: str(tmp_path / "file") if value == "file" else value for name, value in more.items()}}
+        {
+            **BASE,
+            **{
+                name: str(tmp_path / "file") if value == "file" else value
+                for name, value in more.items()
+            },
+        }
     )
     again = recorded_settings(set_of(request), EMPTY, tmp_path / "set", tmp_path)
     assert build_request(again)[0] == request
@@ -64,7 +88,10 @@ def test_recorded_settings_request_same_set(tmp_path: Path, more: dict[str, Any]
 
 def test_recorded_settings_omit_caches(tmp_path: Path) -> None:
     again = recorded_settings(
-        set_of(asked({**BASE, "remote_cache": "grpc://c:1", "disk_cache": "/d"})), EMPTY, tmp_path, tmp_path
+        set_of(asked({**BASE, "remote_cache": "grpc://c:1", "disk_cache": "/d"})),
+        EMPTY,
+        tmp_path,
+        tmp_path,
     )
     made = build_request(again)[0].source
     assert made is not None
@@ -80,28 +107,43 @@ def test_rebuild_accepts_no_cached_results() -> None:
 
 
 def test_reproduce_ignores_how_rocm_was_verified() -> None:
-    # The rebuild compares the ROCm with the lock; the first build may have trusted it on first use.
-    before = {"rocm_trust": {"checksum": "first-use", "transport": "https"}, "source": {"rocm": "a"}}
-    now = {"rocm_trust": {"checksum": "lock", "transport": "https"}, "source": {"rocm": "a"}}
+    # The rebuild compares the ROCm with the lock; the first build may have trusted it
+    # on first use.
+    before = {
+        "rocm_trust": {"checksum": "first-use", "transport": "https"},
+        "source": {"rocm": "a"},
+    }
+    now = {
+        "rocm_trust": {"checksum": "lock", "transport": "https"},
+        "source": {"rocm": "a"},
+    }
     assert _other_inputs(before, now) == []
-    assert _other_inputs(before, now | {"source": {"rocm": "b"}}) == ["source.rocm is 'b', was 'a'"]
+    assert _other_inputs(before, now | {"source": {"rocm": "b"}}) == [
+        "source.rocm is 'b', was 'a'"
+    ]
 
 
 @pytest.mark.parametrize("part", ["rocm", "builder", "jax_commit"])
-def test_reproduce_refuses_other_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+def test_reproduce_refuses_other_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
     inputs = SourceInputs(jax_commit="a", xla_commit=COMMIT, rocm="b", builder="c")
     request = asked(BASE)
     before = replace(set_of(request), request=make_plan(request, inputs).record())
     other: dict[str, Any] = {part: "other"}
     now = PreparedBuild(plan=make_plan(request, replace(inputs, **other)), before=())
     monkeypatch.setattr(dist_wheels, "prepare", lambda *_: now)
-    monkeypatch.setattr(reproduce, "execute", lambda *_, **__: pytest.fail("built from other inputs"))
+    monkeypatch.setattr(
+        reproduce, "execute", lambda *_, **__: pytest.fail("built from other inputs")
+    )
     unused: Any = None
     with pytest.raises(RequestError, match=rf"source\.{part} is 'other', was '[abc]'"):
         reproduce.reproduce(tmp_path, before, unused, unused, unused, unused)
 
 
-def test_reproduce_fails_with_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reproduce_fails_with_differences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = reproduce.Reproduction(same=(), differences={"a.whl": ()}, digest="")
     monkeypatch.setattr("ci_build.cli.commands.reproduce._reproduced", lambda *_: found)
     assert cli.run(["reproduce", str(tmp_path)]) == ReproducibilityError.exit_code
@@ -115,10 +157,23 @@ def test_reproduce_refuses_adopted_wheels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"targets": "all"}, {"no_strip": True, "wheel_post_release": "2", "no_rocm_version_extra": True}]
+    "more",
+    [
+        {},
+        {"targets": "all"},
+        {"no_strip": True, "wheel_post_release": "2", "no_rocm_version_extra": True},
+    ],
 )
-def test_recorded_settings_request_same_published_set(tmp_path: Path, more: dict[str, Any]) -> None:
-    given = {"payload": "published", "rocm_version": "7.2.0", "python_versions": "3.12", "targets": "gfx942", **more}
+def test_recorded_settings_request_same_published_set(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
+    given = {
+        "payload": "published",
+        "rocm_version": "7.2.0",
+        "python_versions": "3.12",
+        "targets": "gfx942",
+        **more,
+    }
     request = asked(given)
     recorded = replace(set_of(asked(BASE)), request=make_plan(request).record())
     again = recorded_settings(recorded, EMPTY, tmp_path / "set", tmp_path)
@@ -126,16 +181,27 @@ def test_recorded_settings_request_same_published_set(tmp_path: Path, more: dict
 
 
 def test_recorded_settings_need_the_manifest(tmp_path: Path) -> None:
-    request = asked({"payload": "published", "rocm_version": "7.2.0", "python_versions": "3.12", "targets": "gfx942"})
+    request = asked(
+        {
+            "payload": "published",
+            "rocm_version": "7.2.0",
+            "python_versions": "3.12",
+            "targets": "gfx942",
+        }
+    )
     record = make_plan(request, rocm_manifest=b"{}").record()
     recorded = replace(set_of(asked(BASE)), request=record)
     with pytest.raises(RequestError, match=r"has no rocm-manifest\.json"):
         recorded_settings(recorded, EMPTY, tmp_path / "set", tmp_path / "wheels.json")
     (tmp_path / "rocm-manifest.json").write_text("{}")
-    assert recorded_settings(recorded, EMPTY, tmp_path / "set", tmp_path).given("rocm_manifest")
+    assert recorded_settings(recorded, EMPTY, tmp_path / "set", tmp_path).given(
+        "rocm_manifest"
+    )
 
 
-def test_reproduce_reads_lock_of_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reproduce_reads_lock_of_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (held := tmp_path / "set").mkdir()
     older = write_set(held, set_of(asked(BASE)), None)
@@ -154,11 +220,17 @@ def test_reproduce_reads_lock_of_set(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (EMPTY, older, held, "rocm.lock"),
         (EMPTY, made, held / "wheels.json", "rocm.lock"),
     ):
-        again = recorded_settings(wheel_set, with_lock(settings, wheel_set, place), tmp_path / "new", place)
+        again = recorded_settings(
+            wheel_set, with_lock(settings, wheel_set, place), tmp_path / "new", place
+        )
         assert (again.text("rocm_lock"), again.flag("locked")) == (expected, True)
 
 
 def test_reproduce_refuses_kernels(tmp_path: Path) -> None:
-    write_set(tmp_path, set_of(asked({**BASE, "kernels": True, "kernel_toolchain": "pypi"})), None)
+    write_set(
+        tmp_path,
+        set_of(asked({**BASE, "kernels": True, "kernel_toolchain": "pypi"})),
+        None,
+    )
     with pytest.raises(RequestError, match="contains kernels"):
         read_recorded_set(tmp_path)

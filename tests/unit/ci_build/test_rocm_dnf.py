@@ -1,4 +1,7 @@
-"""A ROCm before 7.9, which dnf installs in the builder image: the options, the plan of the image, and the lock."""
+"""A ROCm before 7.9, which dnf installs in the builder image.
+
+The options, the plan of the image, and the lock.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,13 @@ def test_release_alone_names_amds_repository(version: str, folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"rocm_version": "7.10.0a20251120"}, {"rocm_version": "7.2.0rc1"}, {"rocm_version": "6.4.0"}]
+    "given",
+    [
+        {},
+        {"rocm_version": "7.10.0a20251120"},
+        {"rocm_version": "7.2.0rc1"},
+        {"rocm_version": "6.4.0"},
+    ],
 )
 def test_other_versions_name_no_repository(given: Mapping[str, Any]) -> None:
     assert found(given) is None
@@ -61,7 +70,9 @@ def test_release_of_therock_alone_is_refused() -> None:
     assert "--therock=7.9.0" in refused.value.hint
 
 
-@pytest.mark.parametrize("given", [{"therock_sha256": "0" * 64}, {"rocm_manifest": "x"}])
+@pytest.mark.parametrize(
+    "given", [{"therock_sha256": "0" * 64}, {"rocm_manifest": "x"}]
+)
 def test_options_of_other_sources_are_refused(given: Mapping[str, Any]) -> None:
     with pytest.raises(RequestError, match=r"no effect|a tarball only"):
         found({"rocm_version": "7.2.0", **given})
@@ -69,12 +80,16 @@ def test_options_of_other_sources_are_refused(given: Mapping[str, Any]) -> None:
 
 def request(tmp_path: Path, given: Mapping[str, Any]) -> WheelSetRequest:
     folders = {"out": str(tmp_path / "dist"), "rocm_lock": str(tmp_path / "rocm.lock")}
-    settings = Settings({"payload": "source", "rocm_version": "7.2.0", **folders, **given}, {}, {})
+    settings = Settings(
+        {"payload": "source", "rocm_version": "7.2.0", **folders, **given}, {}, {}
+    )
     return wheel_set_request(settings, REPORTER, HostRunner({}), Client)
 
 
 @pytest.mark.parametrize("given", [{"host": True}, {"builder_image": "mine:1"}])
-def test_build_without_new_builder_image_is_refused(given: Mapping[str, Any], tmp_path: Path) -> None:
+def test_build_without_new_builder_image_is_refused(
+    given: Mapping[str, Any], tmp_path: Path
+) -> None:
     with pytest.raises(RequestError) as refused:
         request(tmp_path, given)
     assert "--therock-path=/opt/rocm" in refused.value.hint
@@ -82,15 +97,26 @@ def test_build_without_new_builder_image_is_refused(given: Mapping[str, Any], tm
 
 def test_builder_image_installs_signed_packages(tmp_path: Path) -> None:
     images = ImageBuilder(
-        pins=load_pins(), cache=tmp_path, host=HostRunner({}), progress=REPORTER, connect=Client, dry_run=True,
-        rocm=dnf_arguments(RocmSource(source=SOURCE.replace("7.2", "7.2.1"), version="7.2.1")),
-    )  # fmt: skip
+        pins=load_pins(),
+        cache=tmp_path,
+        host=HostRunner({}),
+        progress=REPORTER,
+        connect=Client,
+        dry_run=True,
+        rocm=dnf_arguments(
+            RocmSource(source=SOURCE.replace("7.2", "7.2.1"), version="7.2.1")
+        ),
+    )
     tools, rocm = builder_recipes(images)
     assert rocm.base.identity == tools.identity
     assert rocm.network == "host"
     check_arguments(rocm.dockerfile, ("BASE", *rocm.arguments), "dnf.Dockerfile")
-    assert rocm.arguments["REPOSITORY"] == "https://repo.radeon.com/rocm/rhel8/7.2.1/main"
-    graphics = [url.split("/graphics/")[1] for url in rocm.arguments["GRAPHICS"].split()]
+    assert (
+        rocm.arguments["REPOSITORY"] == "https://repo.radeon.com/rocm/rhel8/7.2.1/main"
+    )
+    graphics = [
+        url.split("/graphics/")[1] for url in rocm.arguments["GRAPHICS"].split()
+    ]
     assert graphics == ["7.2.1/rhel/8/main/x86_64/", "7.2/rhel/8/main/x86_64/"]
     assert rocm.arguments["FINGERPRINT"] == defaults()["rocm_repository"]["fingerprint"]
     assert "gpgcheck=1" in rocm.dockerfile
@@ -100,7 +126,9 @@ class Image:
     """Stand-in for a container of the image."""
 
     def __init__(self, root: Path, folder: Path, packages: Mapping[str, str]) -> None:
-        self.root, self.folder, self.packages = root, folder, packages
+        self.root = root
+        self.folder = folder
+        self.packages = packages
         self.copies = 0
 
     def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
@@ -117,14 +145,27 @@ class Image:
 @pytest.fixture
 def image(tmp_path: Path) -> Image:
     (tmp_path / "copies").mkdir()
-    return Image(make_rocm(tmp_path / "made", told="7.2.0-43"), tmp_path / "copies", {HIP: "1" * 64})
+    return Image(
+        make_rocm(tmp_path / "made", told="7.2.0-43"),
+        tmp_path / "copies",
+        {HIP: "1" * 64},
+    )
 
 
 def get(tmp_path: Path, image: Image | None, *, locked: bool = False) -> Rocm:
-    source = RocmSource(source=SOURCE, version="7.2.0", lock=tmp_path / "rocm.lock", locked=locked)
+    source = RocmSource(
+        source=SOURCE, version="7.2.0", lock=tmp_path / "rocm.lock", locked=locked
+    )
     store = RocmStore(tmp_path / "store", progress=REPORTER)
     installed = DnfRocm(inside=image, folder=image.folder) if image else None
-    return obtain(source, store, Client(), progress=REPORTER, runner=HostRunner({}), installed=installed)
+    return obtain(
+        source,
+        store,
+        Client(),
+        progress=REPORTER,
+        runner=HostRunner({}),
+        installed=installed,
+    )
 
 
 def test_installed_rocm_is_copied_once_and_locked(tmp_path: Path, image: Image) -> None:
@@ -133,14 +174,20 @@ def test_installed_rocm_is_copied_once_and_locked(tmp_path: Path, image: Image) 
     assert rocm.trust == RocmTrust(checksum=ChecksumOrigin.SIGNATURE, transport="https")
     lock = load_lock(tmp_path / "rocm.lock")
     assert lock is not None
-    assert (lock.source, lock.version, lock.packages) == (SOURCE, "7.2.0", {HIP: "1" * 64})
+    assert (lock.source, lock.version, lock.packages) == (
+        SOURCE,
+        "7.2.0",
+        {HIP: "1" * 64},
+    )
     assert get(tmp_path, image, locked=True).root == rocm.root
     assert image.copies == 1
     # `rocm verify` has no image.
     assert get(tmp_path, None, locked=True).root == rocm.root
 
 
-def test_published_wheels_refuse_lock_of_installed_rocm(tmp_path: Path, image: Image) -> None:
+def test_published_wheels_refuse_lock_of_installed_rocm(
+    tmp_path: Path, image: Image
+) -> None:
     get(tmp_path, image)
     with pytest.raises(RequestError, match="that dnf installed"):
         request(tmp_path, {"payload": "published", "locked": True})

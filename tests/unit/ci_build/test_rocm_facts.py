@@ -34,7 +34,9 @@ from core.unpack.contents import differences as changes_of
 from tests.support.made_rocm import HIP, LAYOUTS, NAME, VERSION, make_rocm, tarball
 
 REPORTER = Reporter(terminal=False)
-GFX942, GFX950, GFX1100, GENERIC = map(GfxTarget.parse, ("gfx942", "gfx950", "gfx1100", "gfx9-4-generic"))
+GFX942, GFX950, GFX1100, GENERIC = map(
+    GfxTarget.parse, ("gfx942", "gfx950", "gfx1100", "gfx9-4-generic")
+)
 
 
 @pytest.fixture
@@ -51,13 +53,22 @@ def get(tmp_path: Path, asked: RocmSource) -> Rocm:
 
 
 def test_obtain_unpacks_and_locks_tarball(tmp_path: Path, file: Path) -> None:
-    asked = RocmSource(source=str(file), version=VERSION, targets=(GFX942, GENERIC), lock=tmp_path / "rocm.lock")
-    (tmp_path / "made/lib/llvm/amdgcn/bitcode/oclc_isa_version_9-4-generic.bc").write_text("generic")
+    asked = RocmSource(
+        source=str(file),
+        version=VERSION,
+        targets=(GFX942, GENERIC),
+        lock=tmp_path / "rocm.lock",
+    )
+    (
+        tmp_path / "made/lib/llvm/amdgcn/bitcode/oclc_isa_version_9-4-generic.bc"
+    ).write_text("generic")
     file.write_bytes(tarball(tmp_path / "made"))
     rocm = get(tmp_path, asked)
     assert rocm.facts.version == VERSION
     assert rocm.facts.compiler == "clang 20.0.0git"
-    assert rocm.facts.kernels == dict.fromkeys(("rocBLAS", "hipBLASLt", "MIOpen"), ("gfx942",))
+    assert rocm.facts.kernels == dict.fromkeys(
+        ("rocBLAS", "hipBLASLt", "MIOpen"), ("gfx942",)
+    )
     assert not (rocm.root / "lib/rocblas/library").exists()
     assert (rocm.root / "lib/llvm/bin/clang").exists()
     locked = load_lock(tmp_path / "rocm.lock")
@@ -77,12 +88,16 @@ def test_obtain_unpacks_and_locks_tarball(tmp_path: Path, file: Path) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_unpacked_tree_has_device_libraries_where_clang_looks(tmp_path: Path, layout: str) -> None:
+def test_unpacked_tree_has_device_libraries_where_clang_looks(
+    tmp_path: Path, layout: str
+) -> None:
     made = make_rocm(tmp_path / "made", layout=layout)
     assert (made / "amdgcn").is_symlink() == (layout != "llvm-only")
     file = tmp_path / "rocm.tar.gz"
     file.write_bytes(tarball(made))
-    rocm = get(tmp_path, RocmSource(source=str(file), version=VERSION, targets=(GFX942,)))
+    rocm = get(
+        tmp_path, RocmSource(source=str(file), version=VERSION, targets=(GFX942,))
+    )
     assert (rocm.root / "amdgcn").readlink() == Path("lib/llvm/amdgcn")
     assert rocm.lock.device_library_folder == LAYOUTS[layout]["device_libraries"]
     assert hidden_device_libraries(rocm.root, rocm.lock.device_library_folder) == ""
@@ -99,7 +114,9 @@ def test_unpacked_tree_has_device_libraries_where_clang_looks(tmp_path: Path, la
         ("lib/llvm/lib/clang/20/lib/amdgcn/bitcode", "", ""),
     ],
 )
-def test_hidden_device_libraries_of_folder(tmp_path: Path, folder: str, link: str, hidden: str) -> None:
+def test_hidden_device_libraries_of_folder(
+    tmp_path: Path, folder: str, link: str, hidden: str
+) -> None:
     (tmp_path / folder).mkdir(parents=True)
     (tmp_path / folder / "ocml.bc").write_text("")
     if link:
@@ -121,7 +138,9 @@ def test_remote_build_refuses_hidden_device_libraries(tmp_path: Path) -> None:
 
 def test_obtain_uses_folder_in_place(tmp_path: Path) -> None:
     root = make_rocm(tmp_path / "rocm", told="7.2.0-43")
-    rocm = get(tmp_path, RocmSource(source=str(root), version="7.2.0", targets=(GFX942,)))
+    rocm = get(
+        tmp_path, RocmSource(source=str(root), version="7.2.0", targets=(GFX942,))
+    )
     assert (rocm.root, rocm.lock.sha256, rocm.contents) == (root, "", None)
     assert not (root / "amdgcn").exists()
     assert rocm.facts.kernels["hipBLASLt"] == ("gfx942",)
@@ -131,8 +150,18 @@ def test_obtain_uses_folder_in_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "version", "targets", "words"),
     [
-        (NAME, "7.10.0a20251121", (), "is ROCm 7.10.0a20251120, but --rocm-version is 7.10.0a20251121"),
-        (NAME, VERSION, (GFX942, GFX950), "is for gfx94X-dcgpu, but --targets has gfx950"),
+        (
+            NAME,
+            "7.10.0a20251121",
+            (),
+            "is ROCm 7.10.0a20251120, but --rocm-version is 7.10.0a20251121",
+        ),
+        (
+            NAME,
+            VERSION,
+            (GFX942, GFX950),
+            "is for gfx94X-dcgpu, but --targets has gfx950",
+        ),
         (NAME, "7.0", (GFX1100,), "7.0.*gfx1100"),
     ],
 )
@@ -145,7 +174,9 @@ def test_check_refuses_contradicting_file_name(
 
 
 def test_check_refuses_other_version_of_index() -> None:
-    asked = RocmSource(source="pip+https://host/", index_version="7.9.0", version="7.10.0")
+    asked = RocmSource(
+        source="pip+https://host/", index_version="7.9.0", version="7.10.0"
+    )
     with pytest.raises(RequestError, match="contradicts --rocm-version"):
         check_source(asked)
 
@@ -167,19 +198,39 @@ def other_version(root: Path) -> None:
         (other_version, RequestError, "is for ROCm 7.9.0, not 7.10.0a20251120"),
         (without("lib/llvm/bin/clang"), InputError, "has no compiler"),
         (without("lib/llvm/include"), InputError, "compiler of unknown version"),
-        (without("lib/llvm/amdgcn"), InputError, "no device library ocml.bc. .*for gfx942"),
-        (without("lib/llvm/amdgcn/bitcode/oclc_isa_version_942.bc"), InputError, "oclc_isa_version_942.bc"),
-        (without("lib/rocblas/library"), InputError, "rocBLAS of the ROCm has no kernels for gfx942"),
+        (
+            without("lib/llvm/amdgcn"),
+            InputError,
+            "no device library ocml.bc. .*for gfx942",
+        ),
+        (
+            without("lib/llvm/amdgcn/bitcode/oclc_isa_version_942.bc"),
+            InputError,
+            "oclc_isa_version_942.bc",
+        ),
+        (
+            without("lib/rocblas/library"),
+            InputError,
+            "rocBLAS of the ROCm has no kernels for gfx942",
+        ),
         (without("lib/libamdhip64.so.7.2.53211"), None, ""),
     ],
 )
 def test_obtain_refuses_incomplete_tree(
-    tmp_path: Path, harm: Callable[[Path], None], error: type[CiBuildError] | None, words: str
+    tmp_path: Path,
+    harm: Callable[[Path], None],
+    error: type[CiBuildError] | None,
+    words: str,
 ) -> None:
     root = make_rocm(tmp_path / "made")
     harm(root)
     (tmp_path / NAME).write_bytes(tarball(root))
-    asked = RocmSource(source=str(tmp_path / NAME), version=VERSION, targets=(GFX942,), lock=tmp_path / "rocm.lock")
+    asked = RocmSource(
+        source=str(tmp_path / NAME),
+        version=VERSION,
+        targets=(GFX942,),
+        lock=tmp_path / "rocm.lock",
+    )
     if error is None:
         assert HIP not in get(tmp_path, asked).lock.libraries
         return
@@ -198,7 +249,10 @@ def test_obtain_counts_packed_kernels_and_warns_of_unlisted(tmp_path: Path) -> N
         (root / f".kpack/{name}.kpack").write_text("pack")
     facts, _ = read_facts(root, None, "", progress=REPORTER)
     targets = (GFX942, GfxTarget.parse("gfx1103"))
-    assert problems(facts, targets) == ((), ("MIOpen of the ROCm has no kernels for gfx1103.",))
+    assert problems(facts, targets) == (
+        (),
+        ("MIOpen of the ROCm has no kernels for gfx1103.",),
+    )
 
 
 def test_damaged_tree_is_removed_for_the_next_run(tmp_path: Path, file: Path) -> None:
@@ -217,7 +271,10 @@ def test_locked_refuses_other_sources(tmp_path: Path, file: Path) -> None:
     get(tmp_path, replace(asked, locked=False))
     before = lock.read_text()
     lock.write_text(before.replace("clang 20.0.0git", "clang 19.0.0"))
-    with pytest.raises(RequestError, match=r"compiler: clang 20\.0\.0git, but the lock has clang 19\.0\.0"):
+    with pytest.raises(
+        RequestError,
+        match=r"compiler: clang 20\.0\.0git, but the lock has clang 19\.0\.0",
+    ):
         get(tmp_path, asked)
     lock.write_text(before)
     copy = tmp_path / f"copy/{NAME}"
@@ -230,11 +287,15 @@ def test_locked_refuses_other_sources(tmp_path: Path, file: Path) -> None:
         get(tmp_path, asked)
     assert lock.read_text() == before
     # A local file may change and is locked again.
-    assert (get(tmp_path, replace(asked, locked=False)).root / "include/extra.h").read_text() == "more"
+    assert (
+        get(tmp_path, replace(asked, locked=False)).root / "include/extra.h"
+    ).read_text() == "more"
     assert lock.read_text() != before
 
 
-@pytest.mark.parametrize("text", ["schema = 2", "schema = 1\nfamilies = 3\ntargets = 4"])
+@pytest.mark.parametrize(
+    "text", ["schema = 2", "schema = 1\nfamilies = 3\ntargets = 4"]
+)
 def test_load_lock_refuses_damaged_lock(tmp_path: Path, text: str) -> None:
     (tmp_path / "rocm.lock").write_text(text)
     with pytest.raises(InputError, match="the next build writes a new one"):
@@ -253,7 +314,9 @@ def test_load_lock_refuses_damaged_lock(tmp_path: Path, text: str) -> None:
         ("packages", {"x": "../x"}),
     ],
 )
-def test_load_lock_refuses_invalid_field(tmp_path: Path, file: Path, field: str, value: object) -> None:
+def test_load_lock_refuses_invalid_field(
+    tmp_path: Path, file: Path, field: str, value: object
+) -> None:
     lock = get(tmp_path, RocmSource(source=str(file))).lock
     odd: Any = {field: value}
     write_lock(tmp_path / "rocm.lock", replace(lock, **odd))
@@ -275,14 +338,25 @@ def test_lock_differences_cover_every_field(tmp_path: Path, file: Path) -> None:
     [
         (RocmSource(source="https://host/rocm.zip"), "not a supported tarball"),
         (RocmSource(source="https://host/a%00b.tar.gz"), "cannot be a file name"),
-        (RocmSource(source="ftp://me:secret@host/rocm.tar.gz"), "not an http or https URL"),
+        (
+            RocmSource(source="ftp://me:secret@host/rocm.tar.gz"),
+            "not an http or https URL",
+        ),
         (RocmSource(source="/", sha256="0" * 64), "a folder was given"),
-        (RocmSource(source="/", require_checksum=True), "--require-checksum: the folder / has no checksum"),
+        (
+            RocmSource(source="/", require_checksum=True),
+            "--require-checksum: the folder / has no checksum",
+        ),
         (RocmSource(source="/not/there"), "/not/there does not exist"),
         (RocmSource(source="/etc"), "/etc is not a ROCm"),
-        (RocmSource(source="https://host/rocm.tar.gz", sha256="0" * 63), "is not a SHA-256"),
         (
-            RocmSource(source="pip+https://host/", lock=Path("/no/rocm.lock"), locked=True),
+            RocmSource(source="https://host/rocm.tar.gz", sha256="0" * 63),
+            "is not a SHA-256",
+        ),
+        (
+            RocmSource(
+                source="pip+https://host/", lock=Path("/no/rocm.lock"), locked=True
+            ),
             "--locked needs /no/rocm.lock",
         ),
     ],
@@ -307,7 +381,11 @@ def test_sidecar_digest_is_parsed(text: str, told: str) -> None:
 
 
 def test_parse_size_accepts_units() -> None:
-    assert [parse_size(text) for text in ("60GB", "1.5 kb", "0")] == [60 * 10**9, 1500, 0]
+    assert [parse_size(text) for text in ("60GB", "1.5 kb", "0")] == [
+        60 * 10**9,
+        1500,
+        0,
+    ]
     for text in ("much", "-1"):
         with pytest.raises(RequestError, match="is not a size"):
             parse_size(text)

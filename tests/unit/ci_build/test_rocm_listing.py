@@ -9,7 +9,13 @@ import pytest
 
 from ci_build.cli.options.rocm import rocm_defaults
 from ci_build.cli.options.settings import Settings
-from ci_build.rocm.listing import check_age, choose, nightly_date, parse_name, read_listing
+from ci_build.rocm.listing import (
+    check_age,
+    choose,
+    nightly_date,
+    parse_name,
+    read_listing,
+)
 from ci_build.rocm.request import RocmSource
 from core.errors import InputError, RequestError
 from tests.support.fake_therock import names_of, page_of
@@ -32,19 +38,29 @@ NAMES = (
     "therock-dist-linux-multiarch-tests-7.10.0a20251122.tar.gz",
 )
 SCRIPT = page_of(NAMES)
-LINKS = "".join(f'<a href="{name.replace("+", "%2B")}">{name}</a> 1.2G\n' for name in NAMES)
+LINKS = "".join(
+    f'<a href="{name.replace("+", "%2B")}">{name}</a> 1.2G\n' for name in NAMES
+)
 JSON = json.dumps({"files": list(NAMES)})
 
 
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz", ("gfx94X-dcgpu", "7.10.0a20251120")),
-        ("therock-dist-linux-gfx1151-7.10.0.dev0%2Babc.tar.xz", ("gfx1151", "7.10.0.dev0+abc")),
+        (
+            "therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz",
+            ("gfx94X-dcgpu", "7.10.0a20251120"),
+        ),
+        (
+            "therock-dist-linux-gfx1151-7.10.0.dev0%2Babc.tar.xz",
+            ("gfx1151", "7.10.0.dev0+abc"),
+        ),
         ("rocm-7.2.0.tar.gz", None),
     ],
 )
-def test_tarball_name_gives_family_and_version(name: str, told: tuple[str, str] | None) -> None:
+def test_tarball_name_gives_family_and_version(
+    name: str, told: tuple[str, str] | None
+) -> None:
     assert parse_name(name) == told
 
 
@@ -52,8 +68,15 @@ def test_tarball_name_gives_family_and_version(name: str, told: tuple[str, str] 
 def test_list_builds_reads_every_form_of_page(page: str) -> None:
     builds = read_listing(page, URL)
     assert len(builds) == 8
-    assert builds[0].url == URL + "therock-dist-linux-gfx94X-dcgpu-7.10.0a20251121.tar.gz"
-    assert {build.family for build in builds} == {"gfx94X-dcgpu", "gfx110X-all", "multiarch", "gfx1151"}
+    assert (
+        builds[0].url == URL + "therock-dist-linux-gfx94X-dcgpu-7.10.0a20251121.tar.gz"
+    )
+    assert {build.family for build in builds} == {
+        "gfx94X-dcgpu",
+        "gfx110X-all",
+        "multiarch",
+        "gfx1151",
+    }
     assert [b.url for b in builds if b.family == "gfx1151"] == [
         URL + "therock-dist-linux-gfx1151-7.10.0.dev0%2Babc.tar.gz"
     ]
@@ -63,11 +86,23 @@ def test_list_builds_reads_every_form_of_page(page: str) -> None:
     ("page", "url", "found"),
     [
         ('<a href="v4/NAME">NAME</a>', URL, URL + "v4/NAME"),
-        ("<ListBucketResult><Name>b</Name><Key>v4/tarball/NAME</Key>", "https://b/", "https://b/v4/tarball/NAME"),
-        ("<ListBucketResult><Name>b</Name><Key>v4/NAME</Key>", "https://s3/b?list-type=2", "https://s3/b/v4/NAME"),
+        (
+            "<ListBucketResult><Name>b</Name><Key>v4/tarball/NAME</Key>",
+            "https://b/",
+            "https://b/v4/tarball/NAME",
+        ),
+        (
+            "<ListBucketResult><Name>b</Name><Key>v4/NAME</Key>",
+            "https://s3/b?list-type=2",
+            "https://s3/b/v4/NAME",
+        ),
         # A site that answers with the listing of the folder's keys.
         ("<ListBucketResult><Name>b</Name><Key>tarball/NAME</Key>", URL, URL + "NAME"),
-        ("<ListBucketResult><Key>a b/NAME</Key>", "https://b/?prefix=a+b/", "https://b/a%20b/NAME"),
+        (
+            "<ListBucketResult><Key>a b/NAME</Key>",
+            "https://b/?prefix=a+b/",
+            "https://b/a%20b/NAME",
+        ),
     ],
 )
 def test_read_listing_keeps_folders_in_urls(page: str, url: str, found: str) -> None:
@@ -89,7 +124,9 @@ def test_read_listing_keeps_folders_in_urls(page: str, url: str, found: str) -> 
         ("7.10.0a20251119", ["gfx94X-dcgpu"], NAMES[1]),
     ],
 )
-def test_choose_build_picks_newest_complete(wish: str, families: list[str], chosen: str) -> None:
+def test_choose_build_picks_newest_complete(
+    wish: str, families: list[str], chosen: str
+) -> None:
     assert choose(read_listing(SCRIPT, URL), wish, families, TODAY).name == chosen
 
 
@@ -100,18 +137,36 @@ def test_choose_build_failure_names_newest() -> None:
 
 
 def test_choose_nightly_takes_newest_day_of_nightlies_only() -> None:
-    versions = ("7.14.0a20260701", "7.15.0a20260630", "7.16.0rc1", "7.17.0.dev0+abc", "7.18.0a20260629+bkc.20260701")
-    builds = read_listing(page_of([name for version in versions for name in names_of(version)]), URL)
-    assert choose(builds, "nightly", ["gfx94X-dcgpu"], date(2026, 7, 2)).version == "7.14.0a20260701"
+    versions = (
+        "7.14.0a20260701",
+        "7.15.0a20260630",
+        "7.16.0rc1",
+        "7.17.0.dev0+abc",
+        "7.18.0a20260629+bkc.20260701",
+    )
+    builds = read_listing(
+        page_of([name for version in versions for name in names_of(version)]), URL
+    )
+    assert (
+        choose(builds, "nightly", ["gfx94X-dcgpu"], date(2026, 7, 2)).version
+        == "7.14.0a20260701"
+    )
 
 
 def test_choose_nightly_refuses_old_build_with_its_date() -> None:
     builds = read_listing(SCRIPT, URL)
-    assert choose(builds, "nightly", ["gfx94X-dcgpu"], date(2025, 11, 24)).version == "7.10.0a20251121"
-    with pytest.raises(InputError, match=r"7\.10\.0a20251121 of 2025-11-21, 4 days old"):
+    assert (
+        choose(builds, "nightly", ["gfx94X-dcgpu"], date(2025, 11, 24)).version
+        == "7.10.0a20251121"
+    )
+    with pytest.raises(
+        InputError, match=r"7\.10\.0a20251121 of 2025-11-21, 4 days old"
+    ):
         choose(builds, "nightly", ["gfx94X-dcgpu"], date(2025, 11, 25))
     # Newer days without the family do not make an old build new.
-    with pytest.raises(InputError, match=r"7\.10\.0a20251120 of 2025-11-20, 4 days old"):
+    with pytest.raises(
+        InputError, match=r"7\.10\.0a20251120 of 2025-11-20, 4 days old"
+    ):
         choose(builds, "nightly", ["gfx110X-all"], date(2025, 11, 24))
 
 
@@ -136,6 +191,10 @@ def test_nightly_date_is_read_from_version(version: str, day: date | None) -> No
 
 
 def test_family_of_listing_is_default_of_targets() -> None:
-    settings = Settings({"therock": "nightly", "family": "gfx94X-dcgpu,gfx1151"}, {}, {})
-    multi = RocmSource(source="https://host/therock-dist-linux-multiarch-7.15.0a20260701.tar.gz")
+    settings = Settings(
+        {"therock": "nightly", "family": "gfx94X-dcgpu,gfx1151"}, {}, {}
+    )
+    multi = RocmSource(
+        source="https://host/therock-dist-linux-multiarch-7.15.0a20260701.tar.gz"
+    )
     assert rocm_defaults(settings, multi)["targets"].value == "gfx94X-dcgpu,gfx1151"

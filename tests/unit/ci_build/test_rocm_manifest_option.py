@@ -1,4 +1,7 @@
-"""`--rocm-manifest`: from a file or a tree into the plan, and into the set, whose digest covers the manifest."""
+"""`--rocm-manifest`.
+
+From a file or a tree into the plan, and into the set, whose digest covers the manifest.
+"""
 
 from __future__ import annotations
 
@@ -21,27 +24,43 @@ from core.wheels_json import load_wheel_set
 from tests.support.made_rocm import make_rocm
 from tests.support.sets import wheel_set
 from tests.support.tiny_elf import TinySymbol, tiny_elf
-from wheelkit.rocm_manifest import ROCM_MANIFEST, RocmLibrary, RocmManifest, dump_manifest
+from wheelkit.rocm_manifest import (
+    ROCM_MANIFEST,
+    RocmLibrary,
+    RocmManifest,
+    dump_manifest,
+)
 
 HIP = "libamdhip64.so.7"
 MANIFEST = RocmManifest(
     rocm_version="7.2.0",
-    libraries={HIP: RocmLibrary(soname=HIP, path=f"lib/{HIP}", symbols={"hipFree": ("hip_4.2",)})},
+    libraries={
+        HIP: RocmLibrary(
+            soname=HIP, path=f"lib/{HIP}", symbols={"hipFree": ("hip_4.2",)}
+        )
+    },
 )
 
 
 def plan(**given: object) -> BuildPlan:
-    return plan_of(Settings({"payload": "published", "rocm_version": "7.2.0", **given}, {}, {}))
+    return plan_of(
+        Settings({"payload": "published", "rocm_version": "7.2.0", **given}, {}, {})
+    )
 
 
 def plan_of(settings: Settings) -> BuildPlan:
-    reporter, runner = Reporter(terminal=False), HostRunner({})
+    reporter = Reporter(terminal=False)
+    runner = HostRunner({})
     request = wheel_set_request(settings, reporter, runner, Client)
     return dist_wheels.prepare(request, reporter, runner, Client).plan
 
 
 def tree(folder: Path, version: str) -> Path:
-    tiny_elf(folder / "lib" / HIP, soname=HIP, symbols=[TinySymbol("hipFree", version="hip_4.2", defined=True)])
+    tiny_elf(
+        folder / "lib" / HIP,
+        soname=HIP,
+        symbols=[TinySymbol("hipFree", version="hip_4.2", defined=True)],
+    )
     (folder / ".info").mkdir()
     (folder / ".info/version").write_text(f"{version}\n")
     return folder
@@ -51,15 +70,25 @@ def test_rocm_manifest_file_goes_into_plan(tmp_path: Path) -> None:
     file = tmp_path / "rocm.json"
     file.write_bytes(data := dump_manifest(MANIFEST))
     made = plan(rocm_manifest=str(file))
-    assert (made.rocm_manifest, made.record()["rocm_manifest"]) == (data, hashlib.sha256(data).hexdigest())
+    assert (made.rocm_manifest, made.record()["rocm_manifest"]) == (
+        data,
+        hashlib.sha256(data).hexdigest(),
+    )
 
 
 def test_rocm_folder_is_locked_and_gives_manifest(tmp_path: Path) -> None:
-    root, lock = make_rocm(tmp_path / "rocm", told="7.2.0"), tmp_path / "rocm.lock"
-    more = {"cache_dir": str(tmp_path / "cache"), "rocm_lock": str(lock), "targets": "gfx950"}
+    root = make_rocm(tmp_path / "rocm", told="7.2.0")
+    lock = tmp_path / "rocm.lock"
+    more = {
+        "cache_dir": str(tmp_path / "cache"),
+        "rocm_lock": str(lock),
+        "targets": "gfx950",
+    }
     made = plan(therock_path=str(root), **more)
     assert b'"hipFree"' in made.rocm_manifest
-    assert made.record()["rocm_manifest"] == hashlib.sha256(made.rocm_manifest).hexdigest()
+    assert (
+        made.record()["rocm_manifest"] == hashlib.sha256(made.rocm_manifest).hexdigest()
+    )
     before = lock.read_text()
     (root / "lib/llvm/amdgcn/bitcode/ocml.bc").write_text("other")
     with pytest.raises(RequestError, match="but the lock has"):
@@ -75,7 +104,9 @@ def test_rocm_folder_is_locked_and_gives_manifest(tmp_path: Path) -> None:
         ("tree", RequestError, "is for ROCm 7.1.0, not 7.2.0"),
     ],
 )
-def test_rocm_manifest_refuses_other_rocm(tmp_path: Path, name: str, error: type[CiBuildError], words: str) -> None:
+def test_rocm_manifest_refuses_other_rocm(
+    tmp_path: Path, name: str, error: type[CiBuildError], words: str
+) -> None:
     (tmp_path / "text.json").write_text("text")
     other = RocmManifest(rocm_version="7.1.0", libraries=MANIFEST.libraries)
     (tmp_path / "other.json").write_bytes(dump_manifest(other))
@@ -86,7 +117,9 @@ def test_rocm_manifest_refuses_other_rocm(tmp_path: Path, name: str, error: type
 
 def test_set_digest_depends_on_rocm_manifest(tmp_path: Path) -> None:
     digests = []
-    for number, manifest in enumerate((None, MANIFEST, RocmManifest(rocm_version="7.2.0", libraries={}))):
+    for number, manifest in enumerate(
+        (None, MANIFEST, RocmManifest(rocm_version="7.2.0", libraries={}))
+    ):
         folder = tmp_path / str(number)
         folder.mkdir()
         if manifest is not None:
@@ -94,8 +127,12 @@ def test_set_digest_depends_on_rocm_manifest(tmp_path: Path) -> None:
         made = set_files.write_set(folder, wheel_set(wheels=()), None)
         assert (ROCM_MANIFEST in made.files) == (manifest is not None)
         assert load_wheel_set((folder / "wheels.json").read_text()) == made
-        assert wheelset.check_files(folder, made) == wheelset.foreign_files(folder) == ()
+        assert (
+            wheelset.check_files(folder, made) == wheelset.foreign_files(folder) == ()
+        )
         digests.append(made.digest)
     assert len(set(digests)) == 3
     (tmp_path / "1" / ROCM_MANIFEST).write_bytes(b"changed")
-    assert wheelset.check_files(tmp_path / "1", wheelset.read_set(tmp_path / "1")) == (ROCM_MANIFEST,)
+    assert wheelset.check_files(tmp_path / "1", wheelset.read_set(tmp_path / "1")) == (
+        ROCM_MANIFEST,
+    )

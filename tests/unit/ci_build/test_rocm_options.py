@@ -17,10 +17,19 @@ from core.report import Reporter
 
 PATH = {"therock_path": "/opt/rocm"}
 INDEX = {"therock_index_url": "http://127.0.0.1:9/"}
-NEED_A_ROCM = ("therock_sha256", "rocm_full", "no_tarball_cache", "rocm_lock", "therock_listing", "cache_limit")
+NEED_A_ROCM = (
+    "therock_sha256",
+    "rocm_full",
+    "no_tarball_cache",
+    "rocm_lock",
+    "therock_listing",
+    "cache_limit",
+)
 
 
-def find(given: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> RocmSource | None:
+def find(
+    given: Mapping[str, Any], environ: Mapping[str, str] | None = None
+) -> RocmSource | None:
     settings = Settings(given, {}, environ or {})
     return find_rocm(settings, Reporter(terminal=False), HostRunner({}), Client)
 
@@ -28,20 +37,34 @@ def find(given: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> 
 @pytest.mark.parametrize(
     ("given", "phrase"),
     [
-        ({**PATH, "therock": "nightly"}, "both name a ROCm.*--therock needs --family or --targets"),
+        (
+            {**PATH, "therock": "nightly"},
+            "both name a ROCm.*--therock needs --family or --targets",
+        ),
         ({**PATH, **INDEX}, "both name a ROCm"),
         ({**PATH, "rocm_manifest": "x"}, "--rocm-manifest has no effect"),
         ({**PATH, "family": "gfx94X-dcgpu"}, "--family has no effect"),
         ({"therock_index_url": "file:///wheels"}, "not an http or https URL"),
-        *(({**INDEX, name: "x"}, "applies to a tarball") for name in ("therock_sha256", "no_tarball_cache")),
+        *(
+            ({**INDEX, name: "x"}, "applies to a tarball")
+            for name in ("therock_sha256", "no_tarball_cache")
+        ),
         ({**PATH, "therock_version": "7.2.0"}, "--therock-version has no effect"),
-        ({"therock": "nightly", "family": ","}, "--therock needs --family or --targets"),
+        (
+            {"therock": "nightly", "family": ","},
+            "--therock needs --family or --targets",
+        ),
         ({"locked": True, "rocm_lock": "absent.lock"}, "--locked needs absent.lock"),
-        *(({name: "10GB"}, f"--{name.replace('_', '-')} has no effect") for name in NEED_A_ROCM),
+        *(
+            ({name: "10GB"}, f"--{name.replace('_', '-')} has no effect")
+            for name in NEED_A_ROCM
+        ),
         ({"require_checksum": True}, "--require-checksum has no effect"),
     ],
 )
-def test_contradicting_rocm_options_are_refused(given: Mapping[str, Any], phrase: str) -> None:
+def test_contradicting_rocm_options_are_refused(
+    given: Mapping[str, Any], phrase: str
+) -> None:
     with pytest.raises(RequestError, match=phrase):
         find(given)
 

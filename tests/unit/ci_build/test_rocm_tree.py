@@ -15,9 +15,24 @@ from tests.support.tiny_elf import TinySymbol, tiny_elf
 from wheelkit.rocm_manifest import RocmManifest, dump_manifest, load_manifest
 
 
-def add(folder: Path, soname: str, *symbols: TinySymbol, needed: Sequence[str] = (), runpath: str = "") -> Path:
-    """Write a library as packages install it: the file with the full version, and a link named after its soname."""
-    made = tiny_elf(folder / f"{soname}.0.1", soname=soname, symbols=symbols, needed=needed, runpath=runpath)
+def add(
+    folder: Path,
+    soname: str,
+    *symbols: TinySymbol,
+    needed: Sequence[str] = (),
+    runpath: str = "",
+) -> Path:
+    """Write a library as packages install it.
+
+    The file with the full version, and a link named after its soname.
+    """
+    made = tiny_elf(
+        folder / f"{soname}.0.1",
+        soname=soname,
+        symbols=symbols,
+        needed=needed,
+        runpath=runpath,
+    )
     (folder / soname).symlink_to(made.name)
     return made
 
@@ -52,16 +67,24 @@ def test_manifest_lists_symbols_versions_needs_and_runpath(tmp_path: Path) -> No
     manifest, notes = read(rocm(tmp_path))
     (library,) = manifest.libraries.values()
     assert (manifest.rocm_version, manifest.weak, notes) == ("7.2.0", False, ())
-    assert (library.soname, library.path) == ("libamdhip64.so.7", "lib/libamdhip64.so.7")
+    assert (library.soname, library.path) == (
+        "libamdhip64.so.7",
+        "lib/libamdhip64.so.7",
+    )
     assert library.symbols == {"hipFree": ("hip_4.2",), "hipInit": ("",)}
     assert library.needed == ("libamd_comgr.so.3", "libc.so.6")
     assert library.runpath == ("$ORIGIN", "$ORIGIN/llvm")
     data = (tmp_path / "lib/libamdhip64.so.7").read_bytes()
-    assert (library.size, library.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+    assert (library.size, library.sha256) == (
+        len(data),
+        hashlib.sha256(data).hexdigest(),
+    )
     assert load_manifest(dump_manifest(manifest)) == manifest
 
 
-def test_manifest_reads_all_folders_and_needed_compiler_libraries(tmp_path: Path) -> None:
+def test_manifest_reads_all_folders_and_needed_compiler_libraries(
+    tmp_path: Path,
+) -> None:
     root = rocm(tmp_path)
     add(root / "lib64", "librccl.so.1")
     add(root / "lib/rocm_sysdeps/lib", "librocm_sysdeps_numa.so.1")
@@ -105,7 +128,9 @@ def test_manifest_ignores_libraries_of_other_machines(tmp_path: Path) -> None:
 def test_manifest_names_every_damaged_library(tmp_path: Path) -> None:
     root = rocm(tmp_path)
     for name in ("libone.so", "libtwo.so"):
-        (root / "lib" / name).write_bytes((root / "lib/libamdhip64.so.7").read_bytes()[:200])
+        (root / "lib" / name).write_bytes(
+            (root / "lib/libamdhip64.so.7").read_bytes()[:200]
+        )
     with pytest.raises(InputError, match=r"lib/libone\.so.*lib/libtwo\.so"):
         read(root)
 

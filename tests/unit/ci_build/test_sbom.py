@@ -26,7 +26,13 @@ def test_sbom_is_valid_and_has_hashes() -> None:
     parts = {part["bom-ref"]: part for part in json.loads(text)["components"]}
     wheels = {wheel.filename: wheel.sha256 for wheel in wheel_set().wheels}
     assert {name: parts[name]["hashes"][0]["content"] for name in wheels} == wheels
-    assert {*parts} == {*wheels, JAX.filename, NUMPY_311.filename, NUMPY_312.filename, "rocm 7.2.0"}
+    assert {*parts} == {
+        *wheels,
+        JAX.filename,
+        NUMPY_311.filename,
+        NUMPY_312.filename,
+        "rocm 7.2.0",
+    }
 
 
 @pytest.mark.parametrize(
@@ -37,28 +43,41 @@ def test_sbom_is_valid_and_has_hashes() -> None:
             {"https://host/simple/": "", "a.whl": "3" * 64},
         ),
         (
-            {"source": "dnf+https://host/rhel8/7.2/main", "packages": {"hip-7.2.0-43.el8.x86_64": "3" * 64}},
+            {
+                "source": "dnf+https://host/rhel8/7.2/main",
+                "packages": {"hip-7.2.0-43.el8.x86_64": "3" * 64},
+            },
             # The digest of a package is that of its header, not of its file.
             {"https://host/rhel8/7.2/main": "", "hip-7.2.0-43.el8.x86_64": ""},
         ),
     ],
 )
-def test_sbom_names_files_of_rocm(changes: dict[str, Any], references: dict[str, str]) -> None:
+def test_sbom_names_files_of_rocm(
+    changes: dict[str, Any], references: dict[str, str]
+) -> None:
     from cyclonedx.validation.json import JsonStrictValidator
 
     text = sbom(wheel_set(), RESOLVED, replace(LOCK, **changes))
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
-    (rocm,) = (part for part in json.loads(text)["components"] if part["name"] == "rocm")
+    (rocm,) = (
+        part for part in json.loads(text)["components"] if part["name"] == "rocm"
+    )
     listed = rocm["externalReferences"]
-    assert {item["url"]: item.get("hashes", [{"content": ""}])[0]["content"] for item in listed} == references
+    assert {
+        item["url"]: item.get("hashes", [{"content": ""}])[0]["content"]
+        for item in listed
+    } == references
 
 
 def test_sbom_dependencies() -> None:
     depends = {
-        item["ref"]: item.get("dependsOn", []) for item in json.loads(sbom(wheel_set(), RESOLVED))["dependencies"]
+        item["ref"]: item.get("dependsOn", [])
+        for item in json.loads(sbom(wheel_set(), RESOLVED))["dependencies"]
     }
     for wheel in wheel_set().wheels:
         needs = depends[wheel.filename]
-        assert ("rocm 7.2.0" in needs) == any(member.targets for member in wheel.members)
+        assert ("rocm 7.2.0" in needs) == any(
+            member.targets for member in wheel.members
+        )
         if wheel.name == "jax-rocm7-plugin":
             assert any(name.startswith("jax_rocm7_pjrt") for name in needs)

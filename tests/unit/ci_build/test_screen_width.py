@@ -45,10 +45,17 @@ READ = (
     "dist_wheels --payload=published --dry-run",
     "release --local --dry-run {bucket}",
     "images build manylinux --dry-run",
-    "images build base --therock-path=https://host.invalid/therock-dist-linux-gfx94X-dcgpu-7.10.0.tar.gz --dry-run",
+    (
+        "images build base"
+        " --therock-path=https://host.invalid/therock-dist-linux-gfx94X-dcgpu-7.10.0.tar.gz"
+        " --dry-run"
+    ),
     "kernels build --dry-run",
     "repair {wheels} --targets=gfx942 --rocm-version=7.2.0 --out={out} --dry-run",
-    "bucket policy s3://bucket/prefix --promoter=arn:aws:iam::1:role/p --tester=arn:aws:iam::1:role/s",
+    (
+        "bucket policy s3://bucket/prefix --promoter=arn:aws:iam::1:role/p"
+        " --tester=arn:aws:iam::1:role/s"
+    ),
     "keys show {key}",
     "doctor",
 )
@@ -70,7 +77,10 @@ CHANGING = (
     "compat multi-arch {bucket}",
 )
 WRONG = (
-    "inspect {bucket_folder}/no-such-folder-with-a-long-name/jax_rocm7_pjrt-0.10.2-py3-none-any.whl",
+    (
+        "inspect"
+        " {bucket_folder}/no-such-folder-with-a-long-name/jax_rocm7_pjrt-0.10.2-py3-none-any.whl"
+    ),
     "gate coverage multi-arch {bucket}",
     "dist_wheels --tagets=gfx942",
     "dist_wheels --targets=gfx9999",
@@ -84,41 +94,63 @@ WRONG = (
 FOR_PROGRAMS = ("matrix", "keys", "compat", "bucket policy")
 """Commands whose output is a file or the value of an option."""
 COPIED = re.compile(
-    r"\s*(\$ |[$#]? ?(pip|uv|docker|podman|python3|ci_build|http|/\S+python -m pip)\b)|.* \\$|  requires "
+    r"\s*(\$ |[$#]? ?(pip|uv|docker|podman|python3|ci_build|http|/\S+python -m"
+    r" pip)\b)|.* \\$|  requires "
 )
 """Lines with a command, or a value in a second column, that users copy."""
 
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Return the words of the commands in braces: a bucket with promoted, ready and blocked sets, wheels, a cache."""
+    """Return the words of the commands in braces.
+
+    A bucket with promoted, ready and blocked sets, wheels, a cache.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("CI", "true")  # the display has its own tests
     for name in ("COLUMNS", "GITHUB_ACTIONS", "GITLAB_CI", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     bucket = DirBucket(tmp_path / "bucket")
-    made = {minor: make_wheels(tmp_path / f"wheels{minor}", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
-            for minor in (1, 2, 3, 4)}  # fmt: skip
+    made = {
+        minor: make_wheels(
+            tmp_path / f"wheels{minor}",
+            version=f"0.10.2+rocm7.{minor}.0",
+            pythons=("3.12",),
+        )
+        for minor in (1, 2, 3, 4)
+    }
     for minor in (1, 2):
-        go(bucket, staged_in(bucket, tmp_path / "sets", made[minor], rocm_version=f"7.{minor}.0"))
+        go(
+            bucket,
+            staged_in(
+                bucket, tmp_path / "sets", made[minor], rocm_version=f"7.{minor}.0"
+            ),
+        )
     ready = staged_in(bucket, tmp_path / "sets", made[3], rocm_version="7.3.0")
     folder = write_set(tmp_path / "blocked", made[4], make_set(made[4]))
     blocked = stage(bucket, folder)
     (tmp_path / "cache/inputs/abc").mkdir(parents=True)
     (tmp_path / "cache/inputs/abc/a.whl").write_bytes(b"x")
     words = {
-        "bucket": f"--bucket={bucket.root}", "bucket_folder": str(bucket.root),
+        "bucket": f"--bucket={bucket.root}",
+        "bucket_folder": str(bucket.root),
         "cache": f"--cache-dir={tmp_path}/cache",
-        "ready": str(ready), "blocked": str(blocked), "folder": str(folder), "wheels": str(tmp_path / "blocked"),
-        "key": str(tmp_path / "key"), "out": str(tmp_path / "out"),
+        "ready": str(ready),
+        "blocked": str(blocked),
+        "folder": str(folder),
+        "wheels": str(tmp_path / "blocked"),
+        "key": str(tmp_path / "key"),
+        "out": str(tmp_path / "out"),
         "new_key": str(tmp_path / "new-key"),
-    }  # fmt: skip
+    }
     assert cli.run(["keys", "new", words["key"]]) == 0
     return words
 
 
-def run(line: str, places: dict[str, str], *more: str, columns: int = 80) -> tuple[int, Printed]:
+def run(
+    line: str, places: dict[str, str], *more: str, columns: int = 80
+) -> tuple[int, Printed]:
     words = [word.format(**places) for word in line.split()]
     with own_terminals(columns) as printed:
         try:
@@ -137,18 +169,23 @@ def too_wide(text: str, columns: int) -> Iterator[str]:
 
 def test_every_command_fits_a_narrow_terminal(places: dict[str, str]) -> None:
     columns = 40
-    wide, failed = list[str](), list[str]()
+    wide = list[str]()
+    failed = list[str]()
     for line in (*READ, *CHANGING, *WRONG):
         code, printed = run(line, places, columns=columns)
         if (code == 0) == (line in WRONG) and not line.startswith("doctor"):
             failed.append(f"{line}: {code} {printed.err}")
         if not line.startswith(FOR_PROGRAMS):
-            wide += [f"{line}: {text}" for text in too_wide(f"{printed.out}\n{printed.err}", columns)]
+            wide += [
+                f"{line}: {text}"
+                for text in too_wide(f"{printed.out}\n{printed.err}", columns)
+            ]
     assert "\n".join([*wide, *failed]) == ""
 
 
 def test_quiet_prints_results_warnings_and_errors_only(places: dict[str, str]) -> None:
-    loud, changed = list[str](), list[str]()
+    loud = list[str]()
+    changed = list[str]()
     for line in (*READ, *CHANGING, *WRONG):
         code, printed = run(line, places, "--quiet")
         loud += [
@@ -168,9 +205,13 @@ def test_json_is_alone_on_standard_output(places: dict[str, str]) -> None:
     for line in (*READ, *CHANGING):
         found: click.Command = cli.main
         for word in line.split():
-            if isinstance(found, click.Group) and (below := found.get_command(click.Context(found), word)):
+            if isinstance(found, click.Group) and (
+                below := found.get_command(click.Context(found), word)
+            ):
                 found = below
-        if not any("--json" in option.opts for option in found.params) and not line.startswith("doctor"):
+        if not any(
+            "--json" in option.opts for option in found.params
+        ) and not line.startswith("doctor"):
             continue
         _, printed = run(f"{line} --json", places, columns=40)
         try:

@@ -1,4 +1,7 @@
-"""`rocm.lock` in a set: no paths and secrets of the builder, and the same bytes on every machine."""
+"""`rocm.lock` in a set.
+
+No paths and secrets of the builder, and the same bytes on every machine.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,16 @@ from tests.support.made_rocm import NAME, make_rocm, tarball
 
 REPORTER = Reporter(terminal=False)
 LOCK = RocmLock(
-    source="https://host/rocm.tar.gz", sha256="1" * 64, size=1, version="7.2.0", families=(), targets=("gfx942",),
-    compiler="clang 20", libraries={"libamdhip64.so.7": "7.2.53211"}, device_libraries={},
-)  # fmt: skip
+    source="https://host/rocm.tar.gz",
+    sha256="1" * 64,
+    size=1,
+    version="7.2.0",
+    families=(),
+    targets=("gfx942",),
+    compiler="clang 20",
+    libraries={"libamdhip64.so.7": "7.2.53211"},
+    device_libraries={},
+)
 
 
 def get(tmp_path: Path, source: Path, **more: object) -> Rocm:
@@ -43,7 +53,10 @@ def read(data: bytes) -> RocmLock:
     ("source", "expected"),
     [
         ("https://host/rocm.tar.gz", "https://host/rocm.tar.gz"),
-        ("https://user:key@host/a%2Bb.tar.gz?X-Amz-Signature=key#key", "https://host/a%2Bb.tar.gz"),
+        (
+            "https://user:key@host/a%2Bb.tar.gz?X-Amz-Signature=key#key",
+            "https://host/a%2Bb.tar.gz",
+        ),
         ("pip+https://key@host/simple/?token=key", "pip+https://host/simple/"),
         ("dnf+https://key@host/rpm?token=key", "dnf+https://host/rpm"),
         ("/home/key/rocm-7.2.0.tar.gz", "rocm-7.2.0.tar.gz"),
@@ -79,9 +92,14 @@ def test_set_lock_with_path_is_a_lock(tmp_path: Path, kind: str) -> None:
     lock = tmp_path / "rocm.lock"
     lock.write_bytes(set_lock(get(tmp_path, source).lock))
     settings = Settings({"locked": True, "rocm_lock": str(lock)}, {}, {})
-    with pytest.raises(RequestError, match=rf"^rocm\.lock is that of a set .*which was {name or 'a folder'} of"):
+    with pytest.raises(
+        RequestError,
+        match=rf"^rocm\.lock is that of a set .*which was {name or 'a folder'} of",
+    ):
         find_rocm(settings, REPORTER, HostRunner({}), Client)
-    lock.write_text(lock.read_text().replace(f'source = "{name}"', f'source = "{source}"'))
+    lock.write_text(
+        lock.read_text().replace(f'source = "{name}"', f'source = "{source}"')
+    )
     asked = find_rocm(settings, REPORTER, HostRunner({}), Client)
     assert asked is not None
     assert get(tmp_path, source, lock=lock, locked=True).lock == load_lock(lock)

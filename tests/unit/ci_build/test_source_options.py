@@ -15,7 +15,11 @@ from core.errors import RequestError
 from core.model import BuildRequest
 from core.source_request import SourceRequest
 
-BASE = {"rocm_version": "7.10.0a20251120", "python_versions": "3.12,3.13", "targets": "gfx942,gfx950"}
+BASE = {
+    "rocm_version": "7.10.0a20251120",
+    "python_versions": "3.12,3.13",
+    "targets": "gfx942,gfx950",
+}
 COMMIT = "c" * 40
 
 
@@ -57,7 +61,10 @@ def changes(jax: Path) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         "rbe_endpoint": (RBE, {"rbe_endpoint": "grpc://127.0.0.1:50051"}),
         "no_rbe_fallback": (RBE, {"no_rbe_fallback": True}),
         "rbe_ca": (RBE, {"rbe_ca": str(jax.parent / "ca")}),
-        "rbe_credential_helper": (RBE, {"rbe_credential_helper": str(jax.parent / "helper")}),
+        "rbe_credential_helper": (
+            RBE,
+            {"rbe_credential_helper": str(jax.parent / "helper")},
+        ),
         "rbe_cert": (RBE, files),
         "rbe_key": ({**RBE, **files}, {"rbe_key": str(jax.parent / "cert")}),
         "rbe_bazelrc": (RBE, {"rbe_bazelrc": str(jax.parent / "rc")}),
@@ -81,7 +88,11 @@ def changes(jax: Path) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def test_source_options_all_have_effect(jax: Path) -> None:
-    same = [name for name, (base, given) in changes(jax).items() if request(**base) == request(**{**base, **given})]
+    same = [
+        name
+        for name, (base, given) in changes(jax).items()
+        if request(**base) == request(**{**base, **given})
+    ]
     assert same == []
 
 
@@ -93,31 +104,73 @@ def test_source_options_are_all_tested(jax: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"xla": "pin", "xla_source_dir": "."}, "--xla and --xla-source-dir both name an XLA"),
+        (
+            {"xla": "pin", "xla_source_dir": "."},
+            "--xla and --xla-source-dir both name an XLA",
+        ),
         ({"xla": "main"}, "neither pin, head nor a whole commit"),
         ({"rbe_endpoint": "grpc://a:1"}, "--rbe-endpoint has no effect without --rbe"),
         ({**RBE, "rbe_credential_helper": "README.md"}, "README.md is not executable"),
         ({"rbe": True}, "--rbe needs --rbe-endpoint or --rbe-bazelrc"),
-        ({**RBE, "rbe_cert": "pyproject.toml"}, "--rbe-cert and --rbe-key must be given together"),
-        ({"rbe": True, "rbe_endpoint": "https://a"}, "--rbe-endpoint is invalid: 'https://a'"),
-        ({"rbe": True, "rbe_endpoint": "grpcs://me:secret@a:1"}, "has a user or a password"),
-        ({**RBE, "remote_cache": "https://c/"}, "--rbe contradicts an HTTP --remote-cache"),
-        ({"cache_read_only": True}, "--cache-read-only has no effect without --remote-cache or --disk-cache"),
-        ({"host": True, "builder_image": "x"}, "--builder-image applies to a container"),
+        (
+            {**RBE, "rbe_cert": "pyproject.toml"},
+            "--rbe-cert and --rbe-key must be given together",
+        ),
+        (
+            {"rbe": True, "rbe_endpoint": "https://a"},
+            "--rbe-endpoint is invalid: 'https://a'",
+        ),
+        (
+            {"rbe": True, "rbe_endpoint": "grpcs://me:secret@a:1"},
+            "has a user or a password",
+        ),
+        (
+            {**RBE, "remote_cache": "https://c/"},
+            "--rbe contradicts an HTTP --remote-cache",
+        ),
+        (
+            {"cache_read_only": True},
+            "--cache-read-only has no effect without --remote-cache or --disk-cache",
+        ),
+        (
+            {"host": True, "builder_image": "x"},
+            "--builder-image applies to a container",
+        ),
         ({"image_registry": "x"}, "--image-registry has no effect"),
-        ({"builder_image": "search", "image_mirror": "a.b=c.d"}, "--image-mirror has no effect"),
+        (
+            {"builder_image": "search", "image_mirror": "a.b=c.d"},
+            "--image-mirror has no effect",
+        ),
         ({"bazel_path": "/opt/bazel"}, "--bazel-path has no effect without --host"),
         ({"clang_path": "bin/clang"}, "--clang-path is a path in the builder image"),
         ({"source_mirror": "https://me:secret@host/"}, "has a user or a password"),
-        ({"source_mirror": "/nonexistent"}, "--source-mirror: /nonexistent is not a folder"),
-        ({"container_network": "--privileged"}, "--container-network is invalid: '--privileged'"),
-        ({"builder_image": "foo bar"}, "--builder-image is not the name of an image: 'foo bar'"),
-        ({"find_links": "/nonexistent"}, "--find-links: /nonexistent is not a folder that can be read"),
+        (
+            {"source_mirror": "/nonexistent"},
+            "--source-mirror: /nonexistent is not a folder",
+        ),
+        (
+            {"container_network": "--privileged"},
+            "--container-network is invalid: '--privileged'",
+        ),
+        (
+            {"builder_image": "foo bar"},
+            "--builder-image is not the name of an image: 'foo bar'",
+        ),
+        (
+            {"find_links": "/nonexistent"},
+            "--find-links: /nonexistent is not a folder that can be read",
+        ),
         ({"find_links": "ftp://host/"}, "--find-links is not the URL of a page"),
-        ({"find_links": "https://me:secret@host/"}, "--find-links has a user or a password"),
+        (
+            {"find_links": "https://me:secret@host/"},
+            "--find-links has a user or a password",
+        ),
         ({"rocm_build_num": "7"}, "--rocm-build-num needs --rocm-build-job"),
         ({"rocm_build_url": "{job}"}, "--rocm-build-url needs --rocm-build-job"),
-        ({"rocm_build_job": "x", "therock": "nightly"}, "--therock excludes --rocm-build-job"),
+        (
+            {"rocm_build_job": "x", "therock": "nightly"},
+            "--therock excludes --rocm-build-job",
+        ),
         ({"compiler": "gcc"}, "--compiler=gcc cannot build jax 0.10.2; give clang"),
         ({"jax_version": "0.12.0"}, "jax 0.12.0 has no pinned sources"),
         ({"jax_version": "0.7.1"}, "too old to be built"),
@@ -127,7 +180,9 @@ def test_source_options_are_all_tested(jax: Path) -> None:
         ),
     ],
 )
-def test_source_options_refuse_contradictions(given: dict[str, Any], words: str) -> None:
+def test_source_options_refuse_contradictions(
+    given: dict[str, Any], words: str
+) -> None:
     with pytest.raises(RequestError, match=words.replace("(", r"\(")) as caught:
         request(**given)
     assert caught.value.exit_code == 2
@@ -135,14 +190,18 @@ def test_source_options_refuse_contradictions(given: dict[str, Any], words: str)
 
 
 def test_default_pythons_depend_on_release() -> None:
-    newer = Settings({"rocm_version": "7.10.0", "jax_version": "0.11.0", "targets": "gfx942"}, {}, {})
+    newer = Settings(
+        {"rocm_version": "7.10.0", "jax_version": "0.11.0", "targets": "gfx942"}, {}, {}
+    )
     older = Settings({"rocm_version": "7.10.0", "targets": "gfx942"}, {}, {})
     made = [build_request(settings)[0].python_versions for settings in (newer, older)]
     assert made == [("3.12", "3.13", "3.14"), ("3.11", "3.12", "3.13", "3.14")]
 
 
 def test_source_trees_of_release(jax: Path) -> None:
-    assert [(tree.name, tree.url) for tree in source().sources] == [("jax", "https://github.com/jax-ml/jax")]
+    assert [(tree.name, tree.url) for tree in source().sources] == [
+        ("jax", "https://github.com/jax-ml/jax")
+    ]
     old = source(jax_version="0.8.2", xla=COMMIT).sources
     assert [(tree.name, tree.url) for tree in old] == [
         ("rocm-jax", "https://github.com/ROCm/rocm-jax"),
@@ -150,13 +209,18 @@ def test_source_trees_of_release(jax: Path) -> None:
     ]
     git = str(jax.parent / "git")
     assert source(xla="head", source_mirror=git).sources[1].url == f"{git}/openxla/xla"
-    assert source(xla="head", source_mirror="git@a:x").sources[1].url == "git@a:x/openxla/xla"
+    assert (
+        source(xla="head", source_mirror="git@a:x").sources[1].url
+        == "git@a:x/openxla/xla"
+    )
 
 
 def test_jax_folder_builds_jaxlib_too(jax: Path) -> None:
     made = source(jax_source_dir=str(jax), jax_version="0.12.0")
     assert made.jaxlib
-    assert [(tree.name, tree.url, tree.folder) for tree in made.sources] == [("jax", "", str(jax))]
+    assert [(tree.name, tree.url, tree.folder) for tree in made.sources] == [
+        ("jax", "", str(jax))
+    ]
     old = source(jax_source_dir=str(jax), jax_version="0.8.2")
     assert [tree.name for tree in old.sources] == ["rocm-jax", "jax"]
 
@@ -176,9 +240,22 @@ JOB = {"rocm_build_job": "nightly"}
     ("given", "url"),
     [
         ({}, ""),
-        ({**JOB, "rocm_build_url": "https://h/{job}/{num}.tar.gz"}, "https://h/nightly/lastSuccessfulBuild.tar.gz"),
-        ({**JOB, "rocm_build_num": "7", "rocm_build_url": "https://h/{job}/{num}"}, "https://h/nightly/7"),
-        ({**JOB, "rocm_version": "7.2.0", "rocm_build_url": "https://h/{job}-{version}"}, "https://h/nightly-7.2.0"),
+        (
+            {**JOB, "rocm_build_url": "https://h/{job}/{num}.tar.gz"},
+            "https://h/nightly/lastSuccessfulBuild.tar.gz",
+        ),
+        (
+            {**JOB, "rocm_build_num": "7", "rocm_build_url": "https://h/{job}/{num}"},
+            "https://h/nightly/7",
+        ),
+        (
+            {
+                **JOB,
+                "rocm_version": "7.2.0",
+                "rocm_build_url": "https://h/{job}-{version}",
+            },
+            "https://h/nightly-7.2.0",
+        ),
     ],
 )
 def test_rocm_build_url_fills_template(given: dict[str, str], url: str) -> None:
@@ -192,7 +269,9 @@ def test_rocm_build_url_fills_template(given: dict[str, str], url: str) -> None:
         ({**JOB, "rocm_build_url": "https://h/{job"}, "cannot be filled in"),
     ],
 )
-def test_rocm_build_url_refuses_incomplete_template(given: dict[str, str], words: str) -> None:
+def test_rocm_build_url_refuses_incomplete_template(
+    given: dict[str, str], words: str
+) -> None:
     with pytest.raises(RequestError, match=words) as caught:
         rocm_build_url(Settings(given, {}, {}))
     assert caught.value.exit_code == 2

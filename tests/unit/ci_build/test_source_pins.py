@@ -29,9 +29,18 @@ def test_every_release_is_pinned_or_has_reason() -> None:
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        (replace(TABLE, tags={**TABLE.tags, "0.99.0": "a" * 40}), "0.99.0 has a tag, but neither pins"),
-        (replace(TABLE, tags={**TABLE.tags, "0.11.0": "a" * 40}), f"but its tag is {'a' * 40}"),
-        (replace(TABLE, pins={**TABLE.pins, "0.99.0": TABLE.pins["0.11.0"]}), "0.99.0 has pins, but no tag"),
+        (
+            replace(TABLE, tags={**TABLE.tags, "0.99.0": "a" * 40}),
+            "0.99.0 has a tag, but neither pins",
+        ),
+        (
+            replace(TABLE, tags={**TABLE.tags, "0.11.0": "a" * 40}),
+            f"but its tag is {'a' * 40}",
+        ),
+        (
+            replace(TABLE, pins={**TABLE.pins, "0.99.0": TABLE.pins["0.11.0"]}),
+            "0.99.0 has pins, but no tag",
+        ),
     ],
 )
 def test_problems_report_difference(table: pins.PinTable, words: str) -> None:
@@ -44,15 +53,22 @@ def test_moved_names_both_commits() -> None:
     del found["0.8.0"]
     removed, changed = source_updates.moved(TABLE.tags, found)
     assert removed.startswith("jax-v0.8.0 is missing, and pins.toml has 403977d2")
-    assert changed == f"jax-v0.11.0 is {'a' * 40}, and pins.toml has {TABLE.tags['0.11.0']}"
+    assert (
+        changed
+        == f"jax-v0.11.0 is {'a' * 40}, and pins.toml has {TABLE.tags['0.11.0']}"
+    )
 
 
-def test_repository_without_release_tags_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repository_without_release_tags_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     runner = HostRunner({})
     other = ProcessResult(returncode=0, stdout="nightly-1 1111 \n")
     monkeypatch.setattr(runner, "run", lambda *_, **__: other)
     with pytest.raises(InputError, match="has no release tags"):
-        source_updates.TaggedRepository(folder=Path("x"), prefix="jax-v", runner=runner).tags()
+        source_updates.TaggedRepository(
+            folder=Path("x"), prefix="jax-v", runner=runner
+        ).tags()
 
 
 def test_write_round_trips(tmp_path: Path) -> None:
@@ -62,7 +78,9 @@ def test_write_round_trips(tmp_path: Path) -> None:
     assert pins.load_pins(path) == TABLE
 
 
-@pytest.mark.parametrize("text", ["", "pins = 1", "[tags]\n[unsupported]\n[pins.'1']\njax = 'x'"])
+@pytest.mark.parametrize(
+    "text", ["", "pins = 1", "[tags]\n[unsupported]\n[pins.'1']\njax = 'x'"]
+)
 def test_load_pins_refuses_other_files(tmp_path: Path, text: str) -> None:
     (tmp_path / "pins.toml").write_text(text)
     with pytest.raises(RequestError, match=r"pins\.toml is not a table of pins"):
@@ -72,6 +90,13 @@ def test_load_pins_refuses_other_files(tmp_path: Path, text: str) -> None:
 
 
 def test_request_for_unsupported_release_names_reason() -> None:
-    settings = Settings({"rocm_version": "7.2.0", "therock_path": "/opt/rocm", "jax_version": "0.8.3"}, {}, {})
-    with pytest.raises(RequestError, match=r"jax 0\.8\.3 has no pinned sources \(ROCm/rocm-jax, .* no tag rocm-jax-v"):
+    settings = Settings(
+        {"rocm_version": "7.2.0", "therock_path": "/opt/rocm", "jax_version": "0.8.3"},
+        {},
+        {},
+    )
+    with pytest.raises(
+        RequestError,
+        match=r"jax 0\.8\.3 has no pinned sources \(ROCm/rocm-jax, .* no tag rocm-jax-v",
+    ):
         build_request(settings)

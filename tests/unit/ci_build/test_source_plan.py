@@ -1,4 +1,7 @@
-"""Plans of builds from source: every field of the request has an effect, and the keys of results follow all of them."""
+"""Plans of builds from source.
+
+Every field of the request has an effect, and the keys of results follow all of them.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,9 @@ SOURCE_CHANGES: dict[str, Any] = {
     "cache": ActionCache(disk="/d"),
 }
 INPUT_CHANGES: dict[str, Any] = {
-    "sources": (Checkout(name="rocm-jax", folder="/home/me/rocm-jax", commit="d" * 40),),
+    "sources": (
+        Checkout(name="rocm-jax", folder="/home/me/rocm-jax", commit="d" * 40),
+    ),
     "jax_commit": "e" * 40,
     "xla_commit": "f" * 40,
     "epoch": 1,
@@ -47,7 +52,8 @@ INPUT_CHANGES: dict[str, Any] = {
     "builder": "sha256:" + "3" * 64,
 }
 DECIDED_BEFORE = {
-    # These options have become targets, Pythons, an image, a path or folders of the plan.
+    # These options have become targets, Pythons, an image, a path or folders of the
+    # plan.
     "one_target": "options.build_request",
     "sources": "sources.resolve_inputs",
     "container": "source_build._start_container",
@@ -56,7 +62,9 @@ DECIDED_BEFORE = {
 }
 
 
-def make_plan(asked: BuildRequest, made_of: SourceInputs | None = None, **more: Any) -> BuildPlan:
+def make_plan(
+    asked: BuildRequest, made_of: SourceInputs | None = None, **more: Any
+) -> BuildPlan:
     return plan_of(asked, made_of or inputs_of(asked), **more)
 
 
@@ -66,17 +74,23 @@ def with_source(**changes: Any) -> BuildRequest:
 
 @pytest.mark.parametrize("field", [*SOURCE_CHANGES, *INPUT_CHANGES])
 def test_make_plan_depends_on_every_field(field: str) -> None:
-    changed, inputs = BASE, INPUTS
+    changed = BASE
+    inputs = INPUTS
     if field in SOURCE_CHANGES:
         changed = with_source(**{field: SOURCE_CHANGES[field]})
     else:
         inputs = replace(INPUTS, **{field: INPUT_CHANGES[field]})
     before = make_plan(BASE)
-    assert replace(make_plan(changed, inputs), request=BASE, inputs=before.inputs) != before
+    assert (
+        replace(make_plan(changed, inputs), request=BASE, inputs=before.inputs)
+        != before
+    )
 
 
 def test_request_fields_are_all_tested() -> None:
-    assert {*SOURCE_CHANGES, *DECIDED_BEFORE} == {field.name for field in fields(SourceRequest)}
+    assert {*SOURCE_CHANGES, *DECIDED_BEFORE} == {
+        field.name for field in fields(SourceRequest)
+    }
     assert set(INPUT_CHANGES) == {field.name for field in fields(SourceInputs)}
 
 
@@ -93,7 +107,9 @@ REMOTE_CHANGES: dict[str, Any] = {
 @pytest.mark.parametrize("field", REMOTE_CHANGES)
 def test_make_plan_depends_on_every_remote_field(field: str) -> None:
     base = make_plan(with_source(remote=REMOTE))
-    changed = make_plan(with_source(remote=replace(REMOTE, **{field: REMOTE_CHANGES[field]})))
+    changed = make_plan(
+        with_source(remote=replace(REMOTE, **{field: REMOTE_CHANGES[field]}))
+    )
     assert replace(changed, request=base.request) != base
 
 
@@ -102,7 +118,12 @@ def test_remote_fields_are_all_tested() -> None:
 
 
 @pytest.mark.parametrize(
-    "cache", [ActionCache(), ActionCache(remote="grpc://b:1"), ActionCache(remote="grpc://a:1", read_only=True)]
+    "cache",
+    [
+        ActionCache(),
+        ActionCache(remote="grpc://b:1"),
+        ActionCache(remote="grpc://a:1", read_only=True),
+    ],
 )
 def test_make_plan_depends_on_every_cache_field(cache: ActionCache) -> None:
     base = make_plan(with_source(cache=ActionCache(remote="grpc://a:1")))
@@ -110,14 +131,22 @@ def test_make_plan_depends_on_every_cache_field(cache: ActionCache) -> None:
 
 
 def key(asked: BuildRequest, inputs: SourceInputs = INPUTS) -> str:
-    build = next(step.build for stage in make_plan(asked, inputs).stages for step in stage.steps if step.build)
+    build = next(
+        step.build
+        for stage in make_plan(asked, inputs).stages
+        for step in stage.steps
+        if step.build
+    )
     return step_key(command=build, made_of=made_of(inputs))
 
 
 @pytest.mark.parametrize(
     ("changed", "inputs"),
     [
-        *((with_source(**{field: SOURCE_CHANGES[field]}), INPUTS) for field in ("compiler", "xla", "cache")),
+        *(
+            (with_source(**{field: SOURCE_CHANGES[field]}), INPUTS)
+            for field in ("compiler", "xla", "cache")
+        ),
         *(
             (BASE, replace(INPUTS, **{field: INPUT_CHANGES[field]}))
             for field in ("sources", "xla_commit", "epoch", "rocm", "builder")
@@ -127,17 +156,26 @@ def key(asked: BuildRequest, inputs: SourceInputs = INPUTS) -> str:
         (replace(BASE, post_release=2), INPUTS),
     ],
 )
-def test_build_key_depends_on_request_and_inputs(changed: BuildRequest, inputs: SourceInputs) -> None:
+def test_build_key_depends_on_request_and_inputs(
+    changed: BuildRequest, inputs: SourceInputs
+) -> None:
     assert key(changed, inputs) != key(BASE)
 
 
 def test_build_key_ignores_jaxlib_and_own_commit() -> None:
     assert key(with_source(jaxlib=True)) == key(BASE)
-    assert key(BASE, replace(INPUTS, own_commit=INPUT_CHANGES["own_commit"])) == key(BASE)
+    assert key(BASE, replace(INPUTS, own_commit=INPUT_CHANGES["own_commit"])) == key(
+        BASE
+    )
 
 
 def test_recipes_record_inputs() -> None:
-    recipes = [step.recipe for stage in make_plan(BASE).stages for step in stage.steps if step.recipe]
+    recipes = [
+        step.recipe
+        for stage in make_plan(BASE).stages
+        for step in stage.steps
+        if step.recipe
+    ]
     assert len(recipes) == 3
     for recipe in recipes:
         assert recipe.build_info["sources"] == {
@@ -151,8 +189,14 @@ def test_recipes_record_inputs() -> None:
 
 
 def test_record_has_request_and_inputs() -> None:
-    body = make_plan(replace(BASE, find_links=("/srv/wheels",)), rocm_manifest=b"{}").record()
-    assert set(body) == {field.name for field in fields(BuildRequest)} | {"rocm_manifest"}
-    assert set(body["source"]) == {field.name for kind in (SourceRequest, SourceInputs) for field in fields(kind)}
+    body = make_plan(
+        replace(BASE, find_links=("/srv/wheels",)), rocm_manifest=b"{}"
+    ).record()
+    assert set(body) == {field.name for field in fields(BuildRequest)} | {
+        "rocm_manifest"
+    }
+    assert set(body["source"]) == {
+        field.name for kind in (SourceRequest, SourceInputs) for field in fields(kind)
+    }
     assert body["source"]["sources"][0]["commit"] == INPUTS.sources[0].commit
     assert len(body["rocm_manifest"]) == 64

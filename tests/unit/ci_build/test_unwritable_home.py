@@ -19,8 +19,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "home"
     folder.mkdir()
     access = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder and access(path, mode))
-    for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "CI_BUILD_CACHE_DIR", SIGNING_KEY):
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: Path(path) != folder and access(path, mode)
+    )
+    for name in (
+        "XDG_CACHE_HOME",
+        "XDG_CONFIG_HOME",
+        "CI_BUILD_CACHE_DIR",
+        SIGNING_KEY,
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
@@ -38,12 +45,16 @@ def stand_in() -> Path:
 
 def test_cache_falls_back_to_the_temporary_folder(home: Path) -> None:
     assert settings().cache_dir == stand_in() / "cache/jax-rocm-release"
-    assert settings().cache_note.startswith(f"{home}/.cache/jax-rocm-release is not writable")
+    assert settings().cache_note.startswith(
+        f"{home}/.cache/jax-rocm-release is not writable"
+    )
     assert stand_in().stat().st_mode & 0o777 == 0o700
     assert list(home.iterdir()) == []
 
 
-def test_cache_that_was_named_is_used(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_that_was_named_is_used(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert settings(cache_dir=str(home / "mine")).cache_dir == home / "mine"
     assert settings(cache_dir=str(home / "mine")).cache_note == ""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
@@ -51,7 +62,9 @@ def test_cache_that_was_named_is_used(home: Path, tmp_path: Path, monkeypatch: p
     assert not stand_in().exists()
 
 
-def test_stand_in_of_another_user_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stand_in_of_another_user_is_refused(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = stand_in()
     folder.mkdir()
     uid = folder.stat().st_uid

@@ -14,7 +14,8 @@ from core.atomic import write_whole
 
 
 def test_write_keeps_old_file_for_open_readers(tmp_path: Path) -> None:
-    out, reader = tmp_path / "out", tmp_path / "reader"
+    out = tmp_path / "out"
+    reader = tmp_path / "reader"
     out.write_text("old")
     os.link(out, reader)
     write_whole(out, b"new")
@@ -28,8 +29,11 @@ def test_write_failure_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_write_during_other_write_of_same_file_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, write_bytes = tmp_path / "out", Path.write_bytes
+def test_write_during_other_write_of_same_file_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    write_bytes = Path.write_bytes
 
     def write(path: Path, data: bytes) -> int:
         written = write_bytes(path, data)
@@ -53,7 +57,9 @@ def test_write_through_link_keeps_link(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes() == b"data"
 
 
-def test_failed_write_through_link_keeps_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_through_link_keeps_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "first").symlink_to(tmp_path / "second")
     (tmp_path / "second").symlink_to("folder/out")
@@ -67,7 +73,9 @@ def test_failed_write_through_link_keeps_old_file(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(Path, "write_bytes", fail)
     with pytest.raises(OSError, match="No space"):
         write_whole(tmp_path / "first", b"data")
-    assert {path.name: path.read_bytes() for path in (tmp_path / "folder").iterdir()} == {"out": b"old"}
+    assert {
+        path.name: path.read_bytes() for path in (tmp_path / "folder").iterdir()
+    } == {"out": b"old"}
 
 
 @pytest.mark.parametrize("target", ["none/out", "link"])
@@ -78,6 +86,8 @@ def test_write_through_unusable_link_names_link(tmp_path: Path, target: str) -> 
 
 
 def test_gate_with_unwritable_report_does_not_start(tmp_path: Path) -> None:
-    done = click.testing.CliRunner().invoke(main, ["gate", "device", "SET", f"--junit={tmp_path}/none/x.xml"])
+    done = click.testing.CliRunner().invoke(
+        main, ["gate", "device", "SET", f"--junit={tmp_path}/none/x.xml"]
+    )
     assert done.exit_code == 2
     assert f"folder {tmp_path}/none does not exist" in done.output

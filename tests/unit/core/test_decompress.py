@@ -22,11 +22,15 @@ def unpacked(data: bytes, compression: str = "xz") -> bytes:
 
 
 def zst(plain: bytes, *, size: bool = True, checksum: bool = True) -> bytes:
-    return zstandard.ZstdCompressor(write_checksum=checksum, write_content_size=size).compress(plain)
+    return zstandard.ZstdCompressor(
+        write_checksum=checksum, write_content_size=size
+    ).compress(plain)
 
 
 def zst_with_window(plain: bytes, window_log: int) -> bytes:
-    parameters = zstandard.ZstdCompressionParameters(window_log=window_log, write_content_size=False)
+    parameters = zstandard.ZstdCompressionParameters(
+        window_log=window_log, write_content_size=False
+    )
     packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     return packer.compress(plain) + packer.flush()
 
@@ -37,8 +41,11 @@ def test_decompress_round_trip(plain: bytes) -> None:
 
 
 def test_decompress_reads_several_streams_and_padding() -> None:
-    one, other = lzma.compress(PLAIN), lzma.compress(b"second")
-    assert unpacked(one + bytes(8) + other + one + bytes(4)) == PLAIN + b"second" + PLAIN
+    one = lzma.compress(PLAIN)
+    other = lzma.compress(b"second")
+    assert (
+        unpacked(one + bytes(8) + other + one + bytes(4)) == PLAIN + b"second" + PLAIN
+    )
     for bad in (bytes(3), b"no stream at all"):
         with pytest.raises(ArchiveError):
             unpacked(one + bad)
@@ -49,7 +56,9 @@ def test_decompress_reads_several_streams_and_padding() -> None:
 def test_decompress_limits_dictionary_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = lzma.compress(PLAIN, preset=9)
     assert unpacked(packed) == PLAIN
-    monkeypatch.setattr(decompress, "_XZ_MEMORY", 60 << 20)  # xz -9 has a dictionary of 64 MB
+    monkeypatch.setattr(
+        decompress, "_XZ_MEMORY", 60 << 20
+    )  # xz -9 has a dictionary of 64 MB
     with pytest.raises(ArchiveError, match="needs too much memory"):
         unpacked(packed)
 
@@ -67,7 +76,9 @@ def test_decompress_detects_every_damage() -> None:
 
 def test_zst_refuses_large_block() -> None:
     start = b"\x28\xb5\x2f\xfd\x00\x88"  # a frame with a window of 128 MB
-    block = (2_000_000 << 3 | 1 << 1 | 1).to_bytes(3, "little") + b"x"  # one byte, repeated
+    block = (2_000_000 << 3 | 1 << 1 | 1).to_bytes(
+        3, "little"
+    ) + b"x"  # one byte, repeated
     with pytest.raises(ArchiveError, match="a block has 2000000 bytes"):
         unpacked(start + block, compression="zst")
 
@@ -83,7 +94,11 @@ def test_zst_limits_window(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_zst_detects_truncation_and_damage() -> None:
     good = zst(PLAIN[:250_000])
     rng = random.Random(2)
-    cuts = [*range(30), *(len(good) - 1 - place for place in range(30)), *(rng.randrange(len(good)) for _ in range(30))]
+    cuts = [
+        *range(30),
+        *(len(good) - 1 - place for place in range(30)),
+        *(rng.randrange(len(good)) for _ in range(30)),
+    ]
     for place in cuts:
         bad = bytearray(good)
         bad[place] ^= 1 << rng.randrange(8)

@@ -11,7 +11,9 @@ from core.interrupts import EndableCalls
 
 
 def test_end_raises_in_running_function() -> None:
-    calls, begun, ended = EndableCalls(), threading.Event(), threading.Event()
+    calls = EndableCalls()
+    begun = threading.Event()
+    ended = threading.Event()
 
     def work() -> None:
         begun.set()
@@ -34,7 +36,8 @@ def test_end_leaves_thread_of_finished_function_alone() -> None:
 
 
 def test_run_after_end_does_not_call_function() -> None:
-    calls, called = EndableCalls(), list[int]()
+    calls = EndableCalls()
+    called = list[int]()
     calls.end()
     with pytest.raises(SystemExit):
         calls.run(called.append, 1)

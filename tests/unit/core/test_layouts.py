@@ -1,4 +1,7 @@
-"""The install layouts: run paths of our libraries, searched folders, and libraries that a wheel may need."""
+"""The install layouts.
+
+Run paths of our libraries, searched folders, and libraries that a wheel may need.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +34,23 @@ def allowed(version: str) -> frozenset[str]:
 def resolved(kind: Kind, targets: str | None) -> list[Path]:
     """Return the run path as the dynamic loader expands it."""
     entries = runpath(kind, gfx.expand(targets) if targets else None).split(":")
-    return [Path(os.path.normpath(entry.replace("$ORIGIN", str(HOME[kind])))) for entry in entries]
+    return [
+        Path(os.path.normpath(entry.replace("$ORIGIN", str(HOME[kind]))))
+        for entry in entries
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("targets", [None, "default", "gfx942,gfx950", "gfx1151"])
-def test_run_path_lists_layouts_with_fixed_folder(kind: Kind, targets: str | None) -> None:
+def test_run_path_lists_layouts_with_fixed_folder(
+    kind: Kind, targets: str | None
+) -> None:
     chosen = gfx.expand(targets) if targets else None
     expected: dict[Path, None] = {}
     for name in ("pip-multi-arch", "pip-family", "opt-rocm"):
-        expected.update(dict.fromkeys(search_dirs(name, site_packages=SITE, targets=chosen)))
+        expected.update(
+            dict.fromkeys(search_dirs(name, site_packages=SITE, targets=chosen))
+        )
     assert resolved(kind, targets) == list(expected)
 
 
@@ -53,16 +63,23 @@ def test_run_path_lists_layouts_with_fixed_folder(kind: Kind, targets: str | Non
         ("gfx1201,gfx1150", {"gfx120X_all", "gfx1150"}),
     ],
 )
-def test_run_path_has_families_of_targets_only(targets: str, families: set[str]) -> None:
+def test_run_path_has_families_of_targets_only(
+    targets: str, families: set[str]
+) -> None:
     assert set(family_packages(gfx.expand(targets))) == families
 
 
 def test_folders_of_prefix() -> None:
     prefix = Path("/sw/rocm")
     assert search_dirs("prefix", site_packages=SITE, rocm_path=prefix) == (
-        prefix / "lib", prefix / "lib64", prefix / "lib/rocm_sysdeps/lib",
-    )  # fmt: skip
-    assert search_dirs("tarball", site_packages=SITE, rocm_path=prefix)[0] == prefix / "lib"
+        prefix / "lib",
+        prefix / "lib64",
+        prefix / "lib/rocm_sysdeps/lib",
+    )
+    assert (
+        search_dirs("tarball", site_packages=SITE, rocm_path=prefix)[0]
+        == prefix / "lib"
+    )
     with pytest.raises(RequestError, match="tarball needs a prefix"):
         search_dirs("tarball", site_packages=SITE)
 
@@ -74,7 +91,12 @@ def test_unknown_layout_is_refused_with_known_ones() -> None:
 
 
 def test_unlisted_version_uses_nearest_older_list() -> None:
-    assert allowed("7.2.9") == allowed("7.10.0a20251120") == allowed("7.11.0") == allowed("7.2.0")
+    assert (
+        allowed("7.2.9")
+        == allowed("7.10.0a20251120")
+        == allowed("7.11.0")
+        == allowed("7.2.0")
+    )
     assert allowed("7.13.0") == allowed("7.12.0a20260301") == allowed("7.12.0")
     assert allowed("7.99.0") == allowed("7.14.0rc1") == allowed("7.14.0")
     assert "libamd_smi.so.26" not in allowed("7.11.0")
@@ -90,5 +112,10 @@ def test_too_old_version_is_refused_with_file_to_edit(version: str) -> None:
 
 
 def test_rocm_10_has_hip_7_and_its_own_amd_smi() -> None:
-    assert {hip_soname(RocmVersion(text=text)) for text in ("10.0.0", "10.1.0a20260811")} == {"libamdhip64.so.7"}
-    assert allowed("10.0.0") ^ allowed("7.14.0") == {"libamd_smi.so.26", "libamd_smi.so.27"}
+    assert {
+        hip_soname(RocmVersion(text=text)) for text in ("10.0.0", "10.1.0a20260811")
+    } == {"libamdhip64.so.7"}
+    assert allowed("10.0.0") ^ allowed("7.14.0") == {
+        "libamd_smi.so.26",
+        "libamd_smi.so.27",
+    }

@@ -16,7 +16,10 @@ def test_process_with_locked_folder_is_found(tmp_path: Path) -> None:
     with store.scratch() as folder:
         (found,) = lock_holders(tmp_path)
         assert (found.pid, found.paths) == (os.getpid(), (folder,))
-        assert Path(found.argv[0]).name.startswith("python") or found.argv[0] == sys.executable
+        assert (
+            Path(found.argv[0]).name.startswith("python")
+            or found.argv[0] == sys.executable
+        )
         assert found.started < time.time()
     assert lock_holders(tmp_path) == ()
 

@@ -19,7 +19,15 @@ from tests.support.sets import wheel_set
 
 
 @pytest.mark.parametrize(
-    "text", ["gfx942", "gfx90a", "gfx1151", "gfx9-generic", "gfx9-4-generic", "gfx90a:sramecc+:xnack-"]
+    "text",
+    [
+        "gfx942",
+        "gfx90a",
+        "gfx1151",
+        "gfx9-generic",
+        "gfx9-4-generic",
+        "gfx90a:sramecc+:xnack-",
+    ],
 )
 def test_target_id_round_trip(text: str) -> None:
     assert str(GfxTarget.parse(text)) == text
@@ -29,7 +37,10 @@ def test_features_are_sorted_like_llvm() -> None:
     assert str(GfxTarget.parse("gfx90a:xnack-:sramecc+")) == "gfx90a:sramecc+:xnack-"
 
 
-@pytest.mark.parametrize("text", ["", "sm_90", "gfx942\n", "gfx942:fast+", "gfx942:xnack", "GFX942", "gfx94x"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "sm_90", "gfx942\n", "gfx942:fast+", "gfx942:xnack", "GFX942", "gfx94x"],
+)
 def test_target_refuses_other_text(text: str) -> None:
     with pytest.raises(RequestError, match="is not a gfx target"):
         GfxTarget.parse(text)
@@ -46,7 +57,9 @@ ORDER = ("7.2.0", "7.10.0.dev0", "7.10.0a20251120", "7.10.0rc1", "7.10.0", "10.0
 
 @given(st.permutations(ORDER))
 def test_rocm_versions_order_numbers_and_prereleases(texts: list[str]) -> None:
-    assert [str(version) for version in sorted(RocmVersion(text=text) for text in texts)] == list(ORDER)
+    assert [
+        str(version) for version in sorted(RocmVersion(text=text) for text in texts)
+    ] == list(ORDER)
 
 
 def test_wheel_set_round_trip() -> None:
@@ -60,7 +73,9 @@ def test_set_digest_covers_every_field() -> None:
     assert len(body) == 12
     for name, value in body.items():
         changed = json.loads(text)
-        changed[name] = value[:-1] if isinstance(value, (str, list)) else {**value, "more": "1"}
+        changed[name] = (
+            value[:-1] if isinstance(value, (str, list)) else {**value, "more": "1"}
+        )
         with pytest.raises(WheelSetError, match="records digest"):
             load_wheel_set(json.dumps(changed))
 
@@ -102,13 +117,21 @@ def test_foreign_wheels_json_is_refused(content: bytes, said: str) -> None:
 
 def test_wheel_set_refuses_invalid_requirements(tmp_path: Path) -> None:
     first, *others = wheel_set().wheels
-    made = replace(wheel_set(), wheels=(replace(first, requires_dist=("jaxlib=>0.1",)), *others))
+    made = replace(
+        wheel_set(), wheels=(replace(first, requires_dist=("jaxlib=>0.1",)), *others)
+    )
     (tmp_path / "wheels.json").write_text(dump_wheel_set(made))
-    with pytest.raises(WheelSetError, match=r"requires 'jaxlib=>0\.1', which is not a requirement"):
+    with pytest.raises(
+        WheelSetError, match=r"requires 'jaxlib=>0\.1', which is not a requirement"
+    ):
         read_set(tmp_path)
 
 
 @pytest.mark.parametrize("sizes", [{"a": 1, "b": 1}, {"a": "1"}, {"a": True}])
 def test_wheel_set_refuses_sizes_of_other_files(sizes: dict[str, Any]) -> None:
-    with pytest.raises(WheelSetError, match="does not have one size for each of its files"):
-        load_wheel_set(dump_wheel_set(wheel_set(files={"a": "b" * 64}, file_sizes=sizes)))
+    with pytest.raises(
+        WheelSetError, match="does not have one size for each of its files"
+    ):
+        load_wheel_set(
+            dump_wheel_set(wheel_set(files={"a": "b" * 64}, file_sizes=sizes))
+        )

@@ -14,7 +14,8 @@ NUMBERS = st.sets(st.integers(0, 40))
 
 @given(first=NUMBERS, second=NUMBERS)
 def test_ranges_behave_like_sets(first: set[int], second: set[int]) -> None:
-    one, other = NumberRanges.of(first), NumberRanges.of(second)
+    one = NumberRanges.of(first)
+    other = NumberRanges.of(second)
     assert [*one] == sorted(first)
     assert len(one) == len(first)
     assert {number for number in range(-1, 42) if number in one} == first
@@ -29,7 +30,9 @@ def test_text_of_many_numbers_is_short() -> None:
     assert to_json(numbers) == "1-4,6,9-22222"
 
 
-@pytest.mark.parametrize("text", ["1-5,6", "5-3", "3,1", "1-1", "007", "1,", "x", "123456789"])
+@pytest.mark.parametrize(
+    "text", ["1-5,6", "5-3", "3,1", "1-1", "007", "1,", "x", "123456789"]
+)
 def test_parse_refuses_other_texts(text: str) -> None:
     with pytest.raises(ValueError, match="is not a list of"):
         NumberRanges.parse(text)

@@ -26,14 +26,25 @@ def test_full_disk_is_named_by_the_file_that_was_written(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", [None, "relative/name", 3])
-def test_writes_to_names_the_path_that_write_does_not(name: object, tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="No space") as caught, writes_to(tmp_path / "out"):
+def test_writes_to_names_the_path_that_write_does_not(
+    name: object, tmp_path: Path
+) -> None:
+    with (
+        pytest.raises(OSError, match="No space") as caught,
+        writes_to(tmp_path / "out"),
+    ):
         raise full(*([] if name is None else [name]))
     assert caught.value.filename == str(tmp_path / "out")
 
 
-def test_writes_to_keeps_the_path_of_inner_blocks_and_other_errors(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="No space") as caught, writes_to(tmp_path / "a"), writes_to(tmp_path / "b"):
+def test_writes_to_keeps_the_path_of_inner_blocks_and_other_errors(
+    tmp_path: Path,
+) -> None:
+    with (
+        pytest.raises(OSError, match="No space") as caught,
+        writes_to(tmp_path / "a"),
+        writes_to(tmp_path / "b"),
+    ):
         raise full()
     assert caught.value.filename == str(tmp_path / "b")
     with pytest.raises(FileNotFoundError) as missing, writes_to(tmp_path):
@@ -44,4 +55,6 @@ def test_writes_to_keeps_the_path_of_inner_blocks_and_other_errors(tmp_path: Pat
 def test_why_unwritable_gives_reason(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert why_unwritable(tmp_path / "file/x") == f"{tmp_path}/file is not a folder"
-    assert why_unwritable(Path("/proc/x")) == "the file system of /proc accepts no files"
+    assert (
+        why_unwritable(Path("/proc/x")) == "the file system of /proc accepts no files"
+    )

@@ -1,4 +1,7 @@
-"""Received bytes of an unfinished download: only written bytes are counted, and damaged counts never add bytes."""
+"""Received bytes of an unfinished download.
+
+Only written bytes are counted, and damaged counts never add bytes.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +44,22 @@ def first(part: PartFile) -> bytes:
         ([(0, b"0123"), (4, b"456789"), (10, b"x")], b"0123456789x"),
         ([(0, b"0123"), (10, b"abcdefghij")], b"0123"),
         ([(10, b"abcdefghij")], b""),
-        ([(0, b"0123456789"), (20, b"x"), (10, b"abcdefghij")], b"0123456789abcdefghijx"),
+        (
+            [(0, b"0123456789"), (20, b"x"), (10, b"abcdefghij")],
+            b"0123456789abcdefghijx",
+        ),
     ],
 )
-def test_part_prefix_ends_at_first_hole(tmp_path: Path, rows: Iterable[tuple[int, bytes]], expected: bytes) -> None:
+def test_part_prefix_ends_at_first_hole(
+    tmp_path: Path, rows: Iterable[tuple[int, bytes]], expected: bytes
+) -> None:
     part = written(tmp_path, *rows)
-    assert (part.begun, part.prefix, first(part), part.version) == (True, len(expected), expected, VERSION)
+    assert (part.begun, part.prefix, first(part), part.version) == (
+        True,
+        len(expected),
+        expected,
+        VERSION,
+    )
 
 
 def test_part_returns_bytes_behind_hole(tmp_path: Path) -> None:
@@ -56,10 +69,17 @@ def test_part_returns_bytes_behind_hole(tmp_path: Path) -> None:
         part.begin(VERSION)
         assert (part.read(10, buffer), bytes(buffer[:5])) == (5, b"abcde")
         assert (part.read(13, buffer[:7]), bytes(buffer[:2])) == (2, b"de")
-        assert (part.read(15, buffer[:5]), part.read(0, buffer), part.read(90, buffer)) == (0, 0, 0)
+        assert (
+            part.read(15, buffer[:5]),
+            part.read(0, buffer),
+            part.read(90, buffer),
+        ) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("numbers", [b"", b"1234567", array("Q", [0, 10]).tobytes(), array("Q", [2**63]).tobytes()])
+@pytest.mark.parametrize(
+    "numbers",
+    [b"", b"1234567", array("Q", [0, 10]).tobytes(), array("Q", [2**63]).tobytes()],
+)
 def test_part_with_damaged_counts_starts_again(tmp_path: Path, numbers: bytes) -> None:
     written(tmp_path, (0, b"0123456789abc"))
     (tmp_path / "received").write_bytes(numbers)
@@ -81,5 +101,7 @@ def test_part_moves_complete_file(tmp_path: Path) -> None:
 
 def test_part_names_its_file_if_disk_fails(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(MachineError, match=rf"Cannot write {tmp_path}/file/part/data: Not a directory"):
+    with pytest.raises(
+        MachineError, match=rf"Cannot write {tmp_path}/file/part/data: Not a directory"
+    ):
         PartFile(tmp_path / "file/part").begin(VERSION)

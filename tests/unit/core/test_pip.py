@@ -22,16 +22,23 @@ ERROR: Ignored the following yanked versions: 0.4.32
 ERROR: Could not find a version that satisfies the requirement jax==9.9.9 (from versions: 0.1.19, 0.1.20)
 ERROR: No matching distribution found for jax==9.9.9
 """
-_RETRY = "WARNING: Retrying (Retry(total=0, connect=None, read=None)) after connection broken by "
+_RETRY = (
+    "WARNING: Retrying (Retry(total=0, connect=None, read=None)) after connection"
+    " broken by "
+)
 REFUSED = (
-    f"{_RETRY}'NewConnectionError(\"HTTPConnection(host='127.0.0.1', port=9): Failed to establish a new connection: "
-    f"[Errno 111] Connection refused\")': /simple/jax/\n{MISSING}"
+    f"{_RETRY}'NewConnectionError(\"HTTPConnection(host='127.0.0.1', port=9): Failed to"
+    " establish a new connection: [Errno 111] Connection refused\")':"
+    f" /simple/jax/\n{MISSING}"
 )
 CONFLICT = """\
 ERROR: Cannot install jax==0.10.2 and jaxlib==0.9.1 because these package versions have conflicting dependencies.
 ERROR: ResolutionImpossible: for help visit https://pip.pypa.io/en/latest/topics/dependency-resolution/
 """
-CRASH = "Traceback (most recent call last):\n  File x\nOSError: [Errno 28] No space left on device\n"
+CRASH = (
+    "Traceback (most recent call last):\n  File x\nOSError: [Errno 28] No space left on"
+    " device\n"
+)
 
 
 WHEEL = pip.Resolved(
@@ -51,7 +58,12 @@ class FakePip:
         self.stderr = stderr
 
     def run(
-        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, check: bool = True, **_: Any
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        check: bool = True,
+        **_: Any,
     ) -> ProcessResult:
         assert not check
         assert env is not None
@@ -62,8 +74,16 @@ class FakePip:
     ("output", "kind", "sentence"),
     [
         (MISSING, pip.NothingFitsError, "pip found no distribution for jax==9.9.9."),
-        (REFUSED, InputError, "pip cannot reach 127.0.0.1: Failed to establish a new connection"),
-        (CONFLICT, InputError, "pip failed: Cannot install jax==0.10.2 and jaxlib==0.9.1"),
+        (
+            REFUSED,
+            InputError,
+            "pip cannot reach 127.0.0.1: Failed to establish a new connection",
+        ),
+        (
+            CONFLICT,
+            InputError,
+            "pip failed: Cannot install jax==0.10.2 and jaxlib==0.9.1",
+        ),
         (CRASH, InputError, "pip failed: OSError: [Errno 28] No space left on device."),
     ],
 )
@@ -84,8 +104,11 @@ def test_pip_failure_is_one_sentence_with_a_log(
     assert "secret" not in text
 
 
-def test_input_store_has_keeps_input_from_gc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, file = pip.InputStore(tmp_path / "inputs"), tmp_path / WHEEL.filename
+def test_input_store_has_keeps_input_from_gc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = pip.InputStore(tmp_path / "inputs")
+    file = tmp_path / WHEEL.filename
     file.write_bytes(b"wheel")
     store.adopt(WHEEL, file)
     os.utime(store.folder(WHEEL.sha256), (1, 1))
@@ -100,7 +123,10 @@ def test_input_store_has_keeps_input_from_gc(tmp_path: Path, monkeypatch: pytest
 
 
 def test_pip_failure_without_log_points_to_verbose() -> None:
-    with pytest.raises(InputError, match=r"found no distribution for jax==9\.9\.9\. .*-v prints the output of pip"):
+    with pytest.raises(
+        InputError,
+        match=r"found no distribution for jax==9\.9\.9\. .*-v prints the output of pip",
+    ):
         pip.run_pip(["pip"], FakePip(MISSING))
 
 
@@ -108,7 +134,11 @@ class LyingPip(FakePip):
     """A runner whose pip succeeds and downloads a file with other content."""
 
     def run(self, argv: Sequence[str], **_: Any) -> ProcessResult:
-        folder = Path(next(word for word in argv if word.startswith("--dest=")).removeprefix("--dest="))
+        folder = Path(
+            next(word for word in argv if word.startswith("--dest=")).removeprefix(
+                "--dest="
+            )
+        )
         folder.mkdir()
         (folder / WHEEL.filename).write_bytes(b"other")
         return ProcessResult(returncode=0, stdout="", stderr="")

@@ -13,7 +13,9 @@ from core.report import Reporter
 from core.screen import Folding
 
 
-def test_plain_output_has_group_steps_and_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_output_has_group_steps_and_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     reporter = Reporter(terminal=False)
     with reporter.group("build"):
         reporter.step("first")
@@ -26,13 +28,20 @@ def test_plain_output_has_group_steps_and_time(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("folding", [Folding.GITHUB, Folding.GITLAB])
-def test_output_of_programs_cannot_end_a_group(capsys: pytest.CaptureFixture[str], folding: Folding) -> None:
+def test_output_of_programs_cannot_end_a_group(
+    capsys: pytest.CaptureFixture[str], folding: Folding
+) -> None:
     reporter = Reporter(terminal=False, folding=folding, verbose=True)
     with reporter.group("build"):
-        reporter.detail("a\n::endgroup::\n  ::add-mask::x\n##[endgroup]\n\x1b[0Ksection_end:1:ci\r\x1b[0K")
+        reporter.detail(
+            "a\n::endgroup::\n  ::add-mask::x\n##[endgroup]\n\x1b[0Ksection_end:1:ci\r\x1b[0K"
+        )
     err = capsys.readouterr().err
     if folding is Folding.GITHUB:
-        assert re.findall(r"^\s*::\S+", err, re.MULTILINE) == ["::group::build", "::endgroup::"]
+        assert re.findall(r"^\s*::\S+", err, re.MULTILINE) == [
+            "::group::build",
+            "::endgroup::",
+        ]
         assert "##[" not in err
     if folding is Folding.GITLAB:
         assert len(re.findall(r"section_end:\d+:\w+\r", err)) == 1
@@ -60,23 +69,39 @@ def test_parallel_tasks_label_their_lines(capsys: pytest.CaptureFixture[str]) ->
     for name in "abcdefgh":
         own = [line for line in lines if line.startswith(f"  gate {name}")]
         steps = [f"  gate {name}: step {number} of {name}" for number in range(50)]
-        assert own[:-2] == [f"  gate {name}", *steps, f"  gate {name}: part", f"  gate {name}: part: seen"]
+        assert own[:-2] == [
+            f"  gate {name}",
+            *steps,
+            f"  gate {name}: part",
+            f"  gate {name}: part: seen",
+        ]
         assert own[-1].startswith(f"  gate {name}: finished in ")
     assert len(lines) == 8 * 55 + 3
 
 
-def test_warnings_are_printed_at_the_end_each_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_are_printed_at_the_end_each_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     reporter = Reporter(terminal=False, quiet=True)
     reporter.collect_warnings()
     with reporter.group("build"):
         for name in ("a.so", "b.so", "c.so", "d.so", "d.so"):
-            found = Finding(code="x-y", severity=Severity.WARNING, message="It is so.", remedy="Do this.", member=name)
+            found = Finding(
+                code="x-y",
+                severity=Severity.WARNING,
+                message="It is so.",
+                remedy="Do this.",
+                member=name,
+            )
             reporter.finding(found, "w.whl")
         for _ in range(2):
             reporter.warning("the disk is slow")
             reporter.notice("trying again")
         assert capsys.readouterr().err == "warning: trying again\n"
-        reporter.finding(Finding(code="bad", severity=Severity.ERROR, message="No.", remedy=""), "w.whl")
+        reporter.finding(
+            Finding(code="bad", severity=Severity.ERROR, message="No.", remedy=""),
+            "w.whl",
+        )
     assert capsys.readouterr().err == "error: bad: w.whl: No.\n"
     reporter.close()
     reporter.close()
@@ -88,10 +113,16 @@ def test_warnings_are_printed_at_the_end_each_once(capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize(
     ("kind", "said"),
-    [("bytes", "  fetch: 1.2 kB of 5.7 kB"), ("actions", "  fetch: 1,234 of 5,678 actions; Compiling a.cc")],
+    [
+        ("bytes", "  fetch: 1.2 kB of 5.7 kB"),
+        ("actions", "  fetch: 1,234 of 5,678 actions; Compiling a.cc"),
+    ],
 )
 def test_long_step_prints_progress(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: str, said: str
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    said: str,
 ) -> None:
     now = 0.0
     monkeypatch.setattr("time.monotonic", lambda: now)
@@ -105,7 +136,9 @@ def test_long_step_prints_progress(
     assert capsys.readouterr().err.splitlines() == ["  fetch", said]
 
 
-def test_quiet_prints_only_warnings_and_findings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_prints_only_warnings_and_findings(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     reporter = Reporter(terminal=True, folding=Folding.GITHUB, quiet=True)
     with reporter.group("build"):
         reporter.step("first")
@@ -113,6 +146,12 @@ def test_quiet_prints_only_warnings_and_findings(capsys: pytest.CaptureFixture[s
         reporter.line("a result")
         reporter.table(("a",), [("b",)])
         reporter.warning("the disk is slow")
-        reporter.finding(Finding(code="x", severity=Severity.WARNING, message="m", remedy="r"), "a.whl")
+        reporter.finding(
+            Finding(code="x", severity=Severity.WARNING, message="m", remedy="r"),
+            "a.whl",
+        )
     out, err = capsys.readouterr()
-    assert (out, err.splitlines()) == ("", ["warning: the disk is slow", "warning: x: a.whl: m r"])
+    assert (out, err.splitlines()) == (
+        "",
+        ["warning: the disk is slow", "warning: x: a.whl: m r"],
+    )

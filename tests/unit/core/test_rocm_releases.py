@@ -15,17 +15,29 @@ C849 = "c849bc16b0e49951d313756f20b73c2b28d321d7"
     ("comment", "versions"),
     [
         (
-            "AMD clang version 20.0.0git (https://github.com/RadeonOpenCompute/llvm-project roc-7.1.0 25425 1b0eada6)",
+            (
+                "AMD clang version 20.0.0git"
+                " (https://github.com/RadeonOpenCompute/llvm-project roc-7.1.0 25425"
+                " 1b0eada6)"
+            ),
             ("7.1.0",),
         ),
-        (f"{ROCM_LLVM}{C849}+PATCHED:9a6ac45c97a1e511db838c5b46257324d2de1780)", ("7.12.0", "7.13.0")),
-        (f"{ROCM_LLVM}46fcb339fb61119b337f973c7ca9e710a319fdd0+PATCHED:440716f8)", ("7.14.0", "7.15.0")),
+        (
+            f"{ROCM_LLVM}{C849}+PATCHED:9a6ac45c97a1e511db838c5b46257324d2de1780)",
+            ("7.12.0", "7.13.0"),
+        ),
+        (
+            f"{ROCM_LLVM}46fcb339fb61119b337f973c7ca9e710a319fdd0+PATCHED:440716f8)",
+            ("7.14.0", "7.15.0"),
+        ),
         (f"{ROCM_LLVM}{C849[:12]})", ()),
         (f"{ROCM_LLVM}{'0' * 40})", ()),
         ("clang version 18.1.8", ()),
     ],
 )
-def test_rocm_of_compiler_names_release_first(comment: str, versions: tuple[str, ...]) -> None:
+def test_rocm_of_compiler_names_release_first(
+    comment: str, versions: tuple[str, ...]
+) -> None:
     assert rocm_of_compiler(comment) == versions
 
 

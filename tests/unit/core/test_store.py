@@ -14,7 +14,12 @@ from typing import Any
 
 import pytest
 
-from ci_build.build.output_dir import locked, remove_leftovers, replace_folder, replacement
+from ci_build.build.output_dir import (
+    locked,
+    remove_leftovers,
+    replace_folder,
+    replacement,
+)
 from core import cache
 from core.errors import BusyError
 from core.steps import FinishedStep, StepStore
@@ -22,7 +27,9 @@ from core.store import ContentStore, lock_alone, lock_file, lock_shared, remove
 from tests.support.sets import wheel_set
 
 DATA = b"the wheel"
-WHEEL = replace(wheel_set().wheels[0], sha256=hashlib.sha256(DATA).hexdigest(), size=len(DATA))
+WHEEL = replace(
+    wheel_set().wheels[0], sha256=hashlib.sha256(DATA).hexdigest(), size=len(DATA)
+)
 KEY = "0" * 64
 
 
@@ -51,7 +58,9 @@ def test_store_keep_replaces_damaged_result(tmp_path: Path, file: str) -> None:
     assert store.find(KEY) == keep(store, "third")
 
 
-def test_store_find_keeps_step_from_gc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_find_keeps_step_from_gc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = StepStore(tmp_path / "steps")
     folder = keep(store, "first").folder
     os.utime(folder, (1, 1))
@@ -70,7 +79,9 @@ def fail(*_: object) -> None:
 def test_gc_keeps_entry_used_after_listing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[Path], int | None]
 ) -> None:
-    entries, descriptors, folders = cache.entries, [], [tmp_path / f"steps/{digit * 64}" for digit in "012"]
+    entries = cache.entries
+    descriptors = []
+    folders = [tmp_path / f"steps/{digit * 64}" for digit in "012"]
     for folder in folders:
         folder.mkdir(parents=True)
         os.utime(folder, (1, 1))
@@ -83,7 +94,9 @@ def test_gc_keeps_entry_used_after_listing(
         return listed
 
     monkeypatch.setattr(cache, "entries", fake_entries)
-    assert [entry.name for entry in cache.collect(tmp_path, limit=-1)] == [f"steps/{'1' * 64}"]
+    assert [entry.name for entry in cache.collect(tmp_path, limit=-1)] == [
+        f"steps/{'1' * 64}"
+    ]
     assert folders[0].is_dir()
     for descriptor in filter(None, descriptors):
         os.close(descriptor)
@@ -95,7 +108,9 @@ def test_store_sweeps_scratch_folders_of_dead_runs_only(tmp_path: Path) -> None:
     lock = lock_shared(tmp_path / ".new-alive")
     with ContentStore(tmp_path).scratch() as own:
         ContentStore(tmp_path).sweep()
-        assert sorted(path.name for path in tmp_path.iterdir()) == sorted([".new-alive", own.name, "0123"])
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+            [".new-alive", own.name, "0123"]
+        )
     os.close(lock)
     ContentStore(tmp_path).sweep()
     assert [path.name for path in tmp_path.iterdir()] == ["0123"]
@@ -114,7 +129,8 @@ def test_remove_of_link_keeps_its_target(tmp_path: Path) -> None:
 
 
 def test_lock_alone_waits_and_leaves_nothing(tmp_path: Path) -> None:
-    folder, waiting = tmp_path / "parts/one", threading.Event()
+    folder = tmp_path / "parts/one"
+    waiting = threading.Event()
 
     def second() -> bool:
         with lock_alone(folder, waiting.set) as waited:
@@ -150,14 +166,24 @@ def test_output_dir_success_leaves_set_only(tmp_path: Path) -> None:
     (tmp_path / ".dist.new-abcd_123").mkdir()
     with locked(tmp_path / "dist"), replacement(tmp_path / "dist") as fresh:
         (fresh / "wheels.json").write_text("{}")
-        with pytest.raises(BusyError, match="Another run uses"), locked(tmp_path / "dist"):
+        with (
+            pytest.raises(BusyError, match="Another run uses"),
+            locked(tmp_path / "dist"),
+        ):
             pass
     assert [path.name for path in tmp_path.iterdir()] == ["dist"]
 
 
 def test_store_removes_leftovers_but_not_files_in_use(tmp_path: Path) -> None:
     users = [".dist-packages", ".dist-original", ".dist.new-config"]
-    others = [*users, ".dist-2.new-abcd_123", ".dist-2.lock", ".dist.lock", "dist", "dist-2"]
+    others = [
+        *users,
+        ".dist-2.new-abcd_123",
+        ".dist-2.lock",
+        ".dist.lock",
+        "dist",
+        "dist-2",
+    ]
     for name in [*others, ".dist.new-abcd_123"]:
         (tmp_path / name).mkdir()
     remove_leftovers(tmp_path / "dist")

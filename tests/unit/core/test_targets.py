@@ -13,17 +13,43 @@ from core.errors import MachineError, RequestError, UnknownTargetError
 from core.model import GfxTarget, Severity
 from tests.support.fake_site import kfd_tree
 
-# e_flags of the code objects in _prng.so of the published plugins 0.9.1 (generic), 0.10.2 and 0.12.0 (gfx1250).
-# Code object V4 and later: bits 8-9 are xnack and bits 10-11 sramecc, 0 for "unsupported"; the top byte counts
-# versions of a generic target.
+# e_flags of the code objects in _prng.so of the published plugins 0.9.1 (generic),
+# 0.10.2 and 0.12.0 (gfx1250). Code object V4 and later: bits 8-9 are xnack and bits
+# 10-11 sramecc, 0 for "unsupported"; the top byte counts versions of a generic target.
 MEASURED_E_FLAGS = {
-    "gfx1010": 0x133, "gfx1011": 0x134, "gfx1012": 0x135, "gfx1030": 0x36, "gfx1031": 0x37, "gfx1032": 0x38,
-    "gfx1033": 0x39, "gfx1034": 0x3E, "gfx1035": 0x3D, "gfx1036": 0x45, "gfx1100": 0x41, "gfx1101": 0x46,
-    "gfx1102": 0x47, "gfx1103": 0x44, "gfx1150": 0x43, "gfx1151": 0x4A, "gfx1152": 0x55, "gfx1153": 0x58,
-    "gfx1200": 0x48, "gfx1201": 0x4E, "gfx1250": 0x549, "gfx900": 0x12C, "gfx906": 0x52F, "gfx908": 0x530,
-    "gfx90a": 0x53F, "gfx90c": 0x132, "gfx942": 0x54C, "gfx950": 0x54F, "gfx11-generic": 0x1000054,
-    "gfx12-generic": 0x1000059, "gfx9-4-generic": 0x100055F, "gfx9-generic": 0x1000151,
-}  # fmt: skip
+    "gfx1010": 0x133,
+    "gfx1011": 0x134,
+    "gfx1012": 0x135,
+    "gfx1030": 0x36,
+    "gfx1031": 0x37,
+    "gfx1032": 0x38,
+    "gfx1033": 0x39,
+    "gfx1034": 0x3E,
+    "gfx1035": 0x3D,
+    "gfx1036": 0x45,
+    "gfx1100": 0x41,
+    "gfx1101": 0x46,
+    "gfx1102": 0x47,
+    "gfx1103": 0x44,
+    "gfx1150": 0x43,
+    "gfx1151": 0x4A,
+    "gfx1152": 0x55,
+    "gfx1153": 0x58,
+    "gfx1200": 0x48,
+    "gfx1201": 0x4E,
+    "gfx1250": 0x549,
+    "gfx900": 0x12C,
+    "gfx906": 0x52F,
+    "gfx908": 0x530,
+    "gfx90a": 0x53F,
+    "gfx90c": 0x132,
+    "gfx942": 0x54C,
+    "gfx950": 0x54F,
+    "gfx11-generic": 0x1000054,
+    "gfx12-generic": 0x1000059,
+    "gfx9-4-generic": 0x100055F,
+    "gfx9-generic": 0x1000151,
+}
 
 
 def names(spec: str) -> list[str]:
@@ -31,8 +57,14 @@ def names(spec: str) -> list[str]:
 
 
 @pytest.mark.parametrize("word", ["NATIVE", "native,gfx1100"])
-def test_native_means_gpus_of_this_machine(word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpus = ({"gfx_target_version": 90402}, {"gfx_target_version": 110000}, {"gfx_target_version": 90402})
+def test_native_means_gpus_of_this_machine(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = (
+        {"gfx_target_version": 90402},
+        {"gfx_target_version": 110000},
+        {"gfx_target_version": 90402},
+    )
     monkeypatch.setattr(kfd, "TOPOLOGY", kfd_tree(tmp_path, *gpus))
     assert [str(target) for target in gfx.requested(word)] == ["gfx942", "gfx1100"]
 
@@ -42,11 +74,17 @@ def test_native_means_gpus_of_this_machine(word: str, tmp_path: Path, monkeypatc
     [
         ((), "lists none"),
         (({"gfx_target_version": 90402, "simd_count": 0},), "lists none"),
-        (({"gfx_target_version": 90402}, {"gfx_target_version": 0}), "These GPUs have no gfx target: .*/2\\."),
+        (
+            ({"gfx_target_version": 90402}, {"gfx_target_version": 0}),
+            "These GPUs have no gfx target: .*/2\\.",
+        ),
     ],
 )
 def test_native_without_gpu_is_refused(
-    gpus: tuple[dict[str, int], ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gpus: tuple[dict[str, int], ...],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kfd, "TOPOLOGY", kfd_tree(tmp_path, *gpus))
     with pytest.raises(MachineError, match=said) as caught:
@@ -54,17 +92,24 @@ def test_native_without_gpu_is_refused(
     assert caught.value.exit_code == 18
 
 
-def test_native_refuses_gpu_outside_of_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kfd, "TOPOLOGY", kfd_tree(tmp_path, {"gfx_target_version": 80003}))
+def test_native_refuses_gpu_outside_of_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        kfd, "TOPOLOGY", kfd_tree(tmp_path, {"gfx_target_version": 80003})
+    )
     with pytest.raises(UnknownTargetError, match="'gfx803' is neither"):
         gfx.requested("native")
 
 
 @pytest.mark.parametrize("name", MEASURED_E_FLAGS)
 def test_mach_and_features_agree_with_real_code_objects(name: str) -> None:
-    row, flags = gfx.load_table().targets[name], MEASURED_E_FLAGS[name]
+    row = gfx.load_table().targets[name]
+    flags = MEASURED_E_FLAGS[name]
     assert row.mach == flags & 0xFF
-    assert row.features == tuple(f for f, bits in (("sramecc", 0xC00), ("xnack", 0x300)) if flags & bits)
+    assert row.features == tuple(
+        f for f, bits in (("sramecc", 0xC00), ("xnack", 0x300)) if flags & bits
+    )
 
 
 def test_families_have_names_of_therock() -> None:
@@ -76,14 +121,21 @@ def test_families_have_names_of_therock() -> None:
     every = {t for f in ("dcgpu-all", "dgpu-all", "igpu-all") for t in families[f]}
     assert every == set(names("all"))
     for name in families:
-        assert re.fullmatch(r"(gfx[0-9a-f]+X?(-(all|dgpu|igpu|dcgpu))?|(dcgpu|dgpu|igpu)-all|gfx[0-9-]+-generic)", name)
+        assert re.fullmatch(
+            r"(gfx[0-9a-f]+X?(-(all|dgpu|igpu|dcgpu))?|(dcgpu|dgpu|igpu)-all|gfx[0-9-]+-generic)",
+            name,
+        )
         assert gfx.expand(name)
 
 
 def test_generic_targets_cover_targets_of_llvm() -> None:
     covers = gfx.covers()
     assert covers["gfx9-4-generic"] == ("gfx942", "gfx950")
-    assert covers["gfx9-generic"] == ("gfx900", "gfx906", "gfx90c")  # not gfx908 and gfx90a
+    assert covers["gfx9-generic"] == (
+        "gfx900",
+        "gfx906",
+        "gfx90c",
+    )  # not gfx908 and gfx90a
     assert covers["gfx12-generic"] == ("gfx1200", "gfx1201")  # not gfx1250
     covered = [name for members in covers.values() for name in members]
     assert len(covered) == len(set(covered))
@@ -96,8 +148,11 @@ def test_expand_sorts_families_targets_and_features() -> None:
     assert names("gfx90a:xnack-:sramecc+") == ["gfx90a:sramecc+:xnack-"]
     assert names("gfx94X-dcgpu:xnack-,gfx950") == ["gfx942:xnack-", "gfx950"]
     assert names("gfx11-generic,gfx9-4-generic,gfx942,gfx1100") == [
-        "gfx9-4-generic", "gfx942", "gfx11-generic", "gfx1100",
-    ]  # fmt: skip
+        "gfx9-4-generic",
+        "gfx942",
+        "gfx11-generic",
+        "gfx1100",
+    ]
     assert gfx.expand(["gfx950", "gfx942,gfx908"]) == gfx.expand("gfx908,gfx942,gfx950")
     assert tuple(names("default")) == gfx.lists()["default-wheels"]
 
@@ -138,7 +193,9 @@ def test_all_must_stand_alone() -> None:
 
 
 def test_targets_outside_allow_list_warn() -> None:
-    (found,) = gfx.warnings_for(gfx.expand("gfx942,gfx906,gfx1102,gfx11-generic,gfx9-generic"))
+    (found,) = gfx.warnings_for(
+        gfx.expand("gfx942,gfx906,gfx1102,gfx11-generic,gfx9-generic")
+    )
     assert found.message.endswith("never used: gfx9-generic, gfx906, gfx1102.")
     assert (found.code, found.severity) == ("target-outside-xla-list", Severity.WARNING)
     assert gfx.warnings_for(gfx.expand("default")) == ()

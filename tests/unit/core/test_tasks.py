@@ -65,8 +65,15 @@ def test_tree_digest_covers_content(tree: Path, change: object) -> None:
 def test_key_covers_work_but_no_names(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     given = TaskInput.of(tmp_path / "file")
-    task = Task(kind="compile", label="a", arguments={"b": 1, "a": [2]}, inputs={"src": given})
-    same = replace(task, label="b", memory_mb=5, inputs={"src": replace(given, path=Path("elsewhere"))})
+    task = Task(
+        kind="compile", label="a", arguments={"b": 1, "a": [2]}, inputs={"src": given}
+    )
+    same = replace(
+        task,
+        label="b",
+        memory_mb=5,
+        inputs={"src": replace(given, path=Path("elsewhere"))},
+    )
     assert task.key == replace(same, arguments={"a": [2], "b": 1}).key
     others = [
         replace(task, kind="link"),

@@ -1,4 +1,7 @@
-"""Sizes in the syntax of container engines; `tests/unit/ci_build/test_rocm_facts.py` has sizes of files."""
+"""Sizes in the syntax of container engines.
+
+`tests/unit/ci_build/test_rocm_facts.py` has sizes of files.
+"""
 
 from __future__ import annotations
 

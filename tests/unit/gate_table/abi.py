@@ -19,21 +19,34 @@ from tests.unit.gate_table.model import Row, Scene, folder_of
 from wheelkit.rocm_manifest import RocmLibrary, RocmManifest
 
 GATE = "abi"
-HIP, BLAS = "libamdhip64.so.7", "librocblas.so.5"
+HIP = "libamdhip64.so.7"
+BLAS = "librocblas.so.5"
 USES = (TinySymbol("hipFree", HIP, "hip_4.2"), TinySymbol("rocblas_sgemm"))
 RUNPATH = runpath("pjrt", [GfxTarget.parse(target) for target in TARGETS])
 BUILD_INFO = "jax_plugins/xla_rocm7/build_info.json"
 CANONICAL = "_ZNSt10filesystem9canonicalERKNS_7__cxx114pathE"
 
 
-def rocm(soname: str, symbols: Mapping[str, tuple[str, ...]], *needed: str) -> RocmLibrary:
+def rocm(
+    soname: str, symbols: Mapping[str, tuple[str, ...]], *needed: str
+) -> RocmLibrary:
     """Return a library of ROCm."""
-    return RocmLibrary(soname=soname, path=f"lib/{soname}", symbols=symbols, needed=needed, runpath=("$ORIGIN",))
+    return RocmLibrary(
+        soname=soname,
+        path=f"lib/{soname}",
+        symbols=symbols,
+        needed=needed,
+        runpath=("$ORIGIN",),
+    )
 
 
-def native(*symbols: TinySymbol, needed: Sequence[str] = (HIP, BLAS, "libc.so.6"), **more: Any) -> bytes:
+def native(
+    *symbols: TinySymbol, needed: Sequence[str] = (HIP, BLAS, "libc.so.6"), **more: Any
+) -> bytes:
     """Return a small replacement of XLA's library: it uses ROCm and has our RUNPATH."""
-    return library(GLIBC, *(symbols or USES), needed=needed, **{"runpath": RUNPATH, **more})
+    return library(
+        GLIBC, *(symbols or USES), needed=needed, **{"runpath": RUNPATH, **more}
+    )
 
 
 @dataclass
@@ -54,16 +67,24 @@ class Installed:
         """Change a library of the ROCm."""
         assert self.manifest is not None
         changed = replace(self.manifest.libraries[soname], **changes)
-        self.manifest = replace(self.manifest, libraries={**self.manifest.libraries, soname: changed})
+        self.manifest = replace(
+            self.manifest, libraries={**self.manifest.libraries, soname: changed}
+        )
 
 
 def installed() -> Installed:
     """Return a set without faults, and the ROCm that it was built with."""
     made = pjrt()
     made.files[PJRT_LIBRARY] = native()
-    info = {"members": [{"path": PJRT_LIBRARY, "needed": [HIP, BLAS, "libc.so.6"]}], "rocm_sonames": [HIP, BLAS]}
+    info = {
+        "members": [{"path": PJRT_LIBRARY, "needed": [HIP, BLAS, "libc.so.6"]}],
+        "rocm_sonames": [HIP, BLAS],
+    }
     made.files[BUILD_INFO] = json.dumps(info).encode()
-    libraries = {HIP: rocm(HIP, {"hipFree": ("hip_4.2",)}), BLAS: rocm(BLAS, {"rocblas_sgemm": ("",)}, HIP)}
+    libraries = {
+        HIP: rocm(HIP, {"hipFree": ("hip_4.2",)}),
+        BLAS: rocm(BLAS, {"rocblas_sgemm": ("",)}, HIP),
+    }
     return Installed(made, RocmManifest(rocm_version="7.2.0", libraries=libraries))
 
 
@@ -72,10 +93,14 @@ def _judge(installed: Installed, folder: Path) -> Iterable[Finding]:
     paths = [path for path in made.files if path.endswith(".so")]
     wheel = set_wheel(made, folder_of(folder, "w"), dict.fromkeys(paths, TARGETS))
     if installed.published:
-        wheel = replace(wheel, wheel=replace(wheel.wheel, source_sha256=wheel.wheel.sha256))
+        wheel = replace(
+            wheel, wheel=replace(wheel.wheel, source_sha256=wheel.wheel.sha256)
+        )
     gate = make_gate(installed.manifest)
     version = installed.rocm_version
-    return gate_findings(folder, gate, [wheel], python_versions=("3.12",), rocm_version=version)
+    return gate_findings(
+        folder, gate, [wheel], python_versions=("3.12",), rocm_version=version
+    )
 
 
 def content(data: bytes) -> Callable[[Installed], object]:
@@ -85,11 +110,14 @@ def content(data: bytes) -> Callable[[Installed], object]:
 
 def without_blas(installed: Installed) -> None:
     assert installed.manifest is not None
-    installed.manifest = replace(installed.manifest, libraries={HIP: installed.manifest.libraries[HIP]})
+    installed.manifest = replace(
+        installed.manifest, libraries={HIP: installed.manifest.libraries[HIP]}
+    )
 
 
 def unknown_rocm(installed: Installed) -> None:
-    installed.manifest, installed.rocm_version = None, "7.3.0"
+    installed.manifest = None
+    installed.rocm_version = "7.3.0"
 
 
 def published(edit: Callable[[Installed], object]) -> Callable[[Installed], object]:
@@ -107,7 +135,10 @@ def needs_of_rocm(installed: Installed) -> None:
     assert installed.manifest is not None
     deep = rocm("libamd_comgr.so.3", {})
     installed.change(HIP, needed=(deep.soname,), runpath=())
-    installed.manifest = replace(installed.manifest, libraries={**installed.manifest.libraries, deep.soname: deep})
+    installed.manifest = replace(
+        installed.manifest,
+        libraries={**installed.manifest.libraries, deep.soname: deep},
+    )
 
 
 def damaged_member(installed: Installed) -> None:
@@ -125,7 +156,9 @@ def second_dist_info(installed: Installed) -> None:
 
 def short_runpath(installed: Installed) -> None:
     """Leave out /opt/rocm, and let the loader load nothing first."""
-    short = ":".join(entry for entry in RUNPATH.split(":") if not entry.startswith("/opt"))
+    short = ":".join(
+        entry for entry in RUNPATH.split(":") if not entry.startswith("/opt")
+    )
     installed.made.files[PJRT_LIBRARY] = native(runpath=short)
     del installed.made.files[BUILD_INFO]
 
@@ -134,38 +167,86 @@ BUILD_PATH = b"\0/root/.cache/bazel/_bazel_root/12ab/execroot/xla/file.cc\0"
 
 SCENE = Scene(lambda _: installed(), _judge)
 _EDITS: list[tuple[str, str, Callable[[Installed], object]]] = [
-    ("symbol-missing", "not exported", lambda made: made.change(HIP, symbols={"hipOther": ("hip_4.2",)})),
+    (
+        "symbol-missing",
+        "not exported",
+        lambda made: made.change(HIP, symbols={"hipOther": ("hip_4.2",)}),
+    ),
     ("symbol-missing", "of no library", content(native(*USES, TinySymbol("nowhere")))),
-    ("symbol-missing", "weak function of ROCm", content(native(*USES, TinySymbol("hipNew", bind="WEAK")))),
-    ("symbol-version-missing", "version of nothing", lambda made: made.change(HIP, symbols={"hipFree": ("hip_6.0",)})),
+    (
+        "symbol-missing",
+        "weak function of ROCm",
+        content(native(*USES, TinySymbol("hipNew", bind="WEAK"))),
+    ),
+    (
+        "symbol-version-missing",
+        "version of nothing",
+        lambda made: made.change(HIP, symbols={"hipFree": ("hip_6.0",)}),
+    ),
     (
         "symbol-version-missing",
         "version of another symbol",
-        lambda made: made.change(HIP, symbols={"hipFree": ("hip_6.0",), "hipInit": ("hip_4.2",)}),
+        lambda made: made.change(
+            HIP, symbols={"hipFree": ("hip_6.0",), "hipInit": ("hip_4.2",)}
+        ),
     ),
     ("needed-unresolved", "removed from ROCm", without_blas),
-    ("needed-unresolved", "library of nobody", content(native(needed=(HIP, BLAS, "libnuma.so.1")))),
-    ("needed-build-path", "path of Bazel", content(native(needed=(HIP, BLAS, "bazel-out/bin/libown.so")))),
+    (
+        "needed-unresolved",
+        "library of nobody",
+        content(native(needed=(HIP, BLAS, "libnuma.so.1"))),
+    ),
+    (
+        "needed-build-path",
+        "path of Bazel",
+        content(native(needed=(HIP, BLAS, "bazel-out/bin/libown.so"))),
+    ),
     ("soname-taken", "of ROCm", content(native(soname=BLAS))),
     ("soname-taken", "of the platform", content(native(soname="libc.so.6"))),
-    ("layout-unresolved", "folder of no layout", lambda made: made.change(BLAS, path=f"lib/rocblas/{BLAS}")),
+    (
+        "layout-unresolved",
+        "folder of no layout",
+        lambda made: made.change(BLAS, path=f"lib/rocblas/{BLAS}"),
+    ),
     ("layout-unresolved", "need of ROCm's library", needs_of_rocm),
     ("layout-unresolved", "RUNPATH without /opt/rocm", short_runpath),
     ("layout-unresolved", "RUNPATH of a published wheel", published(short_runpath)),
     ("rocm-unknown", "no manifest", unknown_rocm),
     ("rocm-unknown", "no manifest for a published wheel", published(unknown_rocm)),
-    ("runpath-build-leftover", "folder of Bazel", content(native(runpath=f"{RUNPATH}:$ORIGIN/../_solib_x86_64/x"))),
-    ("runpath-build-machine", "home folder", content(native(runpath=f"{RUNPATH}:/home/builder/lib"))),
+    (
+        "runpath-build-leftover",
+        "folder of Bazel",
+        content(native(runpath=f"{RUNPATH}:$ORIGIN/../_solib_x86_64/x")),
+    ),
+    (
+        "runpath-build-machine",
+        "home folder",
+        content(native(runpath=f"{RUNPATH}:/home/builder/lib")),
+    ),
     ("runpath-unsafe", "relative", content(native(runpath=f"{RUNPATH}:lib"))),
     (
         "unversioned-symbol-too-new",
         "std::filesystem",
-        content(native(*USES, TinySymbol(CANONICAL), needed=(HIP, BLAS, "libstdc++.so.6"))),
+        content(
+            native(*USES, TinySymbol(CANONICAL), needed=(HIP, BLAS, "libstdc++.so.6"))
+        ),
     ),
-    ("symbol-version-too-new", "glibc", content(native(*USES, TinySymbol("dlsym", "libc.so.6", "GLIBC_2.34")))),
+    (
+        "symbol-version-too-new",
+        "glibc",
+        content(native(*USES, TinySymbol("dlsym", "libc.so.6", "GLIBC_2.34"))),
+    ),
     ("elf-unreadable", "truncated", content(native()[:400])),
-    ("elf-unreadable", "for auditwheel", content(native(needed=(HIP, "libc.so.6", "libc.musl-x86_64.so.1")))),
-    ("build-path-in-strings", "source file", content(with_sections(native(), (".rodata", 1, 2, BUILD_PATH)))),
+    (
+        "elf-unreadable",
+        "for auditwheel",
+        content(native(needed=(HIP, "libc.so.6", "libc.musl-x86_64.so.1"))),
+    ),
+    (
+        "build-path-in-strings",
+        "source file",
+        content(with_sections(native(), (".rodata", 1, 2, BUILD_PATH))),
+    ),
     ("member-damaged", "wrong CRC", damaged_member),
     ("archive-damaged", "two dist-info folders", second_dist_info),
 ]

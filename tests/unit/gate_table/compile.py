@@ -1,4 +1,4 @@
-"""Faults of compiled programs that the gate compile reports, from the results of its child processes."""
+"""Faults of compiled programs that the gate compile reports, from child results."""
 
 from __future__ import annotations
 
@@ -23,8 +23,18 @@ from tests.unit.gate_table.model import Row, Scene
 
 GATE = "compile"
 PROGRAM = Program("lax.dot", (), matrix_cores=("mfma",))
-KNOWN = Expectation(kind=ExpectationKind.FAILS, error="no hipFFT", reason="hipFFT is missing", expires="2026-12-31")
-REASON: dict[str, Any] = {"programs": ("lax.*",), "targets": ("gfx942",), "jax": ">=0.10", "reason": "a reason"}
+KNOWN = Expectation(
+    kind=ExpectationKind.FAILS,
+    error="no hipFFT",
+    reason="hipFFT is missing",
+    expires="2026-12-31",
+)
+REASON: dict[str, Any] = {
+    "programs": ("lax.*",),
+    "targets": ("gfx942",),
+    "jax": ">=0.10",
+    "reason": "a reason",
+}
 
 
 @dataclass
@@ -50,18 +60,29 @@ def _check(compiled: Compiled, folder: Path) -> Iterable[Finding]:
     path = folder / "a.hsaco"
     path.write_bytes(compiled.code)
     files = (path,) if compiled.fate is Fate.COMPILED else ()
-    result = Result(program=PROGRAM.name, fate=compiled.fate, error=compiled.error, files=files)
+    result = Result(
+        program=PROGRAM.name, fate=compiled.fate, error=compiled.error, files=files
+    )
     context = TargetContext(
-        target=GfxTarget.parse("gfx942:sramecc+:xnack-"), name="gfx942", jax="0.10.2", machs=machs(),
-        budget=Budget(allowances=compiled.allowances, sha256=""), command="compile {program}",
-    )  # fmt: skip
+        target=GfxTarget.parse("gfx942:sramecc+:xnack-"),
+        name="gfx942",
+        jax="0.10.2",
+        machs=machs(),
+        budget=Budget(allowances=compiled.allowances, sha256=""),
+        command="compile {program}",
+    )
     check = context.check(PROGRAM, result, compiled.expected)
     yield from check.findings
     run = ChildRun(results=(result,), problem=compiled.problem, seconds=1.0, peak=1)
     batch = Batch(target="gfx942", programs=(PROGRAM.name,))
-    yield from _problems("gfx942", BatchResult(batch=batch, results=(result,), runs=(run,)))
+    yield from _problems(
+        "gfx942", BatchResult(batch=batch, results=(result,), runs=(run,))
+    )
     now = code_of_checks([{"name": PROGRAM.name, **check.details}])
-    same = {"size": len(compiled.code), "sha256": hashlib.sha256(compiled.code).hexdigest()}
+    same = {
+        "size": len(compiled.code),
+        "sha256": hashlib.sha256(compiled.code).hexdigest(),
+    }
     old = {"size": compiled.before, "sha256": "0"} if compiled.before else same
     before = PreviousCode(set_digest="f" * 64, code={"gfx942": {PROGRAM.name: [old]}})
     yield from compare(before, "gfx942", now)[0]
@@ -85,7 +106,11 @@ def spilling(**counts: Any) -> Callable[[Compiled], object]:
 SCENE = Scene(lambda _: Compiled(), _check)
 _EDITS: list[tuple[str, str, Callable[[Compiled], object]]] = [
     ("compile-failed", "error", failed(Fate.FAILED)),
-    ("compile-failed", "other error than expected", failed(Fate.FAILED, expected=KNOWN)),
+    (
+        "compile-failed",
+        "other error than expected",
+        failed(Fate.FAILED, expected=KNOWN),
+    ),
     ("compile-crashed", "signal", failed(Fate.CRASHED)),
     ("compile-hung", "time limit", failed(Fate.HUNG)),
     ("compile-out-of-memory", "memory limit", failed(Fate.OUT_OF_MEMORY)),
@@ -93,18 +118,40 @@ _EDITS: list[tuple[str, str, Callable[[Compiled], object]]] = [
     (
         "expectation-expired",
         "still fails",
-        change(fate=Fate.FAILED, error="no hipFFT", expected=replace(KNOWN, expired=True)),
+        change(
+            fate=Fate.FAILED, error="no hipFFT", expected=replace(KNOWN, expired=True)
+        ),
     ),
     ("expectation-unneeded", "compiles", change(expected=KNOWN)),
-    ("code-object-wrong", "gfx90a", change(code=made_code(MI300 & ~0xFF | machs()["gfx90a"], text=MFMA + END))),
-    ("code-object-damaged", "metadata", change(code=made_code(text=MFMA + END, note=b"\xc1"))),
+    (
+        "code-object-wrong",
+        "gfx90a",
+        change(code=made_code(MI300 & ~0xFF | machs()["gfx90a"], text=MFMA + END)),
+    ),
+    (
+        "code-object-damaged",
+        "metadata",
+        change(code=made_code(text=MFMA + END, note=b"\xc1")),
+    ),
     ("spills-over-budget", "vector registers", spilling(vgpr_spill_count=1)),
     ("spills-over-budget", "scalar registers", spilling(sgpr_spill_count=1)),
     ("spills-over-budget", "private memory", spilling(private_segment_fixed_size=4)),
     ("matrix-cores-idle", "no MFMA", change(code=made_code(text=END))),
-    ("budget-unneeded", "uses MFMA", change(allowances=(Allowance(**REASON, matrix_cores_idle=True),))),
-    ("compiler-unusable", "no start", failed(Fate.NOT_RUN, problem="The process did not start.")),
-    ("compiler-untidy", "processes left", change(problem="The process left others behind.")),
+    (
+        "budget-unneeded",
+        "uses MFMA",
+        change(allowances=(Allowance(**REASON, matrix_cores_idle=True),)),
+    ),
+    (
+        "compiler-unusable",
+        "no start",
+        failed(Fate.NOT_RUN, problem="The process did not start."),
+    ),
+    (
+        "compiler-untidy",
+        "processes left",
+        change(problem="The process left others behind."),
+    ),
     ("code-grown", "half as large before", change(before=200)),
     ("code-drift", "other code", change(before=10_000)),
 ]

@@ -15,7 +15,14 @@ from promotion.gates.coverage import gate as coverage_gate
 from tests.support.gating import gate_findings
 from tests.support.host_code import HostCode, kernel_bundle
 from tests.support.made_kernels import MANIFEST, OBJECT, OTHER, clean_kernels, tell
-from tests.support.made_wheel import GLIBC, MadeWheel, fat_binary, hip_library, library, with_sections
+from tests.support.made_wheel import (
+    GLIBC,
+    MadeWheel,
+    fat_binary,
+    hip_library,
+    library,
+    with_sections,
+)
 from tests.support.wheel_sets import (
     PJRT_LIBRARY,
     PLUGIN_LIBRARIES,
@@ -27,7 +34,14 @@ from tests.support.wheel_sets import (
     set_wheel,
 )
 from tests.support.whole_code import Edit as ElfEdit
-from tests.support.whole_code import descriptor, metadata, put, section_bytes, segment, whole_code
+from tests.support.whole_code import (
+    descriptor,
+    metadata,
+    put,
+    section_bytes,
+    segment,
+    whole_code,
+)
 from tests.unit.gate_table.model import Row, Scene, folder_of
 from wheelkit.elf import constants
 from wheelkit.elf.reader import ElfImage
@@ -35,7 +49,8 @@ from wheelkit.gpu import bundle
 from wheelkit.gpu.registration import registered_kernels
 
 GATE = "coverage"
-ADD, MUL = "_Z3addPfS_", "_Z3mulPfS_"
+ADD = "_Z3addPfS_"
+MUL = "_Z3mulPfS_"
 ONE_TARGET = ("gfx942",)
 
 
@@ -59,12 +74,23 @@ class Covered:
 def _judge(covered: Covered, folder: Path) -> Iterable[Finding]:
     made = covered.made
     wheel = set_wheel(made, folder_of(folder, "w"), covered.promised)
-    others = [other for other in _others(tuple(covered.targets)) if other.wheel.name != wheel.wheel.name]
+    others = [
+        other
+        for other in _others(tuple(covered.targets))
+        if other.wheel.name != wheel.wheel.name
+    ]
     more = {}
     if covered.debug:
-        more[f"debug/{wheel.wheel.filename.removesuffix('.whl')}/{PJRT_LIBRARY}.debug"] = covered.debug
+        more[
+            f"debug/{wheel.wheel.filename.removesuffix('.whl')}/{PJRT_LIBRARY}.debug"
+        ] = covered.debug
     return gate_findings(
-        folder, coverage_gate.GATE, [wheel, *others], more=more, python_versions=("3.12",), targets=covered.targets
+        folder,
+        coverage_gate.GATE,
+        [wheel, *others],
+        more=more,
+        python_versions=("3.12",),
+        targets=covered.targets,
     )
 
 
@@ -74,13 +100,23 @@ def _others(targets: tuple[str, ...]) -> Sequence[SetWheel]:
         folder = Path(name)
         if targets == TARGETS:
             return make_wheels(folder, pythons=("3.12",))
-        wheels = [(pjrt(targets=targets), [PJRT_LIBRARY]), (plugin(targets=targets), PLUGIN_LIBRARIES)]
-        return [set_wheel(made, folder, dict.fromkeys(paths, targets)) for made, paths in wheels]
+        wheels = [
+            (pjrt(targets=targets), [PJRT_LIBRARY]),
+            (plugin(targets=targets), PLUGIN_LIBRARIES),
+        ]
+        return [
+            set_wheel(made, folder, dict.fromkeys(paths, targets))
+            for made, paths in wheels
+        ]
 
 
 PJRT = Scene(lambda _: Covered(pjrt(), {PJRT_LIBRARY: TARGETS}), _judge)
-PLUGIN = Scene(lambda _: Covered(plugin(), dict.fromkeys(PLUGIN_LIBRARIES, TARGETS)), _judge)
-KERNELS = Scene(lambda _: Covered(clean_kernels(), {OBJECT: ["gfx942"], OTHER: ["gfx950"]}), _judge)
+PLUGIN = Scene(
+    lambda _: Covered(plugin(), dict.fromkeys(PLUGIN_LIBRARIES, TARGETS)), _judge
+)
+KERNELS = Scene(
+    lambda _: Covered(clean_kernels(), {OBJECT: ["gfx942"], OTHER: ["gfx950"]}), _judge
+)
 Edit = Callable[[Covered], object]
 
 
@@ -88,7 +124,8 @@ Edit = Callable[[Covered], object]
 def _host_library(form: HostForm) -> bytes:
     names = list(form.registered)
     bundles = [kernel_bundle(dict(held)) for held in form.bundles]
-    arguments, handles = dict(form.arguments), dict(form.handles)
+    arguments = dict(form.arguments)
+    handles = dict(form.handles)
     groups = [names] if len(bundles) == 1 else [[name] for name in names]
     more: dict[str, Any] = {"nameless": form.nameless}
     if arguments:
@@ -104,7 +141,9 @@ class HostForm:
     """Kernels that a library registers, and kernels in its bundles by target."""
 
     registered: tuple[str, ...] = (ADD, MUL)
-    bundles: tuple[tuple[tuple[str, tuple[str, ...]], ...], ...] = (tuple((t, (ADD, MUL)) for t in TARGETS),)
+    bundles: tuple[tuple[tuple[str, tuple[str, ...]], ...], ...] = (
+        tuple((t, (ADD, MUL)) for t in TARGETS),
+    )
     arguments: tuple[tuple[str, int], ...] = ()
     handles: tuple[tuple[str, str], ...] = ()
     nameless: int = 0
@@ -158,7 +197,9 @@ def wrapper(at: int, form: str, value: int) -> Edit:
 
 
 def no_constructors(data: bytearray, image: ElfImage) -> None:
-    entry = next(entry for entry in image.dynamic() if entry.tag == constants.DT_INIT_ARRAYSZ)
+    entry = next(
+        entry for entry in image.dynamic() if entry.tag == constants.DT_INIT_ARRAYSZ
+    )
     constants.DYNAMIC.pack_into(data, entry.offset, entry.tag, 0)
 
 
@@ -172,7 +213,9 @@ def missing_library(covered: Covered) -> None:
 
 
 def unpromised_library(covered: Covered) -> None:
-    covered.made.files["jax_rocm7_plugin/_sparse.so"] = hip_library(GLIBC, fatbins=[fat_binary()])
+    covered.made.files["jax_rocm7_plugin/_sparse.so"] = hip_library(
+        GLIBC, fatbins=[fat_binary()]
+    )
 
 
 def wider(covered: Covered) -> Covered:
@@ -190,7 +233,10 @@ def other_symbols(covered: Covered) -> Covered:
         path.write_bytes(data)
         handles = registered_kernels(path)[0].handles
     symbol = struct.pack("<IBBHQQ", 1, constants.STT_OBJECT, 0, 1, handles[ADD], 8)
-    tables = (".symtab", 2, 0, bytes(24) + symbol), (".strtab", 3, 0, b"\0" + MUL.encode() + b"\0")
+    tables = (
+        (".symtab", 2, 0, bytes(24) + symbol),
+        (".strtab", 3, 0, b"\0" + MUL.encode() + b"\0"),
+    )
     return replace(changed, debug=with_sections(data, *tables))
 
 
@@ -221,16 +267,31 @@ def broken(edit: ElfEdit) -> bytes:
 def bundled(data: bytes) -> Edit:
     """Replace the code object for gfx942 in the library's bundle."""
     codes = {"gfx942": data, "gfx950": whole_code("gfx950")}
-    parts = [(f"hipv4-amdgcn-amd-amdhsa--{target}", content) for target, content in codes.items()]
+    parts = [
+        (f"hipv4-amdgcn-amd-amdhsa--{target}", content)
+        for target, content in codes.items()
+    ]
     return code(hip_library(fatbins=[bundle.build(parts)]))
 
 
 _CODE_EDITS: list[tuple[str, str, ElfEdit]] = [
     ("kernel-descriptor-wrong", "zeros", descriptor(0, "64s", bytes(64))),
     ("kernel-descriptor-wrong", "no machine code", descriptor(16, "q", 0)),
-    ("kernel-descriptor-wrong", "machine code not executable", segment(1, 4, "I", 4, flags=5)),
-    ("code-object-damaged", "no metadata", section_bytes(".note", lambda note: note[:8] + b"\x21" + note[9:])),
-    ("code-object-damaged", "no msgpack", section_bytes(".note", lambda note: note[:20].ljust(len(note), b"\xc1"))),
+    (
+        "kernel-descriptor-wrong",
+        "machine code not executable",
+        segment(1, 4, "I", 4, flags=5),
+    ),
+    (
+        "code-object-damaged",
+        "no metadata",
+        section_bytes(".note", lambda note: note[:8] + b"\x21" + note[9:]),
+    ),
+    (
+        "code-object-damaged",
+        "no msgpack",
+        section_bytes(".note", lambda note: note[:20].ljust(len(note), b"\xc1")),
+    ),
     (
         "code-object-damaged",
         "kernel without a symbol",
@@ -239,7 +300,9 @@ _CODE_EDITS: list[tuple[str, str, ElfEdit]] = [
     (
         "code-object-wrong",
         "metadata of another gfx",
-        metadata(lambda about: about.update({"amdhsa.target": "amdgcn-amd-amdhsa--gfx90a"})),
+        metadata(
+            lambda about: about.update({"amdhsa.target": "amdgcn-amd-amdhsa--gfx90a"})
+        ),
     ),
     ("code-object-damaged", "unknown ABI", put(8, "B", 9)),
     ("code-object-damaged", "ABI of V2", put(8, "B", 0)),
@@ -263,10 +326,20 @@ EXCHANGED = tuple(tuple((target, (name,)) for target in TARGETS) for name in (MU
 
 _EDITS: list[tuple[str, str, Scene, Edit]] = [
     ("target-missing", "library without code", PJRT, code(library(GLIBC))),
-    ("target-missing", "code for one target", PJRT, code(hip_library(GLIBC, fatbins=[fat_binary(ONE_TARGET)]))),
+    (
+        "target-missing",
+        "code for one target",
+        PJRT,
+        code(hip_library(GLIBC, fatbins=[fat_binary(ONE_TARGET)])),
+    ),
     ("target-missing", "required library missing", PLUGIN, missing_library),
     ("target-missing", "kernels for one target", KERNELS, kernels_for_one_target),
-    ("target-extra", "gfx1100", PJRT, code(hip_library(fatbins=[fat_binary((*TARGETS, "gfx1100"))]))),
+    (
+        "target-extra",
+        "gfx1100",
+        PJRT,
+        code(hip_library(fatbins=[fat_binary((*TARGETS, "gfx1100"))])),
+    ),
     ("target-refused", "gfx906", PJRT, wider),
     ("wheels-json-untrue", "unpromised library", PLUGIN, unpromised_library),
     ("wheels-json-untrue", "targets of code objects", KERNELS, exchanged_promises),
@@ -278,9 +351,22 @@ _EDITS: list[tuple[str, str, Scene, Edit]] = [
         PJRT,
         code(hip_library(fatbins=[fat_binary(TARGETS, machs={"gfx950": 0x4C})])),
     ),
-    ("code-object-wrong", "object of another target", KERNELS, kernel_object(whole_code("gfx950", ("a",)))),
-    *((finding, fault, KERNELS, kernel_object(broken(edit))) for finding, fault, edit in _CODE_EDITS),
-    ("kernel-descriptor-wrong", "zeros in a bundle", PJRT, bundled(broken(descriptor(0, "64s", bytes(64))))),
+    (
+        "code-object-wrong",
+        "object of another target",
+        KERNELS,
+        kernel_object(whole_code("gfx950", ("a",))),
+    ),
+    *(
+        (finding, fault, KERNELS, kernel_object(broken(edit)))
+        for finding, fault, edit in _CODE_EDITS
+    ),
+    (
+        "kernel-descriptor-wrong",
+        "zeros in a bundle",
+        PJRT,
+        bundled(broken(descriptor(0, "64s", bytes(64)))),
+    ),
     ("kernels-manifest-damaged", "no JSON", KERNELS, damaged_manifest),
     ("registration-missing", "no constructor", PJRT, unregistered(no_constructors)),
     ("registration-missing", "no wrappers", PJRT, unregistered(no_wrappers)),
@@ -288,7 +374,12 @@ _EDITS: list[tuple[str, str, Scene, Edit]] = [
     ("registration-missing", "version of the wrapper", PJRT, wrapper(4, "I", 3)),
     ("registration-missing", "pointer of the wrapper", PJRT, wrapper(8, "Q", 0)),
     ("registration-missing", "kernel not registered", HOST, host(registered=(ADD,))),
-    ("registration-wrong", "kernel registered twice", HOST, host(registered=(ADD, ADD, MUL))),
+    (
+        "registration-wrong",
+        "kernel registered twice",
+        HOST,
+        host(registered=(ADD, ADD, MUL)),
+    ),
     (
         "registration-wrong",
         "kernels exchanged",
@@ -298,7 +389,12 @@ _EDITS: list[tuple[str, str, Scene, Edit]] = [
     ("registration-wrong", "bundles exchanged", HOST, host(bundles=EXCHANGED)),
     ("registration-wrong", "symbol of another kernel", HOST, other_symbols),
     ("kernel-missing", "for one target", HOST, host(bundles=LACKING)),
-    ("kernel-missing", "generic code of one kernel", HOST, host(bundles=((("gfx9-4-generic", (ADD,)),),))),
+    (
+        "kernel-missing",
+        "generic code of one kernel",
+        HOST,
+        host(bundles=((("gfx9-4-generic", (ADD,)),),)),
+    ),
     ("kernels-unread", "names of kernels", HOST, host(nameless=2)),
 ]
 ROWS = [Row(GATE, code_, fault, scene, edit) for code_, fault, scene, edit in _EDITS]

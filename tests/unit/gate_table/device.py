@@ -15,7 +15,11 @@ from core.process import HostRunner
 from promotion.evidence.known_tests import KnownTests, known_tests_for
 from promotion.evidence.test_results import TestResult, TestVerdict
 from promotion.gates.device import evidence
-from promotion.gates.device.baseline import Baseline, check_ledgers, compare_with_baseline
+from promotion.gates.device.baseline import (
+    Baseline,
+    check_ledgers,
+    compare_with_baseline,
+)
 from promotion.gates.device.expected_machine import ExpectedMachine
 from promotion.gates.device.lease import GIB, Allotment, GpuDevice, JaxPlatform
 from promotion.gates.device.machine import MachineInfo
@@ -42,7 +46,12 @@ from wheelkit.rocm_manifest import RocmLibrary
 GATE = "device"
 V = TestVerdict
 MANY = evidence.MAX_LISTED_TESTS + 1
-WHOLE = {"platform": "rocm", "size": "large", "passes": "single multi", "python": "3.12"}
+WHOLE = {
+    "platform": "rocm",
+    "size": "large",
+    "passes": "single multi",
+    "python": "3.12",
+}
 
 
 # Verdicts of tests
@@ -60,28 +69,51 @@ def _judge_results(results: Results, _: Path) -> Iterable[Finding]:
     for check in checks_of(tuple(results.results), waivers=()):
         yield from check.findings
     ending = Ending.KILLED if results.killed else Ending.PASSED
-    attempts = {item.id: [Attempt(id=item.id, ending=ending)] for item in results.results}
+    attempts = {
+        item.id: [Attempt(id=item.id, ending=ending)] for item in results.results
+    }
     yield from killed_workers(results.results, attempts)
 
 
 def with_tests(verdict: TestVerdict, count: int = 1) -> Callable[[Results], object]:
     """Add tests with a verdict, each for a cause of its own."""
-    return lambda made: made.results.extend(result(f"t{n}", verdict, f"E   no {n}") for n in range(count))
+    return lambda made: made.results.extend(
+        result(f"t{n}", verdict, f"E   no {n}") for n in range(count)
+    )
 
 
 RESULTS = Scene(lambda _: Results(), _judge_results)
 _RESULT_ROWS = [
     Row(GATE, "test-failed", "one", RESULTS, with_tests(V.FAILED)),
-    Row(GATE, "test-failed", "more than are listed", RESULTS, with_tests(V.FAILED, MANY), "1 more"),
     Row(
-        GATE, "test-failed", "many of one cause", RESULTS,
-        lambda made: made.results.extend(result(f"t{n}", V.FAILED, "E   no") for n in range(9)), "9 tests failed",
+        GATE,
+        "test-failed",
+        "more than are listed",
+        RESULTS,
+        with_tests(V.FAILED, MANY),
+        "1 more",
+    ),
+    Row(
+        GATE,
+        "test-failed",
+        "many of one cause",
+        RESULTS,
+        lambda made: made.results.extend(
+            result(f"t{n}", V.FAILED, "E   no") for n in range(9)
+        ),
+        "9 tests failed",
     ),
     Row(GATE, "test-crashed", "one", RESULTS, with_tests(V.CRASHED)),
     Row(GATE, "test-first-flake", "without waiver", RESULTS, with_tests(V.FLAKY)),
     Row(GATE, "test-flaky", "more than are listed", RESULTS, with_tests(V.FLAKY, MANY)),
-    Row(GATE, "worker-killed", "SIGKILL", RESULTS, lambda made: setattr(made, "killed", True)),
-]  # fmt: skip
+    Row(
+        GATE,
+        "worker-killed",
+        "SIGKILL",
+        RESULTS,
+        lambda made: setattr(made, "killed", True),
+    ),
+]
 
 
 # Comparison with the set promoted last and with the ledger of skips
@@ -112,16 +144,30 @@ def _check_ledgers(known: KnownTests, _: Path) -> Iterable[Finding]:
 def expired(_: KnownTests) -> KnownTests:
     entries = [entry(pattern="tests/here_test.py")]
     today = date(2026, 4, 1)
-    return known_tests_for(entries, jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=today)
+    return known_tests_for(
+        entries, jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=today
+    )
 
 
 NUMBERS = Scene(lambda _: Numbers(), _compare)
 LEDGERS = Scene(_known, _check_ledgers)
 _NUMBER_ROWS = [
     Row(GATE, "too-few-tests", "949 of 1000", NUMBERS, lambda _: Numbers(run=949)),
-    Row(GATE, "too-many-skipped", "66 instead of 50", NUMBERS, lambda _: Numbers(skipped=66)),
+    Row(
+        GATE,
+        "too-many-skipped",
+        "66 instead of 50",
+        NUMBERS,
+        lambda _: Numbers(skipped=66),
+    ),
     Row(GATE, "ledger-over", "expired", LEDGERS, expired),
-    Row(GATE, "ledger-idle", "no test", LEDGERS, lambda _: KnownTests(active=(entry(pattern="tests/gone_test.py"),))),
+    Row(
+        GATE,
+        "ledger-idle",
+        "no test",
+        LEDGERS,
+        lambda _: KnownTests(active=(entry(pattern="tests/gone_test.py"),)),
+    ),
 ]
 
 
@@ -143,16 +189,27 @@ def _report(ran: Ran, folder: Path) -> Iterable[Finding]:
     gate = _GateRun.__new__(_GateRun)
     made = SimpleNamespace(pins={}, jax_version=ran.jax)
     staged = StagedSet(index="multi-arch", digest="a" * 64)
-    context = SimpleNamespace(bucket=DirBucket(folder / "bucket"), staged=staged, work=folder, wheel_set=made)
-    gate.context, gate.runner = cast("Any", context), NO_GIT
-    files = {"jax/version.py": '_version = "0.11.1"\n', "tests/a_test.py": "", "build/test-requirements.txt": ""}
+    context = SimpleNamespace(
+        bucket=DirBucket(folder / "bucket"), staged=staged, work=folder, wheel_set=made
+    )
+    gate.context = cast("Any", context)
+    gate.runner = NO_GIT
+    files = {
+        "jax/version.py": '_version = "0.11.1"\n',
+        "tests/a_test.py": "",
+        "build/test-requirements.txt": "",
+    }
     source = SuiteSource(location=str(write_files(checkout(folder / "jax-src"), files)))
     gate.config = device_config(count=ran.devices, source=source, suite="s")
-    gate.devices, gate.target, gate.facts = gate.config.machine.devices, "gfx942", {}
+    gate.devices = gate.config.machine.devices
+    gate.target = "gfx942"
+    gate.facts = {}
     gate.host = Allotment(cpus=(0,), cores=1, memory=GIB)
     site: Any = SimpleNamespace(version="3.12", folder=folder / "site")
     suite = replace(gate._suite(site), notes=())
-    report = RunReport(results=(), collected=(), problems=(), notes=ran.notes, sessions=1)
+    report = RunReport(
+        results=(), collected=(), problems=(), notes=ran.notes, sessions=1
+    )
     for check in gate._report(report, (), suite, folder_of(folder, "run"), {}):
         yield from check.findings
     yield from _retry(ran.causes, folder)
@@ -162,10 +219,18 @@ def _retry(causes: int, folder: Path) -> Iterable[Finding]:
     """Retry tests that failed for different causes; one retry is allowed."""
     single = Pass(name="all", marks="", leases=())
     suite = Suite(root=folder, files=(".",), env={})
-    harness = Harness(HostRunner({}), RunPlan(python=(), suite=suite, env={}, passes=(single,), retries=1), folder)
+    harness = Harness(
+        HostRunner({}),
+        RunPlan(python=(), suite=suite, env={}, passes=(single,), retries=1),
+        folder,
+    )
     state = harness._states["all"]
     for number in range(causes):
-        attempt = Attempt(id=f"a.py::t{number}", ending=Ending.FAILED, message=f"E   no {'x' * number}")
+        attempt = Attempt(
+            id=f"a.py::t{number}",
+            ending=Ending.FAILED,
+            message=f"E   no {'x' * number}",
+        )
         state.chosen = {**(state.chosen or {}), attempt.id: None}
         state.tests[attempt.id].append(attempt)
     harness._retry(single)
@@ -174,10 +239,30 @@ def _retry(causes: int, folder: Path) -> Iterable[Finding]:
 
 RUN = Scene(lambda _: Ran(), _report)
 _RUN_ROWS = [
-    Row(GATE, "device-note", "remark", RUN, lambda made: setattr(made, "notes", ("a remark",))),
-    Row(GATE, "multi-left-out", "one device", RUN, lambda made: setattr(made, "devices", 1)),
-    Row(GATE, "suite-release", "jax 0.11.2", RUN, lambda made: setattr(made, "jax", "0.11.2")),
-    Row(GATE, "not-retried", "two causes", RUN, lambda made: setattr(made, "causes", 2)),
+    Row(
+        GATE,
+        "device-note",
+        "remark",
+        RUN,
+        lambda made: setattr(made, "notes", ("a remark",)),
+    ),
+    Row(
+        GATE,
+        "multi-left-out",
+        "one device",
+        RUN,
+        lambda made: setattr(made, "devices", 1),
+    ),
+    Row(
+        GATE,
+        "suite-release",
+        "jax 0.11.2",
+        RUN,
+        lambda made: setattr(made, "jax", "0.11.2"),
+    ),
+    Row(
+        GATE, "not-retried", "two causes", RUN, lambda made: setattr(made, "causes", 2)
+    ),
 ]
 
 
@@ -205,16 +290,25 @@ class Machine:
     shared_memory: int = 1 << 30
     files: dict[str, str] = field(
         default_factory=lambda: {
-            "dev/kfd": "", f"site/{PLUGIN}": "code", "rocm/lib/libamdhip64.so.7": "", "rocm/.info/version": "7.2.0\n",
+            "dev/kfd": "",
+            f"site/{PLUGIN}": "code",
+            "rocm/lib/libamdhip64.so.7": "",
+            "rocm/.info/version": "7.2.0\n",
         }
-    )  # fmt: skip
-    loaded: list[str] = field(default_factory=lambda: [f"site/{PLUGIN}", "rocm/lib/libamdhip64.so.7"])
+    )
+    loaded: list[str] = field(
+        default_factory=lambda: [f"site/{PLUGIN}", "rocm/lib/libamdhip64.so.7"]
+    )
     answer: dict[str, Any] = field(
         default_factory=lambda: {
-            "error": "", "platforms": ["gpu"], "default": "gpu", "client": "rocm 70200", "version": "0.10.2",
+            "error": "",
+            "platforms": ["gpu"],
+            "default": "gpu",
+            "client": "rocm 70200",
+            "version": "0.10.2",
             "devices": [KERNEL, {**KERNEL, "id": 1}],
         }
-    )  # fmt: skip
+    )
     rocm: dict[str, RocmLibrary] = field(default_factory=dict)
     fit: bool = True
 
@@ -222,19 +316,32 @@ class Machine:
 def _preflight(machine: Machine, folder: Path) -> Iterable[Finding]:
     root = write_files(folder / "root", machine.files)
     expected = ExpectedMachine(
-        platform=JaxPlatform.ROCM, targets=("gfx942",), count=2, counts=machine.counts,
-        libraries={PLUGIN: sha256_of(b"code"), MODULE: "0"}, site=root / "site", rocm_version="7.2.0",
+        platform=JaxPlatform.ROCM,
+        targets=("gfx942",),
+        count=2,
+        counts=machine.counts,
+        libraries={PLUGIN: sha256_of(b"code"), MODULE: "0"},
+        site=root / "site",
+        rocm_version="7.2.0",
         rocm=machine.rocm,
-    )  # fmt: skip
+    )
     info = MachineInfo(devices=machine.devices, tenants=machine.tenants)
     free = SimpleNamespace(f_bavail=machine.shared_memory, f_frsize=1)
     with mock.patch("os.statvfs", return_value=free):
         checks = list(check_host(info, machine.devices, expected, root))
-    answer = {**machine.answer, "libraries": [str(root / path) for path in machine.loaded]}
+    answer = {
+        **machine.answer,
+        "libraries": [str(root / path) for path in machine.loaded],
+    }
     control = "" if machine.fit else "hipGetDeviceCount returned 100"
     checks += check_jax(answer, expected, lambda: control)
     ignored = "the set has no manifest of its ROCm"
-    return [item for check in checks for item in check.findings if ignored not in item.message]
+    return [
+        item
+        for check in checks
+        for item in check.findings
+        if ignored not in item.message
+    ]
 
 
 def machine(**changes: Any) -> Callable[[Machine], object]:
@@ -259,14 +366,19 @@ def without(path: str) -> Callable[[Machine], object]:
 
 def kernels(first: str, second: str) -> Callable[[Machine], object]:
     """Change the errors of the kernels on both devices."""
-    return answer(devices=[{**KERNEL, "kernel": first}, {**KERNEL, "id": 1, "kernel": second}])
+    return answer(
+        devices=[{**KERNEL, "kernel": first}, {**KERNEL, "id": 1, "kernel": second}]
+    )
 
 
 POOR = (GpuDevice(index=0, gfx="gfx942", memory=16 * GIB, free=GIB), fake_devices(2)[1])
-UNDEFINED = "ImportError: /site/jax_rocm7_plugin/_linalg.so: undefined symbol: hipsolverOld"
+UNDEFINED = (
+    "ImportError: /site/jax_rocm7_plugin/_linalg.so: undefined symbol: hipsolverOld"
+)
 NO_BACKEND = "RuntimeError: Unable to initialize backend 'rocm'"
 NO_FILE = "cannot open shared object file: No such file"
-BAD_KERNEL, BAD_MEMORY = "XlaRuntimeError: INTERNAL: bad code object", "XlaRuntimeError: hipErrorECCNotCorrectable"
+BAD_KERNEL = "XlaRuntimeError: INTERNAL: bad code object"
+BAD_MEMORY = "XlaRuntimeError: hipErrorECCNotCorrectable"
 BLAS = "librocblas.so.5"
 
 
@@ -292,52 +404,160 @@ def bad_kernels_of_broken_machine(made: Machine) -> None:
 MACHINE = Scene(lambda _: Machine(), _preflight)
 _MACHINE_EDITS: list[tuple[str, str, str, Callable[[Machine], object]]] = [
     ("environment", "no device", "no rocm device", machine(devices=())),
-    ("environment", "other devices", "the devices are gfx950", machine(devices=fake_devices(2, gfx="gfx950"))),
+    (
+        "environment",
+        "other devices",
+        "the devices are gfx950",
+        machine(devices=fake_devices(2, gfx="gfx950")),
+    ),
     ("environment", "number of devices", "devices are available", machine(counts=(8,))),
     ("environment", "no /dev/kfd", "/dev/kfd cannot be opened", without("dev/kfd")),
     ("environment", "shared memory", "free, not", machine(shared_memory=64 << 20)),
     ("environment", "memory of a device", "Device memory", machine(devices=POOR)),
     ("environment", "CPU", "jax runs on cpu", answer(platforms=["cpu"], default="cpu")),
     ("environment", "CUDA", "belong to", answer(client="cuda 13000")),
-    ("environment", "one device in jax", "jax sees 1 devices", answer(devices=[KERNEL])),
+    (
+        "environment",
+        "one device in jax",
+        "jax sees 1 devices",
+        answer(devices=[KERNEL]),
+    ),
     (
         "environment",
         "other name",
         "reports the devices as gfx90a",
         answer(devices=[KERNEL, {**KERNEL, "capability": "gfx90a"}]),
     ),
-    ("environment", "other code of the plugin", "has sha256", file(f"site/{PLUGIN}", "other code")),
-    ("environment", "plugin not loaded", "was loaded", machine(loaded=["rocm/lib/libamdhip64.so.7"])),
-    ("environment", "plugin of another site", "was loaded instead", machine(loaded=[f"other/{PLUGIN}"])),
-    ("environment", "plugin of nobody", "does not belong", machine(loaded=["lib/xla_rocm_plugin.so"])),
+    (
+        "environment",
+        "other code of the plugin",
+        "has sha256",
+        file(f"site/{PLUGIN}", "other code"),
+    ),
+    (
+        "environment",
+        "plugin not loaded",
+        "was loaded",
+        machine(loaded=["rocm/lib/libamdhip64.so.7"]),
+    ),
+    (
+        "environment",
+        "plugin of another site",
+        "was loaded instead",
+        machine(loaded=[f"other/{PLUGIN}"]),
+    ),
+    (
+        "environment",
+        "plugin of nobody",
+        "does not belong",
+        machine(loaded=["lib/xla_rocm_plugin.so"]),
+    ),
     ("environment", "no HIP", "no libamdhip64.so", machine(loaded=[f"site/{PLUGIN}"])),
-    ("environment", "ROCm 7.1", "ROCm 7.1.0 was loaded", file("rocm/.info/version", "7.1.0\n")),
-    ("environment", "kernel on one device", "a kernel on device 1", kernels("", BAD_KERNEL)),
-    ("environment", "kernels on a broken machine", "a kernel on device", bad_kernels_of_broken_machine),
-    ("environment", "memory with errors", "a kernel on device", kernels(BAD_MEMORY, BAD_MEMORY)),
-    ("environment", "devices without jax", "has no platform", no_start(NO_BACKEND, fit=False)),
+    (
+        "environment",
+        "ROCm 7.1",
+        "ROCm 7.1.0 was loaded",
+        file("rocm/.info/version", "7.1.0\n"),
+    ),
+    (
+        "environment",
+        "kernel on one device",
+        "a kernel on device 1",
+        kernels("", BAD_KERNEL),
+    ),
+    (
+        "environment",
+        "kernels on a broken machine",
+        "a kernel on device",
+        bad_kernels_of_broken_machine,
+    ),
+    (
+        "environment",
+        "memory with errors",
+        "a kernel on device",
+        kernels(BAD_MEMORY, BAD_MEMORY),
+    ),
+    (
+        "environment",
+        "devices without jax",
+        "has no platform",
+        no_start(NO_BACKEND, fit=False),
+    ),
     ("environment", "no visible device", "has no platform", no_start(NO_DEVICE)),
-    ("environment", "memory of the host", "has no platform", no_start("Cannot allocate memory", "import")),
+    (
+        "environment",
+        "memory of the host",
+        "has no platform",
+        no_start("Cannot allocate memory", "import"),
+    ),
     (
         "environment",
         "missing library of ROCm",
         "has no platform",
         no_start(f"ImportError: {BLAS}: {NO_FILE}", "import"),
     ),
-    ("environment", "start with another ROCm", "ROCm 7.0.2 was loaded", no_start(UNDEFINED, rocm="7.0.2")),
-    ("set-unusable", "no backend", "has no platform", no_start(NO_BACKEND, rocm="7.2.1")),
-    ("set-unusable", "jax refused", "has no platform", no_start("RuntimeError: jaxlib is newer", "import", fit=False)),
-    ("set-unusable", "foreign library", "has no platform", no_start(f"ImportError: libx.so.1: {NO_FILE}", "import")),
-    ("set-unusable", "own library", "has no platform", no_start(f"ImportError: {PLUGIN}: {NO_FILE}", fit=False)),
-    ("set-unusable", "module", "cannot be imported", answer(modules={"jax_rocm7_plugin._linalg": UNDEFINED})),
-    ("set-unusable", "kernels on all devices", "a kernel on device", kernels(BAD_KERNEL, BAD_KERNEL)),
-    ("preflight-note", "other processes", "Tenants", machine(tenants=("process 7 uses an AMD GPU",))),
-    ("preflight-note", "unknown ROCm", "no version file", without("rocm/.info/version")),
+    (
+        "environment",
+        "start with another ROCm",
+        "ROCm 7.0.2 was loaded",
+        no_start(UNDEFINED, rocm="7.0.2"),
+    ),
+    (
+        "set-unusable",
+        "no backend",
+        "has no platform",
+        no_start(NO_BACKEND, rocm="7.2.1"),
+    ),
+    (
+        "set-unusable",
+        "jax refused",
+        "has no platform",
+        no_start("RuntimeError: jaxlib is newer", "import", fit=False),
+    ),
+    (
+        "set-unusable",
+        "foreign library",
+        "has no platform",
+        no_start(f"ImportError: libx.so.1: {NO_FILE}", "import"),
+    ),
+    (
+        "set-unusable",
+        "own library",
+        "has no platform",
+        no_start(f"ImportError: {PLUGIN}: {NO_FILE}", fit=False),
+    ),
+    (
+        "set-unusable",
+        "module",
+        "cannot be imported",
+        answer(modules={"jax_rocm7_plugin._linalg": UNDEFINED}),
+    ),
+    (
+        "set-unusable",
+        "kernels on all devices",
+        "a kernel on device",
+        kernels(BAD_KERNEL, BAD_KERNEL),
+    ),
+    (
+        "preflight-note",
+        "other processes",
+        "Tenants",
+        machine(tenants=("process 7 uses an AMD GPU",)),
+    ),
+    (
+        "preflight-note",
+        "unknown ROCm",
+        "no version file",
+        without("rocm/.info/version"),
+    ),
 ]
 
 ROWS = [
     *_RESULT_ROWS,
     *_NUMBER_ROWS,
     *_RUN_ROWS,
-    *(Row(GATE, code, fault, MACHINE, edit, says) for code, fault, says, edit in _MACHINE_EDITS),
+    *(
+        Row(GATE, code, fault, MACHINE, edit, says)
+        for code, fault, says, edit in _MACHINE_EDITS
+    ),
 ]

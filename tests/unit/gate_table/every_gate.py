@@ -17,7 +17,8 @@ from promotion.storage.bucket import AbsentError
 from tests.support import sets
 from tests.unit.gate_table.model import Row, Scene
 
-GATE, INDEX = "every gate", "published index"
+GATE = "every gate"
+INDEX = "published index"
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,11 @@ def _run(run: Run, _: Path) -> Iterable[Finding]:
 
     gate = Gate(name="made", tier=Tier.STRUCTURE, per_target=False, run=work)
     context = SimpleNamespace(wheel_set=sets.wheel_set(), targets=())
-    return [item for evidence in _execute(gate, cast("Any", context)) for item in evidence.findings]
+    return [
+        item
+        for evidence in _execute(gate, cast("Any", context))
+        for item in evidence.findings
+    ]
 
 
 def _caused_by(cause: Exception) -> GateError:
@@ -70,8 +75,13 @@ def _ends_as(run: Run) -> Callable[[Run], Run]:
 
 def _published(_: Path) -> PublishedSet:
     wheel_set = sets.wheel_set()
-    wheels = [sets.ledger_wheel(wheel.name, filename=wheel.filename, sha256=wheel.sha256) for wheel in wheel_set.wheels]
-    return PublishedSet(url="", wheel_set=wheel_set, entry=sets.promoted_set(*wheels), lock=None)
+    wheels = [
+        sets.ledger_wheel(wheel.name, filename=wheel.filename, sha256=wheel.sha256)
+        for wheel in wheel_set.wheels
+    ]
+    return PublishedSet(
+        url="", wheel_set=wheel_set, entry=sets.promoted_set(*wheels), lock=None
+    )
 
 
 def other_digest(published: PublishedSet) -> PublishedSet:
@@ -83,6 +93,10 @@ def other_digest(published: PublishedSet) -> PublishedSet:
 PUBLISHED = Scene(_published, lambda published, _: _ledger_findings(published))
 
 ROWS = [
-    *(Row(GATE, code, fault, RUN, _ends_as(run)) for code, faults in _FAULTS.items() for fault, run in faults.items()),
+    *(
+        Row(GATE, code, fault, RUN, _ends_as(run))
+        for code, faults in _FAULTS.items()
+        for fault, run in faults.items()
+    ),
     Row(INDEX, "ledger-untrue", "digest of a wheel", PUBLISHED, other_digest),
 ]

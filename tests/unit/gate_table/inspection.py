@@ -10,7 +10,15 @@ from typing import Any
 from unittest import mock
 
 from core.model import Finding
-from tests.support.made_kernels import LIBRARY, MANIFEST, OBJECT, OTHER, clean_kernels, manifest, tell
+from tests.support.made_kernels import (
+    LIBRARY,
+    MANIFEST,
+    OBJECT,
+    OTHER,
+    clean_kernels,
+    manifest,
+    tell,
+)
 from tests.support.made_wheel import (
     ACCEPTED,
     LIB,
@@ -37,7 +45,8 @@ GATE = "inspection"
 Break = Callable[[MadeWheel], object]
 
 PACKAGE = "jax_plugins/xla_rocm7"
-INIT, VERSION = f"{PACKAGE}/__init__.py", f"{PACKAGE}/version.py"
+INIT = f"{PACKAGE}/__init__.py"
+VERSION = f"{PACKAGE}/version.py"
 CANONICAL = "_ZNSt10filesystem9canonicalERKNS_7__cxx114pathE"
 CPP = ("libc.so.6", "libstdc++.so.6")
 GOOD = fat_binary()
@@ -188,7 +197,9 @@ def endless_symbols(made: MadeWheel) -> None:
 
 def no_wheel_file(made: MadeWheel) -> None:
     archive(b"dist-info/WHEEL", b"dist-info/wheel")(made)
-    made.record = lambda rows: [[row[0].replace("/WHEEL", "/wheel"), *row[1:]] for row in rows]
+    made.record = lambda rows: [
+        [row[0].replace("/WHEEL", "/wheel"), *row[1:]] for row in rows
+    ]
 
 
 def other_version(made: MadeWheel) -> None:
@@ -219,7 +230,9 @@ def pinned(version: str, *pin: str) -> Break:
         made.version = version
         made.replace("Version", version)
         made.replace("Requires-Dist", "jaxlib>=1.2", *pin)
-        made.files["jax_rocm7_plugin/version.py"] = f"_release_version = '{version}'\n".encode()
+        made.files["jax_rocm7_plugin/version.py"] = (
+            f"_release_version = '{version}'\n".encode()
+        )
 
     return edit
 
@@ -229,7 +242,8 @@ def module(name: str, python: str = "cp312", abi: str = "cp312") -> Break:
 
     def edit(made: MadeWheel) -> None:
         made.files[f"jax_rocm7_plugin/{name}"] = made.files.pop(MODULE)
-        made.python, made.abi = python, abi
+        made.python = python
+        made.abi = abi
         made.replace("Tag", f"{python}-{abi}-{made.platform}")
 
     return edit
@@ -242,14 +256,18 @@ def bindings(*kinds: tuple[str, str]) -> Break:
         for number, (tag, call) in enumerate(kinds):
             symbols = (TinySymbol(f"PyInit__m{number}", defined=True), TinySymbol(call))
             text = f"\0__nb_internals_%s_%s__\0{tag}\0".encode()
-            made.files[f"{PACKAGE}/_m{number}.so"] = with_sections(library(entry=symbols), (".rodata", 1, 0, text))
+            made.files[f"{PACKAGE}/_m{number}.so"] = with_sections(
+                library(entry=symbols), (".rodata", 1, 0, text)
+            )
 
     return edit
 
 
 def module_without_init(made: MadeWheel) -> None:
     text = b"\0__nb_internals_%s_%s__\0v19_abi_1\0"
-    made.files[f"{PACKAGE}/_m.so"] = with_sections(library(entry=(TinySymbol("PyErr_Clear"),)), (".rodata", 1, 0, text))
+    made.files[f"{PACKAGE}/_m.so"] = with_sections(
+        library(entry=(TinySymbol("PyErr_Clear"),)), (".rodata", 1, 0, text)
+    )
 
 
 def gemm(change: Callable[[dict[str, Any]], object], *dropped: str) -> Break:
@@ -278,7 +296,9 @@ def kernel_file(path: str, content: bytes) -> Break:
 def no_modules(made: MadeWheel) -> None:
     for path in (LIBRARY, OBJECT, OTHER):
         del made.files[path]
-    made.files[MANIFEST] = b'{"schema": 1, "version": "1.2.3", "targets": [], "load_order": [], "modules": {}}'
+    made.files[MANIFEST] = (
+        b'{"schema": 1, "version": "1.2.3", "targets": [], "load_order": [], "modules": {}}'
+    )
 
 
 def swapped_objects(module: dict[str, Any]) -> None:
@@ -286,10 +306,14 @@ def swapped_objects(module: dict[str, Any]) -> None:
     objects["gfx942"], objects["gfx950"] = objects["gfx950"], objects["gfx942"]
 
 
-LEFTOVERS = "$ORIGIN/../../_solib_x86_64/_Ux:$ORIGIN/a.so.runfiles/__main__/x:/opt/rocm/lib"
+LEFTOVERS = (
+    "$ORIGIN/../../_solib_x86_64/_Ux:$ORIGIN/a.so.runfiles/__main__/x:/opt/rocm/lib"
+)
 WRAPPER = struct.pack("<IIQQ", 0x48495046, 1, 0x123456, 0)
 COMMENT = b"AMD clang version 22.0.0git (llvm-project roc-7.0.2 26014)\0"
-OTHER_KIND = bundle.pack(bundle.build([("openmp-amdgcn-amd-amdhsa--gfx942", whole_code())]))
+OTHER_KIND = bundle.pack(
+    bundle.build([("openmp-amdgcn-amd-amdhsa--gfx942", whole_code())])
+)
 TWICE = bundle.build([("hipv4-amdgcn-amd-amdhsa--gfx942", whole_code())] * 2)
 DAMAGED = GOOD[:24] + bytes(8) + GOOD[32:]
 MODEST = library(TinySymbol("malloc", "libc.so.6", "GLIBC_2.2.5"), fatbins=[GOOD])
@@ -298,61 +322,161 @@ ENTRY_POINTS = b"[jax_plugins]\nxla_rocm7 = jax_plugins.xla_rocm7\n"
 VECTOR = "_ZNSt6vectorIN3roc4BlobESaIS1_EE5shrinkEv"
 
 _EDITS: list[tuple[str, str, Break]] = [
-    ("archive-damaged", "cut short", lambda made: setattr(made, "archive", lambda data: data[:-30])),
+    (
+        "archive-damaged",
+        "cut short",
+        lambda made: setattr(made, "archive", lambda data: data[:-30]),
+    ),
     ("archive-damaged", "member twice", duplicate_member),
     ("archive-damaged", "zip bomb", zip_bomb),
     ("archive-damaged", "member above the folder", file("../../evil.py", b"x")),
-    ("archive-damaged", "dist-info of another version", archive(b"1.2.3.dist-info", b"9.9.9.dist-info")),
-    ("member-damaged", "wrong CRC", stored(INIT, b"# the original\n", b"# the original\n", b"# changed later")),
-    ("member-damaged", "wrong CRC of the library", stored(LIB, b"", b"fcntl64", b"fcntl65")),
-    ("record-wrong-hash", "hash of another file", record(lambda rows: [[rows[0][0], *rows[1][1:]], *rows[1:]])),
-    ("record-wrong-size", "another size", record(lambda rows: [[*rows[0][:2], "7"], *rows[1:]])),
+    (
+        "archive-damaged",
+        "dist-info of another version",
+        archive(b"1.2.3.dist-info", b"9.9.9.dist-info"),
+    ),
+    (
+        "member-damaged",
+        "wrong CRC",
+        stored(INIT, b"# the original\n", b"# the original\n", b"# changed later"),
+    ),
+    (
+        "member-damaged",
+        "wrong CRC of the library",
+        stored(LIB, b"", b"fcntl64", b"fcntl65"),
+    ),
+    (
+        "record-wrong-hash",
+        "hash of another file",
+        record(lambda rows: [[rows[0][0], *rows[1][1:]], *rows[1:]]),
+    ),
+    (
+        "record-wrong-size",
+        "another size",
+        record(lambda rows: [[*rows[0][:2], "7"], *rows[1:]]),
+    ),
     ("record-missing-entry", "file left out", record(lambda rows: rows[1:])),
-    ("record-no-such-file", "unknown file", record(lambda rows: [["ghost.py", *rows[0][1:]], *rows])),
+    (
+        "record-no-such-file",
+        "unknown file",
+        record(lambda rows: [["ghost.py", *rows[0][1:]], *rows]),
+    ),
     ("record-duplicate-entry", "file twice", record(lambda rows: [rows[0], *rows])),
-    ("record-no-sha256", "no hash", record(lambda rows: [[rows[0][0], "", rows[0][2]], *rows[1:]])),
+    (
+        "record-no-sha256",
+        "no hash",
+        record(lambda rows: [[rows[0][0], "", rows[0][2]], *rows[1:]]),
+    ),
     ("record-malformed", "two columns", record(lambda rows: [["only", "two"], *rows])),
-    ("record-unreadable", "not UTF-8", record(lambda rows: [["\udcff", "", ""], *rows])),
+    (
+        "record-unreadable",
+        "not UTF-8",
+        record(lambda rows: [["\udcff", "", ""], *rows]),
+    ),
     ("mode-private", "0600", lambda made: made.modes.update({LIB: 0o600})),
     ("mode-writable", "0777", lambda made: made.modes.update({LIB: 0o777})),
-    ("elf-unreadable", "truncated", lambda made: made.files.update({LIB: made.files[LIB][:4000]})),
+    (
+        "elf-unreadable",
+        "truncated",
+        lambda made: made.files.update({LIB: made.files[LIB][:4000]}),
+    ),
     ("elf-unreadable", "endless symbol table", endless_symbols),
-    ("elf-not-read", "32 bits", file(f"{PACKAGE}/old.so", b"\x7fELF\x01\x01\x01" + bytes(60))),
+    (
+        "elf-not-read",
+        "32 bits",
+        file(f"{PACKAGE}/old.so", b"\x7fELF\x01\x01\x01" + bytes(60)),
+    ),
     ("library-not-elf", "script", file(f"{PACKAGE}/helper.so", b"#!/bin/sh\n:\n")),
-    ("symbols-not-stripped", "symtab", sections((".symtab", 2, 0, bytes(6000)), (".strtab", 3, 0, bytes(3000)))),
+    (
+        "symbols-not-stripped",
+        "symtab",
+        sections((".symtab", 2, 0, bytes(6000)), (".strtab", 3, 0, bytes(3000))),
+    ),
     ("runpath-build-leftover", "folders of Bazel", link(runpath=LEFTOVERS)),
-    ("runpath-build-machine", "home folder", link(runpath="$ORIGIN:/home/builder/rocm/lib")),
+    (
+        "runpath-build-machine",
+        "home folder",
+        link(runpath="$ORIGIN:/home/builder/rocm/lib"),
+    ),
     ("runpath-build-machine", "detour to /tmp", link(runpath="/usr/lib/../../tmp/x")),
     ("runpath-unsafe", "empty entry", link(runpath="$ORIGIN::/opt/rocm/lib")),
     ("runpath-unsafe", "relative entry", link(runpath="lib/rocm")),
     ("runpath-outside", "above site-packages", link(runpath="$ORIGIN/../../../tmp/x")),
-    ("runpath-excessive", "41 entries", link(runpath=":".join(f"$ORIGIN/{n}" for n in range(41)))),
+    (
+        "runpath-excessive",
+        "41 entries",
+        link(runpath=":".join(f"$ORIGIN/{n}" for n in range(41))),
+    ),
     ("rpath-used", "DT_RPATH", link(runpath="$ORIGIN", runpath_tag=constants.DT_RPATH)),
     ("hip-needed-missing", "hipMalloc", link(TinySymbol("hipMalloc"))),
-    ("tag-by-exception", "HIP", link(TinySymbol("hipMalloc"), needed=("libc.so.6", "libamdhip64.so.7"))),
-    ("needed-not-allowed", "foreign library", link(needed=("libc.so.6", "libsurprise.so.1"))),
-    ("symbol-not-allowed", "zlib's inflate_fast", link(TinySymbol("inflate_fast"), needed=("libz.so.1",))),
-    ("symbol-version-too-new", "GLIBC_2.34", link(TinySymbol("pthread_create", "libc.so.6", "GLIBC_2.34"))),
-    ("unversioned-symbol-too-new", "std::filesystem", link(TinySymbol(CANONICAL), needed=CPP)),
+    (
+        "tag-by-exception",
+        "HIP",
+        link(TinySymbol("hipMalloc"), needed=("libc.so.6", "libamdhip64.so.7")),
+    ),
+    (
+        "needed-not-allowed",
+        "foreign library",
+        link(needed=("libc.so.6", "libsurprise.so.1")),
+    ),
+    (
+        "symbol-not-allowed",
+        "zlib's inflate_fast",
+        link(TinySymbol("inflate_fast"), needed=("libz.so.1",)),
+    ),
+    (
+        "symbol-version-too-new",
+        "GLIBC_2.34",
+        link(TinySymbol("pthread_create", "libc.so.6", "GLIBC_2.34")),
+    ),
+    (
+        "unversioned-symbol-too-new",
+        "std::filesystem",
+        link(TinySymbol(CANONICAL), needed=CPP),
+    ),
     ("unversioned-symbol-unknown", "std::vector of nobody", link(TinySymbol(VECTOR))),
-    ("unversioned-symbol-optional", "weak symbol", link(TinySymbol(CANONICAL, bind="WEAK"), needed=CPP)),
+    (
+        "unversioned-symbol-optional",
+        "weak symbol",
+        link(TinySymbol(CANONICAL, bind="WEAK"), needed=CPP),
+    ),
     ("machine-foreign", "aarch64", link(machine=183)),
     ("machine-foreign", "unknown", link(machine=247)),
     ("isa-too-new", "note of x86-64-v3", link(isa_needed=4)),
     ("libc-foreign", "musl", file(LIB, MUSL)),
     ("tag-mismatch", "WHEEL of 2_17", field("Tag", "py3-none-manylinux_2_17_x86_64")),
     ("tag-untrue", "any", platform("any")),
-    ("tag-untrue", "too new symbols", link(TinySymbol("pthread_create", "libc.so.6", "GLIBC_2.34"))),
+    (
+        "tag-untrue",
+        "too new symbols",
+        link(TinySymbol("pthread_create", "libc.so.6", "GLIBC_2.34")),
+    ),
     ("tag-unjudged", "unknown platform", platform("manylinux_2_999_x86_64")),
-    ("tag-unjudged", "auditwheel cannot read it", sections((".symtab", 2, 0, bytes(600)))),
+    (
+        "tag-unjudged",
+        "auditwheel cannot read it",
+        sections((".symtab", 2, 0, bytes(600))),
+    ),
     ("tag-too-new", "2_5 suffices", file(LIB, MODEST)),
     ("tag-too-new", "linux_x86_64 promises nothing", platform("linux_x86_64")),
-    ("tag-redundant", "2_28 and 2_34", platform("manylinux_2_28_x86_64.manylinux_2_34_x86_64")),
+    (
+        "tag-redundant",
+        "2_28 and 2_34",
+        platform("manylinux_2_28_x86_64.manylinux_2_34_x86_64"),
+    ),
     ("purelib-with-elf", "Root-Is-Purelib", field("Root-Is-Purelib", "true")),
     ("bundle-damaged", "wrong digest", code(GOOD, DAMAGED)),
-    ("bundle-damaged", "wrapper of no bundle", sections((".hipFatBinSegment", 1, 3, WRAPPER))),
+    (
+        "bundle-damaged",
+        "wrapper of no bundle",
+        sections((".hipFatBinSegment", 1, 3, WRAPPER)),
+    ),
     ("bundle-damaged", "target twice", code(TWICE)),
-    ("code-object-wrong", "gfx1100 as gfx950", code(GOOD, fat_binary(machs={"gfx950": MACHS["gfx1100"]}))),
+    (
+        "code-object-wrong",
+        "gfx1100 as gfx950",
+        code(GOOD, fat_binary(machs={"gfx950": MACHS["gfx1100"]})),
+    ),
     ("bundle-entry-unknown", "openmp", code(GOOD, OTHER_KIND)),
     ("stack-executable", "flags", tables(segment(0x6474E551, 4, "I", 7))),
     ("stack-executable", "no PT_GNU_STACK", tables(segment(0x6474E551, 0, "I", 0))),
@@ -360,10 +484,18 @@ _EDITS: list[tuple[str, str, Break]] = [
     ("code-writable", "DT_TEXTREL", tables(dynamic_entry(constants.DT_TEXTREL, 0))),
     ("code-writable", "DF_TEXTREL", tables(dynamic_entry(constants.DT_FLAGS, 4))),
     ("relro-missing", "no PT_GNU_RELRO", tables(segment(0x6474E552, 0, "I", 0))),
-    ("load-flags-wrong", "static TLS", tables(dynamic_entry(constants.DT_FLAGS, constants.DF_STATIC_TLS))),
+    (
+        "load-flags-wrong",
+        "static TLS",
+        tables(dynamic_entry(constants.DT_FLAGS, constants.DF_STATIC_TLS)),
+    ),
     ("target-missing", "no gfx950", code(fat_binary(["gfx942"]))),
     ("target-extra", "gfx1100", code(fat_binary(["gfx942", "gfx950", "gfx1100"]))),
-    ("target-extra", "generic", code(fat_binary(["gfx942", "gfx950", "gfx9-4-generic"]))),
+    (
+        "target-extra",
+        "generic",
+        code(fat_binary(["gfx942", "gfx950", "gfx9-4-generic"])),
+    ),
     ("target-refused", "gfx906", code(fat_binary(["gfx906", "gfx942", "gfx950"]))),
     ("bundles-uneven", "bundle for one target", code(GOOD, fat_binary(["gfx942"]))),
     ("device-code-missing", "no bundle", code()),
@@ -371,33 +503,87 @@ _EDITS: list[tuple[str, str, Break]] = [
     ("metadata-unreadable", "no WHEEL", no_wheel_file),
     ("metadata-mismatch", "Version", other_version),
     ("metadata-mismatch", "Name", field("Name", "jax-rocm8-pjrt")),
-    ("metadata-mismatch", "invalid requirement", metadata("Requires-Dist: scipy >>> 1")),
+    (
+        "metadata-mismatch",
+        "invalid requirement",
+        metadata("Requires-Dist: scipy >>> 1"),
+    ),
     ("metadata-invalid", "Version twice", metadata("Version: 1.2.3")),
     ("metadata-invalid", "Metadata-Version", field("Metadata-Version", "9.9")),
     ("metadata-invalid", "unknown field", metadata("Colour: red")),
     ("metadata-invalid", "Wheel-Version", field("Wheel-Version", "2.0")),
     ("metadata-invalid", "no Root-Is-Purelib", field("Root-Is-Purelib")),
     ("metadata-invalid", "file of installers", info("direct_url.json", b"{}")),
-    ("metadata-invalid", "missing licence file", lambda made: made.info.pop("licenses/LICENSE.txt")),
-    ("license-missing", "no licence", lambda made: made.info.pop("licenses/LICENSE.txt")),
-    ("summary-rocm-unknown", "unknown", field("Summary", "JAX PJRT plugin (ROCm:unknown)")),
+    (
+        "metadata-invalid",
+        "missing licence file",
+        lambda made: made.info.pop("licenses/LICENSE.txt"),
+    ),
+    (
+        "license-missing",
+        "no licence",
+        lambda made: made.info.pop("licenses/LICENSE.txt"),
+    ),
+    (
+        "summary-rocm-unknown",
+        "unknown",
+        field("Summary", "JAX PJRT plugin (ROCm:unknown)"),
+    ),
     ("summary-rocm-wrong", "compiler of 7.0.2", sections((".comment", 1, 0, COMMENT))),
     ("requires-python-missing", "removed", field("Requires-Python")),
     ("requires-python-wrong", "excludes its Python", for_python("cp312", ">=3.13")),
-    ("requirement-direct", "URL", field("Requires-Dist", "jaxlib @ https://example.org/jaxlib-1.2-py3-none-any.whl")),
-    ("requirement-unexpected", "numpy", field("Requires-Dist", "jaxlib>=1.2", "numpy<1")),
-    ("jaxlib-unpinned", "marker", field("Requires-Dist", "jaxlib", 'jax; python_version < "3"')),
+    (
+        "requirement-direct",
+        "URL",
+        field(
+            "Requires-Dist", "jaxlib @ https://example.org/jaxlib-1.2-py3-none-any.whl"
+        ),
+    ),
+    (
+        "requirement-unexpected",
+        "numpy",
+        field("Requires-Dist", "jaxlib>=1.2", "numpy<1"),
+    ),
+    (
+        "jaxlib-unpinned",
+        "marker",
+        field("Requires-Dist", "jaxlib", 'jax; python_version < "3"'),
+    ),
     ("jaxlib-unpinned", "extra", optional_jaxlib),
     ("extra-uninstallable", "distribution of nobody", dead_extra),
     ("entry-point-missing", "no file", lambda made: made.info.pop("entry_points.txt")),
-    ("entry-point-broken", "no module", info("entry_points.txt", b"[jax_plugins]\nx = jax_plugins.xla_rocm8\n")),
-    ("entry-point-broken", "no section", info("entry_points.txt", b"xla_rocm7 = jax_plugins.xla_rocm7\n")),
-    ("entry-point-unexpected", "program", info("entry_points.txt", ENTRY_POINTS + b"[console_scripts]\npip = x:y\n")),
-    ("entry-point-unexpected", "second name", info("entry_points.txt", ENTRY_POINTS + b"c = jax_plugins.xla_rocm7\n")),
-    ("entry-point-unexpected", "function", info("entry_points.txt", ENTRY_POINTS[:-1] + b":initialize\n")),
+    (
+        "entry-point-broken",
+        "no module",
+        info("entry_points.txt", b"[jax_plugins]\nx = jax_plugins.xla_rocm8\n"),
+    ),
+    (
+        "entry-point-broken",
+        "no section",
+        info("entry_points.txt", b"xla_rocm7 = jax_plugins.xla_rocm7\n"),
+    ),
+    (
+        "entry-point-unexpected",
+        "program",
+        info("entry_points.txt", ENTRY_POINTS + b"[console_scripts]\npip = x:y\n"),
+    ),
+    (
+        "entry-point-unexpected",
+        "second name",
+        info("entry_points.txt", ENTRY_POINTS + b"c = jax_plugins.xla_rocm7\n"),
+    ),
+    (
+        "entry-point-unexpected",
+        "function",
+        info("entry_points.txt", ENTRY_POINTS[:-1] + b":initialize\n"),
+    ),
     ("member-runs-at-start", "pth", file("jax.pth", b"import os\n")),
     ("member-runs-at-start", "sitecustomize", file("sitecustomize.py", b"")),
-    ("member-runs-at-start", "pth in data", file("jax_rocm7_pjrt-1.2.3.data/purelib/x.pth", b"")),
+    (
+        "member-runs-at-start",
+        "pth in data",
+        file("jax_rocm7_pjrt-1.2.3.data/purelib/x.pth", b""),
+    ),
     ("member-outside", "namespace package", file("jax_plugins/__init__.py", b"")),
     ("member-outside", "package of others", file("jax/core.py", b"")),
     ("member-outside", "script", file("jax_rocm7_pjrt-1.2.3.data/scripts/pip", b"")),
@@ -408,19 +594,38 @@ _EDITS: list[tuple[str, str, Break]] = [
     ("bytecode-included", "pyc", file(f"{PACKAGE}/__init__.pyc", b"")),
     ("assert-acts", "call", file(f"{PACKAGE}/x.py", b"\nassert not print()\n")),
     ("python-invalid", "no syntax", file(f"{PACKAGE}/x.py", b"def f(:\n")),
-    ("python-invalid", "syntax of Python 3.12", file(f"{PACKAGE}/x.py", b"\ntype X = int\n")),
+    (
+        "python-invalid",
+        "syntax of Python 3.12",
+        file(f"{PACKAGE}/x.py", b"\ntype X = int\n"),
+    ),
     ("python-invalid", "null byte", file(f"{PACKAGE}/x.py", b"\0")),
     ("python-warns", "escape sequence", file(f"{PACKAGE}/x.py", b"\nx = '\\d'\n")),
-    ("version-unstamped", "None", file(VERSION, b"_release_version: str | None = None\n")),
-    ("version-stale", "post release", file(VERSION, b"_release_version: str = '1.2.3.post1'\n")),
+    (
+        "version-unstamped",
+        "None",
+        file(VERSION, b"_release_version: str | None = None\n"),
+    ),
+    (
+        "version-stale",
+        "post release",
+        file(VERSION, b"_release_version: str = '1.2.3.post1'\n"),
+    ),
     ("pjrt-api-missing", "no GetPjrtApi", link(entry=())),
     ("exports-unexpected", "LLVM", link(TinySymbol("_ZN4llvm4initEv", defined=True))),
     ("init-name-wrong", "no PyInit", module_without_init),
-    ("bindings-differ", "nanobind", bindings(*[("v19_abi_1", "PyErr_Clear")] * 2, ("v18_abi_1", "PyErr_Clear"))),
+    (
+        "bindings-differ",
+        "nanobind",
+        bindings(*[("v19_abi_1", "PyErr_Clear")] * 2, ("v18_abi_1", "PyErr_Clear")),
+    ),
     (
         "bindings-differ",
         "Python",
-        bindings(*[("v19_abi_1", "PyErr_GetRaisedException")] * 2, ("v19_abi_1", "PyErr_Fetch")),
+        bindings(
+            *[("v19_abi_1", "PyErr_GetRaisedException")] * 2,
+            ("v19_abi_1", "PyErr_Fetch"),
+        ),
     ),
 ]
 
@@ -429,11 +634,27 @@ _PLUGIN_EDITS: list[tuple[str, str, Break]] = [
     ("pin-missing", "pin of another ROCm", pinned("1.2.3", "jax-rocm8-pjrt==1.2.3")),
     ("pin-inexact", "lower bound", pinned("1.2.3", "jax-rocm7-pjrt>=1.2.3")),
     ("pin-inexact", "wildcard", pinned("1.2.3", "jax-rocm7-pjrt==1.2.*")),
-    ("pin-inexact", "without label", pinned("1.2.3+rocm7.2.0", "jax-rocm7-pjrt==1.2.3")),
+    (
+        "pin-inexact",
+        "without label",
+        pinned("1.2.3+rocm7.2.0", "jax-rocm7-pjrt==1.2.3"),
+    ),
     ("pin-stale", "post release", pinned("1.2.3.post2", "jax-rocm7-pjrt==1.2.3")),
-    ("pin-stale", "marker", pinned("1.2.3", 'jax-rocm7-pjrt==1.2.3; python_version < "3"')),
-    ("python-tag-wrong", "module of Python 3.11", module("_linalg.cpython-311-x86_64-linux-gnu.so")),
-    ("python-tag-wrong", "abi3 without its suffix", module("_linalg.so", "cp311", "abi3")),
+    (
+        "pin-stale",
+        "marker",
+        pinned("1.2.3", 'jax-rocm7-pjrt==1.2.3; python_version < "3"'),
+    ),
+    (
+        "python-tag-wrong",
+        "module of Python 3.11",
+        module("_linalg.cpython-311-x86_64-linux-gnu.so"),
+    ),
+    (
+        "python-tag-wrong",
+        "abi3 without its suffix",
+        module("_linalg.so", "cp311", "abi3"),
+    ),
     ("python-tag-wrong", "py3", module("_linalg.so", "py3", "none")),
     ("init-name-wrong", "other file name", module("_prng.so")),
 ]
@@ -443,27 +664,87 @@ _KERNEL_EDITS: list[tuple[str, str, Break]] = [
     ("kernels-manifest-damaged", "schema", lambda made: tell(made, schema=2)),
     ("kernels-manifest-damaged", "load order", lambda made: tell(made, load_order=[])),
     ("kernels-manifest-untrue", "version", lambda made: tell(made, version="1.2.4")),
-    ("kernels-manifest-untrue", "digest", gemm(lambda module: module.update(sha256="0" * 64))),
-    ("kernels-manifest-untrue", "unlisted object", file(OBJECT.replace("a.co", "b.co"), whole_code("gfx942"))),
+    (
+        "kernels-manifest-untrue",
+        "digest",
+        gemm(lambda module: module.update(sha256="0" * 64)),
+    ),
+    (
+        "kernels-manifest-untrue",
+        "unlisted object",
+        file(OBJECT.replace("a.co", "b.co"), whole_code("gfx942")),
+    ),
     ("kernels-manifest-untrue", "objects exchanged", gemm(swapped_objects)),
     ("kernels-missing", "object", gemm(lambda _: None, OBJECT)),
     ("kernels-missing", "no modules", no_modules),
-    ("kernels-partial", "module left out", lambda made: tell(made, partial=["rms_norm"])),
-    ("kernels-partial", "some instances", gemm(lambda module: module.update(instances="_n64_"))),
+    (
+        "kernels-partial",
+        "module left out",
+        lambda made: tell(made, partial=["rms_norm"]),
+    ),
+    (
+        "kernels-partial",
+        "some instances",
+        gemm(lambda module: module.update(instances="_n64_")),
+    ),
     ("handler-missing", "no export", kernel_file(LIBRARY, library(entry=[]))),
-    ("target-missing", "object of a module", gemm(lambda module: module["objects"].pop("gfx950"), OTHER)),
-    ("code-object-wrong", "object of gfx950", kernel_file(OBJECT, whole_code("gfx950"))),
-    ("code-object-wrong", "object without kernels", kernel_file(OBJECT, whole_code("gfx942", ()))),
-    ("code-object-wrong", "damaged object", stored(OBJECT, b"", b"amdhsa--gfx942", b"amdhsa--gfx943")),
-    ("code-object-damaged", "truncated object", kernel_file(OBJECT, whole_code("gfx942")[:120])),
+    (
+        "target-missing",
+        "object of a module",
+        gemm(lambda module: module["objects"].pop("gfx950"), OTHER),
+    ),
+    (
+        "code-object-wrong",
+        "object of gfx950",
+        kernel_file(OBJECT, whole_code("gfx950")),
+    ),
+    (
+        "code-object-wrong",
+        "object without kernels",
+        kernel_file(OBJECT, whole_code("gfx942", ())),
+    ),
+    (
+        "code-object-wrong",
+        "damaged object",
+        stored(OBJECT, b"", b"amdhsa--gfx942", b"amdhsa--gfx943"),
+    ),
+    (
+        "code-object-damaged",
+        "truncated object",
+        kernel_file(OBJECT, whole_code("gfx942")[:120]),
+    ),
 ]
 
 ROWS = [
     *(Row(GATE, name, fault, PJRT, edit) for name, fault, edit in _EDITS),
     *(Row(GATE, name, fault, PLUGIN, edit) for name, fault, edit in _PLUGIN_EDITS),
     *(Row(GATE, name, fault, KERNELS, edit) for name, fault, edit in _KERNEL_EDITS),
-    Row(GATE, "member-damaged", "library without its digest", UNVERIFIED, stored(LIB, b"", b"fcntl64", b"fcntl65")),
-    Row(GATE, "size-budget", "large file", SMALL, file(f"{PACKAGE}/x.py", random.Random(1).randbytes(100_000))),
-    Row(GATE, "target-uncovered", "gfx950 of XLA's list", UNPROMISED, code(fat_binary(["gfx942"]))),
-    Row(GATE, "published-unchanged", "search path of jaxlib", PUBLISHED, link(runpath=LEFTOVERS)),
+    Row(
+        GATE,
+        "member-damaged",
+        "library without its digest",
+        UNVERIFIED,
+        stored(LIB, b"", b"fcntl64", b"fcntl65"),
+    ),
+    Row(
+        GATE,
+        "size-budget",
+        "large file",
+        SMALL,
+        file(f"{PACKAGE}/x.py", random.Random(1).randbytes(100_000)),
+    ),
+    Row(
+        GATE,
+        "target-uncovered",
+        "gfx950 of XLA's list",
+        UNPROMISED,
+        code(fat_binary(["gfx942"])),
+    ),
+    Row(
+        GATE,
+        "published-unchanged",
+        "search path of jaxlib",
+        PUBLISHED,
+        link(runpath=LEFTOVERS),
+    ),
 ]

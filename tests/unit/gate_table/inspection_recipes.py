@@ -25,14 +25,23 @@ from tests.unit.gate_table.model import Row, Scene, folder_of
 from wheelkit.archive.filename import WheelName
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.inspect.model import ElfFacts
-from wheelkit.repair.metadata import render_entry_points, rewrite_metadata, rewrite_wheel
+from wheelkit.repair.metadata import (
+    render_entry_points,
+    rewrite_metadata,
+    rewrite_wheel,
+)
 
 GATE = "inspection"
 VERSION = "0.10.2+rocm7.2.0.gfx942"
 LOADER = "jax_plugins/xla_rocm7"
 INFO = f"{LOADER}/build_info.json"
 MEMBER = MemberInfo(
-    path=f"{LOADER}/xla_rocm_plugin.so", size=3, sha256="4" * 64, targets=("gfx942",), needed=(), symbol_versions={}
+    path=f"{LOADER}/xla_rocm_plugin.so",
+    size=3,
+    sha256="4" * 64,
+    targets=("gfx942",),
+    needed=(),
+    symbol_versions={},
 )
 PLAN = recipe.repair_plan(sets.published_request("gfx942"), VERSION)
 REQUEST = {"payload": "published", "strip": True, "targets": ["gfx942"]}
@@ -49,7 +58,7 @@ def program() -> SetWriter:
 
 @dataclass
 class Made:
-    """A pjrt wheel as this program writes it, the facts about its library, and the tools of its set."""
+    """A pjrt wheel of this program, the facts about its library, and its set's tools."""
 
     wheel: MadeWheel
     elfs: tuple[ElfFacts, ...]
@@ -61,43 +70,78 @@ def _elf() -> ElfFacts:
     with tempfile.TemporaryDirectory() as folder:
         report = look(clean_pjrt(), Path(folder))
     (elf,) = (elf for elf in report.elfs if elf.path == LIB)
-    runpath = next(path for glob, path in PLAN.runpath.items() if glob.endswith(".so") or "*" in glob)
+    runpath = next(
+        path
+        for glob, path in PLAN.runpath.items()
+        if glob.endswith(".so") or "*" in glob
+    )
     return replace(elf, path=MEMBER.path, runpath=tuple(runpath.split(":")))
 
 
 def made_wheel() -> MadeWheel:
     """Return a pjrt wheel as this program writes it, with another library."""
     made = MadeWheel(project="jax_rocm7_pjrt", version=VERSION)
-    info = {**PLAN.build_info, "members": to_json((MEMBER,)), "inputs": [], "tools": {"isal": "1"}}
-    made.files = {**PLAN.files, MEMBER.path: b"lib", PLAN.build_info_path: json.dumps(info).encode()}
+    info = {
+        **PLAN.build_info,
+        "members": to_json((MEMBER,)),
+        "inputs": [],
+        "tools": {"isal": "1"},
+    }
+    made.files = {
+        **PLAN.files,
+        MEMBER.path: b"lib",
+        PLAN.build_info_path: json.dumps(info).encode(),
+    }
     assert PLAN.entry_points is not None
     made.info = {
         "entry_points.txt": render_entry_points(PLAN.entry_points),
         "top_level.txt": b"jax_plugins\n",
         "licenses/LICENSE.txt": PLAN.license_text,
     }
-    metadata = rewrite_metadata(b"Metadata-Version: 2.4\nName: jax-rocm7-pjrt\nVersion: 1\n\n", PLAN)
+    metadata = rewrite_metadata(
+        b"Metadata-Version: 2.4\nName: jax-rocm7-pjrt\nVersion: 1\n\n", PLAN
+    )
     made.metadata = metadata.decode().rstrip("\n").split("\n")
     head = b"Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: false\n"
     tags = WheelName.parse(made.filename).tags
-    made.wheel = rewrite_wheel(head, tags=tags, build="").decode().rstrip("\n").split("\n")
+    made.wheel = (
+        rewrite_wheel(head, tags=tags, build="").decode().rstrip("\n").split("\n")
+    )
     return made
 
 
-def check(made: MadeWheel, folder: Path, *, elfs: tuple[ElfFacts, ...] = (), **fields: Any) -> list[Finding]:
+def check(
+    made: MadeWheel, folder: Path, *, elfs: tuple[ElfFacts, ...] = (), **fields: Any
+) -> list[Finding]:
     """Compare a wheel with its recipe; `fields` are those of its set."""
     path = made.write(folder)
     wheel = sets.wheel(path.name, "jax-rocm7-pjrt", VERSION, members=(MEMBER,))
-    changes = {"request": {}, "tools": {"ci_build": "0", "isal": "1"}, "wheels": (wheel,), **fields}
+    changes = {
+        "request": {},
+        "tools": {"ci_build": "0", "isal": "1"},
+        "wheels": (wheel,),
+        **fields,
+    }
     with WheelArchive(path) as archive:
-        return list(check_wheel(archive, elfs, wheel, sets.wheel_set(**changes), read_build_info(path), program()))
+        return list(
+            check_wheel(
+                archive,
+                elfs,
+                wheel,
+                sets.wheel_set(**changes),
+                read_build_info(path),
+                program(),
+            )
+        )
 
 
 def _check(made: Made, folder: Path) -> Iterable[Finding]:
     return check(made.wheel, folder, elfs=made.elfs, request=REQUEST, tools=made.tools)
 
 
-RECIPE = Scene(lambda _: Made(made_wheel(), (_elf(),), {"ci_build": "0", "isal": "1"}), _check)
+RECIPE = Scene(
+    lambda _: Made(made_wheel(), (_elf(),), {"ci_build": "0", "isal": "1"}), _check
+)
 Edit = Callable[[Made], object]
 
 
@@ -122,12 +166,17 @@ def informed(**values: Any) -> Edit:
     return edit
 
 
-def repacked(change: Callable[[list[zipfile.ZipInfo]], list[zipfile.ZipInfo] | None]) -> Edit:
+def repacked(
+    change: Callable[[list[zipfile.ZipInfo]], list[zipfile.ZipInfo] | None],
+) -> Edit:
     """Pack the archive again after a change of its entries."""
 
     def pack(data: bytes) -> bytes:
         out = io.BytesIO()
-        with zipfile.ZipFile(io.BytesIO(data)) as source, zipfile.ZipFile(out, "w") as archive:
+        with (
+            zipfile.ZipFile(io.BytesIO(data)) as source,
+            zipfile.ZipFile(out, "w") as archive,
+        ):
             entries = source.infolist()
             for entry in change(entries) or entries:
                 archive.writestr(entry, source.read(entry.filename))
@@ -159,28 +208,88 @@ def of_this_program(made: Made) -> None:
 
 
 _EDITS: list[tuple[str, str, str, Edit]] = [
-    ("payload-differs", "edited loader", "PRIORITY", content(f"{LOADER}/_register.py", b"= 500", b"= 5")),
-    ("payload-differs", "missing module", "missing", lambda made: made.wheel.files.pop(f"{LOADER}/_gpus.py")),
+    (
+        "payload-differs",
+        "edited loader",
+        "PRIORITY",
+        content(f"{LOADER}/_register.py", b"= 500", b"= 5"),
+    ),
+    (
+        "payload-differs",
+        "missing module",
+        "missing",
+        lambda made: made.wheel.files.pop(f"{LOADER}/_gpus.py"),
+    ),
     (
         "payload-differs",
         "additional module",
         "is additional",
         lambda made: made.wheel.files.update({f"{LOADER}/x.py": b""}),
     ),
-    ("payload-differs", "additional file", "is additional", lambda made: made.wheel.info.update({"notes.txt": b""})),
-    ("payload-differs", "licence", "LICENSE", content("licenses/LICENSE.txt", b"Apache", b"Other")),
-    ("payload-differs", "entry points", "entry_points.txt", content("entry_points.txt", b"[jax", b"\n[jax")),
-    ("payload-differs", "top_level.txt", "top_level.txt", content("top_level.txt", b"jax_plugins", b"jax")),
-    ("metadata-differs", "Summary", "Summary", lambda made: made.wheel.replace("Summary", "ROCm 7.2.0")),
-    ("metadata-differs", "additional field", "Dynamic", lambda made: made.wheel.replace("Dynamic", "platform")),
-    ("metadata-differs", "WHEEL", "WHEEL", lambda made: made.wheel.replace("Generator", "x")),
+    (
+        "payload-differs",
+        "additional file",
+        "is additional",
+        lambda made: made.wheel.info.update({"notes.txt": b""}),
+    ),
+    (
+        "payload-differs",
+        "licence",
+        "LICENSE",
+        content("licenses/LICENSE.txt", b"Apache", b"Other"),
+    ),
+    (
+        "payload-differs",
+        "entry points",
+        "entry_points.txt",
+        content("entry_points.txt", b"[jax", b"\n[jax"),
+    ),
+    (
+        "payload-differs",
+        "top_level.txt",
+        "top_level.txt",
+        content("top_level.txt", b"jax_plugins", b"jax"),
+    ),
+    (
+        "metadata-differs",
+        "Summary",
+        "Summary",
+        lambda made: made.wheel.replace("Summary", "ROCm 7.2.0"),
+    ),
+    (
+        "metadata-differs",
+        "additional field",
+        "Dynamic",
+        lambda made: made.wheel.replace("Dynamic", "platform"),
+    ),
+    (
+        "metadata-differs",
+        "WHEEL",
+        "WHEEL",
+        lambda made: made.wheel.replace("Generator", "x"),
+    ),
     ("build-info-differs", "missing value", "is missing", informed(covers={})),
     ("build-info-differs", "additional value", "is additional", informed(more=1)),
     ("build-info-differs", "stripped", "stripped is", informed(stripped=False)),
     ("build-info-differs", "tools", "tools.isal", informed(tools={"isal": "2"})),
-    ("build-info-differs", "size of a library", "members[0].size", informed(members=[{**to_json(MEMBER), "size": 4}])),
-    ("build-info-differs", "invalid target", "no recipe writes", informed(requested_targets="x")),
-    ("build-info-differs", "no file", "no recipe writes", lambda made: made.wheel.files.pop(INFO)),
+    (
+        "build-info-differs",
+        "size of a library",
+        "members[0].size",
+        informed(members=[{**to_json(MEMBER), "size": 4}]),
+    ),
+    (
+        "build-info-differs",
+        "invalid target",
+        "no recipe writes",
+        informed(requested_targets="x"),
+    ),
+    (
+        "build-info-differs",
+        "no file",
+        "no recipe writes",
+        lambda made: made.wheel.files.pop(INFO),
+    ),
     ("build-info-differs", "recipe", "recipe is", of_this_program),
     ("recipe-other", "another recipe", "another version", of_another_program),
     ("runpath-differs", "RUNPATH", "RUNPATH of", other_runpath),
@@ -192,7 +301,12 @@ _EDITS: list[tuple[str, str, str, Edit]] = [
     ),
     ("archive-not-canonical", "times", "local headers", repacked(later)),
     ("archive-not-canonical", "comment", "central directory", repacked(commented)),
-    ("archive-not-canonical", "RECORD first", "not the last file", repacked(lambda entries: entries[::-1])),
+    (
+        "archive-not-canonical",
+        "RECORD first",
+        "not the last file",
+        repacked(lambda entries: entries[::-1]),
+    ),
     (
         "archive-not-canonical",
         "rows of RECORD",
@@ -200,7 +314,9 @@ _EDITS: list[tuple[str, str, str, Edit]] = [
         lambda made: setattr(made.wheel, "record", lambda rows: rows[::-1]),
     ),
 ]
-_WHEEL_ROWS = [Row(GATE, code, fault, RECIPE, edit, says) for code, fault, says, edit in _EDITS]
+_WHEEL_ROWS = [
+    Row(GATE, code, fault, RECIPE, edit, says) for code, fault, says, edit in _EDITS
+]
 
 
 # Files beside the wheels
@@ -223,7 +339,9 @@ def written_set(folder: Path) -> Written:
 
 
 def _check_files(written: Written, _: Path) -> Iterable[Finding]:
-    return check_files(written.wheel_set, lambda name: (written.folder / name).read_bytes(), program())
+    return check_files(
+        written.wheel_set, lambda name: (written.folder / name).read_bytes(), program()
+    )
 
 
 def text(name: str, old: str, new: str) -> Callable[[Written], object]:
@@ -248,9 +366,15 @@ def _file_row(fault: str, edit: Callable[[Written], object], says: str = "") -> 
 _FILE_ROWS = [
     _file_row("creator of the lock", text(PYLOCK, 'created-by = "', 'created-by = "x')),
     _file_row("size in the lock", text(PYLOCK, "size = ", "size = 1")),
-    _file_row("other wheel", text(PYLOCK, "invalid/numpy-", "invalid/x-"), "is not a wheel of"),
-    _file_row("identifier in the bill of materials", text(SBOM, "numpy@2.0", "numpy@2.1")),
-    _file_row("name in the sums", text(SHA256SUMS, "constraints.txt", "constraint.txt")),
+    _file_row(
+        "other wheel", text(PYLOCK, "invalid/numpy-", "invalid/x-"), "is not a wheel of"
+    ),
+    _file_row(
+        "identifier in the bill of materials", text(SBOM, "numpy@2.0", "numpy@2.1")
+    ),
+    _file_row(
+        "name in the sums", text(SHA256SUMS, "constraints.txt", "constraint.txt")
+    ),
 ]
 
 ROWS = [*_WHEEL_ROWS, *_FILE_ROWS]

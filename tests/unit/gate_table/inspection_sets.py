@@ -82,11 +82,15 @@ def plugin_of_another_rocm(wheels: dict[str, MadeWheel]) -> None:
 
 def plugin_for_one_target(wheels: dict[str, MadeWheel]) -> None:
     init = TinySymbol("PyInit__linalg", defined=True)
-    wheels["plugin"].files[MODULE] = library(GLIBC, init, fatbins=[fat_binary(["gfx942"])])
+    wheels["plugin"].files[MODULE] = library(
+        GLIBC, init, fatbins=[fat_binary(["gfx942"])]
+    )
 
 
 def pjrt_of_another_version(wheels: dict[str, MadeWheel]) -> None:
-    wheels["plugin"].replace("Requires-Dist", "jaxlib>=1.2", "jax-rocm7-pjrt==1.2.3.post1")
+    wheels["plugin"].replace(
+        "Requires-Dist", "jaxlib>=1.2", "jax-rocm7-pjrt==1.2.3.post1"
+    )
 
 
 def jaxlib_of_another_version(wheels: dict[str, MadeWheel]) -> None:
@@ -101,8 +105,12 @@ def second_pjrt(wheels: dict[str, MadeWheel]) -> None:
 
 _SET = Scene(_three_wheels, _check_set)
 _SET_ROWS = [
-    Row(GATE, "set-rocm-differs", "plugin of another ROCm", _SET, plugin_of_another_rocm),
-    Row(GATE, "set-targets-differ", "plugin for one target", _SET, plugin_for_one_target),
+    Row(
+        GATE, "set-rocm-differs", "plugin of another ROCm", _SET, plugin_of_another_rocm
+    ),
+    Row(
+        GATE, "set-targets-differ", "plugin for one target", _SET, plugin_for_one_target
+    ),
     Row(GATE, "set-pin-unmet", "pjrt", _SET, pjrt_of_another_version),
     Row(GATE, "set-pin-unmet", "jaxlib", _SET, jaxlib_of_another_version),
     Row(GATE, "set-duplicate", "two pjrts", _SET, second_pjrt),
@@ -118,7 +126,14 @@ def _set_folder(folder: Path) -> Path:
 
 
 def _inspect_folder(path: Path, _: Path) -> Iterable[Finding]:
-    report = inspect([str(path)], expected=None, rocm=None, verify=True, progress=Silent(), runner=NoProcesses())
+    report = inspect(
+        [str(path)],
+        expected=None,
+        rocm=None,
+        verify=True,
+        progress=Silent(),
+        runner=NoProcesses(),
+    )
     return report.findings
 
 
@@ -127,7 +142,9 @@ def remove_wheel(path: Path) -> None:
 
 
 def replace_wheel(path: Path) -> None:
-    next(path.glob("jaxlib-*.whl")).write_bytes(next(path.glob("jax_rocm7_plugin-*.whl")).read_bytes())
+    next(path.glob("jaxlib-*.whl")).write_bytes(
+        next(path.glob("jax_rocm7_plugin-*.whl")).read_bytes()
+    )
 
 
 _FOLDER = Scene(_set_folder, _inspect_folder)
@@ -151,7 +168,12 @@ class Record:
 
 def built(made: MadeWheel, package: str) -> MadeWheel:
     """Add the build information of a wheel that this program built."""
-    info = {"version": VERSION, "jax_version": "0.10.2", "rocm_version": "7.2.0", "inputs": [SOURCE]}
+    info = {
+        "version": VERSION,
+        "jax_version": "0.10.2",
+        "rocm_version": "7.2.0",
+        "inputs": [SOURCE],
+    }
     made.files[f"{package}/build_info.json"] = json.dumps(info).encode()
     return made
 
@@ -165,24 +187,46 @@ def record() -> Record:
     ]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        wheels = [set_wheel(made, folder, dict.fromkeys(libraries, TARGETS)) for made, libraries in own]
         wheels = [
-            replace(made, wheel=replace(made.wheel, source_sha256=SOURCE["sha256"], source_size=SOURCE["size"]))
+            set_wheel(made, folder, dict.fromkeys(libraries, TARGETS))
+            for made, libraries in own
+        ]
+        wheels = [
+            replace(
+                made,
+                wheel=replace(
+                    made.wheel,
+                    source_sha256=SOURCE["sha256"],
+                    source_size=SOURCE["size"],
+                ),
+            )
             for made in wheels
         ]
-        wheels += [made for made in make_wheels(folder, pythons=("3.12",)) if made.wheel.name == "jaxlib"]
+        wheels += [
+            made
+            for made in make_wheels(folder, pythons=("3.12",))
+            if made.wheel.name == "jaxlib"
+        ]
         paths = [folder / made.wheel.filename for made in wheels]
         reports = tuple(inspect_wheel(path) for path in paths)
         infos = tuple(read_build_info(path) for path in paths)
     inputs = [
-        InputFile(filename="x", size=made.wheel.source_size, sha256=made.wheel.source_sha256, url="") for made in wheels
+        InputFile(
+            filename="x",
+            size=made.wheel.source_size,
+            sha256=made.wheel.source_sha256,
+            url="",
+        )
+        for made in wheels
     ]
     return Record(make_set(wheels, inputs=tuple(inputs)), reports, infos)
 
 
 def compare_record(held: Record) -> Iterable[Finding]:
     """Return the findings on a record."""
-    for wheel, report, info in zip(held.wheel_set.wheels, held.reports, held.infos, strict=True):
+    for wheel, report, info in zip(
+        held.wheel_set.wheels, held.reports, held.infos, strict=True
+    ):
         yield from wheel_differences(report, wheel, info)
     yield from set_differences(held.wheel_set, held.reports, held.infos)
 
@@ -236,7 +280,9 @@ def without_jaxlib(record: Record) -> Record:
 def of_another_compiler(record: Record) -> Record:
     made = built(plugin(VERSION), "jax_rocm7_plugin")
     mark = (".comment", 1, 0x30, f"{ROCM_LLVM}{C849})\0".encode())
-    made.files[PLUGIN_LIBRARIES[0]] = with_sections(made.files[PLUGIN_LIBRARIES[0]], mark)
+    made.files[PLUGIN_LIBRARIES[0]] = with_sections(
+        made.files[PLUGIN_LIBRARIES[0]], mark
+    )
     with tempfile.TemporaryDirectory() as folder:
         report = inspect_wheel(made.write(Path(folder)))
     return replace(record, reports=(record.reports[0], report, *record.reports[2:]))
@@ -244,7 +290,10 @@ def of_another_compiler(record: Record) -> Record:
 
 def downloaded(record: Record) -> Record:
     """Let a set from source have inputs from a package index."""
-    inputs = tuple(replace(item, url="https://example.org/x.whl") for item in record.wheel_set.inputs)
+    inputs = tuple(
+        replace(item, url="https://example.org/x.whl")
+        for item in record.wheel_set.inputs
+    )
     changed = replace(record.wheel_set, inputs=inputs, request={"payload": "source"})
     return replace(record, wheel_set=changed)
 
@@ -252,10 +301,14 @@ def downloaded(record: Record) -> Record:
 LABEL = {"rocm.lock": "7" * 64}
 _REQUEST = to_json(
     BuildRequest(
-        payload=Payload.PUBLISHED, jax_version="0.10.2", rocm_version=sets.published_request().rocm_version,
-        python_versions=("3.12",), targets=None, post_release=1,
+        payload=Payload.PUBLISHED,
+        jax_version="0.10.2",
+        rocm_version=sets.published_request().rocm_version,
+        python_versions=("3.12",),
+        targets=None,
+        post_release=1,
     )
-)  # fmt: skip
+)
 """The request that asks for the version of the wheels."""
 
 
@@ -270,12 +323,20 @@ _RECORD_EDITS: list[tuple[str, str, Edit]] = [
     ("rocm_version of the compiler", "was compiled by", of_another_compiler),
     ("python_versions", "about python_versions", of_set(python_versions=("3.13",))),
     ("pin of jax", "but jax_version is", of_set(pins={"jax": "0.10.1"})),
-    ("pin that a wheel refuses", "jaxlib is 0.12.0", of_set(pins={"jax": "0.10.2", "jaxlib": "0.12.0"})),
+    (
+        "pin that a wheel refuses",
+        "jaxlib is 0.12.0",
+        of_set(pins={"jax": "0.10.2", "jaxlib": "0.12.0"}),
+    ),
     ("no pin of jax", "is missing", of_set(pins={"jaxlib": "0.10.2"})),
     ("required jaxlib", "neither has nor pins", without_jaxlib),
     ("index", "about index", of_set(index="gfx110X-all")),
     ("no inputs", "about inputs", of_set(inputs=())),
-    ("other inputs", "about inputs", of_set(inputs=(InputFile(filename="x", size=3, sha256="6" * 64, url=""),))),
+    (
+        "other inputs",
+        "about inputs",
+        of_set(inputs=(InputFile(filename="x", size=3, sha256="6" * 64, url=""),)),
+    ),
     ("downloaded source", "from a downloaded wheel", downloaded),
     (
         "rocm.lock of another request",
@@ -283,7 +344,11 @@ _RECORD_EDITS: list[tuple[str, str, Edit]] = [
         of_set(files=LABEL, request={"payload": "published", "source": {"rocm": "8"}}),
     ),
     ("request for a post release", "asks for version", asked(post_release=2)),
-    ("request for other Pythons", "about request: python_versions", asked(python_versions=["3.11"])),
+    (
+        "request for other Pythons",
+        "about request: python_versions",
+        asked(python_versions=["3.11"]),
+    ),
     ("impossible request", "no build has such a request", asked(targets=["gfx1"])),
     ("name", "name is", of_wheel(name="jax-rocm7-other")),
     ("version", "version is", of_wheel(version="0.10.2+rocm7.2.0")),
@@ -300,9 +365,15 @@ _RECORD_EDITS: list[tuple[str, str, Edit]] = [
     ("form of a tool", "tools has", of_set(tools={"isal": ""})),
     ("form of a digest", "no SHA-256", of_set(files={"a": "A" * 64})),
     ("form of a size", "file_sizes of a", of_set(file_sizes={"a": True})),
-    ("form of a URL", "among the inputs is", of_input(filename="x.whl", url="ftp://index.invalid/x.whl")),
+    (
+        "form of a URL",
+        "among the inputs is",
+        of_input(filename="x.whl", url="ftp://index.invalid/x.whl"),
+    ),
 ]
-_RECORD_ROWS = [Row(GATE, UNTRUE, fault, RECORD, edit, says) for fault, says, edit in _RECORD_EDITS]
+_RECORD_ROWS = [
+    Row(GATE, UNTRUE, fault, RECORD, edit, says) for fault, says, edit in _RECORD_EDITS
+]
 
 
 # The URL of an unchanged wheel
@@ -321,12 +392,29 @@ def _compare_url(origin: Origin, folder: Path) -> Iterable[Finding]:
     digest = origin.digest
     url = f"https://files.invalid/packages/{digest[:2]}/{digest[2:4]}/{digest[4:]}/jaxlib.whl"
     item = InputFile(filename="jaxlib.whl", size=7, sha256="1" * 64, url=url)
-    wheel = sets.wheel("jaxlib-1-py3-none-any.whl", "jaxlib", "1", sha256="1" * 64, source_sha256="1" * 64)
+    wheel = sets.wheel(
+        "jaxlib-1-py3-none-any.whl",
+        "jaxlib",
+        "1",
+        sha256="1" * 64,
+        source_sha256="1" * 64,
+    )
     return url_differences(make_set([], inputs=(item,)), wheel, path)
 
 
-_URL = Scene(lambda _: Origin(hashlib.blake2b(b"content", digest_size=32).hexdigest()), _compare_url)
-_URL_ROWS = [Row(GATE, "source-differs", "digest in the URL", _URL, lambda origin: Origin(origin.digest[::-1]))]
+_URL = Scene(
+    lambda _: Origin(hashlib.blake2b(b"content", digest_size=32).hexdigest()),
+    _compare_url,
+)
+_URL_ROWS = [
+    Row(
+        GATE,
+        "source-differs",
+        "digest in the URL",
+        _URL,
+        lambda origin: Origin(origin.digest[::-1]),
+    )
+]
 
 
 # Files beside the wheels
@@ -349,22 +437,35 @@ _BILL = {
     "components": [
         {"name": "jax", "version": "0.10.2", "bom-ref": "jax-0.10.2-py3-none-any.whl"},
         {
-            "name": "jax-rocm7-pjrt", "version": "1", "bom-ref": "jax_rocm7_pjrt-1-py3-none-any.whl",
+            "name": "jax-rocm7-pjrt",
+            "version": "1",
+            "bom-ref": "jax_rocm7_pjrt-1-py3-none-any.whl",
             "hashes": [{"alg": "SHA-256", "content": "a"}],
         },
     ]
-}  # fmt: skip
+}
 
 
 def _files(_: Path) -> dict[str, str]:
     constraints = "jax==0.10.2\njax-rocm7-pjrt==1\n"
-    return {"constraints.txt": constraints, "pylock.toml": _LOCK, "sbom.cdx.json": json.dumps(_BILL)}
+    return {
+        "constraints.txt": constraints,
+        "pylock.toml": _LOCK,
+        "sbom.cdx.json": json.dumps(_BILL),
+    }
 
 
 def _compare_files(files: Mapping[str, str], _: Path) -> Iterable[Finding]:
-    wheel = sets.wheel("jax_rocm7_pjrt-1-py3-none-any.whl", "jax-rocm7-pjrt", "1", sha256="a")
+    wheel = sets.wheel(
+        "jax_rocm7_pjrt-1-py3-none-any.whl", "jax-rocm7-pjrt", "1", sha256="a"
+    )
     digests = dict.fromkeys(files, "5" * 64)
-    wheel_set = sets.wheel_set(wheels=(wheel,), pins={"jax": "0.10.2"}, files=digests, python_versions=("3.12",))
+    wheel_set = sets.wheel_set(
+        wheels=(wheel,),
+        pins={"jax": "0.10.2"},
+        files=digests,
+        python_versions=("3.12",),
+    )
     return file_differences(wheel_set, lambda name: files[name].encode())
 
 
@@ -380,18 +481,49 @@ def text(name: str, old: str, new: str) -> Edit:
 
 FILES = Scene(_files, _compare_files)
 _FILE_EDITS: list[tuple[str, str, Edit]] = [
-    ("version in constraints", "jax 0.10.1", text("constraints.txt", "0.10.2", "0.10.1")),
-    ("project missing in constraints", "no jax-rocm7-pjrt", text("constraints.txt", "jax-rocm7-pjrt==1\n", "")),
+    (
+        "version in constraints",
+        "jax 0.10.1",
+        text("constraints.txt", "0.10.2", "0.10.1"),
+    ),
+    (
+        "project missing in constraints",
+        "no jax-rocm7-pjrt",
+        text("constraints.txt", "jax-rocm7-pjrt==1\n", ""),
+    ),
     ("version in the lock", "jax 0.9", text("pylock.toml", "0.10.2", "0.9")),
     ("hash in the lock", "sha256 b", text("pylock.toml", '"a"', '"b"')),
-    ("Requires-Python of the lock", "requires-python", text("pylock.toml", ">=3.12", ">=3.13")),
-    ("no wheel for the Python in the lock", "no wheel of jax", text("pylock.toml", "py3-none", "cp311-cp311")),
+    (
+        "Requires-Python of the lock",
+        "requires-python",
+        text("pylock.toml", ">=3.12", ">=3.13"),
+    ),
+    (
+        "no wheel for the Python in the lock",
+        "no wheel of jax",
+        text("pylock.toml", "py3-none", "cp311-cp311"),
+    ),
     ("damaged lock", "cannot be read", text("pylock.toml", "[[packages]]", "[")),
-    ("hash in the bill of materials", "sha256 b", text("sbom.cdx.json", '"content": "a"', '"content": "b"')),
-    ("version in the bill of materials", "jax 0.9", text("sbom.cdx.json", '"0.10.2"', '"0.9"')),
-    ("damaged bill of materials", "cannot be read", text("sbom.cdx.json", "components", "parts")),
+    (
+        "hash in the bill of materials",
+        "sha256 b",
+        text("sbom.cdx.json", '"content": "a"', '"content": "b"'),
+    ),
+    (
+        "version in the bill of materials",
+        "jax 0.9",
+        text("sbom.cdx.json", '"0.10.2"', '"0.9"'),
+    ),
+    (
+        "damaged bill of materials",
+        "cannot be read",
+        text("sbom.cdx.json", "components", "parts"),
+    ),
 ]
-_FILE_ROWS = [Row(GATE, "set-file-untrue", fault, FILES, edit, says) for fault, says, edit in _FILE_EDITS]
+_FILE_ROWS = [
+    Row(GATE, "set-file-untrue", fault, FILES, edit, says)
+    for fault, says, edit in _FILE_EDITS
+]
 
 
 # Debug files
@@ -399,7 +531,10 @@ _FILE_ROWS = [Row(GATE, "set-file-untrue", fault, FILES, edit, says) for fault, 
 
 @dataclass
 class Debug:
-    """CRC-32 of the debug files of a library by name; the library needs `a.so.debug` with the CRC-32 of 7."""
+    """CRC-32 of the debug files of a library by name.
+
+    The library needs `a.so.debug` with the CRC-32 of 7.
+    """
 
     sums: dict[str, int] = field(default_factory=lambda: {"a.so.debug": 7})
 
@@ -407,7 +542,12 @@ class Debug:
 def _compare_debug(debug: Debug, _: Path) -> Iterable[Finding]:
     held = record()
     package = PJRT_LIBRARY.rpartition("/")[0]
-    elf = replace(held.reports[0].elfs[0], path=f"{package}/a.so", debug_file="a.so.debug", debug_crc32=7)
+    elf = replace(
+        held.reports[0].elfs[0],
+        path=f"{package}/a.so",
+        debug_file="a.so.debug",
+        debug_crc32=7,
+    )
     report = replace(held.reports[0], elfs=(elf,))
     folder = f"debug/{report.filename.removesuffix('.whl')}/{package}"
     sums = {f"{folder}/{name}": crc for name, crc in debug.sums.items()}
@@ -417,9 +557,23 @@ def _compare_debug(debug: Debug, _: Path) -> Iterable[Finding]:
 
 _DEBUG = Scene(lambda _: Debug(), _compare_debug)
 _DEBUG_ROWS = [
-    Row(GATE, "debug-file-wrong", "of another build", _DEBUG, lambda debug: debug.sums.update({"a.so.debug": 8})),
-    Row(GATE, "debug-file-wrong", "missing", _DEBUG, lambda _: Debug({"b.so.debug": 7})),
-    Row(GATE, "debug-file-wrong", "of no library", _DEBUG, lambda debug: debug.sums.update({"b.so.debug": 7})),
+    Row(
+        GATE,
+        "debug-file-wrong",
+        "of another build",
+        _DEBUG,
+        lambda debug: debug.sums.update({"a.so.debug": 8}),
+    ),
+    Row(
+        GATE, "debug-file-wrong", "missing", _DEBUG, lambda _: Debug({"b.so.debug": 7})
+    ),
+    Row(
+        GATE,
+        "debug-file-wrong",
+        "of no library",
+        _DEBUG,
+        lambda debug: debug.sums.update({"b.so.debug": 7}),
+    ),
 ]
 
 
@@ -427,7 +581,9 @@ _DEBUG_ROWS = [
 
 
 def _staged(folder: Path) -> GateContext:
-    bucket, staged = stage_wheels(folder, make_wheels(folder_of(folder, "w"), pythons=("3.12",)))
+    bucket, staged = stage_wheels(
+        folder, make_wheels(folder_of(folder, "w"), pythons=("3.12",))
+    )
     return gate_context(folder, bucket, staged, NoProcesses())
 
 
@@ -457,8 +613,20 @@ def other_metadata(context: GateContext) -> None:
 
 _INDEX = Scene(_staged, lambda context, _: _index_findings(context))
 _INDEX_ROWS = [
-    Row(GATE, "index-incomplete", "no file on a page", _INDEX, page(lambda files: files.clear())),
-    Row(GATE, "index-untrue", "hash of a wheel", _INDEX, page(lambda files: files[0]["hashes"].update(sha256="0"))),
+    Row(
+        GATE,
+        "index-incomplete",
+        "no file on a page",
+        _INDEX,
+        page(lambda files: files.clear()),
+    ),
+    Row(
+        GATE,
+        "index-untrue",
+        "hash of a wheel",
+        _INDEX,
+        page(lambda files: files[0]["hashes"].update(sha256="0")),
+    ),
     Row(
         GATE,
         "index-untrue",
@@ -491,12 +659,15 @@ def _whole(_: Path) -> Whole:
 
 
 def _run_inspection(whole: Whole, folder: Path) -> Iterable[Finding]:
-    place, wheels = folder_of(folder, "w"), []
+    place = folder_of(folder, "w")
+    wheels = []
     for made in whole.wheels.values():
         libraries = [path for path in made.files if path.endswith(".so")]
         wheels.append(set_wheel(made, place, dict.fromkeys(libraries, TARGETS)))
     changes = {"pins": {"jax": "0.10.2", "jaxlib": "0.10.2"}, **whole.changes}
-    return gate_findings(folder, make_gate(program()), wheels, more=whole.files, **changes)
+    return gate_findings(
+        folder, make_gate(program()), wheels, more=whole.files, **changes
+    )
 
 
 def of_whole(**changes: Any) -> Edit:
@@ -505,12 +676,16 @@ def of_whole(**changes: Any) -> Edit:
 
 
 def debug_file(whole: Whole) -> None:
-    whole.files[f"debug/{whole.wheels['pjrt'].filename.removesuffix('.whl')}/x.debug"] = b"symbols"
+    whole.files[
+        f"debug/{whole.wheels['pjrt'].filename.removesuffix('.whl')}/x.debug"
+    ] = b"symbols"
 
 
 def other_source(whole: Whole) -> None:
     info = {"inputs": [SOURCE]}
-    whole.wheels["pjrt"].files["jax_plugins/xla_rocm7/build_info.json"] = json.dumps(info).encode()
+    whole.wheels["pjrt"].files["jax_plugins/xla_rocm7/build_info.json"] = json.dumps(
+        info
+    ).encode()
 
 
 def other_pjrt(whole: Whole) -> None:
@@ -530,14 +705,50 @@ def of_this_program(whole: Whole) -> None:
 
 WHOLE = Scene(_whole, _run_inspection)
 _WHOLE_ROWS = [
-    Row(GATE, "purelib-with-elf", "gate", WHOLE, lambda whole: whole.wheels["pjrt"].replace("Root-Is-Purelib", "true")),
-    Row(GATE, "wheels-json-untrue", "gate: source of a wheel", WHOLE, other_source, "source_sha256"),
+    Row(
+        GATE,
+        "purelib-with-elf",
+        "gate",
+        WHOLE,
+        lambda whole: whole.wheels["pjrt"].replace("Root-Is-Purelib", "true"),
+    ),
+    Row(
+        GATE,
+        "wheels-json-untrue",
+        "gate: source of a wheel",
+        WHOLE,
+        other_source,
+        "source_sha256",
+    ),
     Row(GATE, "build-info-differs", "gate", WHOLE, other_source),
     Row(GATE, "set-pin-unmet", "gate", WHOLE, other_pjrt),
-    Row(GATE, "wheels-json-untrue", "gate: jax_version", WHOLE, of_whole(jax_version="0.10.1"), "about jax_version"),
+    Row(
+        GATE,
+        "wheels-json-untrue",
+        "gate: jax_version",
+        WHOLE,
+        of_whole(jax_version="0.10.1"),
+        "about jax_version",
+    ),
     Row(GATE, "set-file-untrue", "gate: lock", WHOLE, damaged_lock, "cannot be read"),
-    Row(GATE, "set-file-untrue", "gate: file of this program", WHOLE, of_this_program, "written again"),
+    Row(
+        GATE,
+        "set-file-untrue",
+        "gate: file of this program",
+        WHOLE,
+        of_this_program,
+        "written again",
+    ),
     Row(GATE, "debug-file-wrong", "gate", WHOLE, debug_file),
 ]
 
-ROWS = [*_SET_ROWS, *_FOLDER_ROWS, *_RECORD_ROWS, *_URL_ROWS, *_FILE_ROWS, *_DEBUG_ROWS, *_INDEX_ROWS, *_WHOLE_ROWS]
+ROWS = [
+    *_SET_ROWS,
+    *_FOLDER_ROWS,
+    *_RECORD_ROWS,
+    *_URL_ROWS,
+    *_FILE_ROWS,
+    *_DEBUG_ROWS,
+    *_INDEX_ROWS,
+    *_WHOLE_ROWS,
+]

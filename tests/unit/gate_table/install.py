@@ -18,7 +18,11 @@ from core.process import ProcessResult
 from promotion.gates.common.gate import error
 from promotion.gates.common.installers import Command
 from promotion.gates.install.gate import _StagedIndex
-from promotion.gates.install.installation import InstallationError, InstallationSource, InstallationTest
+from promotion.gates.install.installation import (
+    InstallationError,
+    InstallationSource,
+    InstallationTest,
+)
 from promotion.gates.install.pair import _pair_findings
 from promotion.storage.keys import StagedSet
 from tests.support.wheel_sets import make_set, make_wheels
@@ -38,7 +42,14 @@ def _wheel_set() -> WheelSet:
 
 def _answer(**changes: Any) -> dict[str, Any]:
     """Return the answer of `probe.py` for a good installation on a machine without a GPU."""
-    return {"problems": [], "platforms": ["cpu"], "refusal": "", "gpu": False, "installed": {}, **changes}
+    return {
+        "problems": [],
+        "platforms": ["cpu"],
+        "refusal": "",
+        "gpu": False,
+        "installed": {},
+        **changes,
+    }
 
 
 @dataclass
@@ -58,7 +69,9 @@ class Installer:
     warning: str = WARNING
     refusal: str = SENTENCE
     chosen_files: dict[str, frozenset[str]] = field(
-        default_factory=lambda: {wheel.name: frozenset({wheel.sha256}) for wheel in _wheel_set().wheels}
+        default_factory=lambda: {
+            wheel.name: frozenset({wheel.sha256}) for wheel in _wheel_set().wheels
+        }
     )
     fails: tuple[str, ...] = ()
     slow: bool = False
@@ -79,15 +92,23 @@ class Installer:
             raise AttributeError(step)
         return lambda *_, **__: Command(argv=(step,), env={})
 
-    def run(self, argv: Sequence[str], env: Mapping[str, str], **_: object) -> ProcessResult:
+    def run(
+        self, argv: Sequence[str], env: Mapping[str, str], **_: object
+    ) -> ProcessResult:
         """Run a step or `probe.py`."""
         probe = "-I" in argv
         if (argv[0] in self.fails) or (probe and "probe" in self.fails):
             raise ProcessError("`pip` failed with exit code 1.")
         if not probe:
             return ProcessResult(returncode=0)
-        answer = {**self.answer, "refusal": self.refusal} if env["JAX_PLATFORMS"] == "rocm" else self.answer
-        return ProcessResult(returncode=0, stdout=json.dumps(answer), stderr=self.warning)
+        answer = (
+            {**self.answer, "refusal": self.refusal}
+            if env["JAX_PLATFORMS"] == "rocm"
+            else self.answer
+        )
+        return ProcessResult(
+            returncode=0, stdout=json.dumps(answer), stderr=self.warning
+        )
 
 
 def _install(installer: Installer, folder: Path) -> Iterable[Finding]:
@@ -102,7 +123,11 @@ def _install(installer: Installer, folder: Path) -> Iterable[Finding]:
     )
     seconds = -1.0 if installer.slow else 120.0
     with mock.patch("promotion.gates.install.installation._PROBE_SECONDS", seconds):
-        return [finding for check in test.checks(Path("python3.12")) for finding in check.findings]
+        return [
+            finding
+            for check in test.checks(Path("python3.12"))
+            for finding in check.findings
+        ]
 
 
 def fails(*steps: str, **changes: Any) -> Callable[[Installer], object]:
@@ -132,15 +157,35 @@ _EDITS: list[tuple[str, str, str, Callable[[Installer], object]]] = [
     ("install-inconsistent", "pip check", "", fails("check")),
     ("probe-failed", "crash of an import", "", fails("probe")),
     ("import-hangs", "time limit", "", fails("probe", slow=True)),
-    ("install-untrue", "other file", "", answers(problems=["jaxlib: a.so has sha256 0"])),
+    (
+        "install-untrue",
+        "other file",
+        "",
+        answers(problems=["jaxlib: a.so has sha256 0"]),
+    ),
     ("resolution-failed", "no solution", "", fails("resolve")),
     ("resolution-failed", "unknown output", "", fails("chosen")),
     ("resolution-elsewhere", "other index", "", from_another_index),
     ("loader-breaks-jax", "jax.devices", "", answers(refusal="RuntimeError: no")),
     ("loader-silent", "no warning", "", says(warning="")),
-    ("loader-form", "warning twice", "one warning", says(warning=f"{WARNING}\n{WARNING}")),
-    ("loader-form", "other beginning", "does not begin with", says(warning=WARNING.replace("0.10.2", "0.10.1"))),
-    ("loader-form", "other error", "differs from the warning", says(refusal="RuntimeError: no")),
+    (
+        "loader-form",
+        "warning twice",
+        "one warning",
+        says(warning=f"{WARNING}\n{WARNING}"),
+    ),
+    (
+        "loader-form",
+        "other beginning",
+        "does not begin with",
+        says(warning=WARNING.replace("0.10.2", "0.10.1")),
+    ),
+    (
+        "loader-form",
+        "other error",
+        "differs from the warning",
+        says(refusal="RuntimeError: no"),
+    ),
 ]
 
 
@@ -155,12 +200,15 @@ class Downloads:
 
 
 def _require(downloads: Downloads, _: Path) -> Iterable[Finding]:
-    wheel_set, staged = _wheel_set(), StagedSet(index="multi-arch", digest="a" * 64)
+    wheel_set = _wheel_set()
+    staged = StagedSet(index="multi-arch", digest="a" * 64)
     wheel = wheel_set.wheels[0]
     index = _StagedIndex.__new__(_StagedIndex)  # without its server
     index._context = cast("Any", SimpleNamespace(wheel_set=wheel_set, staged=staged))
     sent = int(wheel.size * downloads.share)
-    index._served = [cast("Any", SimpleNamespace(path=staged.file(wheel.filename), sent=sent))]
+    index._served = [
+        cast("Any", SimpleNamespace(path=staged.file(wheel.filename), sent=sent))
+    ]
     try:
         index.require([wheel.filename])
     except InstallationError as problem:
@@ -184,18 +232,43 @@ class Pair:
 
 
 def _resolve_pair(pair: Pair, _: Path) -> Iterable[Finding]:
-    wheel = next(wheel for wheel in _wheel_set().wheels if wheel.name == "jax-rocm7-plugin")
+    wheel = next(
+        wheel for wheel in _wheel_set().wheels if wheel.name == "jax-rocm7-plugin"
+    )
     if pair.published:
         wheel = replace(wheel, source_sha256=wheel.sha256)
-    return _pair_findings(wheel, "0.11.0", ProcessResult(returncode=pair.returncode, stderr=pair.text))
+    return _pair_findings(
+        wheel, "0.11.0", ProcessResult(returncode=pair.returncode, stderr=pair.text)
+    )
 
 
 PAIR = Scene(lambda _: Pair(), _resolve_pair)
 
 ROWS = [
-    *(Row(GATE, code, fault, INSTALLATION, edit, phrase) for code, fault, phrase, edit in _EDITS),
-    Row(GATE, "install-elsewhere", "half of a wheel", DOWNLOADS, lambda _: Downloads(share=0.5)),
+    *(
+        Row(GATE, code, fault, INSTALLATION, edit, phrase)
+        for code, fault, phrase, edit in _EDITS
+    ),
+    Row(
+        GATE,
+        "install-elsewhere",
+        "half of a wheel",
+        DOWNLOADS,
+        lambda _: Downloads(share=0.5),
+    ),
     Row(GATE, "pair-accepted", "installed", PAIR, lambda _: Pair(returncode=0)),
-    Row(GATE, "pair-accepted", "published", PAIR, lambda _: Pair(returncode=0, published=True)),
-    Row(GATE, "pair-untried", "other error", PAIR, lambda _: Pair(text="error: no such file")),
+    Row(
+        GATE,
+        "pair-accepted",
+        "published",
+        PAIR,
+        lambda _: Pair(returncode=0, published=True),
+    ),
+    Row(
+        GATE,
+        "pair-untried",
+        "other error",
+        PAIR,
+        lambda _: Pair(text="error: no such file"),
+    ),
 ]

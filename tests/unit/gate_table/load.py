@@ -48,9 +48,17 @@ class Reply:
 
 def _replies() -> dict[str, Reply]:
     """Return probe function -> reply for good wheels."""
-    versions = "PJRT plugin has PJRT API version 0.90. The framework PJRT API version is 0.90"
+    versions = (
+        "PJRT plugin has PJRT API version 0.90. The framework PJRT API version is 0.90"
+    )
     metadata = {"version": "0.10.2+rocm7.2.0", "requires": []}
-    package = {"entry_points": ["x"], "version": metadata["version"], "info": {}, "metadata": metadata, "modules": {}}
+    package = {
+        "entry_points": ["x"],
+        "version": metadata["version"],
+        "info": {},
+        "metadata": metadata,
+        "modules": {},
+    }
     return {
         "dlopen": Reply(),
         "module": Reply({"tables": {"registrations": {"handler": "execute"}}}),
@@ -80,7 +88,11 @@ class Children:
         reply = self.replies[function]
         if reply.hangs:
             raise ProcessError("it ran longer than 180 s.")
-        return ProcessResult(returncode=reply.returncode, stdout=f"\n{json.dumps(reply.values)}\n", stderr=reply.stderr)
+        return ProcessResult(
+            returncode=reply.returncode,
+            stdout=f"\n{json.dumps(reply.values)}\n",
+            stderr=reply.stderr,
+        )
 
     def change(self, function: str, **changes: Any) -> None:
         """Change the reply of a probe function."""
@@ -93,12 +105,15 @@ def _children(folder: Path) -> Children:
 
 _REGISTERED: dict[str, golden.Lists] = {
     "plugin": {
-        f"{module}.registrations": {"handler": "execute"} for module in ("_linalg", "_prng", "_solver")
+        f"{module}.registrations": {"handler": "execute"}
+        for module in ("_linalg", "_prng", "_solver")
     },
     "pjrt": {
-        "api": {"functions": 100, "version": "0.90"}, "extensions": {"01": 8}, "handlers.ROCM": {"handler": 1},
+        "api": {"functions": 100, "version": "0.90"},
+        "extensions": {"01": 8},
+        "handlers.ROCM": {"handler": 1},
     },
-}  # fmt: skip
+}
 
 
 def _run_gate(children: Children, folder: Path) -> Iterable[Finding]:
@@ -120,14 +135,22 @@ def _run_gate(children: Children, folder: Path) -> Iterable[Finding]:
         return Site(python=Path("python3.12"), version="3.12", folder=packages, env=env)
 
     libraries = RocmLibraries(
-        weak=children.weak, kind=FROM_NEEDS if children.weak else TREE, env={"ROCM_PATH": "/rocm"}
+        weak=children.weak,
+        kind=FROM_NEEDS if children.weak else TREE,
+        env={"ROCM_PATH": "/rocm"},
     )
     with (
         mock.patch("promotion.gates.load.gate.make_site", make_site),
         mock.patch("promotion.gates.load.gate.rocm_libraries", return_value=libraries),
-        mock.patch.object(GateContext, "pythons", return_value={"3.12": Path("python3.12")}),
+        mock.patch.object(
+            GateContext, "pythons", return_value={"3.12": Path("python3.12")}
+        ),
     ):
-        return [item for check in make_gate(root=root).run(context) for item in check.findings]
+        return [
+            item
+            for check in make_gate(root=root).run(context)
+            for item in check.findings
+        ]
 
 
 def child(function: str, **changes: Any) -> Callable[[Children], object]:
@@ -136,7 +159,9 @@ def child(function: str, **changes: Any) -> Callable[[Children], object]:
 
 
 def without_pjrt(children: Children) -> None:
-    children.wheels = [wheel for wheel in children.wheels if wheel.wheel.name != "jax-rocm7-pjrt"]
+    children.wheels = [
+        wheel for wheel in children.wheels if wheel.wheel.name != "jax-rocm7-pjrt"
+    ]
 
 
 def other_handler(children: Children) -> None:
@@ -147,24 +172,52 @@ def other_handler(children: Children) -> None:
 SKEW = "PJRT plugin has PJRT API version 0.91. The framework PJRT API version is 0.90"
 CHILDREN = Scene(_children, _run_gate)
 _CHILD_EDITS: list[tuple[str, str, Callable[[Children], object]]] = [
-    ("load-failed", "undefined symbol", child("dlopen", values={"error": f"{PJRT_LIBRARY}: undefined symbol: x"})),
-    ("load-flags-wrong", "denormals", child("dlopen", values={"flushes": f"/site/{PJRT_LIBRARY}"})),
-    ("import-failed", "wrong Python", child("module", values={"error": "dynamic module does not define x"})),
+    (
+        "load-failed",
+        "undefined symbol",
+        child("dlopen", values={"error": f"{PJRT_LIBRARY}: undefined symbol: x"}),
+    ),
+    (
+        "load-flags-wrong",
+        "denormals",
+        child("dlopen", values={"flushes": f"/site/{PJRT_LIBRARY}"}),
+    ),
+    (
+        "import-failed",
+        "wrong Python",
+        child("module", values={"error": "dynamic module does not define x"}),
+    ),
     ("pjrt-api-unknown", "no log message", child("initialize", stderr="")),
     ("pjrt-api-skew", "0.91", child("initialize", stderr=SKEW)),
-    ("start-failed", "other error", child("initialize", values={"error": "INTERNAL: no"})),
+    (
+        "start-failed",
+        "other error",
+        child("initialize", values={"error": "INTERNAL: no"}),
+    ),
     ("start-failed", "devices", child("initialize", values={"devices": 8})),
-    ("jax-failed", "import", child("handlers", values={"error": "cannot import name x"})),
+    (
+        "jax-failed",
+        "import",
+        child("handlers", values={"error": "cannot import name x"}),
+    ),
     ("wheel-missing", "no pjrt", without_pjrt),
     ("look-died", "signal", child("module", returncode=-11)),
     ("look-died", "no answer", child("module", values=[])),
     ("look-hangs", "time limit", child("module", hangs=True)),
     ("golden-differs", "other handler", other_handler),
-    ("golden-differs", "handlers of jax", child("handlers", values={"handlers": {"other": 1}})),
+    (
+        "golden-differs",
+        "handlers of jax",
+        child("handlers", values={"handlers": {"other": 1}}),
+    ),
     ("golden-missing", "no lists", lambda children: setattr(children, "golden", False)),
     ("golden-unseen", "failed import", child("module", values={"error": "no"})),
     ("rocm-unproven", "stubs", lambda children: setattr(children, "weak", True)),
-    ("site-failed", "no environment", lambda children: setattr(children, "no_site", True)),
+    (
+        "site-failed",
+        "no environment",
+        lambda children: setattr(children, "no_site", True),
+    ),
 ]
 
 
@@ -180,12 +233,15 @@ def _package(_: Path) -> dict[str, Any]:
         "entry_points": ["xla_rocm7"],
         "version": WHEEL.version,
         "info": {
-            "version": WHEEL.version, "requires_jaxlib": ">=0.10.2,<0.10.3", "jax_version": "0.10.2",
-            "rocm_version": "7.2.0", "members": [to_json(member) for member in WHEEL.members],
+            "version": WHEEL.version,
+            "requires_jaxlib": ">=0.10.2,<0.10.3",
+            "jax_version": "0.10.2",
+            "rocm_version": "7.2.0",
+            "members": [to_json(member) for member in WHEEL.members],
         },
         "metadata": {"version": WHEEL.version, "requires": ["jaxlib<0.10.3, >=0.10.2"]},
         "modules": {PACKAGE: ""},
-    }  # fmt: skip
+    }
 
 
 def _check_package(values: dict[str, Any], _: Path) -> Iterable[Finding]:
@@ -206,18 +262,48 @@ def info(**values: Any) -> Callable[[dict[str, Any]], object]:
 MEMBER = to_json(WHEEL.members[0])
 _PACKAGE = Scene(_package, _check_package)
 _PACKAGE_EDITS: list[tuple[str, str, str, Callable[[dict[str, Any]], object]]] = [
-    ("package-broken", "missing module", "is missing", told(error=f"No module named '{PACKAGE}.version'")),
-    ("package-broken", "error of the package", "cannot be imported", told(error="NameError: x")),
-    ("package-broken", "error of a module", "cannot be imported", told(modules={PACKAGE: "NameError: x"})),
+    (
+        "package-broken",
+        "missing module",
+        "is missing",
+        told(error=f"No module named '{PACKAGE}.version'"),
+    ),
+    (
+        "package-broken",
+        "error of the package",
+        "cannot be imported",
+        told(error="NameError: x"),
+    ),
+    (
+        "package-broken",
+        "error of a module",
+        "cannot be imported",
+        told(modules={PACKAGE: "NameError: x"}),
+    ),
     ("entry-point-missing", "none", "", told(entry_points=[])),
     ("value-untrue", "version.py", "__version__", told(version="0.10.1")),
     ("value-untrue", "version", "build_info.json version", info(version="0.10.1")),
-    ("value-untrue", "requires_jaxlib", "requires_jaxlib", info(requires_jaxlib=">=0.12")),
+    (
+        "value-untrue",
+        "requires_jaxlib",
+        "requires_jaxlib",
+        info(requires_jaxlib=">=0.12"),
+    ),
     ("value-untrue", "jax_version", "jax_version", info(jax_version="0.12.0")),
     ("value-untrue", "rocm_version", "rocm_version", info(rocm_version="7.14.0")),
-    ("value-untrue", "targets of a library", "targets of", info(members=[{**MEMBER, "targets": ["gfx950"]}])),
+    (
+        "value-untrue",
+        "targets of a library",
+        "targets of",
+        info(members=[{**MEMBER, "targets": ["gfx950"]}]),
+    ),
     ("value-untrue", "unlisted library", "sha256 of", info(members=[])),
-    ("value-untrue", "additional library", "member of", info(members=[MEMBER, {**MEMBER, "path": "x.so"}])),
+    (
+        "value-untrue",
+        "additional library",
+        "member of",
+        info(members=[MEMBER, {**MEMBER, "path": "x.so"}]),
+    ),
 ]
 
 
@@ -233,23 +319,37 @@ class Started:
 
 
 def _machine(**changes: Any) -> Machine:
-    return Machine(**{"about": "a machine", "gpus": ("gfx942",), "rocm": Path("/rocm"), **changes})
+    return Machine(
+        **{"about": "a machine", "gpus": ("gfx942",), "rocm": Path("/rocm"), **changes}
+    )
 
 
 def _check_machine(started: Started, _: Path) -> Iterable[Finding]:
     row = started.machine
-    return check_machines(f"pjrt.whl: {PJRT_LIBRARY}", [row], {row.about: started.answer})
+    return check_machines(
+        f"pjrt.whl: {PJRT_LIBRARY}", [row], {row.about: started.answer}
+    )
 
 
-SENTENCE = "jax-rocm7-pjrt 0.10.2 cannot use ROCm: no AMD GPU was found (looked at /dev/kfd). Load the driver."
+SENTENCE = (
+    "jax-rocm7-pjrt 0.10.2 cannot use ROCm: no AMD GPU was found (looked at /dev/kfd)."
+    " Load the driver."
+)
 POOR = "GPU gfx1100 cannot run this wheel; hide such GPUs with HIP_VISIBLE_DEVICES."
 _STARTS = {"error": NO_DEVICE, "preferred": "rocm"}
 _SEVERAL = _machine(gpus=("gfx942", "gfx1100"), unusable=("gfx1100",))
 
 WITH_GPU = Scene(lambda _: Started(_machine(), dict(_STARTS)), _check_machine)
-WITHOUT_GPU = Scene(lambda _: Started(_machine(refusal=("/dev/kfd",)), {"error": SENTENCE}), _check_machine)
-SEVERAL = Scene(lambda _: Started(_SEVERAL, {**_STARTS, "warnings": [POOR]}), _check_machine)
-ON_CPU = Scene(lambda _: Started(_machine(platforms="cpu"), {"devices": 1}), _check_machine)
+WITHOUT_GPU = Scene(
+    lambda _: Started(_machine(refusal=("/dev/kfd",)), {"error": SENTENCE}),
+    _check_machine,
+)
+SEVERAL = Scene(
+    lambda _: Started(_SEVERAL, {**_STARTS, "warnings": [POOR]}), _check_machine
+)
+ON_CPU = Scene(
+    lambda _: Started(_machine(platforms="cpu"), {"devices": 1}), _check_machine
+)
 
 
 def _with_bitcode(folder: Path) -> Started:
@@ -272,18 +372,53 @@ def answered(**values: Any) -> Callable[[Started], object]:
 
 
 _MACHINE_EDITS: list[tuple[str, str, Scene, Callable[[Started], object]]] = [
-    ("refuses a usable GPU", "should start ROCm", WITH_GPU, answered(error=f"RuntimeError: {SENTENCE}")),
-    ("fails", "should start ROCm", WITH_GPU, answered(error="Unknown backend rocm", log=["failed (NameError: x)"])),
+    (
+        "refuses a usable GPU",
+        "should start ROCm",
+        WITH_GPU,
+        answered(error=f"RuntimeError: {SENTENCE}"),
+    ),
+    (
+        "fails",
+        "should start ROCm",
+        WITH_GPU,
+        answered(error="Unknown backend rocm", log=["failed (NameError: x)"]),
+    ),
     ("ROCm below the CPU", "should prefer ROCm", WITH_GPU, answered(preferred="cpu")),
-    ("no folder of bitcode", "should set JAX_ROCM_PLUGIN_INTERNAL_", WITH_BITCODE, answered(variables={})),
+    (
+        "no folder of bitcode",
+        "should set JAX_ROCM_PLUGIN_INTERNAL_",
+        WITH_BITCODE,
+        answered(variables={}),
+    ),
     ("warns", "should not warn", WITH_GPU, answered(warnings=["parts will not work"])),
     ("dies", "signal SIGSEGV", WITH_GPU, answered(died=-11)),
     ("accepts every jaxlib", "should refuse jaxlib", WITHOUT_GPU, answered(skew="")),
     ("no reason", "should name the reason", WITHOUT_GPU, answered(error=NO_DEVICE)),
-    ("other reason", "the reason should name", WITHOUT_GPU, answered(error=SENTENCE.replace("/dev/kfd", "it"))),
-    ("no warning of a foreign GPU", "should warn of gfx1100 only", SEVERAL, answered(warnings=[])),
-    ("warning of a usable GPU", "should warn of gfx1100 only", SEVERAL, answered(warnings=[POOR, "GPU gfx942"])),
-    ("warns with JAX_PLATFORMS=cpu", "should not warn", ON_CPU, answered(warnings=["no GPU"])),
+    (
+        "other reason",
+        "the reason should name",
+        WITHOUT_GPU,
+        answered(error=SENTENCE.replace("/dev/kfd", "it")),
+    ),
+    (
+        "no warning of a foreign GPU",
+        "should warn of gfx1100 only",
+        SEVERAL,
+        answered(warnings=[]),
+    ),
+    (
+        "warning of a usable GPU",
+        "should warn of gfx1100 only",
+        SEVERAL,
+        answered(warnings=[POOR, "GPU gfx942"]),
+    ),
+    (
+        "warns with JAX_PLATFORMS=cpu",
+        "should not warn",
+        ON_CPU,
+        answered(warnings=["no GPU"]),
+    ),
     ("no CPU", "should have devices", ON_CPU, answered(devices=0)),
 ]
 
@@ -296,7 +431,10 @@ MAGIC = 0x48495046
 
 @dataclass
 class Registered:
-    """Magic, version and kernels of each bundle that the constructors of a library registered; form of its code."""
+    """Magic, version and kernels of each bundle that the constructors of a library registered.
+
+    Form of its code.
+    """
 
     bundles: list[tuple[int, int, Sequence[str]]] = field(
         default_factory=lambda: [(MAGIC, 1, names) for names in NAMES]
@@ -308,14 +446,27 @@ def check_registered(registered: Registered, folder: Path) -> Iterable[Finding]:
     """Compare the registered bundles with those of the library."""
     path = folder / "lib.so"
     held = [kernel_bundle({"gfx942": names}) for names in NAMES]
-    path.write_bytes(HostCode([list(names) for names in NAMES], **registered.form).library(folder, held))
+    path.write_bytes(
+        HostCode([list(names) for names in NAMES], **registered.form).library(
+            folder, held
+        )
+    )
     seen = {}
-    for found, (magic, version, names) in zip(find_bundles(path), registered.bundles, strict=False):
-        seen[hex(found.address)] = [magic, version, len(names), kernels_digest(frozenset(names))]
+    for found, (magic, version, names) in zip(
+        find_bundles(path), registered.bundles, strict=False
+    ):
+        seen[hex(found.address)] = [
+            magic,
+            version,
+            len(names),
+            kernels_digest(frozenset(names)),
+        ]
     return registration_findings("x.whl: lib.so", "lib.so", path, seen)
 
 
-def bundle(magic: int = MAGIC, names: Sequence[str] = NAMES[1]) -> Callable[[Registered], object]:
+def bundle(
+    magic: int = MAGIC, names: Sequence[str] = NAMES[1]
+) -> Callable[[Registered], object]:
     """Change the registration of the second bundle."""
 
     def edit(registered: Registered) -> None:
@@ -326,15 +477,32 @@ def bundle(magic: int = MAGIC, names: Sequence[str] = NAMES[1]) -> Callable[[Reg
 
 _REGISTERED_SCENE = Scene(lambda _: Registered(), check_registered)
 _REGISTERED_EDITS: list[tuple[str, str, Callable[[Registered], object]]] = [
-    ("registration-missing", "second bundle", lambda registered: registered.bundles.pop()),
+    (
+        "registration-missing",
+        "second bundle",
+        lambda registered: registered.bundles.pop(),
+    ),
     ("registration-missing", "magic of the wrapper", bundle(magic=MAGIC + 1)),
     ("registration-differs", "other kernels", bundle(names=["_Z3subv"])),
-    ("registration-differs", "constructor that cannot be read", lambda _: Registered(form={"silent": [1]})),
+    (
+        "registration-differs",
+        "constructor that cannot be read",
+        lambda _: Registered(form={"silent": [1]}),
+    ),
 ]
 
 ROWS = [
     *(Row(GATE, code, fault, CHILDREN, edit) for code, fault, edit in _CHILD_EDITS),
-    *(Row(GATE, code, fault, _PACKAGE, edit, says) for code, fault, says, edit in _PACKAGE_EDITS),
-    *(Row(GATE, "loader-wrong", fault, scene, edit, says) for fault, says, scene, edit in _MACHINE_EDITS),
-    *(Row(GATE, code, fault, _REGISTERED_SCENE, edit) for code, fault, edit in _REGISTERED_EDITS),
+    *(
+        Row(GATE, code, fault, _PACKAGE, edit, says)
+        for code, fault, says, edit in _PACKAGE_EDITS
+    ),
+    *(
+        Row(GATE, "loader-wrong", fault, scene, edit, says)
+        for fault, says, scene, edit in _MACHINE_EDITS
+    ),
+    *(
+        Row(GATE, code, fault, _REGISTERED_SCENE, edit)
+        for code, fault, edit in _REGISTERED_EDITS
+    ),
 ]

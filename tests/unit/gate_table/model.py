@@ -1,4 +1,7 @@
-"""A row of the table: an input without faults, one change of it, and the code that the gate must report."""
+"""A row of the table.
+
+An input without faults, one change of it, and the code that the gate must report.
+"""
 
 from __future__ import annotations
 

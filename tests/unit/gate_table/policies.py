@@ -1,4 +1,7 @@
-"""Keys of the policy: a set that promotion refuses because of one key, and accepts with another value of it."""
+"""Keys of the policy.
+
+A set that promotion refuses because of one key, and accepts with another value of it.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +31,17 @@ from promotion.storage.keys import ReleasedIndex
 from tests.support import sets
 from tests.support.device_results import WAIVER, checks_of, judged, result
 from tests.support.promoting import staged_in
-from tests.support.wheel_sets import PJRT_LIBRARY, make_set, make_wheels, passing_evidence
+from tests.support.wheel_sets import (
+    PJRT_LIBRARY,
+    make_set,
+    make_wheels,
+    passing_evidence,
+)
 
 BASE = load_policy("multi-arch")
 NOW = datetime(2026, 1, 3, tzinfo=UTC)
-KEY, OTHER_KEY = "ssh-ed25519 AAAA", "ssh-ed25519 BBBB"
+KEY = "ssh-ed25519 AAAA"
+OTHER_KEY = "ssh-ed25519 BBBB"
 DERIVED = frozenset({"channel", "sha256", "text", "void"})
 """Fields of a policy that are not written in its file."""
 ALWAYS = "every policy"
@@ -78,11 +87,16 @@ def _wheel_set() -> WheelSet:
 
 def _good() -> Case:
     wheel_set = _wheel_set()
-    wheels = [sets.ledger_wheel(wheel.name, size=wheel.size) for wheel in wheel_set.wheels]
-    reports = [
-        AttestationReport(wheel=wheel.filename, signers=(SIGNER,), trust="sigstore") for wheel in wheel_set.wheels
+    wheels = [
+        sets.ledger_wheel(wheel.name, size=wheel.size) for wheel in wheel_set.wheels
     ]
-    return Case(wheel_set=wheel_set, baseline=sets.promoted_set(*wheels), attested=reports)
+    reports = [
+        AttestationReport(wheel=wheel.filename, signers=(SIGNER,), trust="sigstore")
+        for wheel in wheel_set.wheels
+    ]
+    return Case(
+        wheel_set=wheel_set, baseline=sets.promoted_set(*wheels), attested=reports
+    )
 
 
 def refusals(case: Case, policy: Policy) -> Iterable[str]:
@@ -90,7 +104,13 @@ def refusals(case: Case, policy: Policy) -> Iterable[str]:
     evidence = case.evidence(passing_evidence(case.wheel_set, policy))
     files = [EvidenceFile(evidence=item, key=case.key) for item in evidence]
     return verdict(
-        case.wheel_set, files, policy, now=NOW, baseline=case.baseline, offered=case.offered, attested=case.attested
+        case.wheel_set,
+        files,
+        policy,
+        now=NOW,
+        baseline=case.baseline,
+        offered=case.offered,
+        attested=case.attested,
     ).blocked_by
 
 
@@ -112,10 +132,16 @@ def staleness(case: Case, policy: Policy) -> Iterable[str]:
         bucket = DirBucket(folder / "bucket")
         staged = staged_in(bucket, folder, make_wheels(folder / "w"))
         promote(bucket, staged, policy, now=lambda: NOW)
-        status = json.loads(bucket.get(ReleasedIndex(index="multi-arch").root + "status.json"))
+        status = json.loads(
+            bucket.get(ReleasedIndex(index="multi-arch").root + "status.json")
+        )
     after = status["stale_after"]
     later = NOW + timedelta(days=case.later)
-    return ["The index is stale."] if after and later > datetime.fromisoformat(after) else []
+    return (
+        ["The index is stale."]
+        if after and later > datetime.fromisoformat(after)
+        else []
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,8 +152,10 @@ class PolicyRow:
         key: the key; ALWAYS for a rule of every policy.
         says: key phrase of the refusal.
         edit: returns the broken set.
-        strict: fields of a policy that refuses the broken set, and accepts the unbroken one.
-        lax: fields of a policy with another value of the key, which accepts both. None for rules of every policy.
+        strict: fields of a policy that refuses the broken set, and accepts the unbroken
+            one.
+        lax: fields of a policy with another value of the key, which accepts both. None
+            for rules of every policy.
         judge: returns the reasons against a set.
     """
 
@@ -141,7 +169,9 @@ class PolicyRow:
     def refusals(self, fields_: Mapping[str, Any], *, broken: bool) -> list[str]:
         """Return the reasons of a policy with these fields."""
         case = _good()
-        return list(self.judge(self.edit(case) if broken else case, replace(BASE, **fields_)))
+        return list(
+            self.judge(self.edit(case) if broken else case, replace(BASE, **fields_))
+        )
 
 
 # Edits
@@ -163,28 +193,51 @@ def for_one_python(case: Case) -> Case:
 
 
 def with_kernels(case: Case) -> Case:
-    kernels = sets.wheel("jax_aiter-1.2.0-py3-none-manylinux_2_28_x86_64.whl", "jax-aiter", "1.2.0")
-    return replace(case, wheel_set=replace(case.wheel_set, wheels=(*case.wheel_set.wheels, kernels)))
+    kernels = sets.wheel(
+        "jax_aiter-1.2.0-py3-none-manylinux_2_28_x86_64.whl", "jax-aiter", "1.2.0"
+    )
+    return replace(
+        case,
+        wheel_set=replace(case.wheel_set, wheels=(*case.wheel_set.wheels, kernels)),
+    )
 
 
 def large_pjrt(case: Case) -> Case:
     first, *others = case.wheel_set.wheels
-    return replace(case, wheel_set=replace(case.wheel_set, wheels=(replace(first, size=2_000_000), *others)))
+    return replace(
+        case,
+        wheel_set=replace(
+            case.wheel_set, wheels=(replace(first, size=2_000_000), *others)
+        ),
+    )
 
 
 def code_for_one_target(case: Case) -> Case:
     first, *others = case.wheel_set.wheels
     members = tuple(
-        replace(member, targets=("gfx942",)) if member.path == PJRT_LIBRARY else member for member in first.members
+        replace(member, targets=("gfx942",)) if member.path == PJRT_LIBRARY else member
+        for member in first.members
     )
-    return replace(case, wheel_set=replace(case.wheel_set, wheels=(replace(first, members=members), *others)))
+    return replace(
+        case,
+        wheel_set=replace(
+            case.wheel_set, wheels=(replace(first, members=members), *others)
+        ),
+    )
 
 
-def of_evidence(gate: str, target: str = "any", **changes: Any) -> Callable[[Case], Case]:
+def of_evidence(
+    gate: str, target: str = "any", **changes: Any
+) -> Callable[[Case], Case]:
     """Change the evidence of a gate."""
 
     def change(evidence: list[Evidence]) -> list[Evidence]:
-        return [replace(item, **changes) if (item.gate, item.target) == (gate, target) else item for item in evidence]
+        return [
+            replace(item, **changes)
+            if (item.gate, item.target) == (gate, target)
+            else item
+            for item in evidence
+        ]
 
     return lambda case: replace(case, evidence=change)
 
@@ -210,7 +263,11 @@ def more_evidence(**changes: Any) -> Callable[[Case], Case]:
 def failed_then_skipped(evidence: list[Evidence]) -> list[Evidence]:
     """Add a failure of another gate, which was skipped later."""
     failure = replace(evidence[0], gate="fuzz", outcome=Outcome.FAILED)
-    return [*evidence, failure, replace(failure, outcome=Outcome.SKIPPED, ended="2026-01-02T04:00:00Z")]
+    return [
+        *evidence,
+        failure,
+        replace(failure, outcome=Outcome.SKIPPED, ended="2026-01-02T04:00:00Z"),
+    ]
 
 
 def failed(reason: str, outcome: Outcome = Outcome.FAILED) -> Callable[[Case], Case]:
@@ -226,34 +283,56 @@ def offering(version: str) -> Callable[[Case], Case]:
 
 def of_rocm(checksum: str, transport: str = "https") -> Callable[[Case], Case]:
     """Change the origin of the set's ROCm."""
-    return of_set(request={"payload": "source", ROCM_TRUST: {"checksum": checksum, "transport": transport}})
+    return of_set(
+        request={
+            "payload": "source",
+            ROCM_TRUST: {"checksum": checksum, "transport": transport},
+        }
+    )
 
 
 def two_kernels(case: Case) -> Case:
     case = with_kernels(case)
     kernels = case.wheel_set.wheels[-1]
-    return replace(case, wheel_set=replace(case.wheel_set, wheels=(*case.wheel_set.wheels, kernels)))
+    return replace(
+        case,
+        wheel_set=replace(case.wheel_set, wheels=(*case.wheel_set.wheels, kernels)),
+    )
 
 
 def foreign_report(case: Case) -> Case:
-    return replace(case, attested=[*case.attested, replace(case.attested[0], wheel="x.whl")])
+    return replace(
+        case, attested=[*case.attested, replace(case.attested[0], wheel="x.whl")]
+    )
 
 
 def flaky(case: Case) -> Case:
     """Add a flaky test to the evidence of the gate device."""
     checks = checks_of((result("odd", TestVerdict.FLAKY, "E   once"),))
     details = judged(checks).details
-    return of_evidence("device", "gfx942", details=details, counts=counts(passed=8, known=1))(case)
+    return of_evidence(
+        "device", "gfx942", details=details, counts=counts(passed=8, known=1)
+    )(case)
 
 
 def of_reports(**changes: Any) -> Callable[[Case], Case]:
     """Change the reports about attestations."""
-    return lambda case: replace(case, attested=[replace(report, **changes) for report in case.attested])
+    return lambda case: replace(
+        case, attested=[replace(report, **changes) for report in case.attested]
+    )
 
 
 def counts(**changes: int) -> dict[str, int]:
     """Return the counts of nine passed checks with changes."""
-    return {"collected": 9, "run": 9, "passed": 9, "failed": 0, "known": 0, "skipped": 0, **changes}
+    return {
+        "collected": 9,
+        "run": 9,
+        "passed": 9,
+        "failed": 0,
+        "known": 0,
+        "skipped": 0,
+        **changes,
+    }
 
 
 def rule(gate: str, **changes: Any) -> dict[str, Any]:
@@ -266,15 +345,29 @@ def attestations(**changes: Any) -> dict[str, Any]:
     return {"attestations": replace(BASE.attestations, **changes)}
 
 
-SIGNER = Identity(issuer="https://a", repository="https://b", workflow="release.yml", ref="refs/heads/main")
+SIGNER = Identity(
+    issuer="https://a",
+    repository="https://b",
+    workflow="release.yml",
+    ref="refs/heads/main",
+)
 STRANGER = replace(SIGNER, repository="https://c")
 PER_TIER = rule("compile", per="tier")
-DEVICE = GateRule(tier=Tier.DEVICE, per="target", min_passed=1, may_skip=False, known_failures=0)
+DEVICE = GateRule(
+    tier=Tier.DEVICE, per="target", min_passed=1, may_skip=False, known_failures=0
+)
 WITH_DEVICE = {"gates": {**BASE.gates, "device": DEVICE}, "channel": "nightly"}
 BYPASS = Bypass(
-    owner="somebody", reason="a broken runner", opened=date(2026, 1, 1), expires=date(2026, 2, 1), channel="local",
-    index="multi-arch", gates=("install",), targets=("any",), version="0.10.2",
-)  # fmt: skip
+    owner="somebody",
+    reason="a broken runner",
+    opened=date(2026, 1, 1),
+    expires=date(2026, 2, 1),
+    channel="local",
+    index="multi-arch",
+    gates=("install",),
+    targets=("any",),
+    version="0.10.2",
+)
 KNOWN_CHECKS = {"checks": [{"name": "b", "outcome": "known"}]}
 ALL_FOR_GFX950 = {"gfx950": replace(BASE.gates["compile"], may_skip=False)}
 
@@ -286,15 +379,27 @@ _ALWAYS: list[tuple[str, Callable[[Case], Case]]] = [
     ("invalid counts", of_evidence("install", counts={"run": 9})),
     ("invalid counts", of_evidence("install", counts=counts(skipped=-1))),
     ("invalid counts", of_evidence("install", counts=counts(run=True))),
-    ("passed 6 checks; 7 are required", of_evidence("coverage", "gfx942", counts=counts(collected=6, run=6, passed=6))),
+    (
+        "passed 6 checks; 7 are required",
+        of_evidence("coverage", "gfx942", counts=counts(collected=6, run=6, passed=6)),
+    ),
     ("do not add up", of_evidence("install", counts=counts(collected=10))),
-    ("passed with 1 failures", of_evidence("install", counts=counts(passed=8, failed=1))),
+    (
+        "passed with 1 failures",
+        of_evidence("install", counts=counts(passed=8, failed=1)),
+    ),
     ("The gate install failed: It is broken", failed("It is broken.")),
     ("could not run", failed("It is broken.", Outcome.ERROR)),
     ("was skipped", failed("no time.", Outcome.SKIPPED)),
     ("has not run on this set", without_evidence("install", "any")),
-    ("The gate fuzz for any did not pass", more_evidence(gate="fuzz", outcome=Outcome.FAILED)),
-    ("The gate fuzz for any did not pass", lambda case: replace(case, evidence=failed_then_skipped)),
+    (
+        "The gate fuzz for any did not pass",
+        more_evidence(gate="fuzz", outcome=Outcome.FAILED),
+    ),
+    (
+        "The gate fuzz for any did not pass",
+        lambda case: replace(case, evidence=failed_then_skipped),
+    ),
     ("neither multi-arch nor a family", of_set(index="other")),
     ("names no gfx target", of_set(targets=())),
     ("2 wheels of jax-aiter", two_kernels),
@@ -310,105 +415,166 @@ _ALWAYS: list[tuple[str, Callable[[Case], Case]]] = [
 ROWS = [
     *(PolicyRow(ALWAYS, says, edit) for says, edit in _ALWAYS),
     PolicyRow(
-        "gates.known_failures", "names 1",
+        "gates.known_failures",
+        "names 1",
         of_evidence("install", counts=counts(passed=7, known=2), details=KNOWN_CHECKS),
-        strict=rule("install", known_failures=("b",)), lax=rule("install", known_failures=1),
+        strict=rule("install", known_failures=("b",)),
+        lax=rule("install", known_failures=1),
     ),
     PolicyRow(
-        "edition", "edition 0", of_evidence("install", settings={"policy": "0"}),
+        "edition",
+        "edition 0",
+        of_evidence("install", settings={"policy": "0"}),
         lax={"edition": 0},
     ),
     PolicyRow(
-        "tier", "compiled is required", without_evidence("compile", "gfx950"),
-        strict={"tier": Tier.COMPILED, **PER_TIER}, lax={"tier": Tier.STRUCTURE, **PER_TIER},
+        "tier",
+        "compiled is required",
+        without_evidence("compile", "gfx950"),
+        strict={"tier": Tier.COMPILED, **PER_TIER},
+        lax={"tier": Tier.STRUCTURE, **PER_TIER},
     ),
     PolicyRow(
-        "tiers", "compiled is required", without_evidence("compile", "gfx950"),
-        strict={"tiers": {"gfx950": Tier.COMPILED}, **PER_TIER}, lax={"tiers": {}, **PER_TIER},
+        "tiers",
+        "compiled is required",
+        without_evidence("compile", "gfx950"),
+        strict={"tiers": {"gfx950": Tier.COMPILED}, **PER_TIER},
+        lax={"tiers": {}, **PER_TIER},
     ),
     PolicyRow(
-        "pythons", "2 are required", for_one_python,
-        strict={"pythons": 2}, lax={"pythons": 1},
+        "pythons",
+        "2 are required",
+        for_one_python,
+        strict={"pythons": 2},
+        lax={"pythons": 1},
     ),
     PolicyRow(
-        "python_versions", "not for Python 3.11", for_one_python,
-        strict={"python_versions": ("3.11", "3.12")}, lax={"python_versions": ()},
+        "python_versions",
+        "not for Python 3.11",
+        for_one_python,
+        strict={"python_versions": ("3.11", "3.12")},
+        lax={"python_versions": ()},
     ),
     PolicyRow(
-        "wheels", "0 wheels of jax-rocm7-pjrt", lambda case: without_wheels(case, "pjrt"),
+        "wheels",
+        "0 wheels of jax-rocm7-pjrt",
+        lambda case: without_wheels(case, "pjrt"),
         lax={"wheels": ()},
     ),
     PolicyRow(
-        "wheels_per_python", "0 wheels of jax-rocm7-plugin",
+        "wheels_per_python",
+        "0 wheels of jax-rocm7-plugin",
         lambda case: without_wheels(case, "plugin-0.10.2+rocm7.2.0-cp312"),
-        lax={"wheels_per_python": ("jaxlib",), "optional_wheels": ("jax-rocm7-plugin",)},
+        lax={
+            "wheels_per_python": ("jaxlib",),
+            "optional_wheels": ("jax-rocm7-plugin",),
+        },
     ),
     PolicyRow(
-        "optional_wheels", "does not permit", with_kernels,
-        strict={"optional_wheels": ()}, lax={"optional_wheels": ("jax-aiter",)},
+        "optional_wheels",
+        "does not permit",
+        with_kernels,
+        strict={"optional_wheels": ()},
+        lax={"optional_wheels": ("jax-aiter",)},
     ),
     PolicyRow("pins", "does not pin jax", of_set(pins={}), lax={"pins": ()}),
     PolicyRow("files", "has no constraints.txt", of_set(files={}), lax={"files": ()}),
     PolicyRow(
-        "required_targets", "not for gfx950", of_set(targets=("gfx942",)),
-        strict={"required_targets": ("gfx942", "gfx950")}, lax={"required_targets": ()},
+        "required_targets",
+        "not for gfx950",
+        of_set(targets=("gfx942",)),
+        strict={"required_targets": ("gfx942", "gfx950")},
+        lax={"required_targets": ()},
     ),
     PolicyRow(
-        "device_members", "declare code for gfx950", code_for_one_target,
+        "device_members",
+        "declare code for gfx950",
+        code_for_one_target,
         lax={"device_members": {}},
     ),
     PolicyRow(
-        "max_age_days", "days ago",
-        of_evidence("install", started="2025-12-01T00:00:00Z", ended="2025-12-01T00:00:00Z"),
-        strict={"max_age_days": 1}, lax={"max_age_days": None},
+        "max_age_days",
+        "days ago",
+        of_evidence(
+            "install", started="2025-12-01T00:00:00Z", ended="2025-12-01T00:00:00Z"
+        ),
+        strict={"max_age_days": 1},
+        lax={"max_age_days": None},
     ),
     PolicyRow(
-        "stale_days", "stale", lambda case: replace(case, later=10),
-        strict={"stale_days": 3}, lax={"stale_days": None}, judge=staleness,
+        "stale_days",
+        "stale",
+        lambda case: replace(case, later=10),
+        strict={"stale_days": 3},
+        lax={"stale_days": None},
+        judge=staleness,
     ),
     PolicyRow(
-        "keys", "does not permit", lambda case: replace(case, key=OTHER_KEY),
-        strict={"keys": {"ci": KEY}, "unsigned": False}, lax={"keys": None, "unsigned": False},
+        "keys",
+        "does not permit",
+        lambda case: replace(case, key=OTHER_KEY),
+        strict={"keys": {"ci": KEY}, "unsigned": False},
+        lax={"keys": None, "unsigned": False},
     ),
     PolicyRow(
-        "unsigned", "unsigned", lambda case: replace(case, key=""),
-        strict={"unsigned": False}, lax={"unsigned": True},
+        "unsigned",
+        "unsigned",
+        lambda case: replace(case, key=""),
+        strict={"unsigned": False},
+        lax={"unsigned": True},
     ),
     PolicyRow(
-        "ledger_keys", "does not list", lambda case: replace(case, key=OTHER_KEY),
+        "ledger_keys",
+        "does not list",
+        lambda case: replace(case, key=OTHER_KEY),
         strict={"ledger_keys": {"ci": LedgerKey(key=KEY)}},
         lax={"ledger_keys": None},
         judge=ledger_refusals,
     ),
     PolicyRow(
-        "ledger_keys", "not signed", lambda case: replace(case, key=""),
+        "ledger_keys",
+        "not signed",
+        lambda case: replace(case, key=""),
         strict={"ledger_keys": {"ci": LedgerKey(key=KEY, expires=date(2026, 1, 4))}},
         lax={"ledger_keys": None},
         judge=ledger_refusals,
     ),
     PolicyRow(
-        "protected_refs", "protected ref", lambda case: replace(case, source="refs/heads/other"),
+        "protected_refs",
+        "protected ref",
+        lambda case: replace(case, source="refs/heads/other"),
         strict={"protected_refs": ("refs/heads/main",)},
         lax={"protected_refs": None},
         judge=source_refusals,
     ),
     PolicyRow(
-        "sizes", "the policy allows 1 MB", large_pjrt,
-        strict={"sizes": {"jax-rocm{major}-pjrt": 1}}, lax={"sizes": {}},
+        "sizes",
+        "the policy allows 1 MB",
+        large_pjrt,
+        strict={"sizes": {"jax-rocm{major}-pjrt": 1}},
+        lax={"sizes": {}},
     ),
     PolicyRow(
-        "growth_percent", "grew from", large_pjrt,
+        "growth_percent",
+        "grew from",
+        large_pjrt,
         strict={"growth_percent": 10, "growth_blocks": True},
         lax={"growth_percent": 1_000_000, "growth_blocks": True},
     ),
     PolicyRow(
-        "growth_blocks", "grew from", large_pjrt,
-        strict={"growth_blocks": True}, lax={"growth_blocks": False},
+        "growth_blocks",
+        "grew from",
+        large_pjrt,
+        strict={"growth_blocks": True},
+        lax={"growth_blocks": False},
     ),
     *(
         PolicyRow(
-            "verified_rocm", says, edit,
-            strict={"verified_rocm": True}, lax={"verified_rocm": False},
+            "verified_rocm",
+            says,
+            edit,
+            strict={"verified_rocm": True},
+            lax={"verified_rocm": False},
         )
         for says, edit in (
             ("how its ROCm was verified", of_set(request={"payload": "source"})),
@@ -418,61 +584,95 @@ ROWS = [
         )
     ),
     PolicyRow(
-        "bypasses", "The gate install failed", of_evidence("install", outcome=Outcome.FAILED),
-        strict={"bypasses": ()}, lax={"bypasses": (BYPASS,)},
+        "bypasses",
+        "The gate install failed",
+        of_evidence("install", outcome=Outcome.FAILED),
+        strict={"bypasses": ()},
+        lax={"bypasses": (BYPASS,)},
     ),
     PolicyRow(
-        "waivers", "tests/a_test.py::odd", flaky,
-        strict={**WITH_DEVICE, "waivers": ()}, lax={**WITH_DEVICE, "waivers": (WAIVER,)},
+        "waivers",
+        "tests/a_test.py::odd",
+        flaky,
+        strict={**WITH_DEVICE, "waivers": ()},
+        lax={**WITH_DEVICE, "waivers": (WAIVER,)},
     ),
     PolicyRow(
-        "gates.tier", "has tier device", of_evidence("coverage", "gfx942", tier=Tier.DEVICE),
+        "gates.tier",
+        "has tier device",
+        of_evidence("coverage", "gfx942", tier=Tier.DEVICE),
         lax=rule("coverage", tier=Tier.DEVICE),
     ),
     PolicyRow(
-        "gates.per", "coverage for gfx950 has not run", without_evidence("coverage", "gfx950"),
+        "gates.per",
+        "coverage for gfx950 has not run",
+        without_evidence("coverage", "gfx950"),
         lax=rule("coverage", per="set"),
     ),
     PolicyRow(
-        "gates.min_passed", "9 are required",
+        "gates.min_passed",
+        "9 are required",
         of_evidence("install", counts=counts(collected=8, run=8, passed=8)),
-        strict=rule("install", min_passed=9), lax=rule("install", min_passed=8),
+        strict=rule("install", min_passed=9),
+        lax=rule("install", min_passed=8),
     ),
     PolicyRow(
-        "gates.may_skip", "skipped 1 checks",
+        "gates.may_skip",
+        "skipped 1 checks",
         of_evidence("install", counts=counts(run=8, passed=8, skipped=1)),
-        strict=rule("install", may_skip=False), lax=rule("install", may_skip=True),
+        strict=rule("install", may_skip=False),
+        lax=rule("install", may_skip=True),
     ),
     PolicyRow(
-        "gates.known_failures", "1 known failures",
+        "gates.known_failures",
+        "1 known failures",
         of_evidence("install", counts=counts(passed=8, known=1)),
         lax=rule("install", known_failures=1),
     ),
     PolicyRow(
-        "gates.known_failures", "does not list as known",
+        "gates.known_failures",
+        "does not list as known",
         of_evidence("install", counts=counts(passed=8, known=1), details=KNOWN_CHECKS),
-        strict=rule("install", known_failures=("a",)), lax=rule("install", known_failures=("b",)),
+        strict=rule("install", known_failures=("a",)),
+        lax=rule("install", known_failures=("b",)),
     ),
     PolicyRow(
-        "gates.settings", "installers",
+        "gates.settings",
+        "installers",
         of_evidence("install", settings={"policy": "1", "installers": "newest"}),
-        strict=rule("install", settings={"installers": "all"}), lax=rule("install", settings={}),
+        strict=rule("install", settings={"installers": "all"}),
+        lax=rule("install", settings={}),
     ),
     PolicyRow(
-        "gates.targets", "skipped 1",
-        of_evidence("compile", "gfx950", counts=counts(collected=30, run=29, passed=29, skipped=1)),
-        strict=rule("compile", targets=ALL_FOR_GFX950), lax=rule("compile", targets={}),
+        "gates.targets",
+        "skipped 1",
+        of_evidence(
+            "compile",
+            "gfx950",
+            counts=counts(collected=30, run=29, passed=29, skipped=1),
+        ),
+        strict=rule("compile", targets=ALL_FOR_GFX950),
+        lax=rule("compile", targets={}),
     ),
     PolicyRow(
-        "attestations.required", "has no attestation", lambda case: replace(case, attested=()),
-        strict=attestations(required=("jaxlib",)), lax=attestations(required=()),
+        "attestations.required",
+        "has no attestation",
+        lambda case: replace(case, attested=()),
+        strict=attestations(required=("jaxlib",)),
+        lax=attestations(required=()),
     ),
     PolicyRow(
-        "attestations.trust", "trust root", of_reports(trust="5" * 64),
-        strict=attestations(trust="sigstore"), lax=attestations(trust="any"),
+        "attestations.trust",
+        "trust root",
+        of_reports(trust="5" * 64),
+        strict=attestations(trust="sigstore"),
+        lax=attestations(trust="any"),
     ),
     PolicyRow(
-        "attestations.identities", "was signed by", of_reports(signers=(STRANGER,)),
-        strict=attestations(identities={"release": SIGNER}), lax=attestations(identities=None),
+        "attestations.identities",
+        "was signed by",
+        of_reports(signers=(STRANGER,)),
+        strict=attestations(identities={"release": SIGNER}),
+        lax=attestations(identities=None),
     ),
-]  # fmt: skip
+]

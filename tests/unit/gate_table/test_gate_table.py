@@ -35,8 +35,17 @@ from tests.unit.gate_table.model import Row, Scene
 from tests.unit.gate_table.policies import PolicyRow
 
 MODULES = (
-    inspection, inspection_sets, inspection_recipes, abi, load, coverage, compile_, install, device, every_gate,
-)  # fmt: skip
+    inspection,
+    inspection_sets,
+    inspection_recipes,
+    abi,
+    load,
+    coverage,
+    compile_,
+    install,
+    device,
+    every_gate,
+)
 ROWS: Sequence[Row] = [row for module in MODULES for row in module.ROWS]
 SCENES: dict[Scene, list[Row]] = {}
 for _row in ROWS:
@@ -55,26 +64,34 @@ def id_of(row: Row) -> str:
 @pytest.mark.parametrize("row", [pytest.param(row, id=id_of(row)) for row in ROWS])
 def test_gate_reports_fault(row: Row, tmp_path: Path) -> None:
     found = row.findings(tmp_path)
-    reported = [item for item in found if item.code == row.code and row.says in item.message]
+    reported = [
+        item for item in found if item.code == row.code and row.says in item.message
+    ]
     assert reported, [f"{item.code}: {item.message}" for item in found]
     documented = _severities().get(row.code)
     if documented is not None:
         assert {item.severity.value for item in reported} <= documented
 
 
-@pytest.mark.parametrize("scene", [pytest.param(scene, id=rows[0].gate) for scene, rows in SCENES.items()])
+@pytest.mark.parametrize(
+    "scene", [pytest.param(scene, id=rows[0].gate) for scene, rows in SCENES.items()]
+)
 def test_gate_accepts_input_without_fault(scene: Scene, tmp_path: Path) -> None:
     found = list(scene.judge(scene.make(tmp_path), tmp_path))
     assert [item for item in found if item.severity is Severity.ERROR] == []
     assert {item.code for item in found}.isdisjoint(row.code for row in SCENES[scene])
 
 
-@pytest.mark.parametrize("row", [pytest.param(row, id=f"{row.key}-{row.says}") for row in policies.ROWS])
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, id=f"{row.key}-{row.says}") for row in policies.ROWS]
+)
 def test_policy_refuses_set_because_of_key(row: PolicyRow) -> None:
     assert row.refusals(row.strict, broken=False) == []
     assert any(row.says in text for text in row.refusals(row.strict, broken=True))
     if row.lax is not None:
-        assert [text for text in row.refusals(row.lax, broken=True) if row.says in text] == []
+        assert [
+            text for text in row.refusals(row.lax, broken=True) if row.says in text
+        ] == []
 
 
 # The table and the program
@@ -86,26 +103,34 @@ def test_every_code_has_a_row() -> None:
 
 
 def test_every_place_that_reports_a_code_has_a_row() -> None:
-    rows, places = Counter(row.code for row in ROWS), Counter(_places())
+    rows = Counter(row.code for row in ROWS)
+    places = Counter(_places())
     assert {code: count for code, count in places.items() if count > rows[code]} == {}
 
 
 def test_every_gate_and_policy_key_has_a_row() -> None:
     assert {row.gate for row in ROWS} == {*GATES, device.GATE, *SEVERAL}
-    assert {row.key for row in policies.ROWS} == {*policies.policy_keys(), policies.ALWAYS}
+    assert {row.key for row in policies.ROWS} == {
+        *policies.policy_keys(),
+        policies.ALWAYS,
+    }
 
 
 @functools.cache
 def _severities() -> dict[str, set[str]]:
     """Return code -> documented severities, for findings on wheels and of gates."""
     entries = [*finding_entries()["Wheels"], *finding_entries()["Gates"]]
-    return {entry.code: set(entry.severity.replace(" or ", " ").split()) for entry in entries}
+    return {
+        entry.code: set(entry.severity.replace(" or ", " ").split())
+        for entry in entries
+    }
 
 
 @functools.cache
 def _calls() -> Sequence[ast.Call]:
     """Return the calls in the modules that create findings."""
-    root, calls = Path(__file__).parents[3], []
+    root = Path(__file__).parents[3]
+    calls = []
     for folder in ("wheelkit", "promotion", "ci_build/build"):
         for path in (root / folder).rglob("*.py"):
             tree = ast.parse(path.read_text(encoding="utf-8"))

@@ -26,7 +26,10 @@ PIP = "pip-23.0.1-py3-none-any.whl"
 @pytest.mark.parametrize("name", LAUNCHERS)
 @pytest.mark.parametrize("version", [(2, 7, 18), (3, 10, 13)])
 def test_an_old_python_is_refused_in_one_line(
-    name: str, version: tuple[int, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    version: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys, "version_info", version)
     with pytest.raises(SystemExit) as stopped:
@@ -41,19 +44,31 @@ def test_launchers_parse_on_old_pythons(name: str) -> None:
     # tests/integration runs the launchers with old Pythons if the machine has any.
     source = (BUILD / name).read_text()
     source.encode("ascii")  # Python 2 requires a declaration for other encodings
-    modern = (ast.JoinedStr, ast.AnnAssign, ast.NamedExpr, ast.Starred, ast.AsyncFunctionDef, ast.Nonlocal, ast.Match)
+    modern = (
+        ast.JoinedStr,
+        ast.AnnAssign,
+        ast.NamedExpr,
+        ast.Starred,
+        ast.AsyncFunctionDef,
+        ast.Nonlocal,
+        ast.Match,
+    )
     nodes = list(ast.walk(ast.parse(source, feature_version=(3, 4))))
     assert not [node for node in nodes if isinstance(node, modern)]
     arguments = [node for node in nodes if isinstance(node, ast.arguments)]
     assert not [node for node in arguments if node.kwonlyargs or node.posonlyargs]
     assert not [node for node in nodes if isinstance(node, ast.arg) and node.annotation]
-    prints = [node for node in nodes if isinstance(node, ast.Name) and node.id == "print"]
+    prints = [
+        node for node in nodes if isinstance(node, ast.Name) and node.id == "print"
+    ]
     assert not prints
 
 
 def load(root: Path) -> Any:
     """Import the copy of `_venv` in a folder."""
-    spec = importlib.util.spec_from_file_location("_venv_of_test", root / "build" / "_venv.py")
+    spec = importlib.util.spec_from_file_location(
+        "_venv_of_test", root / "build" / "_venv.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -68,11 +83,15 @@ def root(tmp_path: Path) -> Path:
     (root / "build").mkdir(parents=True)
     shutil.copy(BUILD / "_venv.py", root / "build")
     (root / "build" / "requirements.lock").write_text("one==1 --hash=sha256:00\n")
-    (root / "build" / "requirements-dev.lock").write_text("one==1 --hash=sha256:00\ntwo==2 --hash=sha256:00\n")
+    (root / "build" / "requirements-dev.lock").write_text(
+        "one==1 --hash=sha256:00\ntwo==2 --hash=sha256:00\n"
+    )
     (root / ".venv" / "bin").mkdir(parents=True)
     (root / ".venv" / "bin" / "python").write_text("an interpreter")
     (root / ".venv" / "pyvenv.cfg").write_text("home = /usr/bin\n")
-    (root / ".venv" / "lib" / "python3.11" / "site-packages" / "one-1.dist-info").mkdir(parents=True)
+    (root / ".venv" / "lib" / "python3.11" / "site-packages" / "one-1.dist-info").mkdir(
+        parents=True
+    )
     write_stamp(load(root), "requirements.lock")
     return root
 
@@ -100,28 +119,40 @@ def age_stamp(root: Path) -> None:
 
 BREAKAGES: dict[str, Callable[[Path], object]] = {
     "no stamp": lambda root: (root / ".venv" / "stamp.json").unlink(),
-    "a stamp of another shape": lambda root: (root / ".venv" / "stamp.json").write_text('{"locks": {}}'),
-    "another lock": lambda root: (root / "build" / "requirements.lock").write_text("one==2 --hash=sha256:00\n"),
+    "a stamp of another shape": lambda root: (root / ".venv" / "stamp.json").write_text(
+        '{"locks": {}}'
+    ),
+    "another lock": lambda root: (root / "build" / "requirements.lock").write_text(
+        "one==2 --hash=sha256:00\n"
+    ),
     "no interpreter": lambda root: (root / ".venv" / "bin" / "python").unlink(),
     "another interpreter": replace_python,
     "another version of Python": age_stamp,
     "no pyvenv.cfg": lambda root: (root / ".venv" / "pyvenv.cfg").unlink(),
-    "a package gone": lambda root: next(root.glob(".venv/lib/*/*/one-1.dist-info")).rmdir(),
+    "a package gone": lambda root: next(
+        root.glob(".venv/lib/*/*/one-1.dist-info")
+    ).rmdir(),
 }
 
 
 @pytest.mark.parametrize("name", BREAKAGES)
-def test_a_broken_or_outdated_venv_is_not_used(name: str, root: Path, venv: Any) -> None:
+def test_a_broken_or_outdated_venv_is_not_used(
+    name: str, root: Path, venv: Any
+) -> None:
     BREAKAGES[name](root)
     assert not venv._satisfies("requirements.lock")
 
 
 def test_a_moved_folder_is_not_used(root: Path) -> None:
-    assert not load(root.rename(root.with_name("moved")))._satisfies("requirements.lock")
+    assert not load(root.rename(root.with_name("moved")))._satisfies(
+        "requirements.lock"
+    )
 
 
 def test_additional_packages_keep_venv_valid(root: Path, venv: Any) -> None:
-    (root / ".venv" / "lib" / "python3.11" / "site-packages" / "more-1.dist-info").mkdir()
+    (
+        root / ".venv" / "lib" / "python3.11" / "site-packages" / "more-1.dist-info"
+    ).mkdir()
     assert venv._satisfies("requirements.lock")
 
 
@@ -132,7 +163,9 @@ def test_developer_lock_is_checked_by_name(root: Path, venv: Any) -> None:
     assert venv._satisfies("requirements.lock")
     (root / "build" / "requirements-dev.lock").write_text("one==1 --hash=sha256:00\n")
     assert not venv._satisfies("requirements-dev.lock")
-    assert venv._satisfies("requirements.lock"), "a runtime lock that did not change stays satisfied"
+    assert venv._satisfies("requirements.lock"), (
+        "a runtime lock that did not change stays satisfied"
+    )
 
 
 def test_unfinished_addition_recreates_venv(venv: Any) -> None:
@@ -143,13 +176,16 @@ def test_unfinished_addition_recreates_venv(venv: Any) -> None:
         if program[1] == "pip":
             raise KeyboardInterrupt
 
-    venv._run, venv._add_pip = killed, lambda: run.append("pip of Python")
+    venv._run = killed
+    venv._add_pip = lambda: run.append("pip of Python")
     for satisfied in (True, False):
         with pytest.raises(KeyboardInterrupt):
             venv._set_up("requirements-dev.lock")
         assert venv._satisfies("requirements.lock") is satisfied
         assert not venv._satisfies("requirements-dev.lock")
-    assert run == ["pip", "pip of Python", "pip"], "packages are added first, and .venv is recreated then"
+    assert run == ["pip", "pip of Python", "pip"], (
+        "packages are added first, and .venv is recreated then"
+    )
 
 
 def test_recreated_venv_keeps_developer_tools(root: Path, venv: Any) -> None:
@@ -161,18 +197,29 @@ def test_recreated_venv_keeps_developer_tools(root: Path, venv: Any) -> None:
     write_stamp(venv, "requirements.lock", "requirements-dev.lock")
     (root / "build" / "requirements.lock").write_text("one==3 --hash=sha256:00\n")
     venv._set_up("requirements.lock")
-    assert run == ["pip of Python", "requirements.lock", "pip of Python", "requirements-dev.lock"]
+    assert run == [
+        "pip of Python",
+        "requirements.lock",
+        "pip of Python",
+        "requirements-dev.lock",
+    ]
     assert venv._satisfies("requirements.lock")
     assert venv._satisfies("requirements-dev.lock")
 
 
 @pytest.mark.parametrize("works", [True, False])
-def test_uv_installs_the_lock_and_pip_what_uv_cannot(root: Path, venv: Any, works: bool) -> None:
+def test_uv_installs_the_lock_and_pip_what_uv_cannot(
+    root: Path, venv: Any, works: bool
+) -> None:
     run: list[str] = []
 
     def recorded(problem: str, *program: str, **_: object) -> None:
         run.append(
-            " ".join(Path(word.rpartition("=")[2]).name for word in program if "_uv.py" in word or ".lock" in word)
+            " ".join(
+                Path(word.rpartition("=")[2]).name
+                for word in program
+                if "_uv.py" in word or ".lock" in word
+            )
         )
         if "_uv.py" in run[-1] and not works:
             raise venv.SetupError("uv failed.")
@@ -184,7 +231,11 @@ def test_uv_installs_the_lock_and_pip_what_uv_cannot(root: Path, venv: Any, work
     ]
     (root / "build" / "requirements.lock").write_text("# a comment\n" + "".join(rows))
     venv._install("requirements.lock", lambda _: None)
-    assert run == ["first.lock", "_uv.py requirements.lock", *([] if works else ["requirements.lock"])]
+    assert run == [
+        "first.lock",
+        "_uv.py requirements.lock",
+        *([] if works else ["requirements.lock"]),
+    ]
     assert (venv.VENV / "first.lock").read_text() == "".join(rows[1:]).rstrip()
 
 
@@ -192,24 +243,37 @@ def test_uv_installs_the_lock_and_pip_what_uv_cannot(root: Path, venv: Any, work
 def test_pip_of_python_is_unpacked_or_installed(
     place: str, venv: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Debian keeps the wheel in a folder of its configuration (PEP 453); a Python may have neither."""
+    """Debian keeps the wheel in a folder of its configuration (PEP 453).
+
+    A Python may have neither.
+    """
     run: list[str] = []
     venv._run = lambda problem, *program, **_: run.append(program[1])
-    configured, bundled = tmp_path / "wheels", tmp_path / "ensurepip" / "_bundled"
+    configured = tmp_path / "wheels"
+    bundled = tmp_path / "ensurepip" / "_bundled"
     for folder in (configured, bundled):
         folder.mkdir(parents=True)
-    monkeypatch.setattr("sysconfig.get_config_var", lambda name: {"WHEEL_PKG_DIR": str(configured)}[name])
+    monkeypatch.setattr(
+        "sysconfig.get_config_var",
+        lambda name: {"WHEEL_PKG_DIR": str(configured)}[name],
+    )
     monkeypatch.setattr("ensurepip.__file__", str(bundled.parent / "__init__.py"))
     if place != "none":
-        with zipfile.ZipFile(tmp_path.joinpath({"configured": configured}.get(place, bundled), PIP), "w") as archive:
+        with zipfile.ZipFile(
+            tmp_path.joinpath({"configured": configured}.get(place, bundled), PIP), "w"
+        ) as archive:
             archive.writestr("pip/__init__.py", f"place = {place!r}")
     venv._add_pip()
     unpacked = [*venv.VENV.glob("lib/*/site-packages/pip/__init__.py")]
-    assert [path.read_text() for path in unpacked] == ([] if place == "none" else [f"place = {place!r}"])
+    assert [path.read_text() for path in unpacked] == (
+        [] if place == "none" else [f"place = {place!r}"]
+    )
     assert run == (["ensurepip"] if place == "none" else [])
 
 
-def test_a_python_without_ensurepip_is_explained(venv: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_without_ensurepip_is_explained(
+    venv: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(venv.SetupError, match="apt install python3-venv"):
         venv._create()
@@ -217,7 +281,10 @@ def test_a_python_without_ensurepip_is_explained(venv: Any, monkeypatch: pytest.
 
 
 def test_setup_errors_have_one_sentence_and_exit_code(
-    root: Path, venv: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    root: Path,
+    venv: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def failing(*_: object, **__: object) -> NoReturn:
         raise venv.SetupError("pip could not.", "ERROR: words of pip")
@@ -232,7 +299,9 @@ def test_setup_errors_have_one_sentence_and_exit_code(
     assert lines == ["ERROR: words of pip", "ci_build: error: pip could not."]
 
 
-def test_failed_program_of_setup_is_an_error(venv: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_program_of_setup_is_an_error(
+    venv: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     start = MagicMock()
     process = start.return_value.__enter__.return_value
     process.stdout = ["ERROR: words of pip"]
@@ -260,10 +329,15 @@ def test_enter_keeps_command_line(venv: Any, monkeypatch: pytest.MonkeyPatch) ->
         raise SystemExit
 
     monkeypatch.setattr(os, "execv", execv)
-    monkeypatch.setattr(sys, "orig_argv", ["python3", "-X", "utf8", "build/ci_build", "release", "a b"])
+    monkeypatch.setattr(
+        sys, "orig_argv", ["python3", "-X", "utf8", "build/ci_build", "release", "a b"]
+    )
     with pytest.raises(SystemExit):
         venv.enter("requirements.lock")
-    assert called == [venv.PYTHON, [str(venv.PYTHON), "-X", "utf8", "build/ci_build", "release", "a b"]]
+    assert called == [
+        venv.PYTHON,
+        [str(venv.PYTHON), "-X", "utf8", "build/ci_build", "release", "a b"],
+    ]
 
 
 def test_setup_names_program_that_blocks_it(root: Path, venv: Any) -> None:
@@ -271,7 +345,9 @@ def test_setup_names_program_that_blocks_it(root: Path, venv: Any) -> None:
     (root / "build" / "requirements.lock").write_text("one==2 --hash=sha256:00\n")
     held = venv._locked(venv.LOCK_FILE, fcntl.LOCK_SH)
     try:
-        with pytest.raises(venv.SetupError, match=r"index serve.*end that program and start again"):
+        with pytest.raises(
+            venv.SetupError, match=r"index serve.*end that program and start again"
+        ):
             venv._set_up("requirements.lock")
     finally:
         os.close(held)

@@ -1,4 +1,4 @@
-"""The recorded results of published releases agree with the tables that they prove, and with the page about them."""
+"""The recorded results of published releases agree with the tables and their page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from packaging.version import Version
 from core.errors import RequestError
 from core.rocm_releases import load_releases, published_rocm, rocm_of_compiler
 from promotion.gates.load.golden import golden_file
-from tests.support.published_releases import GATES, PAGE, ROOT, Row, recorded, with_table
+from tests.support.published_releases import (
+    GATES,
+    PAGE,
+    ROOT,
+    Row,
+    recorded,
+    with_table,
+)
 
 ROWS = recorded()
 
@@ -21,14 +28,22 @@ def test_page_shows_recorded_results() -> None:
 
 def test_every_release_of_table_is_recorded() -> None:
     table = load_releases()
-    found = {Version(row["release"]).base_version for row in ROWS if row["rocm_major"] == table.published_major}
+    found = {
+        Version(row["release"]).base_version
+        for row in ROWS
+        if row["rocm_major"] == table.published_major
+    }
     assert found == {*table.published, *table.contradictory}
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['rocm_major']}-{row['release']}-{row['given']}")
+@pytest.mark.parametrize(
+    "row", ROWS, ids=lambda row: f"{row['rocm_major']}-{row['release']}-{row['given']}"
+)
 def test_record_agrees_with_table(row: Row) -> None:
     compiled = [rocm_of_compiler(text) for text in row["compilers"]]
-    assert row["rocm_of_compilers"] == sorted({(versions or ("unknown",))[0] for versions in compiled})
+    assert row["rocm_of_compilers"] == sorted(
+        {(versions or ("unknown",))[0] for versions in compiled}
+    )
     if not row["given"] and row["rocm_major"] == 7:
         if Version(row["release"]).base_version in load_releases().contradictory:
             with pytest.raises(RequestError) as caught:
@@ -39,10 +54,14 @@ def test_record_agrees_with_table(row: Row) -> None:
     if "rocm" in row:
         assert all(row["rocm"] in versions for versions in compiled if versions)
         release = Version(row["release"]).base_version
-        assert all(golden_file(ROOT, part, release).exists() for part in ("plugin", "pjrt"))
+        assert all(
+            golden_file(ROOT, part, release).exists() for part in ("plugin", "pjrt")
+        )
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['rocm_major']}-{row['release']}-{row['given']}")
+@pytest.mark.parametrize(
+    "row", ROWS, ids=lambda row: f"{row['rocm_major']}-{row['release']}-{row['given']}"
+)
 def test_record_has_result_of_every_gate(row: Row) -> None:
     if "refused" in row:
         assert re.match(r"\S.*\.$", row["refused"])

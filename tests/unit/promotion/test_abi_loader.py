@@ -9,19 +9,45 @@ import pytest
 
 from core.layouts import load_layouts, runpath
 from core.model import GfxTarget
-from promotion.gates.abi.loader import SYSTEM, InstalledLibrary, LoadResult, Scenario, in_site_packages, load, scenarios
+from promotion.gates.abi.loader import (
+    SYSTEM,
+    InstalledLibrary,
+    LoadResult,
+    Scenario,
+    in_site_packages,
+    load,
+    scenarios,
+)
 from wheelkit.rocm_manifest import RocmLibrary
 
 TARGETS = [GfxTarget.parse("gfx942")]
-PJRT, PLUGIN = "jax_plugins/xla_rocm7/xla_rocm_plugin.so", "jax_rocm7_plugin/_solver.so"
+PJRT = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
+PLUGIN = "jax_rocm7_plugin/_solver.so"
 RUNPATHS = {PJRT: runpath("pjrt", TARGETS), PLUGIN: runpath("plugin", TARGETS)}
-NEEDED = ("libamdhip64.so.7", "librocblas.so.5", "librocm_sysdeps_drm.so.2", "libc.so.6")
+NEEDED = (
+    "libamdhip64.so.7",
+    "librocblas.so.5",
+    "librocm_sysdeps_drm.so.2",
+    "libc.so.6",
+)
 SYSTEM_LIBRARIES = frozenset({"libc.so.6"})
-CORE, BLAS = "site-packages/_rocm_sdk_core", "site-packages/_rocm_sdk_libraries"
+CORE = "site-packages/_rocm_sdk_core"
+BLAS = "site-packages/_rocm_sdk_libraries"
 
 
-def rocm(soname: str, *needed: str, folder: str = "lib", runpath: Sequence[str] = ("$ORIGIN",)) -> RocmLibrary:
-    return RocmLibrary(soname=soname, path=f"{folder}/{soname}", symbols={}, needed=needed, runpath=tuple(runpath))
+def rocm(
+    soname: str,
+    *needed: str,
+    folder: str = "lib",
+    runpath: Sequence[str] = ("$ORIGIN",),
+) -> RocmLibrary:
+    return RocmLibrary(
+        soname=soname,
+        path=f"{folder}/{soname}",
+        symbols={},
+        needed=needed,
+        runpath=tuple(runpath),
+    )
 
 
 ROCM = (
@@ -33,16 +59,28 @@ ROCM = (
 
 
 def machine(name: str, libraries: Sequence[RocmLibrary] = ROCM) -> Scenario:
-    (found,) = [scenario for scenario in scenarios(libraries, TARGETS) if scenario.name == name]
+    (found,) = [
+        scenario for scenario in scenarios(libraries, TARGETS) if scenario.name == name
+    ]
     return found
 
 
-def wheel_library(path: str = PJRT, needed: Sequence[str] = NEEDED, search: str | None = None) -> InstalledLibrary:
-    return in_site_packages(path, soname="", needed=tuple(needed), runpath=RUNPATHS[path] if search is None else search)
+def wheel_library(
+    path: str = PJRT, needed: Sequence[str] = NEEDED, search: str | None = None
+) -> InstalledLibrary:
+    return in_site_packages(
+        path,
+        soname="",
+        needed=tuple(needed),
+        runpath=RUNPATHS[path] if search is None else search,
+    )
 
 
 def loaded(
-    library: InstalledLibrary, scenario: Scenario, *others: InstalledLibrary, preload: Sequence[str] = ()
+    library: InstalledLibrary,
+    scenario: Scenario,
+    *others: InstalledLibrary,
+    preload: Sequence[str] = (),
 ) -> LoadResult:
     wheels = {file.path: file for file in (library, *others)}
     return load(library, scenario, wheels, system=SYSTEM_LIBRARIES, preload=preload)
@@ -69,7 +107,9 @@ def test_scenarios_cover_every_layout_and_family() -> None:
         ("opt-rocm", "/opt/rocm/lib", "/opt/rocm/lib"),
     ],
 )
-def test_plugin_resolves_libraries_in_every_layout(path: str, layout: str, hip: str, blas: str) -> None:
+def test_plugin_resolves_libraries_in_every_layout(
+    path: str, layout: str, hip: str, blas: str
+) -> None:
     done = loaded(wheel_library(path), machine(layout), preload=NEEDED[:3])
     assert done.missing == []
     assert done.found == {
@@ -91,7 +131,11 @@ def test_prefix_needs_preloads(layout: str) -> None:
 
 def test_library_beside_it_is_loaded_with_its_needs() -> None:
     library = wheel_library(PLUGIN, needed=("libown.so",), search="$ORIGIN/inner")
-    inner = wheel_library("jax_rocm7_plugin/inner/libown.so", needed=("libother.so",), search="${ORIGIN}/..")
+    inner = wheel_library(
+        "jax_rocm7_plugin/inner/libown.so",
+        needed=("libother.so",),
+        search="${ORIGIN}/..",
+    )
     other = wheel_library("jax_rocm7_plugin/libother.so", needed=(), search="")
     done = loaded(library, machine("opt-rocm"), inner, other)
     assert (done.missing, done.found) == (
@@ -105,12 +149,17 @@ def test_library_beside_it_is_loaded_with_its_needs() -> None:
 
 def test_loaded_library_satisfies_later_needs() -> None:
     # librocblas has no RUNPATH; libamdhip64 comes first, as a direct need.
-    libraries = (rocm("libamdhip64.so.7"), rocm("librocblas.so.5", "libamdhip64.so.7", runpath=()))
+    libraries = (
+        rocm("libamdhip64.so.7"),
+        rocm("librocblas.so.5", "libamdhip64.so.7", runpath=()),
+    )
     both = wheel_library(needed=("librocblas.so.5", "libamdhip64.so.7"))
     assert loaded(both, machine("opt-rocm", libraries)).missing == []
     blas = wheel_library(needed=("librocblas.so.5",))
     place = PurePosixPath("/opt/rocm/lib/librocblas.so.5")
-    assert loaded(blas, machine("opt-rocm", libraries)).missing == [(place, "libamdhip64.so.7")]
+    assert loaded(blas, machine("opt-rocm", libraries)).missing == [
+        (place, "libamdhip64.so.7")
+    ]
 
 
 def test_manifest_of_packages_applies_to_other_layouts() -> None:
@@ -130,7 +179,10 @@ def test_manifest_of_packages_applies_to_other_layouts() -> None:
             f"{CORE}/lib/libunlisted.so.1",
             f"{BLAS}_gfx94X_dcgpu/lib/librocblas.so.5",
         ],
-        "opt-rocm": [f"/opt/rocm/lib/{name}" for name in ("libamdhip64.so.7", "librocblas.so.5", "libunlisted.so.1")],
+        "opt-rocm": [
+            f"/opt/rocm/lib/{name}"
+            for name in ("libamdhip64.so.7", "librocblas.so.5", "libunlisted.so.1")
+        ],
     }
 
 

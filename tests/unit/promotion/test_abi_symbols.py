@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from core.model import Finding, Severity
-from promotion.gates.abi.symbols import LibraryExports, closure, unmet_needs, unmet_symbols
+from promotion.gates.abi.symbols import (
+    LibraryExports,
+    closure,
+    unmet_needs,
+    unmet_symbols,
+)
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from wheelkit.elf.snapshot import Elf
 
@@ -18,20 +23,28 @@ SYSTEM = frozenset({"libc.so.6"})
 ROCM = "ROCm 7.2.0"
 
 
-def offer(soname: str, symbols: Mapping[str, tuple[str, ...]], *needed: str) -> LibraryExports:
+def offer(
+    soname: str, symbols: Mapping[str, tuple[str, ...]], *needed: str
+) -> LibraryExports:
     return LibraryExports.of(soname, ROCM, symbols, needed)
 
 
 OFFERS = {
     HIP: offer(HIP, {"hipFree": ("hip_4.2",), "hipInit": ("hip_6.0", "hip_4.2")}),
     "libplain.so.1": offer("libplain.so.1", {"plainCall": ("",)}, "libdeep.so.1"),
-    "libdeep.so.1": offer("libdeep.so.1", {"deepCall": ("",)}, "libplain.so.1", "libc.so.6"),
+    "libdeep.so.1": offer(
+        "libdeep.so.1", {"deepCall": ("",)}, "libplain.so.1", "libc.so.6"
+    ),
 }
 
 
-def elf(*symbols: TinySymbol, needed: Sequence[str] = (HIP, "libplain.so.1", "libc.so.6")) -> Elf:
+def elf(
+    *symbols: TinySymbol, needed: Sequence[str] = (HIP, "libplain.so.1", "libc.so.6")
+) -> Elf:
     with tempfile.TemporaryDirectory() as folder:
-        return Elf.read(tiny_elf(Path(folder) / "lib.so", needed=needed, symbols=symbols))
+        return Elf.read(
+            tiny_elf(Path(folder) / "lib.so", needed=needed, symbols=symbols)
+        )
 
 
 def told(user: Elf, offers: Mapping[str, LibraryExports] = OFFERS) -> list[Finding]:
@@ -68,7 +81,11 @@ def test_library_outside_closure_provides_no_symbols() -> None:
 
 
 def test_symbols_of_missing_library_are_not_reported() -> None:
-    user = elf(TinySymbol("gone", "libgone.so.1", "V_1"), TinySymbol("other"), needed=(HIP, "libgone.so.1"))
+    user = elf(
+        TinySymbol("gone", "libgone.so.1", "V_1"),
+        TinySymbol("other"),
+        needed=(HIP, "libgone.so.1"),
+    )
     assert told(user) == []
     (found,) = unmet_needs(user, SYSTEM, OFFERS, ROCM)
     assert (found.code, found.severity) == ("needed-unresolved", Severity.ERROR)
@@ -80,5 +97,7 @@ def test_unmet_needs_name_rocm_that_has_the_library() -> None:
 
 
 def test_closure_is_breadth_first_and_finite() -> None:
-    names = [found.soname for found in closure(("libplain.so.1", HIP, "libc.so.6"), OFFERS)]
+    names = [
+        found.soname for found in closure(("libplain.so.1", HIP, "libc.so.6"), OFFERS)
+    ]
     assert names == ["libplain.so.1", HIP, "libdeep.so.1"]

@@ -1,7 +1,10 @@
-"""Attestations: stored beside staged wheels, promoted with them, linked on the pages; a damaged one blocks.
+"""Attestations: stored beside staged wheels, promoted with them, linked on the pages.
 
-The provenance here has the right form but no real signature; tests/integration/promotion/test_attest_real.py tests the
-verification with the real libraries.
+A damaged one blocks.
+
+The provenance here has the right form but no real signature;
+tests/integration/promotion/test_attest_real.py tests the verification with the real
+libraries.
 """
 
 from __future__ import annotations
@@ -20,11 +23,22 @@ import pytest
 
 from ci_build import cli
 from core.errors import BucketError, MachineError, PromotionBlockedError, RequestError
-from promotion.attest import VerificationReport, attest, publisher_of, verify_files, with_identity
+from promotion.attest import (
+    VerificationReport,
+    attest,
+    publisher_of,
+    verify_files,
+    with_identity,
+)
 from promotion.check import check
 from promotion.evidence.attestation_verification import _signer, identity_of
 from promotion.evidence.attestations import PUBLIC, AttestationReport
-from promotion.evidence.provenance import PUBLISH, STATEMENT_TYPE, provenance_name, provenance_problems
+from promotion.evidence.provenance import (
+    PUBLISH,
+    STATEMENT_TYPE,
+    provenance_name,
+    provenance_problems,
+)
 from promotion.index.audit import verify
 from promotion.promote import Promotion, promote
 from promotion.stage import read_staged
@@ -50,17 +64,37 @@ def made_up(filename: str, sha256: str) -> dict[str, Any]:
     }
     attestation = {
         "version": 1,
-        "verification_material": {"certificate": encoded(b"DER"), "transparency_entries": [{"logIndex": "1"}]},
-        "envelope": {"statement": encoded(json.dumps(statement).encode()), "signature": encoded(b"nobody's")},
+        "verification_material": {
+            "certificate": encoded(b"DER"),
+            "transparency_entries": [{"logIndex": "1"}],
+        },
+        "envelope": {
+            "statement": encoded(json.dumps(statement).encode()),
+            "signature": encoded(b"nobody's"),
+        },
     }
-    publisher = {"kind": "GitHub", "repository": "owner/name", "workflow": "release.yml"}
-    return {"version": 1, "attestation_bundles": [{"publisher": publisher, "attestations": [attestation]}]}
+    publisher = {
+        "kind": "GitHub",
+        "repository": "owner/name",
+        "workflow": "release.yml",
+    }
+    return {
+        "version": 1,
+        "attestation_bundles": [
+            {"publisher": publisher, "attestations": [attestation]}
+        ],
+    }
 
 
 def vouched(data: bytes, filename: str, sha256: str) -> AttestationReport:
     """Accept every well-formed provenance file as signed by ME."""
     problems = provenance_problems(data, filename, sha256)
-    return AttestationReport(wheel=filename, signers=() if problems else (ME,), trust=PUBLIC, problems=problems)
+    return AttestationReport(
+        wheel=filename,
+        signers=() if problems else (ME,),
+        trust=PUBLIC,
+        problems=problems,
+    )
 
 
 def go(bucket: DirBucket, staged: StagedSet) -> Promotion:
@@ -86,17 +120,30 @@ def staged(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> StagedS
 
 
 def ours(bucket: DirBucket, staged: StagedSet) -> set[str]:
-    return {wheel.filename for wheel in read_staged(bucket, staged).wheels if not wheel.as_published}
+    return {
+        wheel.filename
+        for wheel in read_staged(bucket, staged).wheels
+        if not wheel.as_published
+    }
 
 
-def test_promotion_records_signers_and_pages_link_attestations(bucket: DirBucket, staged: StagedSet) -> None:
+def test_promotion_records_signers_and_pages_link_attestations(
+    bucket: DirBucket, staged: StagedSet
+) -> None:
     done = attest(bucket, staged, sign, Silent())
     assert set(done) == ours(bucket, staged)
     assert done
     assert attest(bucket, staged, sign, Silent()) == (), "once is enough"
-    promotion, signers = go(bucket, staged), {str(ME): sorted(done)}
-    assert (promotion.attested, promotion.promoted.policy["attested"]) == (signers, signers)
-    assert f"Attested by {ME}: {len(done)} wheels" in bucket.get(RELEASED.overview).decode()
+    promotion = go(bucket, staged)
+    signers = {str(ME): sorted(done)}
+    assert (promotion.attested, promotion.promoted.policy["attested"]) == (
+        signers,
+        signers,
+    )
+    assert (
+        f"Attested by {ME}: {len(done)} wheels"
+        in bucket.get(RELEASED.overview).decode()
+    )
     seen = offered(bucket)
     for wheel in promotion.promoted.wheels:
         key = provenance_name(RELEASED.wheel(wheel.project, wheel.filename))
@@ -106,26 +153,41 @@ def test_promotion_records_signers_and_pages_link_attestations(bucket: DirBucket
             assert "provenance" not in seen[wheel.filename]
             continue
         assert sha256_of(bucket.get(key)) == wheel.provenance
-        assert seen[wheel.filename]["provenance"] == seen[wheel.filename]["url"] + ".provenance"
+        assert (
+            seen[wheel.filename]["provenance"]
+            == seen[wheel.filename]["url"] + ".provenance"
+        )
         assert f'data-provenance="{seen[wheel.filename]["provenance"]}"' in html
 
 
-def test_promote_refuses_attestation_of_other_bytes(bucket: DirBucket, staged: StagedSet) -> None:
+def test_promote_refuses_attestation_of_other_bytes(
+    bucket: DirBucket, staged: StagedSet
+) -> None:
     attest(bucket, staged, sign, Silent())
     name = sorted(ours(bucket, staged))[0]
     path = bucket.root / staged.file(provenance_name(name))
     path.chmod(0o644)
     path.write_bytes(sign(name, "0" * 64))
     (reason,) = check(bucket, staged, POLICY, verify=vouched).blocked_by
-    assert reason.startswith(f"{name}.provenance is not the provenance of its wheel: it names {name} with sha256 0000")
+    assert reason.startswith(
+        f"{name}.provenance is not the provenance of its wheel: it names {name} with"
+        " sha256 0000"
+    )
 
 
-def test_attest_refuses_stored_file_of_other_wheel(bucket: DirBucket, staged: StagedSet) -> None:
+def test_attest_refuses_stored_file_of_other_wheel(
+    bucket: DirBucket, staged: StagedSet
+) -> None:
     """Promotion would refuse the set later, and staged files are never replaced."""
     name = sorted(ours(bucket, staged))[0]
     data = sign(name, "0" * 64)
-    bucket.put_if_absent(staged.file(f"{name}.provenance"), data, sha256=sha256_of(data))
-    with pytest.raises(BucketError, match=r"whl\.provenance is not the provenance of its wheel.* An administrator"):
+    bucket.put_if_absent(
+        staged.file(f"{name}.provenance"), data, sha256=sha256_of(data)
+    )
+    with pytest.raises(
+        BucketError,
+        match=r"whl\.provenance is not the provenance of its wheel.* An administrator",
+    ):
         attest(bucket, staged, sign, Silent())
 
 
@@ -138,7 +200,9 @@ def statement(change: dict[str, Any]) -> Callable[[dict[str, Any]], None]:
     def damage(body: dict[str, Any]) -> None:
         envelope = in_attestation(body)["envelope"]
         envelope["statement"] = encoded(
-            json.dumps({**json.loads(base64.b64decode(envelope["statement"])), **change}).encode()
+            json.dumps(
+                {**json.loads(base64.b64decode(envelope["statement"])), **change}
+            ).encode()
         )
 
     return damage
@@ -152,7 +216,9 @@ DAMAGE: list[Callable[[dict[str, Any]], object]] = [
     lambda b: in_attestation(b).update(version=7),
     lambda b: in_attestation(b)["envelope"].update(signature=""),
     lambda b: in_attestation(b)["verification_material"].update(certificate=None),
-    lambda b: in_attestation(b)["verification_material"].update(transparency_entries=[]),
+    lambda b: in_attestation(b)["verification_material"].update(
+        transparency_entries=[]
+    ),
     statement({"_type": "x"}),
     statement({"predicateType": "x"}),
     statement({"subject": [{"name": "other.whl", "digest": {"sha256": WHEEL.sha256}}]}),
@@ -160,30 +226,47 @@ DAMAGE: list[Callable[[dict[str, Any]], object]] = [
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_provenance_problems_reports_damage(damage: Callable[[dict[str, Any]], object]) -> None:
+def test_provenance_problems_reports_damage(
+    damage: Callable[[dict[str, Any]], object],
+) -> None:
     body = made_up(WHEEL.filename, WHEEL.sha256)
-    assert provenance_problems(json.dumps(body).encode(), WHEEL.filename, WHEEL.sha256) == ()
+    assert (
+        provenance_problems(json.dumps(body).encode(), WHEEL.filename, WHEEL.sha256)
+        == ()
+    )
     damage(body)
-    (sentence,) = provenance_problems(json.dumps(body).encode(), WHEEL.filename, WHEEL.sha256)
-    assert sentence.startswith(f"{WHEEL.filename}.provenance is not the provenance of its wheel: ")
+    (sentence,) = provenance_problems(
+        json.dumps(body).encode(), WHEEL.filename, WHEEL.sha256
+    )
+    assert sentence.startswith(
+        f"{WHEEL.filename}.provenance is not the provenance of its wheel: "
+    )
 
 
 GITHUB = {
     "1.3.6.1.4.1.57264.1.8": "https://token.actions.githubusercontent.com",
     "1.3.6.1.4.1.57264.1.12": "https://github.com/owner/name",
-    "1.3.6.1.4.1.57264.1.18": "https://github.com/owner/name/.github/workflows/release.yml@refs/heads/main",
+    "1.3.6.1.4.1.57264.1.18": (
+        "https://github.com/owner/name/.github/workflows/release.yml@refs/heads/main"
+    ),
 }
 GITLAB = {
     "1.3.6.1.4.1.57264.1.8": "https://gitlab.com",
     "1.3.6.1.4.1.57264.1.12": "https://gitlab.com/group/sub/name",
-    "1.3.6.1.4.1.57264.1.18": "https://gitlab.com/group/sub/name//ci/release.yml@refs/heads/main",
+    "1.3.6.1.4.1.57264.1.18": (
+        "https://gitlab.com/group/sub/name//ci/release.yml@refs/heads/main"
+    ),
 }
 REFS = {"1.3.6.1.4.1.57264.1.13": "0" * 40, "1.3.6.1.4.1.57264.1.14": "refs/heads/main"}
 
 
 def test_publisher_of_reads_certificate() -> None:
     assert publisher_of({**GITHUB, **REFS}) == ("GitHub", "owner/name", "release.yml")
-    assert publisher_of({**GITLAB, **REFS}) == ("GitLab", "group/sub/name", "ci/release.yml")
+    assert publisher_of({**GITLAB, **REFS}) == (
+        "GitLab",
+        "group/sub/name",
+        "ci/release.yml",
+    )
 
 
 def test_publisher_of_refuses_other_issuers() -> None:
@@ -216,7 +299,9 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
     return replacement
 
 
-@pytest.mark.parametrize(("token", "error"), [(None, MachineError), ("token", RequestError)])
+@pytest.mark.parametrize(
+    ("token", "error"), [(None, MachineError), ("token", RequestError)]
+)
 def test_signing_needs_identity_and_service(
     token: str | None,
     error: type[Exception],
@@ -249,7 +334,9 @@ def test_signer_of_inconsistent_attestation_is_refused(
 ) -> None:
     root = MagicMock()
     root.verify_dsse.return_value = signed
-    publisher = SimpleNamespace(kind="GitHub", repository="owner/name", workflow=workflow)
+    publisher = SimpleNamespace(
+        kind="GitHub", repository="owner/name", workflow=workflow
+    )
     attestation = MagicMock(certificate_claims={**GITHUB, **REFS})
     attestation.verification_material.transparency_entries = ["entry"] * entries
     attestation.envelope.statement = b"statement"
@@ -268,10 +355,15 @@ def test_verify_files_refuses_folder_without_wheels(tmp_path: Path) -> None:
         verify_files(tmp_path, "local", None)
 
 
-def test_attest_verify_fails_with_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attest_verify_fails_with_problems(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     report = VerificationReport(attested={}, problems=("missing",), notes=())
     monkeypatch.setattr("ci_build.cli.commands.attest.verify_files", lambda *_: report)
-    assert cli.run(["attest", str(tmp_path), "--verify"]) == PromotionBlockedError.exit_code
+    assert (
+        cli.run(["attest", str(tmp_path), "--verify"])
+        == PromotionBlockedError.exit_code
+    )
 
 
 def test_verify_checks_attestations(bucket: DirBucket, staged: StagedSet) -> None:
@@ -281,16 +373,22 @@ def test_verify_checks_attestations(bucket: DirBucket, staged: StagedSet) -> Non
     assert [*verify(bucket, RELEASED, verify_attestations=vouched)] == []
 
     def other(data: bytes, filename: str, sha256: str) -> AttestationReport:
-        return replace(vouched(data, filename, sha256), signers=(replace(ME, ref="refs/heads/x"),))
+        return replace(
+            vouched(data, filename, sha256), signers=(replace(ME, ref="refs/heads/x"),)
+        )
 
     assert [*verify(bucket, RELEASED, verify_attestations=other)] == [
-        f"{name} was attested by {replace(ME, ref='refs/heads/x')}; the ledger names {ME}." for name in attested
+        f"{name} was attested by {replace(ME, ref='refs/heads/x')}; the ledger names"
+        f" {ME}."
+        for name in attested
     ]
 
     def bad(_: bytes, filename: str, __: str) -> AttestationReport:
         return AttestationReport(wheel=filename, problems=(f"{filename} is forged.",))
 
-    assert [*verify(bucket, RELEASED, verify_attestations=bad)] == [f"{name} is forged." for name in attested]
+    assert [*verify(bucket, RELEASED, verify_attestations=bad)] == [
+        f"{name} is forged." for name in attested
+    ]
 
 
 def test_promote_refuses_unverifiable_attestation(
@@ -300,22 +398,33 @@ def test_promote_refuses_unverifiable_attestation(
     assert not POLICY.attestations.required
     done = attest(bucket, staged, sign, Silent())
     reasons = check(bucket, staged, POLICY).blocked_by
-    assert [reason.partition(" ")[0] for reason in reasons] == sorted(f"{name}.provenance" for name in done)
+    assert [reason.partition(" ")[0] for reason in reasons] == sorted(
+        f"{name}.provenance" for name in done
+    )
     assert all("requirements-attest.lock" in reason for reason in reasons)
 
 
-def test_promote_refuses_foreign_attestation(bucket: DirBucket, staged: StagedSet) -> None:
-    (bucket.root / staged.file("other-1-py3-none-any.whl.provenance")).write_bytes(b"{}")
-    assert "other-1-py3-none-any.whl.provenance does not belong to a wheel of the set." in (
-        check(bucket, staged, POLICY, verify=vouched).blocked_by
+def test_promote_refuses_foreign_attestation(
+    bucket: DirBucket, staged: StagedSet
+) -> None:
+    (bucket.root / staged.file("other-1-py3-none-any.whl.provenance")).write_bytes(
+        b"{}"
+    )
+    assert (
+        "other-1-py3-none-any.whl.provenance does not belong to a wheel of the set."
+        in (check(bucket, staged, POLICY, verify=vouched).blocked_by)
     )
 
 
-def test_promote_publishes_verified_attestation(bucket: DirBucket, staged: StagedSet) -> None:
-    """Attestations added after the verification are not published, and changed ones stop the promotion."""
+def test_promote_publishes_verified_attestation(
+    bucket: DirBucket, staged: StagedSet
+) -> None:
+    """Late attestations are not published, and changed ones stop the promotion."""
     name = sorted(ours(bucket, staged))[0]
     side = bucket.root / staged.file(provenance_name(name))
-    sha256 = {wheel.filename: wheel.sha256 for wheel in read_staged(bucket, staged).wheels}[name]
+    sha256 = {
+        wheel.filename: wheel.sha256 for wheel in read_staged(bucket, staged).wheels
+    }[name]
     late = next(iter(sorted(ours(bucket, staged) - {name})))
 
     def meddler(data: bytes, filename: str, digest: str) -> AttestationReport:
@@ -333,18 +442,30 @@ def test_promote_publishes_verified_attestation(bucket: DirBucket, staged: Stage
 def test_identity_of_reads_certificate() -> None:
     assert identity_of({**GITHUB, **REFS}) == ME
     gitlab = identity_of({**GITLAB, **REFS})
-    assert (gitlab.repository, gitlab.workflow) == ("https://gitlab.com/group/sub/name", "ci/release.yml")
+    assert (gitlab.repository, gitlab.workflow) == (
+        "https://gitlab.com/group/sub/name",
+        "ci/release.yml",
+    )
     by_digest = GITHUB["1.3.6.1.4.1.57264.1.18"].replace("refs/heads/main", "0" * 40)
     assert identity_of({**GITHUB, **REFS, "1.3.6.1.4.1.57264.1.18": by_digest}) == ME
 
 
-@pytest.mark.parametrize("change", [
-    {"1.3.6.1.4.1.57264.1.8": ""},
-    {"1.3.6.1.4.1.57264.1.12": "https://github.com/owner/nam"},
-    {"1.3.6.1.4.1.57264.1.14": "refs/heads/other"},
-    {"1.3.6.1.4.1.57264.1.18": "https://github.com/owner/name/@refs/heads/main"},
-    {"1.3.6.1.4.1.57264.1.18": "https://github.com/owner/name/.github/workflows/release.yml"},
-])  # fmt: skip
-def test_identity_of_refuses_certificate_without_workflow(change: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"1.3.6.1.4.1.57264.1.8": ""},
+        {"1.3.6.1.4.1.57264.1.12": "https://github.com/owner/nam"},
+        {"1.3.6.1.4.1.57264.1.14": "refs/heads/other"},
+        {"1.3.6.1.4.1.57264.1.18": "https://github.com/owner/name/@refs/heads/main"},
+        {
+            "1.3.6.1.4.1.57264.1.18": (
+                "https://github.com/owner/name/.github/workflows/release.yml"
+            )
+        },
+    ],
+)
+def test_identity_of_refuses_certificate_without_workflow(
+    change: dict[str, str],
+) -> None:
     with pytest.raises(ValueError, match="not for a workflow of a CI service"):
         identity_of({**GITHUB, **REFS, **change})

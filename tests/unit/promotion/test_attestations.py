@@ -1,4 +1,7 @@
-"""Requirements of a policy for attestations: the complete truth table and laws, without signatures."""
+"""Requirements of a policy for attestations.
+
+The complete truth table and laws, without signatures.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +49,14 @@ STATES: dict[str, AttestationReport | None] = {
     "good and foreign": AttestationReport(wheel="", signers=(ME, FORK), trust=PUBLIC),
     "another root": AttestationReport(wheel="", signers=(ME,), trust=PRIVATE),
     "nobody": AttestationReport(wheel="", trust=PUBLIC),
-    "bad": AttestationReport(wheel="", problems=("x.provenance is not good: it is forged.",)),
+    "bad": AttestationReport(
+        wheel="", problems=("x.provenance is not good: it is forged.",)
+    ),
     "bad though signed": AttestationReport(
-        wheel="", signers=(ME,), trust=PUBLIC, problems=("x.provenance is not good: y.",)
+        wheel="",
+        signers=(ME,),
+        trust=PUBLIC,
+        problems=("x.provenance is not good: y.",),
     ),
 }
 IDENTITIES: dict[str, Mapping[str, Identity] | None] = {
@@ -79,23 +87,43 @@ def test_attestation_problems_match_truth_table() -> None:
     for state, required, trust, who in rows:
         rule = AttestationRule(required=(), trust=trust, identities=IDENTITIES[who])
         one = STATES[state]
-        good = [AttestationReport(wheel=name, signers=(ME,), trust=PUBLIC) for name in NAMES[1:]]
+        good = [
+            AttestationReport(wheel=name, signers=(ME,), trust=PUBLIC)
+            for name in NAMES[1:]
+        ]
         others = good if expected("good", required, trust, who) else []
         attested = [*others, *([replace(one, wheel=NAMES[0])] if one else [])]
         wheels = NAMES if others else NAMES[:1]
-        found = [*attestation_problems(wheels, wheels if required else (), rule, attested)]
-        assert (found == []) is expected(state, required, trust, who), (state, required, trust, who, found)
+        found = [
+            *attestation_problems(wheels, wheels if required else (), rule, attested)
+        ]
+        assert (found == []) is expected(state, required, trust, who), (
+            state,
+            required,
+            trust,
+            who,
+            found,
+        )
         assert all(text.strip() == text and text.endswith(".") for text in found)
         opened += not found
     assert 0 < opened < len(rows) / 2
 
 
 def test_verdict_requires_attestations_of_named_projects_only() -> None:
-    theirs = replace(SET, wheels=tuple(replace(wheel, source_sha256=wheel.sha256) for wheel in SET.wheels))
+    theirs = replace(
+        SET,
+        wheels=tuple(
+            replace(wheel, source_sha256=wheel.sha256) for wheel in SET.wheels
+        ),
+    )
     assert all(wheel.as_published for wheel in theirs.wheels)
-    policy = replace(POLICY, attestations=replace(RULE, required=("jax-rocm{major}-pjrt",)))
+    policy = replace(
+        POLICY, attestations=replace(RULE, required=("jax-rocm{major}-pjrt",))
+    )
     for wheel_set in (SET, theirs):
-        said = [EvidenceFile(evidence=replace(GOOD, set_digest=wheel_set.digest), key=MINE)]
+        said = [
+            EvidenceFile(evidence=replace(GOOD, set_digest=wheel_set.digest), key=MINE)
+        ]
         (reason,) = verdict(wheel_set, said, policy, now=NOW).blocked_by
         assert reason.startswith("jax_rocm7_pjrt-")
 
@@ -106,8 +134,14 @@ def test_identities_match_exactly(field: str) -> None:
     for other in (own[:-1], own.upper(), f"{own}/.."):
         signer = replace(ME, **{field: other})
         assert not RULE.admits(signer)
-        reasons = [*attestation_problems(NAMES[:1], (), RULE, [replace(GOOD_ONE, signers=(signer,))])]
-        assert reasons == [f"{NAMES[0]}.provenance was signed by {signer}, which the policy does not permit."]
+        reasons = [
+            *attestation_problems(
+                NAMES[:1], (), RULE, [replace(GOOD_ONE, signers=(signer,))]
+            )
+        ]
+        assert reasons == [
+            f"{NAMES[0]}.provenance was signed by {signer}, which the policy does not permit."
+        ]
     assert RULE.admits(ME)
 
 
@@ -119,7 +153,9 @@ GOOD_ONE = AttestationReport(wheel=NAMES[0], signers=(ME,), trust=PUBLIC)
 TABLE: dict[str, Any] = {
     "required": [*PROJECTS],
     "trust": PUBLIC,
-    "identities": {"release": {field.name: getattr(ME, field.name) for field in fields(Identity)}},
+    "identities": {
+        "release": {field.name: getattr(ME, field.name) for field in fields(Identity)}
+    },
 }
 
 
@@ -129,16 +165,19 @@ def test_parse_rule_reads_table() -> None:
     assert parse_rule({**TABLE, "trust": PRIVATE}).trust == PRIVATE
 
 
-@pytest.mark.parametrize("change", [
-    {"required": "jaxlib"},
-    {"trust": "some"},
-    {"trust": "A" * 64},
-    {"identities": "some"},
-    {"identities": {"x": {**TABLE["identities"]["release"], "ref": ""}}},
-    {"identities": {"x": {**TABLE["identities"]["release"], "repository": "any"}}},
-    {"identities": {"x": {**TABLE["identities"]["release"], "branch": "main"}}},
-    {"surprise": 1},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"required": "jaxlib"},
+        {"trust": "some"},
+        {"trust": "A" * 64},
+        {"identities": "some"},
+        {"identities": {"x": {**TABLE["identities"]["release"], "ref": ""}}},
+        {"identities": {"x": {**TABLE["identities"]["release"], "repository": "any"}}},
+        {"identities": {"x": {**TABLE["identities"]["release"], "branch": "main"}}},
+        {"surprise": 1},
+    ],
+)
 def test_parse_rule_refuses_invalid_table(change: dict[str, Any]) -> None:
     with pytest.raises((TypeError, ValueError)):
         parse_rule({**TABLE, **change})

@@ -54,7 +54,9 @@ def test_put_below_object_is_refused(bucket: DirBucket) -> None:
         put(bucket, "folder/object/below", b"")
 
 
-def test_bucket_works_without_hard_links(bucket: DirBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bucket_works_without_hard_links(
+    bucket: DirBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_links(*args: object) -> None:
         raise OSError(errno.EPERM, "no hard links here")
 
@@ -70,9 +72,17 @@ def test_bucket_works_without_hard_links(bucket: DirBucket, monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     "broken",
-    ["os.fsync", "os.link", "promotion.storage.directory_bucket._write", "pathlib.Path.mkdir", "tempfile.mkstemp"],
+    [
+        "os.fsync",
+        "os.link",
+        "promotion.storage.directory_bucket._write",
+        "pathlib.Path.mkdir",
+        "tempfile.mkstemp",
+    ],
 )
-def test_full_disk_leaves_no_file(bucket: DirBucket, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+def test_full_disk_leaves_no_file(
+    bucket: DirBucket, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
     def fail(*args: object, **more: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -84,12 +94,20 @@ def test_full_disk_leaves_no_file(bucket: DirBucket, monkeypatch: pytest.MonkeyP
     assert leftovers(bucket) == []
 
 
-@pytest.mark.parametrize(("code", "problem"), [(errno.EXDEV, ""), (errno.EIO, "Input/output error"), (0, "shorter")])
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [(errno.EXDEV, ""), (errno.EIO, "Input/output error"), (0, "shorter")],
+)
 def test_file_is_copied_whole_or_not_at_all(
-    bucket: DirBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, problem: str
+    bucket: DirBucket,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    problem: str,
 ) -> None:
     """Code 0 stands for a file that ends early."""
-    source, calls = tmp_path / "file", list[int]()
+    source = tmp_path / "file"
+    calls = list[int]()
     source.write_bytes(b"one")
 
     def copy(*args: int) -> int:
@@ -107,8 +125,10 @@ def test_file_is_copied_whole_or_not_at_all(
     assert (bucket.head("k") is None) == bool(problem)
 
 
-def test_list_reports_failing_reads(bucket: DirBucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A listing that silently lacks a folder could end in a second ledger, or in missing files of a set."""
+def test_list_reports_failing_reads(
+    bucket: DirBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listing that lacks a folder could cause a second ledger or missing files."""
     put(bucket, "s/a", b"")
     put(bucket, "s/folder/b", b"")
     scandir = os.scandir
@@ -123,9 +143,14 @@ def test_list_reports_failing_reads(bucket: DirBucket, monkeypatch: pytest.Monke
         list(bucket.list("s/"))
 
 
-def test_verify_reports_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_reports_unreadable_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bucket = DirBucket(tmp_path / "bucket")
-    go(bucket, staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=("3.12",))))
+    go(
+        bucket,
+        staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=("3.12",))),
+    )
     monkeypatch.setattr(DirBucket, "fetch", lambda self, key, folder: tmp_path)
     found = list(verify(bucket, RELEASED, read=True))
     assert found
@@ -133,13 +158,16 @@ def test_verify_reports_unreadable_file(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_put_reports_held_lock(tmp_path: Path) -> None:
-    first, second = DirBucket(tmp_path), DirBucket(tmp_path, lock_seconds=0.05)
+    first = DirBucket(tmp_path)
+    second = DirBucket(tmp_path, lock_seconds=0.05)
     with first._locked(), pytest.raises(BusyError, match=r"locked .* 0\.05 s"):
         second.put_if_match("page", b"", etag=None)
 
 
 @pytest.mark.parametrize("key", ["p/link", "linked/k"])
-def test_bucket_refuses_symbolic_links(bucket: DirBucket, tmp_path: Path, key: str) -> None:
+def test_bucket_refuses_symbolic_links(
+    bucket: DirBucket, tmp_path: Path, key: str
+) -> None:
     put(bucket, "p/k", b"one")
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside/k").write_bytes(b"one")

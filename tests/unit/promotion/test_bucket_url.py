@@ -26,7 +26,9 @@ def unconnected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_open_bucket_opens_store() -> None:
-    bucket = open_bucket("s3://name/some/prefix/?endpoint_url=http://127.0.0.1:1&region=r&single_writer=yes&website=no")
+    bucket = open_bucket(
+        "s3://name/some/prefix/?endpoint_url=http://127.0.0.1:1&region=r&single_writer=yes&website=no"
+    )
     assert isinstance(bucket, S3Bucket)
     assert (bucket.name, bucket.prefix) == ("name", "some/prefix/")
     bare = open_bucket("s3://name?endpoint_url=http://127.0.0.1:1")
@@ -73,12 +75,28 @@ def test_bucket_name_keeps_folders_and_urls_of_stores() -> None:
         assert bucket_name(text) == text
 
 
-@pytest.mark.parametrize("name", ["wheels/some/prefix", "s3://wheels/some/prefix/?endpoint_url=http://127.0.0.1:9"])
-def test_bucket_policy_takes_name_or_url(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["wheels/some/prefix", "s3://wheels/some/prefix/?endpoint_url=http://127.0.0.1:9"],
+)
+def test_bucket_policy_takes_name_or_url(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.run(["bucket", "policy", name, "--reader", "*"]) == 0
     assert "arn:aws:s3:::wheels/some/prefix/v2/*" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["file:///wheels", "http://host/wheels", "s3://", "s3://name/../x", "s3://name/a%20b"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "file:///wheels",
+        "http://host/wheels",
+        "s3://",
+        "s3://name/../x",
+        "s3://name/a%20b",
+    ],
+)
 def test_bucket_policy_refuses_other_urls(name: str) -> None:
-    assert cli.run(["bucket", "policy", name, "--reader", "*"]) == RequestError.exit_code
+    assert (
+        cli.run(["bucket", "policy", name, "--reader", "*"]) == RequestError.exit_code
+    )

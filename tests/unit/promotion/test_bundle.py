@@ -30,23 +30,33 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
-    return write_set(tmp_path / "dist", wheels, make_set(wheels, python_versions=("3.12",)))
+    return write_set(
+        tmp_path / "dist", wheels, make_set(wheels, python_versions=("3.12",))
+    )
 
 
 def listing(tmp_path: Path) -> list[str]:
     return sorted(str(path) for path in tmp_path.rglob("*"))
 
 
-def test_bundle_into_missing_folder_leaves_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bundle_into_missing_folder_leaves_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = listing(folder.parent)
-    assert cli.run(["bundle", str(folder), "--out=missing/x.tar"]) == RequestError.exit_code
+    assert (
+        cli.run(["bundle", str(folder), "--out=missing/x.tar"])
+        == RequestError.exit_code
+    )
     assert "does not exist" in capsys.readouterr().err
     assert listing(folder.parent) == before
 
 
 @pytest.mark.parametrize("out", ["notes.txt", "folder", "gone.tar", "backup.tar"])
 def test_bundle_refuses_existing_out_before_work(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], out: str
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    out: str,
 ) -> None:
     Path("notes.txt").write_text("a user's text")
     Path("folder").mkdir()
@@ -60,7 +70,9 @@ def test_bundle_refuses_existing_out_before_work(
     assert listing(folder.parent) == before
 
 
-def test_bundle_of_incomplete_set_leaves_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bundle_of_incomplete_set_leaves_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = listing(folder.parent)
     assert cli.run(["bundle", str(folder)]) == WheelSetError.exit_code
     assert "has no lock file" in capsys.readouterr().err
@@ -72,9 +84,18 @@ def test_bundle_of_incomplete_set_leaves_nothing(folder: Path, capsys: pytest.Ca
     [
         (["--platform=cpu"], "--platform has no effect without --with-gate"),
         (["--with-gate", "--python=3.12"], "--with-gate needs --platform and --python"),
-        (["--with-gate", "--platform=cpu", "--python=3.9"], "does not support Python 3.9"),
-        (["--with-gate", "--platform=cuda", "--python=3.12"], "--platform cuda needs --also"),
-        (["--with-gate", "--platform=cpu", "--python=3.12", "--jax-tests=jax"], "--jax-tests has no commit"),
+        (
+            ["--with-gate", "--platform=cpu", "--python=3.9"],
+            "does not support Python 3.9",
+        ),
+        (
+            ["--with-gate", "--platform=cuda", "--python=3.12"],
+            "--platform cuda needs --also",
+        ),
+        (
+            ["--with-gate", "--platform=cpu", "--python=3.12", "--jax-tests=jax"],
+            "--jax-tests has no commit",
+        ),
         (["--with-gate", "--platform=cpu", "--python=3.12", "--out=."], "--out exists"),
     ],
 )
@@ -106,12 +127,18 @@ def test_locks_are_read_for_the_python_of_the_runner(tmp_path: Path) -> None:
     assert list(bundle_gate._applicable(tmp_path / "x.lock", "3.12")) == both[1:]
 
 
-@pytest.mark.parametrize("name", ["pylock.toml", "jaxlib-0.10.2-cp312-cp312-manylinux_2_28_x86_64.whl"])
-def test_bundle_refuses_forged_file(folder: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["pylock.toml", "jaxlib-0.10.2-cp312-cp312-manylinux_2_28_x86_64.whl"]
+)
+def test_bundle_refuses_forged_file(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     """Whoever can write to staging must not choose the wheels that the lock file pins."""
     wheels = make_wheels(folder.parent / "w", pythons=("3.12",))
     bare = make_set(wheels, python_versions=("3.12",))
-    made = replace(bare, files={**bare.files, "pylock.toml": sha256_of(LOCK)}, file_sizes={})
+    made = replace(
+        bare, files={**bare.files, "pylock.toml": sha256_of(LOCK)}, file_sizes={}
+    )
     bucket = DirBucket(Path("bucket"))
     staged = stage(bucket, write_set(folder, wheels, made, {"pylock.toml": LOCK}))
     path = bucket.path(staged.file(name))
@@ -126,9 +153,14 @@ def test_bundle_refuses_forged_file(folder: Path, capsys: pytest.CaptureFixture[
 def test_bundle_of_same_set_has_equal_bytes() -> None:
     bucket = DirBucket(Path("bucket"))
     bare = make_set((), python_versions=("3.12",))
-    made = replace(bare, files={**bare.files, "pylock.toml": sha256_of(LOCK)}, file_sizes={})
+    made = replace(
+        bare, files={**bare.files, "pylock.toml": sha256_of(LOCK)}, file_sizes={}
+    )
     staged = stage(bucket, write_set(Path("empty"), (), made, {"pylock.toml": LOCK}))
-    first, second = (bundle(bucket, staged, Path(name), Mock(), Silent()) for name in ("a.tar", "b.tar"))
+    first, second = (
+        bundle(bucket, staged, Path(name), Mock(), Silent())
+        for name in ("a.tar", "b.tar")
+    )
     assert first.read_bytes() == second.read_bytes()
 
 

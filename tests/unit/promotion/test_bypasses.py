@@ -31,8 +31,13 @@ def test_parse_bypasses_accepts_complete_entry() -> None:
     assert entry.covers("device", "gfx942")
     assert not entry.covers("device", "any")
     assert entry.covers("device", "gfx942:xnack-")
-    assert not parse_bypass({**COMPLETE, "targets": ["gfx942:xnack-"]}).covers("device", "gfx942:xnack+")
-    assert str(entry) == "by somebody, from 2026-01-01 until 2026-01-10: the runner is broken"
+    assert not parse_bypass({**COMPLETE, "targets": ["gfx942:xnack-"]}).covers(
+        "device", "gfx942:xnack+"
+    )
+    assert (
+        str(entry)
+        == "by somebody, from 2026-01-01 until 2026-01-10: the runner is broken"
+    )
 
 
 @pytest.mark.parametrize(
@@ -42,7 +47,10 @@ def test_parse_bypasses_accepts_complete_entry() -> None:
         ({"gates": []}, "gates is not a list of names"),
         ({"targets": ["gfx942", ""]}, "targets is not a list of names"),
         ({"set": "a" * 64}, "exactly one of set and version"),
-        ({"expires": date(2026, 1, 1) + timedelta(days=MAX_DAYS + 1)}, f"must be 1 to {MAX_DAYS} days after"),
+        (
+            {"expires": date(2026, 1, 1) + timedelta(days=MAX_DAYS + 1)},
+            f"must be 1 to {MAX_DAYS} days after",
+        ),
     ],
 )
 def test_parse_bypass_refuses_invalid_field(change: dict[str, Any], why: str) -> None:
@@ -55,7 +63,10 @@ def test_parse_bypass_refuses_invalid_field(change: dict[str, Any], why: str) ->
     [
         (datetime(2026, 1, 9, 23, 59, 59, tzinfo=UTC), ""),
         # Days are UTC, independent of the caller's time zone.
-        (datetime(2026, 1, 9, 23, tzinfo=timezone(timedelta(hours=-5))), "expired on 2026-01-10"),
+        (
+            datetime(2026, 1, 9, 23, tzinfo=timezone(timedelta(hours=-5))),
+            "expired on 2026-01-10",
+        ),
     ],
 )
 def test_state_of_bypass_counts_days_in_utc(now: datetime, state: str) -> None:
@@ -63,7 +74,10 @@ def test_state_of_bypass_counts_days_in_utc(now: datetime, state: str) -> None:
 
 
 def test_parse_bypasses_refuses_entry_that_is_no_table() -> None:
-    assert parse_bypasses(["x"]) == ((), ("Bypass 1 of the policy is void: it is not a table.",))
+    assert parse_bypasses(["x"]) == (
+        (),
+        ("Bypass 1 of the policy is void: it is not a table.",),
+    )
 
 
 def test_is_for_matches_set_or_version() -> None:
@@ -92,7 +106,9 @@ version = "0.10.2"
 
 def test_load_policy_selects_bypasses_of_channel_and_index(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
-    path.write_text(POLICY_FILE.read_text() + ENTRY + ENTRY.replace('reason = "why not"', ""))
+    path.write_text(
+        POLICY_FILE.read_text() + ENTRY + ENTRY.replace('reason = "why not"', "")
+    )
     policy = load_policy("multi-arch", channel="nightly", file=path)
     assert [entry.reason for entry in policy.bypasses] == ["why not"]
     assert policy.void == ("Bypass 2 of the policy is void: reason is missing.",)

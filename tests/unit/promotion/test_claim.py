@@ -1,4 +1,7 @@
-"""The claim of an index: one holder at a time, killed holders block nobody for long, and late ones write nothing."""
+"""The claim of an index.
+
+One holder at a time, killed holders block nobody for long, and late ones write nothing.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ LATER = NOW + TERM + timedelta(minutes=1)
 
 
 class DeadBucket(FaultyBucket):
-    """A bucket whose user is killed at one of its writes: it writes nothing afterwards, not even in `finally`."""
+    """A bucket whose user is killed at one of its writes.
+
+    It writes nothing afterwards, not even in `finally`.
+    """
 
     def _write(self, write: Callable[[], Any]) -> Any:
         if self.writes > self._at:
@@ -49,7 +55,9 @@ class Scene:
         self.start = MemoryBucket()
         self.sets: list[StagedSet] = []
         for minor in (2, 3, 4):
-            wheels = make_wheels(folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+            wheels = make_wheels(
+                folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",)
+            )
             self.sets.append(staged_in(self.start, folder / "sets", wheels))
         self.promote(self.start, 0, NOW)
 
@@ -94,7 +102,8 @@ def test_claim_excludes_promotion_repair_and_sweep(scene: Scene) -> None:
         scene.promote(FaultyBucket(bucket, Fault.KILLED, 5), 1, NOW)
     rule = RetentionRule(days=0, keep_newest=0, grace_days=0)
     apply(bucket, RELEASED, rule, actor="tests", now=lambda: NOW + DAY)
-    before, now = objects(bucket), NOW + 2 * DAY
+    before = objects(bucket)
+    now = NOW + 2 * DAY
     with claimed(bucket, RELEASED, "repair", now=lambda: now):
         for act in (
             lambda: scene.promote(bucket, 1, now),
@@ -115,7 +124,8 @@ def test_promotion_of_offered_set_needs_no_claim(scene: Scene) -> None:
 
 
 def test_holder_that_confirms_keeps_its_claim() -> None:
-    bucket, time = MemoryBucket(), [NOW]
+    bucket = MemoryBucket()
+    time = [NOW]
     claim = Claim(bucket, RELEASED, "promotion", now=lambda: time[0])
     claim.take()
     for _ in range(5):
@@ -132,7 +142,9 @@ def test_holder_that_confirms_keeps_its_claim() -> None:
     [
         b"",
         b'{"holder": "promotion x"}',
-        json.dumps({"holder": "promotion x", "until": "2099-01-01T00:00:00+00:00"}).encode(),
+        json.dumps(
+            {"holder": "promotion x", "until": "2099-01-01T00:00:00+00:00"}
+        ).encode(),
     ],
 )
 def test_damaged_or_forged_claim_blocks_nobody(scene: Scene, data: bytes) -> None:
@@ -172,14 +184,18 @@ def test_killed_holders_block_nobody_after_their_term(scene: Scene) -> None:
     assert problems(bucket) == []
 
 
-# Late holders: they stop after one of their writes, others take the claim, and they go on
+# Late holders: they stop after one of their writes, others take the claim, and they go
+# on
 
 
 Act = Callable[[Bucket, Callable[[], datetime]], object]
 
 
 class OneThread:
-    """A pool of threads that calls functions one after another: a process that stops, stops with all its threads."""
+    """A pool of threads that calls functions one after another.
+
+    A process that stops, stops with all its threads.
+    """
 
     def __init__(self, _: int) -> None:
         self.map = map
@@ -204,10 +220,14 @@ class StoppingBucket(MemoryBucket):
         resumed: content of the bucket when the user goes on; None if it never stopped.
     """
 
-    def __init__(self, start: MemoryBucket, at: int, other: Act, *, clock_runs: bool) -> None:
+    def __init__(
+        self, start: MemoryBucket, at: int, other: Act, *, clock_runs: bool
+    ) -> None:
         super().__init__(self._stop)
         self._objects = dict(start._objects)
-        self._writes, self._at, self._other = 0, at, other
+        self._writes = 0
+        self._at = at
+        self._other = other
         self._clock_runs = clock_runs
         self.time = NOW
         self.resumed: dict[str, bytes] | None = None
@@ -235,11 +255,15 @@ def late(start: MemoryBucket, act: Act, other: Act, *, clock_runs: bool = True) 
         except CiBuildError:
             ended += 1
             if clock_runs:
-                assert bucket.everything() == bucket.resumed, f"written after write {at}"
+                assert bucket.everything() == bucket.resumed, (
+                    f"written after write {at}"
+                )
         if bucket.resumed is None:
             return ended
         publish(bucket, RELEASED)
-        if not clock_runs:  # the copies of the late promotion remain, but no entry names them
+        if (
+            not clock_runs
+        ):  # the copies of the late promotion remain, but no entry names them
             repair(bucket, RELEASED, foreign=True, now=lambda: LATER + TERM)
         assert problems(bucket) == [], f"overtaken after write {at}"
     raise AssertionError
@@ -258,7 +282,9 @@ def repairing(bucket: Bucket, now: Callable[[], datetime]) -> None:
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("clock_runs", [True, False])
-def test_late_promotion_writes_nothing_after_repair(scene: Scene, clock_runs: bool) -> None:
+def test_late_promotion_writes_nothing_after_repair(
+    scene: Scene, clock_runs: bool
+) -> None:
     """Without a running clock, the ledger alone refuses its entry."""
     assert late(scene.start, promoting(scene, 1), repairing, clock_runs=clock_runs) > 10
 
@@ -281,7 +307,10 @@ def test_late_repair_writes_nothing_after_promotion(scene: Scene) -> None:
 
 
 def test_late_entry_is_refused_between_claim_and_ledger(scene: Scene) -> None:
-    """The holder stops between the renewal of its claim and its ledger entry: the number of the entry is taken."""
+    """The holder stops between the renewal of its claim and its ledger entry.
+
+    The number of the entry is taken.
+    """
     bucket = scene.start.copied()
 
     class Stopping(FaultyBucket):

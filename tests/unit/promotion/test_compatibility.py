@@ -26,11 +26,21 @@ from promotion.compatibility.tables import (
 from promotion.index.ledger import LedgerEntry
 from tests.support import sets
 
-NUMPY = JaxModule(name="jax.numpy", description="Arrays | of *numbers*", checks=("numpy.*", "test_numpy.py"))
-SPARSE = JaxModule(name="jax.experimental.sparse", description="Sparse", checks=("sparse.*",))
+NUMPY = JaxModule(
+    name="jax.numpy",
+    description="Arrays | of *numbers*",
+    checks=("numpy.*", "test_numpy.py"),
+)
+SPARSE = JaxModule(
+    name="jax.experimental.sparse", description="Sparse", checks=("sparse.*",)
+)
 SPEC = (
     (NUMPY, SPARSE),
-    (DocumentedLibrary(name="hipBLAS", soname="libhipblas.so", purpose="algebra", used_in="matmul"),),
+    (
+        DocumentedLibrary(
+            name="hipBLAS", soname="libhipblas.so", purpose="algebra", used_in="matmul"
+        ),
+    ),
 )
 
 
@@ -39,19 +49,28 @@ def check(name: str, outcome: str = "passed", reason: str = "") -> dict[str, str
 
 
 def evidence(
-    *checks: Mapping[str, str], gate: str = "compile", target: str = "gfx942", outcome: Outcome = Outcome.PASSED
+    *checks: Mapping[str, str],
+    gate: str = "compile",
+    target: str = "gfx942",
+    outcome: Outcome = Outcome.PASSED,
 ) -> EvidenceChecks:
     tier = Tier.DEVICE if gate == "device" else Tier.COMPILED
     told = sets.evidence(gate=gate, target=target, tier=tier, outcome=outcome)
-    return EvidenceChecks(evidence=told, checks=tuple(CheckOutcome(**body) for body in checks))
+    return EvidenceChecks(
+        evidence=told, checks=tuple(CheckOutcome(**body) for body in checks)
+    )
 
 
 def entry(number: int, jax: str, rocm: str = "7.2.0") -> LedgerEntry:
-    promoted = sets.promoted_set(set_digest=f"{number:064x}", rocm_version=rocm, jax_version=jax)
+    promoted = sets.promoted_set(
+        set_digest=f"{number:064x}", rocm_version=rocm, jax_version=jax
+    )
     return sets.promotion_entry(number, promoted)
 
 
-def tables(*told: tuple[LedgerEntry, Mapping[str, EvidenceChecks]], **more: Any) -> Tables:
+def tables(
+    *told: tuple[LedgerEntry, Mapping[str, EvidenceChecks]], **more: Any
+) -> Tables:
     return make_tables("multi-arch", told, offered=[1], spec=SPEC, **more)
 
 
@@ -80,7 +99,10 @@ def test_module_support_uses_strongest_gate() -> None:
         "d942": evidence(check("test_numpy.py"), gate="device"),
         "c950": evidence(check("numpy.a"), target="gfx950"),
     }
-    found = {word.target: (word.gate, word.tier, word.checks, word.evidence) for word in module_support(NUMPY, told)}
+    found = {
+        word.target: (word.gate, word.tier, word.checks, word.evidence)
+        for word in module_support(NUMPY, told)
+    }
     assert found == {
         "gfx942": ("device", Tier.DEVICE, 1, "d942"),
         "gfx950": ("compile", Tier.COMPILED, 1, "c950"),
@@ -91,38 +113,63 @@ def test_module_support_uses_strongest_gate() -> None:
 def test_module_support_prefers_failure_of_stronger_gate() -> None:
     told = {
         "c": evidence(check("numpy.a")),
-        "d": evidence(check("test_numpy.py", "failed"), gate="device", outcome=Outcome.FAILED),
+        "d": evidence(
+            check("test_numpy.py", "failed"), gate="device", outcome=Outcome.FAILED
+        ),
     }
     (word,) = module_support(NUMPY, told)
-    assert (word.gate, word.tier, word.unsupported) == ("device", None, (("test_numpy.py", ""),))
+    assert (word.gate, word.tier, word.unsupported) == (
+        "device",
+        None,
+        (("test_numpy.py", ""),),
+    )
 
 
 @pytest.mark.parametrize(
     ("checks", "outcome", "works"),
     [
-        ([check("numpy.a"), check("numpy.b", "known", "no such instruction")], Outcome.PASSED, True),
+        (
+            [check("numpy.a"), check("numpy.b", "known", "no such instruction")],
+            Outcome.PASSED,
+            True,
+        ),
         ([check("numpy.a", "known", "no such instruction")], Outcome.PASSED, False),
         ([check("numpy.a")], Outcome.FAILED, False),
     ],
 )
-def test_module_support_requires_passed_checks(checks: list[dict[str, str]], outcome: Outcome, works: bool) -> None:
+def test_module_support_requires_passed_checks(
+    checks: list[dict[str, str]], outcome: Outcome, works: bool
+) -> None:
     (word,) = module_support(NUMPY, {"c": evidence(*checks, outcome=outcome)})
     assert (word.tier is not None) is works
     assert len(word.unsupported) == sum(item["outcome"] != "passed" for item in checks)
 
 
-GOOD, BAD = {"c": evidence(check("numpy.a"))}, {"c": evidence(check("numpy.a", "failed"), outcome=Outcome.FAILED)}
+GOOD = {"c": evidence(check("numpy.a"))}
+BAD = {"c": evidence(check("numpy.a", "failed"), outcome=Outcome.FAILED)}
 
 
 @pytest.mark.parametrize(
     ("history", "since"),
     [
         ([(entry(1, "0.9.1"), GOOD), (entry(2, "0.10.2"), BAD)], ("", "")),
-        ([(entry(1, "0.9.1"), GOOD), (entry(2, "0.10.0"), BAD), (entry(3, "0.10.2"), GOOD)], ("0.10.2", "7.2.0")),
-        ([(entry(1, "0.10.2", "7.10.0"), GOOD), (entry(2, "0.9.1", "7.2.0"), GOOD)], ("0.9.1", "7.2.0")),
+        (
+            [
+                (entry(1, "0.9.1"), GOOD),
+                (entry(2, "0.10.0"), BAD),
+                (entry(3, "0.10.2"), GOOD),
+            ],
+            ("0.10.2", "7.2.0"),
+        ),
+        (
+            [(entry(1, "0.10.2", "7.10.0"), GOOD), (entry(2, "0.9.1", "7.2.0"), GOOD)],
+            ("0.9.1", "7.2.0"),
+        ),
     ],
 )
-def test_make_tables_finds_first_supported_versions(history: list[Any], since: tuple[str, str]) -> None:
+def test_make_tables_finds_first_supported_versions(
+    history: list[Any], since: tuple[str, str]
+) -> None:
     found = row(tables(*history), "jax.numpy")
     assert (found.since_jax, found.since_rocm) == since
 
@@ -131,7 +178,9 @@ def test_sheets_link_evidence_and_escape_text() -> None:
     known = evidence(check("numpy.a"), check("numpy.b", "known", "needs `mfma` | no"))
     made = tables((entry(1, "0.10.2"), {"v2/x/compile/gfx942/1.json": known}))
     markdown = to_markdown("T", sheets(made, base="https://example.org/"))
-    assert "[compile gfx942](https://example.org/v2/x/compile/gfx942/1.json)" in markdown
+    assert (
+        "[compile gfx942](https://example.org/v2/x/compile/gfx942/1.json)" in markdown
+    )
     assert r"Arrays \| of \*numbers\*" in markdown
     assert r"numpy.b: needs \`mfma\` \| no (gfx942)" in markdown
     rst = to_rst("T", sheets(made))

@@ -66,7 +66,9 @@ def test_share_machine_divides_cores_and_memory(
 
 def test_available_memory_respects_control_group(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
-    (tmp_path / "proc" / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    4000 kB\n")
+    (tmp_path / "proc" / "meminfo").write_text(
+        "MemTotal: 9000 kB\nMemAvailable:    4000 kB\n"
+    )
     assert available_memory(tmp_path) == 4000 << 10
     group = tmp_path / "sys" / "fs" / "cgroup"
     group.mkdir(parents=True)
@@ -87,10 +89,18 @@ def dealt(share: Share) -> list[tuple[str, int]]:
 def test_shares_gives_each_process_programs_of_few_targets() -> None:
     programs = {"gfx942": PROGRAMS, "gfx1100": PROGRAMS[1:], "gfx1201": PROGRAMS}
     first, second = shares(programs, 2)
-    assert dealt(first) == [("gfx1201", 60), ("gfx1100", 29)], "those that take long go first"
+    assert dealt(first) == [
+        ("gfx1201", 60),
+        ("gfx1100", 29),
+    ], "those that take long go first"
     assert dealt(second) == [("gfx1100", 30), ("gfx942", 60)]
     for target, names in programs.items():
-        given = [name for batch in (*first, *second) if batch.target == target for name in batch.programs]
+        given = [
+            name
+            for batch in (*first, *second)
+            if batch.target == target
+            for name in batch.programs
+        ]
         assert sorted(given) == sorted(names)
 
 
@@ -108,18 +118,28 @@ def good(program: str) -> Result:
 class Sits:
     """Fake processes that die of some programs."""
 
-    def __init__(self, die: Callable[[str, int], bool], *, killed: bool = False) -> None:
-        self.die, self.killed = die, killed
+    def __init__(
+        self, die: Callable[[str, int], bool], *, killed: bool = False
+    ) -> None:
+        self.die = die
+        self.killed = killed
         self.asked: list[tuple[str, ...]] = []
 
     def __call__(self, share: Share) -> list[ChildRun]:
-        self.asked.append(tuple(program for batch in share for program in batch.programs))
+        self.asked.append(
+            tuple(program for batch in share for program in batch.programs)
+        )
         runs: list[ChildRun] = []
         for batch in share:
             done: list[Result] = []
             for program in batch.programs:
                 if self.die(program, len(self.asked)):
-                    fatal = Result(program=program, fate=Fate.CRASHED, error="SIGSEGV", killed=self.killed)
+                    fatal = Result(
+                        program=program,
+                        fate=Fate.CRASHED,
+                        error="SIGSEGV",
+                        killed=self.killed,
+                    )
                     return [*runs, sitting(*done, fatal)]
                 done.append(good(program))
             runs.append(sitting(*done))
@@ -185,9 +205,19 @@ def test_compile_shares_runs_concurrently_and_raises_errors() -> None:
 def test_stopped_worker_compiles_nothing(tmp_path: Path) -> None:
     stop = threading.Event()
     stop.set()
-    context: Any = SimpleNamespace(inputs={}, runner=NoProcesses(), stop=stop, scratch=tmp_path)
-    arguments = {"limits": {"memory": 1}, "spec": "", "target": "gfx942", "programs": ["a.b"]}
-    compiler: Any = lambda *_: (SimpleNamespace(isolated=(), env={}), SimpleNamespace(env={}))  # noqa: E731
+    context: Any = SimpleNamespace(
+        inputs={}, runner=NoProcesses(), stop=stop, scratch=tmp_path
+    )
+    arguments = {
+        "limits": {"memory": 1},
+        "spec": "",
+        "target": "gfx942",
+        "programs": ["a.b"],
+    }
+    compiler: Any = lambda *_: (  # noqa: E731
+        SimpleNamespace(isolated=(), env={}),
+        SimpleNamespace(env={}),
+    )
     with pytest.raises(GateError, match="was stopped"):
         compile_programs(arguments, context, compiler)
     unused: Any = None
@@ -196,19 +226,32 @@ def test_stopped_worker_compiles_nothing(tmp_path: Path) -> None:
 
 
 def test_program_that_cannot_be_started_ends_the_gate(tmp_path: Path) -> None:
-    runner: Any = SimpleNamespace(run=Mock(side_effect=ProcessError("no such interpreter")))
+    runner: Any = SimpleNamespace(
+        run=Mock(side_effect=ProcessError("no such interpreter"))
+    )
     with pytest.raises(ProcessError):
         run_child(
-            runner, ("python",), {}, [{"out": str(tmp_path), "programs": []}],
-            limits=ProcessLimits(memory=1), stop=threading.Event(), on_event=lambda *_: None,
-        )  # fmt: skip
+            runner,
+            ("python",),
+            {},
+            [{"out": str(tmp_path), "programs": []}],
+            limits=ProcessLimits(memory=1),
+            stop=threading.Event(),
+            on_event=lambda *_: None,
+        )
 
 
 def test_batch_that_is_lost_with_its_worker_ends_the_gate(tmp_path: Path) -> None:
     def lost(*_: object) -> Iterator[object]:
-        yield SimpleNamespace(error="It broke.", kind=MachineError, task=SimpleNamespace(label="gfx942: a.b"))
+        yield SimpleNamespace(
+            error="It broke.",
+            kind=MachineError,
+            task=SimpleNamespace(label="gfx942: a.b"),
+        )
 
-    batches: Any = SimpleNamespace(context=SimpleNamespace(work=tmp_path), _inputs=dict, _python=str)
+    batches: Any = SimpleNamespace(
+        context=SimpleNamespace(work=tmp_path), _inputs=dict, _python=str
+    )
     tasks: Any = SimpleNamespace(run=lost)
     with pytest.raises(MachineError, match="It broke"):
         list(RemoteBatches.results(batches, [], tasks))
@@ -219,32 +262,73 @@ def test_batch_that_is_lost_with_its_worker_ends_the_gate(tmp_path: Path) -> Non
     [
         (0, "", True, None, ""),
         (0, "", False, Fate.CRASHED, "ended early with exit code 0"),
-        (-signal.SIGABRT, "out of memory", False, Fate.OUT_OF_MEMORY, "ran out of memory and died of SIGABRT"),
-        (-signal.SIGABRT, "F1120 17:03:42.5 2 hlo.h:55] Check failed: a == b \n" + "    @ 0x7f\n" * 900, False,
-         Fate.CRASHED, "died of SIGABRT: Check failed: a == b"),
-        (1, "E1120 17:04:24.6 2 x.cc:4] goes on\nE1120 17:04:24.6 2 x.cc:4] LLVM Fatal Error in Triton: no.\n", False,
-         Fate.CRASHED, "ended with exit code 1: LLVM Fatal Error in Triton: no"),
-        (-signal.SIGABRT, "terminate called after\n  what():  too long\n", False,
-         Fate.CRASHED, "died of SIGABRT: too long"),
+        (
+            -signal.SIGABRT,
+            "out of memory",
+            False,
+            Fate.OUT_OF_MEMORY,
+            "ran out of memory and died of SIGABRT",
+        ),
+        (
+            -signal.SIGABRT,
+            "F1120 17:03:42.5 2 hlo.h:55] Check failed: a == b \n"
+            + "    @ 0x7f\n" * 900,
+            False,
+            Fate.CRASHED,
+            "died of SIGABRT: Check failed: a == b",
+        ),
+        (
+            1,
+            (
+                "E1120 17:04:24.6 2 x.cc:4] goes on\nE1120 17:04:24.6 2 x.cc:4] LLVM"
+                " Fatal Error in Triton: no.\n"
+            ),
+            False,
+            Fate.CRASHED,
+            "ended with exit code 1: LLVM Fatal Error in Triton: no",
+        ),
+        (
+            -signal.SIGABRT,
+            "terminate called after\n  what():  too long\n",
+            False,
+            Fate.CRASHED,
+            "died of SIGABRT: too long",
+        ),
     ],
-)  # fmt: skip
+)
 def test_interpret_exit_returns_fate_and_clause(
     returncode: int, said: str, done: bool, fate: Fate | None, clause: str
 ) -> None:
     assert interpret_exit(returncode, said, done=done) == (fate, clause)
 
 
-def journal(folder: Path, *programs: str) -> tuple[ChildJournal, list[tuple[str, Fate | None]]]:
+def journal(
+    folder: Path, *programs: str
+) -> tuple[ChildJournal, list[tuple[str, Fate | None]]]:
     seen: list[tuple[str, Fate | None]] = []
-    return ChildJournal(folder, programs, lambda program, fate: seen.append((program, fate))), seen
+    return (
+        ChildJournal(
+            folder, programs, lambda program, fate: seen.append((program, fate))
+        ),
+        seen,
+    )
 
 
 def say(folder: Path, *events: Any, end: str = "\n") -> None:
     with (folder / "results.jsonl").open("a") as file:
-        file.write("\n".join(e if isinstance(e, str) else json.dumps(e) for e in events) + end)
+        file.write(
+            "\n".join(e if isinstance(e, str) else json.dumps(e) for e in events) + end
+        )
 
 
-END = {"event": "end", "program": "a.b", "outcome": "compiled", "error": "", "seconds": 1, "code_objects": []}
+END = {
+    "event": "end",
+    "program": "a.b",
+    "outcome": "compiled",
+    "error": "",
+    "seconds": 1,
+    "code_objects": [],
+}
 
 
 def test_journal_waits_for_complete_lines(tmp_path: Path) -> None:
@@ -253,7 +337,12 @@ def test_journal_waits_for_complete_lines(tmp_path: Path) -> None:
     say(tmp_path, {"event": "ready"}, {"event": "start", "program": "a.b"})
     say(tmp_path, json.dumps(END)[:30], end="")
     told.read()
-    assert (told.ready, told.running, told.done, told.garbage) == (True, "a.b", False, "")
+    assert (told.ready, told.running, told.done, told.garbage) == (
+        True,
+        "a.b",
+        False,
+        "",
+    )
     say(tmp_path, json.dumps(END)[30:], {"event": "done"})
     told.read()
     assert told.done
@@ -263,7 +352,13 @@ def test_journal_waits_for_complete_lines(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "event",
-    ["no JSON", "[]", '{"event": "party"}', '{"event": "start", "program": "c.d"}', json.dumps(END)],
+    [
+        "no JSON",
+        "[]",
+        '{"event": "party"}',
+        '{"event": "start", "program": "c.d"}',
+        json.dumps(END),
+    ],
 )
 def test_journal_rejects_invalid_events(tmp_path: Path, event: str) -> None:
     told, seen = journal(tmp_path, "a.b")
@@ -276,11 +371,16 @@ def test_journal_rejects_invalid_events(tmp_path: Path, event: str) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"program": "x.y"}, {"outcome": "lovely"}, {"code_objects": ["no"]}, {"code_objects": ["/etc/passwd"]},
+        {"program": "x.y"},
+        {"outcome": "lovely"},
+        {"code_objects": ["no"]},
+        {"code_objects": ["/etc/passwd"]},
         {"code_objects": ["link"]},
     ],
-)  # fmt: skip
-def test_journal_rejects_false_end_event(tmp_path: Path, change: dict[str, Any]) -> None:
+)
+def test_journal_rejects_false_end_event(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
     (tmp_path / "link").symlink_to("/etc/passwd")
     told, _ = journal(tmp_path, "a.b", "x.y")
     say(tmp_path, {"event": "start", "program": "a.b"}, {**END, **change})
@@ -290,21 +390,33 @@ def test_journal_rejects_false_end_event(tmp_path: Path, change: dict[str, Any])
     assert not told.results
 
 
-def test_watch_measures_time_of_next_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_measures_time_of_next_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = [100.0]
-    monkeypatch.setattr("promotion.gates.compile.child_run.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(
+        "promotion.gates.compile.child_run.time.monotonic", lambda: clock[0]
+    )
     journals = []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         journals.append(journal(tmp_path / name, "a.b")[0])
-    watch = ChildWatch(journals, ProcessLimits(start_seconds=50, program_seconds=10, memory=1 << 60), threading.Event())
+    watch = ChildWatch(
+        journals,
+        ProcessLimits(start_seconds=50, program_seconds=10, memory=1 << 60),
+        threading.Event(),
+    )
     nobody = 2**22 + 1
     clock[0] = 149
-    say(tmp_path / "first", {"event": "start", "program": "a.b"}, END, {"event": "done"})
+    say(
+        tmp_path / "first", {"event": "start", "program": "a.b"}, END, {"event": "done"}
+    )
     assert watch(nobody) == ""
     assert watch.current is journals[1]
     clock[0] = 198
-    assert watch(nobody) == "", "the second request started when the first one was complete"
+    assert watch(nobody) == "", (
+        "the second request started when the first one was complete"
+    )
     clock[0] = 200
     assert watch(nobody) == "made no progress for 50 s"
     assert watch.started == [100, 149]
@@ -314,9 +426,14 @@ def test_watch_measures_time_of_next_request(tmp_path: Path, monkeypatch: pytest
 
 
 def code(**counts: int) -> CompiledCode:
-    base = KernelMetadata(name="k", vgprs=8, vgpr_spills=0, sgpr_spills=0, scratch_bytes=0, lds_bytes=0)
+    base = KernelMetadata(
+        name="k", vgprs=8, vgpr_spills=0, sgpr_spills=0, scratch_bytes=0, lds_bytes=0
+    )
     return CompiledCode(
-        size=1, sha256="a", kernels=(base, replace(base, name="worst", **counts)), matrix_instructions=0
+        size=1,
+        sha256="a",
+        kernels=(base, replace(base, name="worst", **counts)),
+        matrix_instructions=0,
     )
 
 
@@ -337,22 +454,31 @@ reason = "indexed array"
 
 def test_budget_forbids_spills_without_entry(tmp_path: Path) -> None:
     held = budget(tmp_path, ENTRY)
-    assert list(held.excesses("a.b", "gfx1100", "0.10.2", [code(scratch_bytes=16)])) == []
-    assert list(held.excesses("a.b", "gfx1100", "0.10.2", [code(scratch_bytes=17)])) == [
-        "kernel worst has 17 bytes of scratch memory, more than the allowed 16"
-    ]
-    assert len(list(held.excesses("a.b", "gfx942", "0.10.2", [code(scratch_bytes=16)]))) == 1
+    assert (
+        list(held.excesses("a.b", "gfx1100", "0.10.2", [code(scratch_bytes=16)])) == []
+    )
+    assert list(
+        held.excesses("a.b", "gfx1100", "0.10.2", [code(scratch_bytes=17)])
+    ) == ["kernel worst has 17 bytes of scratch memory, more than the allowed 16"]
+    assert (
+        len(list(held.excesses("a.b", "gfx942", "0.10.2", [code(scratch_bytes=16)])))
+        == 1
+    )
     assert list(held.excesses("b.b", "gfx1100", "0.10.2", [])) == []
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        (">=0.10", "about 0.10"), ('["a.*"]', "[]"), ("[[budget]]", "more = 1\n[[budget]]"),
+        (">=0.10", "about 0.10"),
+        ('["a.*"]', "[]"),
+        ("[[budget]]", "more = 1\n[[budget]]"),
         ("schema = 1", "schema = 2"),
     ],
-)  # fmt: skip
-def test_load_budget_refuses_invalid_entries(tmp_path: Path, change: tuple[str, str]) -> None:
+)
+def test_load_budget_refuses_invalid_entries(
+    tmp_path: Path, change: tuple[str, str]
+) -> None:
     (tmp_path / "b.toml").write_text(f"schema = 1\n{ENTRY}".replace(*change))
     with pytest.raises(GateError, match="Cannot load"):
         load_budget(tmp_path / "b.toml")
@@ -367,7 +493,12 @@ def held(size: int, sha256: str = "a") -> list[dict[str, object]]:
 
 def test_compare_finds_new_changed_and_grown_code() -> None:
     before = {"same": held(100), "other": held(100), "more": held(100), "gone": held(1)}
-    now = {"same": held(100), "other": held(119, "b"), "more": held(121, "b"), "new": held(5)}
+    now = {
+        "same": held(100),
+        "other": held(119, "b"),
+        "more": held(121, "b"),
+        "new": held(5),
+    }
     earlier = PreviousCode(set_digest="f" * 64, code={"gfx942": before})
     (warning, _), drift = compare(earlier, "gfx942", now)
     assert drift == {"since": "f" * 64, "new": ["new"], "changed": ["other", "more"]}
@@ -378,13 +509,22 @@ def test_compare_finds_new_changed_and_grown_code() -> None:
 
 
 CORPUS = CompileCorpus(
-    programs=(Program("lax.dot", (), corpus="small"), Program("lax.sort", ()), Program("fft.fft", (), corpus="small")),
+    programs=(
+        Program("lax.dot", (), corpus="small"),
+        Program("lax.sort", ()),
+        Program("fft.fft", (), corpus="small"),
+    ),
     specs={},
     digest="",
 )
 
 
-@pytest.mark.parametrize(("corpus", "names", "says"), [("tiny", (), "Unknown"), ("full", ("lax.dott",), "lax.dot")])
-def test_choose_refuses_unknown_corpus_or_program(corpus: str, names: Sequence[str], says: str) -> None:
+@pytest.mark.parametrize(
+    ("corpus", "names", "says"),
+    [("tiny", (), "Unknown"), ("full", ("lax.dott",), "lax.dot")],
+)
+def test_choose_refuses_unknown_corpus_or_program(
+    corpus: str, names: Sequence[str], says: str
+) -> None:
     with pytest.raises(RequestError, match=says):
         CORPUS.choose(corpus, names)

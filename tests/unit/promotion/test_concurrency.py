@@ -18,7 +18,8 @@ PATIENCE = 60
 
 
 def test_map_concurrently_limits_calls() -> None:
-    together, lock = threading.Barrier(MAX_REQUESTS), threading.Lock()
+    together = threading.Barrier(MAX_REQUESTS)
+    lock = threading.Lock()
     running = most = 0
 
     def call(item: int) -> int:
@@ -67,7 +68,7 @@ def test_map_concurrently_raises_first_failure_in_order() -> None:
 
 
 class MeetingBucket(MemoryBucket):
-    """A bucket whose copies end only after another copy has started, so that sequential copies would hang.
+    """A bucket whose copies end only after another starts, so sequential ones hang.
 
     wheels.json is copied first, alone.
     """
@@ -92,9 +93,18 @@ def test_promote_copies_concurrently_before_ledger(tmp_path: Path) -> None:
     bucket.order.clear()
     promote(bucket, staged, POLICY, now=lambda: NOW)
     bucket.order = [key for key in bucket.order if key != RELEASED.claim]
-    kinds = ["ledger" if "/ledger/" in key else "page" if "/simple/" in key else "file" for key in bucket.order]
-    kinds = ["last" if key.endswith(("index.html", "status.json")) and kind == "file" else kind
-             for key, kind in zip(bucket.order, kinds, strict=True)]  # fmt: skip
+    kinds = [
+        "ledger" if "/ledger/" in key else "page" if "/simple/" in key else "file"
+        for key in bucket.order
+    ]
+    kinds = [
+        (
+            "last"
+            if key.endswith(("index.html", "status.json")) and kind == "file"
+            else kind
+        )
+        for key, kind in zip(bucket.order, kinds, strict=True)
+    ]
     assert kinds == sorted(kinds, key=["file", "ledger", "page", "last"].index)
     written = [key for key in bucket.order if "/report-" in key or "/summary-" in key]
     assert len(written) == 2

@@ -11,7 +11,10 @@ from core.errors import ArchiveError
 from promotion.index.core_metadata import core_metadata
 
 NAME = "p-1.dist-info/METADATA"
-TEXT = b"Metadata-Version: 2.1\nName: p\nVersion: 1\n" + b"Keywords: many words of it\n" * 50
+TEXT = (
+    b"Metadata-Version: 2.1\nName: p\nVersion: 1\n"
+    + b"Keywords: many words of it\n" * 50
+)
 
 
 def wheel(*names: str) -> bytearray:
@@ -42,7 +45,13 @@ def test_core_metadata_reads_metadata() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [wheel("p/x"), wheel(NAME, "q-1.dist-info/METADATA"), wheel(NAME)[:-30], encrypted(), broken_stream()],
+    [
+        wheel("p/x"),
+        wheel(NAME, "q-1.dist-info/METADATA"),
+        wheel(NAME)[:-30],
+        encrypted(),
+        broken_stream(),
+    ],
     ids=["none", "two", "cut off", "encrypted", "damaged"],
 )
 def test_core_metadata_names_damaged_wheel(data: bytearray) -> None:

@@ -1,4 +1,7 @@
-"""The corpus in its parent process: declarations, expectations, specs, and the code inside an executable."""
+"""The corpus in its parent process.
+
+Declarations, expectations, specs, and the code inside an executable.
+"""
 
 from __future__ import annotations
 
@@ -38,24 +41,38 @@ expires = 2027-01-31
 def test_argument_parses_xla_notation() -> None:
     assert Argument.parse("bf16[8,128]") == Argument("bfloat16", (8, 128))
     assert Argument.parse("u32[]") == Argument("uint32", ())
-    assert Argument.parse("f32[8,16]@data|model,-") == Argument("float32", (8, 16), (("data", "model"), ()))
+    assert Argument.parse("f32[8,16]@data|model,-") == Argument(
+        "float32", (8, 16), (("data", "model"), ())
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "options", "text"),
     [
         (("f31[8]",), {}, r"x\.y: 'f31\[8\]' is not an argument such as"),
-        (("f32[8,8]@data",), {"devices": 8}, "must name one of data, model or - for each dimension"),
+        (
+            ("f32[8,8]@data",),
+            {"devices": 8},
+            "must name one of data, model or - for each dimension",
+        ),
         (("f32[8]@data",), {}, "mesh axes need 8 devices"),
         ((), {"devices": 4}, "devices must be 1 or 8"),
         ((), {"corpus": "tiny"}, "corpus must be 'small' or 'full'"),
         ((), {"needs": ("magic",)}, "needs may only contain collectives, f64"),
-        ((), {"matrix_cores": ("tensor",)}, "matrix_cores may only contain 'mfma' and 'wmma'"),
+        (
+            (),
+            {"matrix_cores": ("tensor",)},
+            "matrix_cores may only contain 'mfma' and 'wmma'",
+        ),
         ((), {"colour": "red"}, "unexpected keyword argument 'colour'"),
     ],
 )
-def test_invalid_declaration_is_refused(arguments: tuple[str, ...], options: dict[str, Any], text: str) -> None:
-    assert declare("x.y", "It is good.", "f32[8]").arguments == (Argument("float32", (8,)),)
+def test_invalid_declaration_is_refused(
+    arguments: tuple[str, ...], options: dict[str, Any], text: str
+) -> None:
+    assert declare("x.y", "It is good.", "f32[8]").arguments == (
+        Argument("float32", (8,)),
+    )
     with pytest.raises(DeclarationError, match=text):
         declare("x.y", "It is bad.", *arguments, **options)
 
@@ -67,7 +84,10 @@ def test_invalid_declaration_is_refused(arguments: tuple[str, ...], options: dic
             'SHAPE = "f32[8]"\n@program(SHAPE)\ndef f(x):\n    """It."""\n',
             r"group\.f: its declaration must consist of lit",
         ),
-        ('@program("f32[8]")\ndef f(x):\n    return x\n', r"group\.f: the docstring is missing"),
+        (
+            '@program("f32[8]")\ndef f(x):\n    return x\n',
+            r"group\.f: the docstring is missing",
+        ),
         ("def f(:\n", "invalid syntax"),
     ],
 )
@@ -80,7 +100,13 @@ def test_unreadable_program_is_refused(tmp_path: Path, source: str, text: str) -
 # Expectations
 
 
-def load(tmp_path: Path, text: str, *, schema: str = "schema = 1\n", today: str = "2027-01-31") -> CompileCorpus:
+def load(
+    tmp_path: Path,
+    text: str,
+    *,
+    schema: str = "schema = 1\n",
+    today: str = "2027-01-31",
+) -> CompileCorpus:
     file = tmp_path / "expectations.toml"
     file.write_text(schema + text)
     entries = load_expectations(file, programs=PROGRAMS, today=today)
@@ -92,7 +118,12 @@ def test_expectation_applies_to_programs_targets_and_versions(tmp_path: Path) ->
     found = known.expectation("linalg.svd", "gfx1030", "0.10.2")
     assert (found.kind, found.error) == (ExpectationKind.FAILS, "GEMM is not supported")
     assert not found.expired
-    assert known.expectation("linalg.svd", "gfx1030:xnack-", "0.10.3.dev20270101+rocm7.2.0") == found
+    assert (
+        known.expectation(
+            "linalg.svd", "gfx1030:xnack-", "0.10.3.dev20270101+rocm7.2.0"
+        )
+        == found
+    )
     for program, target, jax in (
         ("nn.attention", "gfx1030", "0.10.2"),
         ("linalg.svd", "gfx1030", "0.12.0"),
@@ -102,15 +133,39 @@ def test_expectation_applies_to_programs_targets_and_versions(tmp_path: Path) ->
 
 
 def test_expectation_expires_after_its_last_day(tmp_path: Path) -> None:
-    assert load(tmp_path, ENTRY, today="2027-02-01").expectation("linalg.svd", "gfx1030", "0.10.2").expired
+    assert (
+        load(tmp_path, ENTRY, today="2027-02-01")
+        .expectation("linalg.svd", "gfx1030", "0.10.2")
+        .expired
+    )
 
 
 WRONG = [
-    ("programs", 'programs = ["linalg.lu"]', r"entry 1: 'linalg\.lu' matches none of the programs"),
-    ("programs", 'programs = "linalg.svd"', "entry 1: programs is not a list of patterns"),
-    ("targets", 'targets = ["gfx906"]', "entry 1: 'gfx906' matches none of the targets"),
-    ("jax", 'jax = "0.10"', "entry 1: jax is not a version specifier such as .*: '0.10'"),
-    ("kind", 'kind = "ignored"', "entry 1: .*kind must be 'fails' or 'needs-device', not 'ignored'"),
+    (
+        "programs",
+        'programs = ["linalg.lu"]',
+        r"entry 1: 'linalg\.lu' matches none of the programs",
+    ),
+    (
+        "programs",
+        'programs = "linalg.svd"',
+        "entry 1: programs is not a list of patterns",
+    ),
+    (
+        "targets",
+        'targets = ["gfx906"]',
+        "entry 1: 'gfx906' matches none of the targets",
+    ),
+    (
+        "jax",
+        'jax = "0.10"',
+        "entry 1: jax is not a version specifier such as .*: '0.10'",
+    ),
+    (
+        "kind",
+        'kind = "ignored"',
+        "entry 1: .*kind must be 'fails' or 'needs-device', not 'ignored'",
+    ),
     ("error", "", "entry 1: error is missing"),
     ("expires", "expires = 2027-01-31T00:00:00", "entry 1: expires is not a date"),
     ("owner", 'owner = "XLA"\nsince = 2026', "entry 1: since is unknown"),
@@ -118,7 +173,9 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("key", "line", "text"), WRONG)
-def test_invalid_expectation_is_refused(tmp_path: Path, key: str, line: str, text: str) -> None:
+def test_invalid_expectation_is_refused(
+    tmp_path: Path, key: str, line: str, text: str
+) -> None:
     with pytest.raises(GateError, match=rf"Cannot load expectations\.toml: {text}"):
         load(tmp_path, re.sub(rf"^{key} = .*$", line, ENTRY, flags=re.MULTILINE))
 
@@ -126,7 +183,10 @@ def test_invalid_expectation_is_refused(tmp_path: Path, key: str, line: str, tex
 @pytest.mark.parametrize("jax", [">=0.10.2,<0.13", "<=0.10"])
 def test_overlapping_expectations_are_refused(tmp_path: Path, jax: str) -> None:
     other = ENTRY.replace("==0.10.*", jax).replace("linalg.*", "linalg.qr")
-    with pytest.raises(GateError, match=r"entries 1 and 2 both apply to linalg\.qr on gfx1030 with jax "):
+    with pytest.raises(
+        GateError,
+        match=r"entries 1 and 2 both apply to linalg\.qr on gfx1030 with jax ",
+    ):
         load(tmp_path, ENTRY + other)
 
 
@@ -146,9 +206,15 @@ def test_each_xla_target_has_a_complete_spec() -> None:
         assert re.search(r'gcn_arch_name: "(\w+)', text)[1] == target  # type: ignore[index]
 
 
-@pytest.mark.parametrize("name", ["child.py", "expectations.toml", "programs/lax.py", "specs/new.txtpb"])
+@pytest.mark.parametrize(
+    "name", ["child.py", "expectations.toml", "programs/lax.py", "specs/new.txtpb"]
+)
 def test_digest_changes_with_every_file(tmp_path: Path, name: str) -> None:
-    folder = shutil.copytree(catalog.FOLDER, tmp_path / "corpus", ignore=shutil.ignore_patterns("__pycache__"))
+    folder = shutil.copytree(
+        catalog.FOLDER,
+        tmp_path / "corpus",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
     assert catalog.digest(folder) == catalog.digest()
     with (folder / name).open("a") as file:
         file.write("\n")
@@ -159,10 +225,29 @@ def test_digest_changes_with_every_file(tmp_path: Path, name: str) -> None:
 
 
 def code(payload: bytes = b"kernel", machine: int = executable.EM_AMDGPU) -> bytes:
-    """Return an ELF file with one section with content and one without; its section headers are in the middle."""
+    """Return an ELF file with one section with content and one without.
+
+    Its section headers are in the middle.
+    """
     headers = struct.pack("<IIQQQQ24x", 0, 1, 0, 0, 64 + 128, len(payload))
     headers += struct.pack("<IIQQQQ24x", 0, executable.SHT_NOBITS, 0, 0, 64, 1 << 40)
-    head = struct.pack("<16sHHIQQQIHHHHHH", executable.ELF_MAGIC, 3, machine, 1, 0, 0, 64, 0, 64, 0, 0, 64, 2, 0)
+    head = struct.pack(
+        "<16sHHIQQQIHHHHHH",
+        executable.ELF_MAGIC,
+        3,
+        machine,
+        1,
+        0,
+        0,
+        64,
+        0,
+        64,
+        0,
+        0,
+        64,
+        2,
+        0,
+    )
     return head + headers + payload
 
 
@@ -170,10 +255,18 @@ def riegeli(*chunks: bytes, kind: bytes = b"r") -> bytes:
     """Return a Riegeli/records file with a chunk for each argument."""
     stream = executable.SIGNATURE[24:]
     for data in chunks:
-        stream += bytes(8) + struct.pack("<QQQQ", len(data), 0, kind[0] | 1 << 8, len(data)) + data
+        stream += (
+            bytes(8)
+            + struct.pack("<QQQQ", len(data), 0, kind[0] | 1 << 8, len(data))
+            + data
+        )
     size = executable.BLOCK - executable.BLOCK_HEADER
     blocks = [stream[at : at + size] for at in range(0, len(stream), size)]
-    return executable.SIGNATURE[:24] + blocks[0] + b"".join(b"block header is 24 bytes" + block for block in blocks[1:])
+    return (
+        executable.SIGNATURE[:24]
+        + blocks[0]
+        + b"".join(b"block header is 24 bytes" + block for block in blocks[1:])
+    )
 
 
 def plain(data: bytes) -> bytes:
@@ -181,7 +274,11 @@ def plain(data: bytes) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + varint(value >> 7)
+    return (
+        bytes([value])
+        if value < 128
+        else bytes([value & 127 | 128]) + varint(value >> 7)
+    )
 
 
 def literal(data: bytes) -> bytes:
@@ -190,7 +287,8 @@ def literal(data: bytes) -> bytes:
 
 
 def test_code_objects_finds_code_in_every_container() -> None:
-    first, second = code(b"one"), code(b"twice" * 99)
+    first = code(b"one")
+    second = code(b"twice" * 99)
     data = b"noise" + first + code(machine=62) + b"\x7fELF" + second + b"noise"
     packed = b"s\x01\x07" + varint(len(data)) + literal(data)
     for wrapped in (
@@ -209,8 +307,15 @@ def test_code_objects_joins_blocks() -> None:
 
 
 def test_snappy_decompresses_copies() -> None:
-    # A literal, then copies with one, two and four bytes of distance, of which the last overlaps itself.
-    data = b"\x16" + b"\x0cabcd" + bytes([(4 - 4) << 2 | 1, 4]) + b"\x0e\x04\x00" + bytes([9 << 2 | 3, 1, 0, 0, 0])
+    # A literal, then copies with one, two and four bytes of distance, of which the last
+    # overlaps itself.
+    data = (
+        b"\x16"  # noqa: ISC003
+        + b"\x0cabcd"
+        + bytes([(4 - 4) << 2 | 1, 4])
+        + b"\x0e\x04\x00"
+        + bytes([9 << 2 | 3, 1, 0, 0, 0])
+    )
     assert executable.snappy(data, 22) == b"abcd" + b"abcd" + b"abcd" + b"dddddddddd"
 
 
@@ -221,8 +326,14 @@ def test_snappy_decompresses_copies() -> None:
         (code()[:70], "the serialised executable is truncated"),
         (riegeli(b"z\x01\x07" + b"zstd"), "the unknown compression 'z'"),
         (riegeli(b"any", kind=b"t"), "a chunk of unknown type 't'"),
-        (riegeli(b"s\x01\x07" + varint(9) + literal(b"short")), "has 5 bytes unpacked, not 9"),
-        (riegeli(b"s\x01\x07\x04\x04" + bytes([1, 9])), "a Snappy buffer in the serialised executable is damaged"),
+        (
+            riegeli(b"s\x01\x07" + varint(9) + literal(b"short")),
+            "has 5 bytes unpacked, not 9",
+        ),
+        (
+            riegeli(b"s\x01\x07\x04\x04" + bytes([1, 9])),
+            "a Snappy buffer in the serialised executable is damaged",
+        ),
     ],
 )
 def test_damaged_executable_is_refused(wrapped: bytes, text: str) -> None:

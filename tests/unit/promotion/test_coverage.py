@@ -1,4 +1,7 @@
-"""The coverage gate: members that must have code, kernels that host code registers, targets that XLA refuses."""
+"""The coverage gate.
+
+Members that must have code, kernels that host code registers, targets that XLA refuses.
+"""
 
 from __future__ import annotations
 
@@ -38,26 +41,41 @@ from tests.support.wheel_sets import (
 )
 
 JAX_AITER = "jax_aiter-1.2.3-py3-none-manylinux_2_28_x86_64.whl"
-ADD, MUL = "_Z3addPfS_", "_Z3mulPfS_"
-WAVE32, WAVE64 = (
-    "_ZN7rocprim17ROCPRIM_400500_NS6detail1xNS0_4arch9wavefront6targetE0EEEvT1_",
-    "_ZN7rocprim17ROCPRIM_400500_NS6detail1xNS0_4arch9wavefront6targetE1EEEvT1_",
-)
+ADD = "_Z3addPfS_"
+MUL = "_Z3mulPfS_"
+WAVE32 = "_ZN7rocprim17ROCPRIM_400500_NS6detail1xNS0_4arch9wavefront6targetE0EEEvT1_"
+WAVE64 = "_ZN7rocprim17ROCPRIM_400500_NS6detail1xNS0_4arch9wavefront6targetE1EEEvT1_"
 
 
 def judge(folder: Path, *wheels: SetWheel, **changes: Any) -> dict[str, Evidence]:
-    """Return the evidence by target for a set in which the given wheels replace those of their projects."""
+    """Return the evidence by target for a set with the given wheels as replacements."""
     names = {wheel.wheel.name for wheel in wheels}
-    others = [w for w in make_wheels(folder / "others", pythons=("3.12",)) if w.wheel.name not in names]
-    bucket, staged = stage_wheels(folder, [*wheels, *others], python_versions=("3.12",), **changes)
-    return {e.target: e for e in run_gates(bucket, staged, [coverage_gate.GATE], NoProcesses(), Silent())}
+    others = [
+        w
+        for w in make_wheels(folder / "others", pythons=("3.12",))
+        if w.wheel.name not in names
+    ]
+    bucket, staged = stage_wheels(
+        folder, [*wheels, *others], python_versions=("3.12",), **changes
+    )
+    return {
+        e.target: e
+        for e in run_gates(
+            bucket, staged, [coverage_gate.GATE], NoProcesses(), Silent()
+        )
+    }
 
 
 def told(evidence: Evidence, severity: Severity = Severity.ERROR) -> list[str]:
     return messages(evidence.findings, severity)
 
 
-def with_code(folder: Path, made: MadeWheel, paths: Sequence[str], targets: Sequence[str] = TARGETS) -> SetWheel:
+def with_code(
+    folder: Path,
+    made: MadeWheel,
+    paths: Sequence[str],
+    targets: Sequence[str] = TARGETS,
+) -> SetWheel:
     """Return a wheel for which wheels.json promises code for these targets in these libraries."""
     (folder / "w").mkdir()
     return set_wheel(made, folder / "w", dict.fromkeys(paths, targets))
@@ -65,35 +83,65 @@ def with_code(folder: Path, made: MadeWheel, paths: Sequence[str], targets: Sequ
 
 def test_generic_code_covers_its_targets(tmp_path: Path) -> None:
     targets = ("gfx9-4-generic",)
-    found = judge(tmp_path, with_code(tmp_path, pjrt(targets=targets), [PJRT_LIBRARY], targets))
+    found = judge(
+        tmp_path, with_code(tmp_path, pjrt(targets=targets), [PJRT_LIBRARY], targets)
+    )
     assert told(found["gfx942"]) == told(found["gfx950"]) == []
 
 
-def with_kernels(folder: Path, held: Mapping[str, Sequence[str]], registered: Sequence[str], **form: Any) -> SetWheel:
+def with_kernels(
+    folder: Path,
+    held: Mapping[str, Sequence[str]],
+    registered: Sequence[str],
+    **form: Any,
+) -> SetWheel:
     """Return a pjrt wheel whose library has one bundle."""
     made = pjrt()
-    made.files[PJRT_LIBRARY] = HostCode([registered], **form).library(folder, [kernel_bundle(held)])
+    made.files[PJRT_LIBRARY] = HostCode([registered], **form).library(
+        folder, [kernel_bundle(held)]
+    )
     return with_code(folder, made, [PJRT_LIBRARY], tuple(held))
 
 
 MODULE = "jax_aiter/_kernels/lib/libmha_fwd.so"
 
 
-@pytest.mark.parametrize(("targets", "lost"), [(("gfx942",), ()), (TARGETS, ("gfx950",))])
+@pytest.mark.parametrize(
+    ("targets", "lost"), [(("gfx942",), ()), (TARGETS, ("gfx950",))]
+)
 def test_kernels_are_required_for_targets_of_their_module(
     tmp_path: Path, targets: Sequence[str], lost: Sequence[str]
 ) -> None:
     made = clean_kernels()
-    made.files[MODULE] = HostCode([[ADD]]).library(tmp_path, [kernel_bundle({"gfx942": [ADD]})])
+    made.files[MODULE] = HostCode([[ADD]]).library(
+        tmp_path, [kernel_bundle({"gfx942": [ADD]})]
+    )
     body = manifest(made.files)
     digest = hashlib.sha256(made.files[MODULE]).hexdigest()
     entry = {"kind": "ffi-shim", "library": "lib/libmha_fwd.so", "sha256": digest}
-    body["modules"]["mha_fwd"] = entry | {"needs": [], "targets": list(targets), "ffi": [], "objects": {}}
+    body["modules"]["mha_fwd"] = entry | {
+        "needs": [],
+        "targets": list(targets),
+        "ffi": [],
+        "objects": {},
+    }
     tell(made, modules=body["modules"], load_order=["gemm", "mha_fwd"])
     (tmp_path / "w").mkdir()
-    found = judge(tmp_path, set_wheel(made, tmp_path / "w", {OBJECT: ("gfx942",), OTHER: ("gfx950",), MODULE: targets}))
-    codes = {target: {text.partition(":")[0] for text in told(evidence)} for target, evidence in found.items()}
-    assert [target for target, names in codes.items() if "target-missing" in names] == list(lost)
+    found = judge(
+        tmp_path,
+        set_wheel(
+            made,
+            tmp_path / "w",
+            {OBJECT: ("gfx942",), OTHER: ("gfx950",), MODULE: targets},
+        ),
+    )
+    codes = {
+        target: {text.partition(":")[0] for text in told(evidence)}
+        for target, evidence in found.items()
+    }
+    assert [
+        target for target, names in codes.items() if "target-missing" in names
+    ] == list(lost)
     assert codes["gfx942"] <= {"wheels-json-untrue"}
 
 
@@ -109,15 +157,38 @@ def test_kernels_are_required_for_targets_of_their_module(
         ("0.11.1", "7.11.0", PJRT_LIBRARY, 0),
     ],
 )
-def test_rules_apply_to_one_library_and_version_range(jax: str, rocm: str, member: str, count: int) -> None:
+def test_rules_apply_to_one_library_and_version_range(
+    jax: str, rocm: str, member: str, count: int
+) -> None:
     wheel_set = make_set([], jax_version=jax, rocm_version=rocm)
-    assert len(kernel_rules.rules_for(kernel_rules.load_rules(), wheel_set, member)) == count
+    assert (
+        len(kernel_rules.rules_for(kernel_rules.load_rules(), wheel_set, member))
+        == count
+    )
 
 
 def test_gate_applies_kernel_rules(tmp_path: Path) -> None:
-    wheel = with_kernels(tmp_path, {"gfx942": [ADD, WAVE64], "gfx950": [ADD, WAVE64]}, [ADD, WAVE32, WAVE64])
-    assert told(judge(tmp_path, wheel, jax_version="0.11.0", rocm_version="7.14.0")["gfx942"]) == []
-    assert told(judge(tmp_path / "again", wheel, jax_version="0.11.0", rocm_version="7.2.0")["gfx942"]) != []
+    wheel = with_kernels(
+        tmp_path,
+        {"gfx942": [ADD, WAVE64], "gfx950": [ADD, WAVE64]},
+        [ADD, WAVE32, WAVE64],
+    )
+    assert (
+        told(
+            judge(tmp_path, wheel, jax_version="0.11.0", rocm_version="7.14.0")[
+                "gfx942"
+            ]
+        )
+        == []
+    )
+    assert (
+        told(
+            judge(
+                tmp_path / "again", wheel, jax_version="0.11.0", rocm_version="7.2.0"
+            )["gfx942"]
+        )
+        != []
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,9 +196,18 @@ def test_gate_applies_kernel_rules(tmp_path: Path) -> None:
     [
         "schema = 2\nonly = []\n",
         "schema = 1\nonly = []\nmore = 1\n",
-        'schema = 1\n[[only]]\nrocm = "7.12"\nmember = "x"\npattern = "x"\ntargets = ["gfx942"]\nreason = "y"\n',
-        'schema = 1\n[[only]]\njax = ">0.12"\nmember = "x"\npattern = "("\ntargets = ["gfx942"]\nreason = "y"\n',
-        'schema = 1\n[[only]]\njax = ">0.12"\nmember = "x"\npattern = "x"\ntargets = ["gfx942"]\nreason = ""\n',
+        (
+            'schema = 1\n[[only]]\nrocm = "7.12"\nmember = "x"\npattern = "x"\ntargets'
+            ' = ["gfx942"]\nreason = "y"\n'
+        ),
+        (
+            'schema = 1\n[[only]]\njax = ">0.12"\nmember = "x"\npattern = "("\ntargets'
+            ' = ["gfx942"]\nreason = "y"\n'
+        ),
+        (
+            'schema = 1\n[[only]]\njax = ">0.12"\nmember = "x"\npattern = "x"\ntargets'
+            ' = ["gfx942"]\nreason = ""\n'
+        ),
     ],
 )
 def test_load_rules_refuses_invalid_entries(tmp_path: Path, text: str) -> None:
@@ -141,7 +221,9 @@ def test_load_rules_refuses_invalid_entries(tmp_path: Path, text: str) -> None:
 
 def test_nights_read_size_of_device_code_by_target(tmp_path: Path) -> None:
     made = plugin()
-    made.files[PLUGIN_LIBRARIES[0]] = hip_library(GLIBC, fatbins=[fat_binary(["gfx942"])])
+    made.files[PLUGIN_LIBRARIES[0]] = hip_library(
+        GLIBC, fatbins=[fat_binary(["gfx942"])]
+    )
     found = judge(tmp_path, with_code(tmp_path, made, PLUGIN_LIBRARIES))
     sizes = {target: code_size(evidence) for target, evidence in found.items()}
     assert sizes["gfx942"] > sizes["gfx950"] > 0

@@ -35,23 +35,43 @@ class Index:
     """Sets that are staged, tested and promoted one after another."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.bucket = folder, DirBucket(folder / "bucket")
+        self.folder = folder
+        self.bucket = DirBucket(folder / "bucket")
         self.wheels: list[SetWheel] = make_wheels(folder / "wheels")
         self.count = 0
 
     def promoted(self, *words: tuple[Mapping[str, str], int, Outcome]) -> str:
-        """Promote another set with evidence of the device gate on gfx942 for each of `words`; return its digest."""
+        """Promote another set with evidence of the device gate on gfx942 for each of `words`.
+
+        Return its digest.
+        """
         self.count += 1
-        staged = staged_in(self.bucket, self.folder, self.wheels, tools={"tests": str(self.count)})
+        staged = staged_in(
+            self.bucket, self.folder, self.wheels, tools={"tests": str(self.count)}
+        )
         for number, (settings, run, outcome) in enumerate(words):
-            self._said(staged, settings, run, outcome, ended=f"2026-01-02T03:04:{number:02}Z")
+            self._said(
+                staged, settings, run, outcome, ended=f"2026-01-02T03:04:{number:02}Z"
+            )
         go(self.bucket, staged)
         return staged.digest
 
-    def _said(self, staged: StagedSet, settings: Mapping[str, str], run: int, outcome: Outcome, *, ended: str) -> None:
-        result = TestResult(id="a.py::x", verdict=TestVerdict.PASSED, seconds=run, attempts=1)
+    def _said(
+        self,
+        staged: StagedSet,
+        settings: Mapping[str, str],
+        run: int,
+        outcome: Outcome,
+        *,
+        ended: str,
+    ) -> None:
+        result = TestResult(
+            id="a.py::x", verdict=TestVerdict.PASSED, seconds=run, attempts=1
+        )
         data = device.pack(dump_results([result]))
-        files = device.upload(self.bucket, staged, "device", "gfx942", {device.RESULTS: data})
+        files = device.upload(
+            self.bucket, staged, "device", "gfx942", {device.RESULTS: data}
+        )
         (like, *_) = passing_evidence(read_staged(self.bucket, staged))
         said = replace(
             like,
@@ -62,9 +82,24 @@ class Index:
             started=ended,
             ended=ended,
             settings={**like.settings, **settings},
-            counts={"collected": run + 5, "run": run, "passed": run, "failed": 0, "known": 0, "skipped": 5},
+            counts={
+                "collected": run + 5,
+                "run": run,
+                "passed": run,
+                "failed": 0,
+                "known": 0,
+                "skipped": 5,
+            },
             findings=() if outcome is Outcome.PASSED else (UNFIT,),
-            details={"checks": [check_record(Check(name=RUN, target="gfx942", times=0, details={"files": files}))]},
+            details={
+                "checks": [
+                    check_record(
+                        Check(
+                            name=RUN, target="gfx942", times=0, details={"files": files}
+                        )
+                    )
+                ]
+            },
         )
         record(self.bucket, staged, said)
 
@@ -81,7 +116,10 @@ def test_baseline_is_newest_comparable_passed_run(index: Index) -> None:
 
     assert before(LARGE) == ("", 0)
     first = index.promoted((LARGE, 1000, Outcome.PASSED), (SMALL, 10, Outcome.PASSED))
-    second = index.promoted((SMALL, 20, Outcome.PASSED), ({**LARGE, "passes": "single multi"}, 1200, Outcome.PASSED))
+    second = index.promoted(
+        (SMALL, 20, Outcome.PASSED),
+        ({**LARGE, "passes": "single multi"}, 1200, Outcome.PASSED),
+    )
     index.promoted((LARGE, 0, Outcome.ERROR))
     # Smaller suites, runs with more passes, and incomplete runs are not comparable.
     assert before(LARGE) == (first, 1000)
@@ -116,5 +154,7 @@ def test_check_ledgers_reports_unmatched_entry_of_whole_suite(
     pattern: str, settings: Mapping[str, str], idle: bool
 ) -> None:
     results = [TestResult(id="tests/here_test.py::x", verdict=TestVerdict.PASSED)]
-    found = [*check_ledgers(KnownTests(active=(entry(pattern=pattern),)), results, settings)]
+    found = [
+        *check_ledgers(KnownTests(active=(entry(pattern=pattern),)), results, settings)
+    ]
     assert [finding.code for finding in found] == (["ledger-idle"] if idle else [])

@@ -1,4 +1,4 @@
-"""Attribution of jax's failure to start, to the set or to the machine, and the check of devices without jax."""
+"""Attribution of jax's failure to start, and the check of devices without jax."""
 
 from __future__ import annotations
 
@@ -20,24 +20,39 @@ PLUGIN = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
 
 
 def test_failure_on_cpu_needs_no_devices() -> None:
-    suspects = Suspects(platform=JaxPlatform.CPU, own=(), rocm=(), control=lambda: "no driver")
+    suspects = Suspects(
+        platform=JaxPlatform.CPU, own=(), rocm=(), control=lambda: "no driver"
+    )
     assert is_fault_of_set("RuntimeError: Unable to initialize backend 'cpu'", suspects)
 
 
 def test_modules_of_plugin_are_imported_on_rocm() -> None:
-    libraries = {PLUGIN: "", "jax_rocm7_plugin/_linalg.so": "", "jax_rocm7_plugin/_rnn.cpython-312.so": ""}
+    libraries = {
+        PLUGIN: "",
+        "jax_rocm7_plugin/_linalg.so": "",
+        "jax_rocm7_plugin/_rnn.cpython-312.so": "",
+    }
     expected = ExpectedMachine(
-        platform=JaxPlatform.ROCM, targets=("gfx942",), count=2, libraries=libraries, rocm_version="7.2.0"
+        platform=JaxPlatform.ROCM,
+        targets=("gfx942",),
+        count=2,
+        libraries=libraries,
+        rocm_version="7.2.0",
     )
     assert expected.modules == ("jax_rocm7_plugin._linalg", "jax_rocm7_plugin._rnn")
     assert replace(expected, platform=JaxPlatform.CPU).modules == ()
 
 
 class FakeDriver:
-    """Functions of HIP or CUDA that fill memory, or return errors; like in C, results are written to addresses."""
+    """Functions of HIP or CUDA that fill memory, or return errors.
+
+    Like in C, results are written to addresses.
+    """
 
     def __init__(self, fails: str = "", *, count: int = 2, wrong: bool = False) -> None:
-        self.fails, self.count, self.wrong = fails, count, wrong
+        self.fails = fails
+        self.count = count
+        self.wrong = wrong
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         def call(*arguments: Any) -> int:
@@ -58,13 +73,19 @@ class FakeDriver:
     [
         (FakeDriver(), {"devices": 2, "error": ""}),
         (FakeDriver(count=0), {"devices": 0, "error": "the driver has no devices"}),
-        (FakeDriver(wrong=True), {"devices": 0, "error": "memory that a device filled has other contents"}),
+        (
+            FakeDriver(wrong=True),
+            {"devices": 0, "error": "memory that a device filled has other contents"},
+        ),
         (FakeDriver("hipMalloc"), {"devices": 0, "error": "hipMalloc returned 700"}),
         (FakeDriver("cuInit"), {"devices": 0, "error": "cuInit returned 700"}),
     ],
 )
 def test_control_checks_each_device_without_jax(
-    platform: str, driver: FakeDriver, answer: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    platform: str,
+    driver: FakeDriver,
+    answer: dict[str, object],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def load(name: str) -> FakeDriver:
         if name == "absent":
@@ -75,7 +96,10 @@ def test_control_checks_each_device_without_jax(
     if driver.fails and driver.fails.startswith("hip") != (platform == "rocm"):
         answer = {"devices": 2, "error": ""}
     assert preflight_control.main(platform, ["absent", "there"]) == answer
-    assert preflight_control.main(platform, ["absent"])["error"] == "absent: cannot open shared object file"
+    assert (
+        preflight_control.main(platform, ["absent"])["error"]
+        == "absent: cannot open shared object file"
+    )
 
 
 class FakeChild(HostRunner):
@@ -96,9 +120,16 @@ class FakeChild(HostRunner):
 def test_query_control_prefers_the_hip_of_jax() -> None:
     child = FakeChild('{"devices": 1, "error": ""}')
     hip = "/venv/lib/libamdhip64.so.7.14.0"
-    assert query_control(child, ("python",), {}, JaxPlatform.ROCM, "7.2.0", ["/lib/libc.so.6", hip]) == ""
+    assert (
+        query_control(
+            child, ("python",), {}, JaxPlatform.ROCM, "7.2.0", ["/lib/libc.so.6", hip]
+        )
+        == ""
+    )
     assert child.argv[3:] == (hip, "libamdhip64.so.7", "/opt/rocm/lib/libamdhip64.so.7")
     assert query_control(child, ("python",), {}, JaxPlatform.ROCM, "10.1.0") == ""
     assert child.argv[3:] == ("libamdhip64.so.7", "/opt/rocm/lib/libamdhip64.so.7")
     for line, said in (("", "SIGSEGV"), ("no json", "printed no result")):
-        assert said in query_control(FakeChild(line), ("python",), {}, JaxPlatform.CUDA, "7.2.0")
+        assert said in query_control(
+            FakeChild(line), ("python",), {}, JaxPlatform.CUDA, "7.2.0"
+        )

@@ -13,7 +13,12 @@ import pytest
 
 from ci_build import cli
 from ci_build.release import device_cluster, device_gate
-from ci_build.release.device_cluster import check_cluster_options, leased, run_on_cluster, run_shard
+from ci_build.release.device_cluster import (
+    check_cluster_options,
+    leased,
+    run_on_cluster,
+    run_shard,
+)
 from core.errors import CiBuildError, GateError, MachineError, RequestError
 from core.model import Outcome
 from core.process import HostRunner
@@ -27,7 +32,12 @@ from promotion.gates.device.cluster import ClusterRun, run_shards, with_offered_
 from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.machine import MachineInfo
 from promotion.gates.device.request import DeviceRequest
-from promotion.gates.device.shards import ShardResult, digest_of_tests, parse_shard, upload_shard
+from promotion.gates.device.shards import (
+    ShardResult,
+    digest_of_tests,
+    parse_shard,
+    upload_shard,
+)
 from promotion.stage import read_staged
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
@@ -44,8 +54,12 @@ NO_TASKS: Any = None
 class FakeTasks:
     """Runs the tasks of shards at once; some fail, some are lost, and some results are changed."""
 
-    def __init__(self, bucket: DirBucket, staged: StagedSet, config: DeviceGateConfig) -> None:
-        self.bucket, self.staged, self.config = bucket, staged, config
+    def __init__(
+        self, bucket: DirBucket, staged: StagedSet, config: DeviceGateConfig
+    ) -> None:
+        self.bucket = bucket
+        self.staged = staged
+        self.config = config
         self.failed: dict[str, type[CiBuildError]] = {}
         self.change: Change = lambda shard: shard
         self.tasks: list[Task] = []
@@ -56,7 +70,13 @@ class FakeTasks:
             shard = task.arguments["request"]["shard"]
             folder = work / task.key
             if shard in self.failed:
-                yield TaskResult(task=task, folder=folder, worker="w", error="It broke.", kind=self.failed[shard])
+                yield TaskResult(
+                    task=task,
+                    folder=folder,
+                    worker="w",
+                    error="It broke.",
+                    kind=self.failed[shard],
+                )
                 continue
             result = ShardResult(
                 shard=parse_shard(shard),
@@ -65,7 +85,9 @@ class FakeTasks:
                 tests=digest_of_tests(["a.py::x", "a.py::y"]),
                 problems=(),
                 notes=(),
-                results=(TestResult(id=f"a.py::{shard[0]}", verdict=TestVerdict.PASSED),),
+                results=(
+                    TestResult(id=f"a.py::{shard[0]}", verdict=TestVerdict.PASSED),
+                ),
                 run={},
                 at="2026-01-01T00:00:00Z",
             )
@@ -82,17 +104,27 @@ class FakeTasks:
 def staged(tmp_path_factory: pytest.TempPathFactory) -> tuple[DirBucket, StagedSet]:
     folder = tmp_path_factory.mktemp("cluster")
     bucket = DirBucket(folder / "bucket")
-    return bucket, staged_in(bucket, folder, make_wheels(folder / "w", pythons=("3.12",)))
+    return bucket, staged_in(
+        bucket, folder, make_wheels(folder / "w", pythons=("3.12",))
+    )
 
 
 @pytest.fixture
-def place(staged: tuple[DirBucket, StagedSet], tmp_path: Path) -> tuple[GateContext, DeviceGateConfig, FakeTasks]:
+def place(
+    staged: tuple[DirBucket, StagedSet], tmp_path: Path
+) -> tuple[GateContext, DeviceGateConfig, FakeTasks]:
     bucket, one = staged
     config = with_offered_devices(device_config(suite="s", python="3.12"), "gfx942")
     context = GateContext(
-        bucket=bucket, staged=one, wheel_set=read_staged(bucket, one), targets=("gfx942",), runner=NoProcesses(),
-        progress=Silent(), work=tmp_path, shared=tmp_path,
-    )  # fmt: skip
+        bucket=bucket,
+        staged=one,
+        wheel_set=read_staged(bucket, one),
+        targets=("gfx942",),
+        runner=NoProcesses(),
+        progress=Silent(),
+        work=tmp_path,
+        shared=tmp_path,
+    )
     return context, config, FakeTasks(bucket, one, config)
 
 
@@ -101,33 +133,64 @@ Place = tuple[GateContext, DeviceGateConfig, FakeTasks]
 
 def test_shards_are_tasks_for_workers_with_gpus(place: Place) -> None:
     context, config, tasks = place
-    request = replace(config.request, jax_tests=f"https://example.org/jax@{'a' * 40}", size="small", devices=2)
-    config = with_offered_devices(replace(config, request=request, seconds={"a.py::x": 2.0}), "gfx942:sramecc+")
+    request = replace(
+        config.request,
+        jax_tests=f"https://example.org/jax@{'a' * 40}",
+        size="small",
+        devices=2,
+    )
+    config = with_offered_devices(
+        replace(config, request=request, seconds={"a.py::x": 2.0}), "gfx942:sramecc+"
+    )
     tasks.config = config
     shards = run_shards(context, config, ClusterRun(tasks=tasks, shards=2))
     assert [str(shard.shard) for shard in shards] == ["1/2", "2/2"]
     first, second = tasks.tasks
-    assert (first.resources, first.memory_mb, first.label) == ({"gfx942": 2.0}, 12884, "device gfx942 shard 1/2")
+    assert (first.resources, first.memory_mb, first.label) == (
+        {"gfx942": 2.0},
+        12884,
+        "device gfx942 shard 1/2",
+    )
     assert first.arguments["request"] == {
-        "platform": "rocm", "family": "gfx94X-dcgpu", "jax_tests": request.jax_tests, "size": "small", "devices": 2,
-        "python": "3.12", "shard": "1/2",
-    }  # fmt: skip
+        "platform": "rocm",
+        "family": "gfx94X-dcgpu",
+        "jax_tests": request.jax_tests,
+        "size": "small",
+        "devices": 2,
+        "python": "3.12",
+        "shard": "1/2",
+    }
     assert (context.work / "seconds.json").read_text() == '{"a.py::x": 2.0}'
     assert first.key != second.key
-    logs = [key for key in context.bucket.list(context.staged.evidence) if key.endswith(".log.gz")]
+    logs = [
+        key
+        for key in context.bucket.list(context.staged.evidence)
+        if key.endswith(".log.gz")
+    ]
     assert len(logs) == 2
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda shard: replace(shard, tests="0" * 64), "the shards collected different tests"),
-        (lambda shard: replace(shard, settings={**shard.settings, "python": "3.13"}), "python is '3.13', not '3.12'"),
+        (
+            lambda shard: replace(shard, tests="0" * 64),
+            "the shards collected different tests",
+        ),
+        (
+            lambda shard: replace(shard, settings={**shard.settings, "python": "3.13"}),
+            "python is '3.13', not '3.12'",
+        ),
         (lambda shard: replace(shard, target="gfx950"), "it is for gfx950, not gfx942"),
-        (lambda shard: replace(shard, shard=parse_shard("1/2")), "the shards are 1/2, 1/2 of 2"),
+        (
+            lambda shard: replace(shard, shard=parse_shard("1/2")),
+            "the shards are 1/2, 1/2 of 2",
+        ),
     ],
 )
-def test_shards_that_do_not_belong_together_are_refused(place: Place, change: Change, message: str) -> None:
+def test_shards_that_do_not_belong_together_are_refused(
+    place: Place, change: Change, message: str
+) -> None:
     context, config, tasks = place
     tasks.change = change
     with pytest.raises(GateError) as raised:
@@ -138,20 +201,35 @@ def test_shards_that_do_not_belong_together_are_refused(place: Place, change: Ch
 def test_failed_and_lost_shards_end_the_gate(place: Place) -> None:
     context, config, tasks = place
     tasks.failed = {"1/2": MachineError, "2/2": CiBuildError}
-    with pytest.raises(CiBuildError, match="device gfx942 shard 1/2 on w: It broke") as raised:
+    with pytest.raises(
+        CiBuildError, match="device gfx942 shard 1/2 on w: It broke"
+    ) as raised:
         run_shards(context, config, ClusterRun(tasks=tasks, shards=2))
     assert type(raised.value) is GateError
 
 
 def test_task_without_shard_is_refused(place: Place, tmp_path: Path) -> None:
     context, config, _ = place
-    done: Any = SimpleNamespace(folder=tmp_path / "none", task=SimpleNamespace(label="shard 1/2"))
+    done: Any = SimpleNamespace(
+        folder=tmp_path / "none", task=SimpleNamespace(label="shard 1/2")
+    )
     with pytest.raises(GateError, match="returned 0 shards"):
         cluster._received(context, config, done)
 
 
 def test_shards_without_cluster_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["gate", "device", "multi-arch/" + "0" * 64, "--family=gfx942", "--shards=2"]) == 2
+    assert (
+        cli.run(
+            [
+                "gate",
+                "device",
+                "multi-arch/" + "0" * 64,
+                "--family=gfx942",
+                "--shards=2",
+            ]
+        )
+        == 2
+    )
     assert "--shards has no effect without --cluster." in capsys.readouterr().err
 
 
@@ -168,20 +246,31 @@ def test_options_of_one_machine_are_refused(given: dict[str, Any], said: str) ->
         check_cluster_options(DeviceRequest(**{"platform": "cpu", **given}))
 
 
-@pytest.mark.parametrize("run", [device_gate.run, partial(run_on_cluster, run=NO_TASKS)])
+@pytest.mark.parametrize(
+    "run", [device_gate.run, partial(run_on_cluster, run=NO_TASKS)]
+)
 def test_python_that_the_set_lacks_is_refused(
     run: Callable[..., object],
     staged: tuple[DirBucket, StagedSet],
 ) -> None:
     config = device_config("cpu", python="3.9")
-    more = {"staged": staged[1], "bucket": staged[0], "reporter": Reporter(terminal=False)}
+    more = {
+        "staged": staged[1],
+        "bucket": staged[0],
+        "reporter": Reporter(terminal=False),
+    }
     with pytest.raises(RequestError, match="does not support Python"):
         run(config, **more, runner=NoProcesses(), redo=False, channel="local")
 
 
-@pytest.mark.parametrize(("code", "expected"), [(ENVIRONMENT, MachineError), ("no-test-ran", GateError)])
+@pytest.mark.parametrize(
+    ("code", "expected"), [(ENVIRONMENT, MachineError), ("no-test-ran", GateError)]
+)
 def test_task_whose_gate_made_no_shard_fails(
-    code: str, expected: type[CiBuildError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: str,
+    expected: type[CiBuildError],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=("3.12",))
     (tmp_path / "seconds.json").write_text("{}")
@@ -203,17 +292,32 @@ def test_task_whose_gate_made_no_shard_fails(
         run_shard({"request": {"platform": "cpu"}, "gfx": "", "bucket": ""}, context)
 
 
-def test_tasks_of_a_worker_share_neither_gpus_nor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_of_a_worker_share_neither_gpus_nor_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     devices = (*fake_devices(4), *fake_devices(1, gfx="gfx950"))
-    monkeypatch.setattr(device_cluster, "detect_machine", lambda *_: MachineInfo(devices=devices))
-    monkeypatch.setattr(device_cluster, "detect_allotment", lambda _: type("Allotment", (), {"cores": 10}))
-    runner = HostRunner({"ROCR_VISIBLE_DEVICES": "0,1,2", "HIP_VISIBLE_DEVICES": "0,2", "KEPT": "1"})
-    with leased("gfx942", 1, runner) as (first, cpus), leased("gfx942", 1, runner) as (second, _):
+    monkeypatch.setattr(
+        device_cluster, "detect_machine", lambda *_: MachineInfo(devices=devices)
+    )
+    monkeypatch.setattr(
+        device_cluster,
+        "detect_allotment",
+        lambda _: type("Allotment", (), {"cores": 10}),
+    )
+    runner = HostRunner(
+        {"ROCR_VISIBLE_DEVICES": "0,1,2", "HIP_VISIBLE_DEVICES": "0,2", "KEPT": "1"}
+    )
+    with (
+        leased("gfx942", 1, runner) as (first, cpus),
+        leased("gfx942", 1, runner) as (second, _),
+    ):
         tokens = [first["ROCR_VISIBLE_DEVICES"], second["ROCR_VISIBLE_DEVICES"]]
         assert tokens == [devices[0].token, devices[2].token]
         assert (cpus, first["KEPT"], "HIP_VISIBLE_DEVICES" in first) == (5, "1", False)
         with (
-            pytest.raises(MachineError, match="0 free GPUs of gfx942, and a task needs 1"),
+            pytest.raises(
+                MachineError, match="0 free GPUs of gfx942, and a task needs 1"
+            ),
             leased("gfx942", 1, runner),
         ):
             pass

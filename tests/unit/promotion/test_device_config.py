@@ -13,7 +13,9 @@ from promotion.gates.device.suite import SuiteSource
 from tests.support.fake_devices import device_config
 
 EVERYTHING = device_config(
-    source=SuiteSource(location="https://user:secret@example.invalid/jax.git", commit="0" * 40),
+    source=SuiteSource(
+        location="https://user:secret@example.invalid/jax.git", commit="0" * 40
+    ),
     bucket="s3://b c",
     suite_env=("XLA_FLAGS=--a --b", "LEFT="),
     devices=(8,),
@@ -32,10 +34,16 @@ EVERYTHING = device_config(
 
 
 def test_reproduce_repeats_all_options() -> None:
-    opts = shlex.split(reproduce(EVERYTHING.options, "multi-arch/abc", "tests/a.py::A::test_one[x y]"))
+    opts = shlex.split(
+        reproduce(EVERYTHING.options, "multi-arch/abc", "tests/a.py::A::test_one[x y]")
+    )
     assert opts == [
         *("python3", "build/ci_build", "gate", "device", "multi-arch/abc"),
-        *("--platform=rocm", "--family=gfx94X-dcgpu", f"--jax-tests=https://****@example.invalid/jax.git@{'0' * 40}"),
+        *(
+            "--platform=rocm",
+            "--family=gfx94X-dcgpu",
+            f"--jax-tests=https://****@example.invalid/jax.git@{'0' * 40}",
+        ),
         *("--suite-env=XLA_FLAGS=--a --b", "--suite-env=LEFT="),
         *("--python=3.12", "--also=/a/also.lock", "--rocm=/opt/rocm-7", "--devices=8"),
         *(
@@ -68,4 +76,8 @@ def test_passes_depend_on_platform_devices_and_size(
 ) -> None:
     source = SuiteSource(location="jax") if size else None
     config = device_config(platform, devices, source=source, size=size)
-    assert (" ".join(config.passes), config.settings["passes"], config.left_out) == (names, names, left_out)
+    assert (" ".join(config.passes), config.settings["passes"], config.left_out) == (
+        names,
+        names,
+        left_out,
+    )

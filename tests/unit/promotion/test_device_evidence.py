@@ -18,27 +18,48 @@ from promotion.gates.device.expected_machine import ExpectedMachine
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.machine import MachineInfo
 from promotion.gates.device.preflight import check_host
-from tests.support.device_results import RESULTS, WAIVER, again, checks_of, judged, result
+from tests.support.device_results import (
+    RESULTS,
+    WAIVER,
+    again,
+    checks_of,
+    judged,
+    result,
+)
 
 V = TestVerdict
 
 
 def test_checks_of_tests_count_each_verdict() -> None:
     found = judged(checks_of())
-    assert dict(found.counts) == {"collected": 9, "run": 5, "passed": 2, "failed": 2, "known": 1, "skipped": 4}
+    assert dict(found.counts) == {
+        "collected": 9,
+        "run": 5,
+        "passed": 2,
+        "failed": 2,
+        "known": 1,
+        "skipped": 4,
+    }
     assert found.outcome.value == "failed"
     # Passed tests are summarised by file.
     assert len(found.details["checks"]) == 7
 
 
 def test_checks_of_preflight_count_no_tests() -> None:
-    cpu = ExpectedMachine(platform=JaxPlatform.CPU, targets=(), count=8, libraries={}, rocm_version="")
+    cpu = ExpectedMachine(
+        platform=JaxPlatform.CPU, targets=(), count=8, libraries={}, rocm_version=""
+    )
     preflight = [*check_host(MachineInfo(devices=()), (), cpu, Path("/"))]
     assert [check.failed for check in preflight] == [False], "a CPU has no devices"
     alone = judged(preflight)
     assert (alone.outcome.value, alone.counts["passed"]) == ("error", 0)
     # A shard without tests is not a failure.
-    empty = judged([*preflight, Check(name="shard 5/5", skipped="there are more shards than tests")])
+    empty = judged(
+        [
+            *preflight,
+            Check(name="shard 5/5", skipped="there are more shards than tests"),
+        ]
+    )
     assert (empty.outcome.value, empty.counts["passed"]) == ("skipped", 0)
     raise_for_failures([empty])
 
@@ -54,8 +75,13 @@ def test_evidence_records_waivers_of_flaky_tests() -> None:
 
 def test_checks_of_tests_group_failures_of_one_cause() -> None:
     cause = "AttributeError: module 'jax' has no attribute 'new'"
-    same = [result(f"t{n}", V.FAILED, f"line {n}\nE   {cause}\nE   more {n}") for n in range(282)]
-    few = [result(f"f{n}", V.FAILED, "E   ValueError: rare") for n in range(evidence.NAMED)]
+    same = [
+        result(f"t{n}", V.FAILED, f"line {n}\nE   {cause}\nE   more {n}")
+        for n in range(282)
+    ]
+    few = [
+        result(f"f{n}", V.FAILED, "E   ValueError: rare") for n in range(evidence.NAMED)
+    ]
     sick = [result(f"m{n}", V.ENVIRONMENT, "hipErrorNoDevice") for n in range(9)]
     found = checks_of((*few, *same, *sick))
     assert [(check.name, check.times, check.outcome) for check in found] == [
@@ -74,7 +100,9 @@ def test_attachments_are_reproducible(tmp_path: Path) -> None:
     assert files == evidence.attachments(RESULTS[::-1], tmp_path, "device", again) | {
         evidence.JUNIT: files[evidence.JUNIT]
     }
-    assert load_results(gzip.decompress(files[evidence.RESULTS]), "x") == tuple(sorted(RESULTS, key=lambda r: r.id))
+    assert load_results(gzip.decompress(files[evidence.RESULTS]), "x") == tuple(
+        sorted(RESULTS, key=lambda r: r.id)
+    )
     with tarfile.open(fileobj=io.BytesIO(files[evidence.LOGS])) as archive:
         assert "0000/secret.txt" not in archive.getnames()
         assert len(archive.getnames()) == 4

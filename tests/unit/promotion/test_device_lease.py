@@ -20,11 +20,18 @@ from promotion.gates.device.lease import (
 from tests.support.fake_devices import fake_devices
 
 HOST = Allotment(cpus=tuple(range(64)), cores=64, memory=512 * GIB)
-ROCR, HIP, CUDA = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
+ROCR = "ROCR_VISIBLE_DEVICES"
+HIP = "HIP_VISIBLE_DEVICES"
+CUDA = "CUDA_VISIBLE_DEVICES"
 
 
-def slice_of(environ: Mapping[str, str], count: int = 8, platform: JaxPlatform = JaxPlatform.ROCM) -> list[int]:
-    return [device.index for device in visible_devices(fake_devices(count), platform, environ)]
+def slice_of(
+    environ: Mapping[str, str], count: int = 8, platform: JaxPlatform = JaxPlatform.ROCM
+) -> list[int]:
+    return [
+        device.index
+        for device in visible_devices(fake_devices(count), platform, environ)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -37,12 +44,17 @@ def slice_of(environ: Mapping[str, str], count: int = 8, platform: JaxPlatform =
         ({ROCR: "GPU-0000000000abc005,GPU-0000000000abc001"}, [5, 1]),
     ],
 )
-def test_visible_devices_applies_masks(environ: Mapping[str, str], expected: list[int]) -> None:
+def test_visible_devices_applies_masks(
+    environ: Mapping[str, str], expected: list[int]
+) -> None:
     assert slice_of(environ) == expected
 
 
 def test_visible_devices_on_cuda_reads_one_mask() -> None:
-    assert slice_of({CUDA: "3,1", HIP: "0", ROCR: "0"}, platform=JaxPlatform.CUDA) == [3, 1]
+    assert slice_of({CUDA: "3,1", HIP: "0", ROCR: "0"}, platform=JaxPlatform.CUDA) == [
+        3,
+        1,
+    ]
     assert slice_of({CUDA: ""}, platform=JaxPlatform.CUDA) == []
 
 
@@ -55,7 +67,9 @@ def test_visible_devices_on_cuda_reads_one_mask() -> None:
         ({ROCR: "1,2", HIP: "2"}, "HIP_VISIBLE_DEVICES=2: '2'"),
     ],
 )
-def test_visible_devices_refuses_invalid_mask(environ: Mapping[str, str], said: str) -> None:
+def test_visible_devices_refuses_invalid_mask(
+    environ: Mapping[str, str], said: str
+) -> None:
     with pytest.raises(MachineError) as refused:
         slice_of(environ)
     assert said in refused.value.message
@@ -74,7 +88,12 @@ def test_workers_per_device_is_limited_by_scarcest_resource(
     count: int, memory: int, cores: int, ram: int, expected: int
 ) -> None:
     devices = fake_devices(count, memory=memory * GIB)
-    assert workers_per_device(devices, Allotment(cpus=tuple(range(cores)), cores=cores, memory=ram * GIB)) == expected
+    assert (
+        workers_per_device(
+            devices, Allotment(cpus=tuple(range(cores)), cores=cores, memory=ram * GIB)
+        )
+        == expected
+    )
 
 
 def test_workers_per_device_depends_on_free_memory() -> None:
@@ -89,14 +108,20 @@ def test_leases_number_rocm_device_from_zero() -> None:
     devices = visible_devices(fake_devices(8), JaxPlatform.ROCM, {ROCR: "3,5"})
     first, second = leases(JaxPlatform.ROCM, devices, HOST)
     assert second.env[ROCR] == second.device == "GPU-0000000000abc005"
-    assert (second.env[HIP], second.env[CUDA], second.env["GPU_DEVICE_ORDINAL"]) == ("0", "", "")
+    assert (second.env[HIP], second.env[CUDA], second.env["GPU_DEVICE_ORDINAL"]) == (
+        "0",
+        "",
+        "",
+    )
     assert first.cpus == tuple(range(32))
     assert second.cpus == tuple(range(32, 64))
     assert first.env["OPENBLAS_NUM_THREADS"] == "32"
 
 
 def test_whole_machine_lease_keeps_order_of_devices() -> None:
-    devices = visible_devices(fake_devices(8, uuids=False), JaxPlatform.ROCM, {ROCR: "3,5", HIP: "1,0"})
+    devices = visible_devices(
+        fake_devices(8, uuids=False), JaxPlatform.ROCM, {ROCR: "3,5", HIP: "1,0"}
+    )
     env = whole_machine_lease(JaxPlatform.ROCM, devices, HOST).env
     assert (env[ROCR], env[HIP]) == ("5,3", "0,1")
 

@@ -14,7 +14,13 @@ from core.errors import MachineError
 from promotion.gates.device import machine as module
 from promotion.gates.device.expected_machine import ExpectedMachine
 from promotion.gates.device.lease import GIB, JaxPlatform
-from promotion.gates.device.machine import MachineInfo, detect_allotment, detect_machine, memory, quotas
+from promotion.gates.device.machine import (
+    MachineInfo,
+    detect_allotment,
+    detect_machine,
+    memory,
+    quotas,
+)
 from promotion.gates.device.preflight_libraries import check_same_rocm
 from promotion.storage.bucket import sha256_of
 from tests.support.files import write_files
@@ -52,15 +58,31 @@ MEMINFO = "MemTotal:       67108864 kB\nMemFree: 1 kB\n"
         ({}, []),
     ],
 )
-def test_quotas_of_both_versions(tmp_path: Path, files: Mapping[str, str], expected: list[float]) -> None:
+def test_quotas_of_both_versions(
+    tmp_path: Path, files: Mapping[str, str], expected: list[float]
+) -> None:
     assert list(quotas(write_files(tmp_path, files))) == expected
 
 
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        ({"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max"}, 64 * GIB),
-        ({"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": str(8 * GIB)}, 8 * GIB),
+        (
+            {
+                "proc/meminfo": MEMINFO,
+                "proc/self/cgroup": "0::/\n",
+                "sys/fs/cgroup/memory.max": "max",
+            },
+            64 * GIB,
+        ),
+        (
+            {
+                "proc/meminfo": MEMINFO,
+                "proc/self/cgroup": "0::/\n",
+                "sys/fs/cgroup/memory.max": str(8 * GIB),
+            },
+            8 * GIB,
+        ),
         (
             {
                 "proc/meminfo": MEMINFO,
@@ -71,19 +93,29 @@ def test_quotas_of_both_versions(tmp_path: Path, files: Mapping[str, str], expec
         ),
     ],
 )
-def test_memory_of_both_versions(tmp_path: Path, files: Mapping[str, str], expected: int) -> None:
+def test_memory_of_both_versions(
+    tmp_path: Path, files: Mapping[str, str], expected: int
+) -> None:
     assert memory(write_files(tmp_path, files)) == expected
 
 
-def test_detect_allotment_uses_smallest_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detect_allotment_uses_smallest_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4, 20)))
-    files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "1200000 100000\n", "proc/meminfo": MEMINFO}
+    files = {
+        "proc/self/cgroup": "0::/\n",
+        "sys/fs/cgroup/cpu.max": "1200000 100000\n",
+        "proc/meminfo": MEMINFO,
+    }
     root = write_files(tmp_path, files)
     assert detect_allotment({}, root=root).cores == 12
     assert detect_allotment({module.KUBE: "7500m"}, root=root).cores == 7
     assert detect_allotment({module.KUBE: "8"}, cpus=3, root=root).cores == 3
     # Jobs with other devices use other cores.
-    first, second = (detect_allotment({}, cpus=4, first=device, root=root).cpus for device in (0, 1))
+    first, second = (
+        detect_allotment({}, cpus=4, first=device, root=root).cpus for device in (0, 1)
+    )
     assert not set(first) & set(second)
     assert set(first) | set(second) <= set(range(4, 20))
     for bad in ("many", "-1", "0", "nan"):
@@ -93,7 +125,10 @@ def test_detect_allotment_uses_smallest_limit(tmp_path: Path, monkeypatch: pytes
 
 def gpu(node: int, version: int, unique: int, minor: int) -> dict[str, str]:
     base = f"sys/class/kfd/kfd/topology/nodes/{node}"
-    text = f"simd_count 304\ngfx_target_version {version}\nunique_id {unique}\ndrm_render_minor {minor}\n"
+    text = (
+        f"simd_count 304\ngfx_target_version {version}\nunique_id"
+        f" {unique}\ndrm_render_minor {minor}\n"
+    )
     return {
         f"{base}/properties": text,
         f"{base}/mem_banks/0/properties": f"heap_type 1\nsize_in_bytes {192 * GIB}\n",
@@ -103,8 +138,14 @@ def gpu(node: int, version: int, unique: int, minor: int) -> dict[str, str]:
 
 
 def test_detect_machine_reads_topology_of_kfd(tmp_path: Path) -> None:
-    cpu = {"sys/class/kfd/kfd/topology/nodes/0/properties": "cpu_cores_count 96\nsimd_count 0\n"}
-    root = write_files(tmp_path, {**cpu, **gpu(10, 90402, 0xABC, 130), **gpu(2, 90402, 0xDEF, 129)})
+    cpu = {
+        "sys/class/kfd/kfd/topology/nodes/0/properties": (
+            "cpu_cores_count 96\nsimd_count 0\n"
+        )
+    }
+    root = write_files(
+        tmp_path, {**cpu, **gpu(10, 90402, 0xABC, 130), **gpu(2, 90402, 0xDEF, 129)}
+    )
     (root / "sys/class/kfd/kfd/proc/4711").mkdir(parents=True)
     found = detect_machine(JaxPlatform.ROCM, NO_RUNNER, root)
     assert [(d.index, d.uuid, d.gfx) for d in found.devices] == [
@@ -113,14 +154,21 @@ def test_detect_machine_reads_topology_of_kfd(tmp_path: Path) -> None:
     ]
     assert [d.free for d in found.devices] == [191 * GIB] * 2
     assert found.devices[0].nodes == ("/dev/kfd", "/dev/dri/renderD129")
-    assert [Path(file).name for file in found.devices[0].gauge] == ["mem_info_vram_total", "mem_info_vram_used"]
+    assert [Path(file).name for file in found.devices[0].gauge] == [
+        "mem_info_vram_total",
+        "mem_info_vram_used",
+    ]
     assert found.tenants == ("process 4711 uses an AMD GPU",)
-    assert detect_machine(JaxPlatform.ROCM, NO_RUNNER, tmp_path / "nothing").devices == ()
+    assert (
+        detect_machine(JaxPlatform.ROCM, NO_RUNNER, tmp_path / "nothing").devices == ()
+    )
 
 
 NVIDIA_SMI = {
-    "--query-gpu": "0, GPU-1, 9.0, 143771, 143000, NVIDIA H200, 570.1\n"
-    "1, GPU-2, 9.0, 143771, 100, NVIDIA H200, 570.1\n",
+    "--query-gpu": (
+        "0, GPU-1, 9.0, 143771, 143000, NVIDIA H200, 570.1\n"
+        "1, GPU-2, 9.0, 143771, 100, NVIDIA H200, 570.1\n"
+    ),
     "--query-compute-apps": "GPU-1, 77, python\n",
 }
 """Output of nvidia-smi on a machine with two cards."""
@@ -131,7 +179,9 @@ def machine_with(run: Any) -> MachineInfo:
 
 
 def test_detect_machine_parses_nvidia_smi() -> None:
-    found = machine_with(lambda argv, **_: SimpleNamespace(stdout=NVIDIA_SMI[argv[1].partition("=")[0]]))
+    found = machine_with(
+        lambda argv, **_: SimpleNamespace(stdout=NVIDIA_SMI[argv[1].partition("=")[0]])
+    )
     assert [(d.index, d.uuid, d.gfx, d.memory) for d in found.devices] == [
         (0, "GPU-1", "9.0", 143771 << 20),
         (1, "GPU-2", "9.0", 143771 << 20),
@@ -145,23 +195,38 @@ def test_detect_machine_parses_nvidia_smi() -> None:
 
 def test_loaded_libraries_are_compared_with_manifest(tmp_path: Path) -> None:
     hip = tmp_path / "libamdhip64.so.7.2.70200"
-    hip.write_bytes(shared_library("libamdhip64.so.7", [Export(name="hipInit", data=8)]))
+    hip.write_bytes(
+        shared_library("libamdhip64.so.7", [Export(name="hipInit", data=8)])
+    )
     size = Elf.read(hip).size
 
     def problem(**changes: Any) -> str:
-        values = {"soname": "libamdhip64.so.7", "path": "lib/libamdhip64.so.7", "symbols": {}, "size": size, **changes}
+        values = {
+            "soname": "libamdhip64.so.7",
+            "path": "lib/libamdhip64.so.7",
+            "symbols": {},
+            "size": size,
+            **changes,
+        }
         expected = ExpectedMachine(
-            platform=JaxPlatform.ROCM, targets=(), count=2, libraries={}, rocm_version="7.2.0",
+            platform=JaxPlatform.ROCM,
+            targets=(),
+            count=2,
+            libraries={},
+            rocm_version="7.2.0",
             rocm={"libamdhip64.so.7": RocmLibrary(**values)},
-        )  # fmt: skip
+        )
         check = check_same_rocm([str(hip), "/lib/libc.so.6"], expected)
         return " ".join(finding.message for finding in check.findings)
 
     assert "no sha256" in problem()
     assert "size" in problem(size=size + 1)
     assert "has build id none" in problem(build_id="ab")
-    assert "no library of the set's ROCm was loaded" in problem(soname="libamdhip64.so.6")
-    # With a digest in the manifest, the bytes count: patching code keeps the build id and the size.
+    assert "no library of the set's ROCm was loaded" in problem(
+        soname="libamdhip64.so.6"
+    )
+    # With a digest in the manifest, the bytes count: patching code keeps the build id
+    # and the size.
     digest = sha256_of(hip)
     assert problem(sha256=digest) == ""
     data = bytearray(hip.read_bytes())

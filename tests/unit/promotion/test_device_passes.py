@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from promotion.gates.device.lease import GIB, Allotment, JaxPlatform, Lease, leases, whole_machine_lease
+from promotion.gates.device.lease import (
+    GIB,
+    Allotment,
+    JaxPlatform,
+    Lease,
+    leases,
+    whole_machine_lease,
+)
 from promotion.gates.device.sessions.passes import (
     ALL,
     MARK,
@@ -21,12 +28,21 @@ from tests.support.fake_devices import fake_devices
 HOST = Allotment(cpus=tuple(range(8)), cores=8, memory=64 * GIB)
 
 
-SUITE = Suite(root=Path("/suite"), files=("tests",), env={}, deselect=("tests/a.py::x",), commit="c")
+SUITE = Suite(
+    root=Path("/suite"),
+    files=("tests",),
+    env={},
+    deselect=("tests/a.py::x",),
+    commit="c",
+)
 
 
 def test_passes_lease_one_device_or_all() -> None:
     devices = fake_devices(4)
-    lent = leases(JaxPlatform.ROCM, devices, HOST), whole_machine_lease(JaxPlatform.ROCM, devices, HOST)
+    lent = (
+        leases(JaxPlatform.ROCM, devices, HOST),
+        whole_machine_lease(JaxPlatform.ROCM, devices, HOST),
+    )
     single, multi = passes((SINGLE, MULTI), *lent)
     assert (single.marks, len(single.leases)) == (f"not {MARK}", 4)
     assert (multi.marks, len(multi.leases)) == (MARK, 1)
@@ -35,7 +51,11 @@ def test_passes_lease_one_device_or_all() -> None:
 
 
 def test_base_env_gives_cpu_workers_virtual_devices() -> None:
-    (only,) = passes((ALL,), leases(JaxPlatform.CPU, (), HOST), whole_machine_lease(JaxPlatform.CPU, (), HOST))
+    (only,) = passes(
+        (ALL,),
+        leases(JaxPlatform.CPU, (), HOST),
+        whole_machine_lease(JaxPlatform.CPU, (), HOST),
+    )
     assert (only.marks, len(only.leases)) == ("", 8)
     env = base_env(JaxPlatform.CPU, {"XLA_FLAGS": "--a", "JAX_ENABLE_X64": "0"})
     assert env["XLA_FLAGS"] == "--a --xla_force_host_platform_device_count=8"
@@ -58,7 +78,12 @@ ONE = Pass(name="single", marks=f"not {MARK}", leases=(LEASE,))
 def test_session_argv_with_and_without_workers() -> None:
     argv = session_argv(("python",), SUITE, ONE, workers=2, files=["tests"])
     assert argv[:3] == ["python", "-m", "pytest"]
-    assert {"--numprocesses=2", "--deselect=tests/a.py::x", f"-m=not {MARK}", "--rootdir=/suite"} <= set(argv)
+    assert {
+        "--numprocesses=2",
+        "--deselect=tests/a.py::x",
+        f"-m=not {MARK}",
+        "--rootdir=/suite",
+    } <= set(argv)
     assert argv[-1] == "tests"
     alone = session_argv(("python",), SUITE, ONE, workers=0, files=["tests/a.py"])
     assert not any(word.startswith("--numprocesses") for word in alone)

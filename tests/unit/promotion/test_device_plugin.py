@@ -22,7 +22,9 @@ from promotion.gates.device.plugin.device_check import LASTING, device_error
 
 
 class FakeLibrary:
-    """CUDA's or HIP's functions for two devices; as in real drivers, a poisoned context fails every call.
+    """CUDA's or HIP's functions for two devices.
+
+    As in real drivers, a poisoned context fails every call.
 
     Args:
         code: result of the synchronization of device 1.
@@ -30,7 +32,9 @@ class FakeLibrary:
     """
 
     def __init__(self, code: int, *, used: bool = True, started: bool = True) -> None:
-        self.code, self.used, self.started = code, used, started
+        self.code = code
+        self.used = used
+        self.started = started
         self.calls: list[str] = []
         self.current = 0
 
@@ -49,7 +53,10 @@ class FakeLibrary:
                 arguments[2]._obj.value = int(self.used)
             elif name == "cuDevicePrimaryCtxRetain":
                 self.current = arguments[1].value
-            elif name in ("cuCtxSynchronize", "hipDeviceSynchronize") and self.current == 1:
+            elif (
+                name in ("cuCtxSynchronize", "hipDeviceSynchronize")
+                and self.current == 1
+            ):
                 return self.code
             elif name == "cuGetErrorName":
                 arguments[1]._obj.value = b"CUDA_ERROR_ILLEGAL_ADDRESS"
@@ -61,7 +68,9 @@ class FakeLibrary:
         return call
 
 
-def with_library(monkeypatch: pytest.MonkeyPatch, name: str, library: FakeLibrary) -> None:
+def with_library(
+    monkeypatch: pytest.MonkeyPatch, name: str, library: FakeLibrary
+) -> None:
     def load(asked: str, mode: int) -> FakeLibrary:
         assert mode & os.RTLD_NOLOAD
         if asked != name:
@@ -78,10 +87,16 @@ def with_library(monkeypatch: pytest.MonkeyPatch, name: str, library: FakeLibrar
         ("libamdhip64.so.7", "hipErrorIllegalAddress (700)"),
     ],
 )
-def test_device_error_names_poisoned_context(monkeypatch: pytest.MonkeyPatch, name: str, said: str) -> None:
+def test_device_error_names_poisoned_context(
+    monkeypatch: pytest.MonkeyPatch, name: str, said: str
+) -> None:
     with_library(monkeypatch, name, FakeLibrary(700))
     assert device_error() == said
-    for library in (FakeLibrary(0), FakeLibrary(700, used=False), FakeLibrary(700, started=False)):
+    for library in (
+        FakeLibrary(0),
+        FakeLibrary(700, used=False),
+        FakeLibrary(700, started=False),
+    ):
         with_library(monkeypatch, name, library)
         assert device_error() == ""
     # A device that the process does not use is neither started nor waited for.
@@ -100,11 +115,16 @@ def test_device_error_names_poisoned_context(monkeypatch: pytest.MonkeyPatch, na
 )
 def test_lasting_errors_are_recognised(text: str) -> None:
     assert LASTING.search(text)
-    assert not LASTING.search("CUDA_ERROR_INVALID_VALUE hipErrorInvalidValue CUDA_ERROR_OUT_OF_MEMORY AssertionError")
+    assert not LASTING.search(
+        "CUDA_ERROR_INVALID_VALUE hipErrorInvalidValue CUDA_ERROR_OUT_OF_MEMORY"
+        " AssertionError"
+    )
 
 
-def test_controller_waits_only_for_lost_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process of a worker that finished lives until the session ends, so a wait would cost its whole time limit."""
+def test_controller_waits_only_for_lost_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finished worker's process lives on, so a wait would cost its whole time limit."""
     waited_for: list[int] = []
 
     def wait(child: int) -> int:
@@ -116,15 +136,20 @@ def test_controller_waits_only_for_lost_workers(tmp_path: Path, monkeypatch: pyt
     controller = plugin.ControllerPlugin(tmp_path)
     for number, problem in enumerate((None, "Not properly terminated")):
         io = SimpleNamespace(popen=SimpleNamespace(pid=number))
-        controller.pytest_testnodedown(SimpleNamespace(gateway=SimpleNamespace(id=f"gw{number}", _io=io)), problem)
+        controller.pytest_testnodedown(
+            SimpleNamespace(gateway=SimpleNamespace(id=f"gw{number}", _io=io)), problem
+        )
     assert waited_for == [1]
     _, down = map(json.loads, (tmp_path / "controller.jsonl").read_text().splitlines())
     assert (down["event"], down["worker"], down["status"]) == ("down", "gw1", -9)
 
 
-def test_worker_without_free_lease_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_without_free_lease_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plugin_of_worker = worker.WorkerPlugin.__new__(worker.WorkerPlugin)
-    plugin_of_worker.folder, plugin_of_worker.plan = tmp_path, {"leases": []}
+    plugin_of_worker.folder = tmp_path
+    plugin_of_worker.plan = {"leases": []}
     plugin_of_worker.journal = worker.EventWriter(tmp_path, "gw0")
     monkeypatch.setattr(worker, "_CLAIM_SECONDS", -1.0)
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waits"))

@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import GateError
-from promotion.evidence.test_results import TestResult, TestVerdict, dump_results, load_results
+from promotion.evidence.test_results import (
+    TestResult,
+    TestVerdict,
+    dump_results,
+    load_results,
+)
 from promotion.gates.device.results import (
     OUT_OF_MEMORY,
     Attempt,
@@ -22,10 +27,14 @@ TEST = "tests/lax_test.py::LaxTest::test_add"
 
 
 def at(round_: Round, ending: Ending, message: str = "", entry: str = "") -> Attempt:
-    return Attempt(id=TEST, round=round_, ending=ending, seconds=1.0, message=message, entry=entry)
+    return Attempt(
+        id=TEST, round=round_, ending=ending, seconds=1.0, message=message, entry=entry
+    )
 
 
-P, R, F = Round.FIRST, Round.RERUN, Round.RETRY
+P = Round.FIRST
+R = Round.RERUN
+F = Round.RETRY
 
 
 @pytest.mark.parametrize(
@@ -36,15 +45,27 @@ P, R, F = Round.FIRST, Round.RERUN, Round.RETRY
         ([at(P, Ending.FAILED), at(F, Ending.PASSED)], TestVerdict.FLAKY),
         ([at(P, Ending.HUNG), at(F, Ending.HUNG)], TestVerdict.CRASHED),
         ([at(P, Ending.CRASHED), at(R, Ending.PASSED)], TestVerdict.FLAKY),
-        ([at(P, Ending.CRASHED), at(R, Ending.PASSED), at(F, Ending.FAILED)], TestVerdict.FAILED),
+        (
+            [at(P, Ending.CRASHED), at(R, Ending.PASSED), at(F, Ending.FAILED)],
+            TestVerdict.FAILED,
+        ),
         ([at(P, Ending.CRASHED), at(R, Ending.SKIPPED)], TestVerdict.CRASHED),
         ([at(P, Ending.FAILED), at(F, Ending.SKIPPED)], TestVerdict.SKIPPED),
         ([at(P, Ending.KILLED), at(R, Ending.PASSED)], TestVerdict.PASSED),
-        ([at(P, Ending.FAILED), at(R, Ending.KILLED), at(F, Ending.PASSED)], TestVerdict.FLAKY),
+        (
+            [at(P, Ending.FAILED), at(R, Ending.KILLED), at(F, Ending.PASSED)],
+            TestVerdict.FLAKY,
+        ),
         ([at(P, Ending.KILLED), at(F, Ending.KILLED)], TestVerdict.CRASHED),
-        ([at(P, Ending.KILLED), at(F, Ending.KILLED, f"{OUT_OF_MEMORY}.")], TestVerdict.ENVIRONMENT),
+        (
+            [at(P, Ending.KILLED), at(F, Ending.KILLED, f"{OUT_OF_MEMORY}.")],
+            TestVerdict.ENVIRONMENT,
+        ),
         ([at(P, Ending.FAILED, "hipErrorNoDevice")], TestVerdict.ENVIRONMENT),
-        ([at(P, Ending.FAILED, "hipErrorNoDevice"), at(F, Ending.FAILED, "1 != 2")], TestVerdict.FAILED),
+        (
+            [at(P, Ending.FAILED, "hipErrorNoDevice"), at(F, Ending.FAILED, "1 != 2")],
+            TestVerdict.FAILED,
+        ),
     ],
 )
 def test_verdicts(attempts: list[Attempt], verdict: TestVerdict) -> None:
@@ -55,8 +76,14 @@ def test_verdicts(attempts: list[Attempt], verdict: TestVerdict) -> None:
 
 
 def test_judge_blames_unfit_machine_for_failures() -> None:
-    assert judge(TEST, [at(P, Ending.CRASHED)], machine_unfit=True).verdict is TestVerdict.ENVIRONMENT
-    assert judge(TEST, [at(P, Ending.PASSED)], machine_unfit=True).verdict is TestVerdict.PASSED
+    assert (
+        judge(TEST, [at(P, Ending.CRASHED)], machine_unfit=True).verdict
+        is TestVerdict.ENVIRONMENT
+    )
+    assert (
+        judge(TEST, [at(P, Ending.PASSED)], machine_unfit=True).verdict
+        is TestVerdict.PASSED
+    )
 
 
 ATTEMPTS = st.lists(
@@ -75,18 +102,29 @@ ATTEMPTS = st.lists(
 @given(ATTEMPTS)
 def test_judge_never_passes_test_that_failed(attempts: list[Attempt]) -> None:
     result = judge(TEST, attempts)
-    fell = any(item.ending in (Ending.FAILED, Ending.CRASHED, Ending.HUNG) for item in attempts)
+    fell = any(
+        item.ending in (Ending.FAILED, Ending.CRASHED, Ending.HUNG) for item in attempts
+    )
     alone = [item.ending for item in attempts if item.round is F]
     if fell:
         assert result.verdict not in (TestVerdict.PASSED, TestVerdict.NOT_RUN)
-        assert (result.verdict is TestVerdict.SKIPPED) == (alone[-1:] == [Ending.SKIPPED])
+        assert (result.verdict is TestVerdict.SKIPPED) == (
+            alone[-1:] == [Ending.SKIPPED]
+        )
     assert (result.verdict is TestVerdict.NOT_RUN) == (not attempts)
 
 
-@given(st.lists(st.builds(judge, st.text(min_size=1), ATTEMPTS), unique_by=lambda result: result.id))
+@given(
+    st.lists(
+        st.builds(judge, st.text(min_size=1), ATTEMPTS),
+        unique_by=lambda result: result.id,
+    )
+)
 def test_load_results_reads_dumped_results(results: list[TestResult]) -> None:
     data = dump_results(results)
-    assert load_results(data, "x") == tuple(sorted(results, key=lambda result: result.id))
+    assert load_results(data, "x") == tuple(
+        sorted(results, key=lambda result: result.id)
+    )
     assert dump_results(reversed(results)) == data
     assert sum(counts(results).values()) == len(results)
     assert executed(results) <= len(results)

@@ -35,33 +35,61 @@ V = TestVerdict
         ((), 1, [V.SKIPPED], "no test was executed", GateError),
         ((), 1, [V.NOT_RUN], "1 tests were not run", GateError),
         ((), 1, [V.ENVIRONMENT], "1 tests failed because of the machine", MachineError),
-        ((), 2, [V.ENVIRONMENT, V.FAILED], "1 tests failed because of the machine", GateError),
+        (
+            (),
+            2,
+            [V.ENVIRONMENT, V.FAILED],
+            "1 tests failed because of the machine",
+            GateError,
+        ),
         (("pass single: stood still",), 1, [V.PASSED], "stood still", GateError),
     ],
 )
 def test_raise_unless_complete_refuses_incomplete_run(
-    problems: tuple[str, ...], collected: int, verdicts: list[TestVerdict], said: str, kind: type[CiBuildError]
+    problems: tuple[str, ...],
+    collected: int,
+    verdicts: list[TestVerdict],
+    said: str,
+    kind: type[CiBuildError],
 ) -> None:
     with pytest.raises(kind, match=said) as raised:
-        raise_unless_complete(problems, collected, [result(f"x{n}", verdict) for n, verdict in enumerate(verdicts)])
+        raise_unless_complete(
+            problems,
+            collected,
+            [result(f"x{n}", verdict) for n, verdict in enumerate(verdicts)],
+        )
     assert raised.type is kind
 
 
 def test_missing_tests_names_absent_tests() -> None:
     there = ["a.py::x", "a.py::y[1]", "b.py::z"]
-    broken = [replace(result("", V.FAILED), id="c.py"), replace(result("", V.SKIPPED), id="d.py")]
+    broken = [
+        replace(result("", V.FAILED), id="c.py"),
+        replace(result("", V.SKIPPED), id="d.py"),
+    ]
     assert missing_tests(["a.py::x", "b.py", "a.py::y[1]"], there, broken) == ()
-    assert missing_tests(["a.py::x", "a.py::Z", "b.py::y"], there, broken) == ("a.py::Z", "b.py::y")
-    assert missing_tests(["c.py::x", "d.py::y", "e.py::z"], there, broken) == ("e.py::z",)
+    assert missing_tests(["a.py::x", "a.py::Z", "b.py::y"], there, broken) == (
+        "a.py::Z",
+        "b.py::y",
+    )
+    assert missing_tests(["c.py::x", "d.py::y", "e.py::z"], there, broken) == (
+        "e.py::z",
+    )
 
 
 def test_raise_unless_complete_accepts_failed_tests_and_empty_shards() -> None:
     raise_unless_complete((), 1, [], shard=True)
-    raise_unless_complete((), 1, [result("x", V.FAILED), result("y", V.CRASHED), result("z", V.FLAKY)])
+    raise_unless_complete(
+        (), 1, [result("x", V.FAILED), result("y", V.CRASHED), result("z", V.FLAKY)]
+    )
 
 
-@pytest.mark.parametrize(("verdict", "kind"), [(V.PASSED, RequestError), (V.FAILED, GateError)])
-def test_raise_unless_complete_names_missing_tests(verdict: TestVerdict, kind: type[CiBuildError]) -> None:
+@pytest.mark.parametrize(
+    ("verdict", "kind"), [(V.PASSED, RequestError), (V.FAILED, GateError)]
+)
+def test_raise_unless_complete_names_missing_tests(
+    verdict: TestVerdict, kind: type[CiBuildError]
+) -> None:
     with pytest.raises(kind, match="lacks or deselects"):
         raise_unless_complete((), 1, [result("x", verdict)], missing=("a.py::y",))
 
@@ -70,19 +98,29 @@ def test_make_gate_distinguishes_partial_runs() -> None:
     config = device_config(JaxPlatform.CPU, suite="s")
     whole_, one, part_ = (
         make_gate(word)
-        for word in (config, replace(config, listed=("t.py::a",)), replace(config, shard=Shard(number=1, count=2)))
+        for word in (
+            config,
+            replace(config, listed=("t.py::a",)),
+            replace(config, shard=Shard(number=1, count=2)),
+        )
     )
     assert (whole_.partial, one.partial, part_.partial) == (False, True, True)
     assert whole_.has_options
     assert whole_.settings not in (one.settings, part_.settings)
     assert one.settings != part_.settings
-    assert (whole_.name, whole_.tier.value, whole_.per_target) == ("device-cpu", "cpu", False)
+    assert (whole_.name, whole_.tier.value, whole_.per_target) == (
+        "device-cpu",
+        "cpu",
+        False,
+    )
 
 
 def test_gate_refuses_devices_of_several_kinds() -> None:
     config = device_config(JaxPlatform.ROCM, 2)
     first, second = config.machine.devices
-    mixed = replace(config, machine=MachineInfo(devices=(first, replace(second, gfx="gfx950"))))
+    mixed = replace(
+        config, machine=MachineInfo(devices=(first, replace(second, gfx="gfx950")))
+    )
     room: Any = SimpleNamespace(runner=HostRunner({}), targets=("gfx942", "gfx950"))
     with pytest.raises(MachineError, match="several kinds: gfx942, gfx950"):
         next(iter(make_gate(mixed).run(room)))
@@ -91,8 +129,12 @@ def test_gate_refuses_devices_of_several_kinds() -> None:
 def preflight_error(*codes: str) -> CiBuildError:
     """Return the error after a preflight whose checks have findings with these codes."""
     gate = _GateRun.__new__(_GateRun)
-    gate.target, gate.facts = "gfx942", {}
-    checks = [Check(name=f"preflight: {code}", findings=(error(code, "no.", ""),), times=0) for code in codes]
+    gate.target = "gfx942"
+    gate.facts = {}
+    checks = [
+        Check(name=f"preflight: {code}", findings=(error(code, "no.", ""),), times=0)
+        for code in codes
+    ]
     with pytest.raises(CiBuildError) as raised:
         list(gate._preflight(checks))
     return raised.value
@@ -112,9 +154,11 @@ def test_preflight_error_belongs_to_set_or_machine() -> None:
 def test_identity_of_run_depends_on_given_rocm(tmp_path: Path) -> None:
     """An interrupted run does not resume with another ROCm, even at the same path."""
     gate = _GateRun.__new__(_GateRun)
-    gate.devices, gate.host = (), Allotment(cpus=(0,), cores=1, memory=GIB)
+    gate.devices = ()
+    gate.host = Allotment(cpus=(0,), cores=1, memory=GIB)
     gate.context = cast("Any", SimpleNamespace(staged=SimpleNamespace(digest="d")))
-    suite, link = Suite(root=tmp_path, files=(".",), env={}), tmp_path / "rocm"
+    suite = Suite(root=tmp_path, files=(".",), env={})
+    link = tmp_path / "rocm"
 
     def identity(rocm: Path | None) -> str:
         gate.config = device_config(JaxPlatform.CPU, rocm=rocm)

@@ -17,7 +17,11 @@ from promotion.gates.device.sessions.harness import Harness
 from promotion.gates.device.sessions.journal import SessionJournal
 from promotion.gates.device.sessions.passes import Suite
 from promotion.gates.device.sessions.plan import RunPlan
-from promotion.gates.device.sessions.processes import end_interrupted, locked_run, out_of_memory_kills
+from promotion.gates.device.sessions.processes import (
+    end_interrupted,
+    locked_run,
+    out_of_memory_kills,
+)
 from promotion.gates.device.sessions.session import PytestSession, SessionLimits
 from tests.support.files import write_files
 
@@ -28,9 +32,17 @@ def write(folder: Path, *events: Mapping[str, object]) -> None:
 
 
 def test_journal_crash_shows_crashed_thread(tmp_path: Path) -> None:
-    threads = "".join(f"Thread 0x{n:04} (most recent call first):\n" + "  File y\n" * 90 + "\n" for n in range(99))
-    own = 'Current thread 0x7 (most recent call first):\n  File "dead_test.py", line 3 in test_it\n'
-    (tmp_path / "gw0.crash").write_text(f"Fatal Python error: Segmentation fault\n\n{threads}{own}")
+    threads = "".join(
+        f"Thread 0x{n:04} (most recent call first):\n" + "  File y\n" * 90 + "\n"
+        for n in range(99)
+    )
+    own = (
+        'Current thread 0x7 (most recent call first):\n  File "dead_test.py", line 3 in'
+        " test_it\n"
+    )
+    (tmp_path / "gw0.crash").write_text(
+        f"Fatal Python error: Segmentation fault\n\n{threads}{own}"
+    )
     reason, text = SessionJournal(tmp_path).crash("gw0")
     assert (reason, text) == ("Segmentation fault", own)
 
@@ -38,7 +50,8 @@ def test_journal_crash_shows_crashed_thread(tmp_path: Path) -> None:
 WORKER = {"event": "worker", "pid": 4711, "slot": 0, "device": "3", "late": False}
 COLLECT = {"event": "collect", "file": "a_test.py"}
 COLLECTED = {"event": "collected", "file": "a_test.py", "error": "", "skipped": ""}
-START, END = {"event": "start", "id": "a_test.py::x"}, {"event": "end", "id": "a_test.py::x", "ending": "passed"}
+START = {"event": "start", "id": "a_test.py::x"}
+END = {"event": "end", "id": "a_test.py::x", "ending": "passed"}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +59,17 @@ START, END = {"event": "start", "id": "a_test.py::x"}, {"event": "end", "id": "a
     [
         ((), "cannot import a_test.py", {"gw0"}, ["a_test.py"]),
         ((COLLECTED, START, {**END, "seconds": 1.0}), "", {"gw0"}, []),
-        ((COLLECTED, START, {**END, "seconds": 1.0}, {"event": "finish", "status": 0}), "", set(), []),
+        (
+            (
+                COLLECTED,
+                START,
+                {**END, "seconds": 1.0},
+                {"event": "finish", "status": 0},
+            ),
+            "",
+            set(),
+            [],
+        ),
     ],
 )
 def test_check_worker_reads_last_events_of_dead_worker(
@@ -57,7 +80,7 @@ def test_check_worker_reads_last_events_of_dead_worker(
     lost: set[str],
     broken: list[str],
 ) -> None:
-    """A worker may write more events between a read of its journal and the check that finds it dead."""
+    """A worker may write events after a journal read, before the check finds it dead."""
     session = PytestSession(HostRunner({}), tmp_path, "run", SessionLimits())
     write(tmp_path, WORKER, COLLECT)
     session.journal.read()
@@ -87,7 +110,9 @@ RAN = (WORKER, COLLECT, COLLECTED, START)
         (None, Ending.CRASHED, "ended silently"),
     ],
 )
-def test_outcome_distinguishes_wait_statuses(tmp_path: Path, status: int | None, ending: Ending, said: str) -> None:
+def test_outcome_distinguishes_wait_statuses(
+    tmp_path: Path, status: int | None, ending: Ending, said: str
+) -> None:
     write(tmp_path, *RAN)
     if status is not None:
         down = {"event": "down", "worker": "gw0", "status": status}
@@ -99,9 +124,13 @@ def test_outcome_distinguishes_wait_statuses(tmp_path: Path, status: int | None,
 
 
 @pytest.mark.parametrize(("kills", "blamed"), [(1, True), (0, False)])
-def test_outcome_blames_machine_for_lack_of_memory(tmp_path: Path, kills: int, blamed: bool) -> None:
+def test_outcome_blames_machine_for_lack_of_memory(
+    tmp_path: Path, kills: int, blamed: bool
+) -> None:
     write(tmp_path, *RAN)
-    (tmp_path / "controller.jsonl").write_text('{"event": "down", "worker": "gw0", "status": -9}\n')
+    (tmp_path / "controller.jsonl").write_text(
+        '{"event": "down", "worker": "gw0", "status": -9}\n'
+    )
     session = PytestSession(HostRunner({}), tmp_path, "run", SessionLimits())
     session.oom_kills = kills
     (attempt,) = session.outcome().suspects
@@ -110,13 +139,24 @@ def test_outcome_blames_machine_for_lack_of_memory(tmp_path: Path, kills: int, b
 
 @pytest.mark.parametrize(
     ("group", "counter"),
-    [("0::/a/b", "a/b/memory.events"), ("5:memory:/a", "memory/a/memory.oom_control"), ("0::/x", "memory.events")],
+    [
+        ("0::/a/b", "a/b/memory.events"),
+        ("5:memory:/a", "memory/a/memory.oom_control"),
+        ("0::/x", "memory.events"),
+    ],
 )
-def test_out_of_memory_kills_ignores_other_groups(tmp_path: Path, group: str, counter: str) -> None:
+def test_out_of_memory_kills_ignores_other_groups(
+    tmp_path: Path, group: str, counter: str
+) -> None:
     """A container beside the gate that exceeds its limit says nothing about the gate's tests."""
-    write_files(tmp_path, {"proc/vmstat": "oom_kill 3\n", "proc/self/cgroup": f"{group}\n"})
+    write_files(
+        tmp_path, {"proc/vmstat": "oom_kill 3\n", "proc/self/cgroup": f"{group}\n"}
+    )
     assert out_of_memory_kills(tmp_path) == 3
-    write_files(tmp_path, {f"sys/fs/cgroup/{counter}": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"})
+    write_files(
+        tmp_path,
+        {f"sys/fs/cgroup/{counter}": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"},
+    )
     assert out_of_memory_kills(tmp_path) == 1
 
 
@@ -129,9 +169,15 @@ def test_end_interrupted_kills_only_processes_of_an_abandoned_run(
     end_interrupted(tmp_path)
     write_files(tmp_path, {"run.json": "[]"})
     end_interrupted(tmp_path)  # the harness reports the file
-    assert (killed, [path.name for path in tmp_path.iterdir() if path.suffix == ".json"]) == ([], ["run.json"])
+    assert (
+        killed,
+        [path.name for path in tmp_path.iterdir() if path.suffix == ".json"],
+    ) == ([], ["run.json"])
     write_files(tmp_path, {"run.json": '{"identity": "x", "run": "abc"}'})
-    with locked_run(tmp_path), pytest.raises(BusyError, match="Another process works on the run"):
+    with (
+        locked_run(tmp_path),
+        pytest.raises(BusyError, match="Another process works on the run"),
+    ):
         end_interrupted(tmp_path)
     assert killed == []
     end_interrupted(tmp_path)
@@ -139,10 +185,22 @@ def test_end_interrupted_kills_only_processes_of_an_abandoned_run(
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("notes.txt", "contains notes.txt"), ("run.json", "of another set or with other settings")]
+    ("name", "said"),
+    [
+        ("notes.txt", "contains notes.txt"),
+        ("run.json", "of another set or with other settings"),
+    ],
 )
-def test_folder_of_something_else_is_refused(tmp_path: Path, name: str, said: str) -> None:
-    plan = RunPlan(python=(), suite=Suite(root=tmp_path, files=(), env={}), env={}, passes=(), identity="mine")
+def test_folder_of_something_else_is_refused(
+    tmp_path: Path, name: str, said: str
+) -> None:
+    plan = RunPlan(
+        python=(),
+        suite=Suite(root=tmp_path, files=(), env={}),
+        env={},
+        passes=(),
+        identity="mine",
+    )
     write_files(tmp_path, {name: '{"identity": "another", "run": "abc"}'})
     with pytest.raises(RequestError, match=said):
         Harness(HostRunner({}), plan, tmp_path)._resume()

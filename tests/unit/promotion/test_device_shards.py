@@ -29,12 +29,21 @@ from tests.support.device_results import BINARY, result
 from tests.support.memory_bucket import MemoryBucket
 from tests.support.signing_key import signing_key
 
-IDS = st.sets(st.builds("tests/{}_test.py::test_{}".format, st.integers(0, 9), st.integers(0, 99)), max_size=200)
+IDS = st.sets(
+    st.builds(
+        "tests/{}_test.py::test_{}".format, st.integers(0, 9), st.integers(0, 99)
+    ),
+    max_size=200,
+)
 
 
 @given(IDS, st.data(), st.integers(1, 9))
-def test_split_tests_puts_each_test_in_one_shard(tests: set[str], data: st.DataObject, count: int) -> None:
-    known = data.draw(st.dictionaries(st.sampled_from(sorted(tests) or ["x"]), st.floats(0, 600)))
+def test_split_tests_puts_each_test_in_one_shard(
+    tests: set[str], data: st.DataObject, count: int
+) -> None:
+    known = data.draw(
+        st.dictionaries(st.sampled_from(sorted(tests) or ["x"]), st.floats(0, 600))
+    )
     parts = split_tests(tests, known, count)
     assert sorted(test for part in parts for test in part) == sorted(tests)
     assert len(parts) == count
@@ -68,9 +77,19 @@ SHARD = ShardResult(
 )
 
 
-def shard_result(number: int, count: int, *results: TestResult, **changes: Any) -> ShardResult:
+def shard_result(
+    number: int, count: int, *results: TestResult, **changes: Any
+) -> ShardResult:
     at = f"2026-01-01T00:00:0{number}Z"
-    return replace(SHARD, **{"shard": Shard(number=number, count=count), "results": results, "at": at, **changes})
+    return replace(
+        SHARD,
+        **{
+            "shard": Shard(number=number, count=count),
+            "results": results,
+            "at": at,
+            **changes,
+        },
+    )
 
 
 SIGNER = Signer(signing_key().encode(), origin="tests")
@@ -104,7 +123,9 @@ def test_collect_shards_names_missing_shards() -> None:
     bucket = stored(*(shard_result(number, 4) for number in (1, 3, 4)))
     with pytest.raises(GateError, match="lacks shard 2/4"):
         collected(bucket)
-    with pytest.raises(RequestError, match="the newest shard has suite 's', not 'another'"):
+    with pytest.raises(
+        RequestError, match="the newest shard has suite 's', not 'another'"
+    ):
         collected(bucket, suite="another")
     with pytest.raises(RequestError, match=r"has no shard of device.*\. Run"):
         collected(MemoryBucket())
@@ -122,12 +143,18 @@ def test_collect_shards_does_not_mix_runs(other: dict[str, Any]) -> None:
         collected(stored(shard_result(1, 2), shard_result(2, 2, **other)))
 
 
-@pytest.mark.parametrize(("asked", "python"), [("", "3.11"), ("3.11", "3.11"), ("3.12", "3.12")])
-def test_collect_shards_takes_machine_settings_from_shards(asked: str, python: str) -> None:
+@pytest.mark.parametrize(
+    ("asked", "python"), [("", "3.11"), ("3.11", "3.11"), ("3.12", "3.12")]
+)
+def test_collect_shards_takes_machine_settings_from_shards(
+    asked: str, python: str
+) -> None:
     """The machine that joins shards may have no device and no Python of the set."""
     bucket = stored(
         *(
-            shard_result(1, 1, settings={**SETTINGS, "python": python}, at=f"{day}T00:00:00Z")
+            shard_result(
+                1, 1, settings={**SETTINGS, "python": python}, at=f"{day}T00:00:00Z"
+            )
             for python, day in (("3.12", "2026-01-01"), ("3.11", "2026-01-02"))
         )
     )
@@ -141,7 +168,8 @@ def test_collect_shards_refuses_unsigned_shard() -> None:
 
 
 def test_collect_shards_refuses_signature_of_another_shard() -> None:
-    bucket, other = MemoryBucket(), MemoryBucket()
+    bucket = MemoryBucket()
+    other = MemoryBucket()
     key = upload_shard(bucket, STAGED, "device", shard_result(1, 1), None)
     signed = upload_shard(other, STAGED, "device", shard_result(2, 2), SIGNER)
     data = other.get(f"{signed}.sig")
@@ -156,7 +184,9 @@ def test_collect_shards_refuses_shard_of_another_set() -> None:
     key = upload_shard(bucket, other, "device", shard_result(1, 1), SIGNER)
     for suffix in ("", ".sig"):
         data = bucket.get(key + suffix)
-        bucket.put_if_absent(key.replace("b" * 64, "a" * 64) + suffix, data, sha256=sha256_of(data))
+        bucket.put_if_absent(
+            key.replace("b" * 64, "a" * 64) + suffix, data, sha256=sha256_of(data)
+        )
     with pytest.raises(GateError, match="another set"):
         collected(bucket)
 
@@ -164,6 +194,13 @@ def test_collect_shards_refuses_shard_of_another_set() -> None:
 def test_join_results_refuses_test_of_two_shards() -> None:
     file = TestResult(id="tests/x.py", verdict=V.FAILED)
     flaky = replace(file, verdict=V.FLAKY)
-    assert join_results([shard_result(1, 2, flaky), shard_result(2, 2, file)]) == (file,)
+    assert join_results([shard_result(1, 2, flaky), shard_result(2, 2, file)]) == (
+        file,
+    )
     with pytest.raises(GateError, match="was run by two shards"):
-        join_results([shard_result(1, 2, result("a", V.PASSED)), shard_result(2, 2, result("a", V.PASSED))])
+        join_results(
+            [
+                shard_result(1, 2, result("a", V.PASSED)),
+                shard_result(2, 2, result("a", V.PASSED)),
+            ]
+        )

@@ -44,7 +44,12 @@ tests $rocm_pytest_deselect \
 """
 
 
-def checkout(root: Path, script: str = SCRIPT, defaults: str = DEFAULTS, empty: Iterable[str] = ()) -> Path:
+def checkout(
+    root: Path,
+    script: str = SCRIPT,
+    defaults: str = DEFAULTS,
+    empty: Iterable[str] = (),
+) -> Path:
     files = {"ci/envs/default.env": defaults, "ci/run_pytest_rocm.sh": script}
     return write_files(root, {**files, **dict.fromkeys(empty, "")})
 
@@ -89,8 +94,12 @@ def test_read_script_follows_sourced_file(tmp_path: Path) -> None:
         ("python -m pytest $LEFT tests", "argument LEFT is computed"),
     ],
 )
-def test_read_script_refuses_computed_settings(tmp_path: Path, line: str, said: str) -> None:
-    with pytest.raises(GateError, match="Cannot determine how JAX's suite runs") as refused:
+def test_read_script_refuses_computed_settings(
+    tmp_path: Path, line: str, said: str
+) -> None:
+    with pytest.raises(
+        GateError, match="Cannot determine how JAX's suite runs"
+    ) as refused:
         read(tmp_path, SCRIPT.replace('echo "Running', f'{line}\necho "Running'))
     assert said in refused.value.message
 
@@ -124,9 +133,17 @@ pytest $left
 
 def test_read_script_takes_given_values(tmp_path: Path) -> None:
     root = checkout(tmp_path, SCRIPT + OPEN)
-    given = {"XLA_FLAGS": "--slow", "left": "--deselect=tests/e_test.py::one --ignore=tests/f_test.py", "MORE": "1"}
+    given = {
+        "XLA_FLAGS": "--slow",
+        "left": "--deselect=tests/e_test.py::one --ignore=tests/f_test.py",
+        "MORE": "1",
+    }
     script = read_script(root, "ci/run_pytest_rocm.sh", given)
-    assert (script.env["XLA_FLAGS"], script.env["MORE"], "left" in script.env) == ("--slow", "1", False)
+    assert (script.env["XLA_FLAGS"], script.env["MORE"], "left" in script.env) == (
+        "--slow",
+        "1",
+        False,
+    )
     assert script.deselect[-1] == "tests/e_test.py::one"
     assert script.ignore[-1] == "tests/f_test.py"
     (line,) = script.unread
@@ -138,7 +155,9 @@ def test_read_script_goes_on_without_script(tmp_path: Path) -> None:
     with pytest.raises(GateError, match="the checkout has no such file") as refused:
         read_script(tmp_path, "ci/run_pytest_rocm.sh")
     assert "--suite-env NAME=VALUE" in refused.value.hint
-    script = read_script(tmp_path, "ci/run_pytest_rocm.sh", {"JAX_SKIP_SLOW_TESTS": "true"})
+    script = read_script(
+        tmp_path, "ci/run_pytest_rocm.sh", {"JAX_SKIP_SLOW_TESTS": "true"}
+    )
     assert (script.env, len(script.unread)) == ({"JAX_SKIP_SLOW_TESTS": "true"}, 1)
 
 
@@ -150,10 +169,16 @@ def test_read_script_goes_on_without_script(tmp_path: Path) -> None:
         ("OTHER", "leaves no value of OTHER open"),
     ],
 )
-def test_read_script_refuses_given_value_without_effect(tmp_path: Path, name: str, said: str) -> None:
+def test_read_script_refuses_given_value_without_effect(
+    tmp_path: Path, name: str, said: str
+) -> None:
     script = SCRIPT.replace("export XLA_FLAGS=", "export XLA_FLAGS=$(flags)")
     with pytest.raises(RequestError) as refused:
-        read_script(checkout(tmp_path, script), "ci/run_pytest_rocm.sh", {"XLA_FLAGS": "--a", name: "1"})
+        read_script(
+            checkout(tmp_path, script),
+            "ci/run_pytest_rocm.sh",
+            {"XLA_FLAGS": "--a", name: "1"},
+        )
     assert said in refused.value.message
 
 
@@ -186,8 +211,12 @@ count=$(nproc)
     assert (script.deselect, script.ignore) == ((), ())
 
 
-@pytest.mark.parametrize("script", ["export XLA_FLAGS=--a\n", "export lower=1\npython -m pytest tests\n"])
-def test_read_script_refuses_script_without_settings(tmp_path: Path, script: str) -> None:
+@pytest.mark.parametrize(
+    "script", ["export XLA_FLAGS=--a\n", "export lower=1\npython -m pytest tests\n"]
+)
+def test_read_script_refuses_script_without_settings(
+    tmp_path: Path, script: str
+) -> None:
     with pytest.raises(GateError):
         read(tmp_path, script)
 

@@ -13,7 +13,9 @@ from promotion.gates.device.results import Attempt, Ending, Round, judge
 from promotion.gates.device.sessions.session import SessionOutcome
 from promotion.gates.device.sessions.state import PassState
 
-A, B, C = "t.py::a", "t.py::b", "t.py::c"
+A = "t.py::a"
+B = "t.py::b"
+C = "t.py::c"
 
 
 def ended(test: str, ending: str = "passed") -> Attempt:
@@ -30,7 +32,10 @@ def outcome(items: Sequence[str] | None = (A, B, C), **more: Any) -> SessionOutc
 
 def test_crash_is_rerun_once_and_hang_is_not() -> None:
     state = PassState()
-    state.add(outcome(ended=(ended(C, "failed"),), died=(died(A), died(B, Ending.HUNG))), Round.FIRST)
+    state.add(
+        outcome(ended=(ended(C, "failed"),), died=(died(A), died(B, Ending.HUNG))),
+        Round.FIRST,
+    )
     assert state.remaining() == [A]
     state.add(outcome(died=(died(A),)), Round.FIRST)
     assert state.remaining() == []
@@ -56,7 +61,9 @@ def test_broken_file_is_recorded_once_and_may_recover() -> None:
     assert len(state.files["bad.py"]) == 1
     assert state.chosen is None
     state.add(outcome([A], files=(ended("odd.py", "failed"),)), Round.FIRST)
-    state.add(outcome([A], files=(ended("odd.py", "failed"),), ended=(ended(A),)), Round.FIRST)
+    state.add(
+        outcome([A], files=(ended("odd.py", "failed"),), ended=(ended(A),)), Round.FIRST
+    )
     assert [item.ending for item in state.files["odd.py"]] == [Ending.FAILED]
     state.recovered("odd.py")
     assert {test: judge(test, tries).verdict for test, tries in state.attempts()} == {
@@ -99,7 +106,9 @@ OUTCOMES = st.builds(
 
 
 @given(st.lists(OUTCOMES, max_size=6))
-def test_every_chosen_test_is_remaining_suspected_or_tried(outcomes: list[SessionOutcome]) -> None:
+def test_every_chosen_test_is_remaining_suspected_or_tried(
+    outcomes: list[SessionOutcome],
+) -> None:
     state = PassState()
     before = state.progress()
     for told in outcomes:
@@ -110,4 +119,6 @@ def test_every_chosen_test_is_remaining_suspected_or_tried(outcomes: list[Sessio
     if outcomes:
         assert dict(state.attempts()).keys() == {A, B, C}
         for test in (A, B, C):
-            assert test in state.remaining() or test in state.suspects or state.tests[test]
+            assert (
+                test in state.remaining() or test in state.suspects or state.tests[test]
+            )

@@ -13,7 +13,14 @@ from core.errors import InputError, ProcessError, RequestError
 from core.process import ProcessResult
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.sessions.passes import Suite
-from promotion.gates.device.suite import SuiteSource, jax_suite, parse_source, read_list, smoke_suite, suite_sizes
+from promotion.gates.device.suite import (
+    SuiteSource,
+    jax_suite,
+    parse_source,
+    read_list,
+    smoke_suite,
+    suite_sizes,
+)
 from tests.unit.promotion.test_device_shell_env import checkout
 
 
@@ -25,25 +32,48 @@ def test_parse_source_requires_commit_of_address() -> None:
     assert parse_source(f"git@example.invalid:jax.git@{commit}").remote
     assert parse_source("/some/where") == SuiteSource(location="/some/where")
     assert parse_source(f"where@{commit}").commit == commit
-    for text in ("https://example.invalid/jax.git", "https://example.invalid/jax@main", "git@example.invalid:jax.git"):
+    for text in (
+        "https://example.invalid/jax.git",
+        "https://example.invalid/jax@main",
+        "git@example.invalid:jax.git",
+    ):
         with pytest.raises(RequestError, match="has no commit"):
             parse_source(text)
 
 
-NO_GIT: Any = SimpleNamespace(run=Mock(side_effect=ProcessError("fatal: not a git repository")))
+NO_GIT: Any = SimpleNamespace(
+    run=Mock(side_effect=ProcessError("fatal: not a git repository"))
+)
 
 
 def prepared(root: Path, work: Path, **more: Any) -> Suite:
     work.mkdir(exist_ok=True)
-    return jax_suite(SuiteSource(location=str(root)), JaxPlatform.ROCM, work, NO_GIT, **more)
+    return jax_suite(
+        SuiteSource(location=str(root)), JaxPlatform.ROCM, work, NO_GIT, **more
+    )
 
 
 def test_jax_suite_copies_tests_without_jax(tmp_path: Path) -> None:
-    names = ("tests/lax_test.py", "tests/d_test.py", "jax/__init__.py", "conftest.py", "tests/__pycache__/x.py")
-    more = ("docs/autodidax.py", "examples/examples_test.py", "build/test-requirements.txt")
+    names = (
+        "tests/lax_test.py",
+        "tests/d_test.py",
+        "jax/__init__.py",
+        "conftest.py",
+        "tests/__pycache__/x.py",
+    )
+    more = (
+        "docs/autodidax.py",
+        "examples/examples_test.py",
+        "build/test-requirements.txt",
+    )
     root = checkout(tmp_path / "jax-src", empty=(*names, *more))
     suite = prepared(root, tmp_path / "work", size="large")
-    assert sorted(path.name for path in suite.root.iterdir()) == ["conftest.py", "docs", "examples", "tests"]
+    assert sorted(path.name for path in suite.root.iterdir()) == [
+        "conftest.py",
+        "docs",
+        "examples",
+        "tests",
+    ]
     assert not (suite.root / "tests/__pycache__").exists()
     assert suite.commit.startswith("tree-")
     assert suite.files == ("tests",)
@@ -52,7 +82,13 @@ def test_jax_suite_copies_tests_without_jax(tmp_path: Path) -> None:
 
 def test_suite_id_changes_with_test_conditions(tmp_path: Path) -> None:
     root = checkout(tmp_path / "jax-src")
-    files = ("tests/a_test.py", "conftest.py", "pyproject.toml", "build/test-requirements.txt", "docs/autodidax.py")
+    files = (
+        "tests/a_test.py",
+        "conftest.py",
+        "pyproject.toml",
+        "build/test-requirements.txt",
+        "docs/autodidax.py",
+    )
     seen = set()
     for number, name in enumerate(("", *files, "ci/run_pytest_rocm.sh")):
         file = root / (name or "tests/b_test.py")
@@ -63,15 +99,29 @@ def test_suite_id_changes_with_test_conditions(tmp_path: Path) -> None:
 
 
 def test_listed_tests_and_files_are_chosen(tmp_path: Path) -> None:
-    root = checkout(tmp_path / "jax-src", empty=[f"tests/{name}_test.py" for name in "abc"])
-    (tmp_path / "list").write_text("tests/a_test.py::A::one  # slow\n\ntests/b_test.py\n")
+    root = checkout(
+        tmp_path / "jax-src", empty=[f"tests/{name}_test.py" for name in "abc"]
+    )
+    (tmp_path / "list").write_text(
+        "tests/a_test.py::A::one  # slow\n\ntests/b_test.py\n"
+    )
     tests = prepared(root, tmp_path / "work", listed=read_list(tmp_path / "list"))
     assert tests.files == ("tests/a_test.py", "tests/b_test.py")
-    there = ["tests/a_test.py::A::one", "tests/a_test.py::A::two", "tests/b_test.py::B::one"]
+    there = [
+        "tests/a_test.py::A::one",
+        "tests/a_test.py::A::two",
+        "tests/b_test.py::B::one",
+    ]
     assert tests.choose
     assert tests.choose(there) == [there[0], there[2]]
-    with pytest.raises(RequestError, match=r"The suite has no tests/aa_test.py\. Correct --test"):
-        prepared(root, tmp_path / "other", listed=["tests/a_test.py", "tests/aa_test.py::A::one"])
+    with pytest.raises(
+        RequestError, match=r"The suite has no tests/aa_test.py\. Correct --test"
+    ):
+        prepared(
+            root,
+            tmp_path / "other",
+            listed=["tests/a_test.py", "tests/aa_test.py::A::one"],
+        )
     with pytest.raises(RequestError, match=r"The suite has no test_nump\.py\."):
         smoke_suite(["test_numpy.py", "test_nump.py"])
     (tmp_path / "list").write_text("# none\n")
@@ -79,11 +129,17 @@ def test_listed_tests_and_files_are_chosen(tmp_path: Path) -> None:
         read_list(tmp_path / "list")
 
 
-AT_COMMIT: Any = SimpleNamespace(run=lambda *_, **__: ProcessResult(returncode=0, stdout="1" * 40))
+AT_COMMIT: Any = SimpleNamespace(
+    run=lambda *_, **__: ProcessResult(returncode=0, stdout="1" * 40)
+)
 
 
-@pytest.mark.parametrize(("runner", "text"), [(NO_GIT, "not a git checkout"), (AT_COMMIT, "not at 0000")])
-def test_jax_suite_refuses_another_commit(tmp_path: Path, runner: Any, text: str) -> None:
+@pytest.mark.parametrize(
+    ("runner", "text"), [(NO_GIT, "not a git checkout"), (AT_COMMIT, "not at 0000")]
+)
+def test_jax_suite_refuses_another_commit(
+    tmp_path: Path, runner: Any, text: str
+) -> None:
     source = SuiteSource(location=str(checkout(tmp_path / "jax-src")), commit="0" * 40)
     with pytest.raises(InputError, match=text):
         jax_suite(source, JaxPlatform.ROCM, tmp_path, runner)

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from promotion.gates.device.suite_requirements import copy_test_helpers, release_mismatch, unmet_requirements
+from promotion.gates.device.suite_requirements import (
+    copy_test_helpers,
+    release_mismatch,
+    unmet_requirements,
+)
 from tests.support.files import write_files
 
 HAVE = "absl-py==2.5.1 \\\n    --hash=sha256:00\nmpmath==1.4.1 \\\npytest==8.4.2 \\\n"
@@ -33,7 +37,9 @@ def test_release_mismatch_notes_other_release(tmp_path: Path) -> None:
     assert release_mismatch(tmp_path, "0.10.2") == ""
     write_files(tmp_path, {"jax/version.py": 'import os\n\n_version = "0.10.2"\n'})
     assert release_mismatch(tmp_path, "0.10.2") == ""
-    assert "belongs to jax 0.10.2 but tests jax 0.9.1" in release_mismatch(tmp_path, "0.9.1")
+    assert "belongs to jax 0.10.2 but tests jax 0.9.1" in release_mismatch(
+        tmp_path, "0.9.1"
+    )
 
 
 @pytest.fixture
@@ -43,20 +49,31 @@ def trees(tmp_path: Path) -> tuple[Path, Path]:
         "jax/__init__.py": "checkout",
         "jax/_src/__init__.py": "",
         "jax/_src/core.py": "checkout",
-        "jax/_src/deep_test_util.py": "from jax._src import core\nfrom jax._src.late import schedule\n",
+        "jax/_src/deep_test_util.py": (
+            "from jax._src import core\nfrom jax._src.late import schedule\n"
+        ),
         "jax/_src/late/__init__.py": "",
         "jax/_src/late/schedule.py": "from . import rules\nfrom .odd import nothing\n",
         "jax/_src/late/rules.py": "import jax._src.core\nimport numpy\n",
         "jax/_src/never_asked_for.py": "",
-        "tests/a_test.py": "import jax\n\ndef test():\n    from jax._src import deep_test_util as util\n",
+        "tests/a_test.py": (
+            "import jax\n\ndef test():\n    from jax._src import deep_test_util as"
+            " util\n"
+        ),
         "tests/deep/b_test.py": "from jax._src.core import Jaxpr\n",
         "tests/odd_test.py": "def (:\n",
     }
-    own = dict.fromkeys(("jax/__init__.py", "jax/_src/__init__.py", "jax/_src/core.py"), "wheel")
-    return write_files(tmp_path / "checkout", files), write_files(tmp_path / "site", own)
+    own = dict.fromkeys(
+        ("jax/__init__.py", "jax/_src/__init__.py", "jax/_src/core.py"), "wheel"
+    )
+    return write_files(tmp_path / "checkout", files), write_files(
+        tmp_path / "site", own
+    )
 
 
-def test_copy_test_helpers_copies_only_missing_imports(trees: tuple[Path, Path]) -> None:
+def test_copy_test_helpers_copies_only_missing_imports(
+    trees: tuple[Path, Path],
+) -> None:
     checkout, site = trees
     assert copy_test_helpers(checkout, site) == (
         "jax/_src/deep_test_util.py",
@@ -64,7 +81,11 @@ def test_copy_test_helpers_copies_only_missing_imports(trees: tuple[Path, Path])
         "jax/_src/late/rules.py",
         "jax/_src/late/schedule.py",
     )
-    assert (site / "jax/_src/deep_test_util.py").read_text() == (checkout / "jax/_src/deep_test_util.py").read_text()
-    assert [(site / "jax" / name).read_text() for name in ("__init__.py", "_src/core.py")] == ["wheel", "wheel"]
+    assert (site / "jax/_src/deep_test_util.py").read_text() == (
+        checkout / "jax/_src/deep_test_util.py"
+    ).read_text()
+    assert [
+        (site / "jax" / name).read_text() for name in ("__init__.py", "_src/core.py")
+    ] == ["wheel", "wheel"]
     assert not (site / "jax/_src/never_asked_for.py").exists()
     assert copy_test_helpers(checkout, site) == ()

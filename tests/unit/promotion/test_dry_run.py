@@ -36,7 +36,8 @@ def files(bucket: DirBucket) -> dict[str, bytes]:
 
 def test_dry_run_reports_writes_without_writing(under: DirBucket) -> None:
     told: list[str] = []
-    bucket, before = DryRunBucket(under, told.append), files(under)
+    bucket = DryRunBucket(under, told.append)
+    before = files(under)
     page = bucket.head("s/page")
     assert page is not None
     put(bucket, "s/new", b"new")

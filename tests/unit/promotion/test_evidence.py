@@ -39,8 +39,19 @@ EVIDENCE = sets.evidence(
     tier=Tier.STRUCTURE,
     outcome=Outcome.FAILED,
     settings={"corpus": "small"},
-    counts={"collected": 1, "run": 1, "passed": 0, "failed": 1, "known": 0, "skipped": 0},
-    findings=(Finding(code="x", severity=Severity.ERROR, message="m", remedy="r", member="a.so"),),
+    counts={
+        "collected": 1,
+        "run": 1,
+        "passed": 0,
+        "failed": 1,
+        "known": 0,
+        "skipped": 0,
+    },
+    findings=(
+        Finding(
+            code="x", severity=Severity.ERROR, message="m", remedy="r", member="a.so"
+        ),
+    ),
     details={"members": ["a.so"]},
 )
 
@@ -76,7 +87,9 @@ def test_record_refuses_evidence_of_another_set(tmp_path: Path) -> None:
         lambda b: b.update(findings=[{"code": "x"}]),
     ],
 )
-def test_load_evidence_refuses_invalid_field(change: Callable[[dict[str, Any]], object]) -> None:
+def test_load_evidence_refuses_invalid_field(
+    change: Callable[[dict[str, Any]], object],
+) -> None:
     body = json.loads(dump_evidence(EVIDENCE))
     change(body)
     with pytest.raises(BucketError, match="some/key"):
@@ -94,17 +107,29 @@ def test_latest_keeps_worst_part(part: str) -> None:
         ended = f"2026-01-02T03:04:{second:02}Z"
         return replace(EVIDENCE, settings={part: word}, outcome=outcome, ended=ended)
 
-    fell, passed, mended = said("a", 6, Outcome.FAILED), said("b", 7, Outcome.PASSED), said("a", 8, Outcome.PASSED)
+    fell = said("a", 6, Outcome.FAILED)
+    passed = said("b", 7, Outcome.PASSED)
+    mended = said("a", 8, Outcome.PASSED)
     (counts,) = latest([passed, fell]).values()
     assert counts == fell
-    assert set(map(id, latest_by_part([fell, passed, mended]))) == {id(passed), id(mended)}
+    assert set(map(id, latest_by_part([fell, passed, mended]))) == {
+        id(passed),
+        id(mended),
+    }
     (counts,) = latest([fell, passed, mended]).values()
     assert counts == mended
 
 
 def test_latest_replaces_evidence_of_older_versions() -> None:
-    older = replace(EVIDENCE, gate="install", settings={"code": "1"}, outcome=Outcome.FAILED)
-    newest = replace(older, settings={"installers": "newest"}, outcome=Outcome.PASSED, ended="2026-01-02T03:05:00Z")
+    older = replace(
+        EVIDENCE, gate="install", settings={"code": "1"}, outcome=Outcome.FAILED
+    )
+    newest = replace(
+        older,
+        settings={"installers": "newest"},
+        outcome=Outcome.PASSED,
+        ended="2026-01-02T03:05:00Z",
+    )
     every = replace(newest, settings={"installers": "all"})
     assert latest_by_part([older, newest, every]) == (newest, every)
 
@@ -123,17 +148,24 @@ def test_record_stores_signature_before_evidence(signer: Signer) -> None:
     key = record(bucket, STAGED, EVIDENCE, signer=signer)
     assert order == [f"{key}.sig", key]
     assert record(bucket, STAGED, EVIDENCE, signer=signer) == key
-    assert read_all(bucket, STAGED) == {key: EvidenceFile(evidence=EVIDENCE, key=signer.key)}
+    assert read_all(bucket, STAGED) == {
+        key: EvidenceFile(evidence=EVIDENCE, key=signer.key)
+    }
 
 
 def test_read_all_reports_signature_of_other_evidence(signer: Signer) -> None:
     bucket = MemoryBucket()
     one = record(bucket, STAGED, EVIDENCE, signer=signer)
-    two = record(bucket, STAGED, replace(EVIDENCE, outcome=Outcome.PASSED), signer=signer)
+    two = record(
+        bucket, STAGED, replace(EVIDENCE, outcome=Outcome.PASSED), signer=signer
+    )
     bucket.damage(f"{two}.sig", bucket.get(f"{one}.sig"))
     said = read_all(bucket, STAGED)
     assert said[one].key == signer.key
-    assert (said[two].key, said[two].flaw) == ("", f"{two}.sig is not the signature of {two}.")
+    assert (said[two].key, said[two].flaw) == (
+        "",
+        f"{two}.sig is not the signature of {two}.",
+    )
 
 
 def test_read_all_reports_damaged_signature(signer: Signer) -> None:

@@ -44,43 +44,83 @@ def families(tmp_path: Path, text: str, *, occasions: str = OCCASIONS) -> Famili
     return load_families(file)
 
 
-ONE, EIGHT = ({label: {"weight": 1, "devices": devices}} for label, devices in (("one", 1), ("eight", 8)))
+ONE, EIGHT = (
+    {label: {"weight": 1, "devices": devices}}
+    for label, devices in (("one", 1), ("eight", 8))
+)
 
 
 def family(name: str, **fields: Any) -> str:
-    body = {"targets": [*load_table().families[name]][:1], "when": "presubmit", "single": ONE, **fields}
-    return f'[family."{name}"]\n' + "".join(f"{key} = {toml(value)}\n" for key, value in body.items())
+    body = {
+        "targets": [*load_table().families[name]][:1],
+        "when": "presubmit",
+        "single": ONE,
+        **fields,
+    }
+    return f'[family."{name}"]\n' + "".join(
+        f"{key} = {toml(value)}\n" for key, value in body.items()
+    )
 
 
 def toml(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f'"{key}" = {toml(item)}' for key, item in value.items()) + " }"
+        return (
+            "{ "
+            + ", ".join(f'"{key}" = {toml(item)}' for key, item in value.items())
+            + " }"
+        )
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (family("gfx942").replace("gfx942", "gfx94x"), "not a family of core/targets.toml"),
-        (family("gfx94X-dcgpu", targets=["gfx950"]), "the targets of gfx94X-dcgpu must be among"),
+        (
+            family("gfx942").replace("gfx942", "gfx94x"),
+            "not a family of core/targets.toml",
+        ),
+        (
+            family("gfx94X-dcgpu", targets=["gfx950"]),
+            "the targets of gfx94X-dcgpu must be among",
+        ),
         (family("gfx942", when="sometimes"), "'sometimes' is not a valid Trigger"),
-        (family("gfx942", single={"one": {"weight": 0, "devices": 1}}), "0 is not a whole number from 1"),
+        (
+            family("gfx942", single={"one": {"weight": 0, "devices": 1}}),
+            "0 is not a whole number from 1",
+        ),
         (family("gfx942", multi=ONE), "1 is not a whole number from 2"),
-        (family("gfx942", single={"one": {"weight": 1}}), "must be labels with weight and devices"),
+        (
+            family("gfx942", single={"one": {"weight": 1}}),
+            "must be labels with weight and devices",
+        ),
         (family("gfx942", runner="one"), "unexpected keyword"),
         ('[family."gfx942"]\nwhen = "presubmit"\n', "'targets' is missing"),
         (family("gfx942") + "[more]\n", "more is unknown"),
-        (family("gfx942", sanity_only=1), "sanity_only of gfx942 must be true or false"),
-        (family("gfx1151") + BYPASS.replace('reason = "the machine is away"\n', ""), "reason is missing"),
-        (family("gfx1151") + BYPASS + 'targets = ["gfx942"]\n', "has targets, which the family determines"),
+        (
+            family("gfx942", sanity_only=1),
+            "sanity_only of gfx942 must be true or false",
+        ),
+        (
+            family("gfx1151") + BYPASS.replace('reason = "the machine is away"\n', ""),
+            "reason is missing",
+        ),
+        (
+            family("gfx1151") + BYPASS + 'targets = ["gfx942"]\n',
+            "has targets, which the family determines",
+        ),
     ],
 )
-def test_load_families_refuses_invalid_file(tmp_path: Path, text: str, problem: str) -> None:
+def test_load_families_refuses_invalid_file(
+    tmp_path: Path, text: str, problem: str
+) -> None:
     with pytest.raises(RequestError, match=re.escape(problem)):
         families(tmp_path, text)
 
 
-@pytest.mark.parametrize("occasions", [OCCASIONS.partition("[when.weekly]")[0], OCCASIONS.replace("small", "tiny")])
+@pytest.mark.parametrize(
+    "occasions",
+    [OCCASIONS.partition("[when.weekly]")[0], OCCASIONS.replace("small", "tiny")],
+)
 def test_load_families_refuses_invalid_triggers(tmp_path: Path, occasions: str) -> None:
     with pytest.raises(RequestError, match=r"trigger|presubmit"):
         families(tmp_path, family("gfx942"), occasions=occasions)
@@ -105,7 +145,11 @@ def job_set(*targets: str, pythons: Sequence[str] = ("3.12",)) -> WheelSet:
 
 SET = job_set("gfx942", "gfx950", "gfx1151")
 PYTHONS = job_set("gfx942", "gfx950", "gfx1151", pythons=("3.11", "3.12"))
-THREE = family("gfx942") + family("gfx950", when="postsubmit") + family("gfx1151", when="nightly", single={})
+THREE = (
+    family("gfx942")
+    + family("gfx950", when="postsubmit")
+    + family("gfx1151", when="nightly", single={})
+)
 
 
 @pytest.mark.parametrize(
@@ -119,25 +163,46 @@ THREE = family("gfx942") + family("gfx950", when="postsubmit") + family("gfx1151
 def test_trigger_includes_earlier_triggers(
     tmp_path: Path, when: str, tested: set[str], without: tuple[str, ...]
 ) -> None:
-    matrix = job_matrix(families(tmp_path, THREE), when=Trigger(when), wheel_set=SET, jax_tests="J")
+    matrix = job_matrix(
+        families(tmp_path, THREE), when=Trigger(when), wheel_set=SET, jax_tests="J"
+    )
     assert {job.family for job in matrix.jobs} == tested
     assert matrix.without_runner == without
 
 
 def test_job_matrix_describes_jobs(tmp_path: Path) -> None:
-    two = families(tmp_path, family("gfx942", multi=EIGHT, minutes=77) + family("gfx1151", sanity_only=True))
-    jobs = job_matrix(two, when=Trigger.WEEKLY, wheel_set=PYTHONS, jax_tests="URL@c").jobs
-    nightly = job_matrix(two, when=Trigger.NIGHTLY, wheel_set=PYTHONS, jax_tests="URL@c").jobs
-    shards = [(job.shard, job.devices) for job in nightly if (job.family, job.python) == ("gfx942", "3.12")]
+    two = families(
+        tmp_path,
+        family("gfx942", multi=EIGHT, minutes=77) + family("gfx1151", sanity_only=True),
+    )
+    jobs = job_matrix(
+        two, when=Trigger.WEEKLY, wheel_set=PYTHONS, jax_tests="URL@c"
+    ).jobs
+    nightly = job_matrix(
+        two, when=Trigger.NIGHTLY, wheel_set=PYTHONS, jax_tests="URL@c"
+    ).jobs
+    shards = [
+        (job.shard, job.devices)
+        for job in nightly
+        if (job.family, job.python) == ("gfx942", "3.12")
+    ]
     assert shards == [("1/3", "single"), ("2/3", "single"), ("3/3", "single")]
     multi = next(job for job in jobs if job.devices == "multi")
-    assert (multi.runs_on, multi.minutes, multi.suite, multi.shard) == ("eight", 77, "large", "1/1")
+    assert (multi.runs_on, multi.minutes, multi.suite, multi.shard) == (
+        "eight",
+        77,
+        "large",
+        "1/1",
+    )
     # The gate reports a machine with another number of devices as unfit.
     assert multi.run.endswith("--jax-tests URL@c --size large --devices 8")
     built = replace(PYTHONS, files={**PYTHONS.files, ROCM_LOCK: "1" * 64})
     own = job_matrix(two, when=Trigger.NIGHTLY, wheel_set=built, jax_tests="URL@c")
     assert all("--rocm-of-set" in job.argv for job in own.jobs)
-    assert not any("--rocm-of-set" in argv for argv in [*(job.argv for job in nightly), *(m.argv for m in own.merges)])
+    assert not any(
+        "--rocm-of-set" in argv
+        for argv in [*(job.argv for job in nightly), *(m.argv for m in own.merges)]
+    )
     smoke = next(job for job in jobs if job.family == "gfx1151")
     assert smoke.suite == "smoke"
     assert "--jax-tests" not in smoke.argv
@@ -145,7 +210,9 @@ def test_job_matrix_describes_jobs(tmp_path: Path) -> None:
 
 def test_job_matrix_accepts_families_of_other_triggers(tmp_path: Path) -> None:
     three = families(tmp_path, THREE)
-    matrix = job_matrix(three, when=Trigger.PRESUBMIT, wheel_set=SET, names=["gfx950", "gfx950"])
+    matrix = job_matrix(
+        three, when=Trigger.PRESUBMIT, wheel_set=SET, names=["gfx950", "gfx950"]
+    )
     assert [job.family for job in matrix.jobs] == ["gfx950"]
     with pytest.raises(RequestError, match="Unknown family: 'gfx95'"):
         job_matrix(three, when=Trigger.PRESUBMIT, wheel_set=SET, names=["gfx95"])
@@ -167,10 +234,25 @@ def test_job_matrix_has_jobs_for_targets_of_the_set_only() -> None:
 
 
 def test_job_matrix_refuses_what_the_set_lacks() -> None:
-    with pytest.raises(RequestError, match=r"The set has no target of gfx1151\. Give a family with one of gfx942"):
-        job_matrix(load_families(), when=Trigger.NIGHTLY, wheel_set=job_set("gfx942"), names=["gfx1151"])
-    with pytest.raises(RequestError, match=r"The set does not support Python 3\.14, 3\.15"):
-        job_matrix(load_families(), when=Trigger.NIGHTLY, wheel_set=SET, pythons=["3.12", "3.14", "3.15"])
+    with pytest.raises(
+        RequestError,
+        match=r"The set has no target of gfx1151\. Give a family with one of gfx942",
+    ):
+        job_matrix(
+            load_families(),
+            when=Trigger.NIGHTLY,
+            wheel_set=job_set("gfx942"),
+            names=["gfx1151"],
+        )
+    with pytest.raises(
+        RequestError, match=r"The set does not support Python 3\.14, 3\.15"
+    ):
+        job_matrix(
+            load_families(),
+            when=Trigger.NIGHTLY,
+            wheel_set=SET,
+            pythons=["3.12", "3.14", "3.15"],
+        )
 
 
 def test_draw_respects_weights() -> None:
@@ -179,11 +261,21 @@ def test_draw_respects_weights() -> None:
 
 
 def test_job_matrix_merges_shards(tmp_path: Path) -> None:
-    two = families(tmp_path, family("gfx942", multi=EIGHT) + family("gfx1151", sanity_only=True))
-    nightly = job_matrix(two, when=Trigger.NIGHTLY, wheel_set=PYTHONS, jax_tests="URL@c")
-    assert [(one.family, one.python) for one in nightly.merges] == [("gfx942", "3.11"), ("gfx942", "3.12")]
+    two = families(
+        tmp_path, family("gfx942", multi=EIGHT) + family("gfx1151", sanity_only=True)
+    )
+    nightly = job_matrix(
+        two, when=Trigger.NIGHTLY, wheel_set=PYTHONS, jax_tests="URL@c"
+    )
+    assert [(one.family, one.python) for one in nightly.merges] == [
+        ("gfx942", "3.11"),
+        ("gfx942", "3.12"),
+    ]
     assert " ".join(nightly.merges[1].argv) == (
         f"python3 build/ci_build gate merge multi-arch/{PYTHONS.digest}"
         " --platform rocm --family gfx942 --python 3.12 --jax-tests URL@c --size large"
     )
-    assert job_matrix(two, when=Trigger.WEEKLY, wheel_set=SET, jax_tests="URL@c").merges == ()
+    assert (
+        job_matrix(two, when=Trigger.WEEKLY, wheel_set=SET, jax_tests="URL@c").merges
+        == ()
+    )

@@ -1,6 +1,9 @@
-"""Every write of every operation meets every fault: readers notice nothing, and a repeated run completes.
+"""Every write of every operation meets every fault.
 
-After each single write, readers check the listed, pinned and stored wheels of HTML pages and of JSON pages.
+Readers notice nothing, and a repeated run completes.
+
+After each single write, readers check the listed, pinned and stored wheels of HTML
+pages and of JSON pages.
 """
 
 from __future__ import annotations
@@ -33,13 +36,17 @@ from tests.support.reading import Reader
 from tests.support.wheel_sets import make_set, make_wheels, write_set
 
 DAY = timedelta(days=1)
-ME, WHY = "tester", "wrong numbers"
+ME = "tester"
+WHY = "wrong numbers"
 Act = Callable[[Bucket], object]
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """Sets of three wheels that share a jaxlib: two promoted, a third staged, a fourth in a folder."""
+    """Sets of three wheels that share a jaxlib.
+
+    Two promoted, a third staged, a fourth in a folder.
+    """
 
     bucket: MemoryBucket
     sets: Sequence[StagedSet]
@@ -48,14 +55,25 @@ class World:
     temporary: tempfile.TemporaryDirectory[str]
 
     def promote(self, bucket: Bucket, number: int) -> None:
-        promote(bucket, self.sets[number], POLICY, actor=ME, now=lambda: NOW + number * DAY, allow_lower=True)
+        promote(
+            bucket,
+            self.sets[number],
+            POLICY,
+            actor=ME,
+            now=lambda: NOW + number * DAY,
+            allow_lower=True,
+        )
 
 
 @functools.cache
 def world() -> World:
-    temporary, bucket = tempfile.TemporaryDirectory(), MemoryBucket()
+    temporary = tempfile.TemporaryDirectory()
+    bucket = MemoryBucket()
     folder = Path(temporary.name)
-    groups = [make_wheels(folder / "w", version=f"0.10.2+rocm7.{n}.0", pythons=("3.12",)) for n in (2, 3, 4, 5)]
+    groups = [
+        make_wheels(folder / "w", version=f"0.10.2+rocm7.{n}.0", pythons=("3.12",))
+        for n in (2, 3, 4, 5)
+    ]
     sets = [staged_in(bucket, folder, group) for group in groups[:3]]
     made = World(
         bucket=bucket,
@@ -82,16 +100,28 @@ def rolling_back(bucket: Bucket) -> None:
 
 
 def rolling_to(entry: int) -> Act:
-    return lambda bucket: rollback(bucket, RELEASED, to=entry, reason=WHY, actor=ME, now=lambda: NOW + 4 * DAY)
+    return lambda bucket: rollback(
+        bucket, RELEASED, to=entry, reason=WHY, actor=ME, now=lambda: NOW + 4 * DAY
+    )
 
 
 def marking(kind: EntryKind, number: int = 2) -> Act:
-    return lambda bucket: mark(bucket, RELEASED, kind, [str(number)], reason=WHY, actor=ME, now=lambda: NOW + 3 * DAY)
+    return lambda bucket: mark(
+        bucket,
+        RELEASED,
+        kind,
+        [str(number)],
+        reason=WHY,
+        actor=ME,
+        now=lambda: NOW + 3 * DAY,
+    )
 
 
 def keeping(day: int) -> Act:
     rule = RetentionRule(days=1, grace_days=5)
-    return lambda bucket: apply(bucket, RELEASED, rule, actor=ME, now=lambda: NOW + day * DAY)
+    return lambda bucket: apply(
+        bucket, RELEASED, rule, actor=ME, now=lambda: NOW + day * DAY
+    )
 
 
 def rebuilding(bucket: Bucket) -> None:
@@ -125,7 +155,9 @@ OPERATIONS = {
     "rollback to nothing": Operation(act=rolling_to(0)),
     "yank": Operation(act=marking(EntryKind.YANK)),
     "quarantine": Operation(act=marking(EntryKind.QUARANTINE)),
-    "free": Operation(act=marking(EntryKind.FREE), before=(marking(EntryKind.QUARANTINE),)),
+    "free": Operation(
+        act=marking(EntryKind.FREE), before=(marking(EntryKind.QUARANTINE),)
+    ),
     "retire": Operation(act=keeping(4)),
     "sweep": Operation(act=keeping(20), before=(keeping(4),)),
     "publish without status": Operation(act=promoting, before=(losing_status,)),
@@ -138,10 +170,13 @@ def disturbed(
 ) -> Iterator[tuple[str, MemoryBucket]]:
     """Yield, for each write that meets a fault, a description and the resulting bucket.
 
-    Readers check every write once without a fault, and later only the writes from the faulty one on.
+    Readers check every write once without a fault, and later only the writes from the
+    faulty one on.
     """
 
-    def watch(bucket: MemoryBucket, what: str, faulty: FaultyBucket | None = None, at: int = 0) -> None:
+    def watch(
+        bucket: MemoryBucket, what: str, faulty: FaultyBucket | None = None, at: int = 0
+    ) -> None:
         def watched(key: str) -> None:
             if faulty is None or faulty.writes > at:
                 look(bucket, f"{what}, after {key}")
@@ -155,7 +190,9 @@ def disturbed(
         for at in itertools.count():
             what = f"{fault.name} at write {at}"
             bucket = start.copied()
-            faulty = FaultyBucket(bucket, fault, at, other=lambda bucket=bucket: act(bucket))  # type: ignore[misc]
+            faulty = FaultyBucket(
+                bucket, fault, at, other=functools.partial(act, bucket)
+            )
             watch(bucket, what, faulty, at)
             with contextlib.suppress(CiBuildError, KilledError):
                 act(faulty)
@@ -173,7 +210,9 @@ def look(bucket: MemoryBucket, when: str) -> None:
 
 def same(found: MemoryBucket, expected: dict[str, bytes], what: str) -> None:
     objects = found.everything()
-    keys = (objects.keys() | expected.keys()) - {RELEASED.claim}  # contains a random name
+    keys = (objects.keys() | expected.keys()) - {
+        RELEASED.claim
+    }  # contains a random name
     differ = sorted(key for key in keys if objects.get(key) != expected.get(key))
     assert differ == [], what
 
@@ -186,7 +225,8 @@ def expire_claim(bucket: MemoryBucket) -> None:
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_interrupted_operation_completes_when_repeated(name: str) -> None:
-    operation, start = OPERATIONS[name], world().bucket.copied()
+    operation = OPERATIONS[name]
+    start = world().bucket.copied()
     for earlier in operation.before:
         earlier(start)
     undisturbed = start.copied()
@@ -239,6 +279,8 @@ def test_kill_during_repair_is_repaired() -> None:
     for what, bucket in disturbed(start, promoting, (Fault.KILLED,)):
         if len(read_ledger(bucket, RELEASED).entries) < 3:
             continue
-        for again, later in disturbed(bucket, marking(EntryKind.QUARANTINE, 3), (Fault.KILLED,)):
+        for again, later in disturbed(
+            bucket, marking(EntryKind.QUARANTINE, 3), (Fault.KILLED,)
+        ):
             publish(later, RELEASED)
             assert list(verify(later, RELEASED)) == [], f"{what}; {again}"

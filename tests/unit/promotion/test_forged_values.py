@@ -1,4 +1,7 @@
-"""Forged values in files of an index that nobody signed: status.json, and ledger entries of the channel local."""
+"""Forged values in files of an index that nobody signed.
+
+Status.json, and ledger entries of the channel local.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +35,13 @@ DEEP = b"[" * 100_000
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with an unsigned index of two sets, the second of which was promoted twice."""
+    """Return a folder with an unsigned index of two sets, the second promoted twice."""
     folder = tmp_path_factory.mktemp("forged")
     bucket = DirBucket(folder / "bucket")
     for minor in (2, 3):
-        wheels = make_wheels(folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+        wheels = make_wheels(
+            folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",)
+        )
         staged = staged_in(bucket, folder / "sets", wheels)
         go(bucket, staged)
     rollback(bucket, RELEASED, to=1, reason="slow", actor="me")
@@ -72,13 +77,27 @@ def _forge_rows(bucket: DirBucket) -> None:
 
 def _forge_project(bucket: DirBucket) -> None:
     record = {"sha256": "0" * 64, "etags": ["a", "b"]}
-    forge(bucket, RELEASED.status, lambda status: status["pages"].update({"evil": record, "../../x": record}))
+    forge(
+        bucket,
+        RELEASED.status,
+        lambda status: status["pages"].update({"evil": record, "../../x": record}),
+    )
 
 
 def _forge_page(bucket: DirBucket) -> None:
     key = f"{RELEASED.simple}jaxlib/index.json"
-    page = sha256_of(forge(bucket, key, lambda page: page["files"][0].update(url="https://evil.example/x.whl")))
-    forge(bucket, RELEASED.status, lambda status: status["pages"]["jaxlib"].update(sha256=page, etags=["", page]))
+    page = sha256_of(
+        forge(
+            bucket,
+            key,
+            lambda page: page["files"][0].update(url="https://evil.example/x.whl"),
+        )
+    )
+    forge(
+        bucket,
+        RELEASED.status,
+        lambda status: status["pages"]["jaxlib"].update(sha256=page, etags=["", page]),
+    )
 
 
 @pytest.mark.parametrize("attack", [_forge_rows, _forge_project, _forge_page])
@@ -86,10 +105,13 @@ def _forge_page(bucket: DirBucket) -> None:
 def test_forged_status_is_reported_and_repaired(
     index: DirBucket, attack: Callable[[DirBucket], None], *, later: bool
 ) -> None:
-    """Every page is rendered from the ledger alone, also after a publisher used the forged values."""
+    """Every page is rendered from the ledger alone, also after forged values."""
     before = objects(index)
     attack(index)
-    assert any(f"{RELEASED.status} contradicts the ledger: " in problem for problem in verify(index, RELEASED))
+    assert any(
+        f"{RELEASED.status} contradicts the ledger: " in problem
+        for problem in verify(index, RELEASED)
+    )
     if later:
         for kind in (EntryKind.YANK, EntryKind.UNYANK):
             mark(index, RELEASED, kind, ["1"], reason="slow", actor="me")
@@ -102,7 +124,9 @@ def test_forged_status_is_reported_and_repaired(
     ("name", "value"),
     [("sets", [{"entry": 2}]), ("policy", {"stale_days": "x"}), ("tiers", {"a": 1})],
 )
-def test_status_with_wrong_types_is_rebuilt(index: DirBucket, name: str, value: object) -> None:
+def test_status_with_wrong_types_is_rebuilt(
+    index: DirBucket, name: str, value: object
+) -> None:
     def change(status: Any) -> None:
         (status if name == "sets" else status["sets"][0])[name] = value
 
@@ -141,13 +165,19 @@ def test_json_that_is_nested_too_deeply_is_damaged() -> None:
         ("source", {"clean": "yes"}),
     ],
 )
-def test_entry_with_wrong_type_is_refused(template: Path, path: str, value: object) -> None:
-    entry = part = json.loads((template / "bucket" / RELEASED.ledger_entry(2)).read_bytes())
+def test_entry_with_wrong_type_is_refused(
+    template: Path, path: str, value: object
+) -> None:
+    entry = part = json.loads(
+        (template / "bucket" / RELEASED.ledger_entry(2)).read_bytes()
+    )
     *parents, name = path.split(".")
     for parent in parents:
         part = part[parent]
     part[name] = value
-    with pytest.raises(BucketError, match=r"^entry (is not a ledger entry|has schema 99)"):
+    with pytest.raises(
+        BucketError, match=r"^entry (is not a ledger entry|has schema 99)"
+    ):
         load_entry(json.dumps(entry).encode(), "entry")
 
 
@@ -162,27 +192,51 @@ def test_text_that_is_not_utf8_is_refused(index: DirBucket) -> None:
 
 
 @pytest.mark.parametrize("name", ["2", "4"])
-def test_rollback_does_not_restore_set_that_another_entry_quarantined(index: DirBucket, name: str) -> None:
+def test_rollback_does_not_restore_set_that_another_entry_quarantined(
+    index: DirBucket, name: str
+) -> None:
     mark(index, RELEASED, EntryKind.QUARANTINE, [name], reason="bad", actor="me")
     assert not any("rocm7.3" in file for file in offered(index))
     done = rollback(index, RELEASED, to=2, reason="slow", actor="me")
-    assert (done.withheld, any("rocm7.3" in file for file in offered(index))) == ((2,), False)
+    assert (done.withheld, any("rocm7.3" in file for file in offered(index))) == (
+        (2,),
+        False,
+    )
     mark(index, RELEASED, EntryKind.FREE, ["2"], reason="", actor="me")
     assert any("rocm7.3" in file for file in offered(index))
     assert [*verify(index, RELEASED)] == []
 
 
-def test_interrupted_index_sign_is_completed(index: DirBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_index_sign_is_completed(
+    index: DirBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     authority = Authority(channel="local", signer=new_key(tmp_path / "key"))
     with pytest.raises(RequestError, match="No key was given"):
-        sign(index, RELEASED, reason="begin", actor="me", authority=replace(authority, signer=None))
+        sign(
+            index,
+            RELEASED,
+            reason="begin",
+            actor="me",
+            authority=replace(authority, signer=None),
+        )
     with monkeypatch.context() as patch:
-        patch.setattr("promotion.index.operations.publish", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(
+            "promotion.index.operations.publish",
+            lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt),
+        )
         with pytest.raises(KeyboardInterrupt):
             sign(index, RELEASED, reason="begin", actor="me", authority=authority)
     done = sign(index, RELEASED, reason="begin", actor="me", authority=authority)
     assert done.entry is None
     assert [*verify(index, RELEASED, authority=authority)] == []
-    mark(index, RELEASED, EntryKind.YANK, ["1"], reason="slow", actor="me", authority=authority)
+    mark(
+        index,
+        RELEASED,
+        EntryKind.YANK,
+        ["1"],
+        reason="slow",
+        actor="me",
+        authority=authority,
+    )
     with pytest.raises(RequestError, match="has a signed entry: 5"):
         sign(index, RELEASED, reason="begin", actor="me", authority=authority)

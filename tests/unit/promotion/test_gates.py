@@ -45,7 +45,10 @@ PYTHON = ("3.12",)
 
 
 def staged_in(bucket: DirBucket, folder: Path, wheels: list[SetWheel]) -> StagedSet:
-    return stage(bucket, write_set(folder / "set", wheels, make_set(wheels, python_versions=PYTHON)))
+    return stage(
+        bucket,
+        write_set(folder / "set", wheels, make_set(wheels, python_versions=PYTHON)),
+    )
 
 
 @pytest.fixture
@@ -53,7 +56,9 @@ def staged(bucket: DirBucket, tmp_path: Path) -> StagedSet:
     return staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=PYTHON))
 
 
-def run(bucket: DirBucket, staged: StagedSet, *gates: Gate, **options: Any) -> tuple[Evidence, ...]:
+def run(
+    bucket: DirBucket, staged: StagedSet, *gates: Gate, **options: Any
+) -> tuple[Evidence, ...]:
     return run_gates(bucket, staged, gates, NoProcesses(), Silent(), **options)
 
 
@@ -70,7 +75,8 @@ def test_check_refuses_details_with_reserved_names() -> None:
 
 
 def test_shared_results_are_computed_once_and_errors_again() -> None:
-    results, computed = gate_module.SharedResults(), list[int]()
+    results = gate_module.SharedResults()
+    computed = list[int]()
 
     def compute() -> int:
         computed.append(1)
@@ -80,7 +86,11 @@ def test_shared_results_are_computed_once_and_errors_again() -> None:
 
     with pytest.raises(OSError, match="a read failed"):
         results.get("a", compute)
-    assert [results.get("a", compute), results.get("a", compute), results.get("b", lambda: 5)] == [2, 2, 5]
+    assert [
+        results.get("a", compute),
+        results.get("a", compute),
+        results.get("b", lambda: 5),
+    ] == [2, 2, 5]
 
 
 # Inspection gate
@@ -92,14 +102,18 @@ def inspected(bucket: DirBucket, staged: StagedSet) -> Evidence:
 
 
 @pytest.mark.parametrize("as_published", [False, True])
-def test_adopted_wheel_fails_for_broken_bytes_only(bucket: DirBucket, tmp_path: Path, as_published: bool) -> None:
+def test_adopted_wheel_fails_for_broken_bytes_only(
+    bucket: DirBucket, tmp_path: Path, as_published: bool
+) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=PYTHON)
     made = pjrt()
     made.replace("Requires-Dist", "jax-rocm7-pjrt==0.1")
     made.replace("Tag", "py3-none-manylinux_2_17_x86_64")
     wheel = set_wheel(made, tmp_path / "w", {PJRT_LIBRARY: TARGETS})
     if as_published:
-        wheel = replace(wheel, wheel=replace(wheel.wheel, source_sha256=wheel.wheel.sha256))
+        wheel = replace(
+            wheel, wheel=replace(wheel.wheel, source_sha256=wheel.wheel.sha256)
+        )
     evidence = inspected(bucket, staged_in(bucket, tmp_path, [wheel, *wheels[1:]]))
     assert any("tag-mismatch" in text for text in errors(evidence)) is not as_published
 
@@ -124,22 +138,48 @@ def made_gate(
         if fail:
             raise fail
 
-    return Gate(name="made", tier=Tier.STRUCTURE, per_target=per_target, run=work, settings=settings)
+    return Gate(
+        name="made",
+        tier=Tier.STRUCTURE,
+        per_target=per_target,
+        run=work,
+        settings=settings,
+    )
 
 
 GOOD = Check(name="good")
 BAD = Check(name="bad", findings=(error("bad-thing", "It is bad.", "Fix it."),))
 LEFT_OUT = Check(name="left out", skipped="no time")
 KNOWN = Check(name="known", known="the compiler cannot do it yet")
-WARNING = Finding(code="odd-thing", severity=Severity.WARNING, message="It is odd.", remedy="Look at it.")
-WARNED = Check(name="warned", findings=(WARNING, replace(WARNING, severity=Severity.NOTE)))
+WARNING = Finding(
+    code="odd-thing",
+    severity=Severity.WARNING,
+    message="It is odd.",
+    remedy="Look at it.",
+)
+WARNED = Check(
+    name="warned", findings=(WARNING, replace(WARNING, severity=Severity.NOTE))
+)
 
 
 def test_counts_add_up(bucket: DirBucket, staged: StagedSet) -> None:
     (evidence,) = run(bucket, staged, made_gate([GOOD, BAD, LEFT_OUT, KNOWN, WARNED]))
-    assert evidence.counts == {"collected": 5, "run": 4, "passed": 2, "failed": 1, "known": 1, "skipped": 1}
-    assert (evidence.outcome, evidence.findings) == (Outcome.FAILED, (*BAD.findings, WARNING))
-    told = {check["name"]: (check["outcome"], check.get("why")) for check in evidence.details["checks"]}
+    assert evidence.counts == {
+        "collected": 5,
+        "run": 4,
+        "passed": 2,
+        "failed": 1,
+        "known": 1,
+        "skipped": 1,
+    }
+    assert (evidence.outcome, evidence.findings) == (
+        Outcome.FAILED,
+        (*BAD.findings, WARNING),
+    )
+    told = {
+        check["name"]: (check["outcome"], check.get("why"))
+        for check in evidence.details["checks"]
+    }
     assert told == {
         "good": ("passed", None),
         "bad": ("failed", None),
@@ -150,12 +190,16 @@ def test_counts_add_up(bucket: DirBucket, staged: StagedSet) -> None:
 
 
 @pytest.mark.parametrize("excuse", [{"known": "it is known"}, {"skipped": "no time"}])
-def test_error_outweighs_known_and_skipped(bucket: DirBucket, staged: StagedSet, excuse: dict[str, str]) -> None:
+def test_error_outweighs_known_and_skipped(
+    bucket: DirBucket, staged: StagedSet, excuse: dict[str, str]
+) -> None:
     (evidence,) = run(bucket, staged, made_gate([GOOD, replace(BAD, **excuse)]))  # type: ignore[arg-type]
     assert (evidence.outcome, evidence.counts["failed"]) == (Outcome.FAILED, 1)
 
 
-def test_gate_that_skips_everything_is_skipped(bucket: DirBucket, staged: StagedSet) -> None:
+def test_gate_that_skips_everything_is_skipped(
+    bucket: DirBucket, staged: StagedSet
+) -> None:
     (evidence,) = run(bucket, staged, made_gate([LEFT_OUT]))
     assert evidence.outcome is Outcome.SKIPPED
     assert "Every check was skipped: no time." in evidence.findings[0].message
@@ -164,7 +208,9 @@ def test_gate_that_skips_everything_is_skipped(bucket: DirBucket, staged: Staged
 
 def test_failing_gate_leaves_evidence(bucket: DirBucket, staged: StagedSet) -> None:
     failing = made_gate([GOOD], fail=GateError("It broke.", hint="Fix it."))
-    first, second = run(bucket, staged, failing, replace(made_gate([GOOD]), name="next"))
+    first, second = run(
+        bucket, staged, failing, replace(made_gate([GOOD]), name="next")
+    )
     assert first.outcome is Outcome.ERROR
     assert first.counts["run"] == 1
     assert second.outcome is Outcome.PASSED, "the others run all the same"
@@ -172,8 +218,12 @@ def test_failing_gate_leaves_evidence(bucket: DirBucket, staged: StagedSet) -> N
         raise_for_failures([first, second])
 
 
-def test_wrong_option_is_not_evidence_of_set(bucket: DirBucket, staged: StagedSet) -> None:
-    wrong = made_gate([GOOD], fail=RequestError("The folder contains a run of another set."))
+def test_wrong_option_is_not_evidence_of_set(
+    bucket: DirBucket, staged: StagedSet
+) -> None:
+    wrong = made_gate(
+        [GOOD], fail=RequestError("The folder contains a run of another set.")
+    )
     with pytest.raises(RequestError, match="run of another set"):
         run(bucket, staged, replace(wrong, has_options=True))
     assert not [*bucket.list(staged.evidence)]
@@ -181,8 +231,12 @@ def test_wrong_option_is_not_evidence_of_set(bucket: DirBucket, staged: StagedSe
     assert evidence.outcome is Outcome.ERROR
 
 
-def test_machine_failure_is_a_machine_error(bucket: DirBucket, staged: StagedSet) -> None:
-    unfit = made_gate([], fail=MachineError("There is no GPU.", hint="Take another machine."))
+def test_machine_failure_is_a_machine_error(
+    bucket: DirBucket, staged: StagedSet
+) -> None:
+    unfit = made_gate(
+        [], fail=MachineError("There is no GPU.", hint="Take another machine.")
+    )
     (evidence,) = run(bucket, staged, unfit)
     assert (evidence.outcome, evidence.findings[0].code) == (Outcome.ERROR, ENVIRONMENT)
     with pytest.raises(MachineError, match="There is no GPU"):
@@ -192,7 +246,9 @@ def test_machine_failure_is_a_machine_error(bucket: DirBucket, staged: StagedSet
         raise_for_failures([evidence, bad])
 
 
-def test_evidence_of_one_part_is_not_reused_for_another(bucket: DirBucket, staged: StagedSet) -> None:
+def test_evidence_of_one_part_is_not_reused_for_another(
+    bucket: DirBucket, staged: StagedSet
+) -> None:
     ran: list[str] = []
 
     def gate(python: str) -> Gate:
@@ -208,11 +264,17 @@ def test_evidence_of_one_part_is_not_reused_for_another(bucket: DirBucket, stage
     assert ran == ["3.11", "3.12"]
 
 
-def test_checks_count_for_their_target_only(bucket: DirBucket, staged: StagedSet) -> None:
+def test_checks_count_for_their_target_only(
+    bucket: DirBucket, staged: StagedSet
+) -> None:
     checks = [replace(BAD, target="gfx942"), replace(GOOD, target="gfx950"), GOOD]
     one, other = run(bucket, staged, made_gate(checks, per_target=True))
     assert (one.target, one.outcome, one.counts["run"]) == ("gfx942", Outcome.FAILED, 2)
-    assert (other.target, other.outcome, other.counts["run"]) == ("gfx950", Outcome.PASSED, 2)
+    assert (other.target, other.outcome, other.counts["run"]) == (
+        "gfx950",
+        Outcome.PASSED,
+        2,
+    )
 
 
 MUST_NOT_RUN = made_gate([], fail=AssertionError("ran again"))
@@ -226,7 +288,9 @@ def test_passed_gate_is_skipped(bucket: DirBucket, staged: StagedSet) -> None:
 
 
 @pytest.mark.parametrize("part", ["wheel", "file"])
-def test_evidence_does_not_count_for_changed_files(bucket: DirBucket, tmp_path: Path, part: str) -> None:
+def test_evidence_does_not_count_for_changed_files(
+    bucket: DirBucket, tmp_path: Path, part: str
+) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=PYTHON)
     staged = staged_in(bucket, tmp_path, wheels)
     (first,) = run(bucket, staged, made_gate([GOOD]))
@@ -237,7 +301,9 @@ def test_evidence_does_not_count_for_changed_files(bucket: DirBucket, tmp_path: 
         run(bucket, staged, MUST_NOT_RUN)
 
 
-def test_evidence_of_another_set_is_not_reused(bucket: DirBucket, staged: StagedSet) -> None:
+def test_evidence_of_another_set_is_not_reused(
+    bucket: DirBucket, staged: StagedSet
+) -> None:
     run(bucket, staged, made_gate([GOOD]))
     (key,) = read_all(bucket, staged)
     replaced(bucket, key, bucket.get(key).replace(staged.digest.encode(), b"0" * 64))
@@ -249,8 +315,14 @@ def test_gate_with_other_settings_or_code_runs_again(
     bucket: DirBucket, staged: StagedSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(bucket, staged, made_gate([GOOD], settings={"corpus": "small"}))
-    (evidence,) = run(bucket, staged, replace(MUST_NOT_RUN, settings={"corpus": "small"}))
-    assert evidence.settings == {"corpus": "small", "code": code_digest(), EDITION: edition()}
+    (evidence,) = run(
+        bucket, staged, replace(MUST_NOT_RUN, settings={"corpus": "small"})
+    )
+    assert evidence.settings == {
+        "corpus": "small",
+        "code": code_digest(),
+        EDITION: edition(),
+    }
     with pytest.raises(AssertionError, match="ran again"):
         run(bucket, staged, replace(MUST_NOT_RUN, settings={"corpus": "full"}))
     monkeypatch.setattr(runs, "code_digest", lambda: "another")
@@ -267,7 +339,13 @@ def test_failed_gate_runs_again(bucket: DirBucket, staged: StagedSet) -> None:
 
 def test_code_digest_covers_modules_and_tables() -> None:
     names = [path.name for path in sources()]
-    assert {"kernel_rules.py", "leak_check.py", "libstdcxx.txt", "targets.toml", "layouts.toml"} <= set(names)
+    assert {
+        "kernel_rules.py",
+        "leak_check.py",
+        "libstdcxx.txt",
+        "targets.toml",
+        "layouts.toml",
+    } <= set(names)
     assert all(path.is_file() for path in sources())
 
 
@@ -277,7 +355,9 @@ def test_partial_evidence_is_not_stored(bucket: DirBucket, staged: StagedSet) ->
     assert read_all(bucket, staged) == {}
 
 
-def test_subset_of_targets_gives_evidence_for_it_only(bucket: DirBucket, staged: StagedSet) -> None:
+def test_subset_of_targets_gives_evidence_for_it_only(
+    bucket: DirBucket, staged: StagedSet
+) -> None:
     looked_at: list[str] = []
 
     def work(context: GateContext) -> Iterator[Check]:
@@ -288,14 +368,18 @@ def test_subset_of_targets_gives_evidence_for_it_only(bucket: DirBucket, staged:
     (evidence,) = run(bucket, staged, gate, targets=["gfx950"])
     assert (evidence.target, looked_at) == ("gfx950", ["gfx950"])
     assert [evidence.target for evidence in run(bucket, staged, gate)] == list(TARGETS)
-    assert looked_at == ["gfx950", "gfx942"], "what has been answered is not asked again"
+    assert looked_at == ["gfx950", "gfx942"], (
+        "what has been answered is not asked again"
+    )
     assert len(read_all(bucket, staged)) == 2
     run(bucket, staged, gate)
     assert len(looked_at) == 2
 
 
 def test_unknown_target_is_refused(bucket: DirBucket, staged: StagedSet) -> None:
-    with pytest.raises(RequestError, match=r"no target gfx1100\. Choose from gfx942, gfx950\."):
+    with pytest.raises(
+        RequestError, match=r"no target gfx1100\. Choose from gfx942, gfx950\."
+    ):
         run(bucket, staged, made_gate([GOOD]), targets=["gfx1100", "gfx942"])
 
 
@@ -303,7 +387,8 @@ def test_gates_run_at_once_and_answer_in_order(
     bucket: DirBucket, staged: StagedSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    both, begun = threading.Barrier(2, timeout=20), list[str]()
+    both = threading.Barrier(2, timeout=20)
+    begun = list[str]()
 
     def work(name: str, context: GateContext) -> Iterator[Check]:
         del context
@@ -312,17 +397,30 @@ def test_gates_run_at_once_and_answer_in_order(
         yield GOOD
 
     gates = [
-        replace(made_gate([]), name=name, run=partial(work, name)) for name in ("abi", "load", "coverage", "compile")
+        replace(made_gate([]), name=name, run=partial(work, name))
+        for name in ("abi", "load", "coverage", "compile")
     ]
-    assert [evidence.gate for evidence in run(bucket, staged, *gates)] == ["abi", "load", "coverage", "compile"]
+    assert [evidence.gate for evidence in run(bucket, staged, *gates)] == [
+        "abi",
+        "load",
+        "coverage",
+        "compile",
+    ]
     assert sorted(begun[:2]) == ["compile", "coverage"], "these gates start first"
 
 
-def test_stopped_gate_stores_no_evidence(bucket: DirBucket, staged: StagedSet, tmp_path: Path) -> None:
+def test_stopped_gate_stores_no_evidence(
+    bucket: DirBucket, staged: StagedSet, tmp_path: Path
+) -> None:
     stop = threading.Event()
     stop.set()
     with pytest.raises(GateError, match="was stopped"):
-        runs._run(made_gate([GOOD]), gate_context(tmp_path, bucket, staged, NoProcesses()), None, stop)
+        runs._run(
+            made_gate([GOOD]),
+            gate_context(tmp_path, bucket, staged, NoProcesses()),
+            None,
+            stop,
+        )
     assert read_all(bucket, staged) == {}
 
 
@@ -330,7 +428,9 @@ def test_interrupt_ends_gates_that_compute(
     bucket: DirBucket, staged: StagedSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without an end of their threads, Ctrl-C would take effect when the gates have finished."""
-    begun, ended, folders = threading.Event(), list[str](), list[Path]()
+    begun = threading.Event()
+    ended = list[str]()
+    folders = list[Path]()
 
     def compute(context: GateContext) -> Iterator[Check]:
         folders.append(context.work)
@@ -356,9 +456,12 @@ def test_interrupt_ends_gates_that_compute(
     assert read_all(bucket, staged) == {}
 
 
-def test_failed_run_leaves_gates_of_other_runs_alone(bucket: DirBucket, staged: StagedSet) -> None:
+def test_failed_run_leaves_gates_of_other_runs_alone(
+    bucket: DirBucket, staged: StagedSet
+) -> None:
     """One process runs several shards of a device gate."""
-    begun, failed = threading.Event(), threading.Event()
+    begun = threading.Event()
+    failed = threading.Event()
 
     def work(context: GateContext) -> Iterator[Check]:
         del context
@@ -379,12 +482,15 @@ def test_failed_run_leaves_gates_of_other_runs_alone(bucket: DirBucket, staged: 
         assert [evidence.outcome for evidence in other.result()] == [Outcome.PASSED]
 
 
-def test_wheel_that_changes_during_a_run_is_noticed(bucket: DirBucket, staged: StagedSet) -> None:
+def test_wheel_that_changes_during_a_run_is_noticed(
+    bucket: DirBucket, staged: StagedSet
+) -> None:
     """Its digest is computed once in a run."""
 
     def damage(context: GateContext) -> Iterator[Check]:
         path = context.wheel(context.wheel_set.wheels[0])
-        status, data = path.stat(), bytearray(path.read_bytes())
+        status = path.stat()
+        data = bytearray(path.read_bytes())
         data[-1] ^= 1
         path.chmod(0o600)
         path.write_bytes(data)

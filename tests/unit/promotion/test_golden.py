@@ -19,11 +19,16 @@ def test_golden_list_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "list.toml"
     path.write_text(golden.dump(LISTS, part="plugin", jax_version="0.10.2"))
     assert golden.read(path) == LISTS
-    assert path.read_text().startswith("# What the plugin wheel for jax 0.10.2 registers;")
+    assert path.read_text().startswith(
+        "# What the plugin wheel for jax 0.10.2 registers."
+    )
 
 
 def test_differences_reports_every_kind() -> None:
-    found = {"_solver.registrations": {"syrk": "execute", "new": "execute"}, "_rnn.registrations": {"rnn": "execute"}}
+    found = {
+        "_solver.registrations": {"syrk": "execute", "new": "execute"},
+        "_rnn.registrations": {"rnn": "execute"},
+    }
     assert dict(golden.differences(LISTS, found)) == {
         "_rnn.registrations": "registers in addition rnn",
         "_solver.registrations": "does not register getrf; registers in addition new; "
@@ -42,7 +47,12 @@ def test_damaged_list_is_refused(text: str, tmp_path: Path) -> None:
 
 def test_digest_covers_every_list(tmp_path: Path) -> None:
     seen = {golden.digest(tmp_path)}
-    for part, version, text in [("plugin", "1", ""), ("pjrt", "1", ""), ("pjrt", "2", ""), ("pjrt", "2", "[a]")]:
+    for part, version, text in [
+        ("plugin", "1", ""),
+        ("pjrt", "1", ""),
+        ("pjrt", "2", ""),
+        ("pjrt", "2", "[a]"),
+    ]:
         path = golden.golden_file(tmp_path, part, version)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

@@ -29,13 +29,17 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> DirBucket:
     folder = tmp_path_factory.mktemp("index")
     made = DirBucket(folder / "bucket")
     for minor in (2, 3):
-        wheels = make_wheels(folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+        wheels = make_wheels(
+            folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",)
+        )
         go(made, staged_in(made, folder / "sets", wheels))
     return made
 
 
 @pytest.fixture
-def bucket(bucket: DirBucket, template: DirBucket, monkeypatch: pytest.MonkeyPatch) -> DirBucket:
+def bucket(
+    bucket: DirBucket, template: DirBucket, monkeypatch: pytest.MonkeyPatch
+) -> DirBucket:
     """Return an index with two sets."""
     monkeypatch.setenv("USER", "somebody")
     shutil.copytree(template.root, bucket.root)
@@ -53,17 +57,30 @@ def answer(bucket: DirBucket, capsys: pytest.CaptureFixture[str], *words: str) -
     return json.loads(capsys.readouterr().out)
 
 
-def test_rollback_and_undo_restore_index(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rollback_and_undo_restore_index(
+    bucket: DirBucket, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = offered(bucket)
     done = answer(bucket, capsys, "rollback", "multi-arch", "--reason", "wrong numbers")
     assert (done["ledger_entry"], done["no_longer_offered"]) == (3, [2])
     assert all(bucket.head(key) for key in done["pages"])
     assert len(offered(bucket)) < len(before)
-    back = answer(bucket, capsys, "rollback", "multi-arch", "--to", "2", "--reason", "they were right")
+    back = answer(
+        bucket,
+        capsys,
+        "rollback",
+        "multi-arch",
+        "--to",
+        "2",
+        "--reason",
+        "they were right",
+    )
     assert (back["ledger_entry"], back["now_offered"], back["withheld"]) == (4, [2], [])
     assert offered(bucket) == before
     entries = answer(bucket, capsys, "history", "multi-arch")
-    assert [(e["kind"], e["reason"], e["actor"].partition("@")[0]) for e in entries[:2]] == [
+    assert [
+        (e["kind"], e["reason"], e["actor"].partition("@")[0]) for e in entries[:2]
+    ] == [
         ("rollback", "they were right", "somebody"),
         ("rollback", "wrong numbers", "somebody"),
     ]
@@ -71,7 +88,10 @@ def test_rollback_and_undo_restore_index(bucket: DirBucket, capsys: pytest.Captu
     assert (verified["head"].partition(":")[0], verified["problems"]) == ("4", [])
 
 
-@pytest.mark.parametrize(("kind", "back"), [("yank", "unyank"), ("quarantine", "unquarantine"), ("pin", "unpin")])
+@pytest.mark.parametrize(
+    ("kind", "back"),
+    [("yank", "unyank"), ("quarantine", "unquarantine"), ("pin", "unpin")],
+)
 def test_mark_commands_change_index(
     bucket: DirBucket, kind: str, back: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,14 +107,18 @@ def test_mark_commands_change_index(
     assert run(bucket, "verify", "multi-arch") == 0
 
 
-def test_dry_run_lists_writes_without_writing(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_lists_writes_without_writing(
+    bucket: DirBucket, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = objects(bucket)
     assert run(bucket, "rollback", "multi-arch", "--reason", "to see", "--dry-run") == 0
     assert f"would create {RELEASED.ledger_entry(3)}" in capsys.readouterr().err
     assert objects(bucket) == before
 
 
-def test_retention_prints_plan_and_applies_it(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+def test_retention_prints_plan_and_applies_it(
+    bucket: DirBucket, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ("retention", "multi-arch", "--days", "1", "--keep-newest", "1")
     before = objects(bucket)
     assert run(bucket, *words) == 0
@@ -112,25 +136,49 @@ def test_retention_prints_plan_and_applies_it(bucket: DirBucket, capsys: pytest.
 def test_retention_refuses_lock_without_digests(
     bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before, lock = objects(bucket), tmp_path / "requirements.txt"
+    before = objects(bucket)
+    lock = tmp_path / "requirements.txt"
     lock.write_text(f"sha256:{'0' * 63}\n")
-    words = ("retention", "multi-arch", "--days", "1", "--keep-newest", "1", "--keep-lock", str(lock), "--apply")
+    words = (
+        "retention",
+        "multi-arch",
+        "--days",
+        "1",
+        "--keep-newest",
+        "1",
+        "--keep-lock",
+        str(lock),
+        "--apply",
+    )
     assert run(bucket, *words) == RequestError.exit_code
     assert "names no sha256" in capsys.readouterr().err
     assert objects(bucket) == before
 
 
-def test_commands_refuse_unknown_names(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_refuse_unknown_names(
+    bucket: DirBucket, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = objects(bucket)
-    for words in (("verify",), ("history",), ("index", "publish", "--everything"), ("retention", "--days=1")):
+    for words in (
+        ("verify",),
+        ("history",),
+        ("index", "publish", "--everything"),
+        ("retention", "--days=1"),
+    ):
         assert run(bucket, *words, "gfx94X-dcgpu") == RequestError.exit_code
         assert "The bucket has no index gfx94X-dcgpu." in capsys.readouterr().err
-    for wrong in (("verify", "../multi-arch"), ("yank", "two", "--reason=x"), ("yank", "multi-arch/7", "--reason=x")):
+    for wrong in (
+        ("verify", "../multi-arch"),
+        ("yank", "two", "--reason=x"),
+        ("yank", "multi-arch/7", "--reason=x"),
+    ):
         assert run(bucket, *wrong) == RequestError.exit_code
     assert objects(bucket) == before
 
 
-def test_stage_prints_json(bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stage_prints_json(
+    bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     wheels = make_wheels(tmp_path / "more", pythons=("3.12",))
     made = make_set(wheels)
     folder = write_set(tmp_path / "set", wheels, made)
@@ -164,9 +212,9 @@ def test_index_publish_restores_page(
     assert run(bucket, "verify", "multi-arch", "--json") == BucketError.exit_code
     assert len(json.loads(capsys.readouterr().out)["problems"]) == 1
     assert run(bucket, "index", "publish", "multi-arch") == 0
-    assert {key: one for key, one in objects(bucket).items() if "status.json" not in key} == {
-        key: one for key, one in before.items() if "status.json" not in key
-    }
+    assert {
+        key: one for key, one in objects(bucket).items() if "status.json" not in key
+    } == {key: one for key, one in before.items() if "status.json" not in key}
     assert run(bucket, "index", "publish", "multi-arch") == 0
     assert "nothing to do" in capsys.readouterr().err
     assert run(bucket, "verify", "multi-arch") == 0
@@ -174,17 +222,28 @@ def test_index_publish_restores_page(
 
 @pytest.mark.parametrize("command", [("promote",), ("policy", "check")])
 def test_shared_bucket_needs_explicit_channel(
-    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.delenv("CI_BUILD_CHANNEL", raising=False)
-    words = [*command, f"multi-arch/{'0' * 64}", "--bucket", "s3://name/prefix?endpoint_url=http://127.0.0.1:9"]
+    words = [
+        *command,
+        f"multi-arch/{'0' * 64}",
+        "--bucket",
+        "s3://name/prefix?endpoint_url=http://127.0.0.1:9",
+    ]
     assert cli.run(words) == RequestError.exit_code
     assert "channel must be named" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("channel", "days", "expected"),
-    [("nightly", 2, "passed before"), ("nightly", 4, "too old for the policy"), ("local", 4, "passed before")],
+    [
+        ("nightly", 2, "passed before"),
+        ("nightly", 4, "too old for the policy"),
+        ("local", 4, "passed before"),
+    ],
 )
 def test_gate_repeats_pass_that_policy_calls_too_old(
     tmp_path: Path,
@@ -203,12 +262,17 @@ def test_gate_repeats_pass_that_policy_calls_too_old(
         assert run(bucket, "gate", "coverage", str(staged)) == 0
     assert run(bucket, "gate", "coverage", str(staged), "--channel", channel) == 0
     assert expected in capsys.readouterr().err
-    latest = {evidence.evidence.ended > then for evidence in read_all(bucket, staged).values()}
+    latest = {
+        evidence.evidence.ended > then for evidence in read_all(bucket, staged).values()
+    }
     assert (True in latest) == (expected != "passed before")
 
 
 def test_gate_uses_channel_of_index(
-    bucket: DirBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    bucket: DirBucket,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """An index that was promoted on another channel limits the age, whatever --channel says."""
     monkeypatch.setattr(gating, "channel_of", lambda *_: "nightly")

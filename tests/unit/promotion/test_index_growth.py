@@ -1,4 +1,4 @@
-"""Costs of operations on an index do not grow with the number of its sets, except for the pages that they change."""
+"""Costs of index operations do not grow with the number of sets, except for pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from promotion.index.publish import publish
 from promotion.storage.keys import ReleasedIndex
 from tests.support.memory_bucket import MemoryBucket
 
-SETS, TIMES = 60, 5
+SETS = 60
+TIMES = 5
 RETENTION = [name for name in OPERATIONS if name.startswith("retention")]
 ONE_SET = [name for name in OPERATIONS if name not in (*RETENTION, "verify")]
 MOST_MORE_BYTES = 1.35
@@ -24,7 +25,8 @@ Costs = Mapping[str, OperationCost]
 
 def measured(sets: int, projects: int, operations: list[str]) -> Costs:
     """Measure operations on an index."""
-    bucket, index = MemoryBucket(), MadeIndex(ReleasedIndex(index="growth"), projects)
+    bucket = MemoryBucket()
+    index = MadeIndex(ReleasedIndex(index="growth"), projects)
     index.fill(bucket, sets * SET_WHEELS)
     publish(bucket, index.released, everything=True)
     return {name: measure_operation(bucket, index, name) for name in operations}
@@ -45,7 +47,9 @@ def nights_alike() -> tuple[Costs, Costs]:
 
 
 @pytest.mark.parametrize("operation", ONE_SET)
-def test_operation_on_larger_index_costs_the_same(pages_alike: tuple[Costs, Costs], operation: str) -> None:
+def test_operation_on_larger_index_costs_the_same(
+    pages_alike: tuple[Costs, Costs], operation: str
+) -> None:
     small, large = (one[operation] for one in pages_alike)
     assert small.sent
     assert large.requests == small.requests
@@ -53,7 +57,9 @@ def test_operation_on_larger_index_costs_the_same(pages_alike: tuple[Costs, Cost
 
 
 @pytest.mark.parametrize("operation", RETENTION)
-def test_retention_reads_only_old_sets(nights_alike: tuple[Costs, Costs], operation: str) -> None:
+def test_retention_reads_only_old_sets(
+    nights_alike: tuple[Costs, Costs], operation: str
+) -> None:
     small, large = (one[operation] for one in nights_alike)
     assert small.sent
     assert large.requests == small.requests

@@ -1,4 +1,7 @@
-"""The pure parts of the install gate: commands, pip's configuration for uv, lock files, tags, the probe."""
+"""The pure parts of the install gate.
+
+Commands, pip's configuration for uv, lock files, tags, the probe.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,11 @@ def test_uv_options_keep_urls_out_of_arguments() -> None:
 
 INSTALLERS = [
     Pip(direct="127.0.0.1,own.example"),
-    Uv("/usr/bin/uv", {"index-url": "https://own.example"}, direct="127.0.0.1,own.example"),
+    Uv(
+        "/usr/bin/uv",
+        {"index-url": "https://own.example"},
+        direct="127.0.0.1,own.example",
+    ),
 ]
 
 
@@ -74,31 +81,43 @@ def test_install_staged_uses_hashes_and_one_index(installer: Installer) -> None:
         installer.unpack("3.13", Path("/target"), Path("/r.txt"), INDEX),
     ):
         indexes = [word for word in command.argv if "index" in word]
-        assert indexes == [f"--{'index-url' if installer.name == 'pip' else 'default-index'}={INDEX}"]
+        assert indexes == [
+            f"--{'index-url' if installer.name == 'pip' else 'default-index'}={INDEX}"
+        ]
         for word in ("--require-hashes", "--no-deps", "--only-binary=:all:"):
             assert word in command.argv
         assert command.env["NO_PROXY"] == "127.0.0.1,own.example"
-        assert command.env.get("PIP_CONFIG_FILE") == (os.devnull if installer.name == "pip" else None)
+        assert command.env.get("PIP_CONFIG_FILE") == (
+            os.devnull if installer.name == "pip" else None
+        )
         assert not any("own.example" in word for word in command.argv)
 
 
 @pytest.mark.parametrize("lock", [False, True])
 @pytest.mark.parametrize("installer", INSTALLERS)
 def test_install_rest_uses_indexes_of_user(installer: Installer, lock: bool) -> None:
-    command = installer.install_rest(Path("/env/bin/python"), Path("/r.txt"), locked=lock)
+    command = installer.install_rest(
+        Path("/env/bin/python"), Path("/r.txt"), locked=lock
+    )
     assert ("--require-hashes" in command.argv) is ("--no-deps" in command.argv) is lock
     assert "--isolated" not in command.argv
     assert "PIP_CONFIG_FILE" not in command.env
-    assert (command.env.get("UV_DEFAULT_INDEX") == "https://own.example") is (installer.name == "uv")
+    assert (command.env.get("UV_DEFAULT_INDEX") == "https://own.example") is (
+        installer.name == "uv"
+    )
 
 
 @pytest.mark.parametrize("no_index", [False, True])
 def test_resolve_uses_user_and_staged_indexes(no_index: bool) -> None:
-    python, wanted = Path("/env/bin/python"), Path("/r.txt")
+    python = Path("/env/bin/python")
+    wanted = Path("/r.txt")
     pip = Pip(no_index=no_index).resolve(python, wanted, INDEX)
     assert f"--{'index-url' if no_index else 'extra-index-url'}={INDEX}" in pip.argv
     assert pip.env.get("PIP_NO_INDEX") == ("0" if no_index else None)
-    config = {"extra-index-url": "https://one.example https://two.example", "no-index": "yes" if no_index else "no"}
+    config = {
+        "extra-index-url": "https://one.example https://two.example",
+        "no-index": "yes" if no_index else "no",
+    }
     uv = Uv("uv", config).resolve(python, wanted, INDEX)
     assert "--no-index" not in uv.argv
     if no_index:
@@ -108,7 +127,10 @@ def test_resolve_uses_user_and_staged_indexes(no_index: bool) -> None:
 
 
 def test_pip_chosen_parses_report() -> None:
-    item = {"metadata": {"name": "Jax_Lib"}, "download_info": {"archive_info": {"hashes": {"sha256": "12"}}}}
+    item = {
+        "metadata": {"name": "Jax_Lib"},
+        "download_info": {"archive_info": {"hashes": {"sha256": "12"}}},
+    }
     assert Pip().chosen(json.dumps({"install": [item]})) == {"jax-lib": {"12"}}
     for text in ("", "{}", json.dumps({"install": [{"metadata": {}}]})):
         with pytest.raises(ValueError):  # noqa: PT011 - json's own, or ours
@@ -169,7 +191,13 @@ def test_locked_returns_hashed_requirements() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "lock-version", LOCK.replace('"1.0"', '"9.0"'), LOCK.replace("sha256 =", "md5 =")]
+    "text",
+    [
+        "",
+        "lock-version",
+        LOCK.replace('"1.0"', '"9.0"'),
+        LOCK.replace("sha256 =", "md5 ="),
+    ],
 )
 def test_locked_refuses_lock_without_hashes(text: str) -> None:
     with pytest.raises(GateError, match=r"pylock\.toml"):
@@ -191,7 +219,9 @@ class Answers:
         if key == "root" and answer is None:
             raise ProcessError("pyenv could not be started.")
         if key == "python":
-            version = next((v for v in ("3.9", "3.8") if f"python{v}" in argv[0]), "3.11")
+            version = next(
+                (v for v in ("3.9", "3.8") if f"python{v}" in argv[0]), "3.11"
+            )
             return ProcessResult(returncode=0, stdout=version)
         return ProcessResult(returncode=0 if answer else 1, stdout=answer or "")
 
@@ -202,8 +232,12 @@ def test_find_pythons_verifies_versions(tmp_path: Path) -> None:
         (tmp_path / f"versions/{version}/bin/python3.9").touch()
     found = find_pythons(["3.9"], Answers(root=str(tmp_path)))
     assert found == {"3.9": tmp_path / "versions/3.9.18/bin/python3.9"}
-    assert find_pythons(["3.8"], Answers(find="/usr/bin/python3.8")) == {"3.8": Path("/usr/bin/python3.8")}
-    assert find_pythons(["3.8"], Answers(find="/usr/bin/python3.9")) == {}, "it answers that it is another one"
+    assert find_pythons(["3.8"], Answers(find="/usr/bin/python3.8")) == {
+        "3.8": Path("/usr/bin/python3.8")
+    }
+    assert find_pythons(["3.8"], Answers(find="/usr/bin/python3.9")) == {}, (
+        "it answers that it is another one"
+    )
     assert find_pythons(["3.8"], Answers()) == {}
 
 
@@ -221,10 +255,15 @@ def site(tmp_path: Path) -> Path:
 
 
 def ask(
-    site: Path, files: Mapping[str, str] | None = None, version: str = "1.0", name: str = "some-thing"
+    site: Path,
+    files: Mapping[str, str] | None = None,
+    version: str = "1.0",
+    name: str = "some-thing",
 ) -> list[str]:
     wanted = {name: {"version": version, "files": dict(files or {})}}
-    answer = probe.main({"paths": [str(site)], "distributions": wanted, "imports": [], "devices": False})
+    answer = probe.main(
+        {"paths": [str(site)], "distributions": wanted, "imports": [], "devices": False}
+    )
     json.dumps(answer)
     problems = answer["problems"]
     assert isinstance(problems, list)
@@ -238,9 +277,13 @@ def test_probe_accepts_correct_installation(site: Path) -> None:
 
 
 def test_probe_reports_wrong_installation(site: Path) -> None:
-    assert ask(site, version="2.0") == ["some-thing is installed in version 1.0, not 2.0"]
+    assert ask(site, version="2.0") == [
+        "some-thing is installed in version 1.0, not 2.0"
+    ]
     assert ask(site, name="other") == ["other is installed 0 times"]
-    assert ask(site, {"ghost.so": "0" * 64}) == ["some-thing: ghost.so is not in RECORD"]
+    assert ask(site, {"ghost.so": "0" * 64}) == [
+        "some-thing: ghost.so is not in RECORD"
+    ]
     (wrong,) = ask(site, {"some_thing/__init__.py": "0" * 64})
     assert "the wheel set has 0000" in wrong
     module = site / "some_thing/__init__.py"
@@ -252,8 +295,20 @@ def test_probe_reports_wrong_installation(site: Path) -> None:
 
 
 def test_probe_reports_failed_imports() -> None:
-    answer = probe.main({"paths": None, "distributions": {}, "imports": ["json", "no_such_module"], "devices": False})
-    assert answer["problems"] == ["import no_such_module failed: ModuleNotFoundError: No module named 'no_such_module'"]
+    answer = probe.main(
+        {
+            "paths": None,
+            "distributions": {},
+            "imports": ["json", "no_such_module"],
+            "devices": False,
+        }
+    )
+    assert answer["problems"] == [
+        (
+            "import no_such_module failed: ModuleNotFoundError: No module named"
+            " 'no_such_module'"
+        )
+    ]
 
 
 class FailingInstaller:
@@ -273,17 +328,27 @@ class FailingInstaller:
 @pytest.mark.parametrize(
     ("said", "of_machine"),
     [
-        ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", True),
+        (
+            (
+                "ERROR: Could not install packages due to an OSError: [Errno 28] No"
+                " space left on device"
+            ),
+            True,
+        ),
         ("HTTPSConnectionPool(host='h', port=443): Read timed out.", True),
         ("HTTPSConnectionPool(host='127.0.0.1', port=443): Read timed out.", False),
     ],
 )
-def test_installation_blames_machine_for_full_disk_and_index(said: str, of_machine: bool, tmp_path: Path) -> None:
+def test_installation_blames_machine_for_full_disk_and_index(
+    said: str, of_machine: bool, tmp_path: Path
+) -> None:
     """But not for the tested index, which answered a moment ago."""
     wheels = make_wheels(tmp_path / "wheels")
     source = InstallationSource(index=INDEX, wheel_set=make_set(wheels), lock=None)
     (tmp_path / "test").mkdir()
-    checks = InstallationTest(source, FailingInstaller(said), Pip(), "3.12", tmp_path / "test").checks(Path("python"))
+    checks = InstallationTest(
+        source, FailingInstaller(said), Pip(), "3.12", tmp_path / "test"
+    ).checks(Path("python"))
     if of_machine:
         with pytest.raises(MachineError):
             next(checks)
@@ -292,18 +357,41 @@ def test_installation_blames_machine_for_full_disk_and_index(said: str, of_machi
 
 
 def test_stopped_installation_starts_no_command(tmp_path: Path) -> None:
-    source = InstallationSource(index=INDEX, wheel_set=make_set(make_wheels(tmp_path)), lock=None)
-    test = InstallationTest(source, NoProcesses(), Pip(), "3.12", tmp_path, is_wanted=lambda: False)
+    source = InstallationSource(
+        index=INDEX, wheel_set=make_set(make_wheels(tmp_path)), lock=None
+    )
+    test = InstallationTest(
+        source, NoProcesses(), Pip(), "3.12", tmp_path, is_wanted=lambda: False
+    )
     assert "was stopped" in next(test.checks(Path("python"))).findings[0].message
 
 
 @pytest.mark.parametrize(
     "said",
     [
-        "× No solution found\n  ╰─▶ Because all versions of jax-rocm7-plugin depend\n      on jaxlib>=0.10.2 and",
-        "ERROR: Cannot install x because these package versions have conflicting dependencies.",
+        (
+            "× No solution found\n  ╰─▶ Because all versions of jax-rocm7-plugin"
+            " depend\n      on jaxlib>=0.10.2 and"
+        ),
+        (
+            "ERROR: Cannot install x because these package versions have conflicting"
+            " dependencies."
+        ),
     ],
 )
-def test_pair_check_recognises_rejection_in_wrapped_lines(said: str, tmp_path: Path) -> None:
-    (wheel, *_) = [made.wheel for made in make_wheels(tmp_path) if made.wheel.name == "jax-rocm7-plugin"]
-    assert list(pair._pair_findings(wheel, "0.11.0", ProcessResult(returncode=1, stderr=said))) == []
+def test_pair_check_recognises_rejection_in_wrapped_lines(
+    said: str, tmp_path: Path
+) -> None:
+    wheel, *_ = [
+        made.wheel
+        for made in make_wheels(tmp_path)
+        if made.wheel.name == "jax-rocm7-plugin"
+    ]
+    assert (
+        list(
+            pair._pair_findings(
+                wheel, "0.11.0", ProcessResult(returncode=1, stderr=said)
+            )
+        )
+        == []
+    )

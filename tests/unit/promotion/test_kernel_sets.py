@@ -1,4 +1,7 @@
-"""Sets with a kernel wheel: one wheel shared by sets for several JAX releases, and wheels with a version of JAX."""
+"""Sets with a kernel wheel.
+
+One wheel shared by sets for several JAX releases, and wheels with a version of JAX.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,14 @@ from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.made_kernels import OBJECT, OTHER, clean_kernels, tell
 from tests.support.promoting import POLICY, RELEASED, go, offered, staged_in
-from tests.support.wheel_sets import SetWheel, make_set, make_wheels, passing_evidence, set_wheel, write_set
+from tests.support.wheel_sets import (
+    SetWheel,
+    make_set,
+    make_wheels,
+    passing_evidence,
+    set_wheel,
+    write_set,
+)
 
 OLD = "0.10.2+rocm7.2.0"
 """Version of a kernel wheel that was built for one JAX release."""
@@ -31,7 +41,9 @@ def kernels(folder: Path, version: str) -> SetWheel:
     return set_wheel(made, folder, {OBJECT: ("gfx942",), OTHER: ("gfx950",)})
 
 
-def staged_with(bucket: DirBucket, folder: Path, version: str, kernel_wheel: SetWheel) -> StagedSet:
+def staged_with(
+    bucket: DirBucket, folder: Path, version: str, kernel_wheel: SetWheel
+) -> StagedSet:
     wheels = [*make_wheels(folder / "w", version=version), kernel_wheel]
     wheel_set = make_set(wheels)
     staged = stage(bucket, write_set(folder / "set", wheels, wheel_set))
@@ -41,16 +53,37 @@ def staged_with(bucket: DirBucket, folder: Path, version: str, kernel_wheel: Set
     return staged
 
 
-def test_promoted_kernels_are_installed_only_if_named(bucket: DirBucket, tmp_path: Path) -> None:
-    """The commands, and the hash-locked requirements, of an index install the set without its kernels."""
-    wheels = [*make_wheels(tmp_path / "w", pythons=("3.12",)), kernels(tmp_path / "k", "1.0.0")]
-    staged = staged_in(bucket, tmp_path / "set", wheels, lock='lock-version = "1.0"\ncreated-by = "x"\npackages = []\n')
+def test_promoted_kernels_are_installed_only_if_named(
+    bucket: DirBucket, tmp_path: Path
+) -> None:
+    """The commands and locked requirements of an index install the set without kernels."""
+    wheels = [
+        *make_wheels(tmp_path / "w", pythons=("3.12",)),
+        kernels(tmp_path / "k", "1.0.0"),
+    ]
+    staged = staged_in(
+        bucket,
+        tmp_path / "set",
+        wheels,
+        lock='lock-version = "1.0"\ncreated-by = "x"\npackages = []\n',
+    )
     go(bucket, staged)
     (row,) = json.loads(bucket.get(RELEASED.status))["sets"]
-    assert (row["install"].split()[0], row["optional"]) == (f"jax-rocm7-plugin=={OLD}", "jax-aiter==1.0.0")
+    assert (row["install"].split()[0], row["optional"]) == (
+        f"jax-rocm7-plugin=={OLD}",
+        "jax-aiter==1.0.0",
+    )
     assert "aiter" not in row["install"]
-    lines = bucket.get(RELEASED.set_file(staged.digest, "requirements-3.12.txt")).decode().splitlines()
-    assert {line.partition("=")[0] for line in lines} == {"jax-rocm7-pjrt", "jax-rocm7-plugin", "jaxlib"}
+    lines = (
+        bucket.get(RELEASED.set_file(staged.digest, "requirements-3.12.txt"))
+        .decode()
+        .splitlines()
+    )
+    assert {line.partition("=")[0] for line in lines} == {
+        "jax-rocm7-pjrt",
+        "jax-rocm7-plugin",
+        "jaxlib",
+    }
 
 
 @pytest.mark.parametrize("versions", [("1.0.0", "1.0.0"), (OLD, "1.0.0")])
@@ -58,11 +91,16 @@ def test_sets_with_kernels_are_promoted_and_verified(
     bucket: DirBucket, tmp_path: Path, versions: Sequence[str]
 ) -> None:
     # The sets are for JAX 0.10.2 and 0.12.0.
-    for number, (jax, version) in enumerate(zip((OLD, "0.12.0+rocm7.2.0"), versions, strict=False)):
+    for number, (jax, version) in enumerate(
+        zip((OLD, "0.12.0+rocm7.2.0"), versions, strict=False)
+    ):
         folder = tmp_path / str(number)
         staged = staged_with(bucket, folder, jax, kernels(folder / "k", version))
         # Without allow_lower: no version of the kernel wheel may hide another wheel.
         promote(bucket, staged, POLICY)
     assert list(verify(bucket, RELEASED, read=True)) == []
     visible = {name for name in offered(bucket) if name.startswith("jax_aiter")}
-    assert visible == {f"jax_aiter-{version}-py3-none-manylinux_2_28_x86_64.whl" for version in versions}
+    assert visible == {
+        f"jax_aiter-{version}-py3-none-manylinux_2_28_x86_64.whl"
+        for version in versions
+    }

@@ -14,7 +14,8 @@ WHEEL = "jax_rocm7_plugin-0.10.2+rocm7.2.0-cp312-cp312-manylinux_2_28_x86_64.whl
 
 
 def test_keys_are_valid_and_unique() -> None:
-    staged, released = StagedSet(index="gfx94X-dcgpu", digest=DIGEST), ReleasedIndex(index="gfx94X-dcgpu")
+    staged = StagedSet(index="gfx94X-dcgpu", digest=DIGEST)
+    released = ReleasedIndex(index="gfx94X-dcgpu")
     keys = [
         staged.file(WHEEL),
         metadata_name(staged.file(WHEEL)),

@@ -47,8 +47,13 @@ def ledger(tmp_path: Path, text: str) -> Path:
 
 
 def as_toml(**changes: Any) -> str:
-    values = {key: value if isinstance(value, date) else repr(value) for key, value in (BODY | changes).items()}
-    return "[[entry]]\n" + "".join(f"{key} = {value}\n" for key, value in values.items())
+    values = {
+        key: value if isinstance(value, date) else repr(value)
+        for key, value in (BODY | changes).items()
+    }
+    return "[[entry]]\n" + "".join(
+        f"{key} = {value}\n" for key, value in values.items()
+    )
 
 
 @pytest.mark.parametrize("field", sorted(BODY))
@@ -72,13 +77,17 @@ def test_parse_entry_refuses_missing_field(field: str) -> None:
         ({"because": "x"}, "because is unknown"),
     ],
 )
-def test_parse_entry_refuses_invalid_field(changes: dict[str, Any], problem: str) -> None:
+def test_parse_entry_refuses_invalid_field(
+    changes: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(ValueError, match=re.escape(problem)):
         entry(**changes)
 
 
 def test_load_entries_reports_all_problems(tmp_path: Path) -> None:
-    entries = as_toml(owner="") + as_toml(id="two") + as_toml(id="two") + as_toml(id="X")
+    entries = (
+        as_toml(owner="") + as_toml(id="two") + as_toml(id="two") + as_toml(id="X")
+    )
     with pytest.raises(RequestError) as caught:
         load_entries(ledger(tmp_path, f"schema = 1\n{entries}"))
     told = str(caught.value)
@@ -124,7 +133,9 @@ def test_pattern_without_wildcard_is_literal(text: str) -> None:
         ({"platform": "cpu"}, False),
     ],
 )
-def test_is_for_checks_jax_family_and_platform(changes: dict[str, str], counts: bool) -> None:
+def test_is_for_checks_jax_family_and_platform(
+    changes: dict[str, str], counts: bool
+) -> None:
     run = {"jax": "0.10.2", "family": "gfx94X-dcgpu", "platform": "rocm"} | changes
     known = known_tests_for([entry()], **run, today=TODAY)
     assert known.active == ((entry(),) if counts else ())
@@ -132,12 +143,22 @@ def test_is_for_checks_jax_family_and_platform(changes: dict[str, str], counts: 
 
 @pytest.mark.parametrize(
     ("day", "state"),
-    [(date(2026, 1, 14), "opens on 2026-01-15"), (date(2026, 1, 15), ""), (date(2026, 3, 31), ""),
-     (date(2026, 4, 1), "expired on 2026-04-01")],
-)  # fmt: skip
+    [
+        (date(2026, 1, 14), "opens on 2026-01-15"),
+        (date(2026, 1, 15), ""),
+        (date(2026, 3, 31), ""),
+        (date(2026, 4, 1), "expired on 2026-04-01"),
+    ],
+)
 def test_state_changes_with_dates(day: date, state: str) -> None:
-    known = known_tests_for([entry()], jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=day)
-    tests = ["tests/pallas/a_test.py::test_1", "tests/pallas/a_test.py::test_2", "tests/b_test.py::test"]
+    known = known_tests_for(
+        [entry()], jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=day
+    )
+    tests = [
+        "tests/pallas/a_test.py::test_1",
+        "tests/pallas/a_test.py::test_2",
+        "tests/b_test.py::test",
+    ]
     assert entry().state(day) == state
     if state:
         assert known.active == ()
@@ -150,9 +171,15 @@ def test_state_changes_with_dates(day: date, state: str) -> None:
 
 @pytest.mark.parametrize(
     ("jax", "family", "said"),
-    [("0.10.2", "gfx94x-dcgpu", "Unknown fam"), ("0.10.2", "gfx94", "Unknown fam"), ("new", "", "Invalid version")],
+    [
+        ("0.10.2", "gfx94x-dcgpu", "Unknown fam"),
+        ("0.10.2", "gfx94", "Unknown fam"),
+        ("new", "", "Invalid version"),
+    ],
 )
-def test_check_run_refuses_unknown_family_or_version(jax: str, family: str, said: str) -> None:
+def test_check_run_refuses_unknown_family_or_version(
+    jax: str, family: str, said: str
+) -> None:
     check_run(jax="0.10.2", family="gfx94X-dcgpu")
     check_run(jax="0.10.2", family="")
     with pytest.raises(RequestError, match=said):

@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 from ci_build import cli
-from ci_build.cli.options.environment import LEDGER_KEY, child_environment, find_signing_key, ledger_request
+from ci_build.cli.options.environment import (
+    LEDGER_KEY,
+    child_environment,
+    find_signing_key,
+    ledger_request,
+)
 from ci_build.release import authority
 from core.errors import BucketError, PromotionBlockedError, RequestError
 from promotion.evidence.evidence import record
@@ -35,7 +40,9 @@ class Place:
     """An index of two signed nightly sets, a third staged set, and the key of the ledger."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.bucket, self.policy = folder, DirBucket(folder / "bucket"), folder / "policy.toml"
+        self.folder = folder
+        self.bucket = DirBucket(folder / "bucket")
+        self.policy = folder / "policy.toml"
         self.key = load_signer(folder / "ledger.key")
 
     @property
@@ -49,29 +56,49 @@ class Place:
         return cli.run([*words, "--bucket", str(self.bucket.root), *more])
 
     def promote(self, *words: str, key: str | None = "ledger.key") -> int:
-        return self.run("promote", str(self.staged), "--channel", "nightly", *words, key=key)
+        return self.run(
+            "promote", str(self.staged), "--channel", "nightly", *words, key=key
+        )
 
     def forge(self, channel: str = "nightly") -> None:
-        """Append a chained, unsigned entry that says of the last set that it was tested on devices."""
+        """Append a chained, unsigned entry that claims a device test of the last set."""
         ledger = read_ledger(self.bucket, RELEASED)
         last = ledger.entries[-1]
         assert last.promoted is not None
         tiers = {"gfx942": "device", "gfx950": "device"}
         policy = {**last.promoted.policy, "channel": channel}
         promoted = replace(last.promoted, tier="device", tiers=tiers, policy=policy)
-        forged = replace(last, number=3, previous=ledger.head, sets=(3,), promoted=promoted, channel=channel)
+        forged = replace(
+            last,
+            number=3,
+            previous=ledger.head,
+            sets=(3,),
+            promoted=promoted,
+            channel=channel,
+        )
         data = forged.dump()
-        self.bucket.put_if_absent(RELEASED.ledger_entry(3), data, sha256=sha256_of(data))
+        self.bucket.put_if_absent(
+            RELEASED.ledger_entry(3), data, sha256=sha256_of(data)
+        )
 
     def replace_first_entry(self) -> None:
         """Make the ledger name channel local, and status.json the newest entry."""
-        newest, first = len(read_ledger(self.bucket, RELEASED).entries), self.bucket.path(RELEASED.ledger_entry(1))
+        newest = len(read_ledger(self.bucket, RELEASED).entries)
+        first = self.bucket.path(RELEASED.ledger_entry(1))
         entry = load_entry(first.read_bytes(), "first")
         first.chmod(0o644)
         first.write_bytes(replace(entry, channel="local").dump())
         status = self.bucket.path(RELEASED.status)
         digest = sha256_of(self.bucket.get(RELEASED.ledger_entry(newest)))
-        status.write_text(json.dumps(json.loads(status.read_bytes()) | {"entries": newest, "ledger_sha256": digest}))
+        status.write_text(
+            json.dumps(
+                json.loads(status.read_bytes())
+                | {
+                    "entries": newest,
+                    "ledger_sha256": digest,
+                }
+            )
+        )
 
 
 def use_policy(file: Path, patch: pytest.MonkeyPatch) -> None:
@@ -98,13 +125,16 @@ def write_policy(file: Path, key: str) -> None:
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder that each test copies."""
     folder = tmp_path_factory.mktemp("ledger")
-    signer, bucket = new_key(folder / "ledger.key"), DirBucket(folder / "bucket")
+    signer = new_key(folder / "ledger.key")
+    bucket = DirBucket(folder / "bucket")
     new_key(folder / "other.key")
     write_policy(folder / "policy.toml", signer.key)
     policy = load_policy("multi-arch", channel="nightly", file=folder / "policy.toml")
     source = PolicySource(commit="c" * 40, ref="refs/heads/main", clean=True)
     for minor in (2, 3, 4):
-        wheels = make_wheels(folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+        wheels = make_wheels(
+            folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",)
+        )
         staged = staged_in(bucket, folder / "sets", wheels)
         for evidence in passing_evidence(read_staged(bucket, staged), policy):
             record(bucket, staged, evidence)
@@ -132,23 +162,34 @@ CHANGES = [
 ]
 UNDO = ("unyank", "multi-arch/2")
 PLAN = ("retention", "multi-arch", "--days", "0", "--keep-newest", "0")
-PUBLISH = [("index", "publish", "multi-arch"), ("index", "publish", "multi-arch", "--everything")]
+PUBLISH = [
+    ("index", "publish", "multi-arch"),
+    ("index", "publish", "multi-arch", "--everything"),
+]
 
 
 @pytest.mark.parametrize("channel", ["nightly", "local"])
 @pytest.mark.parametrize("words", [*CHANGES, UNDO, PLAN, *PUBLISH], ids=" ".join)
 def test_command_refuses_forged_entry(
-    place: Place, words: tuple[str, ...], channel: str, capsys: pytest.CaptureFixture[str]
+    place: Place,
+    words: tuple[str, ...],
+    channel: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Also one that moves the index to the channel local, where no signature is required."""
     place.forge(channel)
     before = objects(place.bucket)
-    assert place.run(*words, key=None if words in PUBLISH else "ledger.key") == BucketError.exit_code
+    assert (
+        place.run(*words, key=None if words in PUBLISH else "ledger.key")
+        == BucketError.exit_code
+    )
     assert "ledger/00000003.json is not signed." in capsys.readouterr().err
     assert objects(place.bucket) == before
 
 
-def test_promotion_and_its_checks_refuse_forged_entry(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_promotion_and_its_checks_refuse_forged_entry(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
     place.forge()
     before = objects(place.bucket)
     words = ("policy", "check", str(place.staged), "--channel", "nightly")
@@ -156,24 +197,37 @@ def test_promotion_and_its_checks_refuse_forged_entry(place: Place, capsys: pyte
         assert code == BucketError.exit_code
     assert capsys.readouterr().err.count("ledger/00000003.json is not signed.") == 2
     assert objects(place.bucket) == before
-    assert place.run("verify", "multi-arch", "--json", key=None) == BucketError.exit_code
+    assert (
+        place.run("verify", "multi-arch", "--json", key=None) == BucketError.exit_code
+    )
     problems = json.loads(capsys.readouterr().out)["problems"]
     assert not any("belongs to channel" in problem for problem in problems)
     assert f"{RELEASED.ledger_entry(3)} is not signed." in problems
 
 
-def test_verify_reports_change_of_channel(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_reports_change_of_channel(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
     place.forge("local")
     assert place.run("verify", "multi-arch", key=None) == BucketError.exit_code
-    assert f"{RELEASED.ledger_entry(3)} belongs to channel local, not nightly." in capsys.readouterr().err
+    assert (
+        f"{RELEASED.ledger_entry(3)} belongs to channel local, not nightly."
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("words", CHANGES, ids=" ".join)
 def test_command_signs_with_listed_key_only(
-    place: Place, words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    place: Place,
+    words: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = objects(place.bucket)
-    for key, reason in ((None, "the new entry is not signed"), ("other.key", "which ledger_keys of channel nightly")):
+    for key, reason in (
+        (None, "the new entry is not signed"),
+        ("other.key", "which ledger_keys of channel nightly"),
+    ):
         assert place.run(*words, key=key) == RequestError.exit_code
         assert reason in " ".join(capsys.readouterr().err.split())
     assert objects(place.bucket) == before
@@ -183,24 +237,41 @@ def test_command_signs_with_listed_key_only(
     assert (entry.number, entry.key) == (3, place.key.key)
     assert (entry.policy, entry.channel) == (place.policy.read_text(), "nightly")
     assert entry.source is not None
-    assert (entry.source.commit, entry.source.ref, entry.source.clean) == ("c" * 40, "refs/heads/main", True)
+    assert (entry.source.commit, entry.source.ref, entry.source.clean) == (
+        "c" * 40,
+        "refs/heads/main",
+        True,
+    )
     assert place.run("verify", "multi-arch", key=None) == 0
-    assert "matches its ledger; channel nightly requires signatures of ci" in capsys.readouterr().err
+    assert (
+        "matches its ledger; channel nightly requires signatures of ci"
+        in capsys.readouterr().err
+    )
 
 
-def test_promote_without_key_changes_nothing(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_promote_without_key_changes_nothing(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = objects(place.bucket)
     assert place.promote(key=None) == RequestError.exit_code
     assert "the new entry is not signed" in " ".join(capsys.readouterr().err.split())
     assert objects(place.bucket) == before
 
 
-@pytest.mark.parametrize("command", [("verify",), ("index", "publish"), ("rollback", "--reason=x")])
+@pytest.mark.parametrize(
+    "command", [("verify",), ("index", "publish"), ("rollback", "--reason=x")]
+)
 def test_channel_names_policy_instead_of_ledger(
     place: Place, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert place.run(*command, "multi-arch", "--channel", "local", key=None) == RequestError.exit_code
-    assert "The index multi-arch belongs to channel nightly, not local." in capsys.readouterr().err
+    assert (
+        place.run(*command, "multi-arch", "--channel", "local", key=None)
+        == RequestError.exit_code
+    )
+    assert (
+        "The index multi-arch belongs to channel nightly, not local."
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("words", [*CHANGES, UNDO], ids=" ".join)
@@ -213,31 +284,48 @@ def test_listed_key_signs_no_ledger_of_replaced_channel(
     before = objects(place.bucket)
     assert place.run(*words) == RequestError.exit_code
     said = " ".join(capsys.readouterr().err.split())
-    assert "is an index of channel local, but the ledger key is listed for nightly, release." in said
+    assert (
+        "is an index of channel local, but the ledger key is listed for nightly,"
+        " release." in said
+    )
     assert place.run(*words, "--channel", "nightly") == RequestError.exit_code
-    assert "The index multi-arch belongs to channel local, not nightly." in capsys.readouterr().err
+    assert (
+        "The index multi-arch belongs to channel local, not nightly."
+        in capsys.readouterr().err
+    )
     assert objects(place.bucket) == before
 
 
 def test_local_index_needs_channel_for_listed_key_only(place: Place) -> None:
     shutil.rmtree(place.bucket.root / "v2")
     assert place.run("promote", str(place.staged), key="other.key") == 0
-    yank, unyank = ("yank", "multi-arch/1", "--reason", "slow"), ("unyank", "multi-arch/1")
+    yank = ("yank", "multi-arch/1", "--reason", "slow")
+    unyank = ("unyank", "multi-arch/1")
     assert place.run(*yank, key="other.key") == 0
     assert place.run(*unyank, key=None) == 0
     assert place.run(*yank) == RequestError.exit_code
     assert place.run(*yank, "--channel", "local") == 0
 
 
-def test_index_sign_begins_signing(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_index_sign_begins_signing(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A ledger of the channel nightly without signatures becomes a signed one."""
     shutil.rmtree(place.bucket.root / "v2")
     text = place.policy.read_text()
-    place.policy.write_text(text.replace(f'ledger_keys = {{ ci = "{place.key.key}" }}', 'ledger_keys = "any"'))
+    place.policy.write_text(
+        text.replace(
+            f'ledger_keys = {{ ci = "{place.key.key}" }}', 'ledger_keys = "any"'
+        )
+    )
     assert place.promote(key=None) == 0
     place.policy.write_text(text)
-    assert place.run("yank", "multi-arch/1", "--reason", "slow") == BucketError.exit_code
-    assert "channel nightly requires it, see `index sign`" in " ".join(capsys.readouterr().err.split())
+    assert (
+        place.run("yank", "multi-arch/1", "--reason", "slow") == BucketError.exit_code
+    )
+    assert "channel nightly requires it, see `index sign`" in " ".join(
+        capsys.readouterr().err.split()
+    )
     assert place.run("verify", "multi-arch", key=None) == BucketError.exit_code
     words = ("index", "sign", "multi-arch", "--reason", "reviewed")
     assert place.run(*words, "--dry-run") == 0
@@ -246,7 +334,12 @@ def test_index_sign_begins_signing(place: Place, capsys: pytest.CaptureFixture[s
         assert place.run(*words, key=key) == RequestError.exit_code
     assert place.run(*words) == 0
     entry = read_ledger(place.bucket, RELEASED).entries[-1]
-    assert (entry.number, entry.kind, entry.key, entry.actor) == (2, EntryKind.SIGN, place.key.key, "somebody")
+    assert (entry.number, entry.kind, entry.key, entry.actor) == (
+        2,
+        EntryKind.SIGN,
+        place.key.key,
+        "somebody",
+    )
     assert place.run("verify", "multi-arch", key=None) == 0
     assert place.run("yank", "multi-arch/1", "--reason", "slow") == 0
     capsys.readouterr()
@@ -261,17 +354,33 @@ def test_index_sign_begins_signing(place: Place, capsys: pytest.CaptureFixture[s
     ("status", "reason"),
     [
         (None, "does not come from a Git checkout"),
-        ("# branch.oid abc\n# branch.head main\n? new.py\n", "has uncommitted or untracked files"),
-        ("# branch.oid abc\n# branch.head mine\n", "not from a protected ref: refs/heads/main"),
+        (
+            "# branch.oid abc\n# branch.head main\n? new.py\n",
+            "has uncommitted or untracked files",
+        ),
+        (
+            "# branch.oid abc\n# branch.head mine\n",
+            "not from a protected ref: refs/heads/main",
+        ),
     ],
 )
 def test_promote_from_unprotected_checkout_needs_owner_and_reason(
-    place: Place, status: str | None, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: Place,
+    status: str | None,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Only promotions need it: a bad set must be withdrawn from anywhere."""
     before = objects(place.bucket)
     monkeypatch.setattr(authority, "_git_status", lambda _: status)
-    words: tuple[str, ...] = ("policy", "check", str(place.staged), "--channel", "nightly")
+    words: tuple[str, ...] = (
+        "policy",
+        "check",
+        str(place.staged),
+        "--channel",
+        "nightly",
+    )
     for code in (place.promote(), place.run(*words, key=None)):
         assert code == PromotionBlockedError.exit_code
     assert " ".join(capsys.readouterr().err.split()).count(reason) == 2
@@ -282,18 +391,30 @@ def test_promote_from_unprotected_checkout_needs_owner_and_reason(
     assert "me permits it: broken runner" in " ".join(capsys.readouterr().err.split())
     source = read_ledger(place.bucket, RELEASED).entries[-1].source
     assert source is not None
-    assert (source.owner, source.reason, source.commit) == ("me", "broken runner", "abc" if status else "")
+    assert (source.owner, source.reason, source.commit) == (
+        "me",
+        "broken runner",
+        "abc" if status else "",
+    )
     assert place.run(*CHANGES[0]) == 0
 
 
-def test_permission_is_refused_where_it_has_no_effect(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_permission_is_refused_where_it_has_no_effect(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ("--allow-unprotected", "me", "why")
-    assert place.run("promote", str(place.staged), *words, key=None) == RequestError.exit_code
+    assert (
+        place.run("promote", str(place.staged), *words, key=None)
+        == RequestError.exit_code
+    )
     assert "--allow-unprotected has no effect" in capsys.readouterr().err
     assert place.promote(*words) == 0
     source = read_ledger(place.bucket, RELEASED).entries[-1].source
     assert source is not None
-    assert (source.owner, source.reason) == ("", ""), "a permission that was not needed is not recorded"
+    assert (source.owner, source.reason) == (
+        "",
+        "",
+    ), "a permission that was not needed is not recorded"
 
 
 # Keys
@@ -309,7 +430,10 @@ def test_keys_show_prints_ledger_key_and_no_process_inherits_a_key(
         monkeypatch.setenv(name, (tmp_path / "key").read_text())
     assert cli.run(["keys", "show", "--ledger"]) == 0
     assert capsys.readouterr().out == f"{key.key}\n"
-    assert cli.run(["keys", "show", "--ledger", str(tmp_path / "key")]) == RequestError.exit_code
+    assert (
+        cli.run(["keys", "show", "--ledger", str(tmp_path / "key")])
+        == RequestError.exit_code
+    )
     assert not {LEDGER_KEY, SIGNING_KEY} & child_environment().keys()
     assert "BEGIN" not in repr((ledger_request(None), find_signing_key(None)))
 
@@ -322,10 +446,16 @@ def test_keys_show_prints_ledger_key_and_no_process_inherits_a_key(
         ('{ key = "KEY", expires = "soon" }', "'soon' is not a date"),
     ],
 )
-def test_policy_refuses_invalid_ledger_key(tmp_path: Path, text: str, reason: str) -> None:
+def test_policy_refuses_invalid_ledger_key(
+    tmp_path: Path, text: str, reason: str
+) -> None:
     file = tmp_path / "policy.toml"
     value = text.replace("KEY", new_key(tmp_path / "key").key)
-    file.write_text(POLICY_FILE.read_text().replace("\nledger_keys = {}\n", f"\nledger_keys = {{ ci = {value} }}\n"))
+    file.write_text(
+        POLICY_FILE.read_text().replace(
+            "\nledger_keys = {}\n", f"\nledger_keys = {{ ci = {value} }}\n"
+        )
+    )
     with pytest.raises(RequestError, match=reason):
         load_policy("multi-arch", channel="nightly", file=file)
 
@@ -342,5 +472,8 @@ def test_policy_refuses_invalid_ledger_key(tmp_path: Path, text: str, reason: st
 def test_duration_that_no_date_allows_is_refused(
     command: str, number: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.run([*command.split(), number, f"--bucket={tmp_path}"]) == RequestError.exit_code
+    assert (
+        cli.run([*command.split(), number, f"--bucket={tmp_path}"])
+        == RequestError.exit_code
+    )
     assert f"Invalid value for '{command.split()[-1]}'" in capsys.readouterr().err

@@ -33,26 +33,51 @@ CLEAN = PolicySource(commit="c" * 40, ref="refs/heads/main", clean=True)
 
 
 class Signed:
-    """An index of signed sets, and what its operators have: a policy with a key, the key, and a third staged set."""
+    """An index of signed sets, and what its operators have.
+
+    A policy with a key, the key, and a third staged set.
+    """
 
     third: StagedSet
 
     def __init__(self, folder: Path) -> None:
         self.bucket = DirBucket(folder / "bucket")
-        self.signer, self.thief = load_signer(folder / "key"), load_signer(folder / "other")
+        self.signer = load_signer(folder / "key")
+        self.thief = load_signer(folder / "other")
         keys = {"ci": LedgerKey(key=self.signer.key)}
-        self.policy: Policy = replace(POLICY, channel="nightly", ledger_keys=keys, protected_refs=("refs/heads/main",))
+        self.policy: Policy = replace(
+            POLICY,
+            channel="nightly",
+            ledger_keys=keys,
+            protected_refs=("refs/heads/main",),
+        )
 
     @property
     def authority(self) -> Authority:
         return self.policy.authority(self.signer, CLEAN)
 
     def promote(self, staged: StagedSet) -> None:
-        promote(self.bucket, staged, self.policy, now=lambda: NOW, signer=self.signer, source=CLEAN)
+        promote(
+            self.bucket,
+            staged,
+            self.policy,
+            now=lambda: NOW,
+            signer=self.signer,
+            source=CLEAN,
+        )
 
     def mark(self, kind: EntryKind, day: int = 0) -> None:
         now = NOW + timedelta(days=day)
-        mark(self.bucket, RELEASED, kind, ["2"], reason="slow", actor="me", now=lambda: now, authority=self.authority)
+        mark(
+            self.bucket,
+            RELEASED,
+            kind,
+            ["2"],
+            reason="slow",
+            actor="me",
+            now=lambda: now,
+            authority=self.authority,
+        )
 
     def problems(self) -> list[str]:
         return [*verify(self.bucket, RELEASED, authority=self.policy.authority())]
@@ -60,7 +85,9 @@ class Signed:
     def append(self, entry: LedgerEntry, signer: Signer | None = None) -> None:
         """Write an entry as an attacker who may write objects does."""
         data = entry.dump(signer)
-        self.bucket.put_if_absent(RELEASED.ledger_entry(entry.number), data, sha256=sha256_of(data))
+        self.bucket.put_if_absent(
+            RELEASED.ledger_entry(entry.number), data, sha256=sha256_of(data)
+        )
 
     def remove(self, *keys: str) -> None:
         for key in keys:
@@ -71,27 +98,44 @@ class Signed:
         ledger = read_ledger(self.bucket, RELEASED)
         last = ledger.entries[-1]
         assert last.promoted is not None
-        promoted = replace(last.promoted, tier="device", tiers={"gfx942": "device", "gfx950": "device"})
+        promoted = replace(
+            last.promoted, tier="device", tiers={"gfx942": "device", "gfx950": "device"}
+        )
         numbers = NumberRanges.of(range(1, last.number + 2))
         state = replace(last.state, held=numbers, offered=numbers)
         number = last.number + 1
-        return replace(last, number=number, previous=ledger.head, sets=(number,), promoted=promoted, state=state)
+        return replace(
+            last,
+            number=number,
+            previous=ledger.head,
+            sets=(number,),
+            promoted=promoted,
+            state=state,
+        )
 
     def changes(self) -> dict[str, Callable[[], object]]:
         """Return every way in which an operator continues or publishes the ledger."""
-        bucket, authority = self.bucket, self.authority
+        bucket = self.bucket
+        authority = self.authority
         return {
             "promote": lambda: self.promote(self.third),
             "publish": lambda: publish(bucket, RELEASED, authority=authority),
-            "everything": lambda: publish(bucket, RELEASED, everything=True, authority=authority),
+            "everything": lambda: publish(
+                bucket, RELEASED, everything=True, authority=authority
+            ),
             "yank": lambda: self.mark(EntryKind.YANK),
-            "rollback": lambda: rollback(bucket, RELEASED, to=1, reason="bad", actor="me", authority=authority),
-            "retention": lambda: apply(bucket, RELEASED, RetentionRule(days=0), actor="me", authority=authority),
+            "rollback": lambda: rollback(
+                bucket, RELEASED, to=1, reason="bad", actor="me", authority=authority
+            ),
+            "retention": lambda: apply(
+                bucket, RELEASED, RetentionRule(days=0), actor="me", authority=authority
+            ),
         }
 
     def name_newest_entry(self) -> None:
         """Edit status.json, which is not signed, so that it names the newest entry."""
-        ledger, path = read_ledger(self.bucket, RELEASED), self.bucket.path(RELEASED.status)
+        ledger = read_ledger(self.bucket, RELEASED)
+        path = self.bucket.path(RELEASED.status)
         body = {"entries": len(ledger.entries), "ledger_sha256": ledger.head}
         path.write_text(json.dumps(json.loads(path.read_bytes()) | body))
 
@@ -118,9 +162,12 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StagedSet]
     folder = tmp_path_factory.mktemp("signed")
     new_key(folder / "key")
     new_key(folder / "other")
-    made, staged = Signed(folder), list[StagedSet]()
+    made = Signed(folder)
+    staged = list[StagedSet]()
     for minor in (2, 3, 4):
-        wheels = make_wheels(folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+        wheels = make_wheels(
+            folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",)
+        )
         staged.append(staged_in(made.bucket, folder / "sets", wheels))
     for one in staged[:2]:
         made.promote(one)
@@ -141,13 +188,37 @@ def index(tmp_path: Path, template: tuple[Path, StagedSet]) -> Signed:
 
 def test_entries_are_signed_and_name_their_policy(index: Signed) -> None:
     index.mark(EntryKind.YANK)
-    rollback(index.bucket, RELEASED, to=1, reason="bad", actor="me", now=lambda: NOW, authority=index.authority)
-    apply(index.bucket, RELEASED, RetentionRule(days=0, keep_newest=0), actor="me", authority=index.authority)
+    rollback(
+        index.bucket,
+        RELEASED,
+        to=1,
+        reason="bad",
+        actor="me",
+        now=lambda: NOW,
+        authority=index.authority,
+    )
+    apply(
+        index.bucket,
+        RELEASED,
+        RetentionRule(days=0, keep_newest=0),
+        actor="me",
+        authority=index.authority,
+    )
     entries = read_ledger(index.bucket, RELEASED).entries
     kinds = [entry.kind for entry in entries]
-    assert kinds == [EntryKind.PROMOTE, EntryKind.PROMOTE, EntryKind.YANK, EntryKind.ROLLBACK, EntryKind.RETIRE]
+    assert kinds == [
+        EntryKind.PROMOTE,
+        EntryKind.PROMOTE,
+        EntryKind.YANK,
+        EntryKind.ROLLBACK,
+        EntryKind.RETIRE,
+    ]
     for entry in entries:
-        assert (entry.key, entry.index, entry.channel) == (index.signer.key, "multi-arch", "nightly")
+        assert (entry.key, entry.index, entry.channel) == (
+            index.signer.key,
+            "multi-arch",
+            "nightly",
+        )
         assert (entry.policy, entry.source) == (POLICY.text, CLEAN)
     assert index.problems() == []
 
@@ -161,9 +232,12 @@ def test_verify_reports_policy_text_that_differs_from_its_digest(index: Signed) 
 
 
 @pytest.mark.parametrize(
-    ("signed", "status"), [(False, "older"), (True, "named"), (False, "named"), (False, "removed")]
+    ("signed", "status"),
+    [(False, "older"), (True, "named"), (False, "named"), (False, "removed")],
 )
-def test_forged_entry_is_neither_published_nor_continued(index: Signed, signed: bool, status: str) -> None:
+def test_forged_entry_is_neither_published_nor_continued(
+    index: Signed, signed: bool, status: str
+) -> None:
     index.append(index.forged(), index.thief if signed else None)
     if status == "named":
         index.name_newest_entry()
@@ -171,7 +245,10 @@ def test_forged_entry_is_neither_published_nor_continued(index: Signed, signed: 
         index.remove(RELEASED.status)
     reason = "is signed by ssh-ed25519 .*does not list" if signed else "is not signed"
     index.refuses(f"00000003.json {reason}")
-    assert any(f"00000003.json {reason.partition(' by')[0]}" in problem for problem in index.problems())
+    assert any(
+        f"00000003.json {reason.partition(' by')[0]}" in problem
+        for problem in index.problems()
+    )
 
 
 def test_unsigned_entry_below_signed_one_is_refused(index: Signed) -> None:
@@ -186,7 +263,9 @@ def test_edited_entry_is_refused(index: Signed) -> None:
     path.write_bytes(path.read_bytes().replace(b'"compiled"', b'"device"'))
     index.remove(RELEASED.status)
     index.refuses("00000002.json was changed after it was signed")
-    assert index.problems() == [f"{RELEASED.ledger_entry(2)} was changed after it was signed."]
+    assert index.problems() == [
+        f"{RELEASED.ledger_entry(2)} was changed after it was signed."
+    ]
     data = index.bucket.get(RELEASED.ledger_entry(1))
     with pytest.raises(BucketError, match="was changed after it was signed"):
         load_entry(json.dumps(json.loads(data)).encode(), "entry with another encoding")
@@ -200,7 +279,11 @@ def test_entry_of_other_index_is_refused(index: Signed) -> None:
 
 @pytest.mark.parametrize("status", ["removed", "older"])
 def test_cut_ledger_is_refused(index: Signed, status: str) -> None:
-    """Attack D4: yank, unyank, remove the newest entry and status.json (or restore an older one), change again."""
+    """Attack D4.
+
+    Yank, unyank, remove the newest entry and status.json (or restore an older one),
+    change again.
+    """
     index.mark(EntryKind.YANK)
     older = index.bucket.get(RELEASED.status)
     index.mark(EntryKind.UNYANK)
@@ -208,18 +291,26 @@ def test_cut_ledger_is_refused(index: Signed, status: str) -> None:
     if status == "older":
         index.bucket.path(RELEASED.status).write_bytes(older)
     changes = index.changes()
-    if status == "older":  # The pages agree with the older status.json, so that nothing is to be published.
+    if (
+        status == "older"
+    ):  # The pages agree with the older status.json, so that nothing is to be published.
         del changes["publish"]
     for change in changes.values():
-        with pytest.raises(BucketError, match=r"was cut: it ends with entry 3, its pages show entry 4"):
+        with pytest.raises(
+            BucketError, match=r"was cut: it ends with entry 3, its pages show entry 4"
+        ):
             change()
-    assert any("was cut: it ends with entry 3" in problem for problem in index.problems())
+    assert any(
+        "was cut: it ends with entry 3" in problem for problem in index.problems()
+    )
 
 
 def test_cut_promotion_is_noticed_on_project_pages(index: Signed) -> None:
     """The overview page, which names the newest entry, is removed too."""
     index.remove(RELEASED.ledger_entry(2), RELEASED.status, RELEASED.overview)
-    with pytest.raises(BucketError, match=r"was cut: it ends with entry 1, its pages show entry 2"):
+    with pytest.raises(
+        BucketError, match=r"was cut: it ends with entry 1, its pages show entry 2"
+    ):
         index.promote(index.third)
 
 
@@ -228,15 +319,31 @@ def test_cut_promotion_is_noticed_on_project_pages(index: Signed) -> None:
 
 def test_sweep_without_key_leaves_no_tombstones(index: Signed) -> None:
     rule = RetentionRule(days=0, keep_newest=0, grace_days=0.5)
-    apply(index.bucket, RELEASED, rule, actor="me", now=lambda: NOW + timedelta(days=1), authority=index.authority)
+    apply(
+        index.bucket,
+        RELEASED,
+        rule,
+        actor="me",
+        now=lambda: NOW + timedelta(days=1),
+        authority=index.authority,
+    )
     before = objects(index.bucket)
     keyless = index.policy.authority()
     with pytest.raises(RequestError, match="the new entry is not signed"):
-        apply(index.bucket, RELEASED, rule, actor="me", now=lambda: NOW + timedelta(days=3), authority=keyless)
+        apply(
+            index.bucket,
+            RELEASED,
+            rule,
+            actor="me",
+            now=lambda: NOW + timedelta(days=3),
+            authority=keyless,
+        )
     assert objects(index.bucket) == before
 
 
-def test_expired_key_signs_no_new_entry_and_its_older_ones_stay_valid(index: Signed) -> None:
+def test_expired_key_signs_no_new_entry_and_its_older_ones_stay_valid(
+    index: Signed,
+) -> None:
     key = LedgerKey(key=index.signer.key, expires=date(2026, 1, 3))
     index.policy = replace(index.policy, ledger_keys={"ci": key})
     assert index.problems() == []
@@ -246,6 +353,8 @@ def test_expired_key_signs_no_new_entry_and_its_older_ones_stay_valid(index: Sig
 
 def test_backdated_entry_of_expired_key_is_refused(index: Signed) -> None:
     old = LedgerKey(key=index.thief.key, expires=date(2026, 1, 1))
-    index.policy = replace(index.policy, ledger_keys={**(index.policy.ledger_keys or {}), "old": old})
+    index.policy = replace(
+        index.policy, ledger_keys={**(index.policy.ledger_keys or {}), "old": old}
+    )
     index.append(replace(index.forged(), time="2025-12-01T00:00:00Z"), index.thief)
     index.refuses_older_entry("00000003.json is signed by the key old after it expired")

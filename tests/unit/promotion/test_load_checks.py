@@ -22,7 +22,9 @@ from tests.support.sets import wheel_set
 
 
 def machine(**changes: Any) -> Machine:
-    return Machine(**{"about": "a machine", "gpus": ("gfx942",), "rocm": Path("/rocm"), **changes})
+    return Machine(
+        **{"about": "a machine", "gpus": ("gfx942",), "rocm": Path("/rocm"), **changes}
+    )
 
 
 @pytest.mark.parametrize("kind", [MachineError, BucketError])
@@ -33,13 +35,17 @@ def test_load_gate_does_not_blame_the_set_for_the_machine(
         raise kind("The package index does not answer.")
 
     monkeypatch.setattr(load_gate, "make_site", make_site)
-    context: Any = SimpleNamespace(wheel_set=wheel_set(), pythons=lambda: {"3.12": Path("python3.12")})
+    context: Any = SimpleNamespace(
+        wheel_set=wheel_set(), pythons=lambda: {"3.12": Path("python3.12")}
+    )
     with pytest.raises(kind, match="does not answer"):
         list(load_gate.make_gate().run(context))
 
 
 def test_check_machines_misses_no_answer() -> None:
-    assert [finding.code for finding in check_machines("w", [machine()], {})] == ["loader-wrong"]
+    assert [finding.code for finding in check_machines("w", [machine()], {})] == [
+        "loader-wrong"
+    ]
 
 
 @pytest.fixture
@@ -49,12 +55,16 @@ def rocm(tmp_path: Path) -> Path:
     return tmp_path / "rocm"
 
 
-def test_machines_for_targets_that_xla_refuses_expect_refusal(rocm: Path, tmp_path: Path) -> None:
+def test_machines_for_targets_that_xla_refuses_expect_refusal(
+    rocm: Path, tmp_path: Path
+) -> None:
     rows = list(machines(["gfx906"], "7.2.0", rocm, tmp_path / "work"))
     assert [row.refusal for row in rows] == [("gfx906",), ("gfx908",), (), (), None]
 
 
-def test_dlopen_names_library_that_flushes_denormals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dlopen_names_library_that_flushes_denormals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(ctypes, "CDLL", Mock())
     monkeypatch.setattr(sys, "float_info", SimpleNamespace(min=0.0))
     assert load_child.dlopen("/site/x.so") == {"flushes": "/site/x.so"}
@@ -63,7 +73,9 @@ def test_dlopen_names_library_that_flushes_denormals(monkeypatch: pytest.MonkeyP
 # Packages
 
 
-def test_package_without_init_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_package_without_init_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Python accepts a namespace package."""
     write_files(tmp_path, {"made_package/build_info.py": ""})
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -77,7 +89,11 @@ def test_modules_of_lists_every_module_but_excused_ones() -> None:
         "jax_plugins/xla_rocm7/_gpus.py",
         "jax_plugins/xla_rocm7/_register.py",
     ]
-    names += ["jax_plugins/xla_rocm7/xla_rocm_plugin.so", "x-1.dist-info/licenses/setup.py", "a/b-c.py"]
+    names += [
+        "jax_plugins/xla_rocm7/xla_rocm_plugin.so",
+        "x-1.dist-info/licenses/setup.py",
+        "a/b-c.py",
+    ]
     assert modules_of(names) == ("jax_plugins.xla_rocm7", "jax_plugins.xla_rocm7._gpus")
     assert modules_of(["jax_plugins/xla_rocm10/_register.py"]) == ()
 
@@ -85,11 +101,19 @@ def test_modules_of_lists_every_module_but_excused_ones() -> None:
 @pytest.mark.parametrize(
     ("path", "found"),
     [
-        ("jax_rocm10_plugin/_rnn.cpython-312-x86_64-linux-gnu.so", ("jax_rocm10_plugin", "_rnn")),
-        ("jax_plugins/xla_rocm10/xla_rocm_plugin.so", ("xla_rocm10", "xla_rocm_plugin")),
+        (
+            "jax_rocm10_plugin/_rnn.cpython-312-x86_64-linux-gnu.so",
+            ("jax_rocm10_plugin", "_rnn"),
+        ),
+        (
+            "jax_plugins/xla_rocm10/xla_rocm_plugin.so",
+            ("xla_rocm10", "xla_rocm_plugin"),
+        ),
         ("jax_rocm7_plugin/sub/_solver.so", None),
     ],
 )
-def test_patterns_match_plugin_and_pjrt_paths(path: str, found: tuple[str, str] | None) -> None:
+def test_patterns_match_plugin_and_pjrt_paths(
+    path: str, found: tuple[str, str] | None
+) -> None:
     match = PLUGIN.fullmatch(path) or PJRT.fullmatch(path)
     assert (match.groups() if match else None) == found

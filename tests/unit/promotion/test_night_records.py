@@ -14,11 +14,22 @@ from tests.support.memory_bucket import MemoryBucket
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"), [({"lock": {"jax": "0.10.3"}}, "has other inputs"), ({"schema": 99}, "has schema 99")]
+    ("change", "reason"),
+    [
+        ({"lock": {"jax": "0.10.3"}}, "has other inputs"),
+        ({"schema": 99}, "has schema 99"),
+    ],
 )
-def test_record_with_other_inputs_is_refused(change: dict[str, Any], reason: str) -> None:
+def test_record_with_other_inputs_is_refused(
+    change: dict[str, Any], reason: str
+) -> None:
     bucket = MemoryBucket()
-    night = record_night(bucket, StagedSet(index="multi-arch", digest="a" * 64), {"jax": "0.10.2"}, version="1")
+    night = record_night(
+        bucket,
+        StagedSet(index="multi-arch", digest="a" * 64),
+        {"jax": "0.10.2"},
+        version="1",
+    )
     record = json.loads(bucket.get(night.key))
     assert read_night(bucket, night) == record
     bucket.damage(night.key, json.dumps(record | change).encode())

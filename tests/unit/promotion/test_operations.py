@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from collections.abc import Mapping
@@ -19,7 +20,13 @@ from promotion.check import check
 from promotion.index import set_lookup
 from promotion.index.audit import verify
 from promotion.index.ledger import LedgerEntry, read_ledger
-from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, IndexState, apply_change
+from promotion.index.ledger_state import (
+    EMPTY_STATE,
+    Change,
+    EntryKind,
+    IndexState,
+    apply_change,
+)
 from promotion.index.operations import OperationResult, mark, rollback
 from promotion.index.page_diff import (
     PageState,
@@ -49,7 +56,8 @@ class Index:
     """A bucket with an index of small sets, each promoted one day after the previous one."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.bucket = folder, DirBucket(folder / "bucket")
+        self.folder = folder
+        self.bucket = DirBucket(folder / "bucket")
         self.wheels: list[list[SetWheel]] = []
         self.digests: list[str] = []
 
@@ -58,9 +66,17 @@ class Index:
         return staged_in(self.bucket, self.folder / "sets", wheels)
 
     def promote(self, minor: int) -> None:
-        wheels = make_wheels(self.folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+        wheels = make_wheels(
+            self.folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",)
+        )
         staged = staged_in(self.bucket, self.folder / "sets", wheels)
-        promote(self.bucket, staged, POLICY, now=lambda: self.day(len(self.digests)), allow_lower=True)
+        promote(
+            self.bucket,
+            staged,
+            POLICY,
+            now=lambda: self.day(len(self.digests)),
+            allow_lower=True,
+        )
         self.wheels.append(wheels)
         self.digests.append(staged.digest)
 
@@ -68,7 +84,8 @@ class Index:
         """Return a copy in an existing folder."""
         shutil.copytree(self.folder, folder, dirs_exist_ok=True)
         copied = Index(folder)
-        copied.wheels, copied.digests = [*self.wheels], [*self.digests]
+        copied.wheels = [*self.wheels]
+        copied.digests = [*self.digests]
         return copied
 
     def day(self, number: int) -> datetime:
@@ -76,18 +93,27 @@ class Index:
 
     def names(self, *sets: int) -> set[str]:
         """Return the wheels of some sets; 0 is the first."""
-        return {wheel.wheel.filename for number in sets for wheel in self.wheels[number]}
+        return {
+            wheel.wheel.filename for number in sets for wheel in self.wheels[number]
+        }
 
     def seen(self) -> set[str]:
         shown = offered(self.bucket)
-        assert Reader(wheel for group in self.wheels for wheel in group).unsatisfied(shown) == ()
+        assert (
+            Reader(wheel for group in self.wheels for wheel in group).unsatisfied(shown)
+            == ()
+        )
         return set(shown)
 
     def mark(self, kind: EntryKind, *sets: str, reason: str = WHY) -> OperationResult:
-        return mark(self.bucket, RELEASED, kind, sets, reason=reason, actor=ME, now=lambda: NOW)
+        return mark(
+            self.bucket, RELEASED, kind, sets, reason=reason, actor=ME, now=lambda: NOW
+        )
 
     def rollback(self, to: int | None = None) -> OperationResult:
-        return rollback(self.bucket, RELEASED, to=to, reason=WHY, actor=ME, now=lambda: NOW)
+        return rollback(
+            self.bucket, RELEASED, to=to, reason=WHY, actor=ME, now=lambda: NOW
+        )
 
     def sound(self) -> bool:
         return list(verify(self.bucket, RELEASED)) == []
@@ -132,7 +158,9 @@ def test_rollback_refuses_unknown_entry(index: Index) -> None:
         with pytest.raises(RequestError, match="the last one is 3"):
             index.rollback(to=to)
     with pytest.raises(RequestError, match="no earlier state"):
-        rollback(DirBucket(index.folder / "empty"), RELEASED, to=None, reason=WHY, actor=ME)
+        rollback(
+            DirBucket(index.folder / "empty"), RELEASED, to=None, reason=WHY, actor=ME
+        )
 
 
 # Marks
@@ -142,7 +170,9 @@ def test_yank_marks_files(index: Index) -> None:
     index.mark(EntryKind.YANK, index.digests[2][:8])
     shown = offered(index.bucket)
     yanked = {name for name, file in shown.items() if file.get("yanked") == WHY}
-    assert yanked == index.names(2) - index.names(0), "what other sets have too is not yanked"
+    assert yanked == index.names(2) - index.names(0), (
+        "what other sets have too is not yanked"
+    )
     page = index.bucket.get(f"{RELEASED.simple}jax-rocm7-pjrt/index.html").decode()
     assert page.count(f'data-yanked="{WHY}"') == 1
     assert WHY in index.bucket.get(RELEASED.overview).decode()
@@ -171,19 +201,28 @@ def test_quarantine_survives_rollback(index: Index) -> None:
     assert index.sound()
 
 
-def test_promote_refuses_other_channel_even_if_its_sets_are_hidden(index: Index) -> None:
+def test_promote_refuses_other_channel_even_if_its_sets_are_hidden(
+    index: Index,
+) -> None:
     index.rollback(to=0)
     staged = index.staged("0.10.2+rocm7.5.0")
     before = objects(index.bucket)
-    with pytest.raises(PromotionBlockedError, match="belongs to channel local, not nightly"):
+    with pytest.raises(
+        PromotionBlockedError, match="belongs to channel local, not nightly"
+    ):
         promote(index.bucket, staged, replace(POLICY, channel="nightly"))
     assert objects(index.bucket) == before
 
 
-def test_promote_refuses_lower_version_unless_allowed_or_others_are_yanked(index: Index) -> None:
+def test_promote_refuses_lower_version_unless_allowed_or_others_are_yanked(
+    index: Index,
+) -> None:
     staged = index.staged("0.10.2+rocm7.2.1")
     before = objects(index.bucket)
-    with pytest.raises(PromotionBlockedError, match=r"rocm7\.4\.0, which pip would select .* --allow-lower"):
+    with pytest.raises(
+        PromotionBlockedError,
+        match=r"rocm7\.4\.0, which pip would select .* --allow-lower",
+    ):
         promote(index.bucket, staged, POLICY)
     assert objects(index.bucket) == before
     index.mark(EntryKind.YANK, index.digests[2])
@@ -208,11 +247,15 @@ def test_promote_refuses_quarantined_set(index: Index) -> None:
     assert index.sound()
 
 
-def test_promote_refuses_concurrently_quarantined_set(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_promote_refuses_concurrently_quarantined_set(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
     index.rollback(to=2)
     copy = DirBucket.copy
 
-    def quarantine_meanwhile(self: DirBucket, source: str, target: str, *, sha256: str) -> bool:
+    def quarantine_meanwhile(
+        self: DirBucket, source: str, target: str, *, sha256: str
+    ) -> bool:
         index.mark(EntryKind.QUARANTINE, "3")
         return copy(self, source, target, sha256=sha256)
 
@@ -226,11 +269,15 @@ def test_promote_refuses_yanked_hidden_set(index: Index) -> None:
     index.mark(EntryKind.YANK, "3")
     index.promote(4)
     index.rollback(to=2)
-    with pytest.raises(PromotionBlockedError, match=r"was yanked: .*unyank multi-arch/3"):
+    with pytest.raises(
+        PromotionBlockedError, match=r"was yanked: .*unyank multi-arch/3"
+    ):
         index.promote(4)
 
 
-def test_mark_refuses_impossible_changes(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mark_refuses_impossible_changes(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for kind in (EntryKind.YANK, EntryKind.QUARANTINE, EntryKind.PIN):
         with pytest.raises(RequestError, match="requires a reason"):
             index.mark(kind, "1", reason=" ")
@@ -254,12 +301,19 @@ def test_retention_retires_then_sweeps(index: Index) -> None:
 
     apply(index.bucket, RELEASED, rule, actor=ME, now=lambda: index.day(3))
     assert index.seen() == index.names(2)
-    assert index.bucket.head(RELEASED.set_file(index.digests[0], "wheels.json")) is not None
+    assert (
+        index.bucket.head(RELEASED.set_file(index.digests[0], "wheels.json"))
+        is not None
+    )
     assert index.sound()
 
     apply(index.bucket, RELEASED, rule, actor=ME, now=lambda: index.day(11))
     assert index.seen() == index.names(2)
-    stored = {key.rpartition("/")[2] for key in index.bucket.list(f"{RELEASED.root}packages/") if key.endswith(".whl")}
+    stored = {
+        key.rpartition("/")[2]
+        for key in index.bucket.list(f"{RELEASED.root}packages/")
+        if key.endswith(".whl")
+    }
     assert stored == index.names(2), "jaxlib is shared and stays"
     assert list(index.bucket.list(f"{RELEASED.root}sets/{index.digests[0]}/")) == []
     with pytest.raises(PromotionBlockedError, match="was released before and removed"):
@@ -272,20 +326,39 @@ def test_verify_and_repair_keep_published_wheels_after_sweep(tmp_path: Path) -> 
     index = Index(tmp_path)
     made = make_wheels(tmp_path / "w", pythons=("3.12",))
     wheels = [
-        replace(one, wheel=replace(one.wheel, source_sha256=one.wheel.sha256)) if one.wheel.name == "jaxlib" else one
+        replace(one, wheel=replace(one.wheel, source_sha256=one.wheel.sha256))
+        if one.wheel.name == "jaxlib"
+        else one
         for one in made
     ]
-    promote(index.bucket, staged_in(index.bucket, tmp_path / "sets", wheels), POLICY, now=lambda: NOW)
+    promote(
+        index.bucket,
+        staged_in(index.bucket, tmp_path / "sets", wheels),
+        POLICY,
+        now=lambda: NOW,
+    )
     for day in (3, 5):
         rule = RetentionRule(days=0.5, keep_newest=0, grace_days=0.5)
-        apply(index.bucket, RELEASED, rule, actor=ME, now=lambda day=day: index.day(day))  # type: ignore[misc]
-    (kept,) = (key for key in index.bucket.list(f"{RELEASED.root}packages/") if key.endswith(".whl"))
+        apply(
+            index.bucket,
+            RELEASED,
+            rule,
+            actor=ME,
+            now=functools.partial(index.day, day),
+        )
+    (kept,) = (
+        key
+        for key in index.bucket.list(f"{RELEASED.root}packages/")
+        if key.endswith(".whl")
+    )
     assert "/jaxlib/" in kept
     assert index.sound()
     assert repair(index.bucket, RELEASED, foreign=True).removed == ()
     index.bucket.path(kept).chmod(0o644)
     index.bucket.path(kept).write_bytes(b"damage")
-    assert [f"{kept} has sha256" in problem for problem in verify(index.bucket, RELEASED)] == [True]
+    assert [
+        f"{kept} has sha256" in problem for problem in verify(index.bucket, RELEASED)
+    ] == [True]
 
 
 def test_retention_keeps_pinned_new_and_locked_sets(index: Index) -> None:
@@ -293,10 +366,17 @@ def test_retention_keeps_pinned_new_and_locked_sets(index: Index) -> None:
     rule = RetentionRule(days=0.5, keep=frozenset({index.digests[1]}))
     found = plan(index.bucket, RELEASED, rule, now=lambda: index.day(9))
     assert found.retire == ()
-    assert found.kept == {1: f"pinned: {WHY}", 2: "named in a lock file", 3: "among the newest"}
+    assert found.kept == {
+        1: f"pinned: {WHY}",
+        2: "named in a lock file",
+        3: "among the newest",
+    }
     (wheel,) = (w.wheel for w in index.wheels[1] if w.wheel.name == "jax-rocm7-pjrt")
     by_wheel = plan(
-        index.bucket, RELEASED, RetentionRule(days=0.5, keep=frozenset({wheel.sha256})), now=lambda: index.day(9)
+        index.bucket,
+        RELEASED,
+        RetentionRule(days=0.5, keep=frozenset({wheel.sha256})),
+        now=lambda: index.day(9),
     )
     assert by_wheel.kept[2] == f"{wheel.filename} is named in a lock file"
 
@@ -306,7 +386,13 @@ def test_promote_restores_retired_set(index: Index) -> None:
     apply(index.bucket, RELEASED, rule, actor=ME, now=lambda: index.day(3))
     index.promote(2)
     assert index.seen() == index.names(0, 2)
-    apply(index.bucket, RELEASED, replace(rule, days=30), actor=ME, now=lambda: index.day(20))
+    apply(
+        index.bucket,
+        RELEASED,
+        replace(rule, days=30),
+        actor=ME,
+        now=lambda: index.day(20),
+    )
     assert index.seen() == index.names(0, 2)
     assert index.sound()
 
@@ -332,16 +418,30 @@ def test_verify_reports_damage_and_foreign_files(index: Index) -> None:
     for what, data, said in (
         (key, b"rotten", f"{key} has sha256 {sha256_of(b'rotten')}"),
         (key, None, f"{key} is missing"),
-        (RELEASED.set_file(index.digests[0], "wheels.json"), b"{}", "wheels.json has sha256"),
-        (f"{RELEASED.simple}jaxlib/index.html", b"<html>", "jaxlib/index.html has sha256"),
+        (
+            RELEASED.set_file(index.digests[0], "wheels.json"),
+            b"{}",
+            "wheels.json has sha256",
+        ),
+        (
+            f"{RELEASED.simple}jaxlib/index.html",
+            b"<html>",
+            "jaxlib/index.html has sha256",
+        ),
         (RELEASED.overview, b"<html>", "multi-arch/index.html has sha256"),
-        (f"{RELEASED.root}packages/evil/evil-1-py3-none-any.whl", b"", "does not belong to a set"),
+        (
+            f"{RELEASED.root}packages/evil/evil-1-py3-none-any.whl",
+            b"",
+            "does not belong to a set",
+        ),
         (RELEASED.status, b"{", "was written from entry 0 of 3"),
     ):
         assert any(said in line for line in damaged(index, what, data)), said
 
 
-def test_verify_read_reports_silent_damage(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_read_reports_silent_damage(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert list(verify(index.bucket, RELEASED, read=True)) == []
     (wheel,) = (w.wheel for w in index.wheels[0] if w.wheel.name == "jax-rocm7-pjrt")
     key = RELEASED.wheel(wheel.name, wheel.filename)
@@ -350,7 +450,9 @@ def test_verify_read_reports_silent_damage(index: Index, monkeypatch: pytest.Mon
     path.unlink()
     path.write_bytes(b"rotten")
     head = DirBucket.head
-    monkeypatch.setattr(DirBucket, "head", lambda self, name: noted if name == key else head(self, name))
+    monkeypatch.setattr(
+        DirBucket, "head", lambda self, name: noted if name == key else head(self, name)
+    )
     assert index.sound()
     (said,) = verify(index.bucket, RELEASED, read=True)
     assert said.startswith(key)
@@ -359,13 +461,29 @@ def test_verify_read_reports_silent_damage(index: Index, monkeypatch: pytest.Mon
 def test_verify_recomputes_states(index: Index) -> None:
     ledger = read_ledger(index.bucket, RELEASED)
     last = ledger.entries[-1]
-    state = replace(last.state, held=NumberRanges.of((1, 4)), offered=NumberRanges.of((1, 4)))
-    entry = replace(last, number=4, previous=ledger.head, kind=EntryKind.PIN, sets=(9,), promoted=None, state=state)
+    state = replace(
+        last.state, held=NumberRanges.of((1, 4)), offered=NumberRanges.of((1, 4))
+    )
+    entry = replace(
+        last,
+        number=4,
+        previous=ledger.head,
+        kind=EntryKind.PIN,
+        sets=(9,),
+        promoted=None,
+        state=state,
+    )
     data = entry.dump()
     index.bucket.put_if_absent(RELEASED.ledger_entry(4), data, sha256=sha256_of(data))
     found = list(verify(index.bucket, RELEASED))
-    phrases = ("contradicts the entries before it", "records another state", "names sets that no entry promoted: 4")
-    assert [phrase in problem for phrase, problem in zip(phrases, found, strict=True)] == [True] * 3
+    phrases = (
+        "contradicts the entries before it",
+        "records another state",
+        "names sets that no entry promoted: 4",
+    )
+    assert [
+        phrase in problem for phrase, problem in zip(phrases, found, strict=True)
+    ] == [True] * 3
     with pytest.raises(BucketError, match="does not promote a set"):
         plan(index.bucket, RELEASED, RetentionRule(days=0.5), now=lambda: index.day(9))
 
@@ -379,7 +497,8 @@ def test_verify_reports_lost_ledger(index: Index) -> None:
         list(verify(index.bucket, ReleasedIndex(index="other")))
 
 
-# Laws: incremental updates equal a complete render, and every intermediate state is consistent
+# Laws: incremental updates equal a complete render, and every intermediate state is
+# consistent
 
 
 def entry(number: int, versions: Mapping[str, str]) -> LedgerEntry:
@@ -388,8 +507,11 @@ def entry(number: int, versions: Mapping[str, str]) -> LedgerEntry:
         needed = NEEDS.get(project)
         requires = (f"{needed}=={versions[needed]}",) if needed else ()
         wheels.append(sets.ledger_wheel(project, version, requires_dist=requires))
-    digest, tiers = f"{number:064d}", TIERS[number]
-    promoted = sets.promoted_set(*wheels, set_digest=digest, tier=weakest(tiers), tiers=tiers)
+    digest = f"{number:064d}"
+    tiers = TIERS[number]
+    promoted = sets.promoted_set(
+        *wheels, set_digest=digest, tier=weakest(tiers), tiers=tiers
+    )
     time = datetime.fromtimestamp(number, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return sets.promotion_entry(number, promoted, time=time)
 
@@ -405,7 +527,9 @@ TIERS: dict[int, dict[str, str]] = {
     6: {},
 }
 ENTRIES = {
-    number: entry(number, {"plugin": f"{number}", "pjrt": f"{number}", "jaxlib": f"{number // 3}"})
+    number: entry(
+        number, {"plugin": f"{number}", "pjrt": f"{number}", "jaxlib": f"{number // 3}"}
+    )
     for number in range(1, COUNT + 1)
 }
 STATES = st.builds(
@@ -422,7 +546,9 @@ STATES = st.builds(
 def shelves(state: IndexState) -> dict[str, WheelFiles]:
     return {
         step.project: step.files
-        for step in all_page_updates(RELEASED, state, NEEDS | {"jaxlib": ""}, ENTRIES.__getitem__)
+        for step in all_page_updates(
+            RELEASED, state, NEEDS | {"jaxlib": ""}, ENTRIES.__getitem__
+        )
     }
 
 
@@ -440,17 +566,33 @@ def test_page_updates_reach_state_without_unmet_pins(
 ) -> None:
     shown = shelves(before)
     sets = sets_that_differ((before, between))
-    begun = page_updates(RELEASED, sets, between, lambda project: sure(shown[project]), ENTRIES.__getitem__)
+    begun = page_updates(
+        RELEASED,
+        sets,
+        between,
+        lambda project: sure(shown[project]),
+        ENTRIES.__getitem__,
+    )
     done = data.draw(st.integers(0, len(begun)))
     for step in begun[:done]:
         shown[step.project] = step.files
-    sets = sets_that_differ((before, between, now)) if done else sets_that_differ((before, now))
-    seen = {project: (unsure if done else sure)(shelf) for project, shelf in shown.items()}
-    for step in page_updates(RELEASED, sets, now, seen.__getitem__, ENTRIES.__getitem__):
+    sets = (
+        sets_that_differ((before, between, now))
+        if done
+        else sets_that_differ((before, now))
+    )
+    seen = {
+        project: (unsure if done else sure)(shelf) for project, shelf in shown.items()
+    }
+    for step in page_updates(
+        RELEASED, sets, now, seen.__getitem__, ENTRIES.__getitem__
+    ):
         shown[step.project] = step.files
         for project, needed in NEEDS.items():
             there = {offer.wheel.version for offer in shown[needed].values()}
-            wanted = {number for offer in shown[project].values() for number in offer.sets}
+            wanted = {
+                number for offer in shown[project].values() for number in offer.sets
+            }
             pins = {f"{n // 3}" if needed == "jaxlib" else f"{n}" for n in wanted}
             assert pins <= there, f"after {step.project}"
     assert shown == shelves(now)
@@ -458,28 +600,40 @@ def test_page_updates_reach_state_without_unmet_pins(
 
 @given(visible=st.sets(st.integers(1, COUNT), min_size=1))
 def test_files_of_sets_show_best_tier(visible: set[int]) -> None:
-    for offer in files_of_sets(RELEASED, "jaxlib", visible, ENTRIES.__getitem__).values():
+    for offer in files_of_sets(
+        RELEASED, "jaxlib", visible, ENTRIES.__getitem__
+    ).values():
         said = [TIERS[number] for number in offer.sets]
         order = ("none", "structure", "compiled", "device")
         assert dict(offer.tiers) == {
             target: max((one[target] for one in said if target in one), key=order.index)
             for target in {target for one in said for target in one}
         }
-        assert list(offer.tiers) == sorted(offer.tiers), "the same bytes, whatever came first"
+        assert list(offer.tiers) == sorted(offer.tiers), (
+            "the same bytes, whatever came first"
+        )
         assert offer.tier == weakest(offer.tiers)
 
 
 @given(data=st.data())
 def test_apply_change_keeps_state_consistent(data: st.DataObject) -> None:
-    state, states = EMPTY_STATE, [EMPTY_STATE]
+    state = EMPTY_STATE
+    states = [EMPTY_STATE]
     for number in range(1, 15):
         kind = data.draw(st.sampled_from(EntryKind))
         if kind is EntryKind.PROMOTE:
             change = Change(kind=kind, number=number, sets=(number,))
         elif kind is EntryKind.ROLLBACK:
-            change = Change(kind=kind, number=number, earlier=data.draw(st.sampled_from(states)))
+            change = Change(
+                kind=kind, number=number, earlier=data.draw(st.sampled_from(states))
+            )
         else:
-            change = Change(kind=kind, number=number, sets=(data.draw(st.integers(1, 14)),), reason=WHY)
+            change = Change(
+                kind=kind,
+                number=number,
+                sets=(data.draw(st.integers(1, 14)),),
+                reason=WHY,
+            )
         try:
             state = apply_change(state, change)
         except RequestError:

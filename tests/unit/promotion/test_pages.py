@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promotion.index.ledger_wheel import LedgerWheel
-from promotion.index.pages import dependencies_first, link, pages, project_html, project_json, project_of
+from promotion.index.pages import (
+    dependencies_first,
+    link,
+    pages,
+    project_html,
+    project_json,
+    project_of,
+)
 from promotion.index.reader import IndexedWheel
 from tests.support.sets import ledger_wheel
 
@@ -40,7 +47,10 @@ def of(**changes: Any) -> IndexedWheel:
 
 
 class Anchors(HTMLParser):
-    """Parser that reads a page like pip: anchors, their attributes and texts, and the meta fields."""
+    """Parser that reads a page like pip.
+
+    Anchors, their attributes and texts, and the meta fields.
+    """
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -73,7 +83,9 @@ def as_json_file(anchor: dict[str, str]) -> dict[str, Any]:
         "url": url,
         "size": int(anchor["data-size"]),
         "hashes": {"sha256": fragment},
-        "core-metadata": {"sha256": anchor["data-core-metadata"].removeprefix("sha256=")},
+        "core-metadata": {
+            "sha256": anchor["data-core-metadata"].removeprefix("sha256=")
+        },
         "requires-python": anchor.get("data-requires-python"),
         "upload-time": anchor.get("data-upload-time"),
         "_tier": anchor.get("data-tier"),
@@ -88,7 +100,9 @@ def _tiers(said: str) -> dict[str, str]:
     return {target: tier for target, _, tier in pairs}
 
 
-text = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), min_size=1, max_size=20)
+text = st.text(
+    st.characters(codec="utf-8", exclude_categories=["C"]), min_size=1, max_size=20
+)
 digests = st.text("0123456789abcdef", min_size=64, max_size=64)
 offers = st.builds(
     IndexedWheel,
@@ -107,7 +121,10 @@ offers = st.builds(
     uploaded=st.sampled_from(["", "2026-01-02T03:04:05Z"]),
     set_digest=digests,
     tier=st.sampled_from(["", "structure"]),
-    tiers=st.dictionaries(st.sampled_from(["gfx942", "gfx90a:xnack-"]), st.sampled_from(["compiled", "structure"])),
+    tiers=st.dictionaries(
+        st.sampled_from(["gfx942", "gfx90a:xnack-"]),
+        st.sampled_from(["compiled", "structure"]),
+    ),
 )
 
 
@@ -140,26 +157,47 @@ def test_pages_are_ordered_by_dependencies() -> None:
         *("s/index.html", "s/index.json"),
     ]
     root = json.loads(list(pages("s/", [OFFER, pjrt, jaxlib]))[-1].data)
-    assert root["projects"] == [{"name": name} for name in ("jax-rocm7-pjrt", "jax-rocm7-plugin", "jaxlib")]
+    assert root["projects"] == [
+        {"name": name} for name in ("jax-rocm7-pjrt", "jax-rocm7-plugin", "jaxlib")
+    ]
 
 
 def test_pages_sort_files_by_version() -> None:
     versions = ["0.10.2", "0.9.1", "0.10.2+rocm7.2", "0.10.2.post1"]
     group = [of(version=version, filename=f"p-{version}.whl") for version in versions]
-    page = json.loads(next(page.data for page in pages("s/", group) if page.key.endswith("plugin/index.json")))
+    page = json.loads(
+        next(
+            page.data
+            for page in pages("s/", group)
+            if page.key.endswith("plugin/index.json")
+        )
+    )
     assert page["versions"] == ["0.9.1", "0.10.2", "0.10.2+rocm7.2", "0.10.2.post1"]
 
 
 @given(st.dictionaries(st.integers(0, 20), st.lists(st.integers(0, 20), max_size=4)))
-def test_dependencies_first_orders_acyclic_projects(numbers: dict[int, list[int]]) -> None:
-    needs = {str(n): [str(m) for m in needed if m < n and m in numbers] for n, needed in numbers.items()}
+def test_dependencies_first_orders_acyclic_projects(
+    numbers: dict[int, list[int]],
+) -> None:
+    needs = {
+        str(n): [str(m) for m in needed if m < n and m in numbers]
+        for n, needed in numbers.items()
+    }
     order = dependencies_first(needs)
-    assert all(order.index(one) < order.index(project) for project in needs for one in needs[project])
+    assert all(
+        order.index(one) < order.index(project)
+        for project in needs
+        for one in needs[project]
+    )
 
 
 @pytest.mark.parametrize(
     ("requirement", "project"),
-    [("Jax_ROCm7.pjrt ==1.0", "jax-rocm7-pjrt"), ('numpy>=2; extra == "x"', "numpy"), ("a[b,c]<2", "a")],
+    [
+        ("Jax_ROCm7.pjrt ==1.0", "jax-rocm7-pjrt"),
+        ('numpy>=2; extra == "x"', "numpy"),
+        ("a[b,c]<2", "a"),
+    ],
 )
 def test_project_of_returns_normalised_name(requirement: str, project: str) -> None:
     assert project_of(requirement) == project

@@ -13,7 +13,12 @@ from core.targets import expand, load_table
 from promotion.evidence.signing import Signer
 from promotion.policy.families import load_families
 from promotion.policy.gate_rules import GateRule, at_least
-from promotion.policy.policy import POLICY_FILE, device_members_digest, edition, load_policy
+from promotion.policy.policy import (
+    POLICY_FILE,
+    device_members_digest,
+    edition,
+    load_policy,
+)
 from promotion.policy.set_rules import missing_targets, unused_targets
 from tests.support.signing_key import signing_key
 
@@ -47,8 +52,14 @@ def policy_file(tmp_path: Path, old: str, new: str) -> Path:
         ("tiers = {}", 'tiers = { "gfx94X-dcgpu" = "device" }'),
         ("tiers = {}", 'tiers = { gfx942 = "cpu" }'),
         ("[local]", '[local]\nlike = "local"'),
-        ('ledger_keys = "any"', f'ledger_keys = {{ ci = {{ key = "{KEY}", more = 1 }} }}'),
-        ('ledger_keys = "any"', f'ledger_keys = {{ ci = {{ key = "{KEY}", expires = "soon" }} }}'),
+        (
+            'ledger_keys = "any"',
+            f'ledger_keys = {{ ci = {{ key = "{KEY}", more = 1 }} }}',
+        ),
+        (
+            'ledger_keys = "any"',
+            f'ledger_keys = {{ ci = {{ key = "{KEY}", expires = "soon" }} }}',
+        ),
         ("python_versions = []", "python_versions = [3.11]"),
         ("verified_rocm = false", 'verified_rocm = "yes"'),
         ("sizes = {}", 'sizes = { jaxlib = "big" }'),
@@ -68,9 +79,15 @@ def policy_file(tmp_path: Path, old: str, new: str) -> Path:
         ("may_skip = true", "may_skip = 1"),
         ("known_failures = 0", "known_failures = false"),
         ("known_failures = 0", "known_failures = 0\nsettings = { corpus = 1 }"),
-        ("may_skip = true", 'may_skip = true\ntargets = { gfx942 = { tier = "device" } }'),
+        (
+            "may_skip = true",
+            'may_skip = true\ntargets = { gfx942 = { tier = "device" } }',
+        ),
         ("may_skip = true", "may_skip = true\ntargets = { gfx1 = { min_passed = 1 } }"),
-        ("known_failures = 0", 'known_failures = 0\nsettings = { image = "name@sha256:%s" }' % ("0" * 64)),
+        (
+            "known_failures = 0",
+            'known_failures = 0\nsettings = { image = "name@sha256:%s" }' % ("0" * 64),
+        ),
         ("required_targets = []", 'required_targets = ["gfx1"]'),
         ("[local.gates.install]", "[local.gates.install"),
     ],
@@ -88,7 +105,9 @@ def test_load_policy_refuses_unknown_channel() -> None:
 @pytest.mark.parametrize("channel", CHANNELS)
 def test_policy_file_has_every_channel(channel: str) -> None:
     assert load_policy("multi-arch", channel=channel).channel == channel
-    assert load_policy("", channel=channel).channel == channel, "without an index, as `attest --verify WHEEL` reads it"
+    assert load_policy("", channel=channel).channel == channel, (
+        "without an index, as `attest --verify WHEEL` reads it"
+    )
 
 
 INDEXES = ["multi-arch", *sorted(load_table().families)]
@@ -96,9 +115,14 @@ INDEXES = ["multi-arch", *sorted(load_table().families)]
 
 @pytest.mark.parametrize("index", INDEXES)
 def test_release_requires_at_least_nightly(index: str) -> None:
-    nightly, release = (load_policy(index, channel=channel) for channel in ("nightly", "release"))
+    nightly, release = (
+        load_policy(index, channel=channel) for channel in ("nightly", "release")
+    )
     targets = [str(target) for target in load_table().targets]
-    assert all(at_least(release.required_tier(target), nightly.required_tier(target)) for target in targets)
+    assert all(
+        at_least(release.required_tier(target), nightly.required_tier(target))
+        for target in targets
+    )
     assert {*release.required_targets} >= {*nightly.required_targets}
     for name, rule, own in [
         (name, rule.of(target), release.gates[name].of(target))
@@ -112,48 +136,91 @@ def test_release_requires_at_least_nightly(index: str) -> None:
         assert rule.may_skip or not own.may_skip
         assert _known(own) <= _known(rule)
         assert rule.settings.items() <= own.settings.items(), name
-    assert (release.unsigned, release.keys is None, release.bypasses) == (False, False, ())
+    assert (release.unsigned, release.keys is None, release.bypasses) == (
+        False,
+        False,
+        (),
+    )
 
 
 def _known(rule: GateRule) -> int:
-    return rule.known_failures if isinstance(rule.known_failures, int) else len(rule.known_failures)
+    return (
+        rule.known_failures
+        if isinstance(rule.known_failures, int)
+        else len(rule.known_failures)
+    )
 
 
 def test_load_policy_merges_values_of_targets(tmp_path: Path) -> None:
     """The image holds for every target, and a target's own values keep those of its family."""
     image = f"registry/name@sha256:{'0' * 64}"
-    path = policy_file(tmp_path, 'settings = { size = "large" }', f'settings = {{ size = "large", image = "{image}" }}')
+    path = policy_file(
+        tmp_path,
+        'settings = { size = "large" }',
+        f'settings = {{ size = "large", image = "{image}" }}',
+    )
     more = '\n[release.index."multi-arch".gates.device.targets]\ngfx942 = { min_passed = 2000 }\n'
     path.write_text(path.read_text() + more)
     rules, other = (
-        load_policy(name, channel="release", file=path).gates["device"] for name in ("multi-arch", "gfx90a")
+        load_policy(name, channel="release", file=path).gates["device"]
+        for name in ("multi-arch", "gfx90a")
     )
     common = {"platform": "rocm", "image": image}
-    assert rules.of("gfx942").settings == {**common, "size": "large", "passes": "single multi"}
-    assert (rules.of("gfx942").min_passed, other.of("gfx942").min_passed) == (2000, 1000)
-    assert rules.of("gfx1100").settings == other.of("gfx1100").settings == {**common, "size": ""}
+    assert rules.of("gfx942").settings == {
+        **common,
+        "size": "large",
+        "passes": "single multi",
+    }
+    assert (rules.of("gfx942").min_passed, other.of("gfx942").min_passed) == (
+        2000,
+        1000,
+    )
+    assert (
+        rules.of("gfx1100").settings
+        == other.of("gfx1100").settings
+        == {**common, "size": ""}
+    )
     assert rules.of("gfx950").settings == {**common, "size": "large"}
     # The single target comes first here, and still wins over its family.
     path.write_text(
-        POLICY_FILE.read_text() + "\n[nightly.index.gfx906.gates.device.targets]\ndgpu-all.min_passed = 7\n"
+        POLICY_FILE.read_text()
+        + "\n[nightly.index.gfx906.gates.device.targets]\ndgpu-all.min_passed = 7\n"
     )
     device = load_policy("gfx906", channel="nightly", file=path).gates["device"]
     assert (device.of("gfx906").min_passed, device.of("gfx1010").min_passed) == (450, 7)
 
 
-@pytest.mark.parametrize("image", ["registry/name:latest", "registry/name@sha256:12", "name @sha256:" + "0" * 64])
+@pytest.mark.parametrize(
+    "image",
+    ["registry/name:latest", "registry/name@sha256:12", "name @sha256:" + "0" * 64],
+)
 def test_load_policy_refuses_image_without_digest(tmp_path: Path, image: str) -> None:
-    path = policy_file(tmp_path, '"gfx908".settings = { size = "" }', f'"gfx908".settings = {{ image = "{image}" }}')
+    path = policy_file(
+        tmp_path,
+        '"gfx908".settings = { size = "" }',
+        f'"gfx908".settings = {{ image = "{image}" }}',
+    )
     with pytest.raises(RequestError, match="only device has one: NAME@sha256"):
         load_policy("multi-arch", channel="release", file=path)
 
 
 @pytest.mark.parametrize("channel", ["nightly", "release"])
-def test_policy_requires_device_tests_only_of_targets_with_runners(channel: str) -> None:
+def test_policy_requires_device_tests_only_of_targets_with_runners(
+    channel: str,
+) -> None:
     """A set for all default targets can be promoted without a bypass."""
-    policy, families = load_policy("multi-arch", channel=channel), load_families()
-    required = [target for target in expand("default") if policy.required_tier(str(target)) is Tier.DEVICE]
-    tested = [target for target in required if (one := families.of_target(target)) and (one.single or one.multi)]
+    policy = load_policy("multi-arch", channel=channel)
+    families = load_families()
+    required = [
+        target
+        for target in expand("default")
+        if policy.required_tier(str(target)) is Tier.DEVICE
+    ]
+    tested = [
+        target
+        for target in required
+        if (one := families.of_target(target)) and (one.single or one.multi)
+    ]
     assert {"gfx942", "gfx950"} <= {*map(str, required)}
     assert tested == required
 

@@ -1,4 +1,7 @@
-"""Promotion: only passed sets, byte for byte, in an order that is consistent at every instant, once."""
+"""Promotion.
+
+Only passed sets, byte for byte, in an order that is consistent at every instant, once.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,13 @@ from tests.support.promoting import (
     staged_in,
 )
 from tests.support.signing_key import signing_key
-from tests.support.wheel_sets import SetWheel, make_set, make_wheels, passing_evidence, write_set
+from tests.support.wheel_sets import (
+    SetWheel,
+    make_set,
+    make_wheels,
+    passing_evidence,
+    write_set,
+)
 
 
 @pytest.fixture(scope="module")
@@ -59,20 +68,30 @@ def staged(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> StagedS
     return staged_in(bucket, tmp_path, wheels)
 
 
-def test_promote_publishes_staged_bytes(bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel]) -> None:
+def test_promote_publishes_staged_bytes(
+    bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel]
+) -> None:
     done = go(bucket, staged)
     assert done.new
     assert done.simple == "v2/multi-arch/simple/"
     seen = offered(bucket)
     assert set(seen) == {wheel.wheel.filename for wheel in wheels}
     for wheel in wheels:
-        assert bucket.get(RELEASED.wheel(wheel.wheel.name, wheel.wheel.filename)) == wheel.data
+        assert (
+            bucket.get(RELEASED.wheel(wheel.wheel.name, wheel.wheel.filename))
+            == wheel.data
+        )
         file = seen[wheel.wheel.filename]
         assert file["hashes"]["sha256"] == hashlib.sha256(wheel.data).hexdigest()
-        assert (file["size"], file["upload-time"]) == (len(wheel.data), "2026-01-02T03:04:05Z")
+        assert (file["size"], file["upload-time"]) == (
+            len(wheel.data),
+            "2026-01-02T03:04:05Z",
+        )
         assert (file["_tier"], file["_set"]) == (TIER, staged.digest)
         assert file["_tiers"] == {"gfx942": TIER, "gfx950": TIER}
-        metadata = bucket.get(RELEASED.wheel(wheel.wheel.name, wheel.wheel.filename) + ".metadata")
+        metadata = bucket.get(
+            RELEASED.wheel(wheel.wheel.name, wheel.wheel.filename) + ".metadata"
+        )
         assert file["core-metadata"]["sha256"] == sha256_of(metadata)
 
 
@@ -80,21 +99,38 @@ def test_promote_copies_evidence(bucket: DirBucket, staged: StagedSet) -> None:
     entry = go(bucket, staged).promoted
     names = [name for name in entry.files if name.startswith("evidence/")]
     assert len(names) == len(passing_evidence(read_staged(bucket, staged)))
-    for name in (*names, "wheels.json", "SHA256SUMS", "constraints.txt", "debug/library.debug"):
-        assert bucket.get(RELEASED.set_file(staged.digest, name)) == bucket.get(staged.file(name))
+    for name in (
+        *names,
+        "wheels.json",
+        "SHA256SUMS",
+        "constraints.txt",
+        "debug/library.debug",
+    ):
+        assert bucket.get(RELEASED.set_file(staged.digest, name)) == bucket.get(
+            staged.file(name)
+        )
         assert entry.files[name] == sha256_of(bucket.get(staged.file(name)))
 
 
-def test_promote_records_tier_of_each_target(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:
+def test_promote_records_tier_of_each_target(
+    bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]
+) -> None:
     staged = stage(bucket, write_set(tmp_path / "set", wheels, make_set(wheels)))
     rules = {name: rule for name, rule in POLICY.gates.items() if name != "compile"}
     device = replace(rules["coverage"], tier=Tier.DEVICE, per="tier")
-    policy = replace(POLICY, gates={**rules, "device": device}, tiers={"gfx942": Tier.DEVICE})
+    policy = replace(
+        POLICY, gates={**rules, "device": device}, tiers={"gfx942": Tier.DEVICE}
+    )
     for evidence in passing_evidence(read_staged(bucket, staged), policy):
         record(bucket, staged, evidence)
     entry = promote(bucket, staged, policy, now=lambda: NOW).promoted
-    assert (entry.tier, entry.tiers) == ("structure", {"gfx942": "device", "gfx950": "structure"})
-    assert [file["_tiers"] for file in offered(bucket).values()] == [dict(entry.tiers)] * len(wheels)
+    assert (entry.tier, entry.tiers) == (
+        "structure",
+        {"gfx942": "device", "gfx950": "structure"},
+    )
+    assert [file["_tiers"] for file in offered(bucket).values()] == [
+        dict(entry.tiers)
+    ] * len(wheels)
     page = bucket.get(f"{RELEASED.simple}jaxlib/index.html").decode()
     assert 'data-tiers="gfx942 device, gfx950 structure"' in page
 
@@ -105,11 +141,17 @@ def test_promote_twice_changes_nothing(bucket: DirBucket, staged: StagedSet) -> 
     again = go(bucket, staged)
     assert not again.new
     assert again.pages == ()
-    assert {key: bucket.path(key).stat().st_mtime_ns for key in bucket.list("v2/")} == before
+    assert {
+        key: bucket.path(key).stat().st_mtime_ns for key in bucket.list("v2/")
+    } == before
 
 
 def test_promote_adds_second_set(
-    bucket: DirBucket, staged: StagedSet, tmp_path: Path, wheels: list[SetWheel], next_wheels: list[SetWheel]
+    bucket: DirBucket,
+    staged: StagedSet,
+    tmp_path: Path,
+    wheels: list[SetWheel],
+    next_wheels: list[SetWheel],
 ) -> None:
     first = go(bucket, staged).entry
     jaxlib = bucket.get(f"{RELEASED.simple}jaxlib/index.html")
@@ -117,10 +159,16 @@ def test_promote_adds_second_set(
     assert second.number == 2
     assert second.previous == sha256_of(bucket.get(RELEASED.ledger_entry(1)))
     assert read_ledger(bucket, RELEASED).entries == (first, second)
-    assert set(offered(bucket)) == {wheel.wheel.filename for wheel in (*wheels, *next_wheels)}
-    assert bucket.get(f"{RELEASED.simple}jaxlib/index.html") == jaxlib, "both sets hold the same jaxlib"
+    assert set(offered(bucket)) == {
+        wheel.wheel.filename for wheel in (*wheels, *next_wheels)
+    }
+    assert bucket.get(f"{RELEASED.simple}jaxlib/index.html") == jaxlib, (
+        "both sets hold the same jaxlib"
+    )
     status = json.loads(bucket.get(RELEASED.status))
-    assert [s["digest"] for s in status["sets"]] == [e.promoted.set_digest for e in (second, first) if e.promoted]
+    assert [s["digest"] for s in status["sets"]] == [
+        e.promoted.set_digest for e in (second, first) if e.promoted
+    ]
 
 
 # Blocking problems
@@ -135,7 +183,9 @@ def unmet(bucket: DirBucket, staged: StagedSet) -> str:
     return str(caught.value)
 
 
-def test_promote_refuses_set_without_evidence(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:
+def test_promote_refuses_set_without_evidence(
+    bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]
+) -> None:
     wheel_set = make_set(wheels)
     staged = stage(bucket, write_set(tmp_path / "set", wheels, wheel_set))
     message = unmet(bucket, staged)
@@ -150,7 +200,11 @@ def swap(bucket: DirBucket, key: str, data: bytes) -> None:
 
 @pytest.mark.parametrize("suffix", [".json", ".sig"])
 def test_promote_refuses_evidence_replaced_after_verdict(
-    bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel], monkeypatch: pytest.MonkeyPatch, suffix: str
+    bucket: DirBucket,
+    tmp_path: Path,
+    wheels: list[SetWheel],
+    monkeypatch: pytest.MonkeyPatch,
+    suffix: str,
 ) -> None:
     staged = stage(bucket, write_set(tmp_path / "set", wheels, make_set(wheels)))
     signer = Signer(signing_key().encode(), origin="tests")
@@ -164,7 +218,10 @@ def test_promote_refuses_evidence_replaced_after_verdict(
         return decision
 
     monkeypatch.setattr("promotion.promote.check", replaced)
-    with pytest.raises(BucketError, match=f"was changed during the promotion: {key.removeprefix(staged.root)}"):
+    with pytest.raises(
+        BucketError,
+        match=f"was changed during the promotion: {key.removeprefix(staged.root)}",
+    ):
         go(bucket, staged)
     assert not [*bucket.list(RELEASED.root)]
 
@@ -178,17 +235,26 @@ def test_promote_refuses_changed_wheel(
     assert f"{name} has sha256" in unmet(bucket, staged)
 
 
-def test_promote_refuses_forged_file_with_forged_sums(bucket: DirBucket, staged: StagedSet) -> None:
-    name, sums = "constraints.txt", bucket.get(staged.file("SHA256SUMS")).decode()
+def test_promote_refuses_forged_file_with_forged_sums(
+    bucket: DirBucket, staged: StagedSet
+) -> None:
+    name = "constraints.txt"
+    sums = bucket.get(staged.file("SHA256SUMS")).decode()
     true = sha256_of(bucket.get(staged.file(name)))
     swap(bucket, staged.file(name), b"forged")
-    swap(bucket, staged.file("SHA256SUMS"), sums.replace(true, sha256_of(b"forged")).encode())
+    swap(
+        bucket,
+        staged.file("SHA256SUMS"),
+        sums.replace(true, sha256_of(b"forged")).encode(),
+    )
     message = unmet(bucket, staged)
     assert f"{name} has sha256" in message
     assert "SHA256SUMS has sha256" in message
 
 
-def test_promote_refuses_set_without_its_files(bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel]) -> None:
+def test_promote_refuses_set_without_its_files(
+    bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel]
+) -> None:
     names = ("SHA256SUMS", "constraints.txt", wheels[2].wheel.filename)
     for name in names:
         bucket.path(staged.file(name)).unlink()
@@ -197,22 +263,36 @@ def test_promote_refuses_set_without_its_files(bucket: DirBucket, staged: Staged
 
 
 def test_promote_refuses_wrong_sizes(
-    bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel], monkeypatch: pytest.MonkeyPatch
+    bucket: DirBucket,
+    tmp_path: Path,
+    wheels: list[SetWheel],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The digest of the set covers the sizes, so that only its builder can record wrong ones."""
     true = make_set(wheels)
     first = replace(wheels[0].wheel, size=wheels[0].wheel.size + 1)
-    lie = replace(true, wheels=(first, *true.wheels[1:]), file_sizes={**true.file_sizes, "constraints.txt": 7})
+    lie = replace(
+        true,
+        wheels=(first, *true.wheels[1:]),
+        file_sizes={**true.file_sizes, "constraints.txt": 7},
+    )
     monkeypatch.setattr(promotion_stage, "_file_problems", lambda *_: ())
     message = unmet(bucket, stage(bucket, write_set(tmp_path / "set", wheels, lie)))
-    assert f"{first.filename} has {first.size - 1} bytes; wheels.json records {first.size}." in message
+    assert (
+        f"{first.filename} has {first.size - 1} bytes; wheels.json records {first.size}."
+        in message
+    )
     assert "bytes; wheels.json records 7." in message
 
 
 def test_promote_refuses_damaged_copy(
-    bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel], monkeypatch: pytest.MonkeyPatch
+    bucket: DirBucket,
+    staged: StagedSet,
+    wheels: list[SetWheel],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    copy, name = DirBucket.copy, wheels[0].wheel.filename
+    copy = DirBucket.copy
+    name = wheels[0].wheel.filename
 
     def damage(self: DirBucket, source: str, target: str, *, sha256: str) -> bool:
         done = copy(self, source, target, sha256=sha256)
@@ -244,7 +324,10 @@ def test_promote_refuses_reused_name(
 ) -> None:
     go(bucket, staged)
     foreign = make_wheels(tmp_path / "foreign", version="9.9.9")
-    disguised = SetWheel(data=foreign[0].data, wheel=replace(foreign[0].wheel, filename=wheels[0].wheel.filename))
+    disguised = SetWheel(
+        data=foreign[0].data,
+        wheel=replace(foreign[0].wheel, filename=wheels[0].wheel.filename),
+    )
     other = staged_in(bucket, tmp_path, [disguised, *wheels[1:]])
     message = unmet(bucket, other)
     assert f"{wheels[0].wheel.filename} was released with other bytes" in message
@@ -260,13 +343,19 @@ def test_read_ledger_reports_changed_entry(
     go(bucket, staged_in(bucket, tmp_path, next_wheels))
     entry = load_entry(bucket.get(RELEASED.ledger_entry(1)), "1")
     swap(bucket, RELEASED.ledger_entry(1), replace(entry, reason="changed").dump())
-    with pytest.raises(BucketError, match=r"00000002\.json does not match the entry before it"):
+    with pytest.raises(
+        BucketError, match=r"00000002\.json does not match the entry before it"
+    ):
         read_ledger(bucket, RELEASED)
 
 
 @pytest.mark.parametrize("name", ["00000001.json", "notes.txt"])
 def test_gap_and_foreign_file_stop_everything(
-    bucket: DirBucket, staged: StagedSet, tmp_path: Path, next_wheels: list[SetWheel], name: str
+    bucket: DirBucket,
+    staged: StagedSet,
+    tmp_path: Path,
+    next_wheels: list[SetWheel],
+    name: str,
 ) -> None:
     go(bucket, staged)
     go(bucket, staged_in(bucket, tmp_path, next_wheels))
@@ -284,16 +373,24 @@ def test_gap_and_foreign_file_stop_everything(
     ):
         with pytest.raises(BucketError, match=name):
             act()
-    assert [f"{RELEASED.ledger}{name}" in problem for problem in verify(bucket, RELEASED)] == [True]
+    assert [
+        f"{RELEASED.ledger}{name}" in problem for problem in verify(bucket, RELEASED)
+    ] == [True]
     bucket.path(RELEASED.status).unlink()
     with pytest.raises(BucketError, match=name):
         publish(bucket, RELEASED)
-    assert objects(bucket) == {key: data for key, data in before.items() if key != RELEASED.status}
+    assert objects(bucket) == {
+        key: data for key, data in before.items() if key != RELEASED.status
+    }
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", None])
 def test_damaged_last_entry_stops_everything(
-    bucket: DirBucket, staged: StagedSet, tmp_path: Path, next_wheels: list[SetWheel], data: bytes | None
+    bucket: DirBucket,
+    staged: StagedSet,
+    tmp_path: Path,
+    next_wheels: list[SetWheel],
+    data: bytes | None,
 ) -> None:
     go(bucket, staged)
     other = staged_in(bucket, tmp_path, next_wheels)
@@ -321,7 +418,9 @@ class OvertakenBucket(DirBucket):
 
     def __init__(self, root: Path, *, at: int, other: Callable[[], object]) -> None:
         super().__init__(root)
-        self._accesses, self._at, self._other = count(), at, other
+        self._accesses = count()
+        self._at = at
+        self._other = other
         self._inside = False
 
     def _overtake(self) -> None:
@@ -347,18 +446,25 @@ class OvertakenBucket(DirBucket):
 
 def test_overtaken_publisher_writes_no_old_page(tmp_path: Path) -> None:
     before = DirBucket(tmp_path / "before")
-    groups = [make_wheels(tmp_path / "w", version=f"0.10.2+rocm7.{n}.0", pythons=("3.12",)) for n in (2, 3)]
+    groups = [
+        make_wheels(tmp_path / "w", version=f"0.10.2+rocm7.{n}.0", pythons=("3.12",))
+        for n in (2, 3)
+    ]
     sets = [staged_in(before, tmp_path / "sets", group) for group in groups]
     go(before, sets[0])
     for key in before.list(RELEASED.root):
         if "/simple/" in key or key == RELEASED.status:
-            before.path(key).unlink()  # as if the first promoter had stopped after its ledger entry
+            before.path(
+                key
+            ).unlink()  # as if the first promoter had stopped after its ledger entry
     expected: dict[str, bytes] = {}
     for number in count():
         bucket = DirBucket(shutil.copytree(before.root, tmp_path / f"b{number}"))
         overtaken: list[Promotion] = []
 
-        def other(bucket: DirBucket = bucket, overtaken: list[Promotion] = overtaken) -> None:
+        def other(
+            bucket: DirBucket = bucket, overtaken: list[Promotion] = overtaken
+        ) -> None:
             overtaken.append(go(bucket, sets[1]))
 
         publish(OvertakenBucket(bucket.root, at=number, other=other), RELEASED)

@@ -35,7 +35,9 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> DirBucket:
     folder = tmp_path_factory.mktemp("index")
     made = DirBucket(folder / "bucket")
     for minor in (2, 3):
-        wheels = make_wheels(folder / str(minor), version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+        wheels = make_wheels(
+            folder / str(minor), version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",)
+        )
         go(made, staged_in(made, folder / "sets", wheels, rocm_version=f"7.{minor}.0"))
     return made
 
@@ -51,14 +53,23 @@ def overview(bucket: Bucket) -> str:
     return bucket.get(RELEASED.overview).decode()
 
 
-def test_promotion_writes_report_and_content_that_the_ledger_names(promoted: DirBucket) -> None:
-    links = [link for link in Elements(promoted.get(RELEASED.overview)).values("href") if link.startswith("sets/")]
+def test_promotion_writes_report_and_content_that_the_ledger_names(
+    promoted: DirBucket,
+) -> None:
+    links = [
+        link
+        for link in Elements(promoted.get(RELEASED.overview)).values("href")
+        if link.startswith("sets/")
+    ]
     keys = {RELEASED.root + link for link in links}
     assert all(promoted.head(key) for key in keys)
-    (report, _) = sorted({key for key in keys if "/report-" in key})
+    report, _ = sorted({key for key in keys if "/report-" in key})
     (numbers,) = (key for key in keys if "/summary-" in key)
     summary = load_summary(promoted.get(numbers), numbers)
-    assert {target for targets in summary.wheels.values() for target in targets} == {"gfx942", "gfx950"}
+    assert {target for targets in summary.wheels.values() for target in targets} == {
+        "gfx942",
+        "gfx950",
+    }
     assert "No test ran on a GPU" in promoted.get(report).decode()
     assert [*verify(promoted, RELEASED)] == []
     promoted.path(report).unlink()  # it is read-only
@@ -67,8 +78,13 @@ def test_promotion_writes_report_and_content_that_the_ledger_names(promoted: Dir
 
 
 def test_page_after_updates_is_that_of_the_ledger(promoted: DirBucket) -> None:
-    for kind, reason in ((EntryKind.YANK, "wrong results"), (EntryKind.QUARANTINE, "a CVE")):
-        mark(promoted, RELEASED, kind, ["2"], reason=reason, actor="me", now=lambda: NOW)
+    for kind, reason in (
+        (EntryKind.YANK, "wrong results"),
+        (EntryKind.QUARANTINE, "a CVE"),
+    ):
+        mark(
+            promoted, RELEASED, kind, ["2"], reason=reason, actor="me", now=lambda: NOW
+        )
     page = overview(promoted)
     assert "a CVE" in Elements(page.encode()).text
     assert "rocm7.3.0" not in "".join(sections(page.encode()).values())
@@ -81,18 +97,26 @@ def test_rows_of_status_json_are_not_trusted_by_verify(promoted: DirBucket) -> N
     body = json.loads(path.read_text())
     body["history"][0]["reason"] = "forged"
     path.write_text(json.dumps(body))
-    assert any("contradicts the ledger" in problem for problem in verify(promoted, RELEASED))
+    assert any(
+        "contradicts the ledger" in problem for problem in verify(promoted, RELEASED)
+    )
     publish(promoted, RELEASED, everything=True)
     assert [*verify(promoted, RELEASED)] == []
 
 
 FORM = f'<meta name="generator" content="ci_build, pages {PAGES_VERSION}">\n'
-FORGED = ("pip install --extra-index-url ", "pip install --extra-index-url https://x.invalid/ ")
+FORGED = (
+    "pip install --extra-index-url ",
+    "pip install --extra-index-url https://x.invalid/ ",
+)
 
 
-def write_page(bucket: DirBucket, key: str, *changes: tuple[str, str], recorded: bool = True) -> None:
+def write_page(
+    bucket: DirBucket, key: str, *changes: tuple[str, str], recorded: bool = True
+) -> None:
     """Change a page; `recorded` writes its etag to status.json, as its publisher does."""
-    path, text = bucket.path(key), bucket.get(key).decode()
+    path = bucket.path(key)
+    text = bucket.get(key).decode()
     for old, new in changes:
         assert old in text
         text = text.replace(old, new)
@@ -105,13 +129,18 @@ def write_page(bucket: DirBucket, key: str, *changes: tuple[str, str], recorded:
         status.write_text(json.dumps({**body, "people": info.etag}))
 
 
-@pytest.mark.parametrize("form", ["", FORM.replace(f"pages {PAGES_VERSION}", f"pages {PAGES_VERSION + 1}")])
+@pytest.mark.parametrize(
+    "form", ["", FORM.replace(f"pages {PAGES_VERSION}", f"pages {PAGES_VERSION + 1}")]
+)
 @pytest.mark.parametrize("key", [RELEASED.overview, LISTING])
-def test_verify_names_pages_of_another_version_and_command(promoted: DirBucket, key: str, form: str) -> None:
+def test_verify_names_pages_of_another_version_and_command(
+    promoted: DirBucket, key: str, form: str
+) -> None:
     write_page(promoted, key, (FORM, form), ("<main", '<main class="older"'))
     (problem,) = verify(promoted, RELEASED)
     assert problem.startswith(
-        f"{key} was written by another version of ci_build (form {PAGES_VERSION + 1 if form else 0} "
+        f"{key} was written by another version of ci_build (form"
+        f" {PAGES_VERSION + 1 if form else 0} "
     )
     assert "`ci_build index publish multi-arch --everything` rewrites it." in problem
     assert key in publish(promoted, RELEASED, everything=True)
@@ -119,7 +148,8 @@ def test_verify_names_pages_of_another_version_and_command(promoted: DirBucket, 
 
 
 @pytest.mark.parametrize(
-    ("changes", "recorded"), [((FORGED,), False), ((FORGED, (FORM, "")), False), ((FORGED,), True)]
+    ("changes", "recorded"),
+    [((FORGED,), False), ((FORGED, (FORM, "")), False), ((FORGED,), True)],
 )
 def test_verify_reports_forged_install_line(
     promoted: DirBucket, changes: tuple[tuple[str, str], ...], recorded: bool
@@ -131,28 +161,48 @@ def test_verify_reports_forged_install_line(
     assert pages_changed(promoted, RELEASED) is not recorded
 
 
-def test_hash_locked_requirements_come_from_the_lock(bucket: DirBucket, tmp_path: Path) -> None:
+def test_hash_locked_requirements_come_from_the_lock(
+    bucket: DirBucket, tmp_path: Path
+) -> None:
     wheels = make_wheels(tmp_path / "wheels", pythons=("3.12",))
     lock = (
-        'lock-version = "1.0"\ncreated-by = "tests"\n[[packages]]\nname = "jax"\nversion = "0.10.2"\n'
-        f'[[packages.wheels]]\nname = "jax-0.10.2-py3-none-any.whl"\nurl = "https://x.invalid/jax.whl"\n'
-        f'hashes = {{sha256 = "{"e" * 64}"}}\n'
+        'lock-version = "1.0"\ncreated-by = "tests"\n[[packages]]\nname ='
+        ' "jax"\nversion = "0.10.2"\n[[packages.wheels]]\nname ='
+        ' "jax-0.10.2-py3-none-any.whl"\nurl = "https://x.invalid/jax.whl"\nhashes ='
+        f' {{sha256 = "{"e" * 64}"}}\n'
     )
     staged = staged_in(bucket, tmp_path, wheels, lock=lock)
     go(bucket, staged)
-    lines = bucket.get(RELEASED.set_file(staged.digest, "requirements-3.12.txt")).decode().splitlines()
+    lines = (
+        bucket.get(RELEASED.set_file(staged.digest, "requirements-3.12.txt"))
+        .decode()
+        .splitlines()
+    )
     assert f"jax==0.10.2 --hash=sha256:{'e' * 64}" in lines
-    assert {line.partition("=")[0] for line in lines} == {"jax", *(one.wheel.name for one in wheels)}
+    assert {line.partition("=")[0] for line in lines} == {
+        "jax",
+        *(one.wheel.name for one in wheels),
+    }
     assert all("--hash=sha256:" in line for line in lines)
 
 
-ROW: ListedIndex = {"index": "gfx94X-dcgpu", "channel": "nightly", "targets": ["gfx942"]}
+ROW: ListedIndex = {
+    "index": "gfx94X-dcgpu",
+    "channel": "nightly",
+    "targets": ["gfx942"],
+}
 
 
-def test_list_of_indexes_keeps_other_rows_and_is_written_once(promoted: DirBucket) -> None:
+def test_list_of_indexes_keeps_other_rows_and_is_written_once(
+    promoted: DirBucket,
+) -> None:
     first = promoted.get(LISTING)
     (own,) = parse_listing(first) or ()
-    assert own == {"index": "multi-arch", "channel": POLICY.channel, "targets": ["gfx942", "gfx950"]}
+    assert own == {
+        "index": "multi-arch",
+        "channel": POLICY.channel,
+        "targets": ["gfx942", "gfx950"],
+    }
     assert update_listing(promoted, ROW) == (LISTING,)
     assert update_listing(promoted, ROW) == ()
     assert parse_listing(promoted.get(LISTING)) == (ROW, own)
@@ -165,15 +215,20 @@ def test_damaged_list_of_indexes_is_found_and_restored(promoted: DirBucket) -> N
     promoted.path(LISTING).write_bytes(before + b"appended")
     assert pages_changed(promoted, RELEASED)
     (problem,) = verify(promoted, RELEASED)
-    assert problem.startswith(f"{LISTING} does not list multi-arch as its ledger describes it")
+    assert problem.startswith(
+        f"{LISTING} does not list multi-arch as its ledger describes it"
+    )
     assert publish(promoted, RELEASED, everything=True) == (LISTING,)
     assert promoted.get(LISTING) == before
     assert not pages_changed(promoted, RELEASED)
 
 
-def test_list_of_indexes_survives_a_race(promoted: DirBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_of_indexes_survives_a_race(
+    promoted: DirBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another index is added between reading and writing."""
-    write, raced = promoted.put_if_match, list[str]()
+    write = promoted.put_if_match
+    raced = list[str]()
 
     def put(key: str, data: bytes, *, etag: str | None) -> Any:
         if not raced:
@@ -194,15 +249,26 @@ def test_forged_list_of_indexes_is_not_believed() -> None:
     page = listing_page([ROW])
     assert parse_listing(page) == (ROW,)
     assert parse_listing(page.replace(b"gfx942", b"gfx950", 1)) is None
-    for row in ({**ROW, "index": "../x"}, {**ROW, "targets": "gfx942"}, {"index": "x"}, 7):
+    for row in (
+        {**ROW, "index": "../x"},
+        {**ROW, "targets": "gfx942"},
+        {"index": "x"},
+        7,
+    ):
         data = json.dumps([row]).encode()
-        assert parse_listing(b'<script type="application/json" id="indexes">' + data + b"</script>") is None
+        assert (
+            parse_listing(
+                b'<script type="application/json" id="indexes">' + data + b"</script>"
+            )
+            is None
+        )
 
 
 def test_page_never_leaves_out_numbers_that_could_not_be_read(
     promoted: DirBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, read = overview(promoted), DirBucket.get
+    before = overview(promoted)
+    read = DirBucket.get
 
     def failing(self: DirBucket, key: str) -> bytes:
         if "/summary-" in key:

@@ -1,4 +1,7 @@
-"""Comparison with recorded recipes: each difference is named, and wheels of other versions are left out."""
+"""Comparison with recorded recipes.
+
+Each difference is named, and wheels of other versions are left out.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,15 @@ from promotion.gates.recipe_check import check_files
 from tests.support.sets import wheel_set
 from tests.unit.ci_build.test_set_files import JAX
 from tests.unit.ci_build.test_set_lock import LOCK
-from tests.unit.gate_table.inspection_recipes import INFO, LOADER, PLAN, check, made_wheel, program, written_set
+from tests.unit.gate_table.inspection_recipes import (
+    INFO,
+    LOADER,
+    PLAN,
+    check,
+    made_wheel,
+    program,
+    written_set,
+)
 from wheelkit import recipe_base
 from wheelkit.repair.metadata import render_entry_points, rewrite_metadata
 
@@ -46,15 +57,22 @@ def test_wheel_of_another_program_is_not_compared(tmp_path: Path) -> None:
 
 
 def test_other_texts_need_another_format() -> None:
-    """Wheels of an earlier program with the same format and payload are compared with these texts."""
-    raw = b"Metadata-Version: 2.4\nName: jax-rocm7-pjrt\nVersion: 0.10.2\nRequires-Dist: jaxlib\n\nText\n"
+    """An earlier program's wheels of the same format are compared with these texts."""
+    raw = (
+        b"Metadata-Version: 2.4\nName: jax-rocm7-pjrt\nVersion: 0.10.2\nRequires-Dist:"
+        b" jaxlib\n\nText\n"
+    )
     assert PLAN.entry_points is not None
-    texts = [rewrite_metadata(raw, PLAN).decode(), render_entry_points(PLAN.entry_points).decode()]
+    texts = [
+        rewrite_metadata(raw, PLAN).decode(),
+        render_entry_points(PLAN.entry_points).decode(),
+    ]
     made = json.dumps([*texts, sorted(PLAN.build_info), sorted(PLAN.runpath)])
     found = (recipe_base._FORMAT, hashlib.sha256(made.encode()).hexdigest())
-    assert found == (1, "8097da4f859c431bb7cb4066ec10d8d0d78c5e8e00a8e9d7a3e77b10e9933422"), (
-        "raise _FORMAT in wheelkit/recipe_base.py and record its digest"
-    )
+    assert found == (
+        1,
+        "8097da4f859c431bb7cb4066ec10d8d0d78c5e8e00a8e9d7a3e77b10e9933422",
+    ), "raise _FORMAT in wheelkit/recipe_base.py and record its digest"
 
 
 @pytest.mark.parametrize("unreadable", [PYLOCK, SHA256SUMS])
@@ -72,14 +90,19 @@ def test_unreadable_bucket_is_no_difference(tmp_path: Path, unreadable: str) -> 
 
 def test_files_of_another_version_are_not_compared(tmp_path: Path) -> None:
     written = written_set(tmp_path)
-    other = replace(written.wheel_set, tools={**written.wheel_set.tools, "ci_build": "another version"})
+    other = replace(
+        written.wheel_set,
+        tools={**written.wheel_set.tools, "ci_build": "another version"},
+    )
     assert list(check_files(other, lambda name: b"changed", program())) == []
 
 
 def test_set_of_source_build_needs_its_lock(tmp_path: Path) -> None:
     written = written_set(tmp_path)
     held = replace(written.wheel_set, request={"source": {"rocm": "1" * 64}})
-    (found,) = check_files(held, lambda name: (written.folder / name).read_bytes(), program())
+    (found,) = check_files(
+        held, lambda name: (written.folder / name).read_bytes(), program()
+    )
     assert f"{ROCM_LOCK} is missing" in found.message
 
 
@@ -87,16 +110,28 @@ def test_set_of_source_build_needs_its_lock(tmp_path: Path) -> None:
     ("data", "text"),
     [
         (set_lock(LOCK), ""),
-        (dump_lock(replace(LOCK, source="/home/me/rocm.tar.gz")).encode(), "not 'source = \"rocm.tar.gz\"'"),
+        (
+            dump_lock(replace(LOCK, source="/home/me/rocm.tar.gz")).encode(),
+            "not 'source = \"rocm.tar.gz\"'",
+        ),
     ],
 )
-def test_lock_of_source_build_is_checked(tmp_path: Path, data: bytes, text: str) -> None:
+def test_lock_of_source_build_is_checked(
+    tmp_path: Path, data: bytes, text: str
+) -> None:
     (tmp_path / ROCM_LOCK).write_bytes(data)
     tools = {**wheel_set().tools, "ci_build": program().digest}
     request = {"payload": "source", "source": {"rocm": "1" * 64}}
     # Writing the bill of materials needs a valid lock.
     resolved = {"3.11": (JAX,), "3.12": (JAX,)} if not text else None
-    held = write_set(tmp_path, replace(wheel_set(), tools=tools, request=request), resolved)
-    found = [item.message for item in check_files(held, lambda name: (tmp_path / name).read_bytes(), program())]
+    held = write_set(
+        tmp_path, replace(wheel_set(), tools=tools, request=request), resolved
+    )
+    found = [
+        item.message
+        for item in check_files(
+            held, lambda name: (tmp_path / name).read_bytes(), program()
+        )
+    ]
     assert len(found) == bool(text)
     assert all(text in message for message in found), found

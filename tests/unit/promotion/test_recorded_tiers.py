@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
 
 from ci_build import cli
 from core.errors import BucketError
@@ -36,10 +40,14 @@ from tests.support.wheel_sets import make_set, make_wheels, passing_evidence, wr
 
 def signer_of(seed: int) -> Signer:
     key = Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)
-    return Signer(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), origin="tests")
+    return Signer(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+        origin="tests",
+    )
 
 
-RUNNER, STRANGER = signer_of(1), signer_of(2)
+RUNNER = signer_of(1)
+STRANGER = signer_of(2)
 DEVICE_GATE = """
 [local.gates.device]
 tier = "device"
@@ -51,8 +59,10 @@ known_failures = 0
 
 
 def policy_of(key: str, *, max_age_days: int | None = None) -> Policy:
-    """Return a policy of the channel local that accepts evidence of one key, and has a device gate."""
-    text = POLICY_FILE.read_text().replace('\nkeys = "any"', f'\nkeys = {{ runner = "{key}" }}', 1)
+    """Return a local policy that accepts one key's evidence and has a device gate."""
+    text = POLICY_FILE.read_text().replace(
+        '\nkeys = "any"', f'\nkeys = {{ runner = "{key}" }}', 1
+    )
     text = text.replace("unsigned = true", "unsigned = false", 1) + DEVICE_GATE
     if max_age_days:
         text = text.replace('max_age_days = "any"', f"max_age_days = {max_age_days}", 1)
@@ -67,9 +77,18 @@ STRICT = policy_of(RUNNER.key)
 
 def device(evidences: Sequence[Evidence], **changes: Any) -> list[Evidence]:
     """Return passed evidence of the device gate for both targets."""
-    counts = {"collected": 9, "run": 9, "passed": 9, "failed": 0, "known": 0, "skipped": 0}
+    counts = {
+        "collected": 9,
+        "run": 9,
+        "passed": 9,
+        "failed": 0,
+        "known": 0,
+        "skipped": 0,
+    }
     return [
-        replace(item, **{"gate": "device", "tier": Tier.DEVICE, "counts": counts, **changes})
+        replace(
+            item, **{"gate": "device", "tier": Tier.DEVICE, "counts": counts, **changes}
+        )
         for item in evidences
         if item.gate == "compile"
     ]
@@ -97,10 +116,14 @@ def promoted(
 def with_tiers(entry: LedgerEntry, tier: str, **changes: Any) -> LedgerEntry:
     assert entry.promoted is not None
     tiers = dict.fromkeys(entry.promoted.tiers, tier)
-    return replace(entry, promoted=replace(entry.promoted, tier=tier, tiers=tiers, **changes))
+    return replace(
+        entry, promoted=replace(entry.promoted, tier=tier, tiers=tiers, **changes)
+    )
 
 
-def problems(bucket: MemoryBucket, entry: LedgerEntry, policy: Policy = STRICT) -> list[str]:
+def problems(
+    bucket: MemoryBucket, entry: LedgerEntry, policy: Policy = STRICT
+) -> list[str]:
     return [*tier_problems(bucket, RELEASED, entry, policy)]
 
 
@@ -111,7 +134,8 @@ def test_false_tiers_are_reported(tmp_path: Path, on_device: bool, tier: str) ->
     assert problems(bucket, entry) == []
     other = {"device": "compiled", "compiled": "device"}[tier]
     assert problems(bucket, with_tiers(entry, other)) == [
-        f"{RELEASED.ledger_entry(1)} records tier {other} for {target}; its evidence gives {tier}."
+        f"{RELEASED.ledger_entry(1)} records tier {other} for {target}; its evidence"
+        f" gives {tier}."
         for target in ("gfx942", "gfx950")
     ]
 
@@ -122,24 +146,42 @@ def test_forged_summary_of_tiers_is_reported(tmp_path: Path) -> None:
     assert entry.promoted is not None
     forged = replace(entry, promoted=replace(entry.promoted, tier="device"))
     assert problems(bucket, forged) == [
-        f"{RELEASED.ledger_entry(1)} records tier device for the set; its weakest target has compiled."
+        (
+            f"{RELEASED.ledger_entry(1)} records tier device for the set; its weakest"
+            " target has compiled."
+        )
     ]
-    more = replace(entry, promoted=replace(entry.promoted, tiers={"gfx942": "compiled", "gfx1100": "compiled"}))
+    more = replace(
+        entry,
+        promoted=replace(
+            entry.promoted, tiers={"gfx942": "compiled", "gfx1100": "compiled"}
+        ),
+    )
     assert any(
-        "records tiers of gfx942, gfx1100; the set is for gfx942, gfx950" in line for line in problems(bucket, more)
+        "records tiers of gfx942, gfx1100; the set is for gfx942, gfx950" in line
+        for line in problems(bucket, more)
     )
 
 
 def test_forged_evidence_does_not_count(tmp_path: Path) -> None:
-    """A writer adds device evidence, unsigned or signed by another key, and an entry that names it."""
+    """A writer adds device evidence, unsigned or by another key, and an entry naming it."""
     bucket = MemoryBucket()
     entry = promoted(bucket, tmp_path, on_device=False)
     assert entry.promoted is not None
-    evidences = device(passing_evidence(make_set(make_wheels(tmp_path / "w", pythons=("3.12",))), STRICT))
+    evidences = device(
+        passing_evidence(
+            make_set(make_wheels(tmp_path / "w", pythons=("3.12",))), STRICT
+        )
+    )
     other = MemoryBucket()
-    for signer, reason in ((None, "it is unsigned"), (STRANGER, f"it is signed with {STRANGER.key}")):
+    for signer, reason in (
+        (None, "it is unsigned"),
+        (STRANGER, f"it is signed with {STRANGER.key}"),
+    ):
         files = dict(entry.promoted.files)
-        staged = staged_in(other, tmp_path / "again", make_wheels(tmp_path / "w", pythons=("3.12",)))
+        staged = staged_in(
+            other, tmp_path / "again", make_wheels(tmp_path / "w", pythons=("3.12",))
+        )
         for key in (record(other, staged, item, signer=signer) for item in evidences):
             for name in (key, f"{key}.sig"):
                 if stored := other.read(name):
@@ -150,8 +192,14 @@ def test_forged_evidence_does_not_count(tmp_path: Path) -> None:
         for one in (forged, replace(forged, policy="")):
             found = problems(bucket, one)
             assert len(found) == 2
-            assert all("records tier device" in line and "gives compiled" in line and reason in line for line in found)
-        # A policy in the entry that names the key does not help: the reader's policy must accept it too.
+            assert all(
+                "records tier device" in line
+                and "gives compiled" in line
+                and reason in line
+                for line in found
+            )
+        # A policy in the entry that names the key does not help: the reader's policy
+        # must accept it too.
         text = policy_of((signer or STRANGER).key).text
         assert len(problems(bucket, replace(forged, policy=text))) == 2
 
@@ -162,13 +210,24 @@ def test_failed_evidence_lowers_tier(tmp_path: Path) -> None:
     entry = promoted(bucket, tmp_path)
     assert entry.promoted is not None
     wheel_set = make_set(make_wheels(tmp_path / "w", pythons=("3.12",)))
-    staged = staged_in(bucket, tmp_path / "again", make_wheels(tmp_path / "w", pythons=("3.12",)))
-    (failed, _) = device(passing_evidence(wheel_set), outcome=Outcome.FAILED, ended="2026-01-02T03:04:09Z")
+    staged = staged_in(
+        bucket, tmp_path / "again", make_wheels(tmp_path / "w", pythons=("3.12",))
+    )
+    failed, _ = device(
+        passing_evidence(wheel_set),
+        outcome=Outcome.FAILED,
+        ended="2026-01-02T03:04:09Z",
+    )
     name = record(bucket, staged, failed).removeprefix(staged.root)
     bucket.damage(RELEASED.set_file(staged.digest, name), bucket.get(staged.file(name)))
     files = {**entry.promoted.files, name: "0" * 64}
-    assert problems(bucket, replace(entry, promoted=replace(entry.promoted, files=files))) == [
-        f"{RELEASED.ledger_entry(1)} records tier device for gfx942; its evidence gives compiled."
+    assert problems(
+        bucket, replace(entry, promoted=replace(entry.promoted, files=files))
+    ) == [
+        (
+            f"{RELEASED.ledger_entry(1)} records tier device for gfx942; its evidence gives"
+            " compiled."
+        )
     ]
 
 
@@ -180,7 +239,9 @@ def test_evidence_that_arrives_during_promotion_is_not_released(
 
     def read_then_fail(bucket: Bucket, staged: StagedSet) -> Mapping[str, EvidenceFile]:
         files = read_all(bucket, staged)
-        (failed, _) = device([file.evidence for file in files.values()], outcome=Outcome.FAILED)
+        failed, _ = device(
+            [file.evidence for file in files.values()], outcome=Outcome.FAILED
+        )
         arrived.append(record(bucket, staged, failed).removeprefix(staged.root))
         return files
 
@@ -193,14 +254,20 @@ def test_evidence_that_arrives_during_promotion_is_not_released(
 
 
 @pytest.mark.parametrize(("days", "good"), [(3.5, True), (4.5, False)])
-def test_age_of_evidence_counts_at_promotion(tmp_path: Path, days: float, good: bool) -> None:
+def test_age_of_evidence_counts_at_promotion(
+    tmp_path: Path, days: float, good: bool
+) -> None:
     """An entry is written up to a day after the check of its evidence's age."""
-    bucket, policy = MemoryBucket(), policy_of(RUNNER.key, max_age_days=3)
+    bucket = MemoryBucket()
+    policy = policy_of(RUNNER.key, max_age_days=3)
     entry = promoted(bucket, tmp_path, policy=policy, days=1)
     later = (NOW + timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
     assert (problems(bucket, replace(entry, time=later)) == []) == good
     assert problems(bucket, replace(entry, time="yesterday")) == [
-        f"The tiers in {RELEASED.ledger_entry(1)} cannot be recomputed: its time is invalid: 'yesterday'."
+        (
+            f"The tiers in {RELEASED.ledger_entry(1)} cannot be recomputed: its time is"
+            " invalid: 'yesterday'."
+        )
     ]
 
 
@@ -208,36 +275,69 @@ def test_recorded_policy_may_lack_and_have_other_keys(tmp_path: Path) -> None:
     """The policies of other versions have other keys; only the rules for evidence matter."""
     bucket = MemoryBucket()
     entry = promoted(bucket, tmp_path)
-    other = entry.policy.replace("pythons = 1\n", "", 1).replace("growth = {", "future = {", 1)
+    other = entry.policy.replace("pythons = 1\n", "", 1).replace(
+        "growth = {", "future = {", 1
+    )
     assert other.count("\n") == entry.policy.count("\n") - 1
     assert problems(bucket, replace(entry, policy=other)) == []
-    assert len(problems(bucket, replace(entry, policy=other.replace(DEVICE_GATE, "")))) == 2
+    assert (
+        len(problems(bucket, replace(entry, policy=other.replace(DEVICE_GATE, ""))))
+        == 2
+    )
     newer = other.replace("\nedition = 1", "\nedition = 2", 1)
-    assert [problem.rpartition(" ")[2] for problem in problems(bucket, replace(entry, policy=newer))] == ["none."] * 2
+    assert [
+        problem.rpartition(" ")[2]
+        for problem in problems(bucket, replace(entry, policy=newer))
+    ] == ["none."] * 2
 
 
 def test_damaged_files_are_reported(tmp_path: Path) -> None:
     bucket = MemoryBucket()
     entry = promoted(bucket, tmp_path)
     assert entry.promoted is not None
-    assert "cannot be recomputed" in problems(bucket, replace(entry, policy="schema = 1"))[0]
+    assert (
+        "cannot be recomputed"
+        in problems(bucket, replace(entry, policy="schema = 1"))[0]
+    )
     key = RELEASED.set_file(entry.promoted.set_digest, "wheels.json")
-    other = dump_wheel_set(replace(load_wheel_set(bucket.get(key)), tools={"tests": "2"})).encode()
-    for changed, reason in ((b"{", "wheels.json"), (other, f"{key} belongs to another set"), (None, key)):
+    other = dump_wheel_set(
+        replace(load_wheel_set(bucket.get(key)), tools={"tests": "2"})
+    ).encode()
+    for changed, reason in (
+        (b"{", "wheels.json"),
+        (other, f"{key} belongs to another set"),
+        (None, key),
+    ):
         bucket.damage(key, changed)
         (problem,) = problems(bucket, entry)
-        assert f"The tiers in {RELEASED.ledger_entry(1)} cannot be recomputed: " in problem
+        assert (
+            f"The tiers in {RELEASED.ledger_entry(1)} cannot be recomputed: " in problem
+        )
         assert reason in problem
 
 
-def test_verify_refuses_forged_tier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A chained entry that claims the tier device, with pages written from it, as an attacker would leave it."""
-    bucket, key = DirBucket(tmp_path / "bucket"), RELEASED.ledger_entry(1)
-    go(bucket, staged_in(bucket, tmp_path / "sets", make_wheels(tmp_path / "w", pythons=("3.12",))))
+def test_verify_refuses_forged_tier(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A forged, chained entry that claims the tier device, with pages written from it."""
+    bucket = DirBucket(tmp_path / "bucket")
+    key = RELEASED.ledger_entry(1)
+    go(
+        bucket,
+        staged_in(
+            bucket, tmp_path / "sets", make_wheels(tmp_path / "w", pythons=("3.12",))
+        ),
+    )
     path = bucket.path(key)
     path.chmod(0o644)
     path.write_bytes(with_tiers(load_entry(bucket.get(key), key), "device").dump())
     bucket.path(RELEASED.status).unlink()
     publish(bucket, RELEASED, everything=True)
-    assert cli.run(["verify", "multi-arch", "--bucket", str(bucket.root)]) == BucketError.exit_code
-    assert "records tier device for gfx942; its evidence gives compiled." in capsys.readouterr().err
+    assert (
+        cli.run(["verify", "multi-arch", "--bucket", str(bucket.root)])
+        == BucketError.exit_code
+    )
+    assert (
+        "records tier device for gfx942; its evidence gives compiled."
+        in capsys.readouterr().err
+    )

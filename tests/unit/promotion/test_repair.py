@@ -1,4 +1,7 @@
-"""Repairs of an index: pages come back, leftovers of killed promotions go, and nothing else changes."""
+"""Repairs of an index.
+
+Pages come back, leftovers of killed promotions go, and nothing else changes.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,10 @@ DAY = timedelta(days=1)
 
 def staged_sets(bucket: Bucket, folder: Path) -> list[StagedSet]:
     """Stage two sets that share a jaxlib."""
-    groups = [make_wheels(folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",)) for minor in (2, 3)]
+    groups = [
+        make_wheels(folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+        for minor in (2, 3)
+    ]
     return [staged_in(bucket, folder / "sets", group) for group in groups]
 
 
@@ -64,7 +70,9 @@ def mended(bucket: Bucket) -> IndexRepair:
 def stored(bucket: Bucket) -> dict[str, bytes]:
     """Return the objects of an index without its ledger and pages, which name each repair."""
     folders = (f"{RELEASED.root}packages/", f"{RELEASED.root}sets/")
-    return {key: data for key, data in objects(bucket).items() if key.startswith(folders)}
+    return {
+        key: data for key, data in objects(bucket).items() if key.startswith(folders)
+    }
 
 
 def problems(bucket: Bucket) -> list[str]:
@@ -80,7 +88,9 @@ def scene(tmp_path: Path) -> tuple[MemoryBucket, StagedSet]:
     return bucket, second
 
 
-def test_promotion_killed_anywhere_is_repaired_and_repeated(scene: tuple[MemoryBucket, StagedSet]) -> None:
+def test_promotion_killed_anywhere_is_repaired_and_repeated(
+    scene: tuple[MemoryBucket, StagedSet],
+) -> None:
     start, staged = scene
     whole = start.copied()
     promoting(whole, staged)
@@ -125,7 +135,9 @@ def test_repair_keeps_files_that_were_promoted_before_its_claim(
     bucket, staged = scene
     killed(bucket, staged, 9)
 
-    def promote_and_claim(*words: Any, **more: Any) -> contextlib.AbstractContextManager[Claim]:
+    def promote_and_claim(
+        *words: Any, **more: Any
+    ) -> contextlib.AbstractContextManager[Claim]:
         promoting(bucket, staged, NOW + DAY)
         return claimed(*words, **more)
 
@@ -177,7 +189,9 @@ def test_foreign_objects_stay_unless_asked(index: DirBucket) -> None:
     done = repair(index, RELEASED)
     assert done.removed == ()
     assert set(done.kept) == {*keys, f"{RELEASED.root}link"}
-    assert sum("--repair --remove-foreign" in problem for problem in problems(index)) == 6
+    assert (
+        sum("--repair --remove-foreign" in problem for problem in problems(index)) == 6
+    )
     done = repair(index, RELEASED, foreign=True)
     assert set(done.removed) == {*keys}
     assert done.kept == {f"{RELEASED.root}link": "it cannot be read; remove it by hand"}
@@ -186,9 +200,13 @@ def test_foreign_objects_stay_unless_asked(index: DirBucket) -> None:
     assert problems(index) == []
 
 
-def test_object_that_may_not_be_removed_is_kept_and_named(index: DirBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_object_that_may_not_be_removed_is_kept_and_named(
+    index: DirBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The promoter may only remove packages and files of sets."""
-    delete, key, other = DirBucket.delete, put(index, "stranger"), put(index, "packages/jaxlib/readme.txt")
+    delete = DirBucket.delete
+    key = put(index, "stranger")
+    other = put(index, "packages/jaxlib/readme.txt")
 
     def deny(self: DirBucket, key: str, *, sha256: str) -> bool:
         if key.endswith("stranger"):
@@ -197,12 +215,20 @@ def test_object_that_may_not_be_removed_is_kept_and_named(index: DirBucket, monk
 
     monkeypatch.setattr(DirBucket, "delete", deny)
     done = repair(index, RELEASED, foreign=True)
-    assert (done.removed, done.kept) == ((other,), {key: "it cannot be removed: 403 AccessDenied."})
+    assert (done.removed, done.kept) == (
+        (other,),
+        {key: "it cannot be removed: 403 AccessDenied."},
+    )
 
 
 def test_pages_are_restored(index: DirBucket) -> None:
     before = objects(index)
-    pages = [f"{RELEASED.simple}jaxlib/index.html", f"{RELEASED.simple}index.json", RELEASED.overview, RELEASED.status]
+    pages = [
+        f"{RELEASED.simple}jaxlib/index.html",
+        f"{RELEASED.simple}index.json",
+        RELEASED.overview,
+        RELEASED.status,
+    ]
     for page in pages:
         index.path(page).unlink()
     index.path(f"{RELEASED.simple}jaxlib/index.json").write_bytes(b"defaced")
@@ -255,12 +281,16 @@ def test_missing_tombstone_is_restored(scene: tuple[MemoryBucket, StagedSet]) ->
     key = next(key for key in bucket.list(RELEASED.root) if key.endswith(".swept"))
     bucket.damage(key, None)
     (problem,) = problems(bucket)
-    assert problem.startswith(f"{key} is missing, so the name of a removed wheel could be used again")
+    assert problem.startswith(
+        f"{key} is missing, so the name of a removed wheel could be used again"
+    )
     mended(bucket)
     assert problems(bucket) == []
 
 
-def test_leftover_is_known_after_staging_was_cleaned(scene: tuple[MemoryBucket, StagedSet]) -> None:
+def test_leftover_is_known_after_staging_was_cleaned(
+    scene: tuple[MemoryBucket, StagedSet],
+) -> None:
     """wheels.json is copied first, and describes the other files."""
     bucket, staged = scene
     killed(bucket, staged, 4)
@@ -301,13 +331,16 @@ def run(bucket: DirBucket, *words: str) -> int:
     return cli.run(["verify", "multi-arch", "--bucket", str(bucket.root), *words])
 
 
-def test_verify_names_command_that_repairs(index: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_names_command_that_repairs(
+    index: DirBucket, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = stored(index)
     index.path(RELEASED.overview).unlink()
     foreign = put(index, "stranger")
     assert run(index) == BucketError.exit_code
-    assert f"{RELEASED.overview} is missing. `ci_build verify multi-arch --repair` restores it." in (
-        capsys.readouterr().err
+    assert (
+        f"{RELEASED.overview} is missing. `ci_build verify multi-arch --repair` restores it."
+        in (capsys.readouterr().err)
     )
     assert run(index, "--repair", "--remove-foreign", "--dry-run") == 0
     assert f"would remove {foreign}" in capsys.readouterr().err
@@ -317,11 +350,17 @@ def test_verify_names_command_that_repairs(index: DirBucket, capsys: pytest.Capt
     capsys.readouterr()
     assert run(index, "--repair", "--remove-foreign", "--json") == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["problems"], found["repaired"]["removed"], found["repaired"]["kept"]) == ([], [foreign], {})
+    assert (
+        found["problems"],
+        found["repaired"]["removed"],
+        found["repaired"]["kept"],
+    ) == ([], [foreign], {})
     assert stored(index) == before
 
 
-@pytest.mark.parametrize("words", [("--remove-foreign",), ("--dry-run",), ("--ledger-key", "key")])
+@pytest.mark.parametrize(
+    "words", [("--remove-foreign",), ("--dry-run",), ("--ledger-key", "key")]
+)
 def test_options_of_repair_need_repair(
     index: DirBucket, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,7 +27,9 @@ STAGED = StagedSet(index="multi-arch", digest="a" * 64)
 RELEASED = ReleasedIndex(index="multi-arch")
 WHEEL = STAGED.file("jaxlib-0.10.2-cp312-cp312-manylinux_2_28_x86_64.whl")
 EVIDENCE = STAGED.evidence_file("load", "any", f"{0:016}.json")
-PACKAGE = RELEASED.wheel("jaxlib", "jaxlib-0.10.2-cp312-cp312-manylinux_2_28_x86_64.whl")
+PACKAGE = RELEASED.wheel(
+    "jaxlib", "jaxlib-0.10.2-cp312-cp312-manylinux_2_28_x86_64.whl"
+)
 LEDGER = RELEASED.ledger_entry(1)
 PAGE = f"{DOCS}index.html"
 
@@ -40,7 +42,10 @@ def may(policy: Mapping[str, Any], who: str, action: str, key: str) -> bool:
         if "Condition" not in statement
         and (statement["Principal"] == "*" or who in statement["Principal"]["AWS"])
         and action in statement["Action"]
-        and any(fnmatch.fnmatchcase(f"arn:aws:s3:::b/p/{key}", where) for where in statement["Resource"])
+        and any(
+            fnmatch.fnmatchcase(f"arn:aws:s3:::b/p/{key}", where)
+            for where in statement["Resource"]
+        )
     ]
     return "Allow" in effects and "Deny" not in effects
 
@@ -61,7 +66,9 @@ WRITES = {
 @pytest.mark.parametrize("role", Role)
 def test_roles_write_only_their_keys(policy: Mapping[str, Any], role: Role) -> None:
     keys = {key for keys in WRITES.values() for key in keys}
-    assert {key for key in keys if may(policy, WHO[role], "s3:PutObject", key)} == WRITES[role]
+    assert {
+        key for key in keys if may(policy, WHO[role], "s3:PutObject", key)
+    } == WRITES[role]
 
 
 def test_nobody_deletes_ledger() -> None:
@@ -73,7 +80,10 @@ def test_nobody_deletes_ledger() -> None:
             for statement in policy["Statement"]
             if (statement["Effect"], statement["Principal"]) == ("Deny", "*")
             and action in statement["Action"]
-            and any(fnmatch.fnmatchcase(f"arn:aws:s3:::b/p/{LEDGER}", part) for part in statement["Resource"])
+            and any(
+                fnmatch.fnmatchcase(f"arn:aws:s3:::b/p/{LEDGER}", part)
+                for part in statement["Resource"]
+            )
             and "Condition" not in statement
         ]
         assert denied, action
@@ -83,7 +93,11 @@ def test_promoter_records_the_check_of_a_night(policy: Mapping[str, Any]) -> Non
     """S3 buckets probe conditional writes beside the first object that they write to staging."""
     nights = nights_folder("multi-arch")
     probe = "v2-staging/_probes/conditional-writes"
-    for key, allowed in ((f"{nights}a.checked.json", True), (probe, True), (f"{nights}a.json", False)):
+    for key, allowed in (
+        (f"{nights}a.checked.json", True),
+        (probe, True),
+        (f"{nights}a.json", False),
+    ):
         assert may(policy, WHO[Role.PROMOTER], "s3:PutObject", key) == allowed
 
 
@@ -91,7 +105,9 @@ def _after(days: int) -> datetime:
     return NOW + timedelta(days=days)
 
 
-def test_promoter_may_do_what_retention_and_repair_do(policy: Mapping[str, Any], tmp_path: Path) -> None:
+def test_promoter_may_do_what_retention_and_repair_do(
+    policy: Mapping[str, Any], tmp_path: Path
+) -> None:
     """Record the deletions and replacements, and compare them with the permissions."""
     used: list[tuple[str, str]] = []
 
@@ -100,14 +116,18 @@ def test_promoter_may_do_what_retention_and_repair_do(policy: Mapping[str, Any],
             used.append(("s3:DeleteObject", key))
             return super().delete(key, sha256=sha256)
 
-        def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
+        def put_if_match(
+            self, key: str, data: bytes, *, etag: str | None
+        ) -> ObjectInfo:
             used.append(("s3:PutObject", key))
             return super().put_if_match(key, data, etag=etag)
 
     bucket = Recorder()
     sets = []
     for minor in (2, 3, 4):
-        wheels = make_wheels(tmp_path / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+        wheels = make_wheels(
+            tmp_path / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",)
+        )
         sets.append(staged_in(bucket, tmp_path / "sets", wheels))
     used.clear()
     go(bucket, sets[0])
@@ -118,16 +138,31 @@ def test_promoter_may_do_what_retention_and_repair_do(policy: Mapping[str, Any],
     rule = RetentionRule(days=0.5, grace_days=0.5)
     for day in (3, 5):
         apply(bucket, RELEASED, rule, actor="me", now=functools.partial(_after, day))
-    assert {key.split("/")[2] for action, key in used if action == "s3:DeleteObject"} == {"packages", "sets"}
+    assert {
+        key.split("/")[2] for action, key in used if action == "s3:DeleteObject"
+    } == {"packages", "sets"}
     assert [item for item in used if not may(policy, WHO[Role.PROMOTER], *item)] == []
-    kept = [RELEASED.status, RELEASED.overview, f"{RELEASED.simple}jaxlib/index.html", LEDGER]
-    assert [key for key in kept if may(policy, WHO[Role.PROMOTER], "s3:DeleteObject", key)] == []
+    kept = [
+        RELEASED.status,
+        RELEASED.overview,
+        f"{RELEASED.simple}jaxlib/index.html",
+        LEDGER,
+    ]
+    assert [
+        key for key in kept if may(policy, WHO[Role.PROMOTER], "s3:DeleteObject", key)
+    ] == []
 
 
 @pytest.mark.parametrize("role", [Role.BUILDER, Role.TESTER, Role.PROMOTER])
-def test_writers_do_not_share_their_objects(policy: Mapping[str, Any], role: Role) -> None:
+def test_writers_do_not_share_their_objects(
+    policy: Mapping[str, Any], role: Role
+) -> None:
     """Ceph lets the writer of an object change its ACL and tags unless the bucket denies it."""
-    (denial,) = [item for item in policy["Statement"] if item["Sid"] == f"{role.capitalize()}NeverShares"]
+    (denial,) = [
+        item
+        for item in policy["Statement"]
+        if item["Sid"] == f"{role.capitalize()}NeverShares"
+    ]
     assert (denial["Effect"], denial["Resource"]) == ("Deny", ["arn:aws:s3:::b/p/*"])
     assert {"s3:PutObjectAcl", "s3:PutObjectTagging"} <= {*denial["Action"]}
 
@@ -145,9 +180,13 @@ def test_only_promoter_removes(policy: Mapping[str, Any]) -> None:
 def test_roles_read_their_keys(policy: Mapping[str, Any]) -> None:
     staging = {role for role in Role if may(policy, WHO[role], "s3:GetObject", WHEEL)}
     assert staging == {Role.BUILDER, Role.TESTER, Role.PROMOTER}
-    released = {role for role in Role if may(policy, WHO[role], "s3:GetObject", PACKAGE)}
+    released = {
+        role for role in Role if may(policy, WHO[role], "s3:GetObject", PACKAGE)
+    }
     assert released == {Role.TESTER, Role.PROMOTER, Role.READER}
-    documentation = {role for role in Role if may(policy, WHO[role], "s3:GetObject", PAGE)}
+    documentation = {
+        role for role in Role if may(policy, WHO[role], "s3:GetObject", PAGE)
+    }
     assert documentation == {Role.PROMOTER, Role.READER}
 
 
@@ -156,10 +195,18 @@ def test_create_only_covers_every_staged_file(tmp_path: Path) -> None:
     policy = bucket_policy("b", {Role.READER: ["*"]}, create_only=True)
     bucket = DirBucket(tmp_path / "bucket")
     staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=("3.12",)))
-    keys = [key for key in bucket.list(staged.root) if not key.startswith(staged.simple)]
-    keys += [staged.file(name) for name in ("pylock.toml", "sbom.cdx.json", "rocm-manifest.json", "rocm.lock")]
+    keys = [
+        key for key in bucket.list(staged.root) if not key.startswith(staged.simple)
+    ]
+    keys += [
+        staged.file(name)
+        for name in ("pylock.toml", "sbom.cdx.json", "rocm-manifest.json", "rocm.lock")
+    ]
     last = policy["Statement"][-1]
-    assert (last["Effect"], last["Condition"]["Null"]) == ("Deny", {"s3:if-none-match": "true"})
+    assert (last["Effect"], last["Condition"]["Null"]) == (
+        "Deny",
+        {"s3:if-none-match": "true"},
+    )
     once = last["Resource"]
 
     def created_once(key: str) -> bool:
@@ -177,6 +224,8 @@ def test_create_only_covers_every_staged_file(tmp_path: Path) -> None:
         ({}, "No principal was given"),
     ],
 )
-def test_bucket_policy_refuses_invalid_principals(principals: Mapping[Role, list[str]], said: str) -> None:
+def test_bucket_policy_refuses_invalid_principals(
+    principals: Mapping[Role, list[str]], said: str
+) -> None:
     with pytest.raises(RequestError, match=said):
         bucket_policy("b", principals)

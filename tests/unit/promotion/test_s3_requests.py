@@ -26,7 +26,10 @@ HEAD = {
 
 
 def refused(status: int, code: str) -> ClientError:
-    return ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "operation")
+    return ClientError(
+        {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}},
+        "operation",
+    )
 
 
 class CutBody(io.BytesIO):
@@ -35,10 +38,16 @@ class CutBody(io.BytesIO):
 
 
 class StandIn:
-    """A client that gives each operation its answers in turn, the last one again and again; an error is raised."""
+    """A client that gives each operation its answers in turn, the last one again and again.
+
+    An error is raised.
+    """
 
     def __init__(self, **answers: Any) -> None:
-        self._answers = {name: [*given] if isinstance(given, list) else [given] for name, given in answers.items()}
+        self._answers = {
+            name: [*given] if isinstance(given, list) else [given]
+            for name, given in answers.items()
+        }
         self.sent: list[str] = []
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -53,7 +62,11 @@ class StandIn:
         return operation
 
     def get_paginator(self, name: str) -> Any:
-        return type("Paginator", (), {"paginate": lambda _, **words: iter([getattr(self, name)(**words)])})()
+        return type(
+            "Paginator",
+            (),
+            {"paginate": lambda _, **words: iter([getattr(self, name)(**words)])},
+        )()
 
 
 def bucket_of(**answers: Any) -> S3Bucket:
@@ -83,7 +96,10 @@ def test_list_refuses_cut_response() -> None:
 
 
 def test_get_requests_cut_body_again() -> None:
-    assert bucket_of(get_object=[body(CutBody()), body(io.BytesIO(DATA))]).get("v2/k") == DATA
+    assert (
+        bucket_of(get_object=[body(CutBody()), body(io.BytesIO(DATA))]).get("v2/k")
+        == DATA
+    )
     with pytest.raises(BucketError, match="cut"):
         bucket_of(get_object=body(CutBody())).get("v2/k")
 
@@ -94,7 +110,9 @@ def test_fetch_downloads_cut_file_again(tmp_path: Path) -> None:
 
     class Cut(StandIn):
         def download_file(self, bucket: str, key: str, path: str) -> None:
-            Path(path).write_bytes(contents.pop(0) if len(contents) > 1 else contents[0])
+            Path(path).write_bytes(
+                contents.pop(0) if len(contents) > 1 else contents[0]
+            )
 
     client: Any = Cut(head_object=HEAD)
     assert S3Bucket(client, "b").fetch("v2/k", tmp_path).read_bytes() == DATA
@@ -120,32 +138,57 @@ OTHER = {"ChecksumSHA256": s3_bucket.base64_of("0" * 64)}
 def uploaded(folder: Path, **answers: Any) -> bool:
     path = folder / "w.whl"
     path.write_bytes(DATA)
-    return bucket_of(**{**UPLOAD, **answers}).put_if_absent("v2/k", path, sha256=sha256_of(DATA))
+    return bucket_of(**{**UPLOAD, **answers}).put_if_absent(
+        "v2/k", path, sha256=sha256_of(DATA)
+    )
 
 
 @pytest.mark.parametrize("code", ["NoSuchUpload", "PreconditionFailed"])
 def test_upload_recognises_own_completed_upload(tmp_path: Path, code: str) -> None:
-    """The first request completed the upload and its response was lost; the client library sent it again."""
+    """The first request completed the upload and its response was lost.
+
+    The client library sent it again.
+    """
     again = refused(404 if code == "NoSuchUpload" else 412, code)
     gone = refused(404, "NoSuchUpload")
-    assert not uploaded(tmp_path, complete_multipart_upload=again, abort_multipart_upload=gone, head_object=HEAD)
+    assert not uploaded(
+        tmp_path,
+        complete_multipart_upload=again,
+        abort_multipart_upload=gone,
+        head_object=HEAD,
+    )
 
 
-def test_upload_waits_while_other_process_writes_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_upload_waits_while_other_process_writes_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(s3_conditions, "_RACE_SECONDS", 0)
-    busy, stored = refused(409, "ConditionalRequestConflict"), refused(412, "PreconditionFailed")
-    assert not uploaded(tmp_path, complete_multipart_upload=[busy, busy, stored], head_object=HEAD)
-    assert uploaded(tmp_path, complete_multipart_upload=[busy, {"ETag": '"e-1"'}], head_object=HEAD)
+    busy = refused(409, "ConditionalRequestConflict")
+    stored = refused(412, "PreconditionFailed")
+    assert not uploaded(
+        tmp_path, complete_multipart_upload=[busy, busy, stored], head_object=HEAD
+    )
+    assert uploaded(
+        tmp_path, complete_multipart_upload=[busy, {"ETag": '"e-1"'}], head_object=HEAD
+    )
 
 
 def test_upload_recognises_completion_by_other_process(tmp_path: Path) -> None:
-    assert not uploaded(tmp_path, upload_part=refused(404, "NoSuchUpload"), head_object=HEAD)
+    assert not uploaded(
+        tmp_path, upload_part=refused(404, "NoSuchUpload"), head_object=HEAD
+    )
 
 
 def test_upload_starts_again_when_listed_upload_ended(tmp_path: Path) -> None:
     listed = {
         "IsTruncated": False,
-        "Uploads": [{"Key": "v2/k", "UploadId": "old", "Initiated": datetime(2026, 1, 1, tzinfo=UTC)}],
+        "Uploads": [
+            {
+                "Key": "v2/k",
+                "UploadId": "old",
+                "Initiated": datetime(2026, 1, 1, tzinfo=UTC),
+            }
+        ],
     }
     done = {"ETag": '"e-1"'}
     assert uploaded(
@@ -158,7 +201,13 @@ def test_upload_starts_again_when_listed_upload_ended(tmp_path: Path) -> None:
 
 
 def test_upload_reports_refused_list_of_parts(tmp_path: Path) -> None:
-    uploads = [{"Key": "v2/k", "UploadId": "old", "Initiated": datetime(2026, 1, 1, tzinfo=UTC)}]
+    uploads = [
+        {
+            "Key": "v2/k",
+            "UploadId": "old",
+            "Initiated": datetime(2026, 1, 1, tzinfo=UTC),
+        }
+    ]
     with pytest.raises(BucketError, match="refused the request for v2/k: 503"):
         uploaded(
             tmp_path,
@@ -169,7 +218,9 @@ def test_upload_reports_refused_list_of_parts(tmp_path: Path) -> None:
 
 def test_store_that_ignores_conditions_is_refused() -> None:
     with pytest.raises(BucketError, match="ignores If-None-Match"):
-        bucket_of(put_object={"ETag": '"e"'}).put_if_absent("v2/k", DATA, sha256=sha256_of(DATA))
+        bucket_of(put_object={"ETag": '"e"'}).put_if_absent(
+            "v2/k", DATA, sha256=sha256_of(DATA)
+        )
 
 
 def test_object_that_is_removed_during_a_write_is_reported() -> None:
@@ -179,9 +230,15 @@ def test_object_that_is_removed_during_a_write_is_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("done", "head"), [({"ETag": '"e"', "ChecksumSHA256": "other-1"}, HEAD), ({"ETag": '"e"'}, {**HEAD, **OTHER})]
+    ("done", "head"),
+    [
+        ({"ETag": '"e"', "ChecksumSHA256": "other-1"}, HEAD),
+        ({"ETag": '"e"'}, {**HEAD, **OTHER}),
+    ],
 )
-def test_upload_of_other_bytes_is_reported(tmp_path: Path, done: dict[str, Any], head: dict[str, Any]) -> None:
+def test_upload_of_other_bytes_is_reported(
+    tmp_path: Path, done: dict[str, Any], head: dict[str, Any]
+) -> None:
     with pytest.raises(BucketError, match=r"was stored with checksum|after the upload"):
         uploaded(tmp_path, complete_multipart_upload=done, head_object=head)
 
@@ -194,7 +251,8 @@ def test_refused_write_is_not_repeated() -> None:
 
 def test_probe_is_repeated_while_store_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3_conditions, "_RACE_SECONDS", 0)
-    busy, stored = refused(409, "ConditionalRequestConflict"), {"ETag": '"e"'}
+    busy = refused(409, "ConditionalRequestConflict")
+    stored = {"ETag": '"e"'}
     put = [busy, *[CONDITIONS["put_object"]] * 4, stored]
     assert bucket_of(put_object=put).put_if_absent("v2/k", DATA, sha256=sha256_of(DATA))
     with pytest.raises(ConflictError, match="is being written by another process"):
@@ -203,26 +261,37 @@ def test_probe_is_repeated_while_store_is_busy(monkeypatch: pytest.MonkeyPatch) 
 
 def test_copy_is_repeated_while_store_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3_conditions, "_RACE_SECONDS", 0)
-    probe, busy = CONDITIONS["put_object"], refused(409, "ConditionalRequestConflict")
-    bucket = bucket_of(head_object=HEAD, put_object=probe, copy_object=[probe, probe, busy, {}])
+    probe = CONDITIONS["put_object"]
+    busy = refused(409, "ConditionalRequestConflict")
+    bucket = bucket_of(
+        head_object=HEAD, put_object=probe, copy_object=[probe, probe, busy, {}]
+    )
     assert bucket.copy("v2-staging/k", "v2/k", sha256=sha256_of(DATA))
 
 
 def test_copies_are_claimed_when_source_of_probe_is_gone() -> None:
     """A missing source says nothing of conditions; unclaimed copies could replace an object."""
-    probe, gone, stored = CONDITIONS["put_object"], refused(404, "NoSuchKey"), {"ETag": '"e"'}
+    probe = CONDITIONS["put_object"]
+    gone = refused(404, "NoSuchKey")
+    stored = {"ETag": '"e"'}
     client: Any = StandIn(
-        head_object=[HEAD, refused(404, "NotFound")], put_object=[*[probe] * 4, stored], copy_object=[gone] * 3 + [{}]
+        head_object=[HEAD, refused(404, "NotFound")],
+        put_object=[*[probe] * 4, stored],
+        copy_object=[gone] * 3 + [{}],
     )
     assert S3Bucket(client, "b").copy("v2-staging/k", "v2/k", sha256=sha256_of(DATA))
     assert client.sent[-2:] == ["put_object", "copy_object"]
 
 
 def test_copies_are_claimed_after_one_refused_probe() -> None:
-    """A gateway that refuses one request must not make this process trust conditions that the store ignores."""
-    probe, absent, stored = CONDITIONS["put_object"], refused(404, "NotFound"), {"ETag": '"e"'}
+    """A gateway's refusal of one request must not make this process trust conditions."""
+    probe = CONDITIONS["put_object"]
+    absent = refused(404, "NotFound")
+    stored = {"ETag": '"e"'}
     client: Any = StandIn(
-        head_object=[HEAD, absent], put_object=[*[probe] * 4, stored], copy_object=[probe, {}, {}, {}]
+        head_object=[HEAD, absent],
+        put_object=[*[probe] * 4, stored],
+        copy_object=[probe, {}, {}, {}],
     )
     assert S3Bucket(client, "b").copy("v2-staging/k", "v2/k", sha256=sha256_of(DATA))
     assert client.sent[-2:] == ["put_object", "copy_object"]

@@ -45,7 +45,8 @@ class Reader(io.BufferedReader):
 
     def __init__(self, path: Path, etag: str) -> None:
         super().__init__(io.FileIO(path))
-        self.size, self.etag = path.stat().st_size, etag
+        self.size = path.stat().st_size
+        self.etag = etag
 
     def fileno(self) -> int:
         raise io.UnsupportedOperation
@@ -73,9 +74,16 @@ def ask(root: Path, path: str, **headers: str) -> tuple[IndexAnswer, bytes]:
     message = Message()
     for name, value in headers.items():
         message[name.replace("_", "-")] = value
-    sources: tuple[ServedFiles, ...] = (FolderFiles(root), StoreFiles(cast("S3Bucket", Store(root))))
+    sources: tuple[ServedFiles, ...] = (
+        FolderFiles(root),
+        StoreFiles(cast("S3Bucket", Store(root))),
+    )
     answer, other = (_read(answer_to(source, path, message)) for source in sources)
-    assert (answer[0].status, answer[0].headers, answer[1]) == (other[0].status, other[0].headers, other[1])
+    assert (answer[0].status, answer[0].headers, answer[1]) == (
+        other[0].status,
+        other[0].headers,
+        other[1],
+    )
     return answer
 
 
@@ -95,7 +103,10 @@ def test_answer_to_returns_file(root: Path) -> None:
     assert answer.headers["Accept-Ranges"] == "bytes"
 
 
-PIP = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html; q=0.1, text/html; q=0.01"
+PIP = (
+    "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html; q=0.1,"
+    " text/html; q=0.01"
+)
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
 
 
@@ -106,9 +117,15 @@ BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;
         (BROWSER, "text/html; charset=utf-8"),
         ("", "text/html; charset=utf-8"),
         ("application/vnd.pypi.simple.v1+html", "application/vnd.pypi.simple.v1+html"),
-        ("application/vnd.pypi.simple.latest+json", "application/vnd.pypi.simple.v1+json"),
+        (
+            "application/vnd.pypi.simple.latest+json",
+            "application/vnd.pypi.simple.v1+json",
+        ),
         ("application/*", "application/vnd.pypi.simple.v1+json"),
-        ("text/html;q=0.5, application/vnd.pypi.simple.v1+json;q=0.4", "text/html; charset=utf-8"),
+        (
+            "text/html;q=0.5, application/vnd.pypi.simple.v1+json;q=0.4",
+            "text/html; charset=utf-8",
+        ),
     ],
 )
 def test_answer_to_negotiates_page(root: Path, accept: str, content_type: str) -> None:
@@ -119,14 +136,19 @@ def test_answer_to_negotiates_page(root: Path, accept: str, content_type: str) -
     assert body == (b"{}" if "json" in content_type else b"<html>")
 
 
-@pytest.mark.parametrize("accept", ["image/png", "text/html;q=0", "text/html;q=nonsense", ";;;,"])
+@pytest.mark.parametrize(
+    "accept", ["image/png", "text/html;q=0", "text/html;q=nonsense", ";;;,"]
+)
 def test_answer_to_refuses_unavailable_types(root: Path, accept: str) -> None:
     assert ask(root, "simple/p/", Accept=accept)[0].status == HTTPStatus.NOT_ACCEPTABLE
 
 
 def test_answer_to_redirects_folder(root: Path) -> None:
     answer, _ = ask(root, "simple/p")
-    assert (answer.status, answer.headers["Location"]) == (HTTPStatus.MOVED_PERMANENTLY, "/simple/p/")
+    assert (answer.status, answer.headers["Location"]) == (
+        HTTPStatus.MOVED_PERMANENTLY,
+        "/simple/p/",
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,7 +179,9 @@ def test_answer_to_returns_not_found(root: Path, path: str) -> None:
         ("bytes=-3", b"789", "bytes 7-9/10"),
     ],
 )
-def test_answer_to_returns_range(root: Path, asked: str, body: bytes, content_range: str) -> None:
+def test_answer_to_returns_range(
+    root: Path, asked: str, body: bytes, content_range: str
+) -> None:
     answer, got = ask(root, WHEEL, Range=asked)
     assert (answer.status, got) == (HTTPStatus.PARTIAL_CONTENT, body)
     assert answer.headers["Content-Range"] == content_range
@@ -233,13 +257,21 @@ def test_answer_to_compresses_pages(root: Path, path: str) -> None:
     assert plain.headers["Vary"] == answer.headers["Vary"]
     etags = answer.headers["ETag"], plain.headers["ETag"]
     assert etags[0] != etags[1]
-    for etag, status in zip(etags, (HTTPStatus.NOT_MODIFIED, HTTPStatus.OK), strict=True):
-        assert ask(root, path, Accept_Encoding="gzip", If_None_Match=etag)[0].status == status
+    for etag, status in zip(
+        etags, (HTTPStatus.NOT_MODIFIED, HTTPStatus.OK), strict=True
+    ):
+        assert (
+            ask(root, path, Accept_Encoding="gzip", If_None_Match=etag)[0].status
+            == status
+        )
     assert ask(root, path, If_None_Match=etags[0])[0].status == HTTPStatus.OK
 
 
 def test_answer_to_refuses_client_without_coding(root: Path) -> None:
-    assert ask(root, "status.json", Accept_Encoding="*;q=0")[0].status == HTTPStatus.NOT_ACCEPTABLE
+    assert (
+        ask(root, "status.json", Accept_Encoding="*;q=0")[0].status
+        == HTTPStatus.NOT_ACCEPTABLE
+    )
 
 
 @pytest.mark.parametrize("path", [WHEEL, f"{WHEEL}.metadata", "simple/p/"])

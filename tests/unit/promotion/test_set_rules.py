@@ -20,8 +20,13 @@ SET = sets.wheel_set()
 POLICY = load_policy("multi-arch")
 
 
-def with_rocm(checksum: Any, transport: Any = "https", payload: str = "source") -> dict[str, Any]:
-    return {"payload": payload, ROCM_TRUST: {"checksum": checksum, "transport": transport}}
+def with_rocm(
+    checksum: Any, transport: Any = "https", payload: str = "source"
+) -> dict[str, Any]:
+    return {
+        "payload": payload,
+        ROCM_TRUST: {"checksum": checksum, "transport": transport},
+    }
 
 
 @pytest.mark.parametrize(
@@ -38,8 +43,14 @@ def with_rocm(checksum: Any, transport: Any = "https", payload: str = "source") 
     ],
     ids=str,
 )
-def test_rocm_problems_refuse_unverified_rocm(request_: dict[str, Any], reasons: tuple[str, ...]) -> None:
-    found = [*rocm_problems(replace(SET, request=request_), replace(POLICY, verified_rocm=True))]
+def test_rocm_problems_refuse_unverified_rocm(
+    request_: dict[str, Any], reasons: tuple[str, ...]
+) -> None:
+    found = [
+        *rocm_problems(
+            replace(SET, request=request_), replace(POLICY, verified_rocm=True)
+        )
+    ]
     assert len(found) == len(reasons)
     assert all(part in text for text, part in zip(found, reasons, strict=True))
 
@@ -59,9 +70,15 @@ NAME = "jax-rocm7-plugin"
 )
 def test_variant_problems_reports_two_variants(offered: str, clash: bool) -> None:
     assert SET.wheels[1].version == "0.10.2+rocm7.2.0.gfx942"
-    found = [*variant_problems(SET, {NAME: ("0.9.0+rocm7.0.0.gfx942", offered), "other": ("1+rocm7.2.0",)})]
+    found = [
+        *variant_problems(
+            SET, {NAME: ("0.9.0+rocm7.0.0.gfx942", offered), "other": ("1+rocm7.2.0",)}
+        )
+    ]
     assert len(found) == clash
-    assert all(f"The index has {NAME} {offered}, another variant" in text for text in found)
+    assert all(
+        f"The index has {NAME} {offered}, another variant" in text for text in found
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,7 +91,9 @@ def test_variant_problems_reports_two_variants(offered: str, clash: bool) -> Non
         (("what is this",), ""),
     ],
 )
-def test_order_problems_reports_what_pip_would_select(offered: tuple[str, ...], expected: str) -> None:
+def test_order_problems_reports_what_pip_would_select(
+    offered: tuple[str, ...], expected: str
+) -> None:
     """The set has 0.10.2+rocm7.2.0.gfx942."""
     (*texts,) = order_problems(SET, {NAME: offered, "other": ("99",)})
     assert len(texts) == bool(expected)

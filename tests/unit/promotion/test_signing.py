@@ -55,7 +55,9 @@ def test_signature_is_invalid_for_changed_document(at: int, bit: int) -> None:
     assert not is_valid_signature(bytes(changed), EVIDENCE_TYPE, signature)
 
 
-def test_signature_is_invalid_for_other_type_or_key(signer: Signer, tmp_path: Path) -> None:
+def test_signature_is_invalid_for_other_type_or_key(
+    signer: Signer, tmp_path: Path
+) -> None:
     signature = signer.sign(DATA, EVIDENCE_TYPE)
     assert not is_valid_signature(DATA, "application/json", signature)
     claimed = dataclasses.replace(signature, key=new_key(tmp_path / "other").key)
@@ -95,7 +97,9 @@ def test_new_key_is_private(tmp_path: Path) -> None:
 
 def test_signer_refuses_invalid_key_without_printing_it(tmp_path: Path) -> None:
     secret = ed25519.Ed25519PrivateKey.generate()
-    locked = secret.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"password"))
+    locked = secret.private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"password")
+    )
     other = pem(ec.generate_private_key(ec.SECP256R1()))
     for text in (b"", b"hunter2", locked, other, pem(secret)[:80]):
         with pytest.raises(RequestError) as raised:
@@ -108,7 +112,13 @@ def test_signer_refuses_invalid_key_without_printing_it(tmp_path: Path) -> None:
 
 def test_load_signature_refuses_damaged_file(signer: Signer) -> None:
     body = json.loads(signer.sign(DATA, EVIDENCE_TYPE).dump())
-    for change in ({"schema": 2}, {"key": "ssh-rsa AAAA"}, {"key": 3}, {"signature": "!"}, {"more": 1}):
+    for change in (
+        {"schema": 2},
+        {"key": "ssh-rsa AAAA"},
+        {"key": 3},
+        {"signature": "!"},
+        {"more": 1},
+    ):
         with pytest.raises(RequestError, match=r"x\.sig is not a signature"):
             load_signature(json.dumps({**body, **change}).encode(), "x.sig")
     for text in (b"", b"[]", b"\xff"):
@@ -117,7 +127,11 @@ def test_load_signature_refuses_damaged_file(signer: Signer) -> None:
 
 
 def test_public_key_refuses_other_kinds() -> None:
-    other = ec.generate_private_key(ec.SECP256R1()).public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    other = (
+        ec.generate_private_key(ec.SECP256R1())
+        .public_key()
+        .public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    )
     for text in ("ssh-ed25519 nonsense", other.decode()):
         with pytest.raises(ValueError, match="is not a public key"):
             public_key(text)

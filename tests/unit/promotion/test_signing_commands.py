@@ -31,7 +31,13 @@ from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.promoting import NOW, RELEASED, staged_in
 from tests.support.signing_key import SIGNING_KEY, signing_key
-from tests.support.wheel_sets import SetWheel, make_set, make_wheels, passing_evidence, write_set
+from tests.support.wheel_sets import (
+    SetWheel,
+    make_set,
+    make_wheels,
+    passing_evidence,
+    write_set,
+)
 
 pytestmark = pytest.mark.usefixtures("clean_main")
 
@@ -54,7 +60,9 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[SetWheel]:
 # Keys
 
 
-def test_keys_new_creates_private_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_new_creates_private_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "keys" / "ci"
     assert cli.run(["keys", "new", str(file)]) == 0
     made = capsys.readouterr().out
@@ -66,7 +74,9 @@ def test_keys_new_creates_private_key(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "already exists" in capsys.readouterr().err
 
 
-def test_gate_creates_user_key_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gate_creates_user_key_once(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = gating.find_signer(find_signing_key(None), REPORTER)
     assert "created a key" in capsys.readouterr().err
     (file,) = (home / "config").rglob("signing-key")
@@ -80,7 +90,9 @@ def test_signing_key_precedence(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv(SIGNING_KEY, signing_key())
     in_environment = gating.find_signer(find_signing_key(None), REPORTER)
     assert in_environment.key == Signer(signing_key().encode(), origin="here").key
-    assert gating.find_signer(find_signing_key(home / "given"), REPORTER).key == given.key
+    assert (
+        gating.find_signer(find_signing_key(home / "given"), REPORTER).key == given.key
+    )
     assert not (home / "config").exists()
 
 
@@ -122,9 +134,16 @@ def go(bucket: DirBucket, staged: StagedSet, gate: Gate, signer: Signer | None) 
     run_gates(bucket, staged, [gate], Talking({}), REPORTER, signer=signer)
 
 
-def test_gate_signs_evidence_and_stores_output(bucket: DirBucket, staged: StagedSet, tmp_path: Path) -> None:
+def test_gate_signs_evidence_and_stores_output(
+    bucket: DirBucket, staged: StagedSet, tmp_path: Path
+) -> None:
     signer = new_key(tmp_path / "key")
-    go(bucket, staged, gate(lambda context: context.runner.run(["python", "-c", "pass"])), signer)
+    go(
+        bucket,
+        staged,
+        gate(lambda context: context.runner.run(["python", "-c", "pass"])),
+        signer,
+    )
     (said,) = read_all(bucket, staged).values()
     assert said.key == signer.key
     ((name, _),) = said.evidence.logs.items()
@@ -132,7 +151,9 @@ def test_gate_signs_evidence_and_stores_output(bucket: DirBucket, staged: Staged
     assert text == "python -c pass\nhttps://****@index.invalid said hello\n"
 
 
-def test_gate_repeats_evidence_of_other_key(bucket: DirBucket, staged: StagedSet, tmp_path: Path) -> None:
+def test_gate_repeats_evidence_of_other_key(
+    bucket: DirBucket, staged: StagedSet, tmp_path: Path
+) -> None:
     mine, theirs = (new_key(tmp_path / name) for name in ("mine", "theirs"))
     ran: list[GateContext] = []
     for signer in (None, theirs, mine):
@@ -173,27 +194,51 @@ expires = 2026-01-31
 
 
 @pytest.fixture
-def nightly(tmp_path: Path, bucket: DirBucket, wheels: list[SetWheel], monkeypatch: pytest.MonkeyPatch) -> StagedSet:
-    """Stage a set with a flaky test on gfx942 and without a device gfx950, with January 2nd, 2026 as current date."""
+def nightly(
+    tmp_path: Path,
+    bucket: DirBucket,
+    wheels: list[SetWheel],
+    monkeypatch: pytest.MonkeyPatch,
+) -> StagedSet:
+    """Stage a set with a flaky test on gfx942 and no gfx950, dated January 2nd, 2026."""
     signer = new_key(tmp_path / "ci")
     staged = stage(bucket, write_set(tmp_path / "set", wheels, make_set(wheels)))
-    for evidence in passing_evidence(read_staged(bucket, staged), load_policy("multi-arch", channel="nightly")):
+    for evidence in passing_evidence(
+        read_staged(bucket, staged), load_policy("multi-arch", channel="nightly")
+    ):
         if evidence.gate != "device":
             record(bucket, staged, evidence, signer=signer)
         elif evidence.target == "gfx942":
-            check = {"name": FLAKY, "outcome": "known", "why": "flaky: once", "attempts": 2, "waivers": [{}]}
+            check = {
+                "name": FLAKY,
+                "outcome": "known",
+                "why": "flaky: once",
+                "attempts": 2,
+                "waivers": [{}],
+            }
             counts = {**evidence.counts, "collected": 1001, "run": 1001, "known": 1}
-            record(bucket, staged, replace(evidence, counts=counts, details={"checks": [check]}), signer=signer)
+            record(
+                bucket,
+                staged,
+                replace(evidence, counts=counts, details={"checks": [check]}),
+                signer=signer,
+            )
     monkeypatch.setenv("CI_BUILD_LEDGER_KEY", (tmp_path / "ci").read_text())
     for module, name in ((promotion, "promote"), (steps, "check")):
-        monkeypatch.setattr(module, name, functools.partial(getattr(module, name), now=lambda: NOW))
+        monkeypatch.setattr(
+            module, name, functools.partial(getattr(module, name), now=lambda: NOW)
+        )
     return staged
 
 
 def use_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str) -> None:
     """Use a policy whose nightly channel accepts a key for evidence and ledger."""
-    text = POLICY_FILE.read_text().replace("keys = {}", f'keys = {{ ci = "{load_signer(tmp_path / "ci").key}" }}')
-    (tmp_path / "policy.toml").write_text(text.replace(', "pylock.toml", "sbom.cdx.json"]', "]") + more)
+    text = POLICY_FILE.read_text().replace(
+        "keys = {}", f'keys = {{ ci = "{load_signer(tmp_path / "ci").key}" }}'
+    )
+    (tmp_path / "policy.toml").write_text(
+        text.replace(', "pylock.toml", "sbom.cdx.json"]', "]") + more
+    )
     defaults = load_policy.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "file", tmp_path / "policy.toml")
@@ -219,29 +264,54 @@ def test_bypass_and_waiver_are_reported_everywhere(
     assert "<a> race" in waiver
     bypasses = verdict["bypassed"]
     assert len(bypasses) == 2
-    assert "Passed over: The gate device for gfx950 has not run on this set." in bypasses[0]
-    missing = {(row["gate"], row["target"]): row["problems"] for row in verdict["requirements"]}
-    assert (missing["device", "gfx950"], missing["device", "gfx942"]) == (["has not run on this set."], [])
+    assert (
+        "Passed over: The gate device for gfx950 has not run on this set."
+        in bypasses[0]
+    )
+    missing = {
+        (row["gate"], row["target"]): row["problems"] for row in verdict["requirements"]
+    }
+    assert (missing["device", "gfx950"], missing["device", "gfx942"]) == (
+        ["has not run on this set."],
+        [],
+    )
     assert run(bucket, "promote", *words) == 0
     done = capsys.readouterr()
-    told, receipt = [said.err, done.err], json.loads(done.out)
-    assert (receipt["new"], receipt["ledger_entry"], receipt["waivers"]) == (True, 1, [waiver])
+    told = [said.err, done.err]
+    receipt = json.loads(done.out)
+    assert (receipt["new"], receipt["ledger_entry"], receipt["waivers"]) == (
+        True,
+        1,
+        [waiver],
+    )
     for text in (*bypasses, f"Waiver {waiver}"):
         assert all(text in " ".join(one.split()) for one in told)
         assert html.escape(text) in bucket.get(RELEASED.overview).decode()
     promoted = read_ledger(bucket, RELEASED).entries[-1].promoted
     assert promoted is not None
     assert promoted.tiers == {"gfx942": "device", "gfx950": "compiled"}
-    assert (promoted.policy["bypasses"], promoted.policy["waivers"]) == (bypasses, [waiver])
-    assert json.loads(bucket.get(RELEASED.status))["sets"][0]["policy"] == promoted.policy
-    # The waiver has expired since; it was valid at the time of the entry, which has the policy.
+    assert (promoted.policy["bypasses"], promoted.policy["waivers"]) == (
+        bypasses,
+        [waiver],
+    )
+    assert (
+        json.loads(bucket.get(RELEASED.status))["sets"][0]["policy"] == promoted.policy
+    )
+    # The waiver has expired since; it was valid at the time of the entry, which has the
+    # policy.
     use_policy(tmp_path, monkeypatch, "")
     assert run(bucket, "verify", "multi-arch", "--channel", "nightly") == 0
 
 
-def test_promote_refuses_changed_log(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:
+def test_promote_refuses_changed_log(
+    bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]
+) -> None:
     staged = staged_in(bucket, tmp_path, wheels)
-    evidence = next(item for item in passing_evidence(read_staged(bucket, staged)) if item.gate == "load")
+    evidence = next(
+        item
+        for item in passing_evidence(read_staged(bucket, staged))
+        if item.gate == "load"
+    )
     record(bucket, staged, replace(evidence, logs={"load/0.log": "0" * 64}))
     (reason,) = steps.check_policy(staged, bucket, "local", REPORTER).verdict.blocked_by
     assert reason == f"{staged.evidence}load/0.log is not in the bucket."

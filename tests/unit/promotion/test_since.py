@@ -1,4 +1,7 @@
-"""`verify --since`: an entry that a user recorded shows later that the ledger was cut or rewritten."""
+"""`verify --since`.
+
+An entry that a user recorded shows later that the ledger was cut or rewritten.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,9 @@ AUTHORITY = POLICY.authority(SIGNER)
 
 def filled(bucket: Bucket, folder: Path) -> None:
     """Write a signed ledger of two entries."""
-    staged = staged_in(bucket, folder / "sets", make_wheels(folder / "w", pythons=("3.12",)))
+    staged = staged_in(
+        bucket, folder / "sets", make_wheels(folder / "w", pythons=("3.12",))
+    )
     promote(bucket, staged, POLICY, now=lambda: NOW, signer=SIGNER)
     change(bucket, EntryKind.YANK)
 
@@ -43,7 +48,16 @@ def index(tmp_path: Path) -> MemoryBucket:
 
 
 def change(bucket: Bucket, kind: EntryKind) -> None:
-    mark(bucket, RELEASED, kind, ["1"], reason="why", actor="tests", now=lambda: NOW, authority=AUTHORITY)
+    mark(
+        bucket,
+        RELEASED,
+        kind,
+        ["1"],
+        reason="why",
+        actor="tests",
+        now=lambda: NOW,
+        authority=AUTHORITY,
+    )
 
 
 def newest(bucket: Bucket) -> RecordedEntry:
@@ -68,7 +82,9 @@ def rewrite(bucket: MemoryBucket) -> None:
     previous = ""
     for number in range(1, newest(bucket).number + 1):
         key = RELEASED.ledger_entry(number)
-        entry = replace(load_entry(bucket.get(key), key), previous=previous, actor="nobody")
+        entry = replace(
+            load_entry(bucket.get(key), key), previous=previous, actor="nobody"
+        )
         data = entry.dump(SIGNER)
         bucket.damage(key, data)
         previous = sha256_of(data)
@@ -109,7 +125,9 @@ def test_repair_since_changes_nothing_in_other_ledger(index: MemoryBucket) -> No
     assert index.everything() == before
 
 
-def test_verify_prints_entry_that_since_accepts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_prints_entry_that_since_accepts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     bucket = DirBucket(tmp_path / "bucket")
     filled(bucket, tmp_path)
     words = ["verify", "multi-arch", "--bucket", str(bucket.root)]
@@ -118,7 +136,10 @@ def test_verify_prints_entry_that_since_accepts(tmp_path: Path, capsys: pytest.C
     assert recorded == str(newest(bucket))
     assert cli.run([*words, "--since", recorded]) == 0
     number, _, digest = recorded.partition(":")
-    assert cli.run([*words, "--since", f"{number}:{digest[::-1]}"]) == BucketError.exit_code
+    assert (
+        cli.run([*words, "--since", f"{number}:{digest[::-1]}"])
+        == BucketError.exit_code
+    )
     assert "was rewritten" in capsys.readouterr().err
 
 

@@ -33,10 +33,15 @@ def folder(tmp_path: Path, wheels: list[SetWheel]) -> Path:
 
 
 def snapshot(bucket: DirBucket) -> dict[str, tuple[bytes, int]]:
-    return {key: (bucket.get(key), bucket.path(key).stat().st_mtime_ns) for key in bucket.list("v2-staging/")}
+    return {
+        key: (bucket.get(key), bucket.path(key).stat().st_mtime_ns)
+        for key in bucket.list("v2-staging/")
+    }
 
 
-def test_stage_stores_set_under_digest(bucket: DirBucket, folder: Path, wheels: list[SetWheel]) -> None:
+def test_stage_stores_set_under_digest(
+    bucket: DirBucket, folder: Path, wheels: list[SetWheel]
+) -> None:
     staged = stage(bucket, folder)
     wheel_set = make_set(wheels)
     assert staged == StagedSet(index="multi-arch", digest=wheel_set.digest)
@@ -48,14 +53,21 @@ def test_stage_stores_set_under_digest(bucket: DirBucket, folder: Path, wheels: 
         for p in ("jax-rocm7-pjrt", "jax-rocm7-plugin", "jaxlib")
         for kind in ("html", "json")
     }
-    expected = files | {f"{name}.metadata" for name in files} | pages | {"simple/index.html", "simple/index.json"}
+    expected = (
+        files
+        | {f"{name}.metadata" for name in files}
+        | pages
+        | {"simple/index.html", "simple/index.json"}
+    )
     expected |= {"constraints.txt", "debug/library.debug", "SHA256SUMS", "wheels.json"}
     assert names == expected
     for wheel in wheels:
         assert bucket.get(staged.file(wheel.wheel.filename)) == wheel.data
 
 
-def test_stage_writes_index_of_set(bucket: DirBucket, folder: Path, wheels: list[SetWheel]) -> None:
+def test_stage_writes_index_of_set(
+    bucket: DirBucket, folder: Path, wheels: list[SetWheel]
+) -> None:
     staged = stage(bucket, folder)
     offered = {}
     for project in ("jax-rocm7-pjrt", "jax-rocm7-plugin", "jaxlib"):
@@ -63,7 +75,9 @@ def test_stage_writes_index_of_set(bucket: DirBucket, folder: Path, wheels: list
         for file in page["files"]:
             offered[file["filename"]] = file["hashes"]["sha256"]
             metadata = bucket.get(staged.file(file["filename"] + ".metadata"))
-            assert hashlib.sha256(metadata).hexdigest() == file["core-metadata"]["sha256"]
+            assert (
+                hashlib.sha256(metadata).hexdigest() == file["core-metadata"]["sha256"]
+            )
             assert b"Requires-Python: >=3.11" in metadata
             assert file["requires-python"] == ">=3.11"
     assert offered == {wheel.wheel.filename: wheel.wheel.sha256 for wheel in wheels}
@@ -76,7 +90,9 @@ def test_stage_twice_changes_nothing(bucket: DirBucket, folder: Path) -> None:
     assert snapshot(bucket) == before
 
 
-def test_stage_refuses_other_stored_bytes(bucket: DirBucket, folder: Path, wheels: list[SetWheel]) -> None:
+def test_stage_refuses_other_stored_bytes(
+    bucket: DirBucket, folder: Path, wheels: list[SetWheel]
+) -> None:
     staged = stage(bucket, folder)
     path = bucket.path(staged.file(wheels[0].wheel.filename))
     path.unlink()
@@ -98,12 +114,24 @@ def first_wheel(folder: Path) -> Path:
 FAULTS: list[tuple[Callable[[Path], object], str]] = [
     (lambda f: (f / "wheels.json").unlink(), r"wheels\.json cannot be read"),
     (lambda f: first_wheel(f).unlink(), r"jax_rocm7_pjrt.*\.whl is missing"),
-    (lambda f: flip_a_byte(first_wheel(f)), r"jax_rocm7_pjrt.*\.whl has sha256 \w+; \w+ was expected"),
-    (lambda f: (f / "x-1-py3-none-any.whl").write_bytes(b""), "x-1-py3-none-any.whl is not part"),
-    (lambda f: (f / "constraints.txt").write_text("x"), r"constraints\.txt has 1 bytes; 95 were"),
+    (
+        lambda f: flip_a_byte(first_wheel(f)),
+        r"jax_rocm7_pjrt.*\.whl has sha256 \w+; \w+ was expected",
+    ),
+    (
+        lambda f: (f / "x-1-py3-none-any.whl").write_bytes(b""),
+        "x-1-py3-none-any.whl is not part",
+    ),
+    (
+        lambda f: (f / "constraints.txt").write_text("x"),
+        r"constraints\.txt has 1 bytes; 95 were",
+    ),
     (lambda f: (f / "SHA256SUMS").write_bytes(b"\xff\x80"), "SHA256SUMS is not text"),
     (lambda f: (f / "SHA256SUMS").write_text("nonsense\n"), "has an invalid line"),
-    (lambda f: (f / "SHA256SUMS").write_text(f"{'0' * 64}  {first_wheel(f).name}\n"), "disagree on jax_rocm7_pjrt"),
+    (
+        lambda f: (f / "SHA256SUMS").write_text(f"{'0' * 64}  {first_wheel(f).name}\n"),
+        "disagree on jax_rocm7_pjrt",
+    ),
 ]
 
 
@@ -133,25 +161,38 @@ def test_stage_refuses_paths_outside(bucket: DirBucket, folder: Path) -> None:
     ],
 )
 def test_stage_refuses_different_metadata(
-    bucket: DirBucket, folder: Path, wheels: list[SetWheel], field: str, value: object, message: str
+    bucket: DirBucket,
+    folder: Path,
+    wheels: list[SetWheel],
+    field: str,
+    value: object,
+    message: str,
 ) -> None:
     made = make_set(wheels)
     first = replace(made.wheels[0], **{field: value})  # type: ignore[arg-type]
-    (folder / "wheels.json").write_text(dump_wheel_set(replace(made, wheels=(first, *made.wheels[1:]))))
+    (folder / "wheels.json").write_text(
+        dump_wheel_set(replace(made, wheels=(first, *made.wheels[1:])))
+    )
     with pytest.raises(WheelSetError, match=message):
         stage(bucket, folder)
     assert snapshot(bucket) == {}
 
 
-def test_stage_refuses_invalid_wheel(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:
+def test_stage_refuses_invalid_wheel(
+    bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]
+) -> None:
     data = b"this is no archive"
-    wheel = replace(wheels[0].wheel, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+    wheel = replace(
+        wheels[0].wheel, size=len(data), sha256=hashlib.sha256(data).hexdigest()
+    )
     broken = [SetWheel(data=data, wheel=wheel), *wheels[1:]]
     with pytest.raises(ArchiveError, match="is not a valid wheel"):
         stage(bucket, write_set(tmp_path / "set", broken, make_set(broken)))
 
 
-def test_read_staged_refuses_other_set(bucket: DirBucket, folder: Path, wheels: list[SetWheel]) -> None:
+def test_read_staged_refuses_other_set(
+    bucket: DirBucket, folder: Path, wheels: list[SetWheel]
+) -> None:
     staged = stage(bucket, folder)
     path = bucket.path(staged.file("wheels.json"))
     path.unlink()
@@ -161,11 +202,15 @@ def test_read_staged_refuses_other_set(bucket: DirBucket, folder: Path, wheels: 
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_write_if_changed_accepts_equal_bytes_of_another_process(tmp_path: Path, *, same: bool) -> None:
+def test_write_if_changed_accepts_equal_bytes_of_another_process(
+    tmp_path: Path, *, same: bool
+) -> None:
     class Raced(DirBucket):
         """A bucket where another process writes just before."""
 
-        def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
+        def put_if_match(
+            self, key: str, data: bytes, *, etag: str | None
+        ) -> ObjectInfo:
             super().put_if_match(key, data if same else b"other", etag=etag)
             return super().put_if_match(key, data, etag=etag)
 
@@ -178,7 +223,9 @@ def test_write_if_changed_accepts_equal_bytes_of_another_process(tmp_path: Path,
 
 
 @pytest.mark.parametrize("released", [False, True])
-def test_fetch_set_downloads_staged_or_released_set(bucket: DirBucket, tmp_path: Path, released: bool) -> None:
+def test_fetch_set_downloads_staged_or_released_set(
+    bucket: DirBucket, tmp_path: Path, released: bool
+) -> None:
     staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=("3.12",)))
     if released:
         go(bucket, staged)
@@ -190,7 +237,9 @@ def test_fetch_set_downloads_staged_or_released_set(bucket: DirBucket, tmp_path:
     assert stage(DirBucket(tmp_path / "other"), folder) == staged
 
 
-def test_fetch_set_refuses_changed_and_missing_sets(bucket: DirBucket, tmp_path: Path) -> None:
+def test_fetch_set_refuses_changed_and_missing_sets(
+    bucket: DirBucket, tmp_path: Path
+) -> None:
     staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=("3.12",)))
     path = bucket.path(staged.file("constraints.txt"))
     path.unlink()
@@ -198,4 +247,6 @@ def test_fetch_set_refuses_changed_and_missing_sets(bucket: DirBucket, tmp_path:
     with pytest.raises(BucketError, match=r"has other files: constraints\.txt"):
         fetch_set(bucket, staged, tmp_path / "fetched")
     with pytest.raises(BucketError, match="has no set"):
-        fetch_set(bucket, StagedSet(index="multi-arch", digest="0" * 64), tmp_path / "other")
+        fetch_set(
+            bucket, StagedSet(index="multi-arch", digest="0" * 64), tmp_path / "other"
+        )

@@ -31,7 +31,11 @@ NOW = datetime(2026, 6, 1, tzinfo=UTC)
 def made(bucket: DirBucket, folder: Path, minor: int, *, age: float) -> StagedSet:
     """Stage a set with evidence, all written `age` days before NOW."""
     version = f"0.10.2+rocm7.{minor}.0"
-    staged = staged_in(bucket, folder / version, make_wheels(folder / "w", version=version, pythons=("3.12",)))
+    staged = staged_in(
+        bucket,
+        folder / version,
+        make_wheels(folder / "w", version=version, pythons=("3.12",)),
+    )
     then = (NOW - timedelta(days=age)).timestamp()
     for key in bucket.list(staged.root):
         os.utime(bucket.path(key), (then, then))
@@ -44,13 +48,20 @@ def kept(bucket: DirBucket, **options: object) -> dict[str, str]:
 
 
 def test_old_sets_go_and_others_stay(bucket: DirBucket, tmp_path: Path) -> None:
-    old, young, named = (made(bucket, tmp_path, minor, age=age) for minor, age in ((2, 31), (3, 29), (4, 99)))
+    old, young, named = (
+        made(bucket, tmp_path, minor, age=age)
+        for minor, age in ((2, 31), (3, 29), (4, 99))
+    )
     assert kept(bucket, keep={named.digest}) == {
-        named.digest: "named by --keep", old.digest: "", young.digest: "used less than 30 days ago",
-    }  # fmt: skip
+        named.digest: "named by --keep",
+        old.digest: "",
+        young.digest: "used less than 30 days ago",
+    }
 
 
-def test_keep_accepts_first_digits_and_refuses_unknown_sets(bucket: DirBucket, tmp_path: Path) -> None:
+def test_keep_accepts_first_digits_and_refuses_unknown_sets(
+    bucket: DirBucket, tmp_path: Path
+) -> None:
     """A mistyped digest must not remove the set that it was meant to keep."""
     staged = made(bucket, tmp_path, 2, age=99)
     assert kept(bucket, keep=[staged.digest[:6]]) == {staged.digest: "named by --keep"}
@@ -59,14 +70,21 @@ def test_keep_accepts_first_digits_and_refuses_unknown_sets(bucket: DirBucket, t
             kept(bucket, keep=[word])
 
 
-def test_find_set_accepts_digest_first_digits_and_ledger_entry(bucket: DirBucket, tmp_path: Path) -> None:
-    first, second, unreleased = (made(bucket, tmp_path, minor, age=1) for minor in (2, 3, 4))
+def test_find_set_accepts_digest_first_digits_and_ledger_entry(
+    bucket: DirBucket, tmp_path: Path
+) -> None:
+    first, second, unreleased = (
+        made(bucket, tmp_path, minor, age=1) for minor in (2, 3, 4)
+    )
     for staged in (first, second):
         go(bucket, staged)
     for staged in (first, second, unreleased):
         for name in (staged.digest, staged.digest[:6], staged.digest.upper()):
             assert find_set(bucket, f"multi-arch/{name}") == staged
-    assert [find_set(bucket, f"multi-arch/{number}") for number in (1, 2)] == [first, second]
+    assert [find_set(bucket, f"multi-arch/{number}") for number in (1, 2)] == [
+        first,
+        second,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +96,9 @@ def test_find_set_accepts_digest_first_digits_and_ledger_entry(bucket: DirBucket
         ("multi-arch/000000", "The index multi-arch has no set 000000"),
     ],
 )
-def test_find_set_refuses_other_names(bucket: DirBucket, tmp_path: Path, name: str, problem: str) -> None:
+def test_find_set_refuses_other_names(
+    bucket: DirBucket, tmp_path: Path, name: str, problem: str
+) -> None:
     go(bucket, made(bucket, tmp_path, 2, age=1))
     with pytest.raises(RequestError) as raised:
         find_set(bucket, name)
@@ -88,13 +108,21 @@ def test_find_set_refuses_other_names(bucket: DirBucket, tmp_path: Path, name: s
 def test_find_set_refuses_ambiguous_digits(bucket: DirBucket) -> None:
     for end in "01":
         digest = "abcdef" + end * 58
-        bucket.put_if_absent(f"v2-staging/multi-arch/{digest}/wheels.json", b"{}", sha256=sha256_of(b"{}"))
-    with pytest.raises(RequestError, match="several sets of multi-arch start with abcdef"):
+        bucket.put_if_absent(
+            f"v2-staging/multi-arch/{digest}/wheels.json",
+            b"{}",
+            sha256=sha256_of(b"{}"),
+        )
+    with pytest.raises(
+        RequestError, match="several sets of multi-arch start with abcdef"
+    ):
         find_set(bucket, "multi-arch/abcdef")
     assert find_set(bucket, "multi-arch/abcdef0").digest == "abcdef" + "0" * 58
 
 
-def test_find_set_refuses_released_set_that_is_no_longer_staged(bucket: DirBucket, tmp_path: Path) -> None:
+def test_find_set_refuses_released_set_that_is_no_longer_staged(
+    bucket: DirBucket, tmp_path: Path
+) -> None:
     staged = made(bucket, tmp_path, 2, age=99)
     go(bucket, staged)
     remove(bucket, staged_folders(bucket, "multi-arch", days=30, now=lambda: NOW))
@@ -105,7 +133,9 @@ def test_find_set_refuses_released_set_that_is_no_longer_staged(bucket: DirBucke
 
 def test_gated_set_and_foreign_objects_stay(bucket: DirBucket, tmp_path: Path) -> None:
     staged = made(bucket, tmp_path, 2, age=99)
-    bucket.put_if_absent("v2-staging/multi-arch/notes/readme.txt", b"", sha256=sha256_of(b""))
+    bucket.put_if_absent(
+        "v2-staging/multi-arch/notes/readme.txt", b"", sha256=sha256_of(b"")
+    )
     assert kept(bucket) == {staged.digest: ""}
     for key in bucket.list(staged.evidence):
         os.utime(bucket.path(key), (NOW.timestamp(), NOW.timestamp()))
@@ -123,7 +153,11 @@ def test_remove_leaves_released_set(bucket: DirBucket, tmp_path: Path) -> None:
     staged, other = (made(bucket, tmp_path, minor, age=99) for minor in (2, 3))
     go(bucket, staged)
     before = offered(bucket)
-    folders = [folder for folder in staged_folders(bucket, "multi-arch", days=30) if folder.staged == staged]
+    folders = [
+        folder
+        for folder in staged_folders(bucket, "multi-arch", days=30)
+        if folder.staged == staged
+    ]
     (count,) = remove(bucket, folders).values()
     assert count > len(before)
     assert [*bucket.list(staged.root)] == []
@@ -132,7 +166,9 @@ def test_remove_leaves_released_set(bucket: DirBucket, tmp_path: Path) -> None:
     assert [*verify(bucket, RELEASED)] == []
 
 
-def test_interrupted_removal_leaves_no_usable_set(bucket: DirBucket, tmp_path: Path) -> None:
+def test_interrupted_removal_leaves_no_usable_set(
+    bucket: DirBucket, tmp_path: Path
+) -> None:
     staged = made(bucket, tmp_path, 2, age=99)
     folders = staged_folders(bucket, "multi-arch", days=30, now=lambda: NOW)
     with pytest.raises(KilledError):
@@ -145,10 +181,19 @@ def test_interrupted_removal_leaves_no_usable_set(bucket: DirBucket, tmp_path: P
     assert [*bucket.list(staged.root)] == []
 
 
-def test_gated_set_stays_although_it_was_listed_as_old(bucket: DirBucket, tmp_path: Path) -> None:
+def test_gated_set_stays_although_it_was_listed_as_old(
+    bucket: DirBucket, tmp_path: Path
+) -> None:
     staged = made(bucket, tmp_path, 2, age=99)
     folders = staged_folders(bucket, "multi-arch", days=30, now=lambda: NOW)
-    record(bucket, staged, replace(passing_evidence(read_staged(bucket, staged))[0], ended="2026-06-01T00:00:00Z"))
+    record(
+        bucket,
+        staged,
+        replace(
+            passing_evidence(read_staged(bucket, staged))[0],
+            ended="2026-06-01T00:00:00Z",
+        ),
+    )
     assert remove(bucket, folders) == {}
     assert read_staged(bucket, staged)
 
@@ -167,7 +212,9 @@ def test_set_that_is_removed_meanwhile_is_passed_over(
     assert remove(bucket, folders) == {folders[0].staged: 0}
 
 
-def test_gc_prints_plan_and_applies_it(bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gc_prints_plan_and_applies_it(
+    bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=("3.12",))
     folder = write_set(tmp_path / "set", wheels, make_set(wheels))
     staged = stage(bucket, folder)
@@ -184,11 +231,25 @@ def test_gc_prints_plan_and_applies_it(bucket: DirBucket, tmp_path: Path, capsys
     assert "nothing to do" in capsys.readouterr().err
 
 
-def test_list_prints_sets(bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_prints_sets(
+    bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     staged = made(bucket, tmp_path, 2, age=99)
     assert cli.run(["staging", "list", "multi-arch", "--bucket", str(bucket.root)]) == 0
-    (row,) = (line.split() for line in capsys.readouterr().out.splitlines() if "multi-arch/" in line)
+    (row,) = (
+        line.split()
+        for line in capsys.readouterr().out.splitlines()
+        if "multi-arch/" in line
+    )
     assert row == [str(staged), "2026-02-22", "00:00", "complete"]
-    assert cli.run(["staging", "list", "multi-arch", "--json", "--bucket", str(bucket.root)]) == 0
+    assert (
+        cli.run(
+            ["staging", "list", "multi-arch", "--json", "--bucket", str(bucket.root)]
+        )
+        == 0
+    )
     (item,) = json.loads(capsys.readouterr().out)
-    assert (item["staged"]["digest"], item["used"]) == (staged.digest, "2026-02-22T00:00:00+00:00")
+    assert (item["staged"]["digest"], item["used"]) == (
+        staged.digest,
+        "2026-02-22T00:00:00+00:00",
+    )

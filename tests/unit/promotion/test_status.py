@@ -20,17 +20,30 @@ from tests.support.wheel_sets import make_set, make_wheels, write_set
 
 
 def words(bucket: DirBucket, cache: Path) -> list[str]:
-    return ["status", f"--bucket={bucket.root}", f"--cache-dir={cache}", "--channel=local"]
+    return [
+        "status",
+        f"--bucket={bucket.root}",
+        f"--cache-dir={cache}",
+        "--channel=local",
+    ]
 
 
 def test_sets_have_their_state_and_what_blocks_them(
     bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folders = {minor: make_wheels(tmp_path / str(minor), version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
-               for minor in (2, 3, 4)}  # fmt: skip
-    promoted, ready = (staged_in(bucket, tmp_path / "sets", folders[minor]) for minor in (2, 3))
+    folders = {
+        minor: make_wheels(
+            tmp_path / str(minor), version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",)
+        )
+        for minor in (2, 3, 4)
+    }
+    promoted, ready = (
+        staged_in(bucket, tmp_path / "sets", folders[minor]) for minor in (2, 3)
+    )
     go(bucket, promoted)
-    blocked = stage(bucket, write_set(tmp_path / "blocked", folders[4], make_set(folders[4])))
+    blocked = stage(
+        bucket, write_set(tmp_path / "blocked", folders[4], make_set(folders[4]))
+    )
     cut = tmp_path / "cut"
     cut.write_text("x")
     bucket.path(f"v2-staging/multi-arch/{'a' * 64}/x.whl").parent.mkdir(parents=True)
@@ -39,11 +52,16 @@ def test_sets_have_their_state_and_what_blocks_them(
         bucket.path(f"v2-staging/{folder}").mkdir()
         bucket.path(f"v2-staging/{folder}/multi-arch.json").write_text("{}")
     assert cli.run([*words(bucket, tmp_path / "cache"), "--json"]) == 0
-    found = {item["digest"]: item for item in json.loads(capsys.readouterr().out)["staged"]}
+    found = {
+        item["digest"]: item for item in json.loads(capsys.readouterr().out)["staged"]
+    }
     states = {digest: item["state"] for digest, item in found.items()}
     assert states == {
-        promoted.digest: "promoted", ready.digest: "ready", blocked.digest: "blocked", "a" * 64: "incomplete"
-    }  # fmt: skip
+        promoted.digest: "promoted",
+        ready.digest: "ready",
+        blocked.digest: "blocked",
+        "a" * 64: "incomplete",
+    }
     assert any("inspection" in reason for reason in found[blocked.digest]["blocked_by"])
     assert set(found[ready.digest]["tiers"].values()) == {"compiled"}
     assert cli.run(words(bucket, tmp_path / "cache")) == 0
@@ -71,9 +89,21 @@ def test_running_work_and_cache_are_listed(
 def test_absent_folder_is_an_empty_bucket_and_unknown_url_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.run(["status", f"--bucket={tmp_path / 'none'}", f"--cache-dir={tmp_path / 'cache'}"]) == 0
+    assert (
+        cli.run(
+            [
+                "status",
+                f"--bucket={tmp_path / 'none'}",
+                f"--cache-dir={tmp_path / 'cache'}",
+            ]
+        )
+        == 0
+    )
     assert f"no staged sets in {tmp_path / 'none'}" in capsys.readouterr().out
-    assert cli.run(["status", "--bucket=ftp://x/y", f"--cache-dir={tmp_path / 'cache'}"]) == RequestError.exit_code
+    assert (
+        cli.run(["status", "--bucket=ftp://x/y", f"--cache-dir={tmp_path / 'cache'}"])
+        == RequestError.exit_code
+    )
 
 
 def test_url_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:

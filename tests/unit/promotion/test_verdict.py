@@ -19,13 +19,25 @@ from tests.support.wheel_sets import make_set, make_wheels, passing_evidence
 
 POLICY = load_policy("multi-arch")
 NOW = datetime(2026, 1, 3, tzinfo=UTC)
-DEVICE = GateRule(tier=Tier.DEVICE, per="tier", min_passed=1, may_skip=False, known_failures=0)
-WRONG = Finding(code="x", severity=Severity.ERROR, message="The library is broken.", remedy="")
+DEVICE = GateRule(
+    tier=Tier.DEVICE, per="tier", min_passed=1, may_skip=False, known_failures=0
+)
+WRONG = Finding(
+    code="x", severity=Severity.ERROR, message="The library is broken.", remedy=""
+)
 
 
-def verdict(wheel_set: WheelSet, evidences: Sequence[Evidence], policy: Policy, **more: Any) -> Verdict:
+def verdict(
+    wheel_set: WheelSet, evidences: Sequence[Evidence], policy: Policy, **more: Any
+) -> Verdict:
     """Return the verdict on unsigned evidence."""
-    return judge(wheel_set, [EvidenceFile(evidence=evidence) for evidence in evidences], policy, now=NOW, **more)
+    return judge(
+        wheel_set,
+        [EvidenceFile(evidence=evidence) for evidence in evidences],
+        policy,
+        now=NOW,
+        **more,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +46,15 @@ def wheel_set(tmp_path_factory: pytest.TempPathFactory) -> WheelSet:
 
 
 def counts(**changes: Any) -> dict[str, Any]:
-    return {"collected": 9, "run": 9, "passed": 9, "failed": 0, "known": 0, "skipped": 0, **changes}
+    return {
+        "collected": 9,
+        "run": 9,
+        "passed": 9,
+        "failed": 0,
+        "known": 0,
+        "skipped": 0,
+        **changes,
+    }
 
 
 def one(evidences: list[Evidence], gate: str) -> Evidence:
@@ -43,9 +63,17 @@ def one(evidences: list[Evidence], gate: str) -> Evidence:
 
 @pytest.mark.parametrize("tier", [Tier.CPU, Tier.CUDA])
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.ERROR])
-def test_verdict_warns_about_failed_tests_without_rocm(wheel_set: WheelSet, tier: Tier, outcome: Outcome) -> None:
+def test_verdict_warns_about_failed_tests_without_rocm(
+    wheel_set: WheelSet, tier: Tier, outcome: Outcome
+) -> None:
     good = passing_evidence(wheel_set)
-    other = replace(one(good, "install"), gate=f"device-{tier}", tier=tier, outcome=outcome, findings=(WRONG,))
+    other = replace(
+        one(good, "install"),
+        gate=f"device-{tier}",
+        tier=tier,
+        outcome=outcome,
+        findings=(WRONG,),
+    )
     word = verdict(wheel_set, [*good, other], POLICY)
     assert (word.allowed, word.blocked_by) == (True, ())
     text = f"The gate device-{tier} for any did not pass: {WRONG.message} It does not block."
@@ -59,7 +87,12 @@ def test_verdict_needs_no_evidence_for_uncompilable_target(wheel_set: WheelSet) 
     assert POLICY.gates["compile"].about(mixed, POLICY) == ("gfx942:xnack-",)
     other = replace(wheel_set, targets=("gfx942", "gfx1010"))
     good = passing_evidence(other)
-    skipped = replace(one(good, "compile"), target="gfx1010", outcome=Outcome.SKIPPED, counts=counts(run=0, skipped=9))
+    skipped = replace(
+        one(good, "compile"),
+        target="gfx1010",
+        outcome=Outcome.SKIPPED,
+        counts=counts(run=0, skipped=9),
+    )
     for evidence in (good, [*good, skipped]):
         word = verdict(other, evidence, replace(POLICY, device_members={}))
         assert word.blocked_by == ()
@@ -71,21 +104,29 @@ def test_verdict_needs_no_evidence_for_uncompilable_target(wheel_set: WheelSet) 
 
 
 def test_verdict_tolerates_clock_skew(wheel_set: WheelSet) -> None:
-    evidence = [replace(item, ended="2026-01-03T00:05:00Z") for item in passing_evidence(wheel_set)]
+    evidence = [
+        replace(item, ended="2026-01-03T00:05:00Z")
+        for item in passing_evidence(wheel_set)
+    ]
     assert verdict(wheel_set, evidence, POLICY).allowed
 
 
 def test_verdict_applies_rules_of_processor_to_features(wheel_set: WheelSet) -> None:
     target = "gfx942:xnack-"
-    strict, loose = replace(DEVICE, min_passed=9), replace(DEVICE, min_passed=1)
+    strict = replace(DEVICE, min_passed=9)
+    loose = replace(DEVICE, min_passed=1)
     gate = replace(DEVICE, targets={"gfx942": strict, "gfx90a:xnack+": loose})
-    policy = replace(POLICY, tiers={"gfx942": Tier.DEVICE}, gates={"device": gate}, device_members={})
+    policy = replace(
+        POLICY, tiers={"gfx942": Tier.DEVICE}, gates={"device": gate}, device_members={}
+    )
     word = verdict(replace(wheel_set, targets=(target,)), [], policy)
     assert word.blocked_by == (
         f"The gate device for {target} has not run on this set.",
         f"{target} was tested at tier none; device is required.",
     )
-    rules = [gate.of(name) for name in ("gfx942:xnack+", "gfx90a:xnack+", "gfx90a:xnack-")]
+    rules = [
+        gate.of(name) for name in ("gfx942:xnack+", "gfx90a:xnack+", "gfx90a:xnack-")
+    ]
     assert rules == [strict, loose, gate]
 
 
@@ -101,38 +142,72 @@ def test_verdict_ignores_machine_failures(wheel_set: WheelSet) -> None:
         more = replace(good[0], gate="device", outcome=outcome, findings=found)
         assert verdict(wheel_set, [*good, more], POLICY).allowed is allowed
     failed = replace(good[0], gate="device", outcome=Outcome.FAILED, findings=(WRONG,))
-    later = replace(failed, outcome=Outcome.ERROR, findings=(unfit,), ended="2026-01-02T05:00:00Z")
-    assert not verdict(wheel_set, [*good, failed, later], POLICY).allowed, "it takes no failure back"
+    later = replace(
+        failed, outcome=Outcome.ERROR, findings=(unfit,), ended="2026-01-02T05:00:00Z"
+    )
+    assert not verdict(wheel_set, [*good, failed, later], POLICY).allowed, (
+        "it takes no failure back"
+    )
 
 
 def test_verdict_blocks_failed_python(wheel_set: WheelSet) -> None:
-    policy = replace(POLICY, tiers={"gfx942": Tier.DEVICE}, gates={**POLICY.gates, "device": DEVICE})
+    policy = replace(
+        POLICY, tiers={"gfx942": Tier.DEVICE}, gates={**POLICY.gates, "device": DEVICE}
+    )
     good = passing_evidence(wheel_set, policy)
-    passed = replace(one(good, "device"), settings={"policy": "1", "python": "3.12"}, ended="2026-01-02T05:00:00Z")
-    failed = replace(one(good, "device"), settings={"policy": "1", "python": "3.11"}, outcome=Outcome.FAILED)
+    passed = replace(
+        one(good, "device"),
+        settings={"policy": "1", "python": "3.12"},
+        ended="2026-01-02T05:00:00Z",
+    )
+    failed = replace(
+        one(good, "device"),
+        settings={"policy": "1", "python": "3.11"},
+        outcome=Outcome.FAILED,
+    )
     rest = [evidence for evidence in good if evidence.gate != "device"]
     assert verdict(wheel_set, [*rest, passed], policy).allowed
-    blocked = verdict(wheel_set, [*rest, passed, replace(failed, findings=(WRONG,))], policy).blocked_by
+    blocked = verdict(
+        wheel_set, [*rest, passed, replace(failed, findings=(WRONG,))], policy
+    ).blocked_by
     assert blocked[0] == "The gate device for gfx942 failed: The library is broken."
 
 
 def test_verdict_keeps_larger_run(wheel_set: WheelSet) -> None:
     rule = replace(DEVICE, min_passed=9, settings={"size": "large"})
-    policy = replace(POLICY, tiers={"gfx942": Tier.DEVICE}, gates={**POLICY.gates, "device": rule})
+    policy = replace(
+        POLICY, tiers={"gfx942": Tier.DEVICE}, gates={**POLICY.gates, "device": rule}
+    )
     good = passing_evidence(wheel_set, policy)
-    large = replace(one(good, "device"), settings={"policy": "1", "size": "large"}, counts=counts())
+    large = replace(
+        one(good, "device"), settings={"policy": "1", "size": "large"}, counts=counts()
+    )
     few = counts(collected=3, run=3, passed=3)
-    small = replace(large, settings={"policy": "1", "size": "small"}, counts=few, ended="2026-01-02T05:00:00Z")
+    small = replace(
+        large,
+        settings={"policy": "1", "size": "small"},
+        counts=few,
+        ended="2026-01-02T05:00:00Z",
+    )
     rest = [evidence for evidence in good if evidence.gate != "device"]
     found = verdict(wheel_set, [*rest, large, small], policy)
     assert (found.allowed, found.tiers["gfx942"]) == (True, "device")
     found = verdict(wheel_set, [*rest, replace(large, counts=few), small], policy)
-    assert found.blocked_by[0] == "The gate device for gfx942 ran with size 'small'; 'large' is required."
+    assert (
+        found.blocked_by[0]
+        == "The gate device for gfx942 ran with size 'small'; 'large' is required."
+    )
     assert found.tiers["gfx942"] != "device"
 
 
 def test_gates_of_other_platforms_grant_no_tier(wheel_set: WheelSet) -> None:
     """Even if the policy names them."""
-    policy = replace(POLICY, gates={**POLICY.gates, "device-cpu": replace(DEVICE, tier=Tier.CPU, per="target")})
+    policy = replace(
+        POLICY,
+        gates={
+            **POLICY.gates,
+            "device-cpu": replace(DEVICE, tier=Tier.CPU, per="target"),
+        },
+    )
     word = verdict(wheel_set, passing_evidence(wheel_set, policy), policy)
     assert (word.blocked_by, {*word.tiers.values()}) == ((), {"compiled"})

@@ -1,4 +1,4 @@
-"""The complete truth table of the verdict for one gate on one target, and laws that hold for any evidence."""
+"""The verdict's truth table for one gate on one target, and laws for any evidence."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ from tests.support import sets
 
 NOW = datetime(2026, 1, 3, tzinfo=UTC)
 SET = sets.wheel_set()
-MINE, THEIRS = "ssh-ed25519 MINE", "ssh-ed25519 THEIRS"
-DEVICE = GateRule(tier=Tier.DEVICE, per="tier", min_passed=5, may_skip=False, known_failures=0)
+MINE = "ssh-ed25519 MINE"
+THEIRS = "ssh-ed25519 THEIRS"
+DEVICE = GateRule(
+    tier=Tier.DEVICE, per="tier", min_passed=5, may_skip=False, known_failures=0
+)
 POLICY = Policy(
     channel="release",
     sha256="0" * 64,
@@ -59,7 +62,14 @@ GOOD = sets.evidence(
     started="2026-01-02T12:00:00Z",
     ended="2026-01-02T12:00:00Z",
     settings={"policy": "2"},
-    counts={"collected": 5, "run": 5, "passed": 5, "failed": 0, "known": 0, "skipped": 0},
+    counts={
+        "collected": 5,
+        "run": 5,
+        "passed": 5,
+        "failed": 0,
+        "known": 0,
+        "skipped": 0,
+    },
 )
 BYPASS = Bypass(
     owner="releases@example.invalid",
@@ -73,7 +83,10 @@ BYPASS = Bypass(
     version=SET.jax_version,
 )
 
-OUTCOMES: dict[str, Outcome | None] = {"absent": None, **{outcome.value: outcome for outcome in Outcome}}
+OUTCOMES: dict[str, Outcome | None] = {
+    "absent": None,
+    **{outcome.value: outcome for outcome in Outcome},
+}
 SIGNED: dict[str, dict[str, Any]] = {
     "mine": {"key": MINE},
     "theirs": {"key": THEIRS},
@@ -109,11 +122,38 @@ BYPASSES: dict[str, tuple[Bypass, ...]] = {
     "this set": (replace(BYPASS, version="", set=SET.digest),),
 }
 ROWS = [
-    *product(OUTCOMES, SIGNED, TIMES, ("enough",), (True, False), (True, False), (True, False), ("none", "valid")),
-    *product(OUTCOMES, ("mine",), ("now",), COUNTS, (True,), (True, False), (True,), ("none", "valid", "expired")),
-    *product(OUTCOMES, SIGNED, ("now",), ("enough", "zero"), (True,), (True,), (True,), BYPASSES),
+    *product(
+        OUTCOMES,
+        SIGNED,
+        TIMES,
+        ("enough",),
+        (True, False),
+        (True, False),
+        (True, False),
+        ("none", "valid"),
+    ),
+    *product(
+        OUTCOMES,
+        ("mine",),
+        ("now",),
+        COUNTS,
+        (True,),
+        (True, False),
+        (True,),
+        ("none", "valid", "expired"),
+    ),
+    *product(
+        OUTCOMES,
+        SIGNED,
+        ("now",),
+        ("enough", "zero"),
+        (True,),
+        (True,),
+        (True,),
+        BYPASSES,
+    ),
 ]
-"""Outcome, signature, time, counts, this set, this edition of the policy, the gate's own tier, bypass."""
+"""Outcome, signature, time, counts, set, policy edition, the gate's own tier, bypass."""
 
 
 def expected(row: tuple[Any, ...], *, believes_all: bool) -> bool:
@@ -124,7 +164,11 @@ def expected(row: tuple[Any, ...], *, believes_all: bool) -> bool:
     if bypass in ("valid", "this set"):
         return True
     heard = signed == "mine" or (believes_all and signed in ("theirs", "unsigned"))
-    whole = (outcome, time, counts) == ("passed", "now", "enough") and same_edition and same_tier
+    whole = (
+        (outcome, time, counts) == ("passed", "now", "enough")
+        and same_edition
+        and same_tier
+    )
     return bool(heard and whole)
 
 
@@ -152,9 +196,15 @@ def test_verdict_matches_truth_table(believes_all: bool) -> None:
     for row in dict.fromkeys(ROWS):
         policy = replace(POLICY, unsigned=believes_all, bypasses=BYPASSES[row[-1]])
         word = verdict(SET, statement(row), policy, now=NOW)
-        assert word.allowed is expected(row, believes_all=believes_all), (row, word.blocked_by)
+        assert word.allowed is expected(row, believes_all=believes_all), (
+            row,
+            word.blocked_by,
+        )
         assert word.allowed is (word.blocked_by == ())
-        assert all(text.strip() == text and text.endswith(".") for text in (*word.blocked_by, *word.bypassed)), word
+        assert all(
+            text.strip() == text and text.endswith(".")
+            for text in (*word.blocked_by, *word.bypassed)
+        ), word
         # A bypass never counts as reaching a tier.
         gate_passed = expected((*row[:-1], "none"), believes_all=believes_all)
         assert not gate_passed or word.tiers == {"gfx942": "device"}
@@ -173,14 +223,23 @@ def test_verdict_lists_used_bypass_and_its_reasons() -> None:
 
 
 def test_verdict_warns_about_invalid_bypass() -> None:
-    (warning,) = verdict(SET, [], replace(POLICY, bypasses=BYPASSES["expired"]), now=NOW).warnings
+    (warning,) = verdict(
+        SET, [], replace(POLICY, bypasses=BYPASSES["expired"]), now=NOW
+    ).warnings
     assert "expired on 2026-01-03" in warning
 
 
 def test_bypass_of_weaker_gate_excuses_no_tier() -> None:
-    gates = {"device": DEVICE, "coverage": replace(DEVICE, tier=Tier.STRUCTURE, per="target")}
-    policy = replace(POLICY, gates=gates, bypasses=(replace(BYPASS, gates=("coverage",)),))
-    device = replace(GOOD, counts={**GOOD.counts, "collected": 4, "run": 4, "passed": 4})
+    gates = {
+        "device": DEVICE,
+        "coverage": replace(DEVICE, tier=Tier.STRUCTURE, per="target"),
+    }
+    policy = replace(
+        POLICY, gates=gates, bypasses=(replace(BYPASS, gates=("coverage",)),)
+    )
+    device = replace(
+        GOOD, counts={**GOOD.counts, "collected": 4, "run": 4, "passed": 4}
+    )
     word = verdict(SET, [EvidenceFile(evidence=device, key=MINE)], policy, now=NOW)
     assert word.blocked_by == (
         "The gate device for gfx942 passed 4 checks; 5 are required.",
@@ -190,8 +249,12 @@ def test_bypass_of_weaker_gate_excuses_no_tier() -> None:
 
 
 def test_bypass_does_not_cover_set_problems() -> None:
-    everything = replace(BYPASS, gates=("device", "", "any"), targets=("gfx942", "", "any"))
-    word = verdict(replace(SET, pins={}), [], replace(POLICY, bypasses=(everything,)), now=NOW)
+    everything = replace(
+        BYPASS, gates=("device", "", "any"), targets=("gfx942", "", "any")
+    )
+    word = verdict(
+        replace(SET, pins={}), [], replace(POLICY, bypasses=(everything,)), now=NOW
+    )
     assert "The set does not pin jax." in word.blocked_by
 
 
@@ -199,36 +262,59 @@ def test_bypass_does_not_cover_set_problems() -> None:
 
 GATES: dict[str, GateRule] = {
     "device": DEVICE,
-    "coverage": GateRule(tier=Tier.STRUCTURE, per="target", min_passed=1, may_skip=True, known_failures=("fft",)),
-    "install": GateRule(tier=Tier.STRUCTURE, per="set", min_passed=1, may_skip=True, known_failures=2),
+    "coverage": GateRule(
+        tier=Tier.STRUCTURE,
+        per="target",
+        min_passed=1,
+        may_skip=True,
+        known_failures=("fft",),
+    ),
+    "install": GateRule(
+        tier=Tier.STRUCTURE, per="set", min_passed=1, may_skip=True, known_failures=2
+    ),
 }
 PASSES = [
-    EvidenceFile(evidence=replace(GOOD, gate=gate, target=target, tier=rule.tier, started=time, ended=time), key=MINE)
+    EvidenceFile(
+        evidence=replace(
+            GOOD, gate=gate, target=target, tier=rule.tier, started=time, ended=time
+        ),
+        key=MINE,
+    )
     for gate, rule in GATES.items()
     for target in rule.about(SET, POLICY)
     for time in ("2026-01-02T12:00:00Z", "2026-01-02T13:00:00Z")
 ]
 """Good in every respect."""
 FAILURES = [
-    replace(said, evidence=replace(said.evidence, outcome=outcome, ended=ended), key=key)
+    replace(
+        said, evidence=replace(said.evidence, outcome=outcome, ended=ended), key=key
+    )
     for said in PASSES
     for outcome in (Outcome.FAILED, Outcome.ERROR)
     for ended in (said.evidence.ended, "2026-01-02T14:00:00Z")
     for key in (MINE, THEIRS, "")
 ]
 ODD_VALUES: list[dict[str, Any]] = [
-    {"counts": {"run": True}}, {"ended": ""}, {"gate": ""}, {"target": "any"}, {"settings": {}},
-    {"set_digest": "0" * 64}, {"details": {"checks": [7]}, "gate": "coverage"},
-]  # fmt: skip
-ODD = [EvidenceFile(evidence=replace(GOOD, **values), key=MINE) for values in ODD_VALUES]
+    {"counts": {"run": True}},
+    {"ended": ""},
+    {"gate": ""},
+    {"target": "any"},
+    {"settings": {}},
+    {"set_digest": "0" * 64},
+    {"details": {"checks": [7]}, "gate": "coverage"},
+]
+ODD = [
+    EvidenceFile(evidence=replace(GOOD, **values), key=MINE) for values in ODD_VALUES
+]
 POLICIES = st.builds(
     replace,
     st.just(replace(POLICY, gates=GATES)),
     unsigned=st.booleans(),
     keys=st.sampled_from([None, {}, {"ci": MINE}]),
-    bypasses=st.lists(st.sampled_from([entry for entries in BYPASSES.values() for entry in entries]), max_size=2).map(
-        tuple
-    ),
+    bypasses=st.lists(
+        st.sampled_from([entry for entries in BYPASSES.values() for entry in entries]),
+        max_size=2,
+    ).map(tuple),
 )
 SAID = st.lists(st.sampled_from([*PASSES, *FAILURES, *ODD]), max_size=10)
 
@@ -238,7 +324,11 @@ def opens(said: Sequence[EvidenceFile], policy: Policy) -> bool:
 
 
 @given(said=SAID, failure=st.sampled_from([*FAILURES, *ODD]), policy=POLICIES)
-def test_adding_failure_never_allows(said: list[EvidenceFile], failure: EvidenceFile, policy: Policy) -> None:
+def test_adding_failure_never_allows(
+    said: list[EvidenceFile], failure: EvidenceFile, policy: Policy
+) -> None:
     if failure.evidence.outcome is Outcome.PASSED:
-        failure = replace(failure, evidence=replace(failure.evidence, outcome=Outcome.FAILED))
+        failure = replace(
+            failure, evidence=replace(failure.evidence, outcome=Outcome.FAILED)
+        )
     assert opens(said, policy) or not opens([*said, failure], policy)

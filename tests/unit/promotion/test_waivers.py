@@ -18,7 +18,12 @@ from promotion.policy.bypasses import MAX_DAYS
 from promotion.policy.gate_rules import GateRule
 from promotion.policy.policy import POLICY_FILE, Policy, load_policy, load_waivers
 from promotion.policy.verdict import verdict
-from promotion.policy.waivers import FlakeWaiver, parse_waiver, parse_waivers, suggested_waiver
+from promotion.policy.waivers import (
+    FlakeWaiver,
+    parse_waiver,
+    parse_waivers,
+    suggested_waiver,
+)
 from tests.support import sets
 from tests.support.device_results import checks_of, judged
 
@@ -38,14 +43,23 @@ SET = sets.wheel_set()
 
 
 def test_parse_waivers_accepts_complete_entry() -> None:
-    ((entry,), void) = parse_waivers([COMPLETE])
+    (entry,), void = parse_waivers([COMPLETE])
     assert void == ()
     assert entry.covers("tests/a_test.py::odd[1]", "gfx942")
     assert entry.covers("tests/a_test.py::odd[1]", "gfx942:xnack-")
     assert not entry.covers("tests/a_test.py::odd[1]", "gfx950")
     assert not entry.covers("tests/a_test.py::even", "gfx942")
-    assert str(entry) == "by somebody, from 2026-01-01 until 2026-01-10: a race in the test"
-    wide = parse_waiver({**COMPLETE, "targets": ["gfx94X-dcgpu", "gfx950", "any"], "test": "tests/a_test.py"})
+    assert (
+        str(entry)
+        == "by somebody, from 2026-01-01 until 2026-01-10: a race in the test"
+    )
+    wide = parse_waiver(
+        {
+            **COMPLETE,
+            "targets": ["gfx94X-dcgpu", "gfx950", "any"],
+            "test": "tests/a_test.py",
+        }
+    )
     assert wide.targets == ("gfx942", "gfx950", "any")
     assert wide.covers("tests/a_test.py::x", "any")
 
@@ -57,17 +71,23 @@ def test_parse_waivers_accepts_complete_entry() -> None:
         ({"test": "*::*"}, "matches every test"),
         ({"targets": []}, "targets is not a list of gfx targets"),
         ({"targets": ["gfx94"]}, "gfx94"),
-        ({"expires": date(2026, 1, 1) + timedelta(days=MAX_DAYS + 1)}, f"must be 1 to {MAX_DAYS} days after"),
+        (
+            {"expires": date(2026, 1, 1) + timedelta(days=MAX_DAYS + 1)},
+            f"must be 1 to {MAX_DAYS} days after",
+        ),
     ],
 )
 def test_parse_waivers_reports_invalid_field(change: dict[str, Any], why: str) -> None:
-    ((), (sentence,)) = parse_waivers([{**COMPLETE, **change}])
+    (), (sentence,) = parse_waivers([{**COMPLETE, **change}])
     assert why in sentence
 
 
 def as_toml(**changes: Any) -> str:
     values = {**COMPLETE, **changes}
-    lines = (f"{name} = {value if isinstance(value, date) else repr(value)}" for name, value in values.items())
+    lines = (
+        f"{name} = {value if isinstance(value, date) else repr(value)}"
+        for name, value in values.items()
+    )
     return "\n[[flake_waivers]]\n" + "\n".join(lines) + "\n"
 
 
@@ -84,17 +104,28 @@ def test_load_policy_selects_waivers_of_channel_and_index(tmp_path: Path) -> Non
 
 def test_suggested_waiver_needs_only_owner_and_reason() -> None:
     test = 'tests/a_test.py::odd["x\\y"]'
-    text = suggested_waiver(test, "gfx942:xnack-", index="gfx94X-dcgpu", channel="nightly", now=NOW)
+    text = suggested_waiver(
+        test, "gfx942:xnack-", index="gfx94X-dcgpu", channel="nightly", now=NOW
+    )
     (body,) = tomllib.loads(text)["flake_waivers"]
-    assert parse_waivers([body]) == ((), ("Waiver 1 of the policy is void: owner is not a text.",))
+    assert parse_waivers([body]) == (
+        (),
+        ("Waiver 1 of the policy is void: owner is not a text.",),
+    )
     waiver = parse_waiver({**body, "owner": "me", "reason": "a race"})
     assert waiver.covers(test, "gfx942:xnack-")
-    assert (waiver.channel, waiver.index, waiver.state(NOW)) == ("nightly", "gfx94X-dcgpu", "")
+    assert (waiver.channel, waiver.index, waiver.state(NOW)) == (
+        "nightly",
+        "gfx94X-dcgpu",
+        "",
+    )
 
 
 # Verdicts
 
-DEVICE = GateRule(tier=Tier.DEVICE, per="tier", min_passed=1, may_skip=True, known_failures=0)
+DEVICE = GateRule(
+    tier=Tier.DEVICE, per="tier", min_passed=1, may_skip=True, known_failures=0
+)
 POLICY = replace(
     load_policy("gfx94X-dcgpu", channel="nightly"),
     gates={"device": DEVICE},
@@ -105,7 +136,11 @@ POLICY = replace(
 )
 RESULTS = tuple(
     TestResult(id=f"tests/a_test.py::{name}", verdict=result, attempts=1)
-    for name, result in (("good", TestVerdict.PASSED), ("odd", TestVerdict.FLAKY), ("odd_too", TestVerdict.FLAKY))
+    for name, result in (
+        ("good", TestVerdict.PASSED),
+        ("odd", TestVerdict.FLAKY),
+        ("odd_too", TestVerdict.FLAKY),
+    )
 )
 
 
@@ -113,7 +148,9 @@ def ran(waivers: Sequence[FlakeWaiver] = (WAIVER,)) -> Evidence:
     """Return evidence of a run with two flaky tests that the waivers cover."""
     made = judged(checks_of(RESULTS, waivers))
     at = "2026-01-02T12:00:00Z"
-    return replace(made, set_digest=SET.digest, settings={"policy": "1"}, started=at, ended=at)
+    return replace(
+        made, set_digest=SET.digest, settings={"policy": "1"}, started=at, ended=at
+    )
 
 
 def judge(evidence: Evidence, policy: Policy, now: datetime = NOW) -> Verdict:
@@ -121,12 +158,15 @@ def judge(evidence: Evidence, policy: Policy, now: datetime = NOW) -> Verdict:
 
 
 @pytest.mark.parametrize("known_failures", [0, ("tests/a_test.py",)])
-def test_verdict_accepts_and_lists_waived_flakes(known_failures: int | tuple[str, ...]) -> None:
+def test_verdict_accepts_and_lists_waived_flakes(
+    known_failures: int | tuple[str, ...],
+) -> None:
     gates = {"device": replace(DEVICE, known_failures=known_failures)}
     word = judge(ran(), replace(POLICY, waivers=(WAIVER,), gates=gates))
     assert word.blocked_by == ()
     assert word.waived == tuple(
-        f"{WAIVER}. Flaky in the gate device for gfx942: tests/a_test.py::{test}" for test in ("odd", "odd_too")
+        f"{WAIVER}. Flaky in the gate device for gfx942: tests/a_test.py::{test}"
+        for test in ("odd", "odd_too")
     )
     assert word.missing_waivers == ()
 
@@ -136,28 +176,47 @@ def test_verdict_accepts_and_lists_waived_flakes(known_failures: int | tuple[str
     [
         ((), "tests/a_test.py::odd, tests/a_test.py::odd_too"),
         ((replace(WAIVER, test="tests/a_test.py::odd"),), "tests/a_test.py::odd_too"),
-        ((replace(WAIVER, targets=("gfx950",)),), "tests/a_test.py::odd, tests/a_test.py::odd_too"),
         (
-            (replace(WAIVER, test="tests/a_test.py::odd"), replace(WAIVER, expires=date(2026, 1, 3))),
+            (replace(WAIVER, targets=("gfx950",)),),
+            "tests/a_test.py::odd, tests/a_test.py::odd_too",
+        ),
+        (
+            (
+                replace(WAIVER, test="tests/a_test.py::odd"),
+                replace(WAIVER, expires=date(2026, 1, 3)),
+            ),
             "tests/a_test.py::odd_too (the waiver by somebody expired on 2026-01-03)",
         ),
     ],
 )
-def test_verdict_blocks_flakes_without_waiver(waivers: tuple[FlakeWaiver, ...], unwaived: str) -> None:
-    """Also if the gate counted them as known, as older versions did for tests that had been flaky before."""
+def test_verdict_blocks_flakes_without_waiver(
+    waivers: tuple[FlakeWaiver, ...], unwaived: str
+) -> None:
+    """Also if the gate counted them as known, as older versions did for flaky tests."""
     word = judge(ran(), replace(POLICY, waivers=waivers))
     assert word.blocked_by == (
-        f"The gate device for gfx942 has flaky tests without a valid waiver: {unwaived}.",
+        (
+            "The gate device for gfx942 has flaky tests without a valid waiver:"
+            f" {unwaived}."
+        ),
         "gfx942 was tested at tier none; device is required.",
     )
     assert len(word.missing_waivers) == unwaived.count("::")
-    assert all('channel = "nightly"' in text and 'index = "gfx94X-dcgpu"' in text for text in word.missing_waivers)
+    assert all(
+        'channel = "nightly"' in text and 'index = "gfx94X-dcgpu"' in text
+        for text in word.missing_waivers
+    )
 
 
 def test_verdict_blocks_flakes_of_any_part() -> None:
-    """One Python without flaky tests does not excuse those of another, which a waiver of another channel let pass."""
+    """One Python without flaky tests does not excuse those of another."""
     flaky = ran()
-    clean = replace(judged(checks_of(RESULTS[:1])), set_digest=SET.digest, started=flaky.started, ended=flaky.ended)
+    clean = replace(
+        judged(checks_of(RESULTS[:1])),
+        set_digest=SET.digest,
+        started=flaky.started,
+        ended=flaky.ended,
+    )
     files = [
         EvidenceFile(evidence=replace(part, settings={"policy": "1", "python": python}))
         for python, part in (("3.11", flaky), ("3.12", clean))

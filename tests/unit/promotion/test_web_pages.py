@@ -42,26 +42,47 @@ PAGES: Mapping[str, Callable[[], bytes]] = {
 @pytest.mark.parametrize("kind", PAGES)
 def test_page_permits_only_its_own_script_and_style(kind: str) -> None:
     found = Elements(PAGES[kind]())
-    (policy,) = (one["content"] for tag, one in found.tags if one.get("http-equiv") == "Content-Security-Policy")
+    (policy,) = (
+        one["content"]
+        for tag, one in found.tags
+        if one.get("http-equiv") == "Content-Security-Policy"
+    )
     names = [tag for tag, _ in found.tags]
-    data = [one for tag, one in found.tags if tag == "script" and one.get("type") == "application/json"]
+    data = [
+        one
+        for tag, one in found.tags
+        if tag == "script" and one.get("type") == "application/json"
+    ]
     code = found.texts["script"][len(data) :]
-    assert (len(code), len(found.texts["style"]), names.count("script")) == (1, 1, 1 + len(data))
-    for directive, text in (("script-src", code[0]), ("style-src", found.texts["style"][0])):
+    assert (len(code), len(found.texts["style"]), names.count("script")) == (
+        1,
+        1,
+        1 + len(data),
+    )
+    for directive, text in (
+        ("script-src", code[0]),
+        ("style-src", found.texts["style"][0]),
+    ):
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert f"{directive} 'sha256-{digest}';" in policy
     assert policy.startswith("default-src 'none';")
     assert "unsafe" not in policy
     attributes = {name for _, one in found.tags for name in one}
-    assert not [name for name in attributes if name.startswith("on") or name in ("style", "src")]
+    assert not [
+        name for name in attributes if name.startswith("on") or name in ("style", "src")
+    ]
     assert {"img", "iframe", "link", "object"}.isdisjoint(names)
-    assert not [link for link in found.values("href") if re.match(r"(?i)[a-z]+:|//", link)]
+    assert not [
+        link for link in found.values("href") if re.match(r"(?i)[a-z]+:|//", link)
+    ]
     assert not re.search("[\u202a-\u202e\u2066-\u2069]", PAGES[kind]().decode())
 
 
 def test_hostile_text_is_shown_as_text() -> None:
     """Each place shows the text itself, so nothing was dropped either."""
-    assert Elements(web_pages.hostile_index_page()).text.count(str(visible(HOSTILE))) > 20
+    assert (
+        Elements(web_pages.hostile_index_page()).text.count(str(visible(HOSTILE))) > 20
+    )
     assert Elements(set_page(HOSTILE)).text.count(str(visible(HOSTILE))) > 15
     assert Elements(indexes_page(HOSTILE)).text.count(str(visible(HOSTILE))) >= 4
 
@@ -74,10 +95,17 @@ def test_gpu_has_its_tier_in_a_sentence_and_commands_of_its_newest_set() -> None
     assert "no GPU ran this set" in found["gfx942"]
     assert "Tests of JAX passed on a GPU of this target" in found["gfx1100"]
     simple = "URL-of-this-page/simple/"
-    assert f"pip install --extra-index-url {simple} jax-rocm7-plugin==0.10.2+rocm7.3" in found["gfx942"]
-    assert f"uv pip install --extra-index-url {simple} jax-rocm7-plugin==0.10.2+rocm7.3" in found["gfx942"]
+    assert (
+        f"pip install --extra-index-url {simple} jax-rocm7-plugin==0.10.2+rocm7.3"
+        in found["gfx942"]
+    )
+    assert (
+        f"uv pip install --extra-index-url {simple} jax-rocm7-plugin==0.10.2+rocm7.3"
+        in found["gfx942"]
+    )
     lock = (
-        f"--require-hashes --no-deps --extra-index-url {simple} -r URL-of-this-page/sets/{3:064x}/requirements-3.13.txt"
+        f"--require-hashes --no-deps --extra-index-url {simple} -r"
+        f" URL-of-this-page/sets/{3:064x}/requirements-3.13.txt"
     )
     assert f"pip install {lock}" in found["gfx942"]
     assert f"pip download --dest jax-wheels {lock}" in found["gfx942"]
@@ -87,22 +115,33 @@ def test_gpu_has_its_tier_in_a_sentence_and_commands_of_its_newest_set() -> None
 @pytest.mark.parametrize(
     ("rocm", "tag"),
     [
-        ("7.14.1", "7.14.1-full"), ("7.12.0", ""), (HOSTILE, ""),
+        ("7.14.1", "7.14.1-full"),
+        ("7.12.0", ""),
+        (HOSTILE, ""),
     ],
-)  # fmt: skip
+)
 def test_docker_command_names_an_image_that_exists(rocm: str, tag: str) -> None:
     assert amd_image_tag(rocm) == tag
-    text = sections(index_page(1, ("gfx942",), changes={1: {"rocm_version": rocm}}))["gfx942"]
+    text = sections(index_page(1, ("gfx942",), changes={1: {"rocm_version": rocm}}))[
+        "gfx942"
+    ]
     assert ("docker run" in text) == bool(tag)
     assert ("AMD has no image" in text) == (not tag)
 
 
 def test_commands_are_not_shown_where_they_fail() -> None:
     """Without a lock file, neither hashes nor a bundle exist; AMD's image has one Python."""
-    files = dict.fromkeys(("wheels.json", "SHA256SUMS", "requirements-$(id).txt"), "0" * 64)
-    page = index_page(1, ("gfx942",), changes={1: {"files": files, "python_versions": ("3.11",)}})
+    files = dict.fromkeys(
+        ("wheels.json", "SHA256SUMS", "requirements-$(id).txt"), "0" * 64
+    )
+    page = index_page(
+        1, ("gfx942",), changes={1: {"files": files, "python_versions": ("3.11",)}}
+    )
     text = sections(page)["gfx942"]
-    assert re.findall(r"^(?:uv )?pip \w+ (--\S+)", text, re.MULTILINE) == ["--extra-index-url"] * 2
+    assert (
+        re.findall(r"^(?:uv )?pip \w+ (--\S+)", text, re.MULTILINE)
+        == ["--extra-index-url"] * 2
+    )
     assert "This set has no pylock.toml" in text
     assert "AMD has no image" in text
     assert "ci_build bundle" not in Elements(page).text
@@ -111,14 +150,18 @@ def test_commands_are_not_shown_where_they_fail() -> None:
 
 def test_hostile_version_stays_one_word_of_a_command() -> None:
     """Users paste commands into a shell."""
-    text = sections(index_page(1, ("gfx942",), changes={1: {"jax_version": "1;$(id)'\"\n"}}))["gfx942"]
+    text = sections(
+        index_page(1, ("gfx942",), changes={1: {"jax_version": "1;$(id)'\"\n"}})
+    )["gfx942"]
     line = next(line for line in text.splitlines() if line.startswith("pip install"))
     assert shlex.split(line)[-1] == "jax==1;$(id)'\""
     assert "docker run" not in text
 
 
 def test_yanked_and_quarantined_sets_have_reasons_and_no_command() -> None:
-    page = index_page(3, ("gfx942",), yanked={3: "wrong results"}, quarantined={2: "a CVE"})
+    page = index_page(
+        3, ("gfx942",), yanked={3: "wrong results"}, quarantined={2: "a CVE"}
+    )
     text = Elements(page).text
     assert "Yanked: wrong results" in text
     assert "a CVE" in text
@@ -132,12 +175,24 @@ def test_yanked_and_quarantined_sets_have_reasons_and_no_command() -> None:
 
 def test_report_with_many_failures_is_small_and_counts_all_of_them() -> None:
     checked = web_pages.failing_evidence()
-    results = [replace(one, message="E" * 3999 + "<") for one in checked.results for _ in range(30)]
-    findings = [replace(one, message="m" * 200) for one in checked.evidence.findings for _ in range(20)]
-    checks = [replace(one, name=f"{number}") for one in checked.checks for number in range(30)]
+    results = [
+        replace(one, message="E" * 3999 + "<")
+        for one in checked.results
+        for _ in range(30)
+    ]
+    findings = [
+        replace(one, message="m" * 200)
+        for one in checked.evidence.findings
+        for _ in range(20)
+    ]
+    checks = [
+        replace(one, name=f"{number}") for one in checked.checks for number in range(30)
+    ]
     more = {
         f"{gate}/{target}.json": EvidenceChecks(
-            evidence=replace(checked.evidence, gate=gate, target=target, findings=tuple(findings)),
+            evidence=replace(
+                checked.evidence, gate=gate, target=target, findings=tuple(findings)
+            ),
             checks=tuple(checks),
             results=tuple(results) if gate == "device" else (),
         )
@@ -148,7 +203,10 @@ def test_report_with_many_failures_is_small_and_counts_all_of_them() -> None:
     count = len(web_pages.TARGETS) * 30 + 1
     text = Elements(page).text
     assert f"{count} tests failed on GPUs; the first 200 are listed." in text
-    assert f"{count} tests failed first, then passed in a fresh process; the first 200 are listed." in text
+    assert (
+        f"{count} tests failed first, then passed in a fresh process; the first 200 are"
+        " listed." in text
+    )
     assert f"{len(more) * 20 + 1} findings; the first 200 are listed." in text
     assert text.count("EEE…") == 2 * 199  # and one of each kind with a short message
     assert len(page) < 300_000
@@ -157,8 +215,15 @@ def test_report_with_many_failures_is_small_and_counts_all_of_them() -> None:
 def test_report_does_not_claim_results_that_it_cannot_read() -> None:
     checked = web_pages.failing_evidence()
     named = {"checks": [{"files": {RESULTS: {"name": "results"}}}]}
-    lost = replace(checked, evidence=replace(checked.evidence, details=named), results=())
-    machine = {"x.json": replace(checked, results=(replace(checked.results[0], verdict=TestVerdict.ENVIRONMENT),))}
+    lost = replace(
+        checked, evidence=replace(checked.evidence, details=named), results=()
+    )
+    machine = {
+        "x.json": replace(
+            checked,
+            results=(replace(checked.results[0], verdict=TestVerdict.ENVIRONMENT),),
+        )
+    }
     assert "1 test had no result" in Elements(set_page(more=machine)).text
     assert "no result" not in Elements(set_page()).text
     alone = Elements(set_page(more={"device.json": lost})).text
@@ -169,8 +234,22 @@ def test_report_does_not_claim_results_that_it_cannot_read() -> None:
 def test_change_of_page_bytes_has_a_new_number() -> None:
     """`verify` tells pages of other versions from forged ones by their number."""
     targets = ("gfx942", "gfx1100")
-    row: ListedIndex = {"index": "gfx94X-dcgpu", "channel": "nightly", "targets": ["gfx942"]}
-    pages = (index_page(2, targets), index_page(1, targets, yanked={1: "x"}), listing_page([row]))
+    row: ListedIndex = {
+        "index": "gfx94X-dcgpu",
+        "channel": "nightly",
+        "targets": ["gfx942"],
+    }
+    pages = (
+        index_page(2, targets),
+        index_page(1, targets, yanked={1: "x"}),
+        listing_page([row]),
+    )
     digest = hashlib.sha256(b"".join(pages)).hexdigest()
-    reason = f"Pages differ: increase PAGES_VERSION in promotion/website/render.py, and record {digest} here."
-    assert (PAGES_VERSION, digest) == (1, "0ef8ece3a8c3737d5d28a9241d70796e1ccad490d1a96039c95e07380bc7c82a"), reason
+    reason = (
+        "Pages differ: increase PAGES_VERSION in promotion/website/render.py, and"
+        f" record {digest} here."
+    )
+    assert (PAGES_VERSION, digest) == (
+        1,
+        "0ef8ece3a8c3737d5d28a9241d70796e1ccad490d1a96039c95e07380bc7c82a",
+    ), reason

@@ -17,7 +17,12 @@ from packaging.specifiers import SpecifierSet
 
 from tests.support.fake_site import PLUGIN_NEEDED, ROOT, build_info, install, kfd_tree
 
-MASKS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION")
+MASKS = (
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "CUDA_VISIBLE_DEVICES",
+    "HSA_OVERRIDE_GFX_VERSION",
+)
 PLACES = ("ROCM_PATH", "LD_LIBRARY_PATH")
 
 MI300 = {"gfx_target_version": 90402, "unique_id": 0x18F1A2B3C4D5E6F7}
@@ -53,7 +58,9 @@ class Machine:
         """Import one of the loader's modules so that it examines this fake machine."""
         package = f"jax_plugins.xla_rocm{major}"
         gpus: Any = importlib.import_module(f"{package}._gpus")
-        gpus.NODES, gpus.KFD, gpus.DXG = self.folder / "nodes", self.folder / "kfd", self.folder / "dxg"
+        gpus.NODES = self.folder / "nodes"
+        gpus.KFD = self.folder / "kfd"
+        gpus.DXG = self.folder / "dxg"
         rocm: Any = importlib.import_module(f"{package}._rocm")
         rocm.OPT_ROCM = self.folder / "opt/rocm"
         return importlib.import_module(f"{package}{name}")
@@ -67,12 +74,17 @@ class Machine:
             (self.folder / "kfd").touch()
 
     def reasons(self, major: int = 7, *, need_gpu: bool = True) -> tuple[str, ...]:
-        found: tuple[str, ...] = self.load("._diagnose", major).reasons(need_gpu=need_gpu)
+        found: tuple[str, ...] = self.load("._diagnose", major).reasons(
+            need_gpu=need_gpu
+        )
         return found
 
     def acting(self, *, need_gpu: bool = True) -> list[int]:
         """Return the active major version, as reported by each of two installed ones."""
-        return [self.load("._majors", own).acting_major(own, need_gpu=need_gpu) for own in (7, 10)]
+        return [
+            self.load("._majors", own).acting_major(own, need_gpu=need_gpu)
+            for own in (7, 10)
+        ]
 
     def library(self, path: str) -> Path:
         file = self.folder / path
@@ -85,7 +97,9 @@ class Machine:
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     def forget() -> None:
         for name in [
-            n for n in sys.modules if n.split(".")[0] in ("jax_plugins", "jaxlib") or n.startswith("jax_rocm")
+            n
+            for n in sys.modules
+            if n.split(".")[0] in ("jax_plugins", "jaxlib") or n.startswith("jax_rocm")
         ]:
             del sys.modules[name]
 
@@ -123,12 +137,22 @@ def test_wsl_has_one_gpu_of_unknown_kind(machine: Machine) -> None:
         ({"ROCR_VISIBLE_DEVICES": "2,0"}, ["gfx90a", "gfx942"], ""),
         ({"ROCR_VISIBLE_DEVICES": "GPU-18F1A2B3C4D5E6F7"}, ["gfx942"], ""),
         ({"HIP_VISIBLE_DEVICES": "-1"}, [], "HIP_VISIBLE_DEVICES=-1"),
-        ({"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "-1"}, [], "CUDA_VISIBLE_DEVICES=-1"),
+        (
+            {"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "-1"},
+            [],
+            "CUDA_VISIBLE_DEVICES=-1",
+        ),
         ({"ROCR_VISIBLE_DEVICES": "1,2", "HIP_VISIBLE_DEVICES": "1"}, ["gfx90a"], ""),
-        ({"ROCR_VISIBLE_DEVICES": "1", "HSA_OVERRIDE_GFX_VERSION": "11.0.0"}, ["gfx1100"], ""),
+        (
+            {"ROCR_VISIBLE_DEVICES": "1", "HSA_OVERRIDE_GFX_VERSION": "11.0.0"},
+            ["gfx1100"],
+            "",
+        ),
     ],
 )
-def test_masks(machine: Machine, environ: dict[str, str], left: list[str], mask: str) -> None:
+def test_masks(
+    machine: Machine, environ: dict[str, str], left: list[str], mask: str
+) -> None:
     machine.gpus(MI300, PHOENIX, MI200)
     gpus = machine.load("._gpus")
     found, why = gpus.visible(gpus.installed(), environ)
@@ -146,7 +170,9 @@ def test_masks(machine: Machine, environ: dict[str, str], left: list[str], mask:
         (["gfx90a:sramecc+:xnack-"], MI200),  # features do not count
     ],
 )
-def test_working_machine_has_no_reason(machine: Machine, targets: list[str], gpu: dict[str, int]) -> None:
+def test_working_machine_has_no_reason(
+    machine: Machine, targets: list[str], gpu: dict[str, int]
+) -> None:
     machine.install(targets=targets)
     machine.gpus(gpu)
     assert machine.reasons() == ()
@@ -167,7 +193,12 @@ def test_no_gpu(machine: Machine) -> None:
     [
         (
             lambda _: os.environ.update(HIP_VISIBLE_DEVICES="-1"),
-            ["gfx942 was found, but is hidden by HIP_VISIBLE_DEVICES=-1. Unset HIP_VISIBLE_DEVICES."],
+            [
+                (
+                    "gfx942 was found, but is hidden by HIP_VISIBLE_DEVICES=-1. Unset"
+                    " HIP_VISIBLE_DEVICES."
+                )
+            ],
         ),
         (
             lambda machine: machine.gpus(PHOENIX),
@@ -177,26 +208,46 @@ def test_no_gpu(machine: Machine) -> None:
             ],
         ),
         (
-            lambda machine: (machine.install(targets=["gfx942", "gfx906"]), machine.gpus(OLD)),
+            lambda machine: (
+                machine.install(targets=["gfx942", "gfx906"]),
+                machine.gpus(OLD),
+            ),
             ["XLA of jax 0.10.2 does not accept GPU gfx906. It accepts gfx90a, gfx942"],
         ),
         (
-            lambda machine: (machine.site / "jaxlib/version.py").write_text("raise ImportError('broken')"),
+            lambda machine: (machine.site / "jaxlib/version.py").write_text(
+                "raise ImportError('broken')"
+            ),
             ["jaxlib cannot be imported (broken)"],
         ),
-        (lambda machine: machine.install(plugin=False), ["jax-rocm7-plugin is not installed"]),
         (
-            lambda machine: install(machine.site, "plugin", 7, build_info(version="0.10.1+rocm7.2.0")),
-            ["jax-rocm7-plugin 0.10.1+rocm7.2.0 is installed, but the versions must be equal"],
+            lambda machine: machine.install(plugin=False),
+            ["jax-rocm7-plugin is not installed"],
         ),
         (
-            lambda machine: (machine.site / "jax_plugins/xla_rocm7/xla_rocm_plugin.so").unlink(),
+            lambda machine: install(
+                machine.site, "plugin", 7, build_info(version="0.10.1+rocm7.2.0")
+            ),
+            [
+                (
+                    "jax-rocm7-plugin 0.10.1+rocm7.2.0 is installed, but the versions must"
+                    " be equal"
+                )
+            ],
+        ),
+        (
+            lambda machine: (
+                machine.site / "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
+            ).unlink(),
             ["xla_rocm_plugin.so is missing"],
         ),
     ],
 )
 def test_single_problem_is_the_reason(
-    machine: Machine, change: Callable[[Machine], object], said: list[str], monkeypatch: pytest.MonkeyPatch
+    machine: Machine,
+    change: Callable[[Machine], object],
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "environ", dict(os.environ))
     change(machine)
@@ -204,10 +255,19 @@ def test_single_problem_is_the_reason(
     assert [part for part in said if part not in text] == []
 
 
-def test_closed_kfd_is_a_reason(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_kfd_is_a_reason(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     diagnose = machine.load("._diagnose")
-    monkeypatch.setattr(os, "access", lambda path, mode: not (mode & os.W_OK and path == machine.folder / "kfd"))
-    assert "kfd may not be opened. Join the groups render and video" in diagnose.reasons()[0]
+    monkeypatch.setattr(
+        os,
+        "access",
+        lambda path, mode: not (mode & os.W_OK and path == machine.folder / "kfd"),
+    )
+    assert (
+        "kfd may not be opened. Join the groups render and video"
+        in diagnose.reasons()[0]
+    )
     (machine.folder / "kfd").unlink()
     assert "kfd does not exist" in diagnose.reasons()[0]
 
@@ -223,19 +283,29 @@ def test_unimportable_plugin_module_is_advice(machine: Machine) -> None:
     monkeypatched.preload = lambda *args, **words: None
     assert diagnose.advice() == ()
     sys.modules.pop("jax_rocm7_plugin._solver")
-    (plugin / "_solver.py").write_text("raise ImportError('undefined symbol: hipMalloc')")
+    (plugin / "_solver.py").write_text(
+        "raise ImportError('undefined symbol: hipMalloc')"
+    )
     importlib.invalidate_caches()
     [text] = diagnose.advice()
-    assert "jax_rocm7_plugin._solver cannot be imported (undefined symbol: hipMalloc)." in text
+    assert (
+        "jax_rocm7_plugin._solver cannot be imported (undefined symbol: hipMalloc)."
+        in text
+    )
 
 
-@pytest.mark.parametrize(("installed", "good"), [("0.10.2", True), ("0.10.2.post1", True), ("0.12.0", False)])
+@pytest.mark.parametrize(
+    ("installed", "good"), [("0.10.2", True), ("0.10.2.post1", True), ("0.12.0", False)]
+)
 def test_jaxlib_of_other_version(machine: Machine, installed: str, good: bool) -> None:
     machine.jaxlib(installed)
     found = machine.reasons()
     assert (found == ()) == good
     if not good:
-        assert f"it requires jaxlib >=0.10.2,<0.10.3, but jaxlib {installed} is installed" in found[0]
+        assert (
+            f"it requires jaxlib >=0.10.2,<0.10.3, but jaxlib {installed} is installed"
+            in found[0]
+        )
 
 
 def test_all_reasons_in_one_text(machine: Machine) -> None:
@@ -245,14 +315,18 @@ def test_all_reasons_in_one_text(machine: Machine) -> None:
     found = machine.reasons()
     assert len(found) == 4
     text = machine.load("._diagnose").sentence(found)
-    assert text.startswith("jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: it requires jaxlib")
+    assert text.startswith(
+        "jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: it requires jaxlib"
+    )
     assert text.count(" Also: ") == 3
 
 
 # ROCm
 
 
-def test_missing_libraries_with_searched_folders(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_libraries_with_searched_folders(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine.install(needed=["libhere.so.1", "libgone.so.7", "liblost.so.2"])
     machine.library("site/_rocm_sdk_core/lib/libhere.so.1")
     machine.library("prefix/lib64/libgone.so.6")
@@ -262,7 +336,9 @@ def test_missing_libraries_with_searched_folders(machine: Machine, monkeypatch: 
     assert f"{machine.folder}/site/_rocm_sdk_core/lib" in text
     assert f"ROCM_PATH={machine.folder}/prefix ({machine.folder}/prefix/lib64)" in text
     assert f"{machine.folder}/opt/rocm (not there)" in text
-    assert f"Another ROCm release has {machine.folder}/prefix/lib64/libgone.so.6." in text
+    assert (
+        f"Another ROCm release has {machine.folder}/prefix/lib64/libgone.so.6." in text
+    )
     assert "Install ROCm 7.2.0" in text
     assert "libhere" not in text
     monkeypatch.delenv("ROCM_PATH")
@@ -288,7 +364,14 @@ def test_order_of_layouts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> 
     rocm = machine.load("._rocm")
     monkeypatch.setenv("ROCM_PATH", str(machine.folder / "prefix"))
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{machine.folder}/ld:")
-    places = ["ld", "site/_rocm_sdk_core/lib", "prefix/lib", "prefix/lib64", "opt/rocm/lib", "opt/rocm/lib64"]
+    places = [
+        "ld",
+        "site/_rocm_sdk_core/lib",
+        "prefix/lib",
+        "prefix/lib64",
+        "opt/rocm/lib",
+        "opt/rocm/lib64",
+    ]
     files = [machine.library(f"{place}/libhere.so.1") for place in places]
     for file in files:
         assert rocm.find("libhere.so.1", rocm.layouts()) == file
@@ -296,19 +379,28 @@ def test_order_of_layouts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> 
     assert rocm.find("libhere.so.1", rocm.layouts()) is None
 
 
-def test_preload_skips_libraries_of_linker(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preload_skips_libraries_of_linker(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def preload(*sonames: str, runpath: str) -> list[str]:
         calls: list[str] = []
         rocm = machine.load("._rocm")
         monkeypatch.setattr(rocm.ctypes, "CDLL", calls.append)
-        rocm.preload(sonames, rocm.layouts(), runpath=runpath, origin=machine.site / "jax_plugins/xla_rocm7")
+        rocm.preload(
+            sonames,
+            rocm.layouts(),
+            runpath=runpath,
+            origin=machine.site / "jax_plugins/xla_rocm7",
+        )
         return calls
 
     monkeypatch.setenv("ROCM_PATH", str(machine.folder / "prefix"))
     machine.library("site/_rocm_sdk_core/lib/libone.so.1")
     two = machine.library("prefix/lib/libtwo.so.1")
     three = machine.library("prefix/lib/libthree.so.1")
-    machine.library("opt/rocm/lib/libthree.so.1")  # the loader alone would take this one
+    machine.library(
+        "opt/rocm/lib/libthree.so.1"
+    )  # the loader alone would take this one
     runpath = f"$ORIGIN/../../_rocm_sdk_core/lib:{machine.folder}/opt/rocm/lib"
     names = ("libthree.so.1", "libone.so.1", "libtwo.so.1", "libsystem.so.1")
     assert preload(*names, runpath=runpath) == [str(three), str(two)]
@@ -316,7 +408,9 @@ def test_preload_skips_libraries_of_linker(machine: Machine, monkeypatch: pytest
     assert len(preload(*names, runpath="")) == 3
 
 
-def test_variables_name_existing_files_only(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_name_existing_files_only(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rocm = machine.load("._rocm")
     environ: dict[str, str] = {}
     (machine.folder / "opt/rocm/lib/llvm/bin").mkdir(parents=True)
@@ -357,8 +451,14 @@ def test_each_major_looks_for_its_own_plugin(machine: Machine) -> None:
         machine.load("._majors").own_major("jax_plugins.other")
 
 
-def test_plugin_refuses_to_mix_majors(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "jax_rocm10_plugin._linalg", ModuleType("jax_rocm10_plugin._linalg"))
+def test_plugin_refuses_to_mix_majors(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        sys.modules,
+        "jax_rocm10_plugin._linalg",
+        ModuleType("jax_rocm10_plugin._linalg"),
+    )
     with pytest.raises(ImportError, match="is already loaded"):
         importlib.import_module("jax_rocm7_plugin")
 
@@ -378,15 +478,20 @@ def test_major_loaded_by_jaxlib_acts_and_reports(
     machine.install(7, targets=["gfx90a" if broken else "gfx942"])
     machine.install(10, requires_jaxlib="<0.1" if broken else ">=0.10.2,<0.10.3")
     machine.load("", 10)
-    monkeypatch.setitem(sys.modules, "jax_rocm7_plugin._linalg", ModuleType("jax_rocm7_plugin._linalg"))
+    monkeypatch.setitem(
+        sys.modules, "jax_rocm7_plugin._linalg", ModuleType("jax_rocm7_plugin._linalg")
+    )
     assert machine.acting() == [7, 7]
 
 
-# Module lists of jaxlib (plugin_support._PLUGIN_MODULE_NAMES) and the ROCm libraries that the published wheels need.
+# Module lists of jaxlib (plugin_support._PLUGIN_MODULE_NAMES) and the ROCm libraries
+# that the published wheels need.
 RECORDED = json.loads((ROOT / "tests/data/jaxlib_rocm_majors.json").read_text())
 
 
-@pytest.mark.parametrize(("rocm", "gpus"), [(7, [MI300]), (7, []), (10, [MI300]), (10, [])])
+@pytest.mark.parametrize(
+    ("rocm", "gpus"), [(7, [MI300]), (7, []), (10, [MI300]), (10, [])]
+)
 @pytest.mark.parametrize("jaxlib", sorted(RECORDED))
 def test_jaxlib_list_with_two_majors_loads_the_usable_one(
     machine: Machine, jaxlib: str, rocm: int, gpus: list[dict[str, int]]
@@ -395,7 +500,11 @@ def test_jaxlib_list_with_two_majors_loads_the_usable_one(
     machine.jaxlib(jaxlib)
     machine.gpus(*gpus)
     for major in (7, 10):
-        machine.install(major, needed=facts["needed"][str(major)]["pjrt"], requires_jaxlib=f"=={jaxlib}")
+        machine.install(
+            major,
+            needed=facts["needed"][str(major)]["pjrt"],
+            requires_jaxlib=f"=={jaxlib}",
+        )
         (machine.site / f"jax_rocm{major}_plugin/_linalg.py").touch()
         machine.load("", major)
     for soname in facts["needed"][str(rocm)]["pjrt"]:
@@ -413,11 +522,17 @@ def imported_by_jaxlib(modules: list[str]) -> str:
     return ""
 
 
-def test_unusable_loaded_major_does_not_act(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_loaded_major_does_not_act(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine.install(10, needed=["libamd_smi.so.27"])
     machine.load("", 10)
     importlib.import_module("jax_rocm7_plugin")
-    monkeypatch.setitem(sys.modules, "jax_rocm10_plugin._linalg", ModuleType("jax_rocm10_plugin._linalg"))
+    monkeypatch.setitem(
+        sys.modules,
+        "jax_rocm10_plugin._linalg",
+        ModuleType("jax_rocm10_plugin._linalg"),
+    )
     assert machine.acting() == [7, 7]
 
 
@@ -426,7 +541,9 @@ def test_unusable_loaded_major_does_not_act(machine: Machine, monkeypatch: pytes
 
 def test_build_info_can_be_read_from_both_packages(machine: Machine) -> None:
     machine.install(
-        targets=["gfx950", "gfx942"], inputs=[{"filename": "a.whl", "sha256": "0" * 64}], tools={"python": "3.11"}
+        targets=["gfx950", "gfx942"],
+        inputs=[{"filename": "a.whl", "sha256": "0" * 64}],
+        tools={"python": "3.11"},
     )
     info = importlib.import_module("jax_plugins.xla_rocm7.build_info")
     assert info.VERSION == "0.10.2+rocm7.2.0"
@@ -443,7 +560,10 @@ def test_damaged_build_info_is_an_import_error(machine: Machine, damage: str) ->
     for package in ("jax_plugins/xla_rocm7", "jax_rocm7_plugin"):
         file = machine.site / package / "build_info.json"
         file.unlink() if damage == "gone" else file.write_text("{")
-        with pytest.raises(ImportError, match=r"build_info\.json cannot be read .* install the wheel again"):
+        with pytest.raises(
+            ImportError,
+            match=r"build_info\.json cannot be read .* install the wheel again",
+        ):
             importlib.import_module(package.replace("/", "."))
 
 
@@ -472,16 +592,38 @@ def test_specifiers_agree_with_packaging(machine: Machine) -> None:
     machine.install()
     accepts = machine.load("._versions").accepts
     releases = ("1", "1.2", "1.2.0", "1.10", "2!1")
-    suffixes = ("", ".dev1", "a1", "a1.dev2", "b2", "rc1", "rc1.post1", ".post1", ".post1.dev3")
+    suffixes = (
+        "",
+        ".dev1",
+        "a1",
+        "a1.dev2",
+        "b2",
+        "rc1",
+        "rc1.post1",
+        ".post1",
+        ".post1.dev3",
+    )
     versions = [*map("".join, itertools.product(releases, suffixes)), "1.2+local.1"]
     clauses = [
-        *map("".join, itertools.product((">=", "<=", ">", "<", "==", "!="), releases, suffixes)),
-        *("~=1.2", "~=1.2.3", "==1.2.*", "!=1.2.*", "==1.*", "==1.2+local.1", "!=1.2+local.2"),
+        *map(
+            "".join,
+            itertools.product((">=", "<=", ">", "<", "==", "!="), releases, suffixes),
+        ),
+        *(
+            "~=1.2",
+            "~=1.2.3",
+            "==1.2.*",
+            "!=1.2.*",
+            "==1.*",
+            "==1.2+local.1",
+            "!=1.2+local.2",
+        ),
     ]
     wrong = [
         (clause, version)
         for clause in clauses
         for version in versions
-        if accepts(clause, version) is not SpecifierSet(clause).contains(version, prereleases=True)
+        if accepts(clause, version)
+        is not SpecifierSet(clause).contains(version, prereleases=True)
     ]
     assert wrong == []

@@ -41,7 +41,10 @@ def test_record_refuses_ambiguous_rows(tmp_path: Path) -> None:
     members = with_record(RECORD, record_line("tiny/a.py", b"a\n") + "x\n" + RECORD)
     with (
         WheelArchive(make_wheel(tmp_path, members=members)) as archive,
-        pytest.raises(ArchiveError, match=r"line 6 is not path,hash,size; tiny/a\.py is listed twice"),
+        pytest.raises(
+            ArchiveError,
+            match=r"line 6 is not path,hash,size; tiny/a\.py is listed twice",
+        ),
     ):
         archive.record()
 

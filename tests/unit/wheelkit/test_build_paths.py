@@ -19,11 +19,22 @@ def found(folder: Path, section: str, text: bytes) -> tuple[str, ...]:
 
 def test_build_paths_returns_each_path_once_and_complete(tmp_path: Path) -> None:
     text = b"/home/me/xla/a.cc:12\0-I/root/inc\0x=/home/me/xla/a.cc\0/src/_bazel_root/0a/execroot/b.cc"
-    assert found(tmp_path, ".rodata", text) == ("/home/me/xla/a.cc", "/src/_bazel_root/0a/execroot/b.cc")
+    assert found(tmp_path, ".rodata", text) == (
+        "/home/me/xla/a.cc",
+        "/src/_bazel_root/0a/execroot/b.cc",
+    )
 
 
 @pytest.mark.parametrize(
-    "text", [b"see /home/ for users", b"external/xla/_bazel_root/x", b"a.runfiles/x", b"/proc/self/exe", b"", b"/home/"]
+    "text",
+    [
+        b"see /home/ for users",
+        b"external/xla/_bazel_root/x",
+        b"a.runfiles/x",
+        b"/proc/self/exe",
+        b"",
+        b"/home/",
+    ],
 )
 def test_build_paths_skips_other_text(tmp_path: Path, text: bytes) -> None:
     assert found(tmp_path, ".rodata.str1.1", text) == ()

@@ -1,4 +1,7 @@
-"""Offload bundles as bytes: the container of every version, entry IDs, and the choice of targets."""
+"""Offload bundles as bytes.
+
+The container of every version, entry IDs, and the choice of targets.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,26 @@ from wheelkit.gpu.bundle_reader import BundleLocation, BundleReader
 
 HOST = "host-x86_64-unknown-linux-gnu-"
 HIP = "hipv4-amdgcn-amd-amdhsa--"
-FORMATS = [(version, method) for version in (1, 2, 3) for method in (bundle.ZLIB, bundle.ZSTD)]
+FORMATS = [
+    (version, method) for version in (1, 2, 3) for method in (bundle.ZLIB, bundle.ZSTD)
+]
 
 
 def entries(*targets: str) -> list[BundleEntry]:
     hosts = [BundleEntry(id=HOST, offset=4096, size=0)]
-    return hosts + [BundleEntry(id=HIP + t, offset=4096 * (n + 1), size=100) for n, t in enumerate(targets)]
+    return hosts + [
+        BundleEntry(id=HIP + t, offset=4096 * (n + 1), size=100)
+        for n, t in enumerate(targets)
+    ]
 
 
 @pytest.mark.parametrize(
     ("version", "layout", "expected"),
     [(1, "<4sHHIQ", 20), (2, "<4sHHIIQ", 24), (3, "<4sHHQQQ", 32)],
 )
-def test_compressed_header_of_each_version(version: int, layout: str, expected: int) -> None:
+def test_compressed_header_of_each_version(
+    version: int, layout: str, expected: int
+) -> None:
     plain = bundle.build([(HOST, b""), (HIP + "gfx942", b"code")])
     packed = bundle.pack(plain, version=version, method=bundle.ZSTD)
     magic, found, method, *sizes, size, digest = struct.unpack_from(layout, packed)
@@ -38,7 +48,9 @@ def test_compressed_header_of_each_version(version: int, layout: str, expected: 
     assert sizes == ([] if version == 1 else [len(packed)])
     assert digest.to_bytes(8, "little") == hashlib.md5(plain).digest()[:8]
     assert CompressedHeader.parse(packed).header_size == expected
-    assert packed[expected : expected + 4] == b"\x28\xb5\x2f\xfd"  # a zstd frame, RFC 8878
+    assert (
+        packed[expected : expected + 4] == b"\x28\xb5\x2f\xfd"
+    )  # a zstd frame, RFC 8878
 
 
 def decoded(packed: bytes, path: Path) -> bytes:
@@ -46,22 +58,45 @@ def decoded(packed: bytes, path: Path) -> bytes:
     path.write_bytes(packed)
     header = CompressedHeader.parse(packed)
     size = min(header.file_size or len(packed), len(packed))
-    place = BundleLocation(label="x", index=0, offset=0, address=0, size=size, capacity=len(packed), packed=header)
+    place = BundleLocation(
+        label="x",
+        index=0,
+        offset=0,
+        address=0,
+        size=size,
+        capacity=len(packed),
+        packed=header,
+    )
     with path.open("rb") as file:
         reader = BundleReader(file.fileno())
-        assert list(reader.fill(place, lambda entry: memoryview(b""), verify=True)) == []
+        assert (
+            list(reader.fill(place, lambda entry: memoryview(b""), verify=True)) == []
+        )
         return b"".join(map(bytes, reader.chunks(place)))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(codes=st.lists(st.binary(max_size=300), max_size=4), layout=st.sampled_from(FORMATS))
-def test_pack_and_read_round_trip(tmp_path: Path, codes: list[bytes], layout: tuple[int, int]) -> None:
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    codes=st.lists(st.binary(max_size=300), max_size=4), layout=st.sampled_from(FORMATS)
+)
+def test_pack_and_read_round_trip(
+    tmp_path: Path, codes: list[bytes], layout: tuple[int, int]
+) -> None:
     version, method = layout
-    plain = bundle.build([(HIP + f"gfx{900 + n}", code) for n, code in enumerate(codes)], alignment=64)
+    plain = bundle.build(
+        [(HIP + f"gfx{900 + n}", code) for n, code in enumerate(codes)], alignment=64
+    )
     packed = bundle.pack(plain, version=version, method=method)
     assert decoded(packed, tmp_path / "bundle") == plain
     assert bundle.pack(plain, version=version, method=method) == packed
-    found = [plain[e.offset : e.offset + e.size] for e in bundle.parse_entries(plain, len(plain))]
+    found = [
+        plain[e.offset : e.offset + e.size]
+        for e in bundle.parse_entries(plain, len(plain))
+    ]
     assert found == codes
 
 
@@ -79,7 +114,10 @@ def test_compressed_header_refuses_unknown_formats(data: bytes, message: str) ->
 
 
 def table(*rows: tuple[int, int, str]) -> bytes:
-    body = b"".join(struct.pack("<QQQ", offset, size, len(name)) + name.encode() for offset, size, name in rows)
+    body = b"".join(
+        struct.pack("<QQQ", offset, size, len(name)) + name.encode()
+        for offset, size, name in rows
+    )
     return bundle.PLAIN_MAGIC + struct.pack("<Q", len(rows)) + body
 
 
@@ -118,8 +156,18 @@ def test_bundle_entry_target_of_each_id(entry_id: str, target: str | None) -> No
     assert entry.is_host is entry_id.startswith("host")
 
 
-VARIANTS = ("gfx90a", "gfx90a:sramecc+:xnack-", "gfx90a:xnack+", "gfx942", "gfx9-4-generic", "gfx11-generic")
-COVERS = {"gfx9-4-generic": ("gfx942", "gfx950"), "gfx11-generic": ("gfx1100", "gfx1101")}
+VARIANTS = (
+    "gfx90a",
+    "gfx90a:sramecc+:xnack-",
+    "gfx90a:xnack+",
+    "gfx942",
+    "gfx9-4-generic",
+    "gfx11-generic",
+)
+COVERS = {
+    "gfx9-4-generic": ("gfx942", "gfx950"),
+    "gfx11-generic": ("gfx1100", "gfx1101"),
+}
 
 
 @pytest.mark.parametrize(
@@ -133,8 +181,12 @@ COVERS = {"gfx9-4-generic": ("gfx942", "gfx950"), "gfx11-generic": ("gfx1100", "
         ("", "", ""),
     ],
 )
-def test_select_entries_for_wanted_targets(wanted: str, kept: str, missing: str) -> None:
-    chosen = bundle.select_entries(entries(*VARIANTS), [GfxTarget.parse(text) for text in wanted.split()], COVERS)
+def test_select_entries_for_wanted_targets(
+    wanted: str, kept: str, missing: str
+) -> None:
+    chosen = bundle.select_entries(
+        entries(*VARIANTS), [GfxTarget.parse(text) for text in wanted.split()], COVERS
+    )
     assert [e.name for e in chosen.kept] == [HOST, *kept.split()]
     assert " ".join(map(str, chosen.missing)) == missing
     assert len(chosen.kept) + len(chosen.dropped) == len(VARIANTS) + 1

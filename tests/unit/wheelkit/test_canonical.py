@@ -1,4 +1,7 @@
-"""Archives that this program wrote; `tests/unit/gate_table` has archives that were changed later."""
+"""Archives that this program wrote.
+
+`tests/unit/gate_table` has archives that were changed later.
+"""
 
 from __future__ import annotations
 

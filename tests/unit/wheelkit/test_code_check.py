@@ -5,11 +5,18 @@ from __future__ import annotations
 import pytest
 
 from core.model import GfxTarget
-from tests.support.whole_code import Edit, descriptor, kernel_symbol, metadata, whole_code
+from tests.support.whole_code import (
+    Edit,
+    descriptor,
+    kernel_symbol,
+    metadata,
+    whole_code,
+)
 from wheelkit.elf.reader import ElfImage
 from wheelkit.gpu.code_check import CodeCheck, check_code
 
-ADD, MUL = "_Z3addv", "_Z3mulv"
+ADD = "_Z3addv"
+MUL = "_Z3mulv"
 TARGETS = ("gfx906", "gfx90a:sramecc+:xnack-", "gfx1250", "gfx11-generic")
 
 
@@ -29,7 +36,9 @@ def test_check_code_accepts_whole_code(target: str, names: tuple[str, ...]) -> N
     assert found.arguments == dict.fromkeys(names, 3)
 
 
-@pytest.mark.parametrize("edit", [descriptor(16, "q", 0x1001), kernel_symbol(".kd", 8, "Q", 1 << 40)])
+@pytest.mark.parametrize(
+    "edit", [descriptor(16, "q", 0x1001), kernel_symbol(".kd", 8, "Q", 1 << 40)]
+)
 def test_check_code_reports_kernel_outside_of_machine_code(edit: Edit) -> None:
     (problem,) = checked("gfx942", edit).problems
     assert problem.code == "kernel-descriptor-wrong"

@@ -11,15 +11,20 @@ from tests.support.made_wheel import LIB, MadeWheel, clean_pjrt
 from wheelkit.inspect.compare import compare_wheels
 
 
-def differences(tmp_path: Path, change: Callable[[MadeWheel], object]) -> list[tuple[str, str, str]]:
-    before, now = clean_pjrt(), clean_pjrt()
+def differences(
+    tmp_path: Path, change: Callable[[MadeWheel], object]
+) -> list[tuple[str, str, str]]:
+    before = clean_pjrt()
+    now = clean_pjrt()
     change(now)
     paths = []
     for name, made in (("before", before), ("now", now)):
         (tmp_path / name).mkdir()
         paths.append(made.write(tmp_path / name))
     found = compare_wheels(paths[0], paths[1], tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["before", "now"], "nothing is left behind"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["before", "now"], (
+        "nothing is left behind"
+    )
     return [(item.member, item.section, item.what) for item in found]
 
 
@@ -33,7 +38,8 @@ def test_compare_ignores_compression(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "section", "bytes_"), [(b"fcntl64", b"fcntl99", ".dynstr", 2), (b"CCOB", b"CCOX", ".hip_fatbin", 2)]
+    ("old", "new", "section", "bytes_"),
+    [(b"fcntl64", b"fcntl99", ".dynstr", 2), (b"CCOB", b"CCOX", ".hip_fatbin", 2)],
 )
 def test_compare_reports_sections_of_libraries(
     tmp_path: Path, old: bytes, new: bytes, section: str, bytes_: int

@@ -30,7 +30,10 @@ SYMBOLS = (
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
     return tiny_elf(
-        tmp_path / "lib.so", needed=("libc.so.6", "libamdhip64.so.7"), symbols=SYMBOLS, runpath="$ORIGIN/../lib"
+        tmp_path / "lib.so",
+        needed=("libc.so.6", "libamdhip64.so.7"),
+        symbols=SYMBOLS,
+        runpath="$ORIGIN/../lib",
     )
 
 
@@ -50,13 +53,26 @@ def test_snapshot_has_the_loader_view(library: Path) -> None:
 
 
 def test_snapshot_distinguishes_rpath_and_runpath(tmp_path: Path) -> None:
-    elf = Elf.read(tiny_elf(tmp_path / "lib.so", runpath="/opt/rocm/lib", runpath_tag=15))
+    elf = Elf.read(
+        tiny_elf(tmp_path / "lib.so", runpath="/opt/rocm/lib", runpath_tag=15)
+    )
     assert (elf.runpath, elf.rpath) == (None, "/opt/rocm/lib")
 
 
 def test_highest_versions_compares_numbers() -> None:
-    names = ["GLIBC_2.9", "GLIBC_2.27", "GLIBC_2.3.4", "GLIBC_PRIVATE", "ROCPROFILER_SDK_0.0", "GLIBCXX_3.4.22"]
-    assert highest_versions(names) == {"GLIBC": "2.27", "GLIBCXX": "3.4.22", "ROCPROFILER_SDK": "0.0"}
+    names = [
+        "GLIBC_2.9",
+        "GLIBC_2.27",
+        "GLIBC_2.3.4",
+        "GLIBC_PRIVATE",
+        "ROCPROFILER_SDK_0.0",
+        "GLIBCXX_3.4.22",
+    ]
+    assert highest_versions(names) == {
+        "GLIBC": "2.27",
+        "GLIBCXX": "3.4.22",
+        "ROCPROFILER_SDK": "0.0",
+    }
 
 
 @pytest.mark.parametrize(
@@ -68,7 +84,9 @@ def test_highest_versions_compares_numbers() -> None:
         (b"\x7fELF\x02\x01", "64-bit little-endian"),
     ],
 )
-def test_snapshot_refuses_other_files_by_name(tmp_path: Path, data: bytes, message: str) -> None:
+def test_snapshot_refuses_other_files_by_name(
+    tmp_path: Path, data: bytes, message: str
+) -> None:
     path = tmp_path / "thing.so"
     path.write_bytes(data)
     with pytest.raises(ElfError, match=message) as caught:
@@ -110,7 +128,9 @@ def test_snapshot_refuses_damaged_symbol_table(
     [(0x36, 55, "unsupported row size"), (0x3E, 500, "has no section name table")],
     ids=["row of segments", "section of names"],
 )
-def test_snapshot_refuses_damaged_header(library: Path, field: int, value: int, message: str) -> None:
+def test_snapshot_refuses_damaged_header(
+    library: Path, field: int, value: int, message: str
+) -> None:
     data = bytearray(library.read_bytes())
     struct.pack_into("<H", data, field, value)
     library.write_bytes(data)
@@ -127,8 +147,14 @@ def test_image_without_symbols_is_refused() -> None:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
-@given(changes=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=6))
-def test_snapshot_of_damaged_file_works_or_raises_elf_error(library: Path, changes: list[tuple[int, int]]) -> None:
+@given(
+    changes=st.lists(
+        st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=6
+    )
+)
+def test_snapshot_of_damaged_file_works_or_raises_elf_error(
+    library: Path, changes: list[tuple[int, int]]
+) -> None:
     data = bytearray(library.read_bytes())
     for offset, value in changes:
         data[offset % len(data)] = value

@@ -25,7 +25,12 @@ EXPORTS = (
 
 @pytest.fixture(scope="module")
 def library() -> bytes:
-    return shared_library("libx.so.7", EXPORTS, needed=["liby.so.1", "libc.so.6"], runpath="$ORIGIN:$ORIGIN/../x")
+    return shared_library(
+        "libx.so.7",
+        EXPORTS,
+        needed=["liby.so.1", "libc.so.6"],
+        runpath="$ORIGIN:$ORIGIN/../x",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +38,9 @@ def parsed(library: bytes) -> Any:
     return ELFFile(io.BytesIO(library))
 
 
-def test_shared_library_is_readable_by_our_reader(library: bytes, tmp_path: Path) -> None:
+def test_shared_library_is_readable_by_our_reader(
+    library: bytes, tmp_path: Path
+) -> None:
     path = tmp_path / "libx.so.7"
     path.write_bytes(library)
     elf = Elf.read(path)
@@ -48,10 +55,15 @@ def test_shared_library_is_readable_by_our_reader(library: bytes, tmp_path: Path
 
 def test_shared_library_versions_and_defaults(parsed: Any) -> None:
     definitions = parsed.get_section_by_name(".gnu.version_d").iter_versions()
-    names = {definition.entry["vd_ndx"]: next(iter(names)).name for definition, names in definitions}
+    names = {
+        definition.entry["vd_ndx"]: next(iter(names)).name
+        for definition, names in definitions
+    }
     versions = parsed.get_section_by_name(".gnu.version")
     found = []
-    for number, symbol in enumerate(parsed.get_section_by_name(".dynsym").iter_symbols()):
+    for number, symbol in enumerate(
+        parsed.get_section_by_name(".dynsym").iter_symbols()
+    ):
         index = versions.get_symbol(number).entry["ndx"]
         if isinstance(index, int):
             found.append((symbol.name, names[index & 0x7FFF], not index & 0x8000))

@@ -27,7 +27,14 @@ from wheelkit.gpu.slim import slim
 
 HIP = "hipv4-amdgcn-amd-amdhsa--"
 PLAIN = (0, 0)
-FORMATS = [PLAIN, *((version, method) for version in (1, 2, 3) for method in (bundle.ZLIB, bundle.ZSTD))]
+FORMATS = [
+    PLAIN,
+    *(
+        (version, method)
+        for version in (1, 2, 3)
+        for method in (bundle.ZLIB, bundle.ZSTD)
+    ),
+]
 NAMES = ["plain", "v1-zlib", "v1-zstd", "v2-zlib", "v2-zstd", "v3-zlib", "v3-zstd"]
 TARGETS = ("gfx906", "gfx942", "gfx950", "gfx1100")
 every_format = pytest.mark.parametrize("layout", FORMATS, ids=NAMES)
@@ -37,15 +44,30 @@ def codes(targets: Sequence[str] = TARGETS, salt: str = "") -> dict[str, bytes]:
     """Return code objects that differ from each other and compress badly."""
     out = {}
     for target in targets:
-        noise = b"".join(hashlib.sha256(f"{target}{salt}{n}".encode()).digest() for n in range(200))
-        features = {"": 0x500, "+": 0xF00, "-": 0xA00}[target[-1] if ":" in target else ""]
+        noise = b"".join(
+            hashlib.sha256(f"{target}{salt}{n}".encode()).digest() for n in range(200)
+        )
+        features = {"": 0x500, "+": 0xF00, "-": 0xA00}[
+            target[-1] if ":" in target else ""
+        ]
         out[target] = code_object(MACHS[target.split(":")[0]] | features) + noise
     return out
 
 
-def fat(parts: Mapping[str, bytes], layout: tuple[int, int] = (3, bundle.ZSTD)) -> bytes:
-    plain = bundle.build([("host-x86_64-unknown-linux-gnu-", b""), *((HIP + t, code) for t, code in parts.items())])
-    data = plain if layout == PLAIN else bundle.pack(plain, version=layout[0], method=layout[1])
+def fat(
+    parts: Mapping[str, bytes], layout: tuple[int, int] = (3, bundle.ZSTD)
+) -> bytes:
+    plain = bundle.build(
+        [
+            ("host-x86_64-unknown-linux-gnu-", b""),
+            *((HIP + t, code) for t, code in parts.items()),
+        ]
+    )
+    data = (
+        plain
+        if layout == PLAIN
+        else bundle.pack(plain, version=layout[0], method=layout[1])
+    )
     return data + bytes(-len(data) % 4096)
 
 
@@ -64,36 +86,64 @@ def held(path: Path) -> list[dict[str, bytes]]:
     for at in find_bundles(path):
         plain = unpacked_bundle(path.read_bytes()[at.offset : at.offset + at.size])
         found = bundle.parse_entries(plain, len(plain))
-        out.append({e.name: plain[e.offset : e.offset + e.size] for e in found if not e.is_host})
+        out.append(
+            {
+                e.name: plain[e.offset : e.offset + e.size]
+                for e in found
+                if not e.is_host
+            }
+        )
     return out
 
 
 @every_format
 def test_read_targets_counts_targets(tmp_path: Path, layout: tuple[int, int]) -> None:
-    path = write(tmp_path / "lib.so", fat(codes(), layout), fat(codes(TARGETS[:2]), layout))
+    path = write(
+        tmp_path / "lib.so", fat(codes(), layout), fat(codes(TARGETS[:2]), layout)
+    )
     report = read_targets(path, verify=True, machs=MACHS)
     size = len(codes()["gfx942"])
     assert report.findings == ()
     assert [(t.target, t.code_bytes, t.bundles) for t in report.device.targets] == [
-        ("gfx1100", size, 1), ("gfx906", 2 * size, 2), ("gfx942", 2 * size, 2), ("gfx950", size, 1),
-    ]  # fmt: skip
+        ("gfx1100", size, 1),
+        ("gfx906", 2 * size, 2),
+        ("gfx942", 2 * size, 2),
+        ("gfx950", size, 1),
+    ]
     name = NAMES[FORMATS.index(layout)]
-    assert report.device.formats == (name if layout == PLAIN else f"CCOB {name.replace('-', ' ')}",)
+    assert report.device.formats == (
+        name if layout == PLAIN else f"CCOB {name.replace('-', ' ')}",
+    )
     assert report.device.stored == sum(b.size for b in report.bundles)
 
 
 @every_format
-def test_slim_keeps_wanted_code_at_its_address(tmp_path: Path, layout: tuple[int, int]) -> None:
-    path = write(tmp_path / "lib.so", fat(codes(), layout), fat(codes(salt="2"), layout))
-    old, before = path.read_bytes(), find_bundles(path)
+def test_slim_keeps_wanted_code_at_its_address(
+    tmp_path: Path, layout: tuple[int, int]
+) -> None:
+    path = write(
+        tmp_path / "lib.so", fat(codes(), layout), fat(codes(salt="2"), layout)
+    )
+    old = path.read_bytes()
+    before = find_bundles(path)
     report = slim(path, gfx("gfx950", "gfx906"))
     after = find_bundles(path)
     assert [b.address for b in after] == [b.address for b in before]
-    assert [(b.packed.version, b.packed.method) if b.packed else PLAIN for b in after] == [layout] * 2
-    wanted = [{t: c for t, c in codes(salt=s).items() if t in ("gfx906", "gfx950")} for s in ("", "2")]
+    assert [
+        (b.packed.version, b.packed.method) if b.packed else PLAIN for b in after
+    ] == [layout] * 2
+    wanted = [
+        {t: c for t, c in codes(salt=s).items() if t in ("gfx906", "gfx950")}
+        for s in ("", "2")
+    ]
     assert held(path) == wanted
-    assert (report.targets_kept, report.targets_dropped) == (("gfx906", "gfx950"), ("gfx1100", "gfx942"))
-    assert (report.stored_before, report.stored_after) == tuple(sum(b.size for b in bs) for bs in (before, after))
+    assert (report.targets_kept, report.targets_dropped) == (
+        ("gfx906", "gfx950"),
+        ("gfx1100", "gfx942"),
+    )
+    assert (report.stored_before, report.stored_after) == tuple(
+        sum(b.size for b in bs) for bs in (before, after)
+    )
     assert report.stored_after < 0.6 * report.stored_before
     assert read_targets(path, verify=True, machs=MACHS).findings == ()
     new = bytearray(path.read_bytes())
@@ -103,14 +153,22 @@ def test_slim_keeps_wanted_code_at_its_address(tmp_path: Path, layout: tuple[int
     assert bytes(new) == old
 
 
-def test_slim_is_reproducible_and_idempotent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = [write(tmp_path / f"{n}.so", fat(codes()), fat(codes(salt="2"))) for n in (1, 2)]
+def test_slim_is_reproducible_and_idempotent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [
+        write(tmp_path / f"{n}.so", fat(codes()), fat(codes(salt="2"))) for n in (1, 2)
+    ]
     for path, threads in zip(paths, (1, 3), strict=True):
         monkeypatch.setattr(slimming, "THREADS", threads)
         assert slim(path, gfx("gfx942")).changed
     assert paths[0].read_bytes() == paths[1].read_bytes()
     again = slim(paths[0], gfx("gfx942"))
-    assert (again.changed, again.targets_dropped, again.stored_before) == ((), (), again.stored_after)
+    assert (again.changed, again.targets_dropped, again.stored_before) == (
+        (),
+        (),
+        again.stored_after,
+    )
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
@@ -119,7 +177,8 @@ def test_slim_large_bundle_is_packed_tighter_or_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fits: bool
 ) -> None:
     path = write(tmp_path / "lib.so", fat(codes()))
-    old, levels = path.read_bytes(), []
+    old = path.read_bytes()
+    levels = []
 
     def pack(plain: bytes, *, version: int, method: int, level: int) -> bytes:
         levels.append(level)
@@ -139,11 +198,15 @@ def test_slim_large_bundle_is_packed_tighter_or_refused(
 
 def test_slim_keeps_generic_code_only_where_needed(tmp_path: Path) -> None:
     covers = {"gfx9-4-generic": ("gfx942", "gfx950")}
-    exact, generic = codes(("gfx942", "gfx9-4-generic")), codes(("gfx9-4-generic", "gfx906"))
+    exact = codes(("gfx942", "gfx9-4-generic"))
+    generic = codes(("gfx9-4-generic", "gfx906"))
     path = write(tmp_path / "lib.so", fat(exact), fat(generic))
     report = slim(path, gfx("gfx942"), covers=covers)
     assert [list(found) for found in held(path)] == [["gfx942"], ["gfx9-4-generic"]]
-    assert (report.targets_kept, report.targets_dropped) == (("gfx9-4-generic", "gfx942"), ("gfx906",))
+    assert (report.targets_kept, report.targets_dropped) == (
+        ("gfx9-4-generic", "gfx942"),
+        ("gfx906",),
+    )
 
 
 def test_slim_missing_target_is_reported_without_changes(tmp_path: Path) -> None:
@@ -152,7 +215,10 @@ def test_slim_missing_target_is_reported_without_changes(tmp_path: Path) -> None
     with pytest.raises(FatbinError) as caught:
         slim(path, gfx("gfx942", "gfx950"), name="jax/plugin.so")
     offset = find_bundles(path)[1].offset
-    assert f"jax/plugin.so: bundle 1 at byte {offset:#x} has no code for gfx950." in str(caught.value)
+    assert (
+        f"jax/plugin.so: bundle 1 at byte {offset:#x} has no code for gfx950."
+        in str(caught.value)
+    )
     assert "bundle 0" not in str(caught.value)
     assert path.read_bytes() == old
 
@@ -162,7 +228,9 @@ def test_slim_refuses_damaged_bundle(tmp_path: Path, place: str) -> None:
     path = write(tmp_path / "lib.so", fat(codes()), fat(codes(salt="2")))
     second = find_bundles(path)[1]
     data = bytearray(path.read_bytes())
-    data[second.offset + {"size": 16, "checksum": 24, "content": second.size // 2}[place]] ^= 1
+    data[
+        second.offset + {"size": 16, "checksum": 24, "content": second.size // 2}[place]
+    ] ^= 1
     path.write_bytes(data)
     old = path.read_bytes()
     report = read_targets(path, verify=True, whole=True, name="jax/plugin.so")
@@ -177,7 +245,9 @@ def test_slim_refuses_damaged_bundle(tmp_path: Path, place: str) -> None:
     assert path.read_bytes() == old
 
 
-@pytest.mark.parametrize("last", [b"no bundle".ljust(4096, b"\0"), fat(codes())[:4096]], ids=["other", "cut"])
+@pytest.mark.parametrize(
+    "last", [b"no bundle".ljust(4096, b"\0"), fat(codes())[:4096]], ids=["other", "cut"]
+)
 def test_read_targets_reports_damage_after_bundle(tmp_path: Path, last: bytes) -> None:
     path = write(tmp_path / "lib.so", fat(codes()), last)
     place = path.read_bytes().rindex(last)
@@ -190,24 +260,40 @@ def test_read_targets_reports_damage_after_bundle(tmp_path: Path, last: bytes) -
     assert {t.bundles for t in report.device.targets} == {1}
 
 
-def registering(path: Path, fatbins: Sequence[bytes], shift: int = 0, relocated: bool = True) -> Path:
-    """Return a library whose wrappers point to its bundles; the last pointer is off by `shift` bytes."""
+def registering(
+    path: Path, fatbins: Sequence[bytes], shift: int = 0, relocated: bool = True
+) -> Path:
+    """Return a library whose wrappers point to its bundles.
+
+    The last pointer is off by `shift` bytes.
+    """
     path.write_bytes(library(GLIBC, fatbins=fatbins))
     addresses = [bundle.address for bundle in find_bundles(path)]
     addresses[-1] += shift
-    wrappers = [struct.pack("<IIQQ", 0x48495046, 1, 0 if relocated else a, 0) for a in addresses]
-    data = with_sections(path.read_bytes(), (".hipFatBinSegment", 1, 3, b"".join(wrappers)))
+    wrappers = [
+        struct.pack("<IIQQ", 0x48495046, 1, 0 if relocated else a, 0) for a in addresses
+    ]
+    data = with_sections(
+        path.read_bytes(), (".hipFatBinSegment", 1, 3, b"".join(wrappers))
+    )
     path.write_bytes(data)
     if relocated:
         base = Elf.read(path).sections[".hipFatBinSegment"].address
-        rows = [struct.pack("<QQq", base + 24 * n + 8, 8, address) for n, address in enumerate(addresses)]
+        rows = [
+            struct.pack("<QQq", base + 24 * n + 8, 8, address)
+            for n, address in enumerate(addresses)
+        ]
         path.write_bytes(with_sections(data, (".rela.dyn", 4, 2, b"".join(rows))))
     return path
 
 
 @pytest.mark.parametrize("relocated", [True, False])
-def test_bundle_pointers_match_bundle_addresses(tmp_path: Path, relocated: bool) -> None:
-    path = registering(tmp_path / "lib.so", [fat(codes()), fat(codes())], relocated=relocated)
+def test_bundle_pointers_match_bundle_addresses(
+    tmp_path: Path, relocated: bool
+) -> None:
+    path = registering(
+        tmp_path / "lib.so", [fat(codes()), fat(codes())], relocated=relocated
+    )
     assert bundle_pointers(path) == tuple(b.address for b in find_bundles(path))
     slim(path, gfx("gfx942"))
     assert bundle_pointers(path) == tuple(b.address for b in find_bundles(path))
@@ -216,30 +302,46 @@ def test_bundle_pointers_match_bundle_addresses(tmp_path: Path, relocated: bool)
 
 @pytest.mark.parametrize("helper", [False, True])
 @pytest.mark.parametrize("guarded", [False, True])
-def test_registered_kernels_of_each_constructor_form(tmp_path: Path, helper: bool, guarded: bool) -> None:
-    names: tuple[list[str], ...] = (["_Z3addv", "_Z3mulv"], [], ["_Z3addv", *(f"_Z6kernel{n}v" for n in range(100))])
+def test_registered_kernels_of_each_constructor_form(
+    tmp_path: Path, helper: bool, guarded: bool
+) -> None:
+    names: tuple[list[str], ...] = (
+        ["_Z3addv", "_Z3mulv"],
+        [],
+        ["_Z3addv", *(f"_Z6kernel{n}v" for n in range(100))],
+    )
     fatbins = [kernel_bundle({"gfx942": listed}) for listed in names]
     path = tmp_path / "lib.so"
-    path.write_bytes(HostCode(names, helper=helper, guarded=guarded).library(tmp_path, fatbins))
+    path.write_bytes(
+        HostCode(names, helper=helper, guarded=guarded).library(tmp_path, fatbins)
+    )
     addresses = [bundle.address for bundle in find_bundles(path)]
     found = {item.address: item.kernels for item in registered_kernels(path)}
-    assert found == {address: set(listed) for address, listed in zip(addresses, names, strict=True)}
+    assert found == {
+        address: set(listed) for address, listed in zip(addresses, names, strict=True)
+    }
     assert {item.unread for item in registered_kernels(path)} == {0}
     kernels = read_targets(path, verify=True, whole=True, machs=MACHS).kernels
     assert found == {address: held["gfx942"] for address, held in kernels.items()}
 
 
-def launching(folder: Path, **changes: Any) -> tuple[Path, Mapping[int, Mapping[str, int]]]:
-    """Write a library whose host code launches two kernels, and return it with the kernels' numbers of arguments."""
+def launching(
+    folder: Path, **changes: Any
+) -> tuple[Path, Mapping[int, Mapping[str, int]]]:
+    """Write a library that launches two kernels, and return it with argument counts."""
     names = ["_Z3addv", "_Z3mulv"]
-    host = HostCode(**{"names": [names], "arguments": {"_Z3addv": 3, "_Z3mulv": 4}} | changes)
+    host = HostCode(
+        **{"names": [names], "arguments": {"_Z3addv": 3, "_Z3mulv": 4}} | changes
+    )
     path = folder / "a.so"
     path.write_bytes(host.library(folder, [kernel_bundle({"gfx942": names})]))
     return path, {find_bundles(path)[0].address: {"_Z3addv": 3, "_Z3mulv": 4}}
 
 
 @pytest.mark.parametrize("helper", [False, True])
-def test_stub_problems_accepts_kernels_with_own_handles(tmp_path: Path, helper: bool) -> None:
+def test_stub_problems_accepts_kernels_with_own_handles(
+    tmp_path: Path, helper: bool
+) -> None:
     path, arguments = launching(tmp_path, helper=helper)
     (found,) = registered_kernels(path)
     assert len(set(found.handles.values())) == 2
@@ -248,16 +350,25 @@ def test_stub_problems_accepts_kernels_with_own_handles(tmp_path: Path, helper: 
 
 
 @pytest.mark.parametrize("shift", [8, 1 << 30])
-def test_stub_problems_reports_handle_with_another_function(tmp_path: Path, shift: int) -> None:
+def test_stub_problems_reports_handle_with_another_function(
+    tmp_path: Path, shift: int
+) -> None:
     path, arguments = launching(tmp_path)
     handles = registered_kernels(path)[0].handles
     data = bytearray(path.read_bytes())
     table = ElfImage.parse(bytes(data), "library").section(".rela.dyn")
     assert table is not None
-    rows = {constants.RELA.unpack_from(data, table.offset + at)[0]: at for at in range(0, table.size, 24)}
-    first, second = (table.offset + rows[handles[name]] for name in ("_Z3addv", "_Z3mulv"))
+    rows = {
+        constants.RELA.unpack_from(data, table.offset + at)[0]: at
+        for at in range(0, table.size, 24)
+    }
+    first, second = (
+        table.offset + rows[handles[name]] for name in ("_Z3addv", "_Z3mulv")
+    )
     place, info, addend = constants.RELA.unpack_from(data, first)
-    other = constants.RELA.unpack_from(data, second)[2] if shift == 8 else addend + shift
+    other = (
+        constants.RELA.unpack_from(data, second)[2] if shift == 8 else addend + shift
+    )
     constants.RELA.pack_into(data, first, place, info, other)
     path.write_bytes(data)
     (text,) = stub_problems(path, registered_kernels(path), arguments)

@@ -22,18 +22,26 @@ def test_rocm_in_summary_finds_first_version(summary: str, version: str) -> None
 
 
 def published(project: str, *codes: str) -> list[Finding]:
-    return list(as_published([finding(code, "text", member="x.so") for code in codes], project))
+    return list(
+        as_published([finding(code, "text", member="x.so") for code in codes], project)
+    )
 
 
 def test_as_published_replaces_linking_findings_of_jaxlib_by_one_note() -> None:
-    (note,) = published("jaxlib", *["runpath-build-leftover"] * 27, *["symbols-not-stripped"] * 3)
+    (note,) = published(
+        "jaxlib", *["runpath-build-leftover"] * 27, *["symbols-not-stripped"] * 3
+    )
     assert (note.code, note.severity) == ("published-unchanged", Severity.NOTE)
     assert "runpath-build-leftover (27), symbols-not-stripped (3)" in note.message
 
 
 def test_as_published_keeps_unsafe_search_paths_of_jaxlib() -> None:
     (kept,) = published("jaxlib", "runpath-unsafe")
-    assert (kept.code, kept.severity, kept.remedy) == ("runpath-unsafe", Severity.WARNING, REPORT_PUBLISHED)
+    assert (kept.code, kept.severity, kept.remedy) == (
+        "runpath-unsafe",
+        Severity.WARNING,
+        REPORT_PUBLISHED,
+    )
 
 
 @pytest.mark.parametrize(

@@ -33,13 +33,19 @@ def test_inspect_accepts_generic_code_for_covered_targets(tmp_path: Path) -> Non
     made = clean_pjrt()
     coded(made, fat_binary(["gfx9-4-generic"]))
     assert codes(look(made, tmp_path)) == []
-    assert codes(look(made, tmp_path, covers={})) == ["target-extra", "target-missing", "target-refused"]
+    assert codes(look(made, tmp_path, covers={})) == [
+        "target-extra",
+        "target-missing",
+        "target-refused",
+    ]
 
 
 def test_inspect_sibling_library_is_not_external(tmp_path: Path) -> None:
     made = clean_pjrt()
     linked(made, needed=("libc.so.6", "librocblas.so.5"), runpath="$ORIGIN")
-    made.files["jax_plugins/xla_rocm7/librocblas.so.5"] = library(fatbins=[fat_binary()])
+    made.files["jax_plugins/xla_rocm7/librocblas.so.5"] = library(
+        fatbins=[fat_binary()]
+    )
     assert codes(look(made, tmp_path)) == []
 
 
@@ -78,7 +84,8 @@ class Kept:
     """Libraries in a folder, with checks of whole code objects."""
 
     def __init__(self, tree: Path) -> None:
-        self.tree, self.decoded = tree, list[str]()
+        self.tree = tree
+        self.decoded = list[str]()
 
     def unpack(self, archive: WheelArchive, name: str) -> Path:
         if not (path := self.tree / name).exists():
@@ -88,13 +95,19 @@ class Kept:
 
     def device_code(self, archive: WheelArchive, name: str) -> FatbinReport:
         self.decoded.append(name)
-        return read_targets(self.unpack(archive, name), verify=True, whole=True, name=name)
+        return read_targets(
+            self.unpack(archive, name), verify=True, whole=True, name=name
+        )
 
 
 def test_inspect_uses_libraries_that_the_caller_keeps(tmp_path: Path) -> None:
-    path, kept = clean_pjrt().write(tmp_path), Kept(tmp_path / "tree")
-    report, own = inspect_wheel(path, libraries=kept), inspect_wheel(path)
-    assert [replace(elf, sections=()) for elf in report.elfs] == [replace(elf, sections=()) for elf in own.elfs]
+    path = clean_pjrt().write(tmp_path)
+    kept = Kept(tmp_path / "tree")
+    report = inspect_wheel(path, libraries=kept)
+    own = inspect_wheel(path)
+    assert [replace(elf, sections=()) for elf in report.elfs] == [
+        replace(elf, sections=()) for elf in own.elfs
+    ]
     assert report.findings == own.findings
     assert kept.decoded == [LIB]
     changed = bytearray((kept.tree / LIB).read_bytes())
@@ -105,10 +118,14 @@ def test_inspect_uses_libraries_that_the_caller_keeps(tmp_path: Path) -> None:
 
 def test_inspect_reports_damaged_library_without_record(tmp_path: Path) -> None:
     made = clean_pjrt()
-    made.files[LIB] += random.Random(1).randbytes(2 << 20)  # the damage is not in the first chunk
-    path, kept = made.write(tmp_path), Kept(tmp_path / "tree")
+    made.files[LIB] += random.Random(1).randbytes(
+        2 << 20
+    )  # the damage is not in the first chunk
+    path = made.write(tmp_path)
+    kept = Kept(tmp_path / "tree")
     with WheelArchive(path) as archive:
-        member, record = archive[LIB], archive[f"{archive.dist_info}/RECORD"]
+        member = archive[LIB]
+        record = archive[f"{archive.dist_info}/RECORD"]
     data = bytearray(path.read_bytes())
     for damaged in (member, record):
         data[damaged.data_end - 1] ^= 1
@@ -124,19 +141,27 @@ def test_inspect_report_lists_contents(tmp_path: Path) -> None:
     report = look(clean_pjrt(), tmp_path)
     (elf,) = report.elfs
     sizes = {target: 2 * len(whole_code(target)) for target in ("gfx942", "gfx950")}
-    assert {c.target: (c.code_bytes, c.bundles) for c in report.targets} == {t: (size, 2) for t, size in sizes.items()}
+    assert {c.target: (c.code_bytes, c.bundles) for c in report.targets} == {
+        t: (size, 2) for t, size in sizes.items()
+    }
     assert (elf.device.bundles, elf.device.formats) == (2, ("CCOB v3 zstd",))
     assert elf.symbol_versions == {"GLIBC": "2.28"}
     assert report.platform is not None
     assert report.platform.policy == "manylinux_2_28_x86_64"
     assert member_infos(report)[0].targets == ("gfx942", "gfx950")
-    assert json.loads(json.dumps(to_json(report)))["metadata"]["requires_python"] == ">=3.11"
+    assert (
+        json.loads(json.dumps(to_json(report)))["metadata"]["requires_python"]
+        == ">=3.11"
+    )
 
 
 def test_render_escapes_markup_and_control_sequences(tmp_path: Path) -> None:
     made = clean_pjrt()
     made.replace("Summary", "[red]loud[/] \x1b[31mred\x07 (ROCm:7.2.0)")
-    made.metadata += ["Provides-Extra: with-rocm", 'Requires-Dist: amd_rccl_instinct; extra == "with-rocm"']
+    made.metadata += [
+        "Provides-Extra: with-rocm",
+        'Requires-Dist: amd_rccl_instinct; extra == "with-rocm"',
+    ]
     console = Console(width=100, record=True, file=io.StringIO())
     render(look(made, tmp_path), console)
     text = console.export_text()

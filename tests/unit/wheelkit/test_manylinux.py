@@ -35,8 +35,12 @@ def judge(tmp_path: Path) -> Judge:
         platform: str = P28,
         **more: Any,
     ) -> PlatformVerdict:
-        path = tiny_elf(tmp_path / "wheel/pkg/lib.so", needed=needed, symbols=symbols, **more)
-        return platform_verdict({"pkg/lib.so": path}, allowed_sonames=frozenset(allowed), platform=platform)
+        path = tiny_elf(
+            tmp_path / "wheel/pkg/lib.so", needed=needed, symbols=symbols, **more
+        )
+        return platform_verdict(
+            {"pkg/lib.so": path}, allowed_sonames=frozenset(allowed), platform=platform
+        )
 
     return run
 
@@ -52,10 +56,14 @@ def test_verdict_highest_version_sets_platform(judge: Judge) -> None:
 
 
 def test_verdict_allow_list_has_no_patterns(judge: Judge) -> None:
-    assert codes(judge(needed=("librocblas.so.5",), allowed=("librocblas.so.*", "*"))) == ["needed-not-allowed"]
+    assert codes(
+        judge(needed=("librocblas.so.5",), allowed=("librocblas.so.*", "*"))
+    ) == ["needed-not-allowed"]
 
 
-def test_verdict_ignores_libraries_of_the_build_machine(judge: Judge, tmp_path: Path) -> None:
+def test_verdict_ignores_libraries_of_the_build_machine(
+    judge: Judge, tmp_path: Path
+) -> None:
     """auditwheel's command would find the library through RUNPATH and copy it into the wheel."""
     tiny_elf(tmp_path / "rocm/lib/libhipblas.so.3", needed=("libdeep.so.1",))
     result = judge(needed=("libhipblas.so.3",), runpath=str(tmp_path / "rocm/lib"))
@@ -80,7 +88,11 @@ def test_verdict_equals_auditwheels_on_forbidden_symbols(
     root = tmp_path / "wheel"
     policies = WheelPolicies(libc=Libc.GLIBC, arch=Architecture.x86_64)
     references = policies.lddtree_external_references(ldd(root / "pkg/lib.so"), root)
-    free = [name for name, reference in references.items() if not (reference.libs or reference.blacklist)]
+    free = [
+        name
+        for name, reference in references.items()
+        if not (reference.libs or reference.blacklist)
+    ]
     assert max(map(policies.get_policy_by_name, free)).name == policy
 
 
@@ -89,7 +101,9 @@ def test_verdict_unknown_std_symbol_is_error_or_warning(judge: Judge) -> None:
     assert codes(judge(symbol)) == ["unversioned-symbol-unknown"]
     assert not judge(symbol).ok
     other = judge(symbol, needed=("libc.so.6", "libroc.so.1"), allowed=("libroc.so.1",))
-    assert [(f.code, f.severity) for f in other.findings] == [("unversioned-symbol-unknown", Severity.WARNING)]
+    assert [(f.code, f.severity) for f in other.findings] == [
+        ("unversioned-symbol-unknown", Severity.WARNING)
+    ]
 
 
 def test_verdict_refuses_unknown_platform(judge: Judge) -> None:
@@ -100,17 +114,24 @@ def test_verdict_refuses_unknown_platform(judge: Judge) -> None:
 def test_verdict_requires_wheel_layout(tmp_path: Path) -> None:
     path = tiny_elf(tmp_path / "elsewhere.so")
     with pytest.raises(RepairError, match="laid out"):
-        platform_verdict({"pkg/lib.so": path}, allowed_sonames=frozenset(), platform=P28)
+        platform_verdict(
+            {"pkg/lib.so": path}, allowed_sonames=frozenset(), platform=P28
+        )
 
 
 @pytest.mark.parametrize(
     ("name", "standard"),
     [
-        ("_ZNSt10filesystem9canonicalERKNS_7__cxx114pathE", True), ("_ZTVN10__cxxabiv117__class_type_infoE", True),
-        ("_ZdlPv", True), ("_ZNSolsEi", True), ("_ZTISt9exception", True), ("__cxa_throw", True),
+        ("_ZNSt10filesystem9canonicalERKNS_7__cxx114pathE", True),
+        ("_ZTVN10__cxxabiv117__class_type_infoE", True),
+        ("_ZdlPv", True),
+        ("_ZNSolsEi", True),
+        ("_ZTISt9exception", True),
+        ("__cxa_throw", True),
         ("_ZN13hipblaslt_ext11GroupedGemm10setProblemERSt6vectorIlSaIlEE", False),
-        ("hipMalloc", False), ("_Z3fooSt6vectorIiSaIiEE", False),
+        ("hipMalloc", False),
+        ("_Z3fooSt6vectorIiSaIiEE", False),
     ],
-)  # fmt: skip
+)
 def test_is_standard_of_mangled_names(name: str, standard: bool) -> None:
     assert libstdcxx.is_standard(name) is standard

@@ -14,7 +14,9 @@ from wheelkit.archive.output_file import OutFile
 NOISE = os.urandom(3_000_000)
 
 
-def test_out_file_copies_without_fallocate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_file_copies_without_fallocate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def cannot(*args: object) -> None:
         raise OSError(errno.EOPNOTSUPP, "not this file system")
 

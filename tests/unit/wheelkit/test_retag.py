@@ -44,6 +44,9 @@ def test_retag_refuses_untrue_tag(tmp_path: Path) -> None:
 
 def test_retag_refuses_source_with_wrong_record(tmp_path: Path) -> None:
     made = wheel()
-    made.record = lambda rows: [[name, "sha256=AAAA" if name == LIB else digest, size] for name, digest, size in rows]
+    made.record = lambda rows: [
+        [name, "sha256=AAAA" if name == LIB else digest, size]
+        for name, digest, size in rows
+    ]
     with pytest.raises(ArchiveError, match="does not match its RECORD"):
         retag(made.write(tmp_path), tmp_path)

@@ -26,7 +26,9 @@ def wheel(tmp_path: Path) -> Path:
     (tmp_path / "in").mkdir()
     (tmp_path / "out").mkdir()
     files = {"tiny/__init__.py": b"x = 1\n", "tiny/big.so": TEXT}
-    return make_wheel(tmp_path / "in", files, modes={"tiny/big.so": 0o755, f"{INFO}/RECORD": 0o664})
+    return make_wheel(
+        tmp_path / "in", files, modes={"tiny/big.so": 0o755, f"{INFO}/RECORD": 0o664}
+    )
 
 
 @pytest.fixture
@@ -43,7 +45,9 @@ def members(path: Path) -> dict[str, bytes]:
         return {name: opened.read(name) for name in opened.namelist()}
 
 
-def rewritten(wheel: Path, out: Path, *edits: Callable[[WheelRewrite], object], **options: Any) -> WrittenWheel:
+def rewritten(
+    wheel: Path, out: Path, *edits: Callable[[WheelRewrite], object], **options: Any
+) -> WrittenWheel:
     """Return a wheel rewritten with some changes."""
     with WheelArchive(wheel) as source:
         rewrite = WheelRewrite(source, **options)
@@ -65,7 +69,9 @@ def test_rewrite_keeps_unchanged_members(wheel: Path, out: Path) -> None:
         rewrite.set(f"{INFO}/licenses/LICENSE", b"free\n")
         written = rewrite.write(out)
         before = source.members
-        packed = source.pread(source["tiny/big.so"].compressed_size, source["tiny/big.so"].data_offset)
+        packed = source.pread(
+            source["tiny/big.so"].compressed_size, source["tiny/big.so"].data_offset
+        )
     assert members(out)[f"{INFO}/WHEEL"] == WHEEL.replace(b"true", b"false")
     with WheelArchive(out) as result:
         assert [m.name for m in result.members] == [
@@ -78,7 +84,10 @@ def test_rewrite_keeps_unchanged_members(wheel: Path, out: Path) -> None:
             f"{INFO}/RECORD",
         ]
         for old in before:
-            assert (result[old.name].external_attr, result[old.name].date_time) == (old.external_attr, old.date_time)
+            assert (result[old.name].external_attr, result[old.name].date_time) == (
+                old.external_attr,
+                old.date_time,
+            )
         assert result["tiny/new.py"].mode == 0o644
         assert result[f"{INFO}/licenses/LICENSE"].mode == 0o644
         assert result["tiny/new.py"].date_time == (1980, 1, 1, 0, 0, 0)
@@ -90,11 +99,18 @@ def test_rewrite_keeps_unchanged_members(wheel: Path, out: Path) -> None:
 def test_rewrite_is_reproducible(wheel: Path, out: Path, content: Path) -> None:
     digests = []
     content.write_bytes(TEXT + b"more")
-    edits = (lambda r: r.set("tiny/big.so", content), lambda r: r.set("tiny/new.so", content))
+    edits = (
+        lambda r: r.set("tiny/big.so", content),
+        lambda r: r.set("tiny/new.so", content),
+    )
     for _ in range(2):
-        digests.append(rewritten(wheel, out, *edits, date_time=(1990, 1, 1, 0, 0, 0)).sha256)
+        digests.append(
+            rewritten(wheel, out, *edits, date_time=(1990, 1, 1, 0, 0, 0)).sha256
+        )
         with WheelArchive(out) as result:
-            assert {member.date_time for member in result.members} == {(1990, 1, 1, 0, 0, 0)}
+            assert {member.date_time for member in result.members} == {
+                (1990, 1, 1, 0, 0, 0)
+            }
     assert digests[0] == digests[1]
 
 
@@ -109,7 +125,10 @@ def test_rewrite_removes_and_renames(wheel: Path, out: Path) -> None:
         lambda rewrite: rewrite.set("tiny-1.0.post1.dist-info/WHEEL", WHEEL),
     )
     found = members(new)
-    assert list(found) == ["tiny/main.py", *(f"tiny-1.0.post1.dist-info/{n}" for n in ("METADATA", "WHEEL", "RECORD"))]
+    assert list(found) == [
+        "tiny/main.py",
+        *(f"tiny-1.0.post1.dist-info/{n}" for n in ("METADATA", "WHEEL", "RECORD")),
+    ]
     with WheelArchive(new) as result:
         assert result["tiny-1.0.post1.dist-info/RECORD"].mode == 0o664
 
@@ -126,7 +145,9 @@ def test_rewrite_refuses_impossible_changes(wheel: Path, out: Path) -> None:
         with pytest.raises(ArchiveError, match="RECORD cannot be set"):
             rewrite.set(f"{INFO}/RECORD", b"")
         rewrite.set("../escape", b"")
-        with pytest.raises(ArchiveError, match=r"its path has an empty, \. or \.\. part"):
+        with pytest.raises(
+            ArchiveError, match=r"its path has an empty, \. or \.\. part"
+        ):
             rewrite.write(out)
         with pytest.raises(ArchiveError, match="does not match the file name"):
             WheelRewrite(source).write(out.with_name("tiny-2.0-py3-none-any.whl"))
@@ -135,14 +156,24 @@ def test_rewrite_refuses_impossible_changes(wheel: Path, out: Path) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [lambda packed: packed[:-1], lambda packed: packed + b"more", lambda packed: deflated(b"x")],
+    [
+        lambda packed: packed[:-1],
+        lambda packed: packed + b"more",
+        lambda packed: deflated(b"x"),
+    ],
     ids=["truncated", "longer", "other"],
 )
 def test_rewrite_verifies_compressed_members(
-    wheel: Path, out: Path, content: Path, damage: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+    wheel: Path,
+    out: Path,
+    content: Path,
+    damage: Callable[[bytes], bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     content.write_bytes(TEXT)
-    monkeypatch.setattr("deflate.deflate_compress", lambda data, level: damage(deflated(data)))
+    monkeypatch.setattr(
+        "deflate.deflate_compress", lambda data, level: damage(deflated(data))
+    )
     with pytest.raises(ArchiveError, match=r"tiny/big.so was compressed wrongly"):
         rewritten(wheel, out, lambda rewrite: rewrite.set("tiny/big.so", content))
     assert list(out.parent.iterdir()) == []
@@ -169,6 +200,8 @@ def test_local_header_of_large_member_is_zip64() -> None:
     directory = member_writer.central_directory([member], 11 << 30)
     assert zip_format.read_central(directory[:-98], 1, problems) == [member]
     raw = member_writer.local_header(member)
-    local = zip_format.read_local(lambda size, at: raw[at : at + size], member._replace(header_offset=0), problems)
+    local = zip_format.read_local(
+        lambda size, at: raw[at : at + size], member._replace(header_offset=0), problems
+    )
     assert local is not None
     assert (local.size, local.compressed_size, problems) == (5 << 30, 5 << 30, [])

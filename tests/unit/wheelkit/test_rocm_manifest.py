@@ -9,12 +9,22 @@ import pytest
 from core.errors import InputError
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from wheelkit.elf.snapshot import Elf
-from wheelkit.rocm_manifest import RocmLibrary, RocmManifest, dump_manifest, from_needs, load_manifest
+from wheelkit.rocm_manifest import (
+    RocmLibrary,
+    RocmManifest,
+    dump_manifest,
+    from_needs,
+    load_manifest,
+)
 
 HIP = RocmLibrary(
     soname="libamdhip64.so.7",
     path="lib/libamdhip64.so.7",
-    symbols={"hipFree": ("hip_4.2",), "hipInit": ("hip_6.0", "1.0", "hip_4.2"), "plain": ("",)},
+    symbols={
+        "hipFree": ("hip_4.2",),
+        "hipInit": ("hip_6.0", "1.0", "hip_4.2"),
+        "plain": ("",),
+    },
     needed=("libc.so.6",),
     runpath=("$ORIGIN",),
     size=12,
@@ -30,7 +40,9 @@ def test_manifest_json_round_trip_is_reproducible() -> None:
     assert dump_manifest(load_manifest(text)) == text
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b'{"schema": 1, "libraries": {"a": 1}}', b"\xff"])
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b'{"schema": 1, "libraries": {"a": 1}}', b"\xff"]
+)
 def test_load_manifest_refuses_other_json(text: bytes) -> None:
     with pytest.raises(InputError, match="Cannot read"):
         load_manifest(text)
@@ -55,10 +67,14 @@ def test_from_needs_gives_weak_manifest(tmp_path: Path) -> None:
     ]
     needed = ("libamdhip64.so.7", "librocblas.so.5", "librccl.so.1", "libc.so.6")
     user = Elf.read(tiny_elf(tmp_path / "user.so", needed=needed, symbols=symbols))
-    sibling = Elf.read(tiny_elf(tmp_path / "sibling.so", symbols=[TinySymbol("helper", defined=True)]))
+    sibling = Elf.read(
+        tiny_elf(tmp_path / "sibling.so", symbols=[TinySymbol("helper", defined=True)])
+    )
     manifest = from_needs([user, sibling], "7.2.0", frozenset(needed[:3]))
     assert manifest.weak
-    assert {soname: dict(library.symbols) for soname, library in manifest.libraries.items()} == {
+    assert {
+        soname: dict(library.symbols) for soname, library in manifest.libraries.items()
+    } == {
         "libamdhip64.so.7": {"hipFree": ("hip_4.2",), "whatever": ("",)},
         "librocblas.so.5": {"rocblas_sgemm": ("",)},
         "librccl.so.1": {"ncclSend": ("",)},

@@ -19,7 +19,13 @@ HIP = "libamdhip64.so.7"
 SYMBOLS = (TinySymbol("hipMalloc"), TinySymbol("printf", "libc.so.6", "GLIBC_2.2.5"))
 
 
-def make(path: Path, *, runpath: str = OLD, spare: int = 0, needed: tuple[str, ...] = ("libc.so.6",)) -> Path:
+def make(
+    path: Path,
+    *,
+    runpath: str = OLD,
+    spare: int = 0,
+    needed: tuple[str, ...] = ("libc.so.6",),
+) -> Path:
     return tiny_elf(path, needed=needed, symbols=SYMBOLS, runpath=runpath, spare=spare)
 
 
@@ -57,9 +63,12 @@ def test_set_runpath_writes_shorter_runpath(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("runpath", "message"), [(OLD + "x", "there is room for"), ("", "cannot be"), ("a\0b", "cannot be")]
+    ("runpath", "message"),
+    [(OLD + "x", "there is room for"), ("", "cannot be"), ("a\0b", "cannot be")],
 )
-def test_set_runpath_refuses_invalid_values(tmp_path: Path, runpath: str, message: str) -> None:
+def test_set_runpath_refuses_invalid_values(
+    tmp_path: Path, runpath: str, message: str
+) -> None:
     path = make(tmp_path / "lib.so")
     before = path.read_bytes()
     with pytest.raises(ElfError, match=message):
@@ -77,7 +86,11 @@ def value_of(path: Path) -> int:
     [
         (lambda path: entries(path)[0][0] + 8, "<Q", 0),
         (lambda path: Elf.read(path).sections[".dynsym"].offset + 24, "<I", 9),
-        (lambda path: Elf.read(path).sections[".gnu.version_r"].offset + 16 + 8, "<I", 9),
+        (
+            lambda path: Elf.read(path).sections[".gnu.version_r"].offset + 16 + 8,
+            "<I",
+            9,
+        ),
     ],
     ids=["library", "symbol", "version"],
 )
@@ -114,8 +127,13 @@ def test_add_needed_replaces_relocation_count(tmp_path: Path) -> None:
     assert 0x6FFFFFF9 not in [tag for _, tag, _ in entries(path)]
 
 
-@pytest.mark.parametrize(("spare", "shorten", "message"), [(0, True, "no spare dynamic entry"), (1, False, "no room")])
-def test_add_needed_refuses_without_room(tmp_path: Path, spare: int, shorten: bool, message: str) -> None:
+@pytest.mark.parametrize(
+    ("spare", "shorten", "message"),
+    [(0, True, "no spare dynamic entry"), (1, False, "no room")],
+)
+def test_add_needed_refuses_without_room(
+    tmp_path: Path, spare: int, shorten: bool, message: str
+) -> None:
     path = make(tmp_path / "lib.so", spare=spare)
     if shorten:
         set_runpath(path, NEW)
@@ -128,7 +146,11 @@ def test_add_needed_refuses_without_room(tmp_path: Path, spare: int, shorten: bo
 def test_add_needed_keeps_referenced_bytes(tmp_path: Path) -> None:
     path = make(tmp_path / "lib.so", spare=1)
     set_runpath(path, NEW)
-    empty = value_of(path) + len(NEW) + 1 + 4  # an empty name, four bytes after the start of the free space
-    patch(path, Elf.read(path).sections[".dynsym"].offset + 24, struct.pack("<I", empty))
+    empty = (
+        value_of(path) + len(NEW) + 1 + 4
+    )  # an empty name, four bytes after the start of the free space
+    patch(
+        path, Elf.read(path).sections[".dynsym"].offset + 24, struct.pack("<I", empty)
+    )
     with pytest.raises(ElfError, match="no room"):
         add_needed(path, HIP)

@@ -25,14 +25,26 @@ def set_field(path: Path, section: str, field: int, value: int) -> None:
     """Change a 32-bit field of a section header: byte 40 of a row is sh_link, byte 44 sh_info."""
     data = bytearray(path.read_bytes())
     (table,) = struct.unpack_from("<Q", data, 0x28)
-    struct.pack_into("<I", data, table + 64 * list(Elf.read(path).sections).index(section) + field, value)
+    struct.pack_into(
+        "<I",
+        data,
+        table + 64 * list(Elf.read(path).sections).index(section) + field,
+        value,
+    )
     path.write_bytes(data)
 
 
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
-    """Write a library with symbols between other sections: a build ID before them, a comment and a note after them."""
-    path = tiny_elf(tmp_path / "lib.so", symbols=(GLIBC, TinySymbol("helper", defined=True)), runpath="/opt/rocm/lib")
+    """Write a library with symbols between other sections.
+
+    A build ID before them, a comment and a note after them.
+    """
+    path = tiny_elf(
+        tmp_path / "lib.so",
+        symbols=(GLIBC, TinySymbol("helper", defined=True)),
+        runpath="/opt/rocm/lib",
+    )
     data = with_sections(
         path.read_bytes(),
         (".note.gnu.build-id", 7, 2, BUILD_ID),
@@ -53,9 +65,11 @@ def content(path: Path, name: str) -> bytes:
 
 
 def test_strip_removes_symbols_only(library: Path) -> None:
-    old, before = library.read_bytes(), Elf.read(library)
+    old = library.read_bytes()
+    before = Elf.read(library)
     report = strip_symbols(library)
-    new, after = library.read_bytes(), Elf.read(library)
+    new = library.read_bytes()
+    after = Elf.read(library)
     assert report.dropped == (".debug_info", ".symtab", ".strtab")
     assert report.bytes_saved == len(DEBUG) + len(SYMBOLS) + 8
     assert b"debugging information" not in new
@@ -66,9 +80,19 @@ def test_strip_removes_symbols_only(library: Path) -> None:
     assert new[64:loaded] == old[64:loaded]
     assert content(library, ".comment") == b"clang\0"
     assert content(library, ".gnu.build.attributes") == b"attributes!!"
-    assert (after.undefined, after.exported, after.needed, after.runpath, after.build_id) == (
-        before.undefined, before.exported, before.needed, before.runpath, before.build_id
-    )  # fmt: skip
+    assert (
+        after.undefined,
+        after.exported,
+        after.needed,
+        after.runpath,
+        after.build_id,
+    ) == (
+        before.undefined,
+        before.exported,
+        before.needed,
+        before.runpath,
+        before.build_id,
+    )
 
 
 def test_strip_renumbers_exported_symbols(library: Path) -> None:
@@ -82,7 +106,9 @@ def test_strip_renumbers_exported_symbols(library: Path) -> None:
     assert (place, place + 2) in report.changed
 
 
-def test_strip_debug_file_has_symbols_and_checksum(library: Path, tmp_path: Path) -> None:
+def test_strip_debug_file_has_symbols_and_checksum(
+    library: Path, tmp_path: Path
+) -> None:
     before = Elf.read(library)
     debug = tmp_path / "lib.so.debug"
     strip_symbols(library, debug)
@@ -90,7 +116,10 @@ def test_strip_debug_file_has_symbols_and_checksum(library: Path, tmp_path: Path
     assert link[: link.index(0)] == b"lib.so.debug"
     assert len(link) % 4 == 0
     assert struct.unpack("<I", link[-4:])[0] == zlib.crc32(debug.read_bytes())
-    assert Elf.read(library).debug_link == ("lib.so.debug", zlib.crc32(debug.read_bytes()))
+    assert Elf.read(library).debug_link == (
+        "lib.so.debug",
+        zlib.crc32(debug.read_bytes()),
+    )
     kept = Elf.read(debug)
     assert list(kept.sections) == list(before.sections)
     assert content(debug, ".symtab") == SYMBOLS
@@ -108,7 +137,17 @@ def test_strip_keeps_loaded_bytes_after_symbols(library: Path) -> None:
     row = 64 + 2 * 56
     library.write_bytes(data)
     late = Elf.read(library).sections[".late"]
-    load = struct.pack("<IIQQQQQQ", 1, 4, late.offset, late.offset, late.offset, late.size, late.size, 8)
+    load = struct.pack(
+        "<IIQQQQQQ",
+        1,
+        4,
+        late.offset,
+        late.offset,
+        late.offset,
+        late.size,
+        late.size,
+        8,
+    )
     patched = bytearray(data[:row] + load + data[row + 56 :])
     struct.pack_into("<H", patched, 0x38, 3)
     library.write_bytes(patched)
@@ -120,7 +159,9 @@ def test_strip_keeps_loaded_bytes_after_symbols(library: Path) -> None:
 
 
 def refers_to_symbols(library: Path) -> None:
-    set_field(library, ".comment", 40, list(Elf.read(library).sections).index(".symtab"))
+    set_field(
+        library, ".comment", 40, list(Elf.read(library).sections).index(".symtab")
+    )
 
 
 def is_aligned_impossibly(library: Path) -> None:
@@ -134,12 +175,19 @@ def patched(library: Path, layout: str, offset: int, value: int) -> None:
 
 
 def loads_symbols(library: Path) -> None:
-    patched(library, "<Q", 64 + 32, Elf.read(library).sections[".symtab"].offset + 8)  # p_filesz of PT_LOAD
+    patched(
+        library, "<Q", 64 + 32, Elf.read(library).sections[".symtab"].offset + 8
+    )  # p_filesz of PT_LOAD
 
 
 def exports_from_debug_section(library: Path) -> None:
     elf = Elf.read(library)
-    patched(library, "<H", elf.sections[".dynsym"].offset + 2 * 24 + 6, list(elf.sections).index(".debug_info"))
+    patched(
+        library,
+        "<H",
+        elf.sections[".dynsym"].offset + 2 * 24 + 6,
+        list(elf.sections).index(".debug_info"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -155,7 +203,8 @@ def test_strip_refuses_used_symbols(
     library: Path, tmp_path: Path, change: Callable[[Path], None], message: str
 ) -> None:
     change(library)
-    before, files = library.read_bytes(), sorted(tmp_path.iterdir())
+    before = library.read_bytes()
+    files = sorted(tmp_path.iterdir())
     with pytest.raises(ElfError, match=message):
         strip_symbols(library, tmp_path / "lib.debug")
     assert library.read_bytes() == before

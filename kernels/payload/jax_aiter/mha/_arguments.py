@@ -26,10 +26,14 @@ def heads_fit(operation: str, q: Array, k: Array, v: Array) -> None:
     (heads, depth), (key_heads, key_depth) = q.shape[-2:], k.shape[-2:]
     if depth != key_depth or depth == 0:
         raise ValueError(
-            f"{operation}: q has head dimension {depth} and k has {key_depth}; they have to be equal and not 0."
+            f"{operation}: q has head dimension {depth} and k has {key_depth}; they"
+            " have to be equal and not 0."
         )
     if v.shape[-2] != key_heads:
-        raise ValueError(f"{operation}: k has {key_heads} heads and v has {v.shape[-2]}; they have to be equal.")
+        raise ValueError(
+            f"{operation}: k has {key_heads} heads and v has {v.shape[-2]}; they have"
+            " to be equal."
+        )
     if key_heads == 0 or heads % key_heads:
         text = f"{operation}: q has {heads} heads and k has {key_heads}"
         raise ValueError(f"{text}; q has to have a multiple of the heads of k.")
@@ -51,15 +55,25 @@ def config(
         if isinstance(value, jax.Array):
             raise TypeError(f"{operation}: {name} is an array; it has to be a number.")
     if not 0 <= dropout_p < 1:
-        raise ValueError(f"{operation}: dropout_p is {dropout_p}; it has to be from 0 to less than 1.")
+        raise ValueError(
+            f"{operation}: dropout_p is {dropout_p}; it has to be from 0 to less"
+            " than 1."
+        )
     if seed is not None and dropout_p == 0:
-        raise ValueError(f"{operation}: dropout_p is 0 and dropout_seed is given; a seed needs dropout.")
+        raise ValueError(
+            f"{operation}: dropout_p is 0 and dropout_seed is given; a seed needs"
+            " dropout."
+        )
     scale = depth**-0.5 if softmax_scale is None else float(softmax_scale)
     return Config(scale, float(dropout_p)), seed_words(0 if seed is None else seed)
 
 
-def window(operation: str, window_size: tuple[int, int], causal: bool) -> tuple[int, int]:
-    """Return the numbers of keys that a query sees before and after its diagonal, -1 for all; causal: none after.
+def window(
+    operation: str, window_size: tuple[int, int], causal: bool
+) -> tuple[int, int]:
+    """Return the numbers of keys that a query sees before and after its diagonal, -1 for all.
+
+    Causal: none after.
 
     Raises:
         ValueError: window_size is not a pair of integers of -1 or more.
@@ -67,10 +81,13 @@ def window(operation: str, window_size: tuple[int, int], causal: bool) -> tuple[
     try:
         left, right = (int(value) for value in window_size)
     except (TypeError, ValueError) as problem:
-        raise ValueError(f"{operation}: window_size is {window_size!r}; it has to be (left, right).") from problem
+        raise ValueError(
+            f"{operation}: window_size is {window_size!r}; it has to be (left, right)."
+        ) from problem
     if min(left, right) < -1:
         raise ValueError(
-            f"{operation}: window_size is {window_size!r}; its numbers have to be 0 or more, or -1 for no limit."
+            f"{operation}: window_size is {window_size!r}; its numbers have to be 0 or"
+            " more, or -1 for no limit."
         )
     return left, 0 if causal else right
 
@@ -85,13 +102,31 @@ def slopes(operation: str, alibi_slopes: Any, batch: int, heads: int) -> Array |
     if alibi_slopes is None:
         return None
     shape = (heads,) if getattr(alibi_slopes, "ndim", 1) == 1 else (batch, heads)
-    _check.rank(operation, "alibi_slopes", alibi_slopes, "[heads]" if len(shape) == 1 else "[batch, heads]")
-    _check.equal(operation, "alibi_slopes", alibi_slopes.shape, shape, "[heads] or [batch, heads]")
+    _check.rank(
+        operation,
+        "alibi_slopes",
+        alibi_slopes,
+        "[heads]" if len(shape) == 1 else "[batch, heads]",
+    )
+    _check.equal(
+        operation,
+        "alibi_slopes",
+        alibi_slopes.shape,
+        shape,
+        "[heads] or [batch, heads]",
+    )
     _check.dtype(operation, "alibi_slopes", alibi_slopes, (jnp.float32, jnp.float64))
     return jnp.asarray(alibi_slopes)
 
 
-def cumulative(operation: str, name: str, array: Any, count: int | None, places: int, longest: int = 0) -> Array:
+def cumulative(
+    operation: str,
+    name: str,
+    array: Any,
+    count: int | None,
+    places: int,
+    longest: int = 0,
+) -> Array:
     """Return the checked starts of sequences; traced values are checked by shape and dtype only.
 
     Args:
@@ -109,15 +144,24 @@ def cumulative(operation: str, name: str, array: Any, count: int | None, places:
     _check.rank(operation, name, array, "[sequences + 1]")
     if array.shape[0] < 2 or (count is not None and array.shape[0] != count + 1):
         length = "2 or more" if count is None else count + 1
-        raise ValueError(f"{operation}: {name} has {array.shape[0]} numbers; it has to have {length}.")
+        raise ValueError(
+            f"{operation}: {name} has {array.shape[0]} numbers; it has to have"
+            f" {length}."
+        )
     _check.dtype(operation, name, array, (jnp.int32,))
     if not isinstance(array, jax.core.Tracer):
         numbers = np.asarray(array)
         lengths = np.diff(numbers)
         if numbers[0] != 0 or (lengths < 0).any() or numbers[-1] > places:
-            text = f"{operation}: {name} is {numbers.tolist()}; it has to increase from 0 to at most {places}"
+            text = (
+                f"{operation}: {name} is {numbers.tolist()}; it has to increase from 0"
+                f" to at most {places}"
+            )
             raise ValueError(f"{text}.")
         if longest and lengths.max() > longest:
-            text = f"{operation}: the longest sequence of {name} has the length {lengths.max()}"
+            text = (
+                f"{operation}: the longest sequence of {name} has the length"
+                f" {lengths.max()}"
+            )
             raise ValueError(f"{text}, but its max_seqlen is {longest}.")
     return jnp.asarray(array)

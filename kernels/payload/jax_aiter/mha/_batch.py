@@ -38,39 +38,52 @@ def flash_attn_func(
 ) -> Any:
     """Compute attention, softmax(q @ k.T * softmax_scale + bias) @ v for each head, with gradients.
 
-    The sequences of queries and keys are aligned at their ends: the position of query i is key i + Sk - Sq.
+    The sequences of queries and keys are aligned at their ends: the position of query i
+    is key i + Sk - Sq.
 
     Args:
-        q: (batch, Sq, heads, D), bfloat16, float16 or float32 (float64 with jax_enable_x64).
-        k: (batch, Sk, heads_k, D), of the dtype of q; heads is a multiple of heads_k (MQA and GQA).
+        q: (batch, Sq, heads, D), bfloat16, float16 or float32 (float64 with
+            jax_enable_x64).
+        k: (batch, Sk, heads_k, D), of the dtype of q; heads is a multiple of heads_k
+            (MQA and GQA).
         v: (batch, Sk, heads_k, Dv), of the dtype of q.
-        dropout_p: fraction of the attention probabilities that is dropped; 0 for evaluation.
+        dropout_p: fraction of the attention probabilities that is dropped; 0 for
+            evaluation.
         softmax_scale: factor of the scores; None means 1 / sqrt(D).
         causal: whether a query sees no key after its own position.
-        window_size: (left, right) keys that a query sees before and after its position; -1 for all.
-        bias: (Sq, Sk), any float dtype, added to the scores of every head and sequence; differentiable.
-        alibi_slopes: (heads,) or (batch, heads), float32; slope * distance is subtracted from the scores (ALiBi).
-        deterministic: True sums gradients in a fixed order, which XLA does and AITER's kernels do not; False and None
-            leave the order open, so that AITER's kernels are used where they support the arguments.
-        return_lse: also return the logarithm of the sum of exponentials; differentiable.
-        return_attn_probs: also return the probabilities as they multiply v, dropout included: a whole matrix, for
-            tests, without a gradient.
-        cu_seqlens_q: (batch + 1,), int32; the differences are the numbers of valid queries of each sequence. Results of
-            other queries are 0. Requires cu_seqlens_kv.
+        window_size: (left, right) keys that a query sees before and after its position;
+            -1 for all.
+        bias: (Sq, Sk), any float dtype, added to the scores of every head and sequence;
+            differentiable.
+        alibi_slopes: (heads,) or (batch, heads), float32; slope * distance is
+            subtracted from the scores (ALiBi).
+        deterministic: True sums gradients in a fixed order, which XLA does and AITER's
+            kernels do not; False and None leave the order open, so that AITER's kernels
+            are used where they support the arguments.
+        return_lse: also return the logarithm of the sum of exponentials;
+            differentiable.
+        return_attn_probs: also return the probabilities as they multiply v, dropout
+            included: a whole matrix, for tests, without a gradient.
+        cu_seqlens_q: (batch + 1,), int32; the differences are the numbers of valid
+            queries of each sequence. Results of other queries are 0. Requires
+            cu_seqlens_kv.
         cu_seqlens_kv: (batch + 1,), int32, likewise for keys.
-        dropout_seed: integer from 0 to 2**64 - 1, or an integer array without dimensions; an error without dropout.
-            None means 0: each call drops the same probabilities, so pass another one at every step. Dropout depends
-            only on the seed and on the indices of batch, head, query and key. Under shard_map, each device counts these
-            from 0, so derive the seed from jax.lax.axis_index.
+        dropout_seed: integer from 0 to 2**64 - 1, or an integer array without
+            dimensions; an error without dropout. None means 0: each call drops the same
+            probabilities, so pass another one at every step. Dropout depends only on
+            the seed and on the indices of batch, head, query and key. Under shard_map,
+            each device counts these from 0, so derive the seed from jax.lax.axis_index.
 
     Returns:
-        out: (batch, Sq, heads, Dv), of the dtype of q; 0 if a query sees no key. With return_lse or return_attn_probs a
-        tuple: out, then lse (batch, heads, Sq) in float32, -inf if a query sees no key, then probabilities
+        out: (batch, Sq, heads, Dv), of the dtype of q; 0 if a query sees no key. With
+            return_lse or return_attn_probs a
+        tuple: out, then lse (batch, heads, Sq) in float32, -inf if a query sees no key,
+            then probabilities
         (batch, heads, Sq, Sk) in float32.
 
     Raises:
-        ValueError: shapes do not fit, a number is out of range, both bias and ALiBi are given, or a seed is given
-            without dropout.
+        ValueError: shapes do not fit, a number is out of range, both bias and ALiBi are
+            given, or a seed is given without dropout.
         TypeError: dtypes do not fit.
         jax_aiter.BackendError: a forced backend is unavailable.
     """
@@ -81,13 +94,17 @@ def flash_attn_func(
     _check.equal(_NAME, "k", k.shape[:1], (batch,), "(batch, ...)")
     _check.equal(_NAME, "v", v.shape[:2], (batch, keys), "(batch, Sk, ...)")
     _arguments.heads_fit(_NAME, q, k, v)
-    config, seed = _arguments.config(_NAME, depth, dropout_p, softmax_scale, dropout_seed)
+    config, seed = _arguments.config(
+        _NAME, depth, dropout_p, softmax_scale, dropout_seed
+    )
     if bias is not None:
         if alibi_slopes is not None:
             raise ValueError(f"{_NAME}: bias and alibi_slopes cannot be combined.")
         _check.rank(_NAME, "bias", bias, "(Sq, Sk)")
         _check.equal(_NAME, "bias", bias.shape, (queries, keys), "(Sq, Sk)")
-        _check.dtype(_NAME, "bias", bias, (jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64))
+        _check.dtype(
+            _NAME, "bias", bias, (jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64)
+        )
     slopes = _arguments.slopes(_NAME, alibi_slopes, batch, heads)
     window = _arguments.window(_NAME, window_size, causal)
     rows = _ranges(q, k, cu_seqlens_q, cu_seqlens_kv, window)
@@ -102,7 +119,8 @@ def flash_attn_func(
     )
     q, k, v, bias, slopes, seed, *ranges = together(q, k, v, bias, slopes, seed, *rows)
     whole = empty(jnp.int32)
-    operands, given = Operands(q, k, v, bias, slopes), Given(_rows.Rows(*ranges), seed, whole, whole)
+    operands = Operands(q, k, v, bias, slopes)
+    given = Given(_rows.Rows(*ranges), seed, whole, whole)
     out, lse = _attention.attention(make_plan(task, operands), operands, given)
     results = [out]
     if return_lse:
@@ -112,25 +130,35 @@ def flash_attn_func(
     return compat.results(results)
 
 
-def _ranges(q: Array, k: Array, cu_q: Any, cu_kv: Any, window: tuple[int, int]) -> _rows.Rows:
+def _ranges(
+    q: Array, k: Array, cu_q: Any, cu_kv: Any, window: tuple[int, int]
+) -> _rows.Rows:
     # Ranges of [queries] if all queries are valid, else of [batch, queries].
     (batch, queries), keys = q.shape[:2], k.shape[1]
     if (cu_q is None) != (cu_kv is None):
-        raise ValueError(f"{_NAME}: cu_seqlens_q and cu_seqlens_kv have to be given together.")
+        raise ValueError(
+            f"{_NAME}: cu_seqlens_q and cu_seqlens_kv have to be given together."
+        )
     if cu_q is None:
         return _rows.whole(queries, keys, *window)
     query_counts = _lengths("cu_seqlens_q", cu_q, batch, queries)
     key_counts = _lengths("cu_seqlens_kv", cu_kv, batch, keys)
-    rows: _rows.Rows = jax.vmap(lambda one, other: _rows.padded(queries, one, other, *window))(query_counts, key_counts)
+    rows: _rows.Rows = jax.vmap(
+        lambda one, other: _rows.padded(queries, one, other, *window)
+    )(query_counts, key_counts)
     return rows
 
 
 def _lengths(name: str, array: Any, batch: int, places: int) -> Array:
     checked = _arguments.cumulative(_NAME, name, array, batch, batch * places)
     if not isinstance(array, jax.core.Tracer):
-        # NumPy, because under jit every operation of jax returns a tracer, even for constants.
+        # NumPy, because under jit every operation of jax returns a tracer, even for
+        # constants.
         longest = int(np.diff(np.asarray(array)).max())
         if longest > places:
-            raise ValueError(f"{_NAME}: a sequence of {name} has the length {longest}, but its array has {places}.")
+            raise ValueError(
+                f"{_NAME}: a sequence of {name} has the length {longest}, but its array"
+                f" has {places}."
+            )
     lengths: Array = checked[1:] - checked[:-1]
     return lengths

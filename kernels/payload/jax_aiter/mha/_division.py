@@ -13,7 +13,8 @@ from jax_aiter._partition import Axes, Local, Rule, like, partitioned, total
 from jax_aiter._table import XLA
 from jax_aiter.mha._operands import Given, Operands
 
-_OUT, _LSE = "b q h e", "b h q"
+_OUT = "b q h e"
+_LSE = "b h q"
 
 
 def forward(
@@ -51,16 +52,24 @@ def backward(
     saved: tuple[Array, Array],
     cotangents: tuple[Array, Array],
 ) -> Operands:
-    """Return function(operands, given, saved, *cotangents), the gradients of the operands, divided between devices."""
+    """Return a function for the gradients of the operands, divided between devices."""
     leaves, tree = jax.tree.flatten((operands, given, saved, cotangents))
     results = _dims(operands)
 
     def local(axes: Axes, *leaves: Array) -> tuple[Array, ...]:
         operands, given, saved, cotangents = jax.tree.unflatten(tree, leaves)
-        grads = function(operands.with_all_slopes(), _placed(axes, operands, given), saved, *cotangents)
+        grads = function(
+            operands.with_all_slopes(),
+            _placed(axes, operands, given),
+            saved,
+            *cotangents,
+        )
         if grads.slopes is not None and operands.slopes.ndim == 1:
             grads = grads._replace(slopes=grads.slopes.sum(0))
-        return tuple(_summed(grad, axes, dims) for grad, dims in zip(jax.tree.leaves(grads), results, strict=True))
+        return tuple(
+            _summed(grad, axes, dims)
+            for grad, dims in zip(jax.tree.leaves(grads), results, strict=True)
+        )
 
     dims = [*results, *_dims_of_given(given), *[_OUT, _LSE] * 2]
     grads = _divided(choice, dropout, local, leaves, dims, results)
@@ -70,20 +79,31 @@ def backward(
 
 
 def _divided(
-    choice: Choice, dropout: float, local: Local, leaves: Sequence[Array], dims: Sequence[str], results: Sequence[str]
+    choice: Choice,
+    dropout: float,
+    local: Local,
+    leaves: Sequence[Array],
+    dims: Sequence[str],
+    results: Sequence[str],
 ) -> tuple[Array, ...]:
     kernel = choice.backend != XLA
-    # Kernels count sequences and heads from 0, so that with dropout each device needs all of them.
+    # Kernels count sequences and heads from 0, so that with dropout each device needs
+    # all of them.
     parts = {} if kernel and dropout else {"b": 1, "h": 1}
     rule = Rule.parse(f"{', '.join(dims)} -> {', '.join(results)}", **parts)
-    # XLA gathers the batch for the loop over sequences that sums the gradient of a bias, and runs blocks that any
-    # sequence needs if sequences have lengths of their own.
-    return partitioned(rule, local, *leaves, by_rule=kernel or bool({"q k", "b q"}.intersection(dims)))
+    # XLA gathers the batch for the loop over sequences that sums the gradient of a
+    # bias, and runs blocks that any sequence needs if sequences have lengths of their
+    # own.
+    return partitioned(
+        rule, local, *leaves, by_rule=kernel or bool({"q k", "b q"}.intersection(dims))
+    )
 
 
 def _dims(operands: Operands) -> list[str]:
-    # A device needs the heads of keys that its heads of queries share; a single head is on all devices.
-    heads, of_keys = operands.q.shape[2], operands.k.shape[2]
+    # A device needs the heads of keys that its heads of queries share; a single head is
+    # on all devices.
+    heads = operands.q.shape[2]
+    of_keys = operands.k.shape[2]
     shared = "h" if of_keys == heads else "one" if of_keys == 1 else "h'"
     dims = (
         "b q h d",
@@ -92,11 +112,18 @@ def _dims(operands: Operands) -> list[str]:
         "q k",
         "h" if operands.slopes is None or operands.slopes.ndim == 1 else "b h",
     )
-    return [names for names, part in zip(dims, operands, strict=True) if part is not None]
+    return [
+        names for names, part in zip(dims, operands, strict=True) if part is not None
+    ]
 
 
 def _dims_of_given(given: Given) -> list[str]:
-    return [*["b q" if given.rows.start.ndim == 2 else "q"] * 3, "words", "starts", "starts"]
+    return [
+        *["b q" if given.rows.start.ndim == 2 else "q"] * 3,
+        "words",
+        "starts",
+        "starts",
+    ]
 
 
 def _placed(axes: Axes, operands: Operands, given: Given) -> Given:
@@ -104,8 +131,13 @@ def _placed(axes: Axes, operands: Operands, given: Given) -> Given:
     if not axes:
         return given
     counts = zip("bh", (operands.q.shape[0], operands.q.shape[2]), strict=True)
-    first = [jax.lax.axis_index(axes[name]) * count if name in axes else 0 for name, count in counts]
-    return given._replace(first=jnp.stack([jnp.asarray(place, jnp.int32) for place in first]))
+    first = [
+        jax.lax.axis_index(axes[name]) * count if name in axes else 0
+        for name, count in counts
+    ]
+    return given._replace(
+        first=jnp.stack([jnp.asarray(place, jnp.int32) for place in first])
+    )
 
 
 def _summed(gradient: Array, axes: Axes, dims: str) -> Array:

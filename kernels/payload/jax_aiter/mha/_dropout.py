@@ -1,6 +1,7 @@
 """Dropout of attention probabilities as a function of seed and position, equal in both directions.
 
-The result depends neither on the blocks of the scores nor on the number of queries, keys or sequences.
+The result depends neither on the blocks of the scores nor on the number of queries,
+keys or sequences.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ def seed_words(seed: Any) -> Array:
     """Return a seed as two words.
 
     Args:
-        seed: integer from 0 to 2**64 - 1, or an integer array without dimensions, which may be traced.
+        seed: integer from 0 to 2**64 - 1, or an integer array without dimensions, which
+            may be traced.
 
     Returns:
         [2], uint32.
@@ -31,15 +33,30 @@ def seed_words(seed: Any) -> Array:
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
         number = int(seed)
         if not 0 <= number < 1 << 64:
-            raise ValueError(f"dropout_seed is {number}; it has to be between 0 and 2**64 - 1.")
+            raise ValueError(
+                f"dropout_seed is {number}; it has to be between 0 and 2**64 - 1."
+            )
         return jnp.array([number & 0xFFFFFFFF, number >> 32], jnp.uint32)
-    if not (hasattr(seed, "dtype") and jnp.issubdtype(seed.dtype, jnp.integer) and seed.ndim == 0):
-        raise TypeError("dropout_seed has to be an integer, or an integer array without dimensions.")
+    if not (
+        hasattr(seed, "dtype")
+        and jnp.issubdtype(seed.dtype, jnp.integer)
+        and seed.ndim == 0
+    ):
+        raise TypeError(
+            "dropout_seed has to be an integer, or an integer array without dimensions."
+        )
     low = seed.astype(jnp.uint32)
     return jnp.stack([low, jnp.zeros_like(low)])
 
 
-def kept(seed: Array, probability: float, batch: Array, heads: Array, row: Array, column: Array) -> Array:
+def kept(
+    seed: Array,
+    probability: float,
+    batch: Array,
+    heads: Array,
+    row: Array,
+    column: Array,
+) -> Array:
     """Return which probabilities are kept.
 
     Args:
@@ -53,13 +70,17 @@ def kept(seed: Array, probability: float, batch: Array, heads: Array, row: Array
     state = _mixed(seed[0] + jnp.uint32(_GOLDEN)) ^ seed[1]
     for place in (batch, heads, row):
         state = _mixed(_mixed(state) + place.astype(jnp.uint32) * jnp.uint32(_GOLDEN))
-    bits = _mixed(_mixed(state ^ column.astype(jnp.uint32) * jnp.uint32(_ODD)) + _mixed(state + jnp.uint32(_ODD)))
+    bits = _mixed(
+        _mixed(state ^ column.astype(jnp.uint32) * jnp.uint32(_ODD))
+        + _mixed(state + jnp.uint32(_ODD))
+    )
     kept_bits: Array = bits >= jnp.uint32(min(round(probability * 2**32), 2**32 - 1))
     return kept_bits
 
 
 def _mixed(x: Array) -> Array:
-    # Finaliser of 32-bit MurmurHash3: each input bit changes each bit of the result with probability 1/2.
+    # Finaliser of 32-bit MurmurHash3: each input bit changes each bit of the result
+    # with probability 1/2.
     x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
     x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
     return x ^ (x >> 16)

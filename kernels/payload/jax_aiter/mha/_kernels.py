@@ -22,7 +22,7 @@ _FEW_QUERIES = 128
 """Number of queries in a batch up to which Composable Kernel is preferred, as in AITER."""
 
 _FEW_FOR_GRADIENT = 16
-"""Number of queries in a batch up to which AITER does not use its assembly kernels of the gradient."""
+"""Number of queries up to which AITER avoids its assembly kernels of the gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,12 @@ class Task:
         config: scale, dropout.
         window: (left, right) keys that a query sees around its diagonal; -1 for all.
         packed: whether sequences lie one after the other, in a batch of one.
-        longest: lengths of the longest packed sequence of queries and of keys; 0 for unknown.
+        longest: lengths of the longest packed sequence of queries and of keys; 0 for
+            unknown.
         sequences: number of packed sequences.
         padded: whether sequences of the batch have individual lengths.
-        complete: whether each query of each sequence is known to see a key. If this is unknown, packed sequences are
-            looked at when the program runs.
+        complete: whether each query of each sequence is known to see a key. If this is
+            unknown, packed sequences are looked at when the program runs.
         deterministic: whether gradients must be summed in a fixed order.
         returns_lse: whether lse may have a cotangent.
     """
@@ -69,21 +70,35 @@ def make_plan(task: Task, operands: Operands) -> Plan:
     """
     few = not task.packed and operands.q.shape[1] <= _FEW_QUERIES
     targets = (MHA_FWD, MHA_FWD_ASM) if few else (MHA_FWD_ASM, MHA_FWD)
-    obstacles = {MHA_FWD_ASM.name: _asm_obstacle(task, operands), MHA_FWD.name: _ck_obstacle(task, operands)}
+    obstacles = {
+        MHA_FWD_ASM.name: _asm_obstacle(task, operands),
+        MHA_FWD.name: _ck_obstacle(task, operands),
+    }
     if task.config.dropout and not obstacles[MHA_FWD.name]:
         # Both directions must drop the same probabilities.
-        backward = choose("flash_attn_bwd", obstacles=_backward_obstacles(task, operands))
+        backward = choose(
+            "flash_attn_bwd", obstacles=_backward_obstacles(task, operands)
+        )
         if backward.backend == XLA:
-            obstacles[MHA_FWD.name] = f"the gradient is computed by XLA, whose dropout differs: {backward.why}"
+            obstacles[MHA_FWD.name] = (
+                "the gradient is computed by XLA, whose dropout differs:"
+                f" {backward.why}"
+            )
     return Plan(task, choose("flash_attn", targets, obstacles=obstacles))
 
 
 def needs_keys(plan: Plan) -> bool:
-    """Return whether the chosen kernel can run only if each query sees a key, which is not known before it runs."""
-    return plan.forward.call == MHA_FWD_ASM.name and plan.task.packed and not plan.task.complete
+    """Return whether the chosen kernel can run only if each query sees a key."""
+    return (
+        plan.forward.call == MHA_FWD_ASM.name
+        and plan.task.packed
+        and not plan.task.complete
+    )
 
 
-def choose_backward(plan: Plan, operands: Operands, *, dbias: bool, dslopes: bool, dlse: bool) -> Choice:
+def choose_backward(
+    plan: Plan, operands: Operands, *, dbias: bool, dslopes: bool, dlse: bool
+) -> Choice:
     """Choose the implementation of the gradient and load its module.
 
     Args:
@@ -100,12 +115,17 @@ def choose_backward(plan: Plan, operands: Operands, *, dbias: bool, dslopes: boo
         (not dslopes, "AITER's kernels compute no gradient of ALiBi's slopes"),
         (
             not plan.task.config.dropout or plan.forward.backend == AITER,
-            "its dropout differs from that of the forward direction, which XLA computed",
+            (
+                "its dropout differs from that of the forward direction, which XLA"
+                " computed"
+            ),
         ),
     ]
     obstacles = _backward_obstacles(plan.task, operands)
     if dlse and not obstacles[MHA_BWD.name]:
-        obstacles[MHA_BWD.name] = "Composable Kernel does not support a cotangent of lse"
+        obstacles[MHA_BWD.name] = (
+            "Composable Kernel does not support a cotangent of lse"
+        )
     if obstacle := _check.first_failing(wanted):
         obstacles = dict.fromkeys(obstacles, obstacle)
     return choose("flash_attn_bwd", obstacles=obstacles)
@@ -121,23 +141,30 @@ def forward(plan: Plan, operands: Operands, given: Given) -> tuple[Array, Array]
     task = plan.task
     q, k, v = (part[0] if task.packed else part for part in operands[:3])
     if plan.forward.call == MHA_FWD_ASM.name:
-        target, arrays = MHA_FWD_ASM, (q, k, v, given.cu_q, given.cu_k)
+        target = MHA_FWD_ASM
+        arrays = (q, k, v, given.cu_q, given.cu_k)
         rows: tuple[bool, ...] = (True, True, True, False, False)
-        attrs = {"scale": np.float32(task.config.scale), "causal": _window(task, operands)[1] == 0}
+        attrs = {
+            "scale": np.float32(task.config.scale),
+            "causal": _window(task, operands)[1] == 0,
+        }
     else:
-        target, arrays = MHA_FWD, (q, k, v, *extras(task, operands, given))
+        target = MHA_FWD
+        arrays = (q, k, v, *extras(task, operands, given))
         rows = (True, True, True, *rows_of_extras(operands))
         attrs = attributes(task, operands)
 
     def call(batch: int) -> Any:
         count = (batch,) if not task.packed else ()
         queries, heads = q.shape[-3:-1]
-        out, lse = (*count, queries, heads, v.shape[-1]), (*count, heads, queries)
+        out = (*count, queries, heads, v.shape[-1])
+        lse = (*count, heads, queries)
         return ffi(target, [(out, q.dtype), (lse, jnp.float32)], **attrs)
 
     out, lse = called(task, call, rows, arrays)
     if task.packed:
-        out, lse = out[None], lse[None]
+        out = out[None]
+        lse = lse[None]
     if task.packed or not task.complete:
         # Kernels never write positions outside of packed sequences.
         sees = given.rows.end > given.rows.start
@@ -153,7 +180,9 @@ def called(
     arrays: tuple[Array, ...],
     fits: Callable[[int], bool] = lambda _batch: True,
 ) -> tuple[Array, ...]:
-    """Return the results of a call; vmap enlarges the batch, except with dropout, which depends on the index in it.
+    """Return the results of a call.
+
+    Vmap enlarges the batch, except with dropout, which depends on the index in it.
 
     Args:
         task: the request.
@@ -173,13 +202,18 @@ def called(
 
 def extras(task: Task, operands: Operands, given: Given) -> tuple[Array, ...]:
     """Return the operands bias, slopes, cu_q, cu_k and seed of MHA_FWD and MHA_BWD."""
-    bias, slopes = operands.bias, operands.slopes
+    bias = operands.bias
+    slopes = operands.slopes
     if slopes is None:
         slopes = empty(jnp.float32)
     elif task.packed:
         slopes = jnp.broadcast_to(slopes, (given.cu_q.shape[0] - 1, slopes.shape[1]))
     # The two words of the seed, and two of an offset.
-    seed = jnp.concatenate([given.seed, jnp.zeros_like(given.seed)]) if task.config.dropout else empty(jnp.uint32)
+    seed = (
+        jnp.concatenate([given.seed, jnp.zeros_like(given.seed)])
+        if task.config.dropout
+        else empty(jnp.uint32)
+    )
     bias = empty(operands.q.dtype) if bias is None else bias
     return bias, slopes.astype(jnp.float32), given.cu_q, given.cu_k, seed
 
@@ -192,10 +226,21 @@ def rows_of_extras(operands: Operands) -> tuple[bool, ...]:
 def attributes(task: Task, operands: Operands) -> dict[str, Any]:
     """Return the attributes of MHA_FWD and MHA_BWD."""
     left, right = _window(task, operands)
-    longest = (min(told or INT, part.shape[1]) for told, part in zip(task.longest, operands[:2], strict=True))
+    longest = (
+        min(told or INT, part.shape[1])
+        for told, part in zip(task.longest, operands[:2], strict=True)
+    )
     queries, keys = longest if task.packed else (0, 0)
-    numbers = {"window_left": left, "window_right": right, "longest_query": queries, "longest_key": keys}
-    floats = {"scale": np.float32(task.config.scale), "dropout": np.float32(task.config.dropout)}
+    numbers = {
+        "window_left": left,
+        "window_right": right,
+        "longest_query": queries,
+        "longest_key": keys,
+    }
+    floats = {
+        "scale": np.float32(task.config.scale),
+        "dropout": np.float32(task.config.dropout),
+    }
     return {**floats, **{name: int32(value) for name, value in numbers.items()}}
 
 
@@ -217,18 +262,35 @@ def _ck_obstacle(task: Task, operands: Operands) -> str:
 def _backward_obstacles(task: Task, operands: Operands) -> dict[str, str]:
     # By custom call.
     if task.deterministic:
-        any_order = "AITER's kernels sum gradients in any order, which deterministic=True forbids"
+        any_order = (
+            "AITER's kernels sum gradients in any order, which deterministic=True"
+            " forbids"
+        )
         return dict.fromkeys((MHA_BWD_ASM.name, MHA_BWD.name), any_order)
     known = facts(task, operands)
-    found = {target.name: _limits.obstacle(target, **known) or _padded(task) for target in (MHA_BWD_ASM, MHA_BWD)}
-    if not found[MHA_BWD_ASM.name] and not task.packed and known["queries"] <= _FEW_FOR_GRADIENT:
-        few = f"AITER does not use its assembly kernels of the gradient for {known['queries']} queries"
+    found = {
+        target.name: _limits.obstacle(target, **known) or _padded(task)
+        for target in (MHA_BWD_ASM, MHA_BWD)
+    }
+    if (
+        not found[MHA_BWD_ASM.name]
+        and not task.packed
+        and known["queries"] <= _FEW_FOR_GRADIENT
+    ):
+        few = (
+            "AITER does not use its assembly kernels of the gradient for"
+            f" {known['queries']} queries"
+        )
         found[MHA_BWD_ASM.name] = few
     return found
 
 
 def _padded(task: Task) -> str:
-    return "AITER's kernels do not support sequence lengths in a batch" if task.padded else ""
+    return (
+        "AITER's kernels do not support sequence lengths in a batch"
+        if task.padded
+        else ""
+    )
 
 
 def facts(task: Task, operands: Operands) -> dict[str, Any]:

@@ -31,18 +31,22 @@ class Operands(NamedTuple):
         """Return the operands with slopes of [B, H]."""
         if self.slopes is None:
             return self
-        return self._replace(slopes=jnp.broadcast_to(self.slopes, (self.q.shape[0], self.q.shape[2])))
+        return self._replace(
+            slopes=jnp.broadcast_to(self.slopes, (self.q.shape[0], self.q.shape[2]))
+        )
 
 
 class Given(NamedTuple):
     """Operands without a gradient.
 
     Attributes:
-        rows: range of keys that each query attends to, [queries] for all sequences or [B, queries].
+        rows: range of keys that each query attends to, [queries] for all sequences or
+            [B, queries].
         seed: [2], uint32.
-        cu_q, cu_k: starts of packed sequences and the end of the last one, [sequences + 1], int32; shape [0] if the
-            sequences are not packed.
-        first: [2], int32: indices of the first sequence and head; None if the operands are not the part of a device.
+        cu_q, cu_k: starts of packed sequences and the end of the last one, [sequences +
+            1], int32; shape [0] if the sequences are not packed.
+        first: [2], int32: indices of the first sequence and head; None if the operands
+            are not the part of a device.
     """
 
     rows: Rows

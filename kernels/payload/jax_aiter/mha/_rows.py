@@ -15,7 +15,8 @@ class Rows(NamedTuple):
 
     Attributes:
         start, end: the query sees the keys start <= j < end; none if they are equal.
-        diagonal: key at the query's own position if both sequences are aligned at their ends; distances count from it.
+        diagonal: key at the query's own position if both sequences are aligned at their
+            ends; distances count from it.
     """
 
     start: Array
@@ -33,7 +34,13 @@ def whole(queries: int, keys: int, left: int, right: int) -> Rows:
         right: keys that a query sees after its diagonal; negative for all.
     """
     row = jnp.arange(queries, dtype=jnp.int32)
-    return _windowed(jnp.zeros_like(row), jnp.full_like(row, keys), row + (keys - queries), left, right)
+    return _windowed(
+        jnp.zeros_like(row),
+        jnp.full_like(row, keys),
+        row + (keys - queries),
+        left,
+        right,
+    )
 
 
 def complete(queries: int, keys: int, right: int) -> bool:
@@ -50,8 +57,13 @@ def packed_complete(cu_queries: Array, cu_keys: Array, right: int) -> bool:
     """
     if isinstance(cu_queries, jax.core.Tracer) or isinstance(cu_keys, jax.core.Tracer):
         return False
-    lengths = zip(np.diff(np.asarray(cu_queries)), np.diff(np.asarray(cu_keys)), strict=True)
-    return all(queries == 0 or complete(int(queries), int(keys), right) for queries, keys in lengths)
+    lengths = zip(
+        np.diff(np.asarray(cu_queries)), np.diff(np.asarray(cu_keys)), strict=True
+    )
+    return all(
+        queries == 0 or complete(int(queries), int(keys), right)
+        for queries, keys in lengths
+    )
 
 
 def all_see(rows: Rows, cu_queries: Array) -> Array:
@@ -62,10 +74,14 @@ def all_see(rows: Rows, cu_queries: Array) -> Array:
         cu_queries: as for `packed`.
     """
     row = jnp.arange(rows.start.shape[0], dtype=jnp.int32)
-    return jnp.all((rows.end > rows.start) | (row < cu_queries[0]) | (row >= cu_queries[-1]))
+    return jnp.all(
+        (rows.end > rows.start) | (row < cu_queries[0]) | (row >= cu_queries[-1])
+    )
 
 
-def padded(queries: int, query_count: Any, key_count: Any, left: int, right: int) -> Rows:
+def padded(
+    queries: int, query_count: Any, key_count: Any, left: int, right: int
+) -> Rows:
     """Return the ranges of one sequence that fills only the beginning of its row.
 
     Args:
@@ -76,24 +92,34 @@ def padded(queries: int, query_count: Any, key_count: Any, left: int, right: int
     """
     row = jnp.arange(queries, dtype=jnp.int32)
     end = jnp.where(row < query_count, key_count, 0)
-    return _windowed(jnp.zeros_like(row), end, row + (key_count - query_count), left, right)
+    return _windowed(
+        jnp.zeros_like(row), end, row + (key_count - query_count), left, right
+    )
 
 
-def packed(queries: int, cu_queries: Array, cu_keys: Array, left: int, right: int) -> Rows:
+def packed(
+    queries: int, cu_queries: Array, cu_keys: Array, left: int, right: int
+) -> Rows:
     """Return the ranges of sequences that lie one after the other.
 
     Args:
-        queries: length of the packed array; positions after the last sequence see nothing.
-        cu_queries: [sequences + 1], int32: start of the queries of each sequence, and end of the last one.
+        queries: length of the packed array; positions after the last sequence see
+            nothing.
+        cu_queries: [sequences + 1], int32: start of the queries of each sequence, and
+            end of the last one.
         cu_keys: [sequences + 1], int32, likewise for keys.
         left, right: as for `whole`.
     """
     row = jnp.arange(queries, dtype=jnp.int32)
     last = cu_queries.shape[0] - 2
-    sequence = jnp.clip(jnp.searchsorted(cu_queries, row, side="right").astype(jnp.int32) - 1, 0, last)
-    start, end = cu_keys[sequence], cu_keys[sequence + 1]
+    sequence = jnp.clip(
+        jnp.searchsorted(cu_queries, row, side="right").astype(jnp.int32) - 1, 0, last
+    )
+    start = cu_keys[sequence]
+    end = cu_keys[sequence + 1]
     end = jnp.where((row >= cu_queries[0]) & (row < cu_queries[-1]), end, start)
-    # The diagonal is as far from the end of the keys as the query is from the end of the queries.
+    # The diagonal is as far from the end of the keys as the query is from the end of
+    # the queries.
     diagonal = cu_keys[sequence + 1] - (cu_queries[sequence + 1] - row)
     return _windowed(start, end, diagonal, left, right)
 

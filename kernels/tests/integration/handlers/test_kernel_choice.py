@@ -16,8 +16,12 @@ pytestmark = pytest.mark.network
 DEVICES = find_device("gfx942", 304), find_device("gfx950", 256)
 
 
-def test_eight_threads_on_two_devices_load_each_object_once(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
-    calls = [bf16_call(m, n, 1024) for m in (16, 48, 64, 96, 4096) for n in (64, 640, 8192)]
+def test_eight_threads_on_two_devices_load_each_object_once(
+    kernel_tree: KernelTree, fake_machine: FakeMachine
+) -> None:
+    calls = [
+        bf16_call(m, n, 1024) for m in (16, 48, 64, 96, 4096) for n in (64, 640, 8192)
+    ]
     words: dict[str, object] = {"splitk": 0, "kernel": ""}
     library = kernel_tree.fresh("gemm_bf16")
     fake_machine.records()
@@ -27,7 +31,9 @@ def test_eight_threads_on_two_devices_load_each_object_once(kernel_tree: KernelT
         try:
             for at, (args, results) in enumerate(calls * 4):
                 device = DEVICES[(at + number) % 2]
-                fake_machine.call(library, "JaxAiterGemmBf16", args, results, words, device=device)
+                fake_machine.call(
+                    library, "JaxAiterGemmBf16", args, results, words, device=device
+                )
         except BaseException as error:
             failures.append(error)
 
@@ -39,15 +45,24 @@ def test_eight_threads_on_two_devices_load_each_object_once(kernel_tree: KernelT
     assert not failures
     records = fake_machine.records()
     launches = [record for record in records if record.what == LAUNCH]
-    loads = [(record.device, record.sha256) for record in records if record.what == LOAD]
+    loads = [
+        (record.device, record.sha256) for record in records if record.what == LOAD
+    ]
     assert len(launches) == 8 * 4 * len(calls)
     assert len(set(loads)) == len(loads), "an object was loaded twice on a device"
     assert {(launch.device, launch.sha256) for launch in launches} == set(loads)
     for device in DEVICES:
         (processor,) = (gpu.processor for gpu in GPUS if gpu.ordinal == device)
-        own = {golden.digest(path) for path in (kernel_tree.hsa / processor).rglob("gemm_bf16/*.co")}
+        own = {
+            golden.digest(path)
+            for path in (kernel_tree.hsa / processor).rglob("gemm_bf16/*.co")
+        }
         used = {sha256 for at, sha256 in loads if at == device}
         assert used
         assert used <= own
-    assert {record.capture_mode for record in records if record.what == LOAD} == {2}, "loaded under stream capture"
-    assert {record.capture_mode for record in launches} == {1}, "the thread's capture mode was not restored"
+    assert {record.capture_mode for record in records if record.what == LOAD} == {2}, (
+        "loaded under stream capture"
+    )
+    assert {record.capture_mode for record in launches} == {1}, (
+        "the thread's capture mode was not restored"
+    )

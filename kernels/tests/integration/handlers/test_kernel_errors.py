@@ -11,25 +11,51 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.tests.support.fake.calls import LONGER, MOVED, NO_NAME, CallError, FakeMachine, Library
+from kernels.tests.support.fake.calls import (
+    LONGER,
+    MOVED,
+    NO_NAME,
+    CallError,
+    FakeMachine,
+    Library,
+)
 from kernels.tests.support.fake.gemm_calls import bf16_call
 from kernels.tests.support.fake.refused import refused
 from kernels.tests.support.fake.trees import KernelTree, find_device
 
 pytestmark = pytest.mark.network
 
-NOT_FOUND, PRECONDITION, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS = 5, 9, 12, 13, 14, 15
-MI300, MI350, RDNA4 = find_device("gfx942", 304), find_device("gfx950", 256), find_device("gfx1201", 32)
+NOT_FOUND = 5
+PRECONDITION = 9
+UNIMPLEMENTED = 12
+INTERNAL = 13
+UNAVAILABLE = 14
+DATA_LOSS = 15
+MI300 = find_device("gfx942", 304)
+MI350 = find_device("gfx950", 256)
+RDNA4 = find_device("gfx1201", 32)
 OBJECT = "bf16gemm_outf32_tn_64x64_pf3.co"
 KERNEL = "_ZN5aiter28bf16gemm_outf32_tn_64x64_pf3E"
 CSV = "bf16gemm_outf32.csv"
 HEAD = "knl_name,knl_file,tn,tileM,tileN,pf"
 
 
-def gemm(machine: FakeMachine, library: Library, device: int = MI300, kernel: str = "", out: str = "f32") -> None:
+def gemm(
+    machine: FakeMachine,
+    library: Library,
+    device: int = MI300,
+    kernel: str = "",
+    out: str = "f32",
+) -> None:
     """Make one valid call: 512 x 512 x 1024."""
     words = {"splitk": 0, "kernel": kernel}
-    machine.call(library, "JaxAiterGemmBf16", *bf16_call(512, 512, 1024, out=out), words, device=device)
+    machine.call(
+        library,
+        "JaxAiterGemmBf16",
+        *bf16_call(512, 512, 1024, out=out),
+        words,
+        device=device,
+    )
 
 
 @pytest.fixture
@@ -44,10 +70,15 @@ def library(kernel_tree: KernelTree, folder: Path) -> Library:
     return kernel_tree.fresh("gemm_bf16", folder.parents[1])
 
 
-def test_missing_object_is_named_then_found(fake_machine: FakeMachine, library: Library, folder: Path) -> None:
+def test_missing_object_is_named_then_found(
+    fake_machine: FakeMachine, library: Library, folder: Path
+) -> None:
     content = (folder / OBJECT).read_bytes()
     (folder / OBJECT).unlink()
-    shapes = "Called with a bf16[512,1024], b bf16[512,1024], bias f32[0], out f32[512,512], semaphore u32[1024]."
+    shapes = (
+        "Called with a bf16[512,1024], b bf16[512,1024], bias f32[0], out f32[512,512],"
+        " semaphore u32[1024]."
+    )
     with refused(NOT_FOUND, str(folder / OBJECT), "is not there", shapes):
         gemm(fake_machine, library)
     (folder / OBJECT).write_bytes(content)
@@ -55,19 +86,31 @@ def test_missing_object_is_named_then_found(fake_machine: FakeMachine, library: 
 
 
 @pytest.mark.parametrize("size", [0, 63, 16000])
-def test_truncated_object_is_damaged(fake_machine: FakeMachine, library: Library, folder: Path, size: int) -> None:
+def test_truncated_object_is_damaged(
+    fake_machine: FakeMachine, library: Library, folder: Path, size: int
+) -> None:
     (folder / OBJECT).write_bytes((folder / OBJECT).read_bytes()[:size])
     with refused(DATA_LOSS, str(folder / OBJECT), "is damaged"):
         gemm(fake_machine, library)
 
 
 @pytest.mark.parametrize(
-    ("content", "word"), [(b"PK\x03\x04" * 100, "no ELF file"), (Path(sys.executable).resolve(), "not for an AMD GPU")]
+    ("content", "word"),
+    [
+        (b"PK\x03\x04" * 100, "no ELF file"),
+        (Path(sys.executable).resolve(), "not for an AMD GPU"),
+    ],
 )
 def test_file_that_is_not_elf_is_refused(
-    fake_machine: FakeMachine, library: Library, folder: Path, content: bytes | Path, word: str
+    fake_machine: FakeMachine,
+    library: Library,
+    folder: Path,
+    content: bytes | Path,
+    word: str,
 ) -> None:
-    (folder / OBJECT).write_bytes(content if isinstance(content, bytes) else content.read_bytes())
+    (folder / OBJECT).write_bytes(
+        content if isinstance(content, bytes) else content.read_bytes()
+    )
     with refused(DATA_LOSS, str(folder / OBJECT), word):
         gemm(fake_machine, library)
 
@@ -82,7 +125,9 @@ def test_corrupted_object_does_not_end_process(
         copy = kernel_tree.copy_of("gemm_bf16", "gfx942")
         copy.rename(kernel_tree.scratch / "overwritten")
     whole = (kernel_tree.hsa / "gfx942" / "gemm_bf16" / OBJECT).read_bytes()
-    (folder / OBJECT).write_bytes(whole[:at] + bytes([to]) * length + whole[at + length :])
+    (folder / OBJECT).write_bytes(
+        whole[:at] + bytes([to]) * length + whole[at + length :]
+    )
     library = kernel_tree.fresh("gemm_bf16", folder.parents[1])
     told = None
     try:
@@ -98,7 +143,9 @@ def test_object_for_other_processor_is_refused(
 ) -> None:
     other = kernel_tree.hsa / "gfx950" / "gemm_bf16" / OBJECT
     (folder / OBJECT).write_bytes(other.read_bytes())
-    with refused(PRECONDITION, str(folder / OBJECT), "code for gfx950", "gfx942:sramecc+"):
+    with refused(
+        PRECONDITION, str(folder / OBJECT), "code for gfx950", "gfx942:sramecc+"
+    ):
         gemm(fake_machine, library)
 
 
@@ -106,41 +153,71 @@ def test_object_for_other_processor_is_refused(
     ("text", "code", "words"),
     [
         (HEAD + "\n", DATA_LOSS, ["it has no rows"]),
-        (f"{HEAD}\n{KERNEL},{OBJECT},1,64\n", DATA_LOSS, ["line 2", "not as many fields"]),
-        (f"{HEAD}\n{KERNEL},{OBJECT},1,64,x,3\n", DATA_LOSS, ["line 2", "'x' is no size of a tile"]),
+        (
+            f"{HEAD}\n{KERNEL},{OBJECT},1,64\n",
+            DATA_LOSS,
+            ["line 2", "not as many fields"],
+        ),
+        (
+            f"{HEAD}\n{KERNEL},{OBJECT},1,64,x,3\n",
+            DATA_LOSS,
+            ["line 2", "'x' is no size of a tile"],
+        ),
         (f"{HEAD}\n{KERNEL},../{OBJECT},1,64,64,3\n", DATA_LOSS, ["line 2", "no file"]),
         (f"{HEAD}\n{KERNEL},gone.co,1,64,64,3\n", NOT_FOUND, ["gone.co is not there"]),
-        (f"{HEAD}\nother,{OBJECT},1,64,64,3\n", NOT_FOUND, [OBJECT, "has no kernel other"]),
+        (
+            f"{HEAD}\nother,{OBJECT},1,64,64,3\n",
+            NOT_FOUND,
+            [OBJECT, "has no kernel other"],
+        ),
     ],
 )
 def test_damaged_table_is_an_error(
-    fake_machine: FakeMachine, library: Library, folder: Path, text: str, code: int, words: list[str]
+    fake_machine: FakeMachine,
+    library: Library,
+    folder: Path,
+    text: str,
+    code: int,
+    words: list[str],
 ) -> None:
     (folder / CSV).write_text(text)
     with refused(code, str(folder), *words):
         gemm(fake_machine, library)
 
 
-@pytest.mark.parametrize(("change", "count"), [(Path.unlink, 0), (lambda csv: csv.with_name("b.csv").touch(), 2)])
+@pytest.mark.parametrize(
+    ("change", "count"),
+    [(Path.unlink, 0), (lambda csv: csv.with_name("b.csv").touch(), 2)],
+)
 def test_two_tables_are_refused(
-    fake_machine: FakeMachine, library: Library, folder: Path, change: Callable[[Path], None], count: int
+    fake_machine: FakeMachine,
+    library: Library,
+    folder: Path,
+    change: Callable[[Path], None],
+    count: int,
 ) -> None:
     change(folder / CSV)
     with refused(NOT_FOUND, str(folder), f"has {count} tables"):
         gemm(fake_machine, library)
 
 
-def test_missing_table_row_is_named(fake_machine: FakeMachine, library: Library, folder: Path) -> None:
+def test_missing_table_row_is_named(
+    fake_machine: FakeMachine, library: Library, folder: Path
+) -> None:
     with refused(NOT_FOUND, str(folder / CSV), "no row", "other"):
         gemm(fake_machine, library, kernel="other")
 
 
-def test_kernel_with_more_arguments_is_refused(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
+def test_kernel_with_more_arguments_is_refused(
+    kernel_tree: KernelTree, fake_machine: FakeMachine
+) -> None:
     hsa = kernel_tree.copy_of("gemm_bf16", "gfx950")
     name = "f4gemm_bf16_per1x32Fp4_BpreShuffle_128x128.co"
     kernel = "_ZN5aiter42f4gemm_bf16_per1x32Fp4_BpreShuffle_128x128E"
     module = hsa / "gfx950" / "gemm_bf16"
-    (module / name).write_bytes((kernel_tree.hsa / "gfx950" / "gemm_fp4" / name).read_bytes())
+    (module / name).write_bytes(
+        (kernel_tree.hsa / "gfx950" / "gemm_fp4" / name).read_bytes()
+    )
     (module / CSV).write_text(f"{HEAD}\n{kernel},{name},1,64,64,3\n")
     library = kernel_tree.fresh("gemm_bf16", hsa)
     with refused(PRECONDITION, name, "384 bytes of arguments", "packs 352"):
@@ -171,7 +248,11 @@ def failing(fake_machine: FakeMachine) -> Iterator[Callable[[str, int], None]]:
     ],
 )
 def test_hip_error_is_reported(
-    fake_machine: FakeMachine, library: Library, failing: Callable[[str, int], None], function: str, words: list[str]
+    fake_machine: FakeMachine,
+    library: Library,
+    failing: Callable[[str, int], None],
+    function: str,
+    words: list[str],
 ) -> None:
     failing(function, 1)
     with refused(INTERNAL, "HIP failed at", "hipErrorInvalidValue (1)", *words):
@@ -181,7 +262,9 @@ def test_hip_error_is_reported(
 
 
 @pytest.mark.parametrize("kind", [LONGER, MOVED, NO_NAME])
-def test_hip_with_other_device_structure_is_refused(fake_machine: FakeMachine, library: Library, kind: int) -> None:
+def test_hip_with_other_device_structure_is_refused(
+    fake_machine: FakeMachine, library: Library, kind: int
+) -> None:
     fake_machine.layout(kind)
     try:
         with refused(PRECONDITION, "libamdhip64.so.7", "another device structure"):
@@ -191,14 +274,20 @@ def test_hip_with_other_device_structure_is_refused(fake_machine: FakeMachine, l
     gemm(fake_machine, library)
 
 
-def test_target_without_kernels_names_folders(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
+def test_target_without_kernels_names_folders(
+    kernel_tree: KernelTree, fake_machine: FakeMachine
+) -> None:
     library = kernel_tree.fresh("gemm_bf16")
-    folders = [str(kernel_tree.hsa / gfx / "gemm_bf16") for gfx in ("gfx1201", "gfx12-generic")]
+    folders = [
+        str(kernel_tree.hsa / gfx / "gemm_bf16") for gfx in ("gfx1201", "gfx12-generic")
+    ]
     with refused(NOT_FOUND, "gfx1201", *folders):
         gemm(fake_machine, library, RDNA4)
 
 
-def test_library_without_root_is_an_error(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
+def test_library_without_root_is_an_error(
+    kernel_tree: KernelTree, fake_machine: FakeMachine
+) -> None:
     library = kernel_tree.fresh("gemm_bf16")
     library.library.jax_aiter_set_root(None)
     with refused(PRECONDITION, "libgemm_bf16.so", "jax_aiter_set_root"):
@@ -226,9 +315,12 @@ except calls.CallError as error:
 
 def child(tree: KernelTree, *stubs: Path) -> str:
     """Return the answer of a process without FakeHip."""
-    drive, library = tree.fake / "drive.so", tree.lib / "librms_norm.so"
+    drive = tree.fake / "drive.so"
+    library = tree.lib / "librms_norm.so"
     argv = [sys.executable, "-c", _CHILD, str(drive), str(library), *map(str, stubs)]
-    done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True, env={"LD_LIBRARY_PATH": ""})
+    done = subprocess.run(
+        argv, stdout=subprocess.PIPE, text=True, check=True, env={"LD_LIBRARY_PATH": ""}
+    )
     return done.stdout
 
 
@@ -239,8 +331,20 @@ def test_missing_hip_is_an_error(kernel_tree: KernelTree) -> None:
 
 def test_hip_without_function_is_named(kernel_tree: KernelTree, tmp_path: Path) -> None:
     stub = tmp_path / "libamdhip64.so.7"
-    (tmp_path / "stub.c").write_text("int hipRuntimeGetVersion(int* v) { *v = 0; return 0; }\n")
-    argv = ["cc", "-shared", "-fPIC", "-Wl,-soname,libamdhip64.so.7", "-o", str(stub), str(tmp_path / "stub.c")]
+    (tmp_path / "stub.c").write_text(
+        "int hipRuntimeGetVersion(int* v) { *v = 0; return 0; }\n"
+    )
+    argv = [
+        "cc",
+        "-shared",
+        "-fPIC",
+        "-Wl,-soname,libamdhip64.so.7",
+        "-o",
+        str(stub),
+        str(tmp_path / "stub.c"),
+    ]
     subprocess.run(argv, check=True)
     said = child(kernel_tree, stub)
-    assert said.startswith(f"{PRECONDITION} jax_aiter_rms_norm: libamdhip64.so.7 has no hipGetDevice"), said
+    assert said.startswith(
+        f"{PRECONDITION} jax_aiter_rms_norm: libamdhip64.so.7 has no hipGetDevice"
+    ), said

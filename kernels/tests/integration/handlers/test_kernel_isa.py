@@ -1,4 +1,4 @@
-"""Portable RMSNorm by its handlers, whose kernels for gfx942 and gfx1100 are interpreted, against float64."""
+"""Portable RMSNorm by its handlers with interpreted kernels, against float64."""
 
 from __future__ import annotations
 
@@ -21,7 +21,15 @@ GPUS = {"gfx942": 304, "gfx1100": 48}
 DTYPES = {"f32": (24, -149), "f16": (11, -24), "bf16": (8, -133)}
 """Significant bits, and the exponent of the smallest number."""
 IN_PACK = {"f32": 4, "f16": 8, "bf16": 8}
-SIZES = [("f32", 1), ("f16", 64), ("f32", 1001), ("bf16", 1001), ("f16", 1024), ("bf16", 4160), ("f32", 4160)]
+SIZES = [
+    ("f32", 1),
+    ("f16", 64),
+    ("f32", 1001),
+    ("bf16", 1001),
+    ("f16", 1024),
+    ("bf16", 4160),
+    ("f32", 4160),
+]
 # Rows of more packs of 16 bytes than 512 threads hold: the form `wide` of the kernels.
 SIZES += [(dtype, 2049 * count) for dtype, count in IN_PACK.items()]
 
@@ -34,7 +42,9 @@ def decode(dtype: str, numbers: Array) -> Array:
     return from_bf16(numbers) if dtype == "bf16" else numbers.astype(np.float64)
 
 
-def random_numbers(dtype: str, seed: int, *shapes: tuple[int, ...], scale: float = 1.0) -> list[Array]:
+def random_numbers(
+    dtype: str, seed: int, *shapes: tuple[int, ...], scale: float = 1.0
+) -> list[Array]:
     random = np.random.default_rng(seed)
     return [encode(dtype, random.standard_normal(shape) * scale) for shape in shapes]
 
@@ -47,29 +57,51 @@ def close(dtype: str, found: Array, exact: Array, magnitude: Array) -> bool:
 
 
 @pytest.fixture(params=GPUS)
-def run(kernel_tree: KernelTree, fake_machine: FakeMachine, request: pytest.FixtureRequest) -> Run:
+def run(
+    kernel_tree: KernelTree, fake_machine: FakeMachine, request: pytest.FixtureRequest
+) -> Run:
     """Return a function that calls a handler of RMSNorm and interprets its kernel."""
     gpu = (request.param, GPUS[request.param])
 
-    def with_handler(symbol: str, args: Any, results: Any, attributes: Any = None, seed: int = 0) -> list[Array]:
+    def with_handler(
+        symbol: str, args: Any, results: Any, attributes: Any = None, seed: int = 0
+    ) -> list[Array]:
         handler = ("rms_norm", symbol)
-        return call(kernel_tree, fake_machine, handler, args, results, attributes, gpu=gpu, seed=seed)
+        return call(
+            kernel_tree,
+            fake_machine,
+            handler,
+            args,
+            results,
+            attributes,
+            gpu=gpu,
+            seed=seed,
+        )
 
     return with_handler
 
 
-def check_forward(run: Run, dtype: str, x: Array, gamma: Array, residual: Array | None, epsilon: float) -> None:
+def check_forward(
+    run: Run, dtype: str, x: Array, gamma: Array, residual: Array | None, epsilon: float
+) -> None:
     """Compare y, rstd and the sum with those of float64."""
     rows, n = x.shape
-    y_of, rstd_of = (dtype, (rows, n)), ("f32", (rows,))
+    y_of = (dtype, (rows, n))
+    rstd_of = ("f32", (rows,))
     attributes = {"epsilon": epsilon}
     total = decode(dtype, x)
     if residual is None:
-        y, rstd = run("JaxAiterRmsNorm", [(dtype, x), (dtype, gamma)], [y_of, rstd_of], attributes)
+        y, rstd = run(
+            "JaxAiterRmsNorm", [(dtype, x), (dtype, gamma)], [y_of, rstd_of], attributes
+        )
     else:
         args = [(dtype, x), (dtype, residual), (dtype, gamma)]
-        y, added, rstd = run("JaxAiterRmsNormWithAdd", args, [y_of, y_of, rstd_of], attributes, seed=n)
-        total = decode(dtype, encode(dtype, (total + decode(dtype, residual)).astype(np.float32)))
+        y, added, rstd = run(
+            "JaxAiterRmsNormWithAdd", args, [y_of, y_of, rstd_of], attributes, seed=n
+        )
+        total = decode(
+            dtype, encode(dtype, (total + decode(dtype, residual)).astype(np.float32))
+        )
         assert (decode(dtype, added) == total).all()
     wanted = 1 / np.sqrt((total * total).mean(axis=1) + np.float32(epsilon))
     exact = total * wanted[:, None] * decode(dtype, gamma)
@@ -85,7 +117,8 @@ def test_forward_matches_float64(run: Run, dtype: str, n: int, added: bool) -> N
 
 
 @pytest.mark.parametrize(
-    ("dtype", "scale"), [("f32", 1e12), ("f32", 1e-25), ("f16", 1e4), ("f16", 1e-6), ("bf16", 1e12)]
+    ("dtype", "scale"),
+    [("f32", 1e12), ("f32", 1e-25), ("f16", 1e4), ("f16", 1e-6), ("bf16", 1e12)],
 )
 def test_large_and_small_numbers(run: Run, dtype: str, scale: float) -> None:
     (x,) = random_numbers(dtype, 0, (2, 250), scale=scale)
@@ -95,27 +128,40 @@ def test_large_and_small_numbers(run: Run, dtype: str, scale: float) -> None:
 
 @pytest.mark.parametrize(("dtype", "n"), SIZES)
 def test_backward_matches_float64(run: Run, dtype: str, n: int) -> None:
-    rows, partials = 3, 2
+    rows = 3
+    partials = 2
     dy, x, gamma = random_numbers(dtype, n, (rows, n), (rows, n), (n,))
     rstd = (1 / np.sqrt((decode(dtype, x) ** 2).mean(axis=1) + 1e-6)).astype(np.float32)
     args = [(dtype, dy), (dtype, x), (dtype, gamma), ("f32", rstd)]
-    dx, dgamma = run("JaxAiterRmsNormBwd", args, [(dtype, (rows, n)), ("f32", (partials, n))], seed=n)
-    slopes, normed = decode(dtype, dy) * decode(dtype, gamma), decode(dtype, x) * rstd[:, None]
+    dx, dgamma = run(
+        "JaxAiterRmsNormBwd", args, [(dtype, (rows, n)), ("f32", (partials, n))], seed=n
+    )
+    slopes = decode(dtype, dy) * decode(dtype, gamma)
+    normed = decode(dtype, x) * rstd[:, None]
     terms = slopes * normed
     exact = (slopes - normed * terms.mean(axis=1, keepdims=True)) * rstd[:, None]
-    size = (np.abs(slopes) + np.abs(normed) * np.abs(terms).mean(axis=1, keepdims=True)) * rstd[:, None]
+    size = (
+        np.abs(slopes) + np.abs(normed) * np.abs(terms).mean(axis=1, keepdims=True)
+    ) * rstd[:, None]
     assert close(dtype, decode(dtype, dx), exact, size)
     parts = decode(dtype, dy) * normed
     for first in range(partials):
         own = parts[first::partials]
-        assert close("f32", dgamma[first].astype(np.float64), own.sum(axis=0), 2 * np.abs(own).sum(axis=0))
+        assert close(
+            "f32",
+            dgamma[first].astype(np.float64),
+            own.sum(axis=0),
+            2 * np.abs(own).sum(axis=0),
+        )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_nan_and_infinity_propagate(run: Run, dtype: str) -> None:
     x = encode(dtype, np.array([[np.nan, 1, 2, 3], [np.inf, 1, 2, 3]]))
     args = [(dtype, x), (dtype, encode(dtype, np.ones(4)))]
-    y, rstd = run("JaxAiterRmsNorm", args, [(dtype, (2, 4)), ("f32", (2,))], {"epsilon": 1e-6})
+    y, rstd = run(
+        "JaxAiterRmsNorm", args, [(dtype, (2, 4)), ("f32", (2,))], {"epsilon": 1e-6}
+    )
     y = decode(dtype, y)
     assert np.isnan([*y[0], y[1, 0], rstd[0]]).all()
     assert (y[1, 1:] == 0).all()
@@ -124,7 +170,13 @@ def test_nan_and_infinity_propagate(run: Run, dtype: str) -> None:
 
 @pytest.mark.parametrize("n", [7, 8, 2049 * 4])
 def test_gradient_of_no_rows_is_zero(run: Run, n: int) -> None:
-    none, gamma = np.zeros((0, n), np.float32), np.zeros(n, np.float32)
-    args = [("f32", none), ("f32", none), ("f32", gamma), ("f32", np.zeros(0, np.float32))]
+    none = np.zeros((0, n), np.float32)
+    gamma = np.zeros(n, np.float32)
+    args = [
+        ("f32", none),
+        ("f32", none),
+        ("f32", gamma),
+        ("f32", np.zeros(0, np.float32)),
+    ]
     _, partial = run("JaxAiterRmsNormBwd", args, [("f32", (0, n)), ("f32", (2, n))])
     assert (partial == 0).all()

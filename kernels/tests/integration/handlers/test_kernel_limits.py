@@ -16,7 +16,10 @@ pytestmark = pytest.mark.network
 
 
 def test_handlers_accept_what_python_lowers(
-    kernel_tree: KernelTree, fake_machine: FakeMachine, environment: Environment, tmp_path: Path
+    kernel_tree: KernelTree,
+    fake_machine: FakeMachine,
+    environment: Environment,
+    tmp_path: Path,
 ) -> None:
     accepted = set()
     run_checks(environment("0.10.2"), tmp_path / "run", "case_calls.py")
@@ -24,9 +27,22 @@ def test_handlers_accept_what_python_lowers(
         for call in row["calls"]:
             module = MODULES[call[0]]
             if (kernel_tree.lib / module.library).is_file():
-                assert refusal(kernel_tree.library(module.name), fake_machine, row["gfx"], call) == "", row
+                assert (
+                    refusal(
+                        kernel_tree.library(module.name), fake_machine, row["gfx"], call
+                    )
+                    == ""
+                ), row
                 accepted.add(call[0].removeprefix("jax_aiter_"))
     assert accepted == {
-        "gemm_bf16", "gemm_i8", "gemm_fp8_mi350", "gemm_fp4", "flatmm_fp8", "mha_fwd_asm", "mha_bwd_asm",
-        "rms_norm", "rms_norm_with_add", "rms_norm_bwd",
-    }  # fmt: skip
+        "gemm_bf16",
+        "gemm_i8",
+        "gemm_fp8_mi350",
+        "gemm_fp4",
+        "flatmm_fp8",
+        "mha_fwd_asm",
+        "mha_bwd_asm",
+        "rms_norm",
+        "rms_norm_with_add",
+        "rms_norm_bwd",
+    }

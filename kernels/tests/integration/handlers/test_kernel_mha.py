@@ -1,4 +1,7 @@
-"""The handler of the assembly attention kernels above FakeHip: variant, object, grid and arguments."""
+"""The handler of the assembly attention kernels above FakeHip.
+
+Variant, object, grid and arguments.
+"""
 
 from __future__ import annotations
 
@@ -6,40 +9,79 @@ import pytest
 
 from kernels.catalog import load_catalog
 from kernels.tests.support.fake import golden
-from kernels.tests.support.fake.calls import LAUNCH, CallError, FakeMachine, Tensor, tensors
+from kernels.tests.support.fake.calls import (
+    LAUNCH,
+    CallError,
+    FakeMachine,
+    Tensor,
+    tensors,
+)
 from kernels.tests.support.fake.trees import KernelTree, find_device
 
 pytestmark = pytest.mark.network
 
-NOT_FOUND, INVALID, UNIMPLEMENTED = 5, 3, 12
+NOT_FOUND = 5
+INVALID = 3
+UNIMPLEMENTED = 12
 FOLDERS = {("gfx942", 304): "MI300/", ("gfx942", 80): "MI308/", ("gfx950", 256): ""}
 
 
 def call(
-    queries: int, keys: int, depth: int = 128, packed: int = 0, *, batch: int = 2, key_heads: int = 2, group: int = 4
+    queries: int,
+    keys: int,
+    depth: int = 128,
+    packed: int = 0,
+    *,
+    batch: int = 2,
+    key_heads: int = 2,
+    group: int = 4,
 ) -> tuple[list[Tensor], list[Tensor]]:
     front = () if packed else (batch,)
     cu = (packed + 1,) if packed else (0,)
-    q, k, heads = (*front, queries), (*front, keys), key_heads * group
+    q = (*front, queries)
+    k = (*front, keys)
+    heads = key_heads * group
     made = tensors(
-        ("bf16", (*q, heads, depth)), ("bf16", (*k, key_heads, depth)), ("bf16", (*k, key_heads, 128)),
-        ("s32", cu), ("s32", cu), ("bf16", (*q, heads, 128)), ("f32", (*front, heads, queries)),
-    )  # fmt: skip
+        ("bf16", (*q, heads, depth)),
+        ("bf16", (*k, key_heads, depth)),
+        ("bf16", (*k, key_heads, 128)),
+        ("s32", cu),
+        ("s32", cu),
+        ("bf16", (*q, heads, 128)),
+        ("f32", (*front, heads, queries)),
+    )
     return made[:5], made[5:]
 
 
 @pytest.mark.parametrize("packed", [0, 3])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("gfx", "units", "depth"), [(*place, 128) for place in FOLDERS] + [("gfx950", 256, 192)])
+@pytest.mark.parametrize(
+    ("gfx", "units", "depth"),
+    [(*place, 128) for place in FOLDERS] + [("gfx950", 256, 192)],
+)
 def test_each_variant_gets_its_object_and_arguments(
-    kernel_tree: KernelTree, fake_machine: FakeMachine, gfx: str, units: int, depth: int, causal: bool, packed: int
+    kernel_tree: KernelTree,
+    fake_machine: FakeMachine,
+    gfx: str,
+    units: int,
+    depth: int,
+    causal: bool,
+    packed: int,
 ) -> None:
-    queries, keys = 600, 700
+    queries = 600
+    keys = 700
     args, results = call(queries, keys, depth, packed)
     fake_machine.records()
     attributes = {"scale": 0.5, "causal": causal}
     library = kernel_tree.library("mha_fwd_asm")
-    fake_machine.call(library, "JaxAiterMhaFwdAsm", args, results, attributes, device=find_device(gfx, units))
+    fake_machine.call(
+        library,
+        "JaxAiterMhaFwdAsm",
+        args,
+        results,
+        attributes,
+        device=find_device(gfx, units),
+    )
     (launch,) = [record for record in fake_machine.records() if record.what == LAUNCH]
     heads = "hd192_hd128" if depth == 192 else "hd128"
     rounding = "_rtna" if gfx == "gfx942" else ""
@@ -53,34 +95,69 @@ def test_each_variant_gets_its_object_and_arguments(
     assert list(launch.block) == golden.metadata(path)[".reqd_workgroup_size"]
     one = 0 if packed else 1
     values: dict[str, int | float] = {
-        "R": results[0].address, "Q": args[0].address, "K": args[1].address, "V": args[2].address,
-        "LSE": results[1].address, "scalar": 0.5, "seq_len": queries, "kv_seq_len": keys, "gqa": 4, "msk_opt": 5,
-        "lse": 1, "q_head_num": 8, "qk_head_dim": depth, "v_head_dim": 128, "lse_Hs": queries * 4,
-        "Seqs": 16 * depth, "Ts": tile * 16 * depth, "Hs": 2 * depth, "Bs": one * queries * 16 * depth,
-        "k_Seqs": 4 * depth, "k_Hs": 2 * depth, "k_Bs": one * keys * 4 * depth,
-        "v_Seqs": 512, "v_Hs": 256, "v_Bs": one * keys * 512,
-        "r_Seqs": 2048, "r_Hs": 256, "r_Bs": one * queries * 2048,
-    }  # fmt: skip
+        "R": results[0].address,
+        "Q": args[0].address,
+        "K": args[1].address,
+        "V": args[2].address,
+        "LSE": results[1].address,
+        "scalar": 0.5,
+        "seq_len": queries,
+        "kv_seq_len": keys,
+        "gqa": 4,
+        "msk_opt": 5,
+        "lse": 1,
+        "q_head_num": 8,
+        "qk_head_dim": depth,
+        "v_head_dim": 128,
+        "lse_Hs": queries * 4,
+        "Seqs": 16 * depth,
+        "Ts": tile * 16 * depth,
+        "Hs": 2 * depth,
+        "Bs": one * queries * 16 * depth,
+        "k_Seqs": 4 * depth,
+        "k_Hs": 2 * depth,
+        "k_Bs": one * keys * 4 * depth,
+        "v_Seqs": 512,
+        "v_Hs": 256,
+        "v_Bs": one * keys * 512,
+        "r_Seqs": 2048,
+        "r_Hs": 256,
+        "r_Bs": one * queries * 2048,
+    }
     for at, part in ((3, "qseq"), (4, "kseq")):
-        values |= dict.fromkeys((f"ptr_{part}", f"ptr_{part}_padding"), args[at].address if packed else 0)
+        values |= dict.fromkeys(
+            (f"ptr_{part}", f"ptr_{part}_padding"), args[at].address if packed else 0
+        )
     assert launch.arguments == golden.packed(path, values)
 
 
-def test_unknown_compute_units_are_an_error(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
+def test_unknown_compute_units_are_an_error(
+    kernel_tree: KernelTree, fake_machine: FakeMachine
+) -> None:
     fake_machine.device(2, "gfx942:sramecc+:xnack-", 228)
     try:
         library = kernel_tree.fresh("mha_fwd_asm")
         with pytest.raises(
-            CallError, match=r"gfx942\S+ with 228 compute units \(MI308 has 64, .*MI300 has 304\)"
+            CallError,
+            match=r"gfx942\S+ with 228 compute units \(MI308 has 64, .*MI300 has 304\)",
         ) as told:
-            fake_machine.call(library, "JaxAiterMhaFwdAsm", *call(300, 300), {"scale": 1.0, "causal": False}, device=2)
+            fake_machine.call(
+                library,
+                "JaxAiterMhaFwdAsm",
+                *call(300, 300),
+                {"scale": 1.0, "causal": False},
+                device=2,
+            )
         assert told.value.code == NOT_FOUND
     finally:
         fake_machine.device(2, "gfx942:sramecc+:xnack-", 80)
 
 
-def test_unsupported_attention_is_refused(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
-    library, attributes = kernel_tree.library("mha_fwd_asm"), {"scale": 1.0, "causal": True}
+def test_unsupported_attention_is_refused(
+    kernel_tree: KernelTree, fake_machine: FakeMachine
+) -> None:
+    library = kernel_tree.library("mha_fwd_asm")
+    attributes = {"scale": 1.0, "causal": True}
     for arguments, code, said in (
         (call(300, 300, 192), UNIMPLEMENTED, "no assembly kernel on gfx942"),
         (call(300, 299), INVALID, "as many keys as queries"),

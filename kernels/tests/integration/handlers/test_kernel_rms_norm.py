@@ -12,39 +12,78 @@ from kernels.tests.support.fake.trees import GPUS, Gpu, KernelTree
 
 pytestmark = pytest.mark.network
 
-PORTABLE = {"gfx1100": "gfx1100", "gfx1103": "gfx11-generic", "gfx90a": "gfx90a", "gfx942": "gfx942"}
+PORTABLE = {
+    "gfx1100": "gfx1100",
+    "gfx1103": "gfx11-generic",
+    "gfx90a": "gfx90a",
+    "gfx942": "gfx942",
+}
 """Processor -> the folder that serves it."""
 
 
-@pytest.mark.parametrize("gpu", [gpu for gpu in GPUS if gpu.processor in PORTABLE], ids=str)
-def test_handler_launches_object_of_processor(kernel_tree: KernelTree, fake_machine: FakeMachine, gpu: Gpu) -> None:
+@pytest.mark.parametrize(
+    "gpu", [gpu for gpu in GPUS if gpu.processor in PORTABLE], ids=str
+)
+def test_handler_launches_object_of_processor(
+    kernel_tree: KernelTree, fake_machine: FakeMachine, gpu: Gpu
+) -> None:
     """Addresses that are no multiples of 16 need the form `narrow`; many rows share blocks."""
-    rows, n = 2_000_000, 64
-    x, gamma, y, rstd = tensors(("f32", (rows, n)), ("f32", (n,)), ("f32", (rows, n)), ("f32", (rows,)))
+    rows = 2_000_000
+    n = 64
+    x, gamma, y, rstd = tensors(
+        ("f32", (rows, n)), ("f32", (n,)), ("f32", (rows, n)), ("f32", (rows,))
+    )
     moved = Tensor(x.dtype, x.shape, x.address + 4)
-    digest = golden.digest(kernel_tree.hsa / PORTABLE[gpu.processor] / "rms_norm" / "rms_norm.co")
+    digest = golden.digest(
+        kernel_tree.hsa / PORTABLE[gpu.processor] / "rms_norm" / "rms_norm.co"
+    )
     for operand, form in ((x, "held"), (moved, "narrow")):
         fake_machine.records()
         call = ("JaxAiterRmsNorm", [operand, gamma], [y, rstd], {"epsilon": 1e-6})
         fake_machine.call(kernel_tree.library("rms_norm"), *call, device=gpu.ordinal)
-        (launch,) = (record for record in fake_machine.records() if record.what == LAUNCH)
-        assert (launch.sha256, launch.kernel, launch.grid) == (digest, f"rms_norm_f32_{form}", (1 << 20, 1, 1))
+        (launch,) = (
+            record for record in fake_machine.records() if record.what == LAUNCH
+        )
+        assert (launch.sha256, launch.kernel, launch.grid) == (
+            digest,
+            f"rms_norm_f32_{form}",
+            (1 << 20, 1, 1),
+        )
 
 
-@pytest.mark.parametrize("target", [target for target in TARGETS if target in PORTABLE.values()])
-def test_code_objects_have_every_kernel_and_no_spills(kernel_tree: KernelTree, target: str) -> None:
+@pytest.mark.parametrize(
+    "target", [target for target in TARGETS if target in PORTABLE.values()]
+)
+def test_code_objects_have_every_kernel_and_no_spills(
+    kernel_tree: KernelTree, target: str
+) -> None:
     found = golden.kernels(kernel_tree.hsa / target / "rms_norm" / "rms_norm.co")
     (unit,) = load_catalog().modules["rms_norm"].units
     assert set(found) == set(unit.kernels)
     for name, kernel in found.items():
-        assert (kernel[".private_segment_fixed_size"], kernel[".vgpr_spill_count"]) == (0, 0), name
+        assert (kernel[".private_segment_fixed_size"], kernel[".vgpr_spill_count"]) == (
+            0,
+            0,
+        ), name
         assert kernel[".max_flat_workgroup_size"] == 512
         # One structure, without hidden arguments for a runtime to fill in.
-        assert [(arg[".offset"], arg[".value_kind"]) for arg in kernel[".args"]] == [(0, "by_value")]
+        assert [(arg[".offset"], arg[".value_kind"]) for arg in kernel[".args"]] == [
+            (0, "by_value")
+        ]
 
 
-def test_no_rows_launch_nothing(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
-    x, gamma, y, rstd = tensors(("f32", (0, 8)), ("f32", (8,)), ("f32", (0, 8)), ("f32", (0,)))
+def test_no_rows_launch_nothing(
+    kernel_tree: KernelTree, fake_machine: FakeMachine
+) -> None:
+    x, gamma, y, rstd = tensors(
+        ("f32", (0, 8)), ("f32", (8,)), ("f32", (0, 8)), ("f32", (0,))
+    )
     fake_machine.records()
-    fake_machine.call(kernel_tree.library("rms_norm"), "JaxAiterRmsNorm", [x, gamma], [y, rstd], {"epsilon": 1e-6})
+    fake_machine.call(
+        kernel_tree.library("rms_norm"),
+        "JaxAiterRmsNorm",
+        [x, gamma],
+        [y, rstd],
+        {"epsilon": 1e-6},
+    )
     assert fake_machine.records() == []

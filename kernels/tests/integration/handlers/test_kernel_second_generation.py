@@ -1,6 +1,9 @@
-"""Tables and objects of later AITER sources: bf16 results, bias, kernels that split K and count in semaphores.
+"""Tables and objects of later AITER sources.
 
-The metadata of such objects has the offsets: is_out_b16 288, Bias 304, add_bias 320, semaphore 336.
+Bf16 results, bias, kernels that split K and count in semaphores.
+
+The metadata of such objects has the offsets: is_out_b16 288, Bias 304, add_bias 320,
+semaphore 336.
 """
 
 from __future__ import annotations
@@ -18,8 +21,10 @@ pytestmark = pytest.mark.network
 
 UNIMPLEMENTED = 12
 MI300 = find_device("gfx942", 304)
-CLEAN, PLAIN = "bf16gemm_fp32bf16_tn_64x64_splitk_clean", "bf16gemm_fp32bf16_tn_32x64_pf3_splitk"
-LARGE, SHUFFLED = "bf16gemm_bf16_tn_256x256", "bf16gemm_fp32bf16_tn_64x64_bshuffle_splitk"
+CLEAN = "bf16gemm_fp32bf16_tn_64x64_splitk_clean"
+PLAIN = "bf16gemm_fp32bf16_tn_32x64_pf3_splitk"
+LARGE = "bf16gemm_bf16_tn_256x256"
+SHUFFLED = "bf16gemm_fp32bf16_tn_64x64_bshuffle_splitk"
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +42,21 @@ def arguments(data: bytes) -> dict[str, int]:
         "semaphore": (336, "Q"),
     }
     return {
-        name: struct.unpack_from("<" + kind, data, where)[0] for name, (where, kind) in at.items() if where < len(data)
+        name: struct.unpack_from("<" + kind, data, where)[0]
+        for name, (where, kind) in at.items()
+        if where < len(data)
     }
 
 
 @pytest.mark.parametrize("out", ["bf16", "f32"])
 @pytest.mark.parametrize("bias", [0, 512])
-def test_split_with_semaphores(library: Library, fake_machine: FakeMachine, out: str, bias: int) -> None:
+def test_split_with_semaphores(
+    library: Library, fake_machine: FakeMachine, out: str, bias: int
+) -> None:
     args, results = call = bf16_call(512, 512, 1024, out=out, bias=bias)
-    found, before = launch(fake_machine, library, "JaxAiterGemmBf16", call, MI300, splitk=0, kernel="")
+    found, before = launch(
+        fake_machine, library, "JaxAiterGemmBf16", call, MI300, splitk=0, kernel=""
+    )
     assert (found.kernel, found.grid, len(found.arguments)) == (CLEAN, (8, 8, 4), 352)
     assert arguments(found.arguments) == {
         "splitk": 4,
@@ -56,14 +67,25 @@ def test_split_with_semaphores(library: Library, fake_machine: FakeMachine, out:
     }
     stride = 512 * (2 if out == "bf16" else 4)
     assert struct.unpack_from("<I", found.arguments, 96) == (stride,)
-    assert [(record.to, record.value, record.size) for record in before] == [(results[1].address, 0, 4096)]
+    assert [(record.to, record.value, record.size) for record in before] == [
+        (results[1].address, 0, 4096)
+    ]
 
 
-def test_without_a_split_there_is_nothing_to_zero(library: Library, fake_machine: FakeMachine) -> None:
+def test_without_a_split_there_is_nothing_to_zero(
+    library: Library, fake_machine: FakeMachine
+) -> None:
     call = bf16_call(512, 512, 1024, out="bf16")
-    found, before = launch(fake_machine, library, "JaxAiterGemmBf16", call, MI300, splitk=1, kernel="")
+    found, before = launch(
+        fake_machine, library, "JaxAiterGemmBf16", call, MI300, splitk=1, kernel=""
+    )
     assert (found.kernel, found.grid, len(found.arguments)) == (PLAIN, (8, 16, 1), 336)
-    assert arguments(found.arguments) == {"splitk": 1, "is_out_b16": 1, "bias": 0, "add_bias": 0}
+    assert arguments(found.arguments) == {
+        "splitk": 1,
+        "is_out_b16": 1,
+        "bias": 0,
+        "add_bias": 0,
+    }
     assert before == []
 
 
@@ -78,8 +100,15 @@ def test_without_a_split_there_is_nothing_to_zero(library: Library, fake_machine
     ],
 )
 def test_unsupported_gemm_is_refused(
-    library: Library, fake_machine: FakeMachine, kernel: str, out: str, bias: int, splitk: int, why: str
+    library: Library,
+    fake_machine: FakeMachine,
+    kernel: str,
+    out: str,
+    bias: int,
+    splitk: int,
+    why: str,
 ) -> None:
-    call, words = bf16_call(4096, 4096, 1024, out=out, bias=bias), {"splitk": splitk, "kernel": kernel}
+    call = bf16_call(4096, 4096, 1024, out=out, bias=bias)
+    words = {"splitk": splitk, "kernel": kernel}
     with refused(UNIMPLEMENTED, why):
         fake_machine.call(library, "JaxAiterGemmBf16", *call, words, device=MI300)

@@ -19,7 +19,11 @@ TARGETS = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx11-generic")
 """gfx11-generic covers gfx1103; deliberately, no target covers gfx1201."""
 HERE = Path(__file__).parent
 STAND_INS = {
-    "libamdhip64.so.7": ("-Wl,-soname,libamdhip64.so.7", str(HERE / "fake_hip.cc"), str(HERE / "fake_runtime.cc")),
+    "libamdhip64.so.7": (
+        "-Wl,-soname,libamdhip64.so.7",
+        str(HERE / "fake_hip.cc"),
+        str(HERE / "fake_runtime.cc"),
+    ),
     "drive.so": (str(HERE / "drive.cc"),),
 }
 """Files that the tests compile besides the kernels: file -> arguments of the compiler."""
@@ -35,7 +39,9 @@ with these names and argument sizes stand in for the kernels, and do nothing."""
 
 
 def build(cache: Path, folder: Path) -> Path:
-    """Build everything for TARGETS into `folder`: lib and hsa as in the wheel, and tables of later sources.
+    """Build everything for TARGETS into `folder`.
+
+    Lib and hsa as in the wheel, and tables of later sources.
 
     Returns:
         The folder hsa of AITER's source.
@@ -50,8 +56,11 @@ def build(cache: Path, folder: Path) -> Path:
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(native.file, to)
     _second_generation(toolchain, runner, folder / "second" / "gfx942" / "gemm_bf16")
-    (table,) = {native.file.parents[2] for native in built.natives if native.path.endswith("bf16gemm_outf32.csv")
-                and native.target == "gfx942"}  # fmt: skip
+    (table,) = {
+        native.file.parents[2]
+        for native in built.natives
+        if native.path.endswith("bf16gemm_outf32.csv") and native.target == "gfx942"
+    }
     return table
 
 
@@ -64,7 +73,12 @@ def stand_ins(cache: Path, folder: Path, hip: Path) -> None:
     runner = HostRunner(os.environ)
     toolchain = obtain_pypi(cache, runner, Silent())
     for name, words in STAND_INS.items():
-        compile_host(toolchain, runner, ("-D__HIP_PLATFORM_AMD__=1", "-isystem", str(hip), *words), folder / name)
+        compile_host(
+            toolchain,
+            runner,
+            ("-D__HIP_PLATFORM_AMD__=1", "-isystem", str(hip), *words),
+            folder / name,
+        )
 
 
 def _second_generation(toolchain: Toolchain, runner: HostRunner, folder: Path) -> None:
@@ -75,23 +89,33 @@ def _second_generation(toolchain: Toolchain, runner: HostRunner, folder: Path) -
         source = folder.parent / f"{name}.hip"
         source.write_text(
             f"struct Args {{ unsigned word[{size // 4}]; }};\n"
-            f'extern "C" __attribute__((global)) void {name}(Args args) {{ if (args.word[0]) __builtin_trap(); }}\n',
+            f'extern "C" __attribute__((global)) void {name}(Args args) {{ if'
+            " (args.word[0]) __builtin_trap(); }\n",
             encoding="utf-8",
         )
         compile_device(toolchain, runner, source, "gfx942", folder / f"{name}.co")
         lines.append(f"{name},{name}.co,1,{fields}")
-    (folder / "bf16gemm_fp32bf16.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "bf16gemm_fp32bf16.csv").write_text(
+        "\n".join(lines) + "\n", encoding="utf-8"
+    )
 
 
-def compile_host(toolchain: Toolchain, runner: HostRunner, words: tuple[str, ...], out: Path) -> None:
+def compile_host(
+    toolchain: Toolchain, runner: HostRunner, words: tuple[str, ...], out: Path
+) -> None:
     """Compile C++ into a shared library with the compiler of the kernels."""
     places = {**toolchain.places, "src": str(SRC)}
-    # Stripped like the kernels: otherwise zig builds a C++ library with debug information, which takes a minute.
+    # Stripped like the kernels: otherwise zig builds a C++ library with debug
+    # information, which takes a minute.
     argv = [fill(word, places) for word in toolchain.host_command()]
-    runner.run([*argv, "-shared", "-s", *words, "-o", str(out)], env=toolchain.environment)
+    runner.run(
+        [*argv, "-shared", "-s", *words, "-o", str(out)], env=toolchain.environment
+    )
 
 
-def compile_device(toolchain: Toolchain, runner: HostRunner, source: Path, target: str, out: Path) -> None:
+def compile_device(
+    toolchain: Toolchain, runner: HostRunner, source: Path, target: str, out: Path
+) -> None:
     """Compile device code for one target."""
     words = {**toolchain.places, "src": str(SRC), "target": target, "cuid": "0"}
     words["code_object_version"] = toolchain.code_object_version(target)

@@ -27,19 +27,32 @@ class BwdCase:
     def tensors(self) -> tuple[list[Tensor], list[Tensor]]:
         """Return the operands and results."""
         front = () if self.packed else (self.batch,)
-        heads, value_depth = self.key_heads * self.group, self.value_depth or self.depth
-        q, k = (*front, self.queries), (*front, self.keys)
-        rows, cu = (*front, heads, self.queries), (self.packed + 1 if self.packed else 0,)
+        heads = self.key_heads * self.group
+        value_depth = self.value_depth or self.depth
+        q = (*front, self.queries)
+        k = (*front, self.keys)
+        rows = (*front, heads, self.queries)
+        cu = (self.packed + 1 if self.packed else 0,)
         made = tensors(
-            (self.dtype, (*q, heads, value_depth)), (self.dtype, (*q, heads, self.depth)),
-            (self.dtype, (*k, self.key_heads, self.depth)), (self.dtype, (*k, self.key_heads, value_depth)),
-            ("f32", rows), ("f32", rows), ("s32", cu), ("s32", cu),
-            ("f32", (*rows, self.depth)), (self.dtype, (*k, heads, self.depth)), (self.dtype, (*k, heads, value_depth)),
-        )  # fmt: skip
+            (self.dtype, (*q, heads, value_depth)),
+            (self.dtype, (*q, heads, self.depth)),
+            (self.dtype, (*k, self.key_heads, self.depth)),
+            (self.dtype, (*k, self.key_heads, value_depth)),
+            ("f32", rows),
+            ("f32", rows),
+            ("s32", cu),
+            ("s32", cu),
+            ("f32", (*rows, self.depth)),
+            (self.dtype, (*k, heads, self.depth)),
+            (self.dtype, (*k, heads, value_depth)),
+        )
         return made[:8], made[8:]
 
     def attributes(self) -> dict[str, object]:
         """Return the attributes of the call."""
         longest = self.longest if self.packed else (0, 0)
         names = ("window_left", "window_right", "longest_query", "longest_key")
-        return {"scale": 0.125, **dict(zip(names, (*self.window, *longest), strict=True))}
+        return {
+            "scale": 0.125,
+            **dict(zip(names, (*self.window, *longest), strict=True)),
+        }

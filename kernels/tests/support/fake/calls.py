@@ -1,6 +1,7 @@
 """Calls of the real FFI handlers as XLA makes them, with FakeHip below them and its records.
 
-A process has one FakeHip, since handlers look up HIP by its soname once; tests start one process for each machine.
+A process has one FakeHip, since handlers look up HIP by its soname once; tests start
+one process for each machine.
 """
 
 from __future__ import annotations
@@ -11,11 +12,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-DTYPES = {"s8": 2, "s32": 4, "u8": 6, "u32": 8, "f16": 10, "f32": 11, "bf16": 16, "f8e4m3fn": 20, "f8e4m3fnuz": 25}
+DTYPES = {
+    "s8": 2,
+    "s32": 4,
+    "u8": 6,
+    "u32": 8,
+    "f16": 10,
+    "f32": 11,
+    "bf16": 16,
+    "f8e4m3fn": 20,
+    "f8e4m3fnuz": 25,
+}
 """XLA_FFI_DataType."""
-SIZES = {"s8": 1, "s32": 4, "u8": 1, "u32": 4, "f16": 2, "f32": 4, "bf16": 2, "f8e4m3fn": 1, "f8e4m3fnuz": 1}
-_S32, _F32, _PRED = 4, 11, 1
-LOAD, MEMSET, LAUNCH = 0, 1, 2
+SIZES = {
+    "s8": 1,
+    "s32": 4,
+    "u8": 1,
+    "u32": 4,
+    "f16": 2,
+    "f32": 4,
+    "bf16": 2,
+    "f8e4m3fn": 1,
+    "f8e4m3fnuz": 1,
+}
+_S32 = 4
+_F32 = 11
+_PRED = 1
+LOAD = 0
+MEMSET = 1
+LAUNCH = 2
 LONGER, MOVED, NO_NAME = 1, 2, 3
 """Device structures that FakeHip can return instead of the known one."""
 
@@ -30,11 +55,20 @@ class _Buffer(ctypes.Structure):
 
 
 class _Value(ctypes.Union):
-    _fields_ = (("s32", ctypes.c_int32), ("f32", ctypes.c_float), ("pred", ctypes.c_bool))
+    _fields_ = (
+        ("s32", ctypes.c_int32),
+        ("f32", ctypes.c_float),
+        ("pred", ctypes.c_bool),
+    )
 
 
 class _Attribute(ctypes.Structure):
-    _fields_ = (("name", ctypes.c_char_p), ("dtype", ctypes.c_int), ("value", _Value), ("text", ctypes.c_char_p))
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("dtype", ctypes.c_int),
+        ("value", _Value),
+        ("text", ctypes.c_char_p),
+    )
 
 
 class _Record(ctypes.Structure):
@@ -62,7 +96,8 @@ class Record:
 
     Attributes:
         what: LOAD, MEMSET or LAUNCH.
-        capture_mode: capture mode of the thread: 1 is thread-local, HIP's default, 2 is relaxed.
+        capture_mode: capture mode of the thread: 1 is thread-local, HIP's default, 2 is
+            relaxed.
         sha256: digest of the code object.
         to, value, size: arguments of a memset.
     """
@@ -95,7 +130,8 @@ class CallError(Exception):
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
-        self.code, self.message = code, message
+        self.code = code
+        self.message = message
 
 
 class FakeMachine:
@@ -111,7 +147,9 @@ class FakeMachine:
         self.hip.fake_hip_stream.restype = ctypes.c_void_p
         self.hip.fake_hip_record.restype = ctypes.POINTER(_Record)
 
-    def device(self, ordinal: int, arch: str, compute_units: int, wave: int = 64) -> None:
+    def device(
+        self, ordinal: int, arch: str, compute_units: int, wave: int = 64
+    ) -> None:
         """Set the properties of a device, which handlers read once."""
         self.hip.fake_hip_device(ordinal, arch.encode(), compute_units, wave)
 
@@ -150,10 +188,14 @@ class FakeMachine:
 
     def metadata(self, library: Library, symbol: str) -> tuple[int, int, int]:
         """Return the API major, API minor and traits that a handler declares."""
-        major, minor, traits = ctypes.c_int(), ctypes.c_int(), ctypes.c_uint()
+        major = ctypes.c_int()
+        minor = ctypes.c_int()
+        traits = ctypes.c_uint()
         text = ctypes.create_string_buffer(4096)
         pointers = (ctypes.byref(major), ctypes.byref(minor), ctypes.byref(traits))
-        code = self.driver.drive_metadata(library.handler(symbol), *pointers, text, ctypes.c_size_t(len(text)))
+        code = self.driver.drive_metadata(
+            library.handler(symbol), *pointers, text, ctypes.c_size_t(len(text))
+        )
         if code:
             raise CallError(code, text.value.decode())
         return major.value, minor.value, traits.value
@@ -174,7 +216,10 @@ class FakeMachine:
             CallError: the handler returned an error.
         """
         text = ctypes.create_string_buffer(8192)
-        packed = [_attribute(name, value) for name, value in sorted((attributes or {}).items())]
+        packed = [
+            _attribute(name, value)
+            for name, value in sorted((attributes or {}).items())
+        ]
         code = self.driver.drive(
             library.handler(symbol),
             ctypes.c_void_p(self.hip.fake_hip_stream(device)),
@@ -213,16 +258,23 @@ class Library:
         return ctypes.cast(self.library[symbol], ctypes.c_void_p)
 
 
-def tensors(*specs: tuple[str, tuple[int, ...]], start: int = 0x7F00_0000_0000) -> list[Tensor]:
+def tensors(
+    *specs: tuple[str, tuple[int, ...]], start: int = 0x7F00_0000_0000
+) -> list[Tensor]:
     """Return buffers at distant addresses, multiples of 256, so that no two can be confused."""
-    return [Tensor(dtype, shape, start + at * 0x1_0000_0000_00) for at, (dtype, shape) in enumerate(specs)]
+    return [
+        Tensor(dtype, shape, start + at * 0x1_0000_0000_00)
+        for at, (dtype, shape) in enumerate(specs)
+    ]
 
 
 def _buffers(of: Sequence[Tensor]) -> ctypes.Array[_Buffer]:
     rows = []
     for tensor in of:
         dims = (ctypes.c_int64 * max(1, len(tensor.shape)))(*tensor.shape)
-        rows.append(_Buffer(DTYPES[tensor.dtype], len(tensor.shape), dims, tensor.address))
+        rows.append(
+            _Buffer(DTYPES[tensor.dtype], len(tensor.shape), dims, tensor.address)
+        )
     return (_Buffer * len(rows))(*rows)
 
 

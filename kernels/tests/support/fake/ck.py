@@ -1,4 +1,8 @@
-"""FakeCk: attention handlers above a Composable Kernel without kernels, compiled by a ROCm with AITER's headers."""
+"""FakeCk.
+
+Attention handlers above a Composable Kernel without kernels, compiled by a ROCm with
+AITER's headers.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +32,26 @@ def fields(source: Path, direction: str, structure: str) -> list[str]:
         structure: args or traits.
     """
     text = (source / EXAMPLE / f"fmha_{direction}.hpp").read_text(encoding="utf-8")
-    found = re.search(rf"^struct fmha_{direction}_{structure}\n{{\n(.*?)^}};", text, re.MULTILINE | re.DOTALL)
+    found = re.search(
+        rf"^struct fmha_{direction}_{structure}\n{{\n(.*?)^}};",
+        text,
+        re.MULTILINE | re.DOTALL,
+    )
     assert found is not None, f"fmha_{direction}.hpp has no {structure}"
     body = re.sub(r"//[^\n]*", "", found[1])
-    return [re.split(r"=", one)[0].split()[-1] for one in body.split(";") if one.strip()]
+    return [
+        re.split(r"=", one)[0].split()[-1] for one in body.split(";") if one.strip()
+    ]
 
 
 def _fields_inc(source: Path, direction: str) -> str:
     lines = []
     for structure in ("traits", "args"):
         lines.append(f"void put_fields(const fmha_{direction}_{structure}& it) {{")
-        lines += [f'  put("{structure}.{field}", it.{field});' for field in fields(source, direction, structure)]
+        lines += [
+            f'  put("{structure}.{field}", it.{field});'
+            for field in fields(source, direction, structure)
+        ]
         lines.append("}")
     return "\n".join(lines) + "\n"
 
@@ -54,7 +67,10 @@ def build(source: Path, rocm: Path, cache: Path, folder: Path) -> None:
     runner = HostRunner(os.environ)
     toolchain = with_rocm(obtain_pypi(cache, runner, Silent()), rocm, "rocm", cache)
     places = {**toolchain.places, "src": str(SRC), "source": str(source)}
-    command = (*toolchain.device_lib_command("compile", "libraries", "own", "host"), "-O0")
+    command = (
+        *toolchain.device_lib_command("compile", "libraries", "own", "host"),
+        "-O0",
+    )
 
     def run(*argv: str) -> None:
         runner.run([fill(word, places) for word in argv], env=toolchain.environment)
@@ -65,13 +81,26 @@ def build(source: Path, rocm: Path, cache: Path, folder: Path) -> None:
 
     shared = [compiled(SRC / name, folder) for name in ("hip_calls.cc", "hip.cc")]
     for direction in DIRECTIONS:
-        module, own = load_catalog().modules[f"mha_{direction}"], folder / direction
+        module = load_catalog().modules[f"mha_{direction}"]
+        own = folder / direction
         own.mkdir()
-        (own / "fields.inc").write_text(_fields_inc(source, direction), encoding="utf-8")
+        (own / "fields.inc").write_text(
+            _fields_inc(source, direction), encoding="utf-8"
+        )
         words = [*named(module, "fake"), *module.flags["rocm"], "-I", str(own)]
         words += ["-DFAKE_CK_BACKWARD"] if direction == "bwd" else []
-        words += [word for path in module.include for word in ("-isystem", f"{{source}}/{path}")]
-        objects = [*shared, *(compiled(file, own, *words) for file in (HERE / "fake_ck.cc", SRC / "module.cc"))]
+        words += [
+            word
+            for path in module.include
+            for word in ("-isystem", f"{{source}}/{path}")
+        ]
+        objects = [
+            *shared,
+            *(
+                compiled(file, own, *words)
+                for file in (HERE / "fake_ck.cc", SRC / "module.cc")
+            ),
+        ]
         link = toolchain.device_lib_command("link")
         run(*link, "-s", *objects, "-o", str(folder / module.library))
 
@@ -85,8 +114,14 @@ class FakeCk:
         self._library.jax_aiter_fake_ck_answer.argtypes = (ctypes.c_float,)
 
     def said(self) -> dict[str, str]:
-        """Return all fields of the last call's structures as text; empty if there was none since the last query."""
-        return dict(line.split("=", 1) for line in self._library.jax_aiter_fake_ck_said().decode().splitlines())
+        """Return all fields of the last call's structures as text.
+
+        Empty if there was none since the last query.
+        """
+        return dict(
+            line.split("=", 1)
+            for line in self._library.jax_aiter_fake_ck_said().decode().splitlines()
+        )
 
     def answer(self, value: float) -> None:
         """Set the result: milliseconds, or -1 for "no kernel"."""

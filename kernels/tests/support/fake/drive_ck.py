@@ -1,7 +1,7 @@
-"""Program that calls the handler of Composable Kernel's RMSNorm above FakeHip, in a process without any other HIP.
+"""Program that calls the handler of Composable Kernel's RMSNorm above FakeHip.
 
-`python drive_ck.py FOLDER CALLS.json`: the folder contains libamdhip64.so.7, drive.so and the library. Prints, for each
-call, the launches or the error.
+`python drive_ck.py FOLDER CALLS.json`: the folder contains libamdhip64.so.7, drive.so
+and the library. Prints, for each call, the launches or the error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,17 @@ class _Launch(ctypes.Structure):
     )
 
 
-_POINTERS = ("x", "residual", "scale", "gamma", "y", "sum", "y_scale", "rms", "unquantised")
+_POINTERS = (
+    "x",
+    "residual",
+    "scale",
+    "gamma",
+    "y",
+    "sum",
+    "y_scale",
+    "rms",
+    "unquantised",
+)
 _NUMBERS = ("m", "n", "x_stride", "residual_stride", "y_stride", "sum_stride")
 
 
@@ -39,7 +49,14 @@ def launches(machine: FakeMachine) -> list[dict[str, Any]]:
         one = machine.hip.fake_runtime_launch(at).contents
         values = struct.unpack("<9Qf6i", bytes(one.arguments))
         told = dict(zip((*_POINTERS, "epsilon", *_NUMBERS), values, strict=True))
-        found.append({"kernel": one.kernel.decode(), "grid": list(one.grid), "block": list(one.block), **told})
+        found.append(
+            {
+                "kernel": one.kernel.decode(),
+                "grid": list(one.grid),
+                "block": list(one.block),
+                **told,
+            }
+        )
     machine.hip.fake_runtime_forget()
     return found
 
@@ -51,16 +68,38 @@ def main(folder: Path, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
     library = Library(folder / "librmsnorm_fwd.so", folder)
     told: list[dict[str, Any]] = []
     for call in calls:
-        args, results = ([Tensor(d, tuple(s), a) for d, s, a in call[name]] for name in ("args", "results"))
+        args, results = (
+            [Tensor(d, tuple(s), a) for d, s, a in call[name]]
+            for name in ("args", "results")
+        )
         machine.hip.fake_runtime_fail(call.get("fail", 0))
         try:
-            machine.call(library, "JaxAiterCkRmsNorm", args, results, {"epsilon": float(call["epsilon"])})
+            machine.call(
+                library,
+                "JaxAiterCkRmsNorm",
+                args,
+                results,
+                {"epsilon": float(call["epsilon"])},
+            )
             told.append({"launches": launches(machine)})
         except CallError as error:
-            told.append({"error": error.message, "code": error.code, "launches": launches(machine)})
+            told.append(
+                {
+                    "error": error.message,
+                    "code": error.code,
+                    "launches": launches(machine),
+                }
+            )
     traits = machine.metadata(library, "JaxAiterCkRmsNorm")
     return [*told, {"info": json.loads(library.build_info()), "traits": traits}]
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text(encoding="utf-8")))))  # noqa: T201
+    print(  # noqa: T201
+        json.dumps(
+            main(
+                Path(sys.argv[1]),
+                json.loads(Path(sys.argv[2]).read_text(encoding="utf-8")),
+            )
+        )
+    )

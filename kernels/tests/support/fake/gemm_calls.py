@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from kernels.tests.support.fake import golden
-from kernels.tests.support.fake.calls import LAUNCH, LOAD, MEMSET, FakeMachine, Library, Record, Tensor, tensors
+from kernels.tests.support.fake.calls import (
+    LAUNCH,
+    LOAD,
+    MEMSET,
+    FakeMachine,
+    Library,
+    Record,
+    Tensor,
+    tensors,
+)
 from kernels.tests.support.fake.trees import GPUS
 
 Call = tuple[list[Tensor], list[Tensor]]
@@ -13,24 +22,36 @@ BF16_GPUS = [gpu for gpu in GPUS if gpu.processor in ("gfx942", "gfx950")]
 
 def bf16_call(m: int, n: int, k: int, out: str = "f32", bias: int = 0) -> Call:
     made = tensors(
-        ("bf16", (m, k)), ("bf16", (n, k)), ("f32", (bias,)), (out, (m, n)), ("u32", (1024,))
-    )  # fmt: skip
+        ("bf16", (m, k)),
+        ("bf16", (n, k)),
+        ("f32", (bias,)),
+        (out, (m, n)),
+        ("u32", (1024,)),
+    )
     return made[:3], made[3:]
 
 
 def i8_call(m: int, n: int, k: int) -> Call:
     made = tensors(
-        ("s8", (m, k)), ("s8", (n, k)), ("f32", (m, 1)), ("f32", (1, n)), ("f32", (n,)), ("bf16", (m, n))
-    )  # fmt: skip
+        ("s8", (m, k)),
+        ("s8", (n, k)),
+        ("f32", (m, 1)),
+        ("f32", (1, n)),
+        ("f32", (n,)),
+        ("bf16", (m, n)),
+    )
     return made[:5], made[5:]
 
 
 def fp4_call(m: int, n: int, k: int) -> Call:
     scales = golden.ceil(k // 32, 8) * 8
     made = tensors(
-        ("u8", (m, k // 2)), ("u8", (n, k // 2)), ("u8", (golden.ceil(m, 256) * 256, scales)),
-        ("u8", (golden.ceil(n, 256) * 256, scales)), ("bf16", (m, n)),
-    )  # fmt: skip
+        ("u8", (m, k // 2)),
+        ("u8", (n, k // 2)),
+        ("u8", (golden.ceil(m, 256) * 256, scales)),
+        ("u8", (golden.ceil(n, 256) * 256, scales)),
+        ("bf16", (m, n)),
+    )
     return made[:4], made[4:]
 
 
@@ -43,15 +64,31 @@ FP8 = {
 
 def fp8_call(module: str, m: int, n: int, k: int) -> Call:
     _, dtype, out = FP8[module]
-    blocks = (n // 128, k // 128) if module == "gemm_fp8_mi350" else (k // 128, n // 128)
-    made = tensors((dtype, (m, k)), (dtype, (n, k)), ("f32", (k // 128, m)), ("f32", blocks), (out, (m, n)))
+    blocks = (
+        (n // 128, k // 128) if module == "gemm_fp8_mi350" else (k // 128, n // 128)
+    )
+    made = tensors(
+        (dtype, (m, k)),
+        (dtype, (n, k)),
+        ("f32", (k // 128, m)),
+        ("f32", blocks),
+        (out, (m, n)),
+    )
     return made[:4], made[4:]
 
 
 def launch(
-    machine: FakeMachine, library: Library, symbol: str, call: Call, device: int = 0, **attributes: object
+    machine: FakeMachine,
+    library: Library,
+    symbol: str,
+    call: Call,
+    device: int = 0,
+    **attributes: object,
 ) -> tuple[Record, list[Record]]:
-    """Call a GEMM handler; return its launch, which is the last record, and the memsets before it."""
+    """Call a GEMM handler.
+
+    Return its launch, which is the last record, and the memsets before it.
+    """
     machine.records()  # discard earlier records
     machine.call(library, symbol, *call, attributes, device=device)
     records = [record for record in machine.records() if record.what != LOAD]

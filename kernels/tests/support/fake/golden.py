@@ -1,4 +1,7 @@
-"""Expected behaviour of handlers, derived from AITER's files alone: tables, code object metadata, host code."""
+"""Expected behaviour of handlers, derived from AITER's files alone.
+
+Tables, code object metadata, host code.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,12 @@ def kernels(path: Path) -> Mapping[str, Mapping[str, Any]]:
             assert isinstance(segment, NoteSegment)
             for note in segment.iter_notes():
                 if note["n_name"] == "AMDGPU":
-                    start, size = note["n_offset"] + 12 + 8, note["n_descsz"]
+                    start = note["n_offset"] + 12 + 8
+                    size = note["n_descsz"]
                     file.seek(start)
-                    found = msgpack.unpackb(file.read(size), strict_map_key=False)["amdhsa.kernels"]
+                    found = msgpack.unpackb(file.read(size), strict_map_key=False)[
+                        "amdhsa.kernels"
+                    ]
                     return {kernel[".name"]: kernel for kernel in found}
     raise AssertionError(f"{path} has no metadata")
 
@@ -66,7 +72,10 @@ def rows(hsa: Path, gfx: str, module: str) -> tuple[Row, ...]:
     """Return the kernels of a module for a target, in the order of AITER's table."""
     path = hsa / gfx / CSV[module]
     with path.open(newline="", encoding="utf-8") as file:
-        found = [{key.lower(): value for key, value in line.items()} for line in csv.DictReader(file)]
+        found = [
+            {key.lower(): value for key, value in line.items()}
+            for line in csv.DictReader(file)
+        ]
     return tuple(
         Row(
             kernel=line["knl_name"],
@@ -91,7 +100,10 @@ def ceil(a: int, b: int) -> int:
 
 
 def packed(path: Path, values: Mapping[str, int | float]) -> bytes:
-    """Return packed kernel arguments: named values at the metadata's offsets, zero everywhere else."""
+    """Return packed kernel arguments.
+
+    Named values at the metadata's offsets, zero everywhere else.
+    """
     kernel = metadata(path)
     data = bytearray(kernel[".kernarg_segment_size"])
     left = dict(values)
@@ -99,7 +111,9 @@ def packed(path: Path, values: Mapping[str, int | float]) -> bytes:
         name = argument.get(".name", "")
         if name in left:
             value = left.pop(name)
-            kind = "f" if isinstance(value, float) else {8: "Q", 4: "I"}[argument[".size"]]
+            kind = (
+                "f" if isinstance(value, float) else {8: "Q", 4: "I"}[argument[".size"]]
+            )
             struct.pack_into("<" + kind, data, argument[".offset"], value)
     assert not left, f"{path.name} has no arguments {', '.join(left)}"
     return bytes(data)

@@ -1,4 +1,7 @@
-"""A GPU without hardware: handlers run above FakeHip, and the kernels that they launch are interpreted."""
+"""A GPU without hardware.
+
+Handlers run above FakeHip, and the kernels that they launch are interpreted.
+"""
 
 from __future__ import annotations
 
@@ -59,23 +62,49 @@ def call(
         lockstep, ordered: see GpuMachine; both also permit races in shared memory.
     """
     memory = Memory()
-    made = [Tensor(dtype, value.shape, memory.put(value.tobytes(), margin=margin)) for dtype, value in args]
+    made = [
+        Tensor(dtype, value.shape, memory.put(value.tobytes(), margin=margin))
+        for dtype, value in args
+    ]
     blank = [
-        (dtype, shape, memory.put(b"\xff" * int(np.prod(shape) * np.dtype(NUMPY.get(dtype, np.uint32)).itemsize)))
+        (
+            dtype,
+            shape,
+            memory.put(
+                b"\xff"
+                * int(np.prod(shape) * np.dtype(NUMPY.get(dtype, np.uint32)).itemsize)
+            ),
+        )
         for dtype, shape in results
     ]
     outputs = [Tensor(*one) for one in blank]
     fake.records()
-    fake.call(tree.library(handler[0]), handler[1], made, outputs, attributes, device=find_device(*gpu))
+    fake.call(
+        tree.library(handler[0]),
+        handler[1],
+        made,
+        outputs,
+        attributes,
+        device=find_device(*gpu),
+    )
     *before, launch = (record for record in fake.records() if record.what != LOAD)
     for record in before:
         assert record.what == MEMSET
         memory.fill(record.to, record.value, record.size)
-    path = next(one for one in (tree.hsa / gpu[0]).rglob("*.co") if golden.digest(one) == launch.sha256)
+    path = next(
+        one
+        for one in (tree.hsa / gpu[0]).rglob("*.co")
+        if golden.digest(one) == launch.sha256
+    )
     x, y, z = launch.grid
     races = not lockstep and not ordered
-    machine = GpuMachine(_code(path), seed, memory, races=races, ordered=ordered, lockstep=lockstep)
+    machine = GpuMachine(
+        _code(path), seed, memory, races=races, ordered=ordered, lockstep=lockstep
+    )
     machine.run(launch.kernel, launch.arguments, (x, y, z), launch.block[0])
     return [
-        np.frombuffer(memory.get(one.address), NUMPY.get(one.dtype, np.uint32)).reshape(one.shape) for one in outputs
+        np.frombuffer(memory.get(one.address), NUMPY.get(one.dtype, np.uint32)).reshape(
+            one.shape
+        )
+        for one in outputs
     ]

@@ -1,4 +1,4 @@
-"""Custom calls of programs that the package jax_aiter lowers, and the real handlers' answers to them."""
+"""Custom calls of programs that jax_aiter lowers, and the real handlers' answers."""
 
 from __future__ import annotations
 
@@ -16,17 +16,30 @@ CHECKS = ROOT / "kernels" / "tests" / "checks"
 PACKAGE = ROOT / "kernels" / "payload" / "jax_aiter"
 FOREIGN = ("JAX_", "XLA_", "PYTHON", "VIRTUAL_ENV", "TF_", "COV_")
 """Variables of the caller that have no say."""
-MODULES = {ffi.target: module for module in load_catalog().modules.values() for ffi in module.ffi}
+MODULES = {
+    ffi.target: module
+    for module in load_catalog().modules.values()
+    for ffi in module.ffi
+}
 """Custom call -> its module."""
 Environment = Callable[[str], Path]
 """Version of jax -> interpreter of an environment that has it."""
-_DTYPES = {"i8": "s8", "ui8": "u8", "i32": "s32", "ui32": "u32", "f8E4M3FN": "f8e4m3fn", "f8E4M3FNUZ": "f8e4m3fnuz"}
+_DTYPES = {
+    "i8": "s8",
+    "ui8": "u8",
+    "i32": "s32",
+    "ui32": "u32",
+    "f8E4M3FN": "f8e4m3fn",
+    "f8E4M3FNUZ": "f8e4m3fnuz",
+}
 
 
 def copy_checks(folder: Path, package: Path) -> None:
-    """Copy the checks and a package jax_aiter into a folder, for a process whose path has this folder alone."""
+    """Copy the checks and a package jax_aiter into a folder, for an isolated process."""
     unwanted = shutil.ignore_patterns("__pycache__")
-    copy = shutil.copytree(CHECKS, folder / "kernels" / "tests" / "checks", ignore=unwanted)
+    copy = shutil.copytree(
+        CHECKS, folder / "kernels" / "tests" / "checks", ignore=unwanted
+    )
     for part in (copy, *copy.parents[:2]):
         (part / "__init__.py").touch()
     shutil.copytree(package, folder / "jax_aiter", ignore=unwanted)
@@ -52,7 +65,14 @@ def refusal(library: Library, machine: FakeMachine, gfx: str, call: list[Any]) -
     words = {name: _attribute(text) for name, text in attrs.items()}
     symbol = "".join(part.capitalize() for part in target.split("_"))
     try:
-        machine.call(library, symbol, made[: len(operands)], made[len(operands) :], words, device=device)
+        machine.call(
+            library,
+            symbol,
+            made[: len(operands)],
+            made[len(operands) :],
+            words,
+            device=device,
+        )
     except CallError as error:
         return error.message
     return ""

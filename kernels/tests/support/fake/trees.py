@@ -42,7 +42,11 @@ GPUS = (
 
 def find_device(processor: str, compute_units: int) -> int:
     """Return the ordinal of a device."""
-    (gpu,) = (gpu for gpu in GPUS if (gpu.processor, gpu.compute_units) == (processor, compute_units))
+    (gpu,) = (
+        gpu
+        for gpu in GPUS
+        if (gpu.processor, gpu.compute_units) == (processor, compute_units)
+    )
     return gpu.ordinal
 
 
@@ -79,7 +83,7 @@ class KernelTree:
         return Library(copy, hsa or self.hsa)
 
     def copy_of(self, module: str, gfx: str) -> Path:
-        """Return a copy of the hsa folder with one module for one target, which a test may damage."""
+        """Return a copy of the hsa folder with one module for one target."""
         hsa = self.scratch / f"hsa-{next(self.numbers)}"
         shutil.copytree(self.hsa / gfx / module, hsa / gfx / module)
         return hsa

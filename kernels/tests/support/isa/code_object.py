@@ -20,12 +20,17 @@ from kernels.tests.support.isa.wave import Wave
 
 EXECUTE: dict[str, Execute] = {**SCALAR, **VECTOR, **PACKED, **MATRIX, **MEMORY}
 _ARCHITECTURES = {0x4C: "cdna3", 0x4F: "cdna4", 0x41: "rdna3"}
-"""EF_AMDGPU_MACH of gfx942, gfx950 and gfx1100 (LLVM, "User Guide for AMDGPU Backend": ELF header e_flags)."""
+"""EF_AMDGPU_MACH of gfx942, gfx950 and gfx1100 (LLVM, "User Guide for AMDGPU Backend".
+
+ELF header e_flags).
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """A kernel as its descriptor defines it (LLVM, "User Guide for AMDGPU Backend": Kernel Descriptor).
+    """A kernel as its descriptor defines it (LLVM, "User Guide for AMDGPU Backend".
+
+    Kernel Descriptor).
 
     Attributes:
         at: entry, as an offset into the code.
@@ -44,7 +49,9 @@ class Kernel:
         before = 0
         for bit, size in ((0, 4), (1, 2), (2, 2)):
             before += size if self.properties >> bit & 1 else 0
-        assert (before, self.properties >> 3 & 1) == (0, 1), "only the address of the arguments is known"
+        assert (before, self.properties >> 3 & 1) == (0, 1), (
+            "only the address of the arguments is known"
+        )
         yield from (arguments & 0xFFFF_FFFF, arguments >> 32)
         yield from [0] * ((self.resources[1] >> 1 & 31) - 2)
         yield from (block[at] for at in range(3) if self.resources[1] >> 7 + at & 1)
@@ -67,7 +74,8 @@ class CodeObject:
         with path.open("rb") as file:
             elf = ELFFile(file)
             sections = {one.name: one for one in elf.iter_sections()}
-            text, symbols = sections[".text"], sections[".dynsym"]
+            text = sections[".text"]
+            symbols = sections[".dynsym"]
             assert isinstance(symbols, SymbolTableSection)
             self.architecture = _ARCHITECTURES[elf["e_flags"] & 0xFF]
             self.code = text.data()
@@ -76,15 +84,22 @@ class CodeObject:
                 if symbol.name.endswith(".kd"):
                     at = symbol["st_value"]
                     home = next(
-                        one for one in sections.values() if one["sh_addr"] <= at < one["sh_addr"] + one["sh_size"]
+                        one
+                        for one in sections.values()
+                        if one["sh_addr"] <= at < one["sh_addr"] + one["sh_size"]
                     )
                     data = home.data()[at - home["sh_addr"] :]
                     (entry,) = struct.unpack_from("<q", data, 16)
-                    (share,), (properties,) = struct.unpack_from("<I", data), struct.unpack_from("<H", data, 56)
+                    (share,), (properties,) = (
+                        struct.unpack_from("<I", data),
+                        struct.unpack_from("<H", data, 56),
+                    )
                     self.kernels[symbol.name.removesuffix(".kd")] = Kernel(
-                        at=at + entry - text["sh_addr"], share=share, properties=properties,
+                        at=at + entry - text["sh_addr"],
+                        share=share,
+                        properties=properties,
                         resources=struct.unpack_from("<II", data, 48),
-                    )  # fmt: skip
+                    )
         self._decoder = Decoder(self.architecture, self.code)
         self._decoded: dict[int, tuple[Execute, Instruction]] = {}
 
@@ -97,7 +112,10 @@ class CodeObject:
 
 
 def _execute_both(w: Wave, i: Instruction) -> None:
-    """Execute two operations, both of which read before either writes (RDNA3 7.6: "Dual Issue VALU")."""
+    """Execute two operations, both of which read before either writes (RDNA3 7.6.
+
+    "Dual Issue VALU").
+    """
     assert i.other is not None
     row = i.to - 256
     before = w.vector[row].copy()

@@ -17,12 +17,14 @@ class GpuMachine:
 
     Args:
         code: a code object for gfx942, gfx950 or gfx1100.
-        seed: seed of the order of wavefronts, of completing memory operations, and of initial registers.
+        seed: seed of the order of wavefronts, of completing memory operations, and of
+            initial registers.
         memory: global memory with the kernel's buffers.
         races: whether races in shared memory are errors.
         ordered: whether shared memory is accessed in the order in which waves issue.
-        lockstep: run workgroups side by side, execute one instruction of each wavefront in turn, and complete memory
-            operations after 40. Otherwise workgroups run one after another, and the rest happens in random order.
+        lockstep: run workgroups side by side, execute one instruction of each wavefront
+            in turn, and complete memory operations after 40. Otherwise workgroups run
+            one after another, and the rest happens in random order.
     """
 
     def __init__(
@@ -37,43 +39,76 @@ class GpuMachine:
     ) -> None:
         self._object = code
         self._random = np.random.default_rng(seed)
-        self.memory, self._races, self._lockstep = memory, races, lockstep
+        self.memory = memory
+        self._races = races
+        self._lockstep = lockstep
         self._ordered = ordered
 
-    def run(self, kernel: str, arguments: bytes, grid: tuple[int, int, int], threads: int) -> None:
+    def run(
+        self, kernel: str, arguments: bytes, grid: tuple[int, int, int], threads: int
+    ) -> None:
         """Run all workgroups of a grid, in random order."""
         found = self._object.kernels[kernel]
         at = self.memory.put(arguments)
-        blocks = [(x, y, z) for z in range(grid[2]) for y in range(grid[1]) for x in range(grid[0])]
+        blocks = [
+            (x, y, z)
+            for z in range(grid[2])
+            for y in range(grid[1])
+            for x in range(grid[0])
+        ]
         order = [blocks[number] for number in self._random.permutation(len(blocks))]
         with np.errstate(all="ignore"):
             for together in [order] if self._lockstep else [[block] for block in order]:
-                self._execute([self._workgroup(found, at, block, threads) for block in together])
+                self._execute(
+                    [self._workgroup(found, at, block, threads) for block in together]
+                )
 
-    def _workgroup(self, kernel: Kernel, arguments: int, block: tuple[int, int, int], threads: int) -> list[Wave]:
-        share = Share(kernel.share, self._random, races=self._races, ordered=self._ordered)
-        waves = [self._wave(kernel, arguments, block, threads, at) for at in range(-(-threads // kernel.lanes))]
+    def _workgroup(
+        self, kernel: Kernel, arguments: int, block: tuple[int, int, int], threads: int
+    ) -> list[Wave]:
+        share = Share(
+            kernel.share, self._random, races=self._races, ordered=self._ordered
+        )
+        waves = [
+            self._wave(kernel, arguments, block, threads, at)
+            for at in range(-(-threads // kernel.lanes))
+        ]
         for wave in waves:
             wave.share = share
         return waves
 
     def _execute(self, workgroups: list[list[Wave]]) -> None:
         """Run workgroups side by side until they end."""
-        while running := [one for waves in workgroups for one in waves if not one.ended and not one.waiting]:
+        while running := [
+            one
+            for waves in workgroups
+            for one in waves
+            if not one.ended and not one.waiting
+        ]:
             if not self._lockstep:
                 self._advance(running[self._random.integers(len(running))])
             else:
                 for one in running:
                     self._advance(one, 1)
                     one.settle()
-            # A barrier waits for the waves that have not ended (CDNA3 12.5, RDNA3 16.5: S_BARRIER).
+            # A barrier waits for the waves that have not ended (CDNA3 12.5, RDNA3 16.5:
+            # S_BARRIER).
             for waves in workgroups:
                 if all(one.ended or one.waiting for one in waves):
                     for one in waves:
-                        one.waiting, one.epoch = False, one.epoch + 1
+                        one.waiting = False
+                        one.epoch = one.epoch + 1
 
-    def _wave(self, kernel: Kernel, arguments: int, block: tuple[int, int, int], threads: int, number: int) -> Wave:
-        lanes, rdna = kernel.lanes, self._object.architecture == "rdna3"
+    def _wave(
+        self,
+        kernel: Kernel,
+        arguments: int,
+        block: tuple[int, int, int],
+        threads: int,
+        number: int,
+    ) -> Wave:
+        lanes = kernel.lanes
+        rdna = self._object.architecture == "rdna3"
         vector = self._random.integers(0, 1 << 32, (512, lanes), np.uint32)
         scalar = [int(one) for one in self._random.integers(0, 1 << 32, 130)]
         thread = np.arange(number * lanes, (number + 1) * lanes)

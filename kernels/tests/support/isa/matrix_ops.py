@@ -1,7 +1,8 @@
 """Matrix instructions: CDNA3 chapter 7 ("Matrix Arithmetic Instructions") and 12.10.
 
-Lane l holds of A the row l % rows, of B the column l % columns, and of both the depths that start at
-(l // rows) * (values per lane). Results: rows in groups of four registers, columns across the lanes. EXEC is ignored.
+Lane l holds of A the row l % rows, of B the column l % columns, and of both the depths
+that start at (l // rows) * (values per lane). Results: rows in groups of four
+registers, columns across the lanes. EXEC is ignored.
 """
 
 from __future__ import annotations
@@ -28,10 +29,18 @@ def _bytes(words: Array) -> Array:
 
 @cache
 def fp8_numbers(bias: int) -> Array:
-    """Return the numbers of all bytes of fp8 E4M3: bias 8 with one zero on CDNA3 (NaN is 0x80), 7 on CDNA4 (0x7F)."""
+    """Return the numbers of all bytes of fp8 E4M3.
+
+    Bias 8 with one zero on CDNA3 (NaN is 0x80), 7 on CDNA4 (0x7F).
+    """
     byte = np.arange(256)
-    exponent, mantissa = byte >> 3 & 15, byte & 7
-    size = np.where(exponent > 0, (8 + mantissa) * 2.0 ** (exponent - 3 - bias), mantissa * 2.0 ** (-2 - bias))
+    exponent = byte >> 3 & 15
+    mantissa = byte & 7
+    size = np.where(
+        exponent > 0,
+        (8 + mantissa) * 2.0 ** (exponent - 3 - bias),
+        mantissa * 2.0 ** (-2 - bias),
+    )
     numbers = np.where(byte >> 7, -size, size)
     numbers[[0x80] if bias == 8 else [0x7F, 0xFF]] = np.nan
     return numbers
@@ -49,17 +58,30 @@ def _result_rows(size: int) -> Array:
     return register // 4 * (256 // size) + lane // size * 4 + register % 4
 
 
-def _mfma(size: int, depth: int, unpack: Callable[[Array], Array], dtype: Array, registers: int = 2) -> Execute:
+def _mfma(
+    size: int,
+    depth: int,
+    unpack: Callable[[Array], Array],
+    dtype: Array,
+    registers: int = 2,
+) -> Execute:
     count = size * size // 64
 
     def execute(w: Wave, i: Instruction) -> None:
         assert not any(i.flags.values()), f"broadcasts of {i.name} are not known"
-        columns, rows = np.arange(64) % size, _result_rows(size)
+        columns = np.arange(64) % size
+        rows = _result_rows(size)
         matrices = []
         for number in i.sources[:2]:
-            words = np.ascontiguousarray(w.vector[number - VGPR : number - VGPR + registers].T)  # of each lane
-            values = unpack(words).reshape(64 // size, size, -1)  # part of the depth, row, values of a lane
-            matrices.append(values.transpose(1, 0, 2).reshape(size, depth).astype(np.float64))
+            words = np.ascontiguousarray(
+                w.vector[number - VGPR : number - VGPR + registers].T
+            )  # of each lane
+            values = unpack(words).reshape(
+                64 // size, size, -1
+            )  # part of the depth, row, values of a lane
+            matrices.append(
+                values.transpose(1, 0, 2).reshape(size, depth).astype(np.float64)
+            )
         product = matrices[0] @ matrices[1].T
         total = product[rows, columns]
         if i.sources[2] >= VGPR:
@@ -77,7 +99,8 @@ MATRIX: dict[str, Execute] = {
     "v_mfma_f32_16x16x16_bf16": _mfma(16, 16, _bf16, np.float32),
     "v_mfma_f32_32x32x8_bf16": _mfma(32, 8, _bf16, np.float32),
     "v_mfma_f32_16x16x32_fp8_fp8": _mfma(16, 32, _fp8(8), np.float32),
-    # CBSZ and BLGP of 0: both operands are fp8. The order along the depth does not matter, as it is that of both.
+    # CBSZ and BLGP of 0: both operands are fp8. The order along the depth does not
+    # matter, as it is that of both.
     "v_mfma_f32_16x16x128_f8f6f4": _mfma(16, 128, _fp8(7), np.float32, registers=8),
     "v_mfma_i32_32x32x16_i8": _mfma(32, 16, _bytes, np.int32),
 }

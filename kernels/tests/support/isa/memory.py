@@ -1,4 +1,7 @@
-"""Memory of the interpreted GPU: buffers with guards, and the shared memory (LDS) of a workgroup."""
+"""Memory of the interpreted GPU.
+
+Buffers with guards, and the shared memory (LDS) of a workgroup.
+"""
 
 from __future__ import annotations
 
@@ -48,10 +51,16 @@ class Memory:
         self.store(np.array([address], np.uint64), np.full((1, size), value, np.uint8))
 
     def _indices(self, addresses: Array, size: int) -> Array:
-        at = (np.asarray(addresses, np.uint64) - np.uint64(_BASE)).astype(np.int64)[:, None] + np.arange(size)
-        if at.size and (at.min() < 0 or at.max() >= len(self._bytes) or not self._inside[at].all()):
+        at = (np.asarray(addresses, np.uint64) - np.uint64(_BASE)).astype(np.int64)[
+            :, None
+        ] + np.arange(size)
+        if at.size and (
+            at.min() < 0 or at.max() >= len(self._bytes) or not self._inside[at].all()
+        ):
             bad = int(np.asarray(addresses)[0])
-            raise AccessError(f"an access of {size} bytes is outside all buffers, near {bad:#x}")
+            raise AccessError(
+                f"an access of {size} bytes is outside all buffers, near {bad:#x}"
+            )
         return at
 
     def load(self, addresses: Array, size: int) -> Array:
@@ -64,13 +73,19 @@ class Memory:
 
     def words(self, address: int, count: int) -> list[int]:
         """Return 32-bit words from one address."""
-        return [int(one) for one in self.load(np.array([address], np.uint64), 4 * count).view(np.uint32)[0]]
+        return [
+            int(one)
+            for one in self.load(np.array([address], np.uint64), 4 * count).view(
+                np.uint32
+            )[0]
+        ]
 
 
 class Share:
     """Shared memory of a workgroup, which reports races.
 
-    Two waves that access a word between the same two barriers, one of them to write it, have no defined order.
+    Two waves that access a word between the same two barriers, one of them to write it,
+    have no defined order.
 
     Args:
         size: bytes.
@@ -79,25 +94,47 @@ class Share:
         ordered: whether accesses happen in the order in which the waves issue them.
     """
 
-    def __init__(self, size: int, random: np.random.Generator, *, races: bool, ordered: bool = False) -> None:
-        self.size, self._races, self.ordered = size, races, ordered
-        self._bytes = random.integers(0, 256, size + 16, np.uint8)  # nobody clears shared memory
+    def __init__(
+        self,
+        size: int,
+        random: np.random.Generator,
+        *,
+        races: bool,
+        ordered: bool = False,
+    ) -> None:
+        self.size = size
+        self._races = races
+        self.ordered = ordered
+        self._bytes = random.integers(
+            0, 256, size + 16, np.uint8
+        )  # nobody clears shared memory
         words = size // 4 + 4
-        self._written, self._writer = np.full(words, -1), np.full(words, -1)
-        self._read, self._reader = np.full(words, -1), np.full(words, -1)
+        self._written = np.full(words, -1)
+        self._writer = np.full(words, -1)
+        self._read = np.full(words, -1)
+        self._reader = np.full(words, -1)
 
     def _indices(self, addresses: Array, size: int) -> Array:
         at = np.asarray(addresses, np.int64)
         if at.size and (at.min() < 0 or at.max() + size > self.size):
-            raise AccessError(f"an access at {int(at.max()):#x} is outside the {self.size} bytes of shared memory")
+            raise AccessError(
+                f"an access at {int(at.max()):#x} is outside the {self.size} bytes of"
+                " shared memory"
+            )
         return at[:, None] + np.arange(size)
 
     def load(self, wave: int, epoch: int, addresses: Array, size: int) -> Array:
         """Return `size` bytes, a multiple of 4, from each address."""
         at = self._indices(addresses, size)
         words = at[:, ::4] >> 2
-        if self._races and ((self._written[words] == epoch) & (self._writer[words] != wave)).any():
-            raise AccessError(f"race: wave {wave} reads shared memory that another wave wrote after the same barrier")
+        if (
+            self._races
+            and ((self._written[words] == epoch) & (self._writer[words] != wave)).any()
+        ):
+            raise AccessError(
+                f"race: wave {wave} reads shared memory that another wave wrote after"
+                " the same barrier"
+            )
         others = (self._read[words] == epoch) & (self._reader[words] != wave)
         self._reader[words] = np.where(others, -2, wave)
         self._read[words] = epoch
@@ -107,10 +144,17 @@ class Share:
         """Write uint8[n, size]."""
         at = self._indices(addresses, data.shape[1])
         words = at[:, ::4] >> 2
-        for epochs, waves, what in ((self._written, self._writer, "wrote"), (self._read, self._reader, "read")):
-            if self._races and ((epochs[words] == epoch) & (waves[words] != wave)).any():
+        for epochs, waves, what in (
+            (self._written, self._writer, "wrote"),
+            (self._read, self._reader, "read"),
+        ):
+            if (
+                self._races
+                and ((epochs[words] == epoch) & (waves[words] != wave)).any()
+            ):
                 raise AccessError(
-                    f"race: wave {wave} writes shared memory that another wave {what} after the same barrier"
+                    f"race: wave {wave} writes shared memory that another wave {what}"
+                    " after the same barrier"
                 )
         self._written[words], self._writer[words] = epoch, wave
         self._bytes[at] = data

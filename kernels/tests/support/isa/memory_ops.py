@@ -1,7 +1,9 @@
-"""Memory instructions: CDNA3 chapters 8 to 11 and 12.6, 12.12 to 12.15, RDNA3 chapters 8, 9, 11, 12 and 16.
+"""Memory instructions.
 
-Addresses and data are read when an instruction issues. Memory is accessed, and registers are written, when it
-completes: at a wait, or at a random earlier time.
+CDNA3 chapters 8 to 11 and 12.6, 12.12 to 12.15, RDNA3 chapters 8, 9, 11, 12 and 16.
+
+Addresses and data are read when an instruction issues. Memory is accessed, and
+registers are written, when it completes: at a wait, or at a random earlier time.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ Execute = Callable[[Wave, Instruction], None]
 
 def _rows(w: Wave, first: int, count: int, lanes: Array) -> Array:
     """Return the bytes of consecutive registers of some lanes."""
-    return np.ascontiguousarray(w.vector[first : first + count][:, lanes].T).view(np.uint8)
+    return np.ascontiguousarray(w.vector[first : first + count][:, lanes].T).view(
+        np.uint8
+    )
 
 
 def _put(w: Wave, first: int, lanes: Array, data: Array) -> None:
@@ -33,7 +37,11 @@ def _scalar_load(count: int) -> Execute:
 
     def execute(w: Wave, i: Instruction) -> None:
         register = i.flags["register"]
-        address = w.read_wide(i.sources[0]) + i.immediate + (0 if register == NULL and w.rdna else _offset(w, register))
+        address = (
+            w.read_wide(i.sources[0])
+            + i.immediate
+            + (0 if register == NULL and w.rdna else _offset(w, register))
+        )
 
         def complete() -> None:
             for at, word in enumerate(w.memory.words(address & ~3, count)):
@@ -57,7 +65,9 @@ def _share_load(size: int) -> Execute:
         addresses = w.raw(i.sources[0])[lanes].astype(np.int64) + i.immediate
 
         def complete() -> None:
-            _put(w, i.to - VGPR, lanes, w.share.load(w.number, w.epoch, addresses, size))
+            _put(
+                w, i.to - VGPR, lanes, w.share.load(w.number, w.epoch, addresses, size)
+            )
 
         w.issue("lgkm", complete)
 
@@ -77,10 +87,13 @@ def _share_store(size: int) -> Execute:
 def _permute(w: Wave, i: Instruction) -> None:
     """Exchange values between lanes: DS_BPERMUTE reads from a lane, DS_PERMUTE sends to one.
 
-    The address is the number of a lane times 4, modulo the wavefront. Inactive lanes contribute 0.
+    The address is the number of a lane times 4, modulo the wavefront. Inactive lanes
+    contribute 0.
     """
     lanes = w.active.copy()
-    other = (w.raw(i.sources[0]) + np.uint32(i.immediate) >> np.uint32(2)).astype(np.int64) % w.lanes
+    other = (w.raw(i.sources[0]) + np.uint32(i.immediate) >> np.uint32(2)).astype(
+        np.int64
+    ) % w.lanes
     value = np.where(lanes, w.raw(i.sources[1]), np.uint32(0))
     if i.name == "ds_bpermute_b32":
         moved = value[other]
@@ -98,7 +111,8 @@ def _permute(w: Wave, i: Instruction) -> None:
 
 
 def _addresses(w: Wave, i: Instruction) -> Array:
-    vector, scalar = i.sources[0], i.sources[2]
+    vector = i.sources[0]
+    scalar = i.sources[2]
     none = NULL if w.rdna else 127
     offset = np.uint64(i.immediate & 0xFFFF_FFFF_FFFF_FFFF)
     low = w.raw(vector).astype(np.uint64)
@@ -147,17 +161,31 @@ def _added_f32(old: Array, more: Array) -> Array:
 
 
 def _added_bf16(old: Array, more: Array) -> Array:
-    """Add two bfloat16 numbers, rounded to nearest even (CDNA3 12.15: GLOBAL_ATOMIC_PK_ADD_BF16)."""
-    first, second = ((one.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32) for one in (old, more))
+    """Add two bfloat16 numbers, rounded to nearest even (CDNA3 12.15.
+
+    GLOBAL_ATOMIC_PK_ADD_BF16).
+    """
+    first, second = (
+        (one.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+        for one in (old, more)
+    )
     return floats.bf16(first + second).astype(np.uint16).view(np.uint8)
 
 
-def _atomic(w: Wave, lanes: Array, addresses: Array, data: Array, add: Callable[[Array, Array], Array]) -> None:
+def _atomic(
+    w: Wave,
+    lanes: Array,
+    addresses: Array,
+    data: Array,
+    add: Callable[[Array, Array], Array],
+) -> None:
     """Add the lanes' numbers to memory; no two lanes have the same address."""
     assert len(np.unique(addresses)) == len(addresses), "sums of lanes are not known"
 
     def complete() -> None:
-        w.memory.store(addresses, add(np.ascontiguousarray(w.memory.load(addresses, 4)), data))
+        w.memory.store(
+            addresses, add(np.ascontiguousarray(w.memory.load(addresses, 4)), data)
+        )
 
     w.issue("vm", complete)
 
@@ -166,7 +194,13 @@ def _global_atomic(add: Callable[[Array, Array], Array]) -> Execute:
     def execute(w: Wave, i: Instruction) -> None:
         assert not i.flags["returns"], f"the result of {i.name} is not known"
         lanes = w.active.copy()
-        _atomic(w, lanes, _addresses(w, i)[lanes], _rows(w, i.sources[1] - VGPR, 1, lanes), add)
+        _atomic(
+            w,
+            lanes,
+            _addresses(w, i)[lanes],
+            _rows(w, i.sources[1] - VGPR, 1, lanes),
+            add,
+        )
 
     return execute
 
@@ -175,18 +209,26 @@ def _global_atomic(add: Callable[[Array, Array], Array]) -> Execute:
 
 
 def _buffer(w: Wave, i: Instruction, count: int) -> tuple[Array, Array]:
-    """Return the addresses of each lane's words, and which are inside the buffer: two arrays [lanes, count].
+    """Return the addresses of each lane's words, and which are inside the buffer.
 
-    CDNA3 9.1.5: "Buffer Addressing"; a word outside reads 0 and is not written. The size is in bytes, or with an index
-    in units of the stride, of which only one word is known.
+    Two arrays [lanes, count].
+
+    CDNA3 9.1.5: "Buffer Addressing"; a word outside reads 0 and is not written. The
+    size is in bytes, or with an index in units of the stride, of which only one word is
+    known.
     """
     vector, resource, register = i.sources
     words = [w.read(resource + at) for at in range(4)]
-    assert not any((words[1] >> 31, words[3] >> 23 & 1)), "swizzled buffers and ADD_TID are not known"
-    base, size = words[0] | (words[1] & 0xFFFF) << 32, words[2]
+    assert not any((words[1] >> 31, words[3] >> 23 & 1)), (
+        "swizzled buffers and ADD_TID are not known"
+    )
+    base = words[0] | (words[1] & 0xFFFF) << 32
+    size = words[2]
     offset = np.full(w.lanes, i.immediate, np.int64)
     if i.flags["idxen"]:
-        assert (words[1] >> 16 & 0x3FFF, i.flags["offen"]) == (4, 0), f"the stride of {i} is not known"
+        assert (words[1] >> 16 & 0x3FFF, i.flags["offen"]) == (4, 0), (
+            f"the stride of {i} is not known"
+        )
         offset += 4 * w.raw(vector).astype(np.int64)
         size *= 4
     elif i.flags["offen"]:
@@ -201,7 +243,8 @@ def _buffer_load(count: int) -> Execute:
         lanes = w.active.copy()
         addresses, inside = _buffer(w, i, count)
         inside &= lanes[:, None]
-        start, to_share = w.read(M0) & 0xFFFF, i.flags["lds"]
+        start = w.read(M0) & 0xFFFF
+        to_share = i.flags["lds"]
 
         def complete() -> None:
             data = np.zeros((w.lanes, count, 4), np.uint8)
@@ -239,8 +282,16 @@ def _buffer_atomic(w: Wave, i: Instruction) -> None:
 MEMORY: dict[str, Execute] = {
     **{f"s_load_dword{f'x{n}' * (n > 1)}": _scalar_load(n) for n in (1, 2, 4, 8, 16)},
     **{f"s_load_b{32 * n}": _scalar_load(n) for n in (1, 2, 4, 8, 16)},
-    **{f"ds_{word}_b{8 * n}": _share_load(n) for n in (4, 8, 16) for word in ("read", "load")},
-    **{f"ds_{word}_b{8 * n}": _share_store(n) for n in (4, 8, 16) for word in ("write", "store")},
+    **{
+        f"ds_{word}_b{8 * n}": _share_load(n)
+        for n in (4, 8, 16)
+        for word in ("read", "load")
+    },
+    **{
+        f"ds_{word}_b{8 * n}": _share_store(n)
+        for n in (4, 8, 16)
+        for word in ("write", "store")
+    },
     "ds_bpermute_b32": _permute,
     "ds_permute_b32": _permute,
     **{f"global_load_dword{f'x{n}' * (n > 1)}": _global_load(4 * n) for n in (1, 2, 4)},
@@ -248,7 +299,10 @@ MEMORY: dict[str, Execute] = {
     "global_load_ushort": _global_load(2),
     "global_load_u16": _global_load(2),
     "global_load_d16_b16": _global_load(2, low=True),
-    **{f"global_store_dword{f'x{n}' * (n > 1)}": _global_store(4 * n) for n in (1, 2, 4)},
+    **{
+        f"global_store_dword{f'x{n}' * (n > 1)}": _global_store(4 * n)
+        for n in (1, 2, 4)
+    },
     **{f"global_store_b{32 * n}": _global_store(4 * n) for n in (1, 2, 4)},
     "global_store_short": _global_store(2),
     "global_store_b16": _global_store(2),

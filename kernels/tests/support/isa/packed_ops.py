@@ -28,7 +28,10 @@ def _pair(w: Wave, i: Instruction, which: int, half: int) -> Array:
 
 def _packed_f32(count: int, apply: Callable[..., Array]) -> Execute:
     def execute(w: Wave, i: Instruction) -> None:
-        results = [np.asarray(apply(*(_pair(w, i, which, half) for which in range(count)))) for half in (0, 1)]
+        results = [
+            np.asarray(apply(*(_pair(w, i, which, half) for which in range(count))))
+            for half in (0, 1)
+        ]
         for half, value in enumerate(results):
             w.store(i.to - VGPR + half, value.astype(np.float32).view(np.uint32))
 
@@ -37,18 +40,22 @@ def _packed_f32(count: int, apply: Callable[..., Array]) -> Execute:
 
 def _packed_add_f16(w: Wave, i: Instruction) -> None:
     total = _u(0)
-    for half, (select, negative) in enumerate(((i.select, i.negative), (i.select_high, i.negative_high))):
+    for half, (select, negative) in enumerate(
+        ((i.select, i.negative), (i.select_high, i.negative_high))
+    ):
         parts = []
         for which in (0, 1):
             word = w.raw(i.sources[which], i.literal) >> _u(16 * (select >> which & 1))
             value = word.astype(np.uint16).view(np.float16)
             parts.append(-value if negative >> which & 1 else value)
-        total = total | np.asarray(parts[0] + parts[1], np.float16).view(np.uint16).astype(np.uint32) << _u(16 * half)
+        total = total | np.asarray(parts[0] + parts[1], np.float16).view(
+            np.uint16
+        ).astype(np.uint32) << _u(16 * half)
     w.store(i.to - VGPR, total)
 
 
 def _mixed(w: Wave, i: Instruction) -> None:
-    """Multiply and add numbers that are each float32 or half of a register (V_FMA_MIX_F32, _MIXLO_, _MIXHI_)."""
+    """Multiply and add numbers that are each float32 or half of a register."""
     values = []
     for which, number in enumerate(i.sources):
         if i.select_high >> which & 1:
@@ -58,13 +65,25 @@ def _mixed(w: Wave, i: Instruction) -> None:
             value = w.raw(number, i.literal).view(np.float32)
         value = np.abs(value) if i.negative_high >> which & 1 else value
         values.append(-value if i.negative >> which & 1 else value)
-    total, register = np.broadcast_to(floats.fma(*values), w.lanes), i.to - VGPR
+    total = np.broadcast_to(floats.fma(*values), w.lanes)
+    register = i.to - VGPR
     if i.name == "v_fma_mix_f32":
-        w.store(register, total.view(np.uint32) if total.flags.c_contiguous else total.copy().view(np.uint32))
+        w.store(
+            register,
+            (
+                total.view(np.uint32)
+                if total.flags.c_contiguous
+                else total.copy().view(np.uint32)
+            ),
+        )
         return
     half = total.astype(np.float16).view(np.uint16).astype(np.uint32)
     old = w.vector[register]
-    low = old & _u(0xFFFF_0000) | half if i.name == "v_fma_mixlo_f16" else old & _u(0xFFFF) | half << _u(16)
+    low = (
+        old & _u(0xFFFF_0000) | half
+        if i.name == "v_fma_mixlo_f16"
+        else old & _u(0xFFFF) | half << _u(16)
+    )
     w.store(register, low)
 
 

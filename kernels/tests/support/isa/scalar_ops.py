@@ -8,7 +8,8 @@ from kernels.tests.support.isa.encodings import VCC, Instruction
 from kernels.tests.support.isa.wave import EXEC, Wave
 
 Execute = Callable[[Wave, Instruction], None]
-_WORD, _WIDE = 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
+_WORD = 0xFFFF_FFFF
+_WIDE = 0xFFFF_FFFF_FFFF_FFFF
 
 
 def _s(value: int) -> int:
@@ -19,7 +20,8 @@ def _overflows(value: int) -> int:
     return int(not -(1 << 31) <= value < 1 << 31)
 
 
-# Name -> function of two operands and SCC that returns the result and SCC; None keeps SCC.
+# Name -> function of two operands and SCC that returns the result and SCC; None keeps
+# SCC.
 _SOP2: dict[str, Callable[[int, int, int], tuple[int, int | None]]] = {
     "s_add_u32": lambda a, b, _: (a + b, a + b >> 32),
     "s_addc_u32": lambda a, b, c: (a + b + c, a + b + c >> 32),
@@ -63,7 +65,8 @@ _COMPARE: dict[str, Callable[[int, int], bool]] = {
 
 
 def _sop2(name: str) -> Execute:
-    apply, wide = _SOP2[name], name.endswith("64")
+    apply = _SOP2[name]
+    wide = name.endswith("64")
 
     def execute(w: Wave, i: Instruction) -> None:
         first, second = i.sources
@@ -86,7 +89,10 @@ def _compare(name: str) -> Execute:
     apply = _COMPARE[how]
 
     def execute(w: Wave, i: Instruction) -> None:
-        values = [w.read_wide(n, i.literal) if kind == "u64" else w.read(n, i.literal) for n in i.sources]
+        values = [
+            w.read_wide(n, i.literal) if kind == "u64" else w.read(n, i.literal)
+            for n in i.sources
+        ]
         if kind == "i32":
             values = [_s(value) for value in values]
         w.scc = int(apply(*values))
@@ -130,7 +136,8 @@ def _leading_zeros(w: Wave, i: Instruction) -> None:
     w.write(i.to, 32 - value.bit_length() if value else -1)
 
 
-# Program flow (CDNA3 chapter 4, RDNA3 chapter 5). A branch counts words from the following instruction.
+# Program flow (CDNA3 chapter 4, RDNA3 chapter 5). A branch counts words from the
+# following instruction.
 _TAKEN: dict[str, Callable[[Wave], bool]] = {
     "s_branch": lambda w: True,
     "s_cbranch_scc0": lambda w: not w.scc,
@@ -153,7 +160,10 @@ def _branch(name: str) -> Execute:
 
 
 def _waitcnt(w: Wave, i: Instruction) -> None:
-    """Wait (CDNA3 4.4 and 12.5, RDNA3 5.6 and 16.5: S_WAITCNT); VMCNT and LGKMCNT have other bits in each."""
+    """Wait (CDNA3 4.4 and 12.5, RDNA3 5.6 and 16.5: S_WAITCNT).
+
+    VMCNT and LGKMCNT have other bits in each.
+    """
     word = i.immediate & 0xFFFF
     if w.rdna:
         w.wait("vm", word >> 10 & 63)
@@ -180,7 +190,11 @@ def _nothing(w: Wave, i: Instruction) -> None:
 SCALAR: dict[str, Execute] = {
     **{name: _sop2(name) for name in _SOP2},
     **{name: _branch(name) for name in _TAKEN},
-    **{f"s_cmp_{how}_{kind}": _compare(f"s_cmp_{how}_{kind}") for how in _COMPARE for kind in ("i32", "u32", "u64")},
+    **{
+        f"s_cmp_{how}_{kind}": _compare(f"s_cmp_{how}_{kind}")
+        for how in _COMPARE
+        for kind in ("i32", "u32", "u64")
+    },
     "s_cmpk_eq_u32": _compare_constant,
     "s_cmpk_gt_u32": _compare_constant,
     "s_addk_i32": _add_constant,
@@ -197,6 +211,15 @@ SCALAR: dict[str, Execute] = {
     "s_waitcnt_vscnt": lambda w, i: w.wait("vs", i.immediate),
     "s_endpgm": _end,
     "s_barrier": _barrier,
-    **dict.fromkeys(("s_nop", "s_delay_alu", "s_clause", "s_setprio", "s_set_inst_prefetch_distance"), _nothing),
+    **dict.fromkeys(
+        (
+            "s_nop",
+            "s_delay_alu",
+            "s_clause",
+            "s_setprio",
+            "s_set_inst_prefetch_distance",
+        ),
+        _nothing,
+    ),
     **dict.fromkeys(("s_waitcnt_depctr", "v_nop", "buffer_gl0_inv"), _nothing),
-}  # fmt: skip
+}

@@ -18,7 +18,11 @@ def _u(value: int) -> Array:
 
 
 def _low24(value: Array, *, signed: bool) -> Array:
-    return (value << _u(8)).view(np.int32) >> np.int32(8) if signed else value & _u(0xFF_FFFF)
+    return (
+        (value << _u(8)).view(np.int32) >> np.int32(8)
+        if signed
+        else value & _u(0xFF_FFFF)
+    )
 
 
 def _bfe(value: Array, at: Array, width: Array) -> Array:
@@ -28,19 +32,28 @@ def _bfe(value: Array, at: Array, width: Array) -> Array:
 def _bfe_signed(value: Array, at: Array, width: Array) -> Array:
     width = width & _u(31)
     moved = np.asarray(_bfe(value, at, width), np.int64)
-    return np.where(width > 0, moved - ((moved >> np.maximum(width, 1).astype(np.int64) - 1 & 1) << width), 0).astype(
-        np.int32
-    )
+    return np.where(
+        width > 0,
+        moved - ((moved >> np.maximum(width, 1).astype(np.int64) - 1 & 1) << width),
+        0,
+    ).astype(np.int32)
 
 
 def _perm(first: Array, second: Array, selector: Array) -> Array:
-    """Choose four bytes (V_PERM_B32: CDNA3 12.11): 0 to 3 of the second operand, 4 to 7 of the first, 12 is zero."""
+    """Choose four bytes (V_PERM_B32: CDNA3 12.11).
+
+    0 to 3 of the second operand, 4 to 7 of the first, 12 is zero.
+    """
     both = np.asarray(first, np.uint64) << np.uint64(32) | np.asarray(second, np.uint64)
     total = _u(0)
     for byte in range(4):
         which = np.asarray(selector >> _u(8 * byte) & _u(0xFF))
-        assert ((which < 8) | (which >= 12)).all(), "sign bytes of v_perm_b32 are not known"
-        picked = (both >> ((which & _u(7)).astype(np.uint64) * np.uint64(8)) & np.uint64(0xFF)).astype(np.uint32)
+        assert ((which < 8) | (which >= 12)).all(), (
+            "sign bytes of v_perm_b32 are not known"
+        )
+        picked = (
+            both >> ((which & _u(7)).astype(np.uint64) * np.uint64(8)) & np.uint64(0xFF)
+        ).astype(np.uint32)
         picked = np.where(which == 12, _u(0), np.where(which > 12, _u(0xFF), picked))
         total = total | picked << _u(8 * byte)
     return total
@@ -85,10 +98,26 @@ _PLAIN: dict[str, tuple[str, str, Callable[..., Array]]] = {
     "v_max_i32": ("i32", "i32 i32", np.maximum),
     "v_min_i32": ("i32", "i32 i32", np.minimum),
     "v_mul_lo_u32": ("u32", "u32 u32", lambda a, b: a * b),
-    "v_mul_hi_u32": ("u32", "u32 u32", lambda a, b: (_wide(a) * _wide(b) >> np.uint64(32)).astype(np.uint32)),
-    "v_mul_i32_i24": ("i32", "u32 u32", lambda a, b: _low24(a, signed=True) * _low24(b, signed=True)),
-    "v_mul_u32_u24": ("u32", "u32 u32", lambda a, b: _low24(a, signed=False) * _low24(b, signed=False)),
-    "v_mad_u32_u24": ("u32", "u32 u32 u32", lambda a, b, c: _low24(a, signed=False) * _low24(b, signed=False) + c),
+    "v_mul_hi_u32": (
+        "u32",
+        "u32 u32",
+        lambda a, b: (_wide(a) * _wide(b) >> np.uint64(32)).astype(np.uint32),
+    ),
+    "v_mul_i32_i24": (
+        "i32",
+        "u32 u32",
+        lambda a, b: _low24(a, signed=True) * _low24(b, signed=True),
+    ),
+    "v_mul_u32_u24": (
+        "u32",
+        "u32 u32",
+        lambda a, b: _low24(a, signed=False) * _low24(b, signed=False),
+    ),
+    "v_mad_u32_u24": (
+        "u32",
+        "u32 u32 u32",
+        lambda a, b, c: _low24(a, signed=False) * _low24(b, signed=False) + c,
+    ),
     "v_and_b32": ("u32", "u32 u32", lambda a, b: a & b),
     "v_or_b32": ("u32", "u32 u32", lambda a, b: a | b),
     "v_or_b16": ("u16", "u16 u16", lambda a, b: a | b),
@@ -101,12 +130,16 @@ _PLAIN: dict[str, tuple[str, str, Callable[..., Array]]] = {
     "v_lshlrev_b64": ("u64", "u32 u64", lambda a, b: b << _wide(_shift(a, 63))),
     "v_lshl_add_u32": ("u32", "u32 u32 u32", lambda a, b, c: (a << _shift(b, 31)) + c),
     "v_lshl_or_b32": ("u32", "u32 u32 u32", lambda a, b, c: a << _shift(b, 31) | c),
-    "v_lshl_add_u64": ("u64", "u64 u32 u64", lambda a, b, c: (a << _wide(_shift(b, 7))) + c),
+    "v_lshl_add_u64": (
+        "u64",
+        "u64 u32 u64",
+        lambda a, b, c: (a << _wide(_shift(b, 7))) + c,
+    ),
     "v_bfe_u32": ("u32", "u32 u32 u32", _bfe),
     "v_bfe_i32": ("i32", "u32 u32 u32", _bfe_signed),
     "v_perm_b32": ("u32", "u32 u32 u32", _perm),
     "v_pack_b32_f16": ("u32", "u16 u16", lambda a, b: _word(a) | _word(b) << _u(16)),
-}  # fmt: skip
+}
 
 
 def _wide(value: Array) -> Array:
@@ -122,7 +155,9 @@ def _plain(name: str) -> Execute:
     kinds = tuple(enumerate(operands.split()))
 
     def execute(w: Wave, i: Instruction) -> None:
-        w.result(i, apply(*[w.operand(i, which, kind) for which, kind in kinds]), result)
+        w.result(
+            i, apply(*[w.operand(i, which, kind) for which, kind in kinds]), result
+        )
 
     return execute
 
@@ -141,35 +176,53 @@ def _approximate(name: str) -> Execute:
     apply = _APPROXIMATE[name]
 
     def execute(w: Wave, i: Instruction) -> None:
-        w.result(i, floats.nearly(w, apply(np.asarray(w.operand(i, 0, "f32"), np.float64))), "f32")
+        w.result(
+            i,
+            floats.nearly(w, apply(np.asarray(w.operand(i, 0, "f32"), np.float64))),
+            "f32",
+        )
 
     return execute
 
 
 _COMPARE: dict[str, Callable[[Array, Array], Array]] = {
-    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
-    "u": lambda a, b: np.isnan(a) | np.isnan(b), "ngt": lambda a, b: ~(a > b),
-}  # fmt: skip
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "u": lambda a, b: np.isnan(a) | np.isnan(b),
+    "ngt": lambda a, b: ~(a > b),
+}
 
 
 def _compare(name: str) -> Execute:
     """Return a comparison (CDNA3 12.9, RDNA3 16.9); V_CMPX of RDNA3 writes only EXEC."""
     start, how, kind = name.rsplit("_", 2)
-    apply, to_exec = _COMPARE[how], start == "v_cmpx"
+    apply = _COMPARE[how]
+    to_exec = start == "v_cmpx"
 
     def execute(w: Wave, i: Instruction) -> None:
-        w.write_mask(EXEC if to_exec else i.scalar_to, apply(w.operand(i, 0, kind), w.operand(i, 1, kind)))
+        w.write_mask(
+            EXEC if to_exec else i.scalar_to,
+            apply(w.operand(i, 0, kind), w.operand(i, 1, kind)),
+        )
 
     return execute
 
 
 def _compare_class(w: Wave, i: Instruction) -> None:
-    w.write_mask(i.scalar_to, floats.classes(w.operand(i, 0, "f32"), w.raw(i.sources[1], i.literal)))
+    w.write_mask(
+        i.scalar_to,
+        floats.classes(w.operand(i, 0, "f32"), w.raw(i.sources[1], i.literal)),
+    )
 
 
 def _cndmask(w: Wave, i: Instruction) -> None:
-    kind = "u16" if i.name.endswith("16") else "f32" if i.negative | i.absolute else "u32"
+    kind = (
+        "u16" if i.name.endswith("16") else "f32" if i.negative | i.absolute else "u32"
+    )
     chosen = w.mask(i.sources[2] if len(i.sources) > 2 else VCC)
     w.result(i, np.where(chosen, w.operand(i, 1, kind), w.operand(i, 0, kind)), kind)
 
@@ -186,7 +239,9 @@ def _div_scale(w: Wave, i: Instruction) -> None:
 
 
 def _div_fmas(w: Wave, i: Instruction) -> None:
-    quotient, denominator, numerator = (w.operand(i, which, "f32") for which in range(3))
+    quotient, denominator, numerator = (
+        w.operand(i, which, "f32") for which in range(3)
+    )
     w.result(i, floats.div_fmas(quotient, denominator, numerator, w.mask(VCC)), "f32")
 
 
@@ -199,19 +254,30 @@ def _mad_wide(w: Wave, i: Instruction) -> None:
 
 def _add_carry(w: Wave, i: Instruction) -> None:
     """Add with a carry out, and for V_ADD_CO_CI with a carry in (RDNA3 16.7)."""
-    carry = w.mask(i.sources[2] if i.wide else VCC) if i.name == "v_add_co_ci_u32" else np.zeros(w.lanes, bool)
-    total = _wide(w.operand(i, 0, "u32")) + _wide(w.operand(i, 1, "u32")) + carry.astype(np.uint64)
+    carry = (
+        w.mask(i.sources[2] if i.wide else VCC)
+        if i.name == "v_add_co_ci_u32"
+        else np.zeros(w.lanes, bool)
+    )
+    total = (
+        _wide(w.operand(i, 0, "u32"))
+        + _wide(w.operand(i, 1, "u32"))
+        + carry.astype(np.uint64)
+    )
     w.result(i, total.astype(np.uint32), "u32")
     w.write_mask(i.scalar_to if i.wide else VCC, total >> np.uint64(32) != 0)
 
 
 def _mbcnt(w: Wave, i: Instruction) -> None:
-    """Count the set bits of a mask below this lane, in the low or the high 32 lanes (CDNA3 12.11, RDNA3 16.12)."""
-    lane, first = np.arange(w.lanes), 32 if "_hi_" in i.name else 0
+    """Count the set bits of a mask below this lane, in the low or the high 32 lanes."""
+    lane = np.arange(w.lanes)
+    first = 32 if "_hi_" in i.name else 0
     below = np.asarray(w.operand(i, 0, "u32"), np.uint64) & (
         (np.uint64(1) << np.clip(lane - first, 0, 32).astype(np.uint64)) - np.uint64(1)
     )
-    w.result(i, np.bitwise_count(below).astype(np.uint32) + w.operand(i, 1, "u32"), "u32")
+    w.result(
+        i, np.bitwise_count(below).astype(np.uint32) + w.operand(i, 1, "u32"), "u32"
+    )
 
 
 def _first_lane(w: Wave, i: Instruction) -> None:

@@ -14,20 +14,38 @@ from kernels.tests.support.isa.encodings import LITERAL, NULL, VGPR, Instruction
 Array = Any
 """A numpy array or scalar, whose dtype depends on the instruction."""
 
-M0, EXEC = 124, 126
+M0 = 124
+EXEC = 126
 _SHARED_BASE, _APERTURE = 235, 1 << 48
-"""Address of shared memory in the flat address space; its low 32 bits are 0 (CDNA3 5.2: SRC_SHARED_BASE)."""
+"""Address of shared memory in the flat address space.
+
+Its low 32 bits are 0 (CDNA3 5.2: SRC_SHARED_BASE).
+"""
 _FLOATS = (0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 4.0, -4.0)
 # Inline constants (CDNA3 5.2 and 6.2, RDNA3 6.2 and 7.2: "Scalar/Vector ALU Operands").
-_CONSTANTS = {128 + n: n for n in range(65)} | {192 + n: -n & 0xFFFF_FFFF for n in range(1, 17)}
+_CONSTANTS = {128 + n: n for n in range(65)} | {
+    192 + n: -n & 0xFFFF_FFFF for n in range(1, 17)
+}
 _BY_SIZE = {
-    4: _CONSTANTS | {240 + n: int(np.float32(v).view(np.uint32)) for n, v in enumerate((*_FLOATS, 0.15915494))},
-    2: _CONSTANTS | {240 + n: int(np.float16(v).view(np.uint16)) for n, v in enumerate((*_FLOATS, 0.15915494))},
+    4: _CONSTANTS
+    | {
+        240 + n: int(np.float32(v).view(np.uint32))
+        for n, v in enumerate((*_FLOATS, 0.15915494))
+    },
+    2: _CONSTANTS
+    | {
+        240 + n: int(np.float16(v).view(np.uint16))
+        for n, v in enumerate((*_FLOATS, 0.15915494))
+    },
 }
 _TYPES: dict[str, tuple[Any, int]] = {
-    "u32": (np.uint32, 4), "i32": (np.int32, 4), "f32": (np.float32, 4),
-    "u16": (np.uint16, 2), "f16": (np.float16, 2), "u64": (np.uint64, 8),
-}  # fmt: skip
+    "u32": (np.uint32, 4),
+    "i32": (np.int32, 4),
+    "f32": (np.float32, 4),
+    "u16": (np.uint16, 2),
+    "f16": (np.float16, 2),
+    "u64": (np.uint64, 8),
+}
 
 
 @dataclass(slots=True)
@@ -48,7 +66,8 @@ class Wave:
         lanes: 64 on CDNA3, 32 here on RDNA3.
         vector: registers v0 to v255, then a0 to a255, one row each.
         active: EXEC as booleans; full: whether all lanes are active.
-        latency: instructions until a memory operation completes, if it is not waited for; 0 is a random number.
+        latency: instructions until a memory operation completes, if it is not waited
+            for; 0 is a random number.
         steps: executed instructions.
         pending: outstanding memory operations in order of issue.
         epoch: number of barriers passed.
@@ -87,7 +106,11 @@ class Wave:
     def read_wide(self, number: int, literal: int = 0) -> int:
         """Return a 64-bit scalar operand."""
         if number < 128:
-            return 0 if number == NULL and self.rdna else self.scalar[number] | self.scalar[number + 1] << 32
+            return (
+                0
+                if number == NULL and self.rdna
+                else self.scalar[number] | self.scalar[number + 1] << 32
+            )
         if number == _SHARED_BASE:
             return _APERTURE
         value = self.read(number, literal)
@@ -115,11 +138,15 @@ class Wave:
     def mask(self, number: int) -> Array:
         """Return a lane mask as booleans."""
         value = self.mask_bits(number).to_bytes(self.lanes // 8, "little")
-        return np.unpackbits(np.frombuffer(value, np.uint8), bitorder="little").view(bool)
+        return np.unpackbits(np.frombuffer(value, np.uint8), bitorder="little").view(
+            bool
+        )
 
     def write_mask(self, number: int, lanes: Array) -> None:
         """Write booleans as a lane mask; bits of inactive lanes are 0."""
-        packed = int.from_bytes(np.packbits(lanes & self.active, bitorder="little").tobytes(), "little")
+        packed = int.from_bytes(
+            np.packbits(lanes & self.active, bitorder="little").tobytes(), "little"
+        )
         (self.write_wide if self.lanes == 64 else self.write)(number, packed)
 
     def refresh(self) -> None:
@@ -131,7 +158,11 @@ class Wave:
 
     def raw(self, number: int, literal: int = 0) -> Array:
         """Return a 32-bit operand of a vector instruction: one number per lane, or one for all."""
-        return self.vector[number - VGPR] if number >= VGPR else np.uint32(self.read(number, literal))
+        return (
+            self.vector[number - VGPR]
+            if number >= VGPR
+            else np.uint32(self.read(number, literal))
+        )
 
     def operand(self, i: Instruction, which: int, kind: str) -> Array:
         """Return a source of an instruction as a type: u32, i32, f32, u16, f16 or u64."""
@@ -141,40 +172,57 @@ class Wave:
             if number < VGPR:
                 value = np.uint64(self.read_wide(number, i.literal))
             else:
-                low, high = self.vector[number - VGPR], self.vector[number - VGPR + 1]
+                low = self.vector[number - VGPR]
+                high = self.vector[number - VGPR + 1]
                 value = low.astype(np.uint64) | high.astype(np.uint64) << np.uint64(32)
         elif size == 4:
             value = self._lanes(i, which, self.raw(number, i.literal)).view(dtype)
         else:
             value = self._half(i, which, number).view(dtype)
-        return self._modified(i, which, value, kind) if kind in ("f32", "f16") else value
+        return (
+            self._modified(i, which, value, kind) if kind in ("f32", "f16") else value
+        )
 
     def _lanes(self, i: Instruction, which: int, value: Array) -> Array:
         if not i.lanes:
             return value
         if i.sdwa:
-            return _select(value, bits(i.lanes, *((18, 16) if which == 0 else (26, 24))), i.lanes >> (19, 27)[which])
+            return _select(
+                value,
+                bits(i.lanes, *((18, 16) if which == 0 else (26, 24))),
+                i.lanes >> (19, 27)[which],
+            )
         return self._permuted(i, value) if which == 0 else value
 
     def _permuted(self, i: Instruction, value: Array) -> Array:
-        """Permute lanes by DPP (CDNA3 6.8 and 13.3.9: "DPP"); a lane without a source reads 0 or is not written."""
+        """Permute lanes by DPP (CDNA3 6.8 and 13.3.9: "DPP").
+
+        A lane without a source reads 0 or is not written.
+        """
         assert i.lanes >> 24 == 0xFF, f"masks of rows and banks in {i} are not known"
         valid = self._has_source(i)
         known = i.lanes >> 19 & 1 or i.to or valid[self.active].all()
         assert known, f"lanes that the comparison {i} does not write are not known"
-        return np.where(valid, value[sources(bits(i.lanes, 16, 8), self.lanes)], np.uint32(0))
+        return np.where(
+            valid, value[sources(bits(i.lanes, 16, 8), self.lanes)], np.uint32(0)
+        )
 
     def _has_source(self, i: Instruction) -> Array:
         from_lane = sources(bits(i.lanes, 16, 8), self.lanes)
         return (from_lane >= 0) & self.active[from_lane]
 
     def _half(self, i: Instruction, which: int, number: int) -> Array:
-        """Return 16 bits of an operand (RDNA3 7.2.4 "16-bit math and VGPRs"; CDNA3: OPSEL of VOP3, SDWA)."""
+        """Return 16 bits of an operand (RDNA3 7.2.4 "16-bit math and VGPRs".
+
+        CDNA3: OPSEL of VOP3, SDWA).
+        """
         if number < VGPR:
             return np.uint16(_BY_SIZE[2][number] & 0xFFFF)
-        high, register = i.select >> which & 1, number - VGPR
+        high = i.select >> which & 1
+        register = number - VGPR
         if i.half and not i.lanes:
-            high, register = register >> 7, register & 127
+            high = register >> 7
+            register = register & 127
         value = self._lanes(i, which, self.vector[register])
         return (value >> np.uint32(16 * high)).astype(np.uint16)
 
@@ -191,7 +239,9 @@ class Wave:
             value = flushed(value) if self.flush and kind == "f32" else value
         register = i.to - VGPR
         permuted = i.lanes and not i.sdwa
-        assert not permuted or kind not in ("u64", "f16", "u16"), f"permuted lanes of {i.name} are not known"
+        assert not permuted or kind not in ("u64", "f16", "u16"), (
+            f"permuted lanes of {i.name} are not known"
+        )
         if kind == "u64":
             value = np.asarray(value, np.uint64)
             self.store(register, (value & np.uint64(0xFFFF_FFFF)).astype(np.uint32))
@@ -200,7 +250,9 @@ class Wave:
             self._write_half(i, np.asarray(value).view(np.uint16).astype(np.uint32))
         else:
             words = np.asarray(value).view(np.uint32)
-            if permuted and not i.lanes >> 19 & 1:  # BOUND_CTRL: 0 instead of lanes without a source
+            if (
+                permuted and not i.lanes >> 19 & 1
+            ):  # BOUND_CTRL: 0 instead of lanes without a source
                 words = np.where(self._has_source(i), words, self.vector[register])
             self.store(register, words)
 
@@ -209,10 +261,15 @@ class Wave:
         register = i.to - VGPR
         high = i.select >> 3 & 1
         if i.half and not i.lanes:
-            high, register = register >> 7, register & 127
+            high = register >> 7
+            register = register & 127
         if high or self.rdna:
             old = self.vector[register]
-            merged = old & np.uint32(0xFFFF) | value << np.uint32(16) if high else old & np.uint32(0xFFFF_0000) | value
+            merged = (
+                old & np.uint32(0xFFFF) | value << np.uint32(16)
+                if high
+                else old & np.uint32(0xFFFF_0000) | value
+            )
             self.store(register, merged)
         else:
             self.store(register, value)
@@ -229,7 +286,9 @@ class Wave:
     def issue(self, counter: str, complete: Callable[[], None]) -> None:
         """Queue a memory operation: it completes at a wait, or now and then at once."""
         self.pending.append(Pending(counter, complete, self.steps + self.latency))
-        prompt = self.random.random() < 0.25 or (counter == "lgkm" and self.share.ordered)
+        prompt = self.random.random() < 0.25 or (
+            counter == "lgkm" and self.share.ordered
+        )
         if prompt and not self.latency:
             self.wait(counter, 0)
 
@@ -253,7 +312,9 @@ class Wave:
 
 def flushed(value: Array) -> Array:
     """Return float32 numbers with denormal ones replaced by zeros (CDNA3 6.4, RDNA3 7.4)."""
-    return np.where(np.abs(value) < np.float32(2.0**-126), np.copysign(np.float32(0), value), value)
+    return np.where(
+        np.abs(value) < np.float32(2.0**-126), np.copysign(np.float32(0), value), value
+    )
 
 
 def _select(value: Array, place: int, extend: int) -> Array:

@@ -1,13 +1,17 @@
-"""pytest plugin of the device gate. It locks a lease before jax is imported, and writes a crash-proof journal.
+"""pytest plugin of the device gate.
 
-The plugin runs in the tested environment. PYTEST_PLUGINS loads it in every process of a session, before any
-conftest.py. It uses only the standard library and pytest.
+It locks a lease before jax is imported, and writes a crash-proof journal.
 
-JAX_GATE_SESSION is the session's folder with `plan.json`: `leases` (slot, device, cpus, env, nodes, gauges), `only`
-(node ids, or null for all), `broken` (files to ignore), `skips` (regex, entry, reason), `solo` (this process runs the
-tests itself, without workers), `most_left` and `least_free` (see `leak_check`), `gate` (process id of the gate). Each
-process that runs tests writes `<worker>.jsonl` there, one line per event; faulthandler writes `<worker>.crash`.
-Every line is written through a newly opened file, because a test may close all file descriptors.
+The plugin runs in the tested environment. PYTEST_PLUGINS loads it in every process of a
+session, before any conftest.py. It uses only the standard library and pytest.
+
+JAX_GATE_SESSION is the session's folder with `plan.json`: `leases` (slot, device, cpus,
+env, nodes, gauges), `only` (node ids, or null for all), `broken` (files to ignore),
+`skips` (regex, entry, reason), `solo` (this process runs the tests itself, without
+workers), `most_left` and `least_free` (see `leak_check`), `gate` (process id of the
+gate). Each process that runs tests writes `<worker>.jsonl` there, one line per event;
+faulthandler writes `<worker>.crash`. Every line is written through a newly opened file,
+because a test may close all file descriptors.
 """
 
 from __future__ import annotations
@@ -42,12 +46,15 @@ class ControllerPlugin:
     def pytest_testnodedown(self, node: Any, error: object) -> None:  # noqa: ANN401 - xdist's controller of a worker
         """Record how a lost worker ended: its exit status, or the negative number of a signal.
 
-        A worker that finished has no error. Its process ends only when the controller ends it.
+        A worker that finished has no error. Its process ends only when the controller
+        ends it.
         """
         if not error:
             return
         with contextlib.suppress(AttributeError, ChildProcessError):
-            status = _wait_status(node.gateway._io.popen.pid)  # execnet offers no public way
+            status = _wait_status(
+                node.gateway._io.popen.pid
+            )  # execnet offers no public way
             if status is not None:
                 self.journal.write("down", worker=node.gateway.id, status=status)
 
@@ -59,7 +66,9 @@ class ControllerPlugin:
 def _wait_status(child: int) -> int | None:
     """Return how a child ended, without reaping it; None if it goes on."""
     until = time.monotonic() + _EXIT_SECONDS
-    while (ended := os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is None:
+    while (
+        ended := os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    ) is None:
         if time.monotonic() > until:
             return None
         time.sleep(0.01)

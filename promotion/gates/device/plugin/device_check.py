@@ -1,9 +1,11 @@
-"""Check after each test that the worker's devices still work, by functions of the driver that the process has loaded.
+"""Check after each test that the worker's devices still work, by the loaded driver.
 
-An invalid access of a kernel makes every later call of its process fail, often in other tests. The driver waits for the
-kernels of the finished test, and reports their errors. Nothing is loaded, and no device is started.
+An invalid access of a kernel makes every later call of its process fail, often in other
+tests. The driver waits for the kernels of the finished test, and reports their errors.
+Nothing is loaded, and no device is started.
 
-Sources: "CUDA Driver API", primary context management; "HIP Runtime API Reference", device and context management.
+Sources: "CUDA Driver API", primary context management; "HIP Runtime API Reference",
+device and context management.
 """
 
 from __future__ import annotations
@@ -21,18 +23,30 @@ LASTING = re.compile(
     r"|INVALID_PC|LAUNCH_FAILED|LAUNCH_FAILURE|LAUNCH_TIMEOUT|HARDWARE_STACK_ERROR|ASSERT|ECC_UNCORRECTABLE|CONTAINED"
     r"|ECC_?NOT_?CORRECTABLE|IllegalAddress|IllegalInstruction|MisalignedAddress|LaunchFailure|LaunchTimeOut"
     r"|Assert|ECCNotCorrectable)\b"
-    r"|an illegal memory access was encountered|unspecified launch failure|uncorrectable ECC error"
+    r"|an illegal memory access was encountered|unspecified launch"
+    r" failure|uncorrectable ECC error"
     r"|HSA_STATUS_ERROR_(?:MEMORY_FAULT|MEMORY_APERTURE_VIOLATION|ILLEGAL_INSTRUCTION|EXCEPTION)"
 )
-"""Errors after which every call of the process fails ("CUDA Runtime API", error handling; HIP has the same)."""
+"""Errors after which every call of the process fails ("CUDA Runtime API", error handling.
+
+HIP has the same).
+"""
 
 # Copies of functions that tests may replace or mock.
-_load, _integer, _pointer, _text, _byref = ctypes.CDLL, ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.byref
+_load = ctypes.CDLL
+_integer = ctypes.c_int
+_pointer = ctypes.c_void_p
+_text = ctypes.c_char_p
+_byref = ctypes.byref
 
 
 def device_error() -> str:
     """Return the error of a device that this process cannot use any more; "" without one."""
-    for name, check in (("libcuda.so.1", _cuda), ("libamdhip64.so.7", _hip), ("libamdhip64.so.6", _hip)):
+    for name, check in (
+        ("libcuda.so.1", _cuda),
+        ("libamdhip64.so.7", _hip),
+        ("libamdhip64.so.6", _hip),
+    ):
         try:
             library = _load(name, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
         except OSError:
@@ -47,8 +61,11 @@ def device_error() -> str:
 
 def _cuda(cuda: Any) -> str:  # noqa: ANN401 - a loaded library
     for number in range(_count(cuda.cuDeviceGetCount)):
-        device, context = _integer(), _pointer()
-        if cuda.cuDeviceGet(_byref(device), number) or not _active(cuda.cuDevicePrimaryCtxGetState, device):
+        device = _integer()
+        context = _pointer()
+        if cuda.cuDeviceGet(_byref(device), number) or not _active(
+            cuda.cuDevicePrimaryCtxGetState, device
+        ):
             continue
         code = cuda.cuDevicePrimaryCtxRetain(_byref(context), device)
         if not code and not (code := cuda.cuCtxPushCurrent_v2(context)):
@@ -84,5 +101,6 @@ def _count(function: Any) -> int:  # noqa: ANN401
 
 def _active(function: Any, device: object) -> bool:  # noqa: ANN401
     """Return whether the process uses a device."""
-    flags, active = _integer(), _integer()
+    flags = _integer()
+    active = _integer()
     return not function(device, _byref(flags), _byref(active)) and bool(active.value)

@@ -1,7 +1,9 @@
-"""Detection of resources that a test leaves behind: live arrays, processes with open devices, used device memory.
+"""Detection of resources that a test leaves behind.
 
-JAX's arrays are counted on every platform. Other device memory is measured where the kernel reports it in a file, as
-amdgpu does, and only on devices that are not shared.
+Live arrays, processes with open devices, used device memory.
+
+JAX's arrays are counted on every platform. Other device memory is measured where the
+kernel reports it in a file, as amdgpu does, and only on devices that are not shared.
 """
 
 from __future__ import annotations
@@ -18,11 +20,19 @@ from typing import Any
 _GIVEN_BACK_SECONDS = 2.0
 """Seconds for a driver to release the memory of a process that ended."""
 _EXITING, _KILLED = 0x404, 1 << (signal.SIGKILL - 1)
-"""Flags of a task that exits or was killed (Linux, include/linux/sched.h); mask of its pending signals."""
+"""Flags of a task that exits or was killed (Linux, include/linux/sched.h).
+
+Mask of its pending signals.
+"""
 _LAST = ("last_type", "last_value", "last_traceback", "last_exc")
 
 # Copies of functions that tests may replace or mock.
-_kill, _readlink, _listdir, _file, _clock, _sleep = os.kill, os.readlink, os.listdir, open, time.monotonic, time.sleep
+_kill = os.kill
+_readlink = os.readlink
+_listdir = os.listdir
+_file = open
+_clock = time.monotonic
+_sleep = time.sleep
 _getpid = os.getpid
 
 
@@ -30,36 +40,49 @@ class LeakCheck:
     """Check for leaks of each test.
 
     Args:
-        lease: lease of the worker; `nodes` are files that a process has open while it uses the devices, `gauges` are
-            pairs of files with a device's total and used bytes.
+        lease: lease of the worker; `nodes` are files that a process has open while it
+            uses the devices, `gauges` are pairs of files with a device's total and used
+            bytes.
         most: bytes of arrays that a test may leave alive.
         least: bytes that must be free after a test if they were free before the test.
     """
 
     def __init__(self, lease: Mapping[str, Any], *, most: int, least: int) -> None:
-        self._nodes, self._gauges = frozenset(lease["nodes"]), [tuple(pair) for pair in lease["gauges"]]
-        self._most, self._least = most, least
+        self._nodes = frozenset(lease["nodes"])
+        self._gauges = [tuple(pair) for pair in lease["gauges"]]
+        self._most = most
+        self._least = least
         self._children = _children()
         self._owners: dict[int, str] = {}
         """Process left behind -> test that started it."""
-        self._live, self._free = 0, least
+        self._live = 0
+        self._free = least
 
     def before(self) -> None:
         """Measure live arrays and free memory before a test."""
         self._live, self._free = live_bytes(), self._free_bytes()
 
     def memory(self) -> str:
-        """Return a message about memory that the finished test did not release; "" if there is none."""
+        """Return a message about memory that the finished test did not release.
+
+        "" if there is none.
+        """
         # The last failure's traceback keeps the arrays of its frames alive.
         for name in _LAST:
             vars(sys).pop(name, None)
         if self._persists(lambda: live_bytes() - self._live > self._most):
             return (
-                f"The test left {_mib(live_bytes() - self._live)} of arrays alive; at most {_mib(self._most)} may stay."
+                f"The test left {_mib(live_bytes() - self._live)} of arrays alive; at"
+                f" most {_mib(self._most)} may stay."
             )
-        if self._free >= self._least and self._persists(lambda: self._free_bytes() < self._least, _GIVEN_BACK_SECONDS):
+        if self._free >= self._least and self._persists(
+            lambda: self._free_bytes() < self._least, _GIVEN_BACK_SECONDS
+        ):
             needed = f"later tests need {_mib(self._least)}"
-            return f"The test left its device with {_mib(self._free_bytes())} of memory free; {needed}."
+            return (
+                f"The test left its device with {_mib(self._free_bytes())} of memory"
+                f" free; {needed}."
+            )
         return ""
 
     def processes(self, test: str) -> list[int]:
@@ -67,17 +90,23 @@ class LeakCheck:
         living = _children()
         new = sorted(living - self._children)
         self._children |= living
-        self._owners = {pid: owner for pid, owner in self._owners.items() if pid in living} | dict.fromkeys(new, test)
+        self._owners = {
+            pid: owner for pid, owner in self._owners.items() if pid in living
+        } | dict.fromkeys(new, test)
         return new
 
     def holders(self, patience: float = 0.0) -> Iterator[tuple[str, str]]:
-        """Kill processes left behind with an open device; yield the test and a message for each process.
+        """Kill processes left behind with an open device.
+
+        Yield the test and a message for each process.
 
         Args:
             patience: seconds to wait for a living process to open a device.
         """
         until = _clock() + patience
-        while _clock() < until and any(self._nodes and not is_dying(pid) for pid in self._owners):
+        while _clock() < until and any(
+            self._nodes and not is_dying(pid) for pid in self._owners
+        ):
             if any(self._held(pid) for pid in self._owners):
                 break
             _sleep(0.05)
@@ -86,7 +115,13 @@ class LeakCheck:
                 del self._owners[pid]
                 with contextlib.suppress(OSError):
                     _kill(pid, signal.SIGKILL)
-                yield test, f"The test left process {pid} behind, which had {node} open and was killed."
+                yield (
+                    test,
+                    (
+                        f"The test left process {pid} behind, which had {node} open and"
+                        " was killed."
+                    ),
+                )
 
     @staticmethod
     def _persists(problem: Callable[[], bool], seconds: float = 0.0) -> bool:
@@ -102,7 +137,10 @@ class LeakCheck:
     def _free_bytes(self) -> int:
         """Return the free bytes of the fullest device, or `least` if they are unknown."""
         with contextlib.suppress(OSError, ValueError):
-            return min((_number(total) - _number(used) for total, used in self._gauges), default=self._least)
+            return min(
+                (_number(total) - _number(used) for total, used in self._gauges),
+                default=self._least,
+            )
         return self._least
 
     def _held(self, pid: int) -> str:
@@ -117,11 +155,19 @@ class LeakCheck:
 
 
 def live_bytes() -> int:
-    """Return the bytes of JAX's live arrays; 0 if no backend has started, since none must be started here."""
-    jax, bridge = sys.modules.get("jax"), sys.modules.get("jax._src.xla_bridge")
+    """Return the bytes of JAX's live arrays.
+
+    0 if no backend has started, since none must be started here.
+    """
+    jax = sys.modules.get("jax")
+    bridge = sys.modules.get("jax._src.xla_bridge")
     started = getattr(bridge, "backends_are_initialized", None)
     try:
-        return sum(array.nbytes for array in jax.live_arrays()) if jax and started and started() else 0
+        return (
+            sum(array.nbytes for array in jax.live_arrays())
+            if jax and started and started()
+            else 0
+        )
     except Exception:  # a test may have broken jax itself
         return 0
 
@@ -129,12 +175,15 @@ def live_bytes() -> int:
 def is_dying(pid: int) -> bool:
     """Return whether a process is dead or was sent SIGKILL (proc(5), /proc/[pid]/stat).
 
-    The result is False if the state is unknown, since a test may have exhausted all file descriptors.
+    The result is False if the state is unknown, since a test may have exhausted all
+    file descriptors.
     """
     try:
         with _file(f"/proc/{pid}/stat", errors="replace") as file:
             words = file.read().rpartition(")")[2].split()
-        return words[0] in "ZX" or bool(int(words[6]) & _EXITING or int(words[28]) & _KILLED)
+        return words[0] in "ZX" or bool(
+            int(words[6]) & _EXITING or int(words[28]) & _KILLED
+        )
     except (FileNotFoundError, ProcessLookupError):
         return True
     except (OSError, ValueError, IndexError):
@@ -143,7 +192,10 @@ def is_dying(pid: int) -> bool:
 
 def _children() -> set[int]:
     """Return the living children of this thread."""
-    with contextlib.suppress(OSError, ValueError), _file(f"/proc/self/task/{_getpid()}/children") as file:
+    with (
+        contextlib.suppress(OSError, ValueError),
+        _file(f"/proc/self/task/{_getpid()}/children") as file,
+    ):
         return set(map(int, file.read().split()))
     return set()
 

@@ -1,4 +1,7 @@
-"""Hooks of a process that runs tests: lock a lease before jax is imported, and record each test's outcome."""
+"""Hooks of a process that runs tests.
+
+Lock a lease before jax is imported, and record each test's outcome.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,28 @@ from .leak_check import LeakCheck, is_dying
 
 LOST = 71
 """Exit code of a worker that cannot continue, and of a forked child that left its test."""
-TEXT_CHARACTERS, SECTION_CHARACTERS = 48_000, 4_000
+TEXT_CHARACTERS = 48_000
+SECTION_CHARACTERS = 4_000
 _CLAIM_SECONDS = 30.0
 _SETTLE_SECONDS = 5.0
-"""Seconds to wait after a test that runs alone, since a process left behind may still open a device."""
+"""Seconds to wait after a test that runs alone, until leftover processes end."""
 _MASKS = ("_VISIBLE_DEVICES", "_DEVICE_ORDINAL")
-"""Suffixes of variables that assign devices; tests may change other variables of a lease, such as thread numbers."""
+"""Suffixes of variables that assign devices.
+
+Tests may change other variables of a lease, such as thread numbers.
+"""
 # Copies of functions that tests may replace or mock.
-_dumps, _open, _write, _close, _now, _clock = json.dumps, os.open, os.write, os.close, time.time, time.monotonic
-_environ, _getpid, _parent, _kill, _leave = os.environ, os.getpid, os.getppid, os.kill, os._exit
+_dumps = json.dumps
+_open = os.open
+_write = os.write
+_close = os.close
+_now = time.time
+_clock = time.monotonic
+_environ = os.environ
+_getpid = os.getpid
+_parent = os.getppid
+_kill = os.kill
+_leave = os._exit
 _exits = (pytest.exit.Exception, KeyboardInterrupt)
 
 
@@ -39,14 +55,22 @@ class EventWriter:
     """Writer of a process's journal, a file in the session's folder that survives crashes."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self.name, self.pid = name, _getpid()
+        self.name = name
+        self.pid = _getpid()
         self._path = str(folder / f"{name}.jsonl")
 
     def write(self, event: str, **more: object) -> None:
-        """Append an event; exit if this fails, since the results of the process would be unknown."""
-        line = (_dumps({"event": event, "at": round(_now(), 3), **more}) + "\n").encode()
+        """Append an event.
+
+        Exit if this fails, since the results of the process would be unknown.
+        """
+        line = (
+            _dumps({"event": event, "at": round(_now(), 3), **more}) + "\n"
+        ).encode()
         try:
-            file = _open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            file = _open(
+                self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
+            )
             done = _write(file, line)
             _close(file)
         except OSError:
@@ -73,7 +97,9 @@ class WorkerPlugin:
         self.broken = {os.path.realpath(path) for path in self.plan["broken"]}
         self.parent = _parent()
         self.lease = self._claim()
-        self.leaks = LeakCheck(self.lease, most=self.plan["most_left"], least=self.plan["least_free"])
+        self.leaks = LeakCheck(
+            self.lease, most=self.plan["most_left"], least=self.plan["least_free"]
+        )
         self._cpus = set(self.lease["cpus"]) & os.sched_getaffinity(0)
         _environ.update(self.lease["env"])
         for key in [key for key, value in self.lease["env"].items() if not value]:
@@ -81,25 +107,42 @@ class WorkerPlugin:
         if self._cpus:
             os.sched_setaffinity(0, self._cpus)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        self._held = {key: _environ.get(key) for key in self.lease["env"] if key.endswith(_MASKS)}
-        lease = {"slot": self.lease["slot"], "device": self.lease["device"], "late": "jax" in sys.modules}
+        self._held = {
+            key: _environ.get(key) for key in self.lease["env"] if key.endswith(_MASKS)
+        }
+        lease = {
+            "slot": self.lease["slot"],
+            "device": self.lease["device"],
+            "late": "jax" in sys.modules,
+        }
         self.journal.write("worker", pid=self.journal.pid, **lease)
 
     def _claim(self) -> dict[str, Any]:
-        """Lock and return the first free lease; the kernel releases the lock when the process dies."""
+        """Lock and return the first free lease.
+
+        The kernel releases the lock when the process dies.
+        """
         until = _clock() + _CLAIM_SECONDS
         while True:
             for lease in self.plan["leases"]:
-                file = _open(str(self.folder / f"slot-{lease['slot']}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                file = _open(
+                    str(self.folder / f"slot-{lease['slot']}"),
+                    os.O_RDWR | os.O_CREAT | os.O_CLOEXEC,
+                    0o644,
+                )
                 try:
                     fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError:
                     _close(file)
                 else:
-                    return dict(lease)  # the file stays open, so the lock lives as long as the process
+                    return dict(
+                        lease
+                    )  # the file stays open, so the lock lives as long as the process
             if _clock() > until:
                 self.journal.write("no-lease")
-                raise pytest.UsageError("no lease is free: the previous worker is still alive")
+                raise pytest.UsageError(
+                    "no lease is free: the previous worker is still alive"
+                )
             time.sleep(0.05)
 
     # Collection
@@ -107,11 +150,13 @@ class WorkerPlugin:
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self) -> None:
         """Open the file for crash tracebacks."""
-        self._crash = (self.folder / f"{self.journal.name}.crash").open("wb", buffering=0)
+        self._crash = (self.folder / f"{self.journal.name}.crash").open(
+            "wb", buffering=0
+        )
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        """Redirect faulthandler, whose output would otherwise be mixed with other workers' on standard error."""
+        """Redirect faulthandler, so that its output is not mixed with other workers'."""
         faulthandler.enable(self._crash, all_threads=True)
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
@@ -130,31 +175,44 @@ class WorkerPlugin:
             report = yield
         except (*_exits, SystemExit) as problem:
             report = pytest.CollectReport(
-                collector.nodeid, "failed", f"the import tried to end pytest: {problem!r}", []
+                collector.nodeid,
+                "failed",
+                f"the import tried to end pytest: {problem!r}",
+                [],
             )
         error = _text(report) if report.failed else ""
         skipped = _reason(report) if report.skipped else ""
-        self.journal.write("collected", file=collector.nodeid, error=error, skipped=skipped)
+        self.journal.write(
+            "collected", file=collector.nodeid, error=error, skipped=skipped
+        )
         return report
 
     @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
         """Record all collected tests, and select the tests in the plan."""
         part = self.folder / f"{self.journal.name}.items"
         part.write_text(_dumps([item.nodeid for item in items]))
-        with contextlib.suppress(FileExistsError):  # the first worker's list, since all workers collect the same
+        with contextlib.suppress(
+            FileExistsError
+        ):  # the first worker's list, since all workers collect the same
             os.link(part, self.folder / "items.json")
         only = None if self.plan["only"] is None else set(self.plan["only"])
         selected = [item for item in items if only is None or item.nodeid in only]
         kept = set(map(id, selected))
-        config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
+        config.hook.pytest_deselected(
+            items=[item for item in items if id(item) not in kept]
+        )
         items[:] = selected
         for skip in self.plan["skips"]:
             matches = re.compile(skip["regex"]).fullmatch
             for item in items:
                 if matches(item.nodeid) and item.nodeid not in self.entries:
                     self.entries[item.nodeid] = skip["entry"]
-                    item.add_marker(pytest.mark.skip(reason=skip["reason"]), append=False)
+                    item.add_marker(
+                        pytest.mark.skip(reason=skip["reason"]), append=False
+                    )
 
     # Tests
 
@@ -176,9 +234,19 @@ class WorkerPlugin:
         stayed = self.leaks.processes(item.nodeid)
         held = dict(self.leaks.holders())
         unusable = f"The test left its device unusable: {broken}." if broken else ""
-        if leaked := " ".join(filter(None, (unusable, self._restore_lease(), used_up, held.pop(item.nodeid, "")))):
-            ending, text = "failed", f"{leaked}\n{text}"
-        more: dict[str, object] = {"id": item.nodeid, "ending": ending, "seconds": seconds}
+        if leaked := " ".join(
+            filter(
+                None,
+                (unusable, self._restore_lease(), used_up, held.pop(item.nodeid, "")),
+            )
+        ):
+            ending = "failed"
+            text = f"{leaked}\n{text}"
+        more: dict[str, object] = {
+            "id": item.nodeid,
+            "ending": ending,
+            "seconds": seconds,
+        }
         if text:
             more["text"] = text
         if ending == "skipped":
@@ -188,7 +256,8 @@ class WorkerPlugin:
         self.journal.write("end", **more)
         self.running = False
         self._write_holders(held)
-        # Even if the driver reports nothing: an error of these kinds lasts as long as the process.
+        # Even if the driver reports nothing: an error of these kinds lasts as long as
+        # the process.
         lasting = broken or (ending == "failed" and LASTING.search(text))
         if (used_up or lasting) and not self.plan["solo"]:
             self.journal.write("retired")
@@ -198,7 +267,9 @@ class WorkerPlugin:
     def _leave_if_orphan(self) -> None:
         """Exit if the gate or the controller was killed, since no later result would be used."""
         if is_dying(self.plan["gate"]):
-            _kill(self.parent, signal.SIGKILL)  # the controller would replace this worker
+            _kill(
+                self.parent, signal.SIGKILL
+            )  # the controller would replace this worker
         if _parent() != self.parent or is_dying(self.parent):
             _leave(LOST)
 
@@ -212,20 +283,30 @@ class WorkerPlugin:
         try:
             return (yield)
         except _exits as problem:
-            raise RuntimeError(f"the test tried to end pytest: {problem!r}") from problem
+            raise RuntimeError(
+                f"the test tried to end pytest: {problem!r}"
+            ) from problem
         finally:
-            if _getpid() != self.journal.pid:  # a child that the test forked and did not end
+            if (
+                _getpid() != self.journal.pid
+            ):  # a child that the test forked and did not end
                 _leave(LOST)
 
     pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
 
     @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Make reports for the controller short and printable; other text would break the connection."""
+    def pytest_runtest_makereport(
+        self,
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Make reports for the controller short and printable.
+
+        Other text would break the connection.
+        """
         report = yield
         if report.failed:
             report.longrepr = _text(report)
-        report.sections, report.user_properties = [], []
+        report.sections = []
+        report.user_properties = []
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -234,15 +315,19 @@ class WorkerPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_internalerror(self, excrepr: object) -> None:
-        """Exit, since xdist replaces a worker that dies but ends the session after an internal error of a worker."""
+        """Exit, since xdist replaces a dead worker but not one with an internal error."""
         self._break_down(str(excrepr))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """Record that the process exited normally, unless a test is running."""
         if self.running:
-            self._break_down(f"pytest ended during a test with exit status {int(exitstatus)}")
-        self._write_holders(dict(self.leaks.holders(_SETTLE_SECONDS if self.plan["solo"] else 0.0)))
+            self._break_down(
+                f"pytest ended during a test with exit status {int(exitstatus)}"
+            )
+        self._write_holders(
+            dict(self.leaks.holders(_SETTLE_SECONDS if self.plan["solo"] else 0.0))
+        )
         self.journal.write("finish", status=int(exitstatus))
 
     def _break_down(self, why: str) -> None:
@@ -250,18 +335,35 @@ class WorkerPlugin:
         _leave(LOST)
 
     def _ending(self) -> tuple[str, str]:
-        """Return the ending of a test and its reason, as reported; an expected failure counts as a pass."""
+        """Return the ending of a test and its reason, as reported.
+
+        An expected failure counts as a pass.
+        """
         failed = [report for report in self.reports if report.failed]
         if failed:
             return "failed", "\n".join(str(report.longrepr) for report in failed)
-        if any(report.skipped and not hasattr(report, "wasxfail") for report in self.reports):
-            return "skipped", next(_reason(report) for report in self.reports if report.skipped)
-        return ("passed", "") if self.reports else ("failed", "pytest reported nothing about this test")
+        if any(
+            report.skipped and not hasattr(report, "wasxfail")
+            for report in self.reports
+        ):
+            return "skipped", next(
+                _reason(report) for report in self.reports if report.skipped
+            )
+        return (
+            ("passed", "")
+            if self.reports
+            else ("failed", "pytest reported nothing about this test")
+        )
 
     def _restore_lease(self) -> str:
-        """Undo the changes that a test made to its worker's lease, and return a description of them, or ""."""
-        changed = [key for key, value in self._held.items() if _environ.get(key) != value]
-        text = ", ".join(f"{key}={_environ.get(key, '')!r} instead of {self._held[key] or ''!r}" for key in changed)
+        """Undo and describe a test's changes to its worker's lease."""
+        changed = [
+            key for key, value in self._held.items() if _environ.get(key) != value
+        ]
+        text = ", ".join(
+            f"{key}={_environ.get(key, '')!r} instead of {self._held[key] or ''!r}"
+            for key in changed
+        )
         for key in changed:
             value = self._held[key]
             if value is None:
@@ -275,14 +377,26 @@ class WorkerPlugin:
 
 def _text(report: Any) -> str:  # noqa: ANN401 - of a test or of a collection
     """Return the printable reason of a failure with captured output, limited in length."""
-    parts = [str(report.longrepr) if isinstance(report.longrepr, str) else report.longreprtext]
+    parts = [
+        (
+            str(report.longrepr)
+            if isinstance(report.longrepr, str)
+            else report.longreprtext
+        )
+    ]
     for name, text in report.sections:
         parts.append(f"--- {name} ---\n{text[-SECTION_CHARACTERS:]}")
     whole = "\n".join(parts).encode("utf-8", "backslashreplace").decode()
-    return whole if len(whole) <= TEXT_CHARACTERS else f"[…]\n{whole[-TEXT_CHARACTERS:]}"
+    return (
+        whole if len(whole) <= TEXT_CHARACTERS else f"[…]\n{whole[-TEXT_CHARACTERS:]}"
+    )
 
 
 def _reason(report: Any) -> str:  # noqa: ANN401
     where = report.longrepr
     text = str(where[2]) if isinstance(where, tuple) else str(where)
-    return text.removeprefix("Skipped: ").encode("utf-8", "backslashreplace").decode()[:TEXT_CHARACTERS]
+    return (
+        text.removeprefix("Skipped: ")
+        .encode("utf-8", "backslashreplace")
+        .decode()[:TEXT_CHARACTERS]
+    )

@@ -1,7 +1,7 @@
 """Complete runs of a suite with a verdict on each test, even if tests crash, hang or kill the gate.
 
-When a session is lost or stopped, another session runs the remaining tests. When the gate itself was killed, a new
-`Harness` on the same folder resumes its run.
+When a session is lost or stopped, another session runs the remaining tests. When the
+gate itself was killed, a new `Harness` on the same folder resumes its run.
 """
 
 from __future__ import annotations
@@ -24,9 +24,19 @@ from promotion.gates.device.causes import by_cause
 from promotion.gates.device.results import Ending, Round, file_of, judge, killed_workers
 from promotion.gates.device.sessions import passes
 from promotion.gates.device.sessions.journal import SessionJournal
-from promotion.gates.device.sessions.passes import Pass, session_argv, session_env, session_plan
+from promotion.gates.device.sessions.passes import (
+    Pass,
+    session_argv,
+    session_env,
+    session_plan,
+)
 from promotion.gates.device.sessions.plan import RunPlan, RunReport
-from promotion.gates.device.sessions.processes import LOCK_FILE, RUN_FILE, kill_marked, locked_run
+from promotion.gates.device.sessions.processes import (
+    LOCK_FILE,
+    RUN_FILE,
+    kill_marked,
+    locked_run,
+)
 from promotion.gates.device.sessions.session import PLAN, PytestSession, SessionOutcome
 from promotion.gates.device.sessions.state import PassState
 
@@ -43,7 +53,8 @@ class Harness:
     """One run of a suite.
 
     Args:
-        folder: folder with the state that survives this process; no other run may use it.
+        folder: folder with the state that survives this process; no other run may use
+            it.
         on_progress: called with the numbers of finished and of all tests.
     """
 
@@ -54,8 +65,13 @@ class Harness:
         folder: Path,
         on_progress: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> None:
-        self.runner, self.plan, self.folder, self.on_progress = runner, plan, folder, on_progress
-        self._states = {pass_.name: PassState(choose=plan.suite.choose) for pass_ in plan.passes}
+        self.runner = runner
+        self.plan = plan
+        self.folder = folder
+        self.on_progress = on_progress
+        self._states = {
+            pass_.name: PassState(choose=plan.suite.choose) for pass_ in plan.passes
+        }
         self._notes: dict[str, None] = {}
         self._warnings: list[Finding] = []
         self._problems: list[str] = []
@@ -87,7 +103,11 @@ class Harness:
             done = (self.folder / DONE).exists()
             if not done and recorded["identity"] != self.plan.identity:
                 hint = "Pass another folder, or remove this folder."
-                raise RequestError(f"{self.folder} contains a run of another set or with other settings.", hint=hint)
+                raise RequestError(
+                    f"{self.folder} contains a run of another set or with other"
+                    " settings.",
+                    hint=hint,
+                )
             self._id = recorded["run"]
             kill_marked(self._id)
             if done:  # `file`, which identifies the folder as a run, is removed last
@@ -101,63 +121,93 @@ class Harness:
             if path.name != LOCK_FILE and not path.name.startswith(f".{file.name}.")
         ):
             hint = "Pass an empty or a new folder."
-            raise RequestError(f"{self.folder} contains {others[0]}, which is not part of a run.", hint=hint)
+            raise RequestError(
+                f"{self.folder} contains {others[0]}, which is not part of a run.",
+                hint=hint,
+            )
         if not file.exists():
             self._id = secrets.token_hex(16)
-            write_whole(file, json.dumps({"identity": self.plan.identity, "run": self._id}).encode())
+            write_whole(
+                file,
+                json.dumps({"identity": self.plan.identity, "run": self._id}).encode(),
+            )
         for folder in self._sessions():
             self._number = int(folder.name) + 1
             self._load_session(folder)
 
     def _sessions(self) -> list[Path]:
-        """Return the folders of sessions, oldest first; the run's folder may contain other files."""
-        return sorted(path for path in self.folder.glob("[0-9]*") if path.name.isdecimal() and path.is_dir())
+        """Return the folders of sessions, oldest first.
+
+        The run's folder may contain other files.
+        """
+        return sorted(
+            path
+            for path in self.folder.glob("[0-9]*")
+            if path.name.isdecimal() and path.is_dir()
+        )
 
     def _load_session(self, folder: Path) -> None:
         """Add an earlier session; of an interrupted session, only finished tests count."""
         try:
             plan = json.loads((folder / PLAN).read_bytes())
-            state, round_ = self._states[plan["pass"]], Round(plan["round"])
+            state = self._states[plan["pass"]]
+            round_ = Round(plan["round"])
         except (OSError, ValueError, KeyError):
             return
         session = PytestSession(self.runner, folder, self._id, self.plan.limits)
         try:
             outcome = session.load_outcome()
         except (OSError, ValueError, KeyError):
-            outcome = self._interrupted(session.outcome(), state, round_, alone=plan["solo"])
+            outcome = self._interrupted(
+                session.outcome(), state, round_, alone=plan["solo"]
+            )
         state.add(outcome, round_)
         self._notes |= dict.fromkeys(outcome.notes)
 
     @staticmethod
-    def _interrupted(outcome: SessionOutcome, state: PassState, round_: Round, *, alone: bool) -> SessionOutcome:
+    def _interrupted(
+        outcome: SessionOutcome, state: PassState, round_: Round, *, alone: bool
+    ) -> SessionOutcome:
         """Return the outcome of a session in which the gate was killed.
 
-        Usually an operator or the system killed it, so its tests run again with others. A test that was running each
-        of MOST_KILLED + 1 times may be the cause, and must run alone. If the gate was killed more than MOST_KILLED
-        times while a test ran alone, the test is the cause.
+        Usually an operator or the system killed it, so its tests run again with others.
+        A test that was running each of MOST_KILLED + 1 times may be the cause, and must
+        run alone. If the gate was killed more than MOST_KILLED times while a test ran
+        alone, the test is the cause.
         """
         running = (*outcome.died, *outcome.suspects)
         times = state.interrupted if alone else state.interrupted_together
         times.update(death.id for death in running)
         repeated = tuple(death for death in running if times[death.id] > MOST_KILLED)
         for death in repeated if alone else ():
-            text = f"The gate was killed {times[death.id]} times while this test ran alone."
+            text = (
+                f"The gate was killed {times[death.id]} times while this test ran"
+                " alone."
+            )
             state.blame(replace(death, message=text), round_)
         return replace(outcome, died=(), suspects=() if alone else repeated, broken=())
 
     def _finish(self, pass_: Pass) -> None:
-        """Run sessions until every chosen test of a pass has finished, or there is no more progress."""
-        state, idle, limits = self._states[pass_.name], 0, self.plan.limits
+        """Run sessions until all chosen tests have finished or progress stops."""
+        state = self._states[pass_.name]
+        idle = 0
+        limits = self.plan.limits
         while state.chosen is None or state.remaining():
             before = state.progress()
             # A choice needs the names of all tests, so the first session only collects.
             first: list[str] | None = None if self.plan.suite.choose is None else []
             only = first if state.chosen is None else state.remaining()
-            # If workers collect different tests, a single worker may still make progress.
-            outcome = self._session(pass_, only=only, workers=1 if idle or only == [] else len(pass_.leases))
+            # If workers collect different tests, a single worker may still make
+            # progress.
+            outcome = self._session(
+                pass_, only=only, workers=1 if idle or only == [] else len(pass_.leases)
+            )
             idle = idle + 1 if state.progress() == before else 0
             if state.died > limits.crashes:
-                self._problems.append(f"pass {pass_.name}: more than {limits.crashes} tests crashed their process")
+                self._problems.append(
+                    f"pass {pass_.name}: more than {limits.crashes} tests crashed their"
+                    " process"
+                )
                 return
             if idle >= _IDLE_SESSIONS:
                 why = outcome.problem or "collected tests do not run"
@@ -169,17 +219,27 @@ class Harness:
     def _retry(self, pass_: Pass) -> None:
         """Retry failed tests in fresh processes, whose results decide.
 
-        If too many tests failed, one test of each cause is retried, and the others of a cause only after it passed. If
-        there are too many causes, no test is retried.
+        If too many tests failed, one test of each cause is retried, and the others of a
+        cause only after it passed. If there are too many causes, no test is retried.
         """
-        state, most = self._states[pass_.name], self.plan.retries
+        state = self._states[pass_.name]
+        most = self.plan.retries
         failed = self._undecided(state)
         if not most:
             return
-        groups = list(by_cause(failed).values()) if len(failed) > most else [[result] for result in failed]
+        groups = (
+            list(by_cause(failed).values())
+            if len(failed) > most
+            else [[result] for result in failed]
+        )
         if len(groups) > most:
-            text = f"{len(failed)} tests failed for {len(groups)} causes, more than {most}; none was retried."
-            self._warnings.append(warning("not-retried", text, "Fix the causes, or raise --retries."))
+            text = (
+                f"{len(failed)} tests failed for {len(groups)} causes, more than"
+                f" {most}; none was retried."
+            )
+            self._warnings.append(
+                warning("not-retried", text, "Fix the causes, or raise --retries.")
+            )
             return
         for first, *others in groups:
             self._retry_one(pass_, first.id)
@@ -194,7 +254,10 @@ class Harness:
 
     def _retry_one(self, pass_: Pass, test: str) -> None:
         state = self._states[pass_.name]
-        if any(item.round is Round.RETRY for item in (*state.tests.get(test, ()), *state.files.get(test, ()))):
+        if any(
+            item.round is Round.RETRY
+            for item in (*state.tests.get(test, ()), *state.files.get(test, ()))
+        ):
             return
         if test in state.files:
             self._retry_file(pass_, test)
@@ -202,28 +265,52 @@ class Harness:
             self._run_alone(pass_, test, Round.RETRY)
 
     def _retry_together(self, pass_: Pass, tests: Sequence[str]) -> None:
-        """Retry tests in new processes, which they share: the first test of their cause passed alone."""
+        """Retry tests in new processes, which they share.
+
+        The first test of their cause passed alone.
+        """
         state = self._states[pass_.name]
         for file in [test for test in tests if test in state.files]:
             self._retry_one(pass_, file)
         if only := [test for test in tests if test not in state.files]:
             files = list(dict.fromkeys(map(file_of, only)))
-            self._session(pass_, only=only, workers=len(pass_.leases), round_=Round.RETRY, files=files)
+            self._session(
+                pass_,
+                only=only,
+                workers=len(pass_.leases),
+                round_=Round.RETRY,
+                files=files,
+            )
 
     def _run_alone(self, pass_: Pass, test: str, round_: Round) -> None:
         """Run one test alone in a session."""
-        outcome = self._session(pass_, only=[test], workers=0, round_=round_, files=[file_of(test)])
+        outcome = self._session(
+            pass_, only=[test], workers=0, round_=round_, files=[file_of(test)]
+        )
         for death in outcome.suspects:  # no other test can be the cause
             self._states[pass_.name].blame(death, round_)
 
     def _retry_file(self, pass_: Pass, file: str) -> None:
         """Run a file that could not be collected, with all its tests, alone in a session."""
         state = self._states[pass_.name]
-        outcome = self._session(pass_, only=None, workers=0, round_=Round.RETRY, files=[file], include_broken=file)
-        unusable = {attempt.id for attempt in outcome.files if attempt.ending is Ending.FAILED}
+        outcome = self._session(
+            pass_,
+            only=None,
+            workers=0,
+            round_=Round.RETRY,
+            files=[file],
+            include_broken=file,
+        )
+        unusable = {
+            attempt.id for attempt in outcome.files if attempt.ending is Ending.FAILED
+        }
         if outcome.items is not None and not outcome.broken and file not in unusable:
             state.recovered(file)
-            for test in [test for test in outcome.items if test in (state.chosen or ()) and not state.tests.get(test)]:
+            for test in [
+                test
+                for test in outcome.items
+                if test in (state.chosen or ()) and not state.tests.get(test)
+            ]:
                 self._run_alone(pass_, test, Round.RETRY)
 
     def _session(
@@ -236,15 +323,28 @@ class Harness:
         files: Sequence[str] | None = None,
         include_broken: str = "",
     ) -> SessionOutcome:
-        """Run one session; create its folder before the start, and store its outcome after the end."""
-        state, folder, suite = self._states[pass_.name], self.folder / f"{self._number:04}", self.plan.suite
+        """Run one session.
+
+        Create its folder before the start, and store its outcome after the end.
+        """
+        state = self._states[pass_.name]
+        folder = self.folder / f"{self._number:04}"
+        suite = self.plan.suite
         self._number += 1
         folder.mkdir()
-        shutil.copytree(passes.PLUGIN_FOLDER, folder / passes.PLUGIN, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            passes.PLUGIN_FOLDER,
+            folder / passes.PLUGIN,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
         plan = session_plan(
             pass_,
             only=only,
-            broken=[str(suite.root / file) for file in state.broken if file != include_broken],
+            broken=[
+                str(suite.root / file)
+                for file in state.broken
+                if file != include_broken
+            ],
             skips=self.plan.skips,
             solo=not workers,
             most_left=self.plan.limits.left,
@@ -252,7 +352,9 @@ class Harness:
         )
         write_whole(folder / PLAN, json.dumps({**plan, "round": round_.value}).encode())
         count = min(workers, len(pass_.leases), len(only) if only else workers)
-        argv = session_argv(self.plan.python, suite, pass_, workers=count, files=files or suite.files)
+        argv = session_argv(
+            self.plan.python, suite, pass_, workers=count, files=files or suite.files
+        )
         session = PytestSession(self.runner, folder, self._id, self.plan.limits)
         if round_ is not Round.RETRY:
             session.on_poll = lambda journal: self._report_progress(state, journal)
@@ -262,15 +364,28 @@ class Harness:
         return outcome
 
     def _report_progress(self, current: PassState, journal: SessionJournal) -> None:
-        """Report the numbers of finished and of all tests; tests of later passes are unknown before their pass."""
-        ended, items = {attempt.id for attempt in journal.ended}, journal.items() or ()
-        counts = [state.counts(ended, items) if state is current else state.counts() for state in self._states.values()]
+        """Report the numbers of finished and of all tests.
+
+        Tests of later passes are unknown before their pass.
+        """
+        ended = {attempt.id for attempt in journal.ended}
+        items = journal.items() or ()
+        counts = [
+            state.counts(ended, items) if state is current else state.counts()
+            for state in self._states.values()
+        ]
         if total := sum(number for _, number in counts):
             self.on_progress(sum(done for done, _ in counts), total)
 
     def _report(self) -> RunReport:
-        attempts = {test: tuple(tries) for state in self._states.values() for test, tries in state.attempts()}
-        collected = {test for state in self._states.values() for test in state.collected}
+        attempts = {
+            test: tuple(tries)
+            for state in self._states.values()
+            for test, tries in state.attempts()
+        }
+        collected = {
+            test for state in self._states.values() for test in state.collected
+        }
         results = tuple(judge(test, attempts[test]) for test in sorted(attempts))
         return RunReport(
             results=results,

@@ -15,12 +15,13 @@ from promotion.gates.device.results import Attempt, Ending
 
 CRASH_CHARACTERS = 8_000
 _MANY_TEXTS, _SHORT_CHARACTERS = 500, 1_000
-"""Number of messages after which further messages are shortened, and the number of characters kept of each."""
+"""Number of messages kept in full, and of characters kept of further ones."""
 _CRASH_BYTES = 1 << 20
 _DIED_HERE = "Current thread"
 """Start of the crashed thread's section in faulthandler's output (CPython, Python/traceback.c)."""
 _FATAL = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
-CONTROLLER, SOLO = "controller", "solo"
+CONTROLLER = "controller"
+SOLO = "solo"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -35,7 +36,8 @@ class Worker:
         since: monotonic time at which the last event of the process was read.
         finished: whether the process exited normally.
         late: whether jax was imported before the lease was locked.
-        internal: internal error of pytest that ended the process; empty without an error.
+        internal: internal error of pytest that ended the process; empty without an
+            error.
         retired: whether the process exited because a test exhausted its device.
     """
 
@@ -82,14 +84,21 @@ class SessionJournal:
             with suppress(OSError), path.open("rb") as file:
                 file.seek(self._offsets.get(path, 0))
                 lines, newline, _ = file.read().rpartition(b"\n")
-                self._offsets[path] = self._offsets.get(path, 0) + len(lines) + len(newline)
+                self._offsets[path] = (
+                    self._offsets.get(path, 0) + len(lines) + len(newline)
+                )
                 for line in lines.splitlines() if newline else ():
                     self.changed = time.monotonic()
-                    with suppress(ValueError, KeyError, TypeError, AttributeError):  # a line written by a test
+                    with suppress(
+                        ValueError, KeyError, TypeError, AttributeError
+                    ):  # a line written by a test
                         self._take(path.stem, json.loads(line))
 
     def items(self) -> tuple[str, ...] | None:
-        """Return all collected tests, before deselection; None if no process finished collection."""
+        """Return all collected tests, before deselection.
+
+        None if no process finished collection.
+        """
         try:
             items = json.loads((self.folder / "items.json").read_bytes())
         except (OSError, ValueError):
@@ -97,13 +106,20 @@ class SessionJournal:
         return tuple(dict.fromkeys(map(str, items)))
 
     def unfinished(self) -> Iterator[Worker]:
-        """Return the workers that have not exited normally, among those that reported their process."""
-        return (worker for worker in self.workers.values() if worker.pid and not worker.finished)
+        """Return the workers that reported their process but did not exit normally."""
+        return (
+            worker
+            for worker in self.workers.values()
+            if worker.pid and not worker.finished
+        )
 
     def crash(self, worker: str) -> tuple[str, str]:
         """Return the reason of a worker's death, such as Segmentation fault, and its traceback."""
         if worker in self.workers and self.workers[worker].internal:
-            return "INTERNALERROR of pytest", self.workers[worker].internal[-CRASH_CHARACTERS:]
+            return (
+                "INTERNALERROR of pytest",
+                self.workers[worker].internal[-CRASH_CHARACTERS:],
+            )
         try:
             with (self.folder / f"{worker}.crash").open("rb") as file:
                 text = file.read(_CRASH_BYTES).decode(errors="backslashreplace")
@@ -111,7 +127,9 @@ class SessionJournal:
             return "", ""
         reasons = _FATAL.findall(text)
         # The section of the crashed thread shows the cause, newest frames first.
-        return (reasons[-1] if reasons else ""), text[max(0, text.rfind(_DIED_HERE)) :][:CRASH_CHARACTERS]
+        return (reasons[-1] if reasons else ""), text[max(0, text.rfind(_DIED_HERE)) :][
+            :CRASH_CHARACTERS
+        ]
 
     def _take(self, name: str, event: Mapping[str, Any]) -> None:
         kind = event["event"]
@@ -122,25 +140,39 @@ class SessionJournal:
                 self.exits[str(event["worker"])] = int(event["status"])
             return
         worker = self.workers.setdefault(name, Worker(name=name))
-        worker.since, worker.last_at = time.monotonic(), float(event["at"])
+        worker.since = time.monotonic()
+        worker.last_at = float(event["at"])
         match kind:
             case "worker":
-                worker.pid, worker.device, worker.late = int(event["pid"]), str(event["device"]), bool(event["late"])
+                worker.pid = int(event["pid"])
+                worker.device = str(event["device"])
+                worker.late = bool(event["late"])
             case "collect":
                 worker.collecting = str(event["file"])
             case "collected":
                 worker.collecting = ""
-                self._add_file(str(event["file"]), str(event["error"]), str(event["skipped"]))
+                self._add_file(
+                    str(event["file"]), str(event["error"]), str(event["skipped"])
+                )
             case "start":
-                worker.running, worker.started_at = str(event["id"]), float(event["at"])
+                worker.running = str(event["id"])
+                worker.started_at = float(event["at"])
             case "end":
                 worker.running = ""
                 self._add_test(event, worker)
-            case "leaked":  # a finished test left a process behind that has a device open
+            case (
+                "leaked"
+            ):  # a finished test left a process behind that has a device open
                 self.ended = [
-                    replace(ended, ending=Ending.FAILED, message=f"{event['text']}\n{ended.message}".rstrip())
-                    if ended.id == event["id"]
-                    else ended
+                    (
+                        replace(
+                            ended,
+                            ending=Ending.FAILED,
+                            message=f"{event['text']}\n{ended.message}".rstrip(),
+                        )
+                        if ended.id == event["id"]
+                        else ended
+                    )
                     for ended in self.ended
                 ]
             case "retired":
@@ -160,22 +192,31 @@ class SessionJournal:
         if error or skipped:
             ending, entry = (Ending.FAILED, "") if error else (Ending.SKIPPED, "suite")
             self.files[file] = Attempt(
-                id=file, ending=ending, message=error or skipped, worker=self.folder.name, entry=entry
+                id=file,
+                ending=ending,
+                message=error or skipped,
+                worker=self.folder.name,
+                entry=entry,
             )
 
     def _add_test(self, event: Mapping[str, Any], worker: Worker) -> None:
-        text, left = str(event.get("text", "")), len(event.get("left", ()))
+        text = str(event.get("text", ""))
+        left = len(event.get("left", ()))
         self._texts += bool(text)
         self.ended.append(
             Attempt(
                 id=str(event["id"]),
                 ending=Ending(event["ending"]),
                 seconds=float(event["seconds"]),
-                message=text[-_SHORT_CHARACTERS:] if self._texts > _MANY_TEXTS else text,
+                message=(
+                    text[-_SHORT_CHARACTERS:] if self._texts > _MANY_TEXTS else text
+                ),
                 worker=f"{self.folder.name}/{worker.name}",
                 device=worker.device,
                 entry=str(event.get("entry", "")),
             )
         )
         if left:
-            self.left.append(f"{event['id']} left {left} process{'es' if left > 1 else ''} behind")
+            self.left.append(
+                f"{event['id']} left {left} process{'es' if left > 1 else ''} behind"
+            )

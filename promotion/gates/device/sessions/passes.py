@@ -12,7 +12,10 @@ from promotion.evidence.known_tests import KnownTest, regex_of
 from promotion.gates.device.lease import DEVICE_SHARE, JaxPlatform, Lease
 
 SESSION = "JAX_GATE_SESSION"
-"""Variable with the session's folder; the plugin defines the same name, but its import would need pytest."""
+"""Variable with the session's folder.
+
+The plugin defines the same name, but its import would need pytest.
+"""
 MARK = "multiaccelerator"
 """Mark of JAX's suite for tests that need several devices."""
 ALL, SINGLE, MULTI = "all", "single", "multi"
@@ -21,7 +24,10 @@ PLUGIN = "jax_release_device_gate"
 """Name under which a session imports the plugin."""
 PLUGIN_FOLDER = Path(__file__).parents[1] / "plugin"
 MOST_LEFT = DEVICE_SHARE // 2
-"""Bytes of arrays that a test may leave alive; more would leave too little memory to later tests."""
+"""Bytes of arrays that a test may leave alive.
+
+More would leave too little memory to later tests.
+"""
 VIRTUAL_DEVICES = 8
 Choose = Callable[[Sequence[str]], Sequence[str]]
 _LAUNCH = f"""import json, os, subprocess, sys
@@ -89,7 +95,9 @@ class Suite:
     checkout: Path | None = None
 
 
-def passes(names: Sequence[str], single: Sequence[Lease], whole: Lease) -> tuple[Pass, ...]:
+def passes(
+    names: Sequence[str], single: Sequence[Lease], whole: Lease
+) -> tuple[Pass, ...]:
     """Return the passes with these names.
 
     Args:
@@ -105,14 +113,19 @@ def passes(names: Sequence[str], single: Sequence[Lease], whole: Lease) -> tuple
 
 
 def base_env(platform: JaxPlatform, suite: Mapping[str, str]) -> dict[str, str]:
-    """Return variables for all processes; the suite's variables win, except variables that assign devices."""
+    """Return variables for all processes.
+
+    The suite's variables win, except variables that assign devices.
+    """
     env = {"PYTHONNOUSERSITE": "1", "PYTHONFAULTHANDLER": ""}
     env["JAX_PLATFORMS"] = "cpu" if platform is JaxPlatform.CPU else f"{platform},cpu"
     if platform is not JaxPlatform.CPU:
-        # By default, JAX preallocates most of a device, which leaves nothing to other workers and hides leaks.
+        # By default, JAX preallocates most of a device, which leaves nothing to other
+        # workers and hides leaks.
         env["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     if platform is JaxPlatform.ROCM:
-        # Intercepted or dynamic queues, and reclaimed scratch memory, cause sporadic failures.
+        # Intercepted or dynamic queues, and reclaimed scratch memory, cause sporadic
+        # failures.
         env |= {"HSA_NO_SCRATCH_RECLAIM": "1", "DEBUG_HIP_DYNAMIC_QUEUES": "0"}
     env |= {name: value for name, value in suite.items() if name not in _OURS}
     if platform is JaxPlatform.CPU:
@@ -132,19 +145,51 @@ def session_env(env: Mapping[str, str], folder: Path) -> dict[str, str]:
     return {**env, **dict.fromkeys(_OTHERS, ""), **ours}
 
 
-def session_argv(python: Sequence[str], suite: Suite, pass_: Pass, *, workers: int, files: Sequence[str]) -> list[str]:
+def session_argv(
+    python: Sequence[str],
+    suite: Suite,
+    pass_: Pass,
+    *,
+    workers: int,
+    files: Sequence[str],
+) -> list[str]:
     """Return the command of a session.
 
     Args:
         python: interpreter with its options.
-        workers: number of pytest-xdist workers; 0 runs the tests in one process without xdist.
+        workers: number of pytest-xdist workers; 0 runs the tests in one process without
+            xdist.
         files: files to collect, relative to the suite's root.
     """
     # A test may kill its parent process, which must not be the gate.
     launch = [] if workers else [*python, "-I", "-c", _LAUNCH]
-    argv = [*launch, *python, "-m", "pytest", "--quiet", "--quiet", "--no-summary", "--tb=short", "--color=no"]
-    argv += ["-p", "no:cacheprovider", f"--rootdir={suite.root}", "--continue-on-collection-errors", "--maxfail=0"]
-    argv += [f"--numprocesses={workers}", "--dist=worksteal", f"--max-worker-restart={1 << 30}"] if workers else []
+    argv = [
+        *launch,
+        *python,
+        "-m",
+        "pytest",
+        "--quiet",
+        "--quiet",
+        "--no-summary",
+        "--tb=short",
+        "--color=no",
+    ]
+    argv += [
+        "-p",
+        "no:cacheprovider",
+        f"--rootdir={suite.root}",
+        "--continue-on-collection-errors",
+        "--maxfail=0",
+    ]
+    argv += (
+        [
+            f"--numprocesses={workers}",
+            "--dist=worksteal",
+            f"--max-worker-restart={1 << 30}",
+        ]
+        if workers
+        else []
+    )
     argv += [f"--deselect={test}" for test in suite.deselect]
     argv += [f"-m={pass_.marks}"] if pass_.marks else []
     return [*argv, *files]
@@ -166,7 +211,10 @@ def session_plan(
         most_left: bytes of arrays that a test may leave alive.
         gate: process id of the gate; workers exit when the gate has died.
     """
-    skipped = [{"regex": regex_of(entry.pattern), "entry": entry.id, "reason": entry.reason} for entry in skips]
+    skipped = [
+        {"regex": regex_of(entry.pattern), "entry": entry.id, "reason": entry.reason}
+        for entry in skips
+    ]
     return {
         "pass": pass_.name,
         "leases": [asdict(lease) for lease in pass_.leases],

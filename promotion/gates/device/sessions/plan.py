@@ -21,7 +21,8 @@ class RunPlan:
     Attributes:
         python: interpreter with its options.
         env: changes to the environment of all processes.
-        retries: maximum number of failed tests, or of causes of failures, to retry in fresh processes; 0 retries none.
+        retries: maximum number of failed tests, or of causes of failures, to retry in
+            fresh processes; 0 retries none.
         identity: identity of the run; only a run with the same identity is resumed.
     """
 
@@ -40,7 +41,8 @@ class RunReport:
     """Report of a run.
 
     Attributes:
-        results: results of every chosen test, and of files that could not be collected, sorted by id.
+        results: results of every chosen test, and of files that could not be collected,
+            sorted by id.
         collected: all tests, chosen or not.
         problems: reasons why passes are incomplete; empty if all passes are complete.
         notes: remarks for the evidence.

@@ -35,13 +35,15 @@ def marked_processes(run: str) -> Iterator[int]:
 
 def kill_marked(run: str) -> None:
     """Kill the processes that a run left behind, and wait until they are gone."""
-    until, dying = time.monotonic() + _EXIT_SECONDS, set[int]()
+    until = time.monotonic() + _EXIT_SECONDS
+    dying = set[int]()
     while time.monotonic() < until:
         pids = {*marked_processes(run)}
         for pid in pids:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        # A killed process loses its environment at once, and its open files only at the end.
+        # A killed process loses its environment at once, and its open files only at the
+        # end.
         dying = {*pids, *filter(alive, dying)}
         if not dying:
             return
@@ -59,7 +61,9 @@ def locked_run(folder: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
-        raise BusyError(f"Another process works on the run in {folder}.", hint="Wait until it ends.") from error
+        raise BusyError(
+            f"Another process works on the run in {folder}.", hint="Wait until it ends."
+        ) from error
     try:
         yield
     finally:
@@ -73,7 +77,10 @@ def end_interrupted(folder: Path) -> None:
         BusyError: another process works on this run.
     """
     if (folder / RUN_FILE).is_file():
-        with locked_run(folder), suppress(OSError, ValueError, KeyError, TypeError):  # the harness reports a bad file
+        with (
+            locked_run(folder),
+            suppress(OSError, ValueError, KeyError, TypeError),
+        ):  # the harness reports a bad file
             kill_marked(json.loads((folder / RUN_FILE).read_bytes())["run"])
 
 
@@ -85,9 +92,17 @@ def send_signal(pid: int, leader: int, sign: signal.Signals) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Return whether a process has a thread that has not ended; its first thread may end before the others."""
+    """Return whether a process has a thread that has not ended.
+
+    Its first thread may end before the others.
+    """
     try:
-        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+        state = (
+            Path(f"/proc/{pid}/stat")
+            .read_text(errors="replace")
+            .rpartition(")")[2]
+            .split()[0]
+        )
         return state not in "ZX" or len([*Path(f"/proc/{pid}/task").iterdir()]) > 1
     except (OSError, IndexError):
         return False
@@ -96,9 +111,10 @@ def alive(pid: int) -> bool:
 def out_of_memory_kills(root: Path = Path("/")) -> int:
     """Return how many processes of this control group the kernel has killed for want of memory.
 
-    A container beside the gate that exceeds its limit does not count. Without such a counter, as in the root group of
-    cgroup v2, all kills of the machine count. Source: Linux, mm/oom_kill.c and mm/memcontrol.c, which count a kill as
-    `oom_kill` in the victim's group (v2: also in its parents) and in /proc/vmstat.
+    A container beside the gate that exceeds its limit does not count. Without such a
+    counter, as in the root group of cgroup v2, all kills of the machine count. Source:
+    Linux, mm/oom_kill.c and mm/memcontrol.c, which count a kill as `oom_kill` in the
+    victim's group (v2: also in its parents) and in /proc/vmstat.
     """
     groups = (
         folder / ("memory.events" if version == 2 else "memory.oom_control")

@@ -1,6 +1,9 @@
-"""One supervised pytest session: hung workers are killed after they write a traceback, and no process stays behind.
+"""One supervised pytest session.
 
-Only the session's journals count, not its exit code, which says nothing about tests that never ran.
+Hung workers are killed after they write a traceback, and no process stays behind.
+
+Only the session's journals count, not its exit code, which says nothing about tests
+that never ran.
 """
 
 from __future__ import annotations
@@ -33,11 +36,22 @@ from promotion.gates.device.sessions.processes import (
 _POLL_SECONDS = 0.1
 _KEPT_CHARACTERS = 1 << 16
 _COMPLETE = (0, 1, 5)
-"""Exit statuses of a complete session: all tests passed, some tests failed, or no tests were collected."""
-LOG, PLAN, OUTCOME = "output.log", "plan.json", "outcome.json"
-LATE = "jax was imported before a worker had its lease; the suite or a pytest plugin imports it too early."
+"""Exit statuses of a complete session.
+
+All tests passed, some tests failed, or no tests were collected.
+"""
+LOG = "output.log"
+PLAN = "plan.json"
+OUTCOME = "outcome.json"
+LATE = (
+    "jax was imported before a worker had its lease; the suite or a pytest plugin"
+    " imports it too early."
+)
 _LOG_CHARACTERS = 32 << 20
-"""Maximum length of a session's log. A suite may print any amount; its results are in the journals."""
+"""Maximum length of a session's log.
+
+A suite may print any amount; its results are in the journals.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +61,8 @@ class SessionLimits:
     Attributes:
         test: duration of each test, with its fixtures.
         collect: duration of the import of a file, and of the start.
-        grace: time between SIGABRT and SIGKILL for a hung worker, and between the end of a session and of its output.
+        grace: time between SIGABRT and SIGKILL for a hung worker, and between the end
+            of a session and of its output.
         session: duration of a whole session.
         crashes: maximum number of dead workers in one pass.
         left: bytes of arrays that a test may leave alive.
@@ -69,10 +84,12 @@ class SessionOutcome:
         items: collected tests; None if no process finished collection.
         ended: tests that finished.
         died: tests that certainly ended their worker.
-        suspects: tests that were running when the whole session was lost; any of them may be the cause.
+        suspects: tests that were running when the whole session was lost; any of them
+            may be the cause.
         files: files that could not be collected, or skip themselves.
         broken: files whose import ended their worker.
-        problem: reason why the session was stopped or lost; empty for a complete session.
+        problem: reason why the session was stopped or lost; empty for a complete
+            session.
         notes: remarks for the evidence.
         retired: number of workers that exited because a test exhausted their device.
     """
@@ -105,7 +122,11 @@ class PytestSession:
         limits: SessionLimits,
         on_poll: Callable[[SessionJournal], None] = lambda _: None,
     ) -> None:
-        self.runner, self.folder, self.run_id, self.limits, self.on_poll = runner, folder, run_id, limits, on_poll
+        self.runner = runner
+        self.folder = folder
+        self.run_id = run_id
+        self.limits = limits
+        self.on_poll = on_poll
         self.journal = SessionJournal(folder)
         self.hung: dict[str, float] = {}
         """Hung worker -> time of the first signal."""
@@ -118,10 +139,15 @@ class PytestSession:
         self._started = self._polled = time.monotonic()
         self._finished: float | None = None
 
-    def run(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> SessionOutcome:
+    def run(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: Path
+    ) -> SessionOutcome:
         """Run the session until it ends or must be stopped; store and return its outcome."""
-        problem, before = "", out_of_memory_kills()
-        with (self.folder / LOG).open("w", encoding="utf-8", errors="backslashreplace") as log:
+        problem = ""
+        before = out_of_memory_kills()
+        with (self.folder / LOG).open(
+            "w", encoding="utf-8", errors="backslashreplace"
+        ) as log:
             try:
                 result = self.runner.also(_bounded_writer(log)).run(
                     argv,
@@ -134,9 +160,16 @@ class PytestSession:
                 code = result.returncode
                 self.leader_killed |= code < 0
                 if code not in _COMPLETE:
-                    problem = f"pytest ended with {f'exit status {code}' if code >= 0 else f'signal {-code}'}"
+                    problem = (
+                        "pytest ended with"
+                        f" {f'exit status {code}' if code >= 0 else f'signal {-code}'}"
+                    )
             except ProcessError as error:
-                problem = "" if self._finished is not None else without_credentials(error.message[-400:])
+                problem = (
+                    ""
+                    if self._finished is not None
+                    else without_credentials(error.message[-400:])
+                )
             finally:  # also after an interrupt
                 kill_marked(self.run_id)
         self.oom_kills = out_of_memory_kills() - before
@@ -158,8 +191,10 @@ class PytestSession:
             OSError, ValueError, KeyError: the earlier process stored no valid outcome.
         """
         observed = json.loads((self.folder / OUTCOME).read_bytes())
-        self.hung, self.lost = dict.fromkeys(observed["hung"], 0.0), set(observed["lost"])
-        self.leader_killed, self.oom_kills = bool(observed["leader_killed"]), int(observed["oom_kills"])
+        self.hung = dict.fromkeys(observed["hung"], 0.0)
+        self.lost = set(observed["lost"])
+        self.leader_killed = bool(observed["leader_killed"])
+        self.oom_kills = int(observed["oom_kills"])
         return self.outcome(observed["problem"])
 
     def _watch(self, pid: int) -> str:
@@ -191,34 +226,53 @@ class PytestSession:
         return ""
 
     def check_worker(self, worker: Worker, leader: int, now: float) -> str:
-        """End a hung worker; return a reason to stop the session if the worker died while it imported a file."""
+        """End a hung worker.
+
+        Return a reason to stop the session if the worker died while it imported a file.
+        """
         if not alive(worker.pid):
             self.journal.read()  # events since the last read: the worker may have finished
             if worker.finished:
                 return ""
             self.lost.add(worker.name)
             return f"cannot import {worker.collecting}" if worker.collecting else ""
-        limit = self.limits.test if worker.running else self.limits.collect if worker.collecting else None
+        limit = (
+            self.limits.test
+            if worker.running
+            else self.limits.collect
+            if worker.collecting
+            else None
+        )
         if limit is None or now - worker.since <= limit:
             return ""
         aborted = self.hung.get(worker.name)
         if aborted is None:
             self.hung[worker.name] = now
-            send_signal(worker.pid, leader, signal.SIGABRT)  # faulthandler writes the traceback
+            send_signal(
+                worker.pid, leader, signal.SIGABRT
+            )  # faulthandler writes the traceback
         elif now - aborted > self.limits.grace:
             send_signal(worker.pid, leader, signal.SIGKILL)
         return ""
 
     def outcome(self, problem: str = "") -> SessionOutcome:
-        """Return the outcome so far; `problem` is the reason why the session was stopped or ended abnormally."""
+        """Return the outcome so far.
+
+        `problem` is the reason why the session was stopped or ended abnormally.
+        """
         self.journal.read()
-        journal, lost = self.journal, self.journal.status not in _COMPLETE
-        died, suspects, broken = list[Attempt](), list[Attempt](), list[Attempt]()
+        journal = self.journal
+        lost = self.journal.status not in _COMPLETE
+        died = list[Attempt]()
+        suspects = list[Attempt]()
+        broken = list[Attempt]()
         for worker in journal.unfinished():
             crashed = bool(self._crash(worker.name)[0])
             if worker.running:
                 certain = not lost or worker.name in self.hung or crashed
-                (died if certain else suspects).append(self._death(worker, worker.running))
+                (died if certain else suspects).append(
+                    self._death(worker, worker.running)
+                )
             if worker.collecting and (worker.name in self.lost or crashed):
                 broken.append(self._death(worker, worker.collecting))
         late = any(worker.late for worker in journal.workers.values())
@@ -235,7 +289,7 @@ class PytestSession:
         )
 
     def _crash(self, worker: str) -> tuple[str, str]:
-        """Return `SessionJournal.crash`, but ignore an internal error of pytest after the death of its leader."""
+        """Return `SessionJournal.crash`, without errors that follow a leader's death."""
         if self.leader_killed and self.journal.workers[worker].internal:
             return "", ""
         return self.journal.crash(worker)
@@ -252,26 +306,37 @@ class PytestSession:
             message = "The process that started its worker was killed while it ran."
         else:
             message = self._silent_end(worker.name)
-        killed = not (hung or reason or self.leader_killed) and self.journal.exits.get(worker.name) == -signal.SIGKILL
+        killed = (
+            not (hung or reason or self.leader_killed)
+            and self.journal.exits.get(worker.name) == -signal.SIGKILL
+        )
         return Attempt(
             id=what,
             ending=Ending.HUNG if hung else Ending.KILLED if killed else Ending.CRASHED,
             message=f"{message}\n{text}".rstrip(),
-            seconds=max(0.0, worker.last_at - worker.started_at) or (self.limits.test if hung else 0.0),
+            seconds=max(0.0, worker.last_at - worker.started_at)
+            or (self.limits.test if hung else 0.0),
             worker=f"{self.folder.name}/{worker.name}",
             device=worker.device,
         )
 
     def _silent_end(self, worker: str) -> str:
-        """Return a sentence about the end of a process that left no traceback, from its wait status."""
+        """Return a sentence about a process's end without traceback, by wait status."""
         status = self.journal.exits.get(worker)
         if status is None:
-            return "Its process ended silently: it called os._exit, or was killed from outside."
+            return (
+                "Its process ended silently: it called os._exit, or was killed from"
+                " outside."
+            )
         if status >= 0:
             return f"Its process exited with status {status}: it called os._exit."
         if status == -signal.SIGKILL and self.oom_kills:
             return f"{OUT_OF_MEMORY}."
-        by = ", by the system, an operator or itself" if status == -signal.SIGKILL else ""
+        by = (
+            ", by the system, an operator or itself"
+            if status == -signal.SIGKILL
+            else ""
+        )
         return f"Its process was killed with {signal_name(-status)}{by}."
 
 

@@ -11,7 +11,10 @@ from promotion.gates.device.sessions.passes import Choose
 from promotion.gates.device.sessions.session import SessionOutcome
 
 RERUNS = 1
-"""Number of reruns together with other tests after a crash; a test that merely failed is never rerun."""
+"""Number of reruns together with other tests after a crash.
+
+A test that merely failed is never rerun.
+"""
 
 _ENDED = (Ending.CRASHED, Ending.KILLED)
 """Endings after which a test runs again together with others."""
@@ -22,17 +25,21 @@ class PassState:
     """Progress of one pass.
 
     Attributes:
-        choose: function that selects from newly collected tests; None selects all tests.
+        choose: function that selects from newly collected tests; None selects all
+            tests.
         chosen: tests to run; None until tests were collected.
         collected: all collected tests.
         offered: tests that were passed to `choose`.
         tests: attempts at each test, in order.
         files: attempts at each file that could not be collected or skips itself.
         broken: files whose import ended their process.
-        suspects: tests that were running when a whole session was lost; each must run alone.
+        suspects: tests that were running when a whole session was lost; each must run
+            alone.
         died: number of lost tests, files and workers.
-        interrupted: test -> number of times that the gate was killed while the test ran alone.
-        interrupted_together: test -> number of times that the gate was killed while it ran with others.
+        interrupted: test -> number of times that the gate was killed while the test ran
+            alone.
+        interrupted_together: test -> number of times that the gate was killed while it
+            ran with others.
     """
 
     choose: Choose | None = None
@@ -50,26 +57,49 @@ class PassState:
     def progress(self) -> tuple[int, ...]:
         """Return a value that changes whenever the pass advances."""
         attempts = sum(len(attempts) for attempts in self.tests.values())
-        return attempts, len(self.broken), len(self.suspects), len(self.chosen or ()), int(self.chosen is None)
+        return (
+            attempts,
+            len(self.broken),
+            len(self.suspects),
+            len(self.chosen or ()),
+            int(self.chosen is None),
+        )
 
-    def counts(self, ended: Collection[str] = (), items: Sequence[str] = ()) -> tuple[int, int]:
+    def counts(
+        self, ended: Collection[str] = (), items: Sequence[str] = ()
+    ) -> tuple[int, int]:
         """Return the number of finished tests, and of all tests to run.
 
         Args:
             ended: tests that the running session has finished.
             items: tests that it collected, which all run if nothing was chosen yet.
         """
-        chosen = items if self.chosen is None and self.choose is None else self.chosen or ()
-        return sum(test in ended or bool(self.tests.get(test)) for test in chosen), len(chosen)
+        chosen = (
+            items if self.chosen is None and self.choose is None else self.chosen or ()
+        )
+        return sum(test in ended or bool(self.tests.get(test)) for test in chosen), len(
+            chosen
+        )
 
     def remaining(self) -> list[str]:
         """Return the chosen tests that still have to run in a session with other tests."""
 
         def due(test: str) -> bool:
-            earlier = [item for item in self.tests.get(test, ()) if item.round is not Round.RETRY]
-            return all(item.ending in _ENDED for item in earlier) and len(earlier) <= RERUNS
+            earlier = [
+                item
+                for item in self.tests.get(test, ())
+                if item.round is not Round.RETRY
+            ]
+            return (
+                all(item.ending in _ENDED for item in earlier)
+                and len(earlier) <= RERUNS
+            )
 
-        return [test for test in self.chosen or () if test not in self.suspects and due(test)]
+        return [
+            test
+            for test in self.chosen or ()
+            if test not in self.suspects and due(test)
+        ]
 
     def untried_suspects(self) -> list[str]:
         """Return the suspects that have not run alone yet."""
@@ -85,7 +115,8 @@ class PassState:
         if outcome.items is not None:
             self._add_collected(outcome.items, retried=round_ is Round.RETRY)
         for attempt in (*outcome.files, *outcome.broken):
-            # Sessions of the same round report the same files again, so only the first report counts.
+            # Sessions of the same round report the same files again, so only the first
+            # report counts.
             if not self.files[attempt.id] or round_ is Round.RETRY:
                 self.files[attempt.id].append(replace(attempt, round=round_))
         self.broken |= {attempt.id: None for attempt in outcome.broken}
@@ -94,7 +125,11 @@ class PassState:
             self._add_test(attempt, round_)
         for attempt in outcome.died:
             self.blame(attempt, round_)
-        self.suspects |= {attempt.id: None for attempt in outcome.suspects if not self.tests.get(attempt.id)}
+        self.suspects |= {
+            attempt.id: None
+            for attempt in outcome.suspects
+            if not self.tests.get(attempt.id)
+        }
 
     def blame(self, attempt: Attempt, round_: Round) -> None:
         """Record that a test ended its process."""
@@ -103,7 +138,9 @@ class PassState:
 
     def recovered(self, file: str) -> None:
         """Record that a file could be collected in a fresh process."""
-        self.files[file].append(Attempt(id=file, round=Round.RETRY, ending=Ending.PASSED))
+        self.files[file].append(
+            Attempt(id=file, round=Round.RETRY, ending=Ending.PASSED)
+        )
 
     def _add_test(self, attempt: Attempt, round_: Round) -> None:
         attempts = self.tests[attempt.id]
@@ -113,7 +150,9 @@ class PassState:
     def _add_collected(self, items: Sequence[str], *, retried: bool) -> None:
         self.collected |= dict.fromkeys(items)
         new = [test for test in items if test not in self.offered]
-        if self.chosen is None or (retried and new):  # a file that could be collected only in a retry
+        if self.chosen is None or (
+            retried and new
+        ):  # a file that could be collected only in a retry
             self.offered |= dict.fromkeys(new)
             chosen = new if self.choose is None else self.choose(new)
             self.chosen = {**(self.chosen or {}), **dict.fromkeys(chosen)}

@@ -14,7 +14,9 @@ import pytest
 @pytest.mark.parametrize("length", [1, 10, 257])
 def test_scan(length: int, unroll: int) -> None:
     xs = np.arange(length, dtype=np.float32)
-    last, sums = jax.jit(lambda xs: jax.lax.scan(lambda c, x: (c + x, c + x), 0.0, xs, unroll=unroll))(xs)
+    last, sums = jax.jit(
+        lambda xs: jax.lax.scan(lambda c, x: (c + x, c + x), 0.0, xs, unroll=unroll)
+    )(xs)
     np.testing.assert_allclose(sums, np.cumsum(xs))
     assert float(last) == float(np.sum(xs))
 
@@ -27,36 +29,52 @@ def test_scan_backwards() -> None:
 
 @pytest.mark.parametrize("stop", [0, 1, 100])
 def test_while_loop(stop: int) -> None:
-    assert int(jax.jit(lambda n: jax.lax.while_loop(lambda c: c < n, lambda c: c + 1, 0))(stop)) == stop
+    assert (
+        int(
+            jax.jit(lambda n: jax.lax.while_loop(lambda c: c < n, lambda c: c + 1, 0))(
+                stop
+            )
+        )
+        == stop
+    )
 
 
 def test_fori_loop_over_arrays() -> None:
-    x = jax.jit(lambda x: jax.lax.fori_loop(0, 4, lambda i, x: x.at[i].set(i * i), x))(jnp.zeros(6, jnp.int32))
+    x = jax.jit(lambda x: jax.lax.fori_loop(0, 4, lambda i, x: x.at[i].set(i * i), x))(
+        jnp.zeros(6, jnp.int32)
+    )
     np.testing.assert_array_equal(x, [0, 1, 4, 9, 0, 0])
 
 
 @pytest.mark.parametrize("flag", [True, False])
 def test_cond(flag: bool) -> None:
-    assert float(jax.jit(lambda f, x: jax.lax.cond(f, jnp.sin, jnp.cos, x))(flag, 0.5)) == pytest.approx(
-        np.sin(0.5) if flag else np.cos(0.5), rel=1e-5
-    )
+    assert float(
+        jax.jit(lambda f, x: jax.lax.cond(f, jnp.sin, jnp.cos, x))(flag, 0.5)
+    ) == pytest.approx(np.sin(0.5) if flag else np.cos(0.5), rel=1e-5)
 
 
 @pytest.mark.parametrize("which", [-3, 0, 1, 2, 9])
 def test_switch_stays_inside(which: int) -> None:
     branches = [lambda x: x, lambda x: x + 10, lambda x: x + 20]
-    assert int(jax.jit(lambda n: jax.lax.switch(n, branches, 1))(which)) == 1 + 10 * min(max(which, 0), 2)
+    assert int(
+        jax.jit(lambda n: jax.lax.switch(n, branches, 1))(which)
+    ) == 1 + 10 * min(max(which, 0), 2)
 
 
 def test_branches_are_mapped() -> None:
-    flags, x = np.array([True, False, True]), np.array([1.0, 2.0, 3.0], np.float32)
-    mapped = jax.vmap(lambda f, x: jax.lax.cond(f, lambda x: x * 10, lambda x: -x, x))(flags, x)
+    flags = np.array([True, False, True])
+    x = np.array([1.0, 2.0, 3.0], np.float32)
+    mapped = jax.vmap(lambda f, x: jax.lax.cond(f, lambda x: x * 10, lambda x: -x, x))(
+        flags, x
+    )
     np.testing.assert_allclose(mapped, [10.0, -2.0, 30.0])
 
 
 def test_associative_scan() -> None:
     x = np.arange(1, 9, dtype=np.float32)
-    np.testing.assert_allclose(jax.jit(lambda x: jax.lax.associative_scan(jnp.multiply, x))(x), np.cumprod(x))
+    np.testing.assert_allclose(
+        jax.jit(lambda x: jax.lax.associative_scan(jnp.multiply, x))(x), np.cumprod(x)
+    )
 
 
 def test_map_in_batches() -> None:
@@ -81,7 +99,9 @@ def test_callbacks_see_values() -> None:
     jax.effects_barrier()
     assert seen == [2.5]
     shape = jax.ShapeDtypeStruct((3,), np.float32)
-    doubled = jax.jit(lambda x: jax.pure_callback(lambda v: np.asarray(v) * 2, shape, x))(np.ones(3, np.float32))
+    doubled = jax.jit(
+        lambda x: jax.pure_callback(lambda v: np.asarray(v) * 2, shape, x)
+    )(np.ones(3, np.float32))
     np.testing.assert_array_equal(doubled, 2 * np.ones(3))
 
 

@@ -1,4 +1,4 @@
-"""Linear algebra, transforms and sparse matrices, which use rocSOLVER, hipBLAS, hipFFT and hipSPARSE on a GPU."""
+"""Linear algebra, transforms and sparse matrices, by ROCm's libraries on a GPU."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def positive(size: int, batch: tuple[int, ...] = ()) -> Any:
 
 def close(actual: Any, expected: Any, tolerance: float = 3e-3) -> None:
     """Equal but for rounding."""
-    np.testing.assert_allclose(np.asarray(actual), np.asarray(expected), rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(
+        np.asarray(actual), np.asarray(expected), rtol=tolerance, atol=tolerance
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -62,13 +64,19 @@ def test_decomposition(name: str, size: int, batch: tuple[int, ...]) -> None:
             q, r = jax.jit(jnp.linalg.qr)(a)
             close(np.asarray(q) @ np.asarray(r), a)
         case "svd":
-            u, s, v = (np.asarray(part) for part in jax.jit(lambda a: jnp.linalg.svd(a, full_matrices=False))(a))
+            u, s, v = (
+                np.asarray(part)
+                for part in jax.jit(lambda a: jnp.linalg.svd(a, full_matrices=False))(a)
+            )
             close((u * s[..., None, :]) @ v, a)
         case "eigh":
             values, vectors = (np.asarray(part) for part in jax.jit(jnp.linalg.eigh)(a))
             close((vectors * values[..., None, :]) @ np.swapaxes(vectors, -1, -2), a)
         case "inv":
-            close(np.asarray(jax.jit(jnp.linalg.inv)(a)) @ a, np.broadcast_to(np.eye(size), a.shape))
+            close(
+                np.asarray(jax.jit(jnp.linalg.inv)(a)) @ a,
+                np.broadcast_to(np.eye(size), a.shape),
+            )
         case "det":
             close(jax.jit(jnp.linalg.slogdet)(a)[1], np.linalg.slogdet(a)[1])
         case _:
@@ -84,21 +92,36 @@ def test_triangular_solve(size: int, lower: bool) -> None:
     close(a @ np.asarray(jsp.linalg.solve_triangular(a, b, lower=lower)), b)
 
 
-@pytest.mark.parametrize("name", ["expm", "sqrtm", "lstsq", "pinv", "matrix_rank", "norm"])
+@pytest.mark.parametrize(
+    "name", ["expm", "sqrtm", "lstsq", "pinv", "matrix_rank", "norm"]
+)
 def test_more(name: str) -> None:
     a = positive(6)
     match name:
         case "expm":
-            close(jsp.linalg.expm(jnp.diag(jnp.arange(3.0))), np.diag(np.exp(np.arange(3.0))))
+            close(
+                jsp.linalg.expm(jnp.diag(jnp.arange(3.0))),
+                np.diag(np.exp(np.arange(3.0))),
+            )
         case "sqrtm":
             root = np.asarray(jnp.linalg.cholesky(a))
             close(root @ root.T, a)
         case "lstsq":
-            close(jnp.linalg.lstsq(a, np.ones(6, np.float32))[0], np.linalg.solve(a, np.ones(6)))
+            close(
+                jnp.linalg.lstsq(a, np.ones(6, np.float32))[0],
+                np.linalg.solve(a, np.ones(6)),
+            )
         case "pinv":
             close(np.asarray(jnp.linalg.pinv(a)) @ a, np.eye(6))
         case "matrix_rank":
-            assert int(jnp.linalg.matrix_rank(np.outer(np.ones(4), np.arange(4.0)).astype(np.float32))) == 1
+            assert (
+                int(
+                    jnp.linalg.matrix_rank(
+                        np.outer(np.ones(4), np.arange(4.0)).astype(np.float32)
+                    )
+                )
+                == 1
+            )
         case _:
             close(jnp.linalg.norm(a), np.linalg.norm(a))
 
@@ -122,7 +145,9 @@ def test_fft_of_several_axes(axes: tuple[int, ...]) -> None:
 def test_sparse_matrices() -> None:
     from jax.experimental import sparse  # A jax without it fails only this test.
 
-    dense = np.where(np.random.default_rng(0).random((16, 12)) < 0.2, 1.5, 0.0).astype(np.float32)
+    dense = np.where(np.random.default_rng(0).random((16, 12)) < 0.2, 1.5, 0.0).astype(
+        np.float32
+    )
     vector = np.arange(12, dtype=np.float32)
     for kind in (sparse.BCOO, sparse.BCSR):
         m = kind.fromdense(dense)
@@ -132,7 +157,12 @@ def test_sparse_matrices() -> None:
 
 
 def test_iterative_solvers() -> None:
-    a, b = positive(12), np.ones(12, np.float32)
-    for solve in (jsp.sparse.linalg.cg, jsp.sparse.linalg.bicgstab, jsp.sparse.linalg.gmres):
+    a = positive(12)
+    b = np.ones(12, np.float32)
+    for solve in (
+        jsp.sparse.linalg.cg,
+        jsp.sparse.linalg.bicgstab,
+        jsp.sparse.linalg.gmres,
+    ):
         x = jax.jit(lambda b, solve=solve: solve(lambda v: a @ v, b, tol=1e-6)[0])(b)
         close(a @ np.asarray(x), b, 1e-2)

@@ -10,12 +10,51 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-UNARY = ["abs", "ceil", "cos", "cosh", "exp", "expm1", "floor", "log1p", "negative", "round", "sign", "sin", "sinh",
-         "sqrt", "square", "tan", "tanh"]  # fmt: skip
+UNARY = [
+    "abs",
+    "ceil",
+    "cos",
+    "cosh",
+    "exp",
+    "expm1",
+    "floor",
+    "log1p",
+    "negative",
+    "round",
+    "sign",
+    "sin",
+    "sinh",
+    "sqrt",
+    "square",
+    "tan",
+    "tanh",
+]
 BINARY = [
-    "add", "arctan2", "divide", "fmod", "hypot", "logaddexp", "maximum", "minimum", "multiply", "power", "subtract",
-]  # fmt: skip
-REDUCTIONS = ["all", "any", "argmax", "argmin", "max", "mean", "min", "prod", "std", "sum", "var"]
+    "add",
+    "arctan2",
+    "divide",
+    "fmod",
+    "hypot",
+    "logaddexp",
+    "maximum",
+    "minimum",
+    "multiply",
+    "power",
+    "subtract",
+]
+REDUCTIONS = [
+    "all",
+    "any",
+    "argmax",
+    "argmin",
+    "max",
+    "mean",
+    "min",
+    "prod",
+    "std",
+    "sum",
+    "var",
+]
 SCANS = ["cumprod", "cumsum"]
 FLOATS = [np.float32, np.float16, jnp.bfloat16]
 
@@ -29,7 +68,10 @@ def close(actual: Any, expected: Any, dtype: Any = np.float32) -> None:
     """Assert equality within the precision of a dtype."""
     rtol = {np.float16: 4e-3, jnp.bfloat16: 4e-2}.get(dtype, 2e-5)
     np.testing.assert_allclose(
-        np.asarray(actual).astype(np.float64), np.asarray(expected).astype(np.float64), rtol=rtol, atol=rtol
+        np.asarray(actual).astype(np.float64),
+        np.asarray(expected).astype(np.float64),
+        rtol=rtol,
+        atol=rtol,
     )
 
 
@@ -37,12 +79,15 @@ def close(actual: Any, expected: Any, dtype: Any = np.float32) -> None:
 @pytest.mark.parametrize("name", UNARY)
 def test_unary(name: str, dtype: Any) -> None:
     x = sample((7, 33), dtype)
-    close(jax.jit(getattr(jnp, name))(x), getattr(np, name)(x.astype(np.float64)), dtype)
+    close(
+        jax.jit(getattr(jnp, name))(x), getattr(np, name)(x.astype(np.float64)), dtype
+    )
 
 
 @pytest.mark.parametrize("name", BINARY)
 def test_binary(name: str) -> None:
-    x, y = sample((5, 1, 17)), sample((9, 17), seed=1)
+    x = sample((5, 1, 17))
+    y = sample((9, 17), seed=1)
     close(jax.jit(getattr(jnp, name))(x, y), getattr(np, name)(x, y))
 
 
@@ -50,40 +95,67 @@ def test_binary(name: str) -> None:
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_reduction(name: str, axis: int | None) -> None:
     x = sample((6, 31))
-    close(jax.jit(lambda x: getattr(jnp, name)(x, axis=axis))(x), getattr(np, name)(x, axis=axis))
+    close(
+        jax.jit(lambda x: getattr(jnp, name)(x, axis=axis))(x),
+        getattr(np, name)(x, axis=axis),
+    )
 
 
 @pytest.mark.parametrize("name", SCANS)
 def test_scan(name: str) -> None:
     x = sample((4, 300))
     np.testing.assert_allclose(
-        jax.jit(lambda x: getattr(jnp, name)(x, axis=1))(x), getattr(np, name)(x, axis=1), rtol=1e-3
+        jax.jit(lambda x: getattr(jnp, name)(x, axis=1))(x),
+        getattr(np, name)(x, axis=1),
+        rtol=1e-3,
     )
 
 
 @pytest.mark.parametrize(
-    "spec", ["ij,jk->ik", "bij,bjk->bik", "ij,ij->", "ij->ji", "bhqd,bhkd->bhqk", "i,j->ij", "ijk,kl,lj->il"]
+    "spec",
+    [
+        "ij,jk->ik",
+        "bij,bjk->bik",
+        "ij,ij->",
+        "ij->ji",
+        "bhqd,bhkd->bhqk",
+        "i,j->ij",
+        "ijk,kl,lj->il",
+    ],
 )
 def test_einsum(spec: str) -> None:
     sizes = dict(zip("bhijklqd", (2, 3, 8, 9, 10, 11, 12, 13), strict=True))
-    operands = [sample(tuple(sizes[c] for c in term), seed=n) for n, term in enumerate(spec.split("->")[0].split(","))]
+    operands = [
+        sample(tuple(sizes[c] for c in term), seed=n)
+        for n, term in enumerate(spec.split("->")[0].split(","))
+    ]
     with jax.default_matmul_precision("highest"):
         np.testing.assert_allclose(
-            jax.jit(lambda *a: jnp.einsum(spec, *a))(*operands), np.einsum(spec, *operands), rtol=1e-4
+            jax.jit(lambda *a: jnp.einsum(spec, *a))(*operands),
+            np.einsum(spec, *operands),
+            rtol=1e-4,
         )
 
 
 @pytest.mark.parametrize(
-    "dtype", [np.float32, np.float16, jnp.bfloat16, np.int32, np.int8], ids=lambda d: np.dtype(d).name
+    "dtype",
+    [np.float32, np.float16, jnp.bfloat16, np.int32, np.int8],
+    ids=lambda d: np.dtype(d).name,
 )
-@pytest.mark.parametrize("shape", [(16, 16, 16), (1, 64, 32), (33, 65, 17), (128, 128, 128)])
+@pytest.mark.parametrize(
+    "shape", [(16, 16, 16), (1, 64, 32), (33, 65, 17), (128, 128, 128)]
+)
 def test_matmul(shape: tuple[int, int, int], dtype: Any) -> None:
     m, k, n = shape
     rng = np.random.default_rng(3)
     x, y = (rng.integers(-3, 4, size).astype(dtype) for size in ((m, k), (k, n)))
     expected = x.astype(np.int64) @ y.astype(np.int64)
     actual = jax.jit(
-        lambda x, y: jnp.matmul(x, y, preferred_element_type=jnp.float32 if x.dtype.kind != "i" else jnp.int32)
+        lambda x, y: jnp.matmul(
+            x,
+            y,
+            preferred_element_type=jnp.float32 if x.dtype.kind != "i" else jnp.int32,
+        )
     )(x, y)
     np.testing.assert_array_equal(np.asarray(actual).astype(np.int64), expected)
 
@@ -104,13 +176,18 @@ def test_indexing(number: int) -> None:
 
 
 SCATTER: dict[str, Callable[[Any, float], Any]] = {
-    "set": np.full_like, "add": np.add, "multiply": np.multiply, "max": np.maximum, "min": np.minimum,
-}  # fmt: skip
+    "set": np.full_like,
+    "add": np.add,
+    "multiply": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+}
 
 
 @pytest.mark.parametrize("how", SCATTER)
 def test_scatter(how: str) -> None:
-    x, at = sample((10, 4)), np.array([1, 3, 8])
+    x = sample((10, 4))
+    at = np.array([1, 3, 8])
     expected = x.copy()
     expected[at] = SCATTER[how](expected[at], 2.0)
     close(jax.jit(lambda x: getattr(x.at[at], how)(2.0))(x), expected)
@@ -124,7 +201,8 @@ def test_sort(length: int) -> None:
 
 
 def test_sort_of_several() -> None:
-    keys, values = np.array([3, 1, 3, 2]), np.array([1.0, 2.0, 3.0, 4.0], np.float32)
+    keys = np.array([3, 1, 3, 2])
+    values = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
     order = np.asarray(jnp.lexsort((values, keys)))
     np.testing.assert_array_equal(order, np.lexsort((values, keys)))
 
@@ -132,29 +210,56 @@ def test_sort_of_several() -> None:
 @pytest.mark.parametrize("name", ["unique", "nonzero", "bincount"])
 def test_shapes_that_depend_on_values(name: str) -> None:
     x = np.array([3, 0, 1, 3, 0, 2])
-    for actual, expected in zip(np.atleast_1d(getattr(jnp, name)(x)), np.atleast_1d(getattr(np, name)(x)), strict=True):
+    for actual, expected in zip(
+        np.atleast_1d(getattr(jnp, name)(x)),
+        np.atleast_1d(getattr(np, name)(x)),
+        strict=True,
+    ):
         np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("name", ["concatenate", "stack", "hstack", "vstack"])
 def test_joining(name: str) -> None:
-    x, y = sample((3, 4)), sample((3, 4), seed=1)
-    close(jax.jit(lambda x, y: getattr(jnp, name)([x, y]))(x, y), getattr(np, name)([x, y]))
+    x = sample((3, 4))
+    y = sample((3, 4), seed=1)
+    close(
+        jax.jit(lambda x, y: getattr(jnp, name)([x, y]))(x, y),
+        getattr(np, name)([x, y]),
+    )
 
 
 @pytest.mark.parametrize(
-    "call", ["pad", "roll", "tile", "flip", "transpose", "broadcast_to", "where", "interp", "histogram"]
+    "call",
+    [
+        "pad",
+        "roll",
+        "tile",
+        "flip",
+        "transpose",
+        "broadcast_to",
+        "where",
+        "interp",
+        "histogram",
+    ],
 )
 def test_shapes_and_choices(call: str) -> None:
     x = sample((4, 6))
     arguments: dict[str, tuple[Any, ...]] = {
-        "pad": (x, ((1, 2), (0, 3))), "roll": (x, 2), "tile": (x, (2, 1)), "flip": (x,), "transpose": (x,),
-        "broadcast_to": (x, (3, 4, 6)), "where": (x > 1, x, -x), "interp": (x, np.arange(4.0), np.arange(4.0) ** 2),
+        "pad": (x, ((1, 2), (0, 3))),
+        "roll": (x, 2),
+        "tile": (x, (2, 1)),
+        "flip": (x,),
+        "transpose": (x,),
+        "broadcast_to": (x, (3, 4, 6)),
+        "where": (x > 1, x, -x),
+        "interp": (x, np.arange(4.0), np.arange(4.0) ** 2),
         "histogram": (x, 5, (0.0, 2.0)),
-    }  # fmt: skip
-    actual, expected = getattr(jnp, call)(*arguments[call]), getattr(np, call)(*arguments[call])
+    }
+    actual = getattr(jnp, call)(*arguments[call])
+    expected = getattr(np, call)(*arguments[call])
     if call == "histogram":
-        actual, expected = actual[0], expected[0]
+        actual = actual[0]
+        expected = expected[0]
     close(actual, expected)
 
 

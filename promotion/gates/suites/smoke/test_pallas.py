@@ -12,10 +12,15 @@ from jax.experimental import pallas as pl
 
 
 def compiled(kernel: Any, like: Any, *arrays: Any, **grid: Any) -> Any:
-    """Apply a kernel whose result is like an array; it is interpreted where the device lacks a kernel compiler."""
+    """Apply a kernel whose result is like an array.
+
+    It is interpreted where the device lacks a kernel compiler.
+    """
     interpret = bool(jax.default_backend() == "cpu")
     shape = jax.ShapeDtypeStruct(like.shape, like.dtype)
-    return jax.jit(pl.pallas_call(kernel, out_shape=shape, interpret=interpret, **grid))(*arrays)
+    return jax.jit(
+        pl.pallas_call(kernel, out_shape=shape, interpret=interpret, **grid)
+    )(*arrays)
 
 
 def by_rows(x: Any) -> dict[str, Any]:
@@ -38,7 +43,9 @@ def test_grid_and_blocks() -> None:
         out[...] = x[...] + pl.program_id(0).astype(jnp.float32)
 
     x = np.zeros((4, 32), np.float32)
-    np.testing.assert_allclose(compiled(kernel, x, x, **by_rows(x)), np.repeat(np.arange(4.0)[:, None], 32, 1))
+    np.testing.assert_allclose(
+        compiled(kernel, x, x, **by_rows(x)), np.repeat(np.arange(4.0)[:, None], 32, 1)
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=["f32", "f16"])
@@ -58,4 +65,6 @@ def test_softmax_by_rows() -> None:
         out[...] = e / jnp.sum(e, axis=-1, keepdims=True)
 
     x = np.random.default_rng(0).normal(size=(8, 64)).astype(np.float32)
-    np.testing.assert_allclose(compiled(kernel, x, x, **by_rows(x)), jax.nn.softmax(x), rtol=1e-5)
+    np.testing.assert_allclose(
+        compiled(kernel, x, x, **by_rows(x)), jax.nn.softmax(x), rtol=1e-5
+    )
